@@ -1,0 +1,170 @@
+"""What a training loop does to its gradients, in order.
+
+Both engines speak these words: ``lint`` emits them while it interprets a loop's skeleton, ``verify`` while it
+watches the loop run. Nothing here knows which engine spoke.
+
+A *store* is a set of parameters whose gradients are filled, cleared and read together (the parameters of one
+model, or of one optimizer); its name only has to be the same wherever the same parameters are meant.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Location:
+    """A place in a source file; lines and columns count from 1, and 0 in the end fields means "not known"."""
+
+    path: str
+    line: int
+    column: int = 1
+    end_line: int = 0
+    end_column: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.path}:{self.line}"
+
+
+class Reduction(Enum):
+    """How a loss became one number: the mean of its units, their sum, or no units at all (a weight penalty)."""
+
+    MEAN = "mean"
+    SUM = "sum"
+    NONE = "none"
+
+
+class Operation(Enum):
+    """How a factor was applied: a division is far likelier to be loss scaling than a multiplication is."""
+
+    DIVIDE = "divide"
+    MULTIPLY = "multiply"
+
+
+class Purpose(Enum):
+    """What a factor is there for, where the engine that saw it can tell (the source can, a number can not)."""
+
+    ACCUMULATION = "accumulation"
+    OBJECTIVE = "objective"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class Factor:
+    """One constant that a loss was multiplied by on its way to ``backward``.
+
+    ``value`` is the multiplier (0.25 for a division by 4), or None where it is not known.
+    """
+
+    value: float | None
+    operation: Operation = Operation.MULTIPLY
+    purpose: Purpose = Purpose.UNKNOWN
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """One reduced loss inside the tensor that ``backward`` was called on.
+
+    ``units`` is how many elements the reduction covered (the sum of class weights where there are any), ``rows``
+    the leading dimension of what was reduced; either is None where it is not known. ``name`` tells the terms of
+    one backward apart and is the same in every micro-batch.
+    """
+
+    name: str
+    reduction: Reduction
+    units: float | None
+    factors: tuple[Factor, ...] = ()
+    rows: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """Something that happened to gradients at ``where``."""
+
+    where: Location
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Backward(Event):
+    """One micro-batch's gradients were added to ``stores``.
+
+    ``micro_batch`` numbers the batches of data from 0 over the whole run (two backwards over one batch share it);
+    ``epoch`` is None where passes over the data can not be told apart; ``grad_scaled`` says that an AMP gradient
+    scaler's scale is inside.
+    """
+
+    micro_batch: int
+    stores: frozenset[str]
+    terms: tuple[Term, ...]
+    epoch: int | None = None
+    grad_scaled: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ZeroGrad(Event):
+    """The gradients in ``stores`` were cleared (zeroed or set to None)."""
+
+    stores: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScaleGrads(Event):
+    """The gradients in ``stores`` were multiplied in place by ``factor`` (``p.grad.div_(K)`` and its like)."""
+
+    stores: frozenset[str]
+    factor: Factor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Clip(Event):
+    """The gradients in ``stores`` were clipped by norm or by value."""
+
+    stores: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unscale(Event):
+    """An AMP gradient scaler divided its scale out of the gradients in ``stores``."""
+
+    stores: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step(Event):
+    """An optimizer read the gradients in ``stores``.
+
+    ``accumulation_steps`` is K where the engine can read it (the source names it); ``through_scaler`` says that an
+    AMP gradient scaler made the step, ``skipped`` that the scaler found inf or nan and made none.
+    """
+
+    optimizer: str
+    stores: frozenset[str]
+    accumulation_steps: int | None = None
+    through_scaler: bool = False
+    skipped: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Opaque(Event):
+    """Something happened to ``stores`` that the engine could not follow; what comes after it is unknown."""
+
+    stores: frozenset[str]
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """The events of one loop, in order.
+
+    ``complete`` is False where watching ended before the loop did, so that what is left over at the end means
+    nothing. ``assumed_length`` says that the number of micro-batches is the engine's own choice, made to show
+    full windows and a remainder, and not the loop's. ``precision`` is the unit roundoff of the dtype that the
+    factors were read in: the relative error to allow when two of them are compared.
+    """
+
+    events: tuple[Event, ...]
+    complete: bool = True
+    assumed_length: bool = False
+    precision: float = 0.0
+    notes: tuple[str, ...] = ()

@@ -1,0 +1,208 @@
+"""The gradient ledger: a loop's events folded into windows of entries.
+
+In a window the loop runs micro-batches; each adds an entry to ``.grad``. What the optimizer gets is the sum of the
+entries that are still there when it steps. This module says, for every step, which micro-batches those are; what
+each of them weighs is read in `gradcheck_accum.weights`, and what it means in `gradcheck_accum.diagnosis`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from enum import Enum
+
+from gradcheck_accum.events import Backward, Event, Opaque, ScaleGrads, Step, Trace, ZeroGrad
+
+
+class Fate(Enum):
+    """What became of an entry by the time the optimizer stepped."""
+
+    LIVE = "live"
+    """it reached this step, and this step is the first that it reached"""
+    STALE = "stale"
+    """an earlier step has used it already, and nobody cleared it"""
+    WIPED = "wiped"
+    """it was cleared before any step could use it"""
+    LEFT = "left"
+    """the loop ended and no step came"""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One backward's contribution to one store, and what became of it."""
+
+    backward: Backward
+    fate: Fate
+    wiped_by: ZeroGrad | None = None
+    grad_factors: tuple[ScaleGrads, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """All that reached one store between two steps of one optimizer.
+
+    ``index`` counts the optimizer's steps on this store from 0. ``entries`` are in the order of their backwards,
+    stale ones first. ``step`` is None for gradients that no step ever consumed. ``events`` is everything that
+    touched the store in that time, in order, the step included. ``unknown`` gives the reason where something
+    could not be followed, and is empty otherwise.
+    """
+
+    index: int
+    optimizer: str
+    store: str
+    entries: tuple[Entry, ...]
+    step: Step | None
+    events: tuple[Event, ...]
+    unknown: str = ""
+
+    def fresh(self) -> tuple[Entry, ...]:
+        """The entries of this window's own micro-batches: all but the stale ones."""
+        return tuple(entry for entry in self.entries if entry.fate is not Fate.STALE)
+
+    def with_fate(self, fate: Fate) -> tuple[Entry, ...]:
+        """The entries that met ``fate``."""
+        return tuple(entry for entry in self.entries if entry.fate is fate)
+
+    @property
+    def micro_batches(self) -> int:
+        """How many micro-batches (distinct batches of data) the window's own entries come from."""
+        return len({entry.backward.micro_batch for entry in self.fresh()})
+
+
+@dataclass(frozen=True, slots=True)
+class Ledger:
+    """Every window of a loop: those that a step closed, and the abandoned ones that none did."""
+
+    windows: tuple[Window, ...]
+    abandoned: tuple[Window, ...]
+    trace: Trace
+
+    def account(self, optimizer: str, store: str) -> tuple[Window, ...]:
+        """The closed windows of one optimizer on one store, in order."""
+        return tuple(w for w in self.windows if w.optimizer == optimizer and w.store == store)
+
+    def accounts(self) -> list[tuple[str, str]]:
+        """The (optimizer, store) pairs that have a window, in order of their first step."""
+        return list(dict.fromkeys((w.optimizer, w.store) for w in (*self.windows, *self.abandoned)))
+
+
+def nominal_steps(windows: Iterable[Window]) -> int | None:
+    """K, the micro-batches that a window is meant to hold: what the step says, else the commonest length.
+
+    Of two lengths that are equally common the larger is K: a short window is the exception, not the rule.
+    Returns None where there is no window.
+    """
+    windows = list(windows)
+    stated = [w.step.accumulation_steps for w in windows if w.step and w.step.accumulation_steps]
+    if stated:
+        return Counter(stated).most_common(1)[0][0]
+    lengths = Counter(w.micro_batches for w in windows if w.micro_batches)
+    if not lengths:
+        return None
+    return max(lengths, key=lambda length: (lengths[length], length))
+
+
+@dataclass(slots=True)
+class _Account:
+    """The running state of one (optimizer, store) pair while events are folded."""
+
+    optimizer: str
+    store: str
+    entries: list[Entry] = field(default_factory=list)
+    events: list[Event] = field(default_factory=list)
+    windows: list[Window] = field(default_factory=list)
+    unknown: str = ""
+
+    def take(self, event: Event) -> None:
+        self.events.append(event)
+        match event:
+            case Backward():
+                self.entries.append(Entry(event, Fate.LIVE))
+            case ScaleGrads():
+                self.entries = [self._scaled(entry, event) for entry in self.entries]
+            case ZeroGrad():
+                self.entries = [
+                    replace(entry, fate=Fate.WIPED, wiped_by=event) if entry.fate is Fate.LIVE else entry
+                    for entry in self.entries
+                    if entry.fate is not Fate.STALE
+                ]
+            case Opaque():
+                self.unknown = self.unknown or event.reason
+            case Step() if event.optimizer == self.optimizer:
+                self._close(event)
+
+    @staticmethod
+    def _scaled(entry: Entry, event: ScaleGrads) -> Entry:
+        if entry.fate is Fate.WIPED:
+            return entry
+        return replace(entry, grad_factors=(*entry.grad_factors, event))
+
+    def _close(self, step: Step | None) -> None:
+        entries = sorted(self.entries, key=lambda entry: entry.fate is not Fate.STALE)
+        if step is None:
+            entries = [replace(e, fate=Fate.LEFT) if e.fate is Fate.LIVE else e for e in entries]
+        self.windows.append(
+            Window(len(self.windows), self.optimizer, self.store, tuple(entries), step, tuple(self.events), self.unknown)
+        )
+        self.entries = [replace(e, fate=Fate.STALE) for e in entries if e.fate in (Fate.LIVE, Fate.STALE)]
+        self.events = []
+
+    def finish(self) -> None:
+        if any(entry.fate is not Fate.STALE for entry in self.entries):
+            self._close(None)
+
+
+def fold(trace: Trace) -> Ledger:
+    """Fold a loop's events into its ledger.
+
+    Every optimizer that steps has one account for each store that it reads, because a store that is cleared and
+    one that is not have different histories under the same optimizer. Micro-batches whose gradients were cleared
+    unused as a block of their own (the remainder of an epoch) are moved to an abandoned window.
+    """
+    accounts: dict[tuple[str, str], _Account] = {}
+    for event in trace.events:
+        if isinstance(event, Step):
+            for store in sorted(event.stores):
+                accounts.setdefault((event.optimizer, store), _Account(event.optimizer, store))
+    for event in trace.events:
+        for (_, store), account in accounts.items():
+            if store in getattr(event, "stores", ()):
+                account.take(event)
+    windows: list[Window] = []
+    abandoned: list[Window] = []
+    for account in accounts.values():
+        account.finish()
+        closed = [w for w in account.windows if w.step is not None]
+        left = [w for w in account.windows if w.step is None]
+        steps = nominal_steps(closed)
+        for window in closed:
+            kept, dropped = _split_abandoned(window, steps)
+            windows.append(kept)
+            abandoned.extend(dropped)
+        abandoned.extend(left)
+    return Ledger(tuple(windows), tuple(abandoned), trace)
+
+
+def _split_abandoned(window: Window, steps: int | None) -> tuple[Window, list[Window]]:
+    """Part the micro-batches that were thrown away as a remainder from the window that followed them.
+
+    They are a remainder if they belong to an earlier pass over the data than every entry that stayed, or, where
+    passes can not be told apart, if the window is complete without them.
+    """
+    wiped, live = window.with_fate(Fate.WIPED), window.with_fate(Fate.LIVE)
+    if not wiped or not live or steps is None:
+        return window, []
+    first = live[0].backward.epoch
+    if first is not None and wiped[0].backward.epoch is not None:
+        lost = tuple(e for e in wiped if e.backward.epoch is not None and e.backward.epoch < first)
+    else:
+        own = len({entry.backward.micro_batch for entry in live})
+        lost = wiped if own >= steps else ()
+    if not lost or len({e.backward.micro_batch for e in lost}) >= max(steps, 2):
+        return window, []
+    gone = {id(entry.backward) for entry in lost}
+    kept_entries = tuple(e for e in window.entries if id(e.backward) not in gone)
+    kept_events = tuple(e for e in window.events if id(e) not in gone)
+    kept = replace(window, entries=kept_entries, events=kept_events)
+    return kept, [replace(window, entries=lost, step=None, events=tuple(e.backward for e in lost))]

@@ -1,0 +1,70 @@
+"""The catalogue: every mistake that gradcheck-accum knows, by code.
+
+The pages in ``rules/`` describe the same mistakes for people; a test holds the two together.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+
+class Severity(Enum):
+    """``error``: the gradients are wrong. ``warning``: likely wrong, or right but wasteful."""
+
+    ERROR = "error"
+    WARNING = "warning"
+
+
+@dataclass(frozen=True, slots=True)
+class Mistake:
+    """One entry of the catalogue.
+
+    ``static`` and ``dynamic`` say which engine can see it today; ``moves_gradient`` is False for what leaves every
+    gradient right and so never touches the verdict of ``verify``.
+    """
+
+    code: str
+    name: str
+    summary: str
+    severity: Severity = Severity.ERROR
+    static: bool = True
+    dynamic: bool = True
+    moves_gradient: bool = True
+
+
+_ALL = (
+    Mistake("GA101", "missing-loss-scaling", "the loss is not divided by the number of micro-batches"),
+    Mistake("GA102", "double-loss-scaling", "the loss is divided twice"),
+    Mistake("GA103", "remainder-misscaled", "a shorter last window is still divided by the full K"),
+    Mistake(
+        "GA104",
+        "mean-of-means",
+        "micro-batches of unequal unit counts are averaged with equal weight",
+        static=False,
+    ),
+    Mistake("GA201", "zero-grad-every-batch", "gradients are cleared at every micro-batch"),
+    Mistake("GA202", "zero-grad-misplaced", "gradients are cleared before the step has used them"),
+    Mistake("GA203", "missing-zero-grad", "gradients are never cleared after a step"),
+    Mistake("GA204", "partial-zero-grad", "some of the gradients that a step uses are never cleared"),
+    Mistake(
+        "GA301",
+        "remainder-dropped",
+        "the last micro-batches of an epoch never reach the step that they belong to",
+        severity=Severity.WARNING,
+    ),
+    Mistake("GA302", "off-by-one-window", "the step comes one micro-batch too early or too late"),
+    Mistake("GA304", "step-every-batch", "the loss is divided by K, yet every micro-batch steps", dynamic=False),
+    Mistake("GA401", "clip-before-complete", "gradients are clipped before the window is complete"),
+    Mistake(
+        "GA402",
+        "clip-misplaced",
+        "gradients are clipped where there is nothing left to clip",
+        severity=Severity.WARNING,
+        moves_gradient=False,
+    ),
+    Mistake("GA501", "clip-without-unscale", "gradients are clipped while the grad scaler's scale is in them"),
+)
+
+CATALOGUE: dict[str, Mistake] = {mistake.code: mistake for mistake in _ALL}
+"""Every mistake by its code, in the order of the codes."""

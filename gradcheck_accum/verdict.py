@@ -1,0 +1,82 @@
+"""What ``verify`` reports: values that every report renders and that know neither engine."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from gradcheck_accum.diagnosis import Diagnosis
+
+
+class Verdict(Enum):
+    """Does the gradient at every step equal that of the true large batch?"""
+
+    EQUIVALENT = "equivalent"
+    DEVIATES = "deviates"
+    NOT_EQUIVALENT_BY_CONSTRUCTION = "not-equivalent-by-construction"
+    INCONCLUSIVE = "inconclusive"
+
+
+@dataclass(frozen=True, slots=True)
+class WindowReport:
+    """One optimizer step beside the reference.
+
+    ``weights`` are the ledger's relative weights (1 everywhere is right; None where one could not be read).
+    ``grad_rel_error`` is |g - g_ref| / |g_ref| in the Euclidean norm over all parameters of the optimizer before
+    any clip, ``grad_norm_ratio`` is |g| / |g_ref|, ``tolerance`` what the error was allowed to be.
+    ``param_rel_error`` is |Δw - Δw_ref| / |Δw_ref| for the step's own update Δw. All four are None where they
+    could not be measured, and ``reason`` then says why. ``line`` is the step's line in the user's file.
+    """
+
+    index: int
+    optimizer: str
+    micro_batches: int
+    units: float | None
+    weights: tuple[float | None, ...]
+    grad_rel_error: float | None
+    grad_norm_ratio: float | None
+    tolerance: float | None
+    param_rel_error: float | None
+    verdict: Verdict
+    reason: str = ""
+    path: str = ""
+    line: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ReferenceReport:
+    """What the loop was compared with: the engines used, the dtype and device they ran in."""
+
+    kind: str
+    dtype: str
+    device: str
+    settings: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class VerifyResult:
+    """The verdict on one run, with its evidence.
+
+    ``notes`` are sentences for the reader (how the loss's scale was read, what was left unchecked).
+    ``error`` is set where the run could not be judged through the script's or our own fault; it makes the exit
+    status 2.
+    """
+
+    script: str
+    verdict: Verdict
+    reason: str
+    device: str
+    reference: ReferenceReport
+    windows: tuple[WindowReport, ...] = ()
+    diagnosis: tuple[Diagnosis, ...] = ()
+    notes: tuple[str, ...] = ()
+    error: str = ""
+
+    @property
+    def exit_status(self) -> int:
+        """0 equivalent, 1 deviates or any diagnosis, 2 error, 3 not decided."""
+        if self.error:
+            return 2
+        if self.diagnosis or self.verdict is Verdict.DEVIATES:
+            return 1
+        return 0 if self.verdict is Verdict.EQUIVALENT else 3
