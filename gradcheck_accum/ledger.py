@@ -69,6 +69,12 @@ class Window:
         """How many micro-batches (distinct batches of data) the window's own entries come from."""
         return len({entry.backward.micro_batch for entry in self.fresh()})
 
+    @property
+    def spans_passes(self) -> bool:
+        """Whether the window's own entries come from more than one pass over the data, as far as that is known."""
+        passes = {entry.backward.epoch for entry in self.fresh() if entry.backward.epoch is not None}
+        return len(passes) > 1
+
 
 @dataclass(frozen=True, slots=True)
 class Ledger:
@@ -90,17 +96,27 @@ class Ledger:
 def nominal_steps(windows: Iterable[Window]) -> int | None:
     """K, the micro-batches that a window is meant to hold: what the step says, else the commonest length.
 
-    Of two lengths that are equally common the larger is K: a short window is the exception, not the rule.
+    Windows that run on into another pass over the data count only where there is no other. Of two lengths that are
+    equally common K is the one that losses are divided by, and else the longer: a short window is the exception.
     Returns None where there is no window.
     """
-    windows = list(windows)
+    windows = [w for w in windows if w.micro_batches]
     stated = [w.step.accumulation_steps for w in windows if w.step and w.step.accumulation_steps]
     if stated:
         return Counter(stated).most_common(1)[0][0]
-    lengths = Counter(w.micro_batches for w in windows if w.micro_batches)
+    lengths = Counter(w.micro_batches for w in windows if not w.spans_passes)
+    lengths = lengths or Counter(w.micro_batches for w in windows)
     if not lengths:
         return None
-    return max(lengths, key=lambda length: (lengths[length], length))
+    divisors = {
+        round(1 / factor.value)
+        for window in windows
+        for entry in window.entries
+        for term in entry.backward.terms
+        for factor in term.factors
+        if factor.value and 0 < factor.value < 1
+    }
+    return max(lengths, key=lambda length: (lengths[length], length in divisors, length))
 
 
 @dataclass(slots=True)
@@ -142,9 +158,8 @@ class _Account:
         entries = sorted(self.entries, key=lambda entry: entry.fate is not Fate.STALE)
         if step is None:
             entries = [replace(e, fate=Fate.LEFT) if e.fate is Fate.LIVE else e for e in entries]
-        self.windows.append(
-            Window(len(self.windows), self.optimizer, self.store, tuple(entries), step, tuple(self.events), self.unknown)
-        )
+        index, events = len(self.windows), tuple(self.events)
+        self.windows.append(Window(index, self.optimizer, self.store, tuple(entries), step, events, self.unknown))
         self.entries = [replace(e, fate=Fate.STALE) for e in entries if e.fate in (Fate.LIVE, Fate.STALE)]
         self.events = []
 

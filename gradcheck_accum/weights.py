@@ -1,0 +1,427 @@
+"""What each entry of the ledger weighs, and what it was meant to weigh.
+
+The gradient of a window is g = Σ_j c_j ∇L_j with L_j the mean loss of micro-batch j over n_j units, so one unit of it
+has the weight w_j = c_j / n_j. The large batch of N = Σ n_j units, with the loss's intended coefficient a, gives each
+unit a / N. The *relative weight* w_j N / a is therefore 1 everywhere if and only if the window is right.
+
+c_j is read off the loop: the product of the factors between the reduction and ``backward``, and of those that scaled
+the gradient afterwards. a is not written anywhere, so it is decided here from evidence, in this order: what the caller
+states; what the source says a factor is for; a factor that equals 1/K, 1/m, n_j/N, or that divides by the units, is
+the accumulation's, and any other belongs to the objective. A sum-reduced loss needs no scaling at all: its large
+batch gives each unit the weight a.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import combinations
+
+from gradcheck_accum.events import Backward, Factor, Operation, Purpose, Reduction, Term
+from gradcheck_accum.ledger import Entry, Fate, Ledger, Window, nominal_steps
+
+_Same = Callable[[float, float], bool]
+
+RELATIVE_TOLERANCE = 1e-5
+"""Two factors read in float32 or better are the same number within this."""
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """The term of a loop that one place in the source contributes, micro-batch after micro-batch."""
+
+    lines: frozenset[tuple[str, int]]
+    name: str
+
+    def holds(self, backward: Backward, term: Term) -> bool:
+        """Whether ``term`` of ``backward`` belongs to this series."""
+        return term.name == self.name and _line(backward) in self.lines
+
+
+@dataclass(frozen=True, slots=True)
+class Weight:
+    """One term of one entry.
+
+    ``share`` is c_j / a, the part of the whole objective that the micro-batch got; ``relative`` is w_j N / a.
+    Both count the entry as if it were live, and are None where a factor is unknown.
+    """
+
+    entry: Entry
+    units: float | None
+    share: float | None
+    relative: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Point:
+    """One term of one backward with the numbers that its factors may turn out to be."""
+
+    backward: Backward
+    term: Term
+    factors: tuple[Factor, ...]
+    steps: int
+    length: int
+    window_units: float | None
+    window_rows: float | None
+
+
+@dataclass(slots=True)
+class _Reading:
+    """How one series' factors were read: per backward its coefficient, objective and units."""
+
+    kind: Reduction
+    coefficient: dict[int, float | None] = field(default_factory=dict)
+    objective: dict[int, float] = field(default_factory=dict)
+    units: dict[int, float | None] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Readings:
+    """The weights of every entry of a ledger, and ``notes`` on how the loss's scale was read."""
+
+    precision: float
+    series: dict[tuple[str, str], tuple[Series, ...]] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    _read: dict[tuple[str, str, Series], _Reading] = field(default_factory=dict)
+
+    @property
+    def tolerance(self) -> float:
+        """The relative difference within which two weights are the same."""
+        return max(RELATIVE_TOLERANCE, 4 * self.precision)
+
+    def same(self, left: float, right: float) -> bool:
+        """Whether two weights are the same number within the precision that they were read in."""
+        return math.isclose(left, right, rel_tol=self.tolerance, abs_tol=1e-12)
+
+    def series_of(self, window: Window) -> tuple[Series, ...]:
+        """The series that have an entry in ``window``."""
+        return tuple(
+            series
+            for series in self.series.get((window.optimizer, window.store), ())
+            if any(series.holds(e.backward, t) for e in window.entries for t in e.backward.terms)
+        )
+
+    def kind(self, window: Window, series: Series) -> Reduction:
+        """How the losses of ``series`` add up: a mean over units, a sum over units, or once per step."""
+        return self._read[window.optimizer, window.store, series].kind
+
+    def weights(self, window: Window, series: Series) -> tuple[Weight, ...]:
+        """The weights of one series' entries in ``window``, in the window's order."""
+        reading = self._read[window.optimizer, window.store, series]
+        entries = [e for e in window.entries if any(series.holds(e.backward, t) for t in e.backward.terms)]
+        fresh = [e for e in entries if e.fate is not Fate.STALE] or entries
+        units = [reading.units.get(id(e.backward)) for e in fresh]
+        known = [u for u in units if u is not None]
+        total = math.fsum(known) if len(known) == len(units) else None
+        return tuple(self._weight(reading, entry, total, len(fresh)) for entry in entries)
+
+    @staticmethod
+    def _weight(reading: _Reading, entry: Entry, total: float | None, length: int) -> Weight:
+        key = id(entry.backward)
+        coefficient, units = reading.coefficient.get(key), reading.units.get(key)
+        if coefficient is None:
+            return Weight(entry, units, None, None)
+        share = coefficient / reading.objective.get(key, 1.0)
+        if reading.kind is Reduction.SUM:
+            relative = share
+        elif reading.kind is Reduction.NONE or total is None or not units:
+            relative = share * length
+        else:
+            relative = share * total / units
+        return Weight(entry, units, share, relative)
+
+    def relative_weights(self, window: Window) -> tuple[float | None, ...]:
+        """What each entry of ``window`` weighs in the gradient that the step got: 1 is right, 0 is gone.
+
+        Where a backward has several terms, it is the first term that counts units which is shown.
+        """
+        first: dict[int, float | None] = {}
+        by_units = sorted(self.series_of(window), key=lambda s: self.kind(window, s) is Reduction.NONE)
+        for series in by_units:
+            for weight in self.weights(window, series):
+                gone = weight.entry.fate in (Fate.WIPED, Fate.LEFT)
+                first.setdefault(id(weight.entry.backward), 0.0 if gone else weight.relative)
+        return tuple(first.get(id(entry.backward)) for entry in window.entries)
+
+    def units(self, window: Window) -> float | None:
+        """N, the units of the window's own entries (of its first series), or None where they are not known."""
+        for series in self.series_of(window):
+            units = [w.units for w in self.weights(window, series) if w.entry.fate is not Fate.STALE]
+            if units and None not in units and self.kind(window, series) is not Reduction.NONE:
+                return math.fsum(u for u in units if u is not None)
+        return None
+
+
+def read_weights(ledger: Ledger, *, coefficient: float | None = None) -> Readings:
+    """Read the weight of every entry of ``ledger``.
+
+    ``coefficient`` is the intended coefficient a of the loss where the caller states it; then every factor counts as
+    the accumulation's.
+    """
+    readings = Readings(precision=ledger.trace.precision)
+    for account in ledger.accounts():
+        windows = [w for w in (*ledger.windows, *ledger.abandoned) if (w.optimizer, w.store) == account]
+        series = _find_series(windows)
+        readings.series[account] = series
+        steps = nominal_steps(w for w in windows if w.step is not None) or 1
+        for one in series:
+            points = _points(one, windows, steps)
+            readings._read[account[0], account[1], one] = _read_series(points, coefficient, readings)
+    return readings
+
+
+def _line(backward: Backward) -> tuple[str, int]:
+    return backward.where.path, backward.where.line
+
+
+def _find_series(windows: Sequence[Window]) -> tuple[Series, ...]:
+    """Group the backwards of an account by the part of the objective that they carry.
+
+    Two places that run on the same batch of data are two terms. Two that never do, and of which one repeats within
+    a window, are the same term written twice (the last micro-batch of a window outside ``no_sync``, say).
+    """
+    batches: dict[tuple[str, int], set[int]] = {}
+    repeats: set[tuple[str, int]] = set()
+    together: set[frozenset[tuple[str, int]]] = set()
+    names: dict[tuple[str, int], list[str]] = {}
+    for window in windows:
+        seen: dict[tuple[str, int], set[int]] = {}
+        for entry in window.fresh():
+            line = _line(entry.backward)
+            seen.setdefault(line, set()).add(entry.backward.micro_batch)
+            batches.setdefault(line, set()).add(entry.backward.micro_batch)
+            for term in entry.backward.terms:
+                if term.name not in names.setdefault(line, []):
+                    names[line].append(term.name)
+        stated = window.step is not None and (window.step.accumulation_steps or 1) > 1
+        repeats |= {line for line, own in seen.items() if len(own) > 1 or (stated and len(seen) > 1)}
+        together |= {frozenset(pair) for pair in combinations(seen, 2)}
+    groups: list[list[tuple[str, int]]] = []
+    for line, own in batches.items():
+        for group in groups:
+            joined = all(not own & batches[other] for other in group) and any(
+                frozenset((line, other)) in together and {line, other} & repeats for other in group
+            )
+            if joined and set(names[line]) == set(names[group[0]]):
+                group.append(line)
+                break
+        else:
+            groups.append([line])
+    return tuple(Series(frozenset(group), name) for group in groups for name in names[group[0]])
+
+
+def _points(series: Series, windows: Iterable[Window], steps: int) -> list[_Point]:
+    points: list[_Point] = []
+    for window in windows:
+        own = [(e, t) for e in window.fresh() for t in e.backward.terms if series.holds(e.backward, t)]
+        units, rows = _total(t.units for _, t in own), _total(t.rows for _, t in own)
+        for entry, term in own:
+            factors = (*term.factors, *(scaling.factor for scaling in entry.grad_factors))
+            points.append(_Point(entry.backward, term, factors, steps, len(own), units, rows))
+    return points
+
+
+def _total(values: Iterable[float | None]) -> float | None:
+    known = list(values)
+    return None if None in known else math.fsum(v for v in known if v is not None)
+
+
+def _read_series(points: Sequence[_Point], coefficient: float | None, readings: Readings) -> _Reading:
+    reading = _Reading(points[0].term.reduction if points else Reduction.NONE)
+    for point in points:
+        values = [factor.value for factor in point.factors]
+        known = None if None in values else math.prod(v for v in values if v is not None)
+        reading.coefficient[id(point.backward)] = known
+        reading.units[id(point.backward)] = point.term.units
+    if any(value is None for value in reading.coefficient.values()):
+        return reading
+    columns = _columns(points)
+    normalised = reading.kind is not Reduction.SUM
+    if reading.kind is Reduction.SUM:
+        columns, normalised = _read_sum(reading, points, columns, readings.same)
+    if coefficient is not None:
+        reading.objective = {id(point.backward): coefficient for point in points}
+        return reading
+    scaling = [c for c in columns if normalised and _is_scaling(c, points, readings.same)]
+    objective = [c for c in columns if c not in scaling]
+    for column in scaling:
+        # The other reading of a coefficient that happens to equal 1/K: the objective's, if that makes the loop right
+        # and something else scales already.
+        if len(scaling) > 1 and _may_be_objective(column, points) and _right_without(column, scaling, points, readings):
+            objective.append(column)
+            scaling.remove(column)
+            readings.notes.append(
+                f"the factor {column[0].value:.6g} of {points[0].term.name} was read as part of the objective, "
+                "because another factor already scales the window"
+            )
+            break
+    if len(scaling) == 1 and not objective and _ambiguous(scaling[0]):
+        readings.notes.append(
+            f"the factor {scaling[0][0].value:.6g} of {points[0].term.name} equals 1/K and was read as loss scaling; "
+            "if it is part of the objective, state --loss-coefficient"
+        )
+    for position, point in enumerate(points):
+        reading.objective[id(point.backward)] = math.prod(c[position].value or 1.0 for c in objective)
+    return reading
+
+
+_Column = tuple[Factor, ...]
+"""The factors that stand at one position between reduction and backward, one for each point of a series."""
+
+
+def _columns(points: Sequence[_Point]) -> list[_Column]:
+    """Align the factors of a series; where their number changes they are taken as one product."""
+    if len({len(point.factors) for point in points}) == 1:
+        return [tuple(p.factors[i] for p in points) for i in range(len(points[0].factors))]
+    products = []
+    for point in points:
+        value = math.prod(f.value or 1.0 for f in point.factors)
+        products.append(Factor(value, Operation.DIVIDE if value < 1 else Operation.MULTIPLY))
+    return [tuple(products)]
+
+
+def _matches(column: _Column, points: Sequence[_Point], value: Callable[[_Point], float | None], same: _Same) -> bool:
+    """Whether a column equals ``value`` at every point."""
+    for factor, point in zip(column, points, strict=True):
+        expected = value(point)
+        if expected is None or factor.value is None or not same(factor.value, expected):
+            return False
+    return True
+
+
+def _inverse(value: float | None) -> float | None:
+    return 1.0 / value if value else None
+
+
+def _read_sum(
+    reading: _Reading, points: Sequence[_Point], columns: list[_Column], same: _Same
+) -> tuple[list[_Column], bool]:
+    """A sum divided by a count is a mean: over the micro-batch's units, or over the whole window's.
+
+    Returns the columns that are left once the count has been taken out, and whether there was one. Where the count
+    is the micro-batch's own the reading becomes a mean; where it is the window's, each unit already has the weight
+    1/N. A sum that nothing normalises is a sum objective, and its constant factors are its coefficient.
+    """
+    for column in columns:
+        if any(factor.operation is not Operation.DIVIDE or not factor.value for factor in column):
+            continue
+        own = _is_own_count(column, points, same)
+        if not own and not _is_window_count(column, points, same):
+            continue
+        for factor, point in zip(column, points, strict=True):
+            count = 1.0 / (factor.value or 1.0)
+            key = id(point.backward)
+            reading.coefficient[key] = (reading.coefficient[key] or 0.0) * count
+            if own:
+                reading.units[key] = count
+        if own:
+            reading.kind = Reduction.MEAN
+        return [other for other in columns if other is not column], True
+    return columns, False
+
+
+def _is_own_count(column: _Column, points: Sequence[_Point], same: _Same) -> bool:
+    """Whether a divisor counts the micro-batch's units: all of them, its rows, or those that a mask left."""
+    return (
+        _matches(column, points, lambda p: _inverse(p.term.units), same)
+        or _matches(column, points, lambda p: _inverse(p.term.rows), same)
+        or _varies_within_a_window(column, points, same)
+        or all(_is_count(f, p, 1.0, p.term.units) for f, p in zip(column, points, strict=True))
+    )
+
+
+def _is_window_count(column: _Column, points: Sequence[_Point], same: _Same) -> bool:
+    """Whether a divisor counts the units of the whole window."""
+    return (
+        _matches(column, points, lambda p: _inverse(p.window_units), same)
+        or _matches(column, points, lambda p: _inverse(p.window_rows), same)
+        or _follows_the_window(column, points, same)
+        or all(_is_count(f, p, p.term.units, p.window_units) for f, p in zip(column, points, strict=True))
+    )
+
+
+def _is_count(factor: Factor, point: _Point, more_than: float | None, up_to: float | None) -> bool:
+    """Whether 1/factor is a whole number in the range of a count, and not the number of micro-batches."""
+    if not factor.value or more_than is None or up_to is None:
+        return False
+    count = 1.0 / factor.value
+    whole = math.isclose(count, round(count), rel_tol=RELATIVE_TOLERANCE)
+    return whole and more_than < count <= up_to and round(count) not in (point.steps, point.length)
+
+
+def _varies_within_a_window(column: _Column, points: Sequence[_Point], same: _Same) -> bool:
+    start = 0
+    while start < len(points):
+        values = [f.value or 0.0 for f in column[start : start + points[start].length]]
+        if any(not same(value, values[0]) for value in values):
+            return True
+        start += points[start].length
+    return False
+
+
+def _follows_the_window(column: _Column, points: Sequence[_Point], same: _Same) -> bool:
+    """Whether a divisor is constant within windows and changes between them, as a window's own total does."""
+    values = [factor.value or 0.0 for factor in column]
+    return not _varies_within_a_window(column, points, same) and any(not same(v, values[0]) for v in values)
+
+
+def _is_scaling(column: _Column, points: Sequence[_Point], same: _Same) -> bool:
+    """Whether the factors at one position are the accumulation's rather than the objective's."""
+    purposes = {factor.purpose for factor in column}
+    if len(purposes) == 1 and Purpose.UNKNOWN not in purposes:
+        return Purpose.ACCUMULATION in purposes
+    if all(factor.value is not None and same(factor.value, 1.0) for factor in column):
+        return True
+    candidates: list[Callable[[_Point], float | None]] = [
+        lambda p: 1.0 / p.steps if p.steps > 1 else None,
+        lambda p: 1.0 / p.length,
+        lambda p: p.term.units / p.window_units if p.term.units and p.window_units else None,
+        lambda p: p.term.rows / p.window_rows if p.term.rows and p.window_rows else None,
+    ]
+    if all(factor.operation is Operation.DIVIDE for factor in column):
+        candidates += [
+            lambda p: _inverse(p.term.units),
+            lambda p: _inverse(p.term.rows),
+            lambda p: _inverse(p.window_units),
+            lambda p: _inverse(p.window_rows),
+            # K off by one is a mistake about K, not a coefficient.
+            lambda p: 1.0 / (p.steps + 1) if p.steps > 1 else None,
+            lambda p: 1.0 / (p.steps - 1) if p.steps > 2 else None,
+        ]
+    return any(_matches(column, points, candidate, same) for candidate in candidates) or _depends_on_units(
+        column, points, same
+    )
+
+
+def _depends_on_units(column: _Column, points: Sequence[_Point], same: _Same) -> bool:
+    """Whether a factor changes, and only ever with the micro-batch's units or the window's length."""
+    values: dict[tuple[float | None, float | None, int], float] = {}
+    for factor, point in zip(column, points, strict=True):
+        key = (point.term.units, point.window_units, point.length)
+        if not same(values.setdefault(key, factor.value or 0.0), factor.value or 0.0):
+            return False
+    return any(not same(v, column[0].value or 0.0) for v in values.values())
+
+
+def _may_be_objective(column: _Column, points: Sequence[_Point]) -> bool:
+    """A multiplication, or a division by the number of terms (the mean of two losses), may be the objective's."""
+    value = column[0].value or 0.0
+    if any(factor.purpose is not Purpose.UNKNOWN or factor.value != column[0].value for factor in column):
+        return False
+    return column[0].operation is Operation.MULTIPLY or math.isclose(value * len(points[0].backward.terms), 1.0)
+
+
+def _right_without(column: _Column, scaling: Sequence[_Column], points: Sequence[_Point], readings: Readings) -> bool:
+    others = [c for c in scaling if c is not column]
+    full = [i for i, point in enumerate(points) if point.length == point.steps]
+    return bool(full) and all(
+        readings.same(math.prod(c[i].value or 0.0 for c in others) * points[i].steps, 1.0) for i in full
+    )
+
+
+def _ambiguous(column: _Column) -> bool:
+    return all(
+        factor.purpose is Purpose.UNKNOWN and factor.operation is Operation.MULTIPLY and factor.value != 1.0
+        for factor in column
+    )

@@ -1,0 +1,329 @@
+"""The ledger and the diagnosis on hand-written traces: every expected weight is worked out by hand here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import pytest
+
+from gradcheck_accum.diagnosis import diagnose
+from gradcheck_accum.events import (
+    Backward,
+    Clip,
+    Event,
+    Factor,
+    Location,
+    Opaque,
+    Operation,
+    Purpose,
+    Reduction,
+    ScaleGrads,
+    Step,
+    Term,
+    Trace,
+    Unscale,
+    ZeroGrad,
+)
+from gradcheck_accum.ledger import Fate, fold
+from gradcheck_accum.weights import read_weights
+
+MODEL = frozenset({"model"})
+
+
+def at(line: int) -> Location:
+    return Location("train.py", line)
+
+
+def backward(
+    batch: int,
+    *divisors: float,
+    units: float = 7,
+    epoch: int | None = None,
+    line: int = 10,
+    reduction: Reduction = Reduction.MEAN,
+    stores: frozenset[str] = MODEL,
+    scaled: bool = False,
+    multiply: Iterable[float] = (),
+    name: str = "loss",
+) -> Backward:
+    factors = [Factor(1 / d, Operation.DIVIDE) for d in divisors] + [Factor(m) for m in multiply]
+    term = Term(name, reduction, units, tuple(factors), rows=units)
+    return Backward(where=at(line), micro_batch=batch, stores=stores, terms=(term,), epoch=epoch, grad_scaled=scaled)
+
+
+def step(line: int = 20, optimizer: str = "opt", stores: frozenset[str] = MODEL, **kwargs: object) -> Step:
+    return Step(where=at(line), optimizer=optimizer, stores=stores, **kwargs)  # type: ignore[arg-type]
+
+
+def zero(line: int = 21, stores: frozenset[str] = MODEL) -> ZeroGrad:
+    return ZeroGrad(where=at(line), stores=stores)
+
+
+def clip(line: int = 19) -> Clip:
+    return Clip(where=at(line), stores=MODEL)
+
+
+def loop(
+    lengths: Iterable[int],
+    *divisors: float,
+    before: tuple[Event, ...] = (),
+    after: tuple[Event, ...] = (),
+    closing: tuple[Event, ...] | None = None,
+    **kwargs: object,
+) -> Iterator[Event]:
+    """Windows of the given lengths, with extra events around every backward."""
+    batch = 0
+    for length in lengths:
+        for _ in range(length):
+            yield from before
+            yield backward(batch, *divisors, **kwargs)  # type: ignore[arg-type]
+            yield from after
+            batch += 1
+        yield from (step(), zero()) if closing is None else closing
+
+
+def codes(events: Iterable[Event], **trace: object) -> list[str]:
+    ledger = fold(Trace(tuple(events), **trace))  # type: ignore[arg-type]
+    return sorted({d.mistake.code for d in diagnose(ledger)})
+
+
+def weights(events: Iterable[Event], **trace: object) -> list[list[float | None]]:
+    ledger = fold(Trace(tuple(events), **trace))  # type: ignore[arg-type]
+    readings = read_weights(ledger)
+    return [[w and round(w, 6) for w in readings.relative_weights(window)] for window in ledger.windows]
+
+
+def test_a_right_loop_weighs_one_everywhere() -> None:
+    events = list(loop([4, 4], 4))
+    assert weights(events) == [[1.0] * 4] * 2
+    assert codes(events) == []
+
+
+def test_unscaled_entries_weigh_the_length_of_the_window() -> None:
+    events = list(loop([4, 4]))
+    assert weights(events) == [[4.0] * 4] * 2
+    assert codes(events) == ["GA101"]
+
+
+def test_scaled_by_the_batch_size_as_well() -> None:
+    events = list(loop([4, 4], 4, 7))
+    assert weights(events) == [[pytest.approx(1 / 7, abs=1e-6)] * 4] * 2
+    assert codes(events) == ["GA102"]
+
+
+def test_scaled_by_k_twice() -> None:
+    assert codes(loop([4, 4], 4, 4)) == ["GA102"]
+
+
+def test_an_objective_coefficient_is_not_loss_scaling() -> None:
+    assert codes(loop([4, 4], 4, multiply=(0.3,))) == []
+    assert codes(loop([4, 4], multiply=(0.3,))) == ["GA101"]
+
+
+def test_a_coefficient_equal_to_one_over_k_beside_a_division_by_k_is_the_objectives() -> None:
+    assert codes(loop([2, 2], 2, multiply=(0.5,))) == []
+
+
+def test_a_stated_coefficient_settles_what_a_factor_is() -> None:
+    ledger = fold(Trace(tuple(loop([4, 4], multiply=(0.25,)))))
+    assert diagnose(ledger) == []
+    assert [d.mistake.code for d in diagnose(ledger, coefficient=0.25)] == ["GA101"]
+
+
+def test_the_source_may_say_what_a_factor_is_for() -> None:
+    term = Term("loss", Reduction.MEAN, 7, (Factor(0.25, Operation.DIVIDE, Purpose.OBJECTIVE),))
+    events: list[Event] = []
+    for batch in range(8):
+        events.append(Backward(where=at(10), micro_batch=batch, stores=MODEL, terms=(term,)))
+        if batch % 4 == 3:
+            events += [step(), zero()]
+    assert codes(events) == ["GA101"]
+
+
+def test_an_unknown_factor_is_no_finding() -> None:
+    term = Term("loss", Reduction.MEAN, 7, (Factor(None),))
+    events = [Backward(where=at(10), micro_batch=i, stores=MODEL, terms=(term,)) for i in range(4)]
+    assert codes([*events, step(), zero()]) == []
+
+
+def test_gradients_scaled_after_the_fact_count_as_scaled() -> None:
+    divide = ScaleGrads(where=at(18), stores=MODEL, factor=Factor(0.25, Operation.DIVIDE))
+    assert codes(loop([4, 4], closing=(divide, step(), zero()))) == []
+    assert codes(loop([4, 4], 4, closing=(divide, step(), zero()))) == ["GA102"]
+
+
+def test_a_sum_objective_needs_no_scaling() -> None:
+    events = list(loop([4, 4, 3], reduction=Reduction.SUM))
+    assert codes(events) == []
+    assert weights(events)[0] == [1.0] * 4
+
+
+def test_a_sum_divided_by_its_own_count_is_a_mean() -> None:
+    assert codes(loop([4, 4], 7, reduction=Reduction.SUM)) == ["GA101"]
+    assert codes(loop([4, 4], 7, 4, reduction=Reduction.SUM)) == []
+
+
+def test_a_sum_divided_by_the_windows_count_is_right() -> None:
+    assert codes(loop([4, 4], 28, reduction=Reduction.SUM)) == []
+    assert codes(loop([4, 4], 28, 4, reduction=Reduction.SUM)) == ["GA102"]
+
+
+def test_remainder_divided_by_the_full_k() -> None:
+    events = list(loop([4, 4, 3], 4))
+    assert weights(events)[-1] == [0.75] * 3
+    assert codes(events) == ["GA103"]
+    assert codes(loop([4, 4, 3])) == ["GA101"]
+
+
+def test_remainder_divided_by_its_own_length_is_right() -> None:
+    batches = [backward(i, 4) for i in range(4)], [backward(i, 3) for i in range(4, 7)]
+    assert codes([*batches[0], step(), zero(), *batches[1], step(), zero()]) == []
+
+
+def test_mean_of_means() -> None:
+    events = [backward(0, 2, units=4), backward(1, 2, units=1), step(), zero()]
+    # N = 5, c = 1/2: weights 5 / (2 * 4) and 5 / (2 * 1).
+    assert weights(events) == [[0.625, 2.5]]
+    assert codes(events) == ["GA104"]
+
+
+def test_units_weighed_by_their_share_are_right() -> None:
+    events = [backward(0, 5 / 4, units=4), backward(1, 5, units=1), step(), zero()]
+    assert codes(events) == []
+
+
+def test_zeroed_before_every_batch() -> None:
+    assert codes(loop([4, 4], 4, before=(zero(9),), closing=(step(),))) == ["GA201"]
+    assert codes(loop([4, 4], before=(zero(9),), closing=(step(),))) == ["GA101", "GA201"]
+
+
+def test_zeroed_between_backward_and_step() -> None:
+    events = list(loop([4, 4], 4, after=(zero(11),), closing=(step(),)))
+    assert weights(events) == [[0.0] * 4] * 2
+    assert codes(events) == ["GA202"]
+
+
+def test_zeroed_once_in_the_middle_of_a_window() -> None:
+    window = [backward(0, 4), backward(1, 4), zero(15), backward(2, 4), backward(3, 4), step(), zero()]
+    assert codes(window) == ["GA202"]
+
+
+def test_never_zeroed_and_zeroed_for_one_store_only() -> None:
+    assert codes(loop([4, 4], 4, closing=(step(),))) == ["GA203"]
+    both = frozenset({"a", "b"})
+    closing = (
+        step(20, "opt_a", frozenset({"a"})),
+        step(21, "opt_b", frozenset({"b"})),
+        zero(22, frozenset({"a"})),
+    )
+    ledger = fold(Trace(tuple(loop([4, 4], 4, stores=both, closing=closing))))
+    assert [(d.mistake.code, d.where.line) for d in diagnose(ledger)] == [("GA204", 21)]
+
+
+def test_remainder_left_at_the_end() -> None:
+    tail = [backward(8, 4), backward(9, 4)]
+    assert codes([*loop([4, 4], 4), *tail]) == ["GA301"]
+    assert codes([*loop([4, 4], 4), *tail], complete=False) == []
+
+
+def test_remainder_cleared_by_the_next_epoch() -> None:
+    def epoch(number: int) -> list[Event]:
+        events: list[Event] = [zero(5)]
+        for i in range(6):
+            events.append(backward(6 * number + i, 4, epoch=number))
+            if (i + 1) % 4 == 0:
+                events += [step(), zero()]
+        return events
+
+    ledger = fold(Trace((*epoch(0), *epoch(1))))
+    assert [len(w.entries) for w in ledger.windows] == [4, 4]
+    assert [[e.fate for e in w.entries] for w in ledger.abandoned] == [[Fate.WIPED] * 2, [Fate.LEFT] * 2]
+    assert [d.mistake.code for d in diagnose(ledger)] == ["GA301"]
+
+
+def test_remainder_leaks_into_the_next_epoch() -> None:
+    events: list[Event] = []
+    for number in range(2):
+        for i in range(6):
+            events.append(backward(6 * number + i, 4, epoch=number))
+            if (i + 1) % 4 == 0:
+                events += [step(), zero()]
+    assert weights(events)[-1] == [1.5] * 6
+    assert codes(events) == ["GA301"]
+
+
+def test_a_counter_that_no_epoch_resets_loses_nothing() -> None:
+    def events(left: int) -> Iterator[Event]:
+        for i in range(12 + left):
+            yield backward(i, 4, epoch=i // 6)
+            if (i + 1) % 4 == 0:
+                yield from (step(), zero())
+
+    assert codes(events(0)) == []
+    assert codes(events(2), assumed_length=True) == []
+    assert codes(events(2)) == ["GA301"]
+
+
+def test_off_by_one() -> None:
+    assert codes(loop([1, 4, 4], 4)) == ["GA302"]
+    assert codes(loop([5, 5], 4)) == ["GA302"]
+    assert codes(loop([1, 2, 4, 4, 4], 1)) != []
+
+
+def test_a_window_that_opens_short_and_is_scaled_by_its_own_length_is_right() -> None:
+    events = [backward(0, 1), step(), zero()]
+    for window in range(3):
+        events += [backward(1 + 4 * window + i, 4) for i in range(4)]  # type: ignore[misc]
+        events += [step(), zero()]  # type: ignore[list-item]
+    assert codes(events) == []
+
+
+def test_step_every_batch_needs_a_k_that_the_source_states() -> None:
+    assert codes(loop([1] * 8, 4, closing=(step(accumulation_steps=4), zero()))) == ["GA304"]
+    assert codes(loop([1] * 8)) == []
+
+
+def test_clip_before_the_window_is_complete() -> None:
+    assert codes(loop([4, 4], 4, after=(clip(),))) == ["GA401"]
+    assert codes(loop([4, 4], 4, closing=(clip(), step(), zero()))) == []
+    assert codes(loop([1, 1, 1], after=(clip(),))) == []
+
+
+def test_clip_with_nothing_to_clip() -> None:
+    assert codes(loop([4, 4], 4, closing=(step(), zero(), clip()))) == ["GA402"]
+
+
+def test_clip_while_scaled() -> None:
+    unscale = Unscale(where=at(18), stores=MODEL)
+    assert codes(loop([4, 4], 4, scaled=True, closing=(clip(), step(), zero()))) == ["GA501"]
+    assert codes(loop([4, 4], 4, scaled=True, closing=(unscale, clip(), step(), zero()))) == []
+
+
+def test_two_losses_of_one_batch_are_two_terms_not_two_micro_batches() -> None:
+    events: list[Event] = []
+    for i in range(6):
+        events += [zero(), backward(i, line=10), backward(i, line=11), step()]
+    assert codes(events) == []
+
+
+def test_the_last_micro_batch_on_a_line_of_its_own_belongs_to_the_window() -> None:
+    events: list[Event] = []
+    for i in range(8):
+        last = i % 4 == 3
+        events.append(backward(i, 4, line=12 if last else 10))
+        if last:
+            events += [step(), zero()]
+    assert weights(events) == [[1.0] * 4] * 2
+    assert codes(events) == []
+
+
+def test_gradients_that_only_pass_through_may_be_cleared() -> None:
+    events: list[Event] = []
+    for i in range(6):
+        events += [backward(i, line=10), zero(11), backward(i, line=12), step(), zero()]
+    assert codes(events) == []
+
+
+def test_what_could_not_be_followed_is_no_finding() -> None:
+    events = [Opaque(where=at(5), stores=MODEL, reason="an unknown call"), *loop([4, 4])]
+    assert codes(events) == []
