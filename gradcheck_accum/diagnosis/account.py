@@ -1,0 +1,120 @@
+"""The windows of one optimizer on one store, and the words that every pattern is told in."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from gradcheck_accum.events import Location, Reduction
+from gradcheck_accum.ledger import Entry, Fate, Ledger, Window, nominal_steps
+from gradcheck_accum.mistakes import CATALOGUE, Mistake
+from gradcheck_accum.weights import Readings, Series, Weight
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """One mistake, the place that causes it, and what the ledger shows.
+
+    ``windows`` are the indices of the windows that show it (empty for gradients that no step ever consumed);
+    ``message`` states the fact and its consequence, ``help`` the remedy.
+    """
+
+    mistake: Mistake
+    where: Location
+    message: str
+    help: str
+    windows: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """The windows of one optimizer on one store, with what every finder asks of them."""
+
+    ledger: Ledger
+    optimizer: str
+    store: str
+    windows: tuple[Window, ...]
+    abandoned: tuple[Window, ...]
+    readings: Readings
+    steps: int
+
+    @classmethod
+    def of(cls, ledger: Ledger, optimizer: str, store: str, readings: Readings) -> Account:
+        closed = ledger.account(optimizer, store)
+        abandoned = tuple(w for w in ledger.abandoned if (w.optimizer, w.store) == (optimizer, store))
+        return cls(ledger, optimizer, store, closed, abandoned, readings, nominal_steps(closed) or 1)
+
+    def known(self) -> tuple[Window, ...]:
+        """The closed windows that could be followed."""
+        return tuple(w for w in self.windows if not w.unknown)
+
+    def series(self) -> tuple[Series, ...]:
+        return self.readings.series.get((self.optimizer, self.store), ())
+
+    def shares(self, window: Window, series: Series) -> Shares | None:
+        """How one series of a window adds up, or None where it has no live entry or a weight is not known."""
+        weights = [w for w in self.readings.weights(window, series) if w.entry.fate is not Fate.STALE]
+        live = [w for w in weights if w.entry.fate is Fate.LIVE]
+        if not live or any(w.relative is None for w in weights):
+            return None
+        return Shares(window, tuple(weights), tuple(live), self.readings.kind(window, series))
+
+    def same(self, left: float, right: float) -> bool:
+        return self.readings.same(left, right)
+
+
+@dataclass(frozen=True, slots=True)
+class Shares:
+    """The known weights of one series in one window."""
+
+    window: Window
+    weights: tuple[Weight, ...]
+    live: tuple[Weight, ...]
+    kind: Reduction
+
+    @property
+    def length(self) -> int:
+        return len(self.weights)
+
+    @property
+    def level(self) -> float:
+        """The mean relative weight of the live entries, every unit counted once: 1 is right."""
+        if self.kind is Reduction.SUM or self.length == 0:
+            return math.fsum(w.relative or 0.0 for w in self.live) / len(self.live)
+        # Weighted by units, so that a mean of means over unequal counts still adds up to 1.
+        total = math.fsum(w.units or 1.0 for w in self.live)
+        return math.fsum((w.relative or 0.0) * (w.units or 1.0) for w in self.live) / total
+
+
+def diagnosis(code: str, where: Location, message: str, help: str, *windows: Window) -> Diagnosis:
+    return Diagnosis(CATALOGUE[code], where, message, help, tuple(sorted({w.index for w in windows if w.step})))
+
+
+def times(weight: float) -> str:
+    return f"{weight:.4g}x"
+
+
+def plural(count: int, noun: str = "micro-batch") -> str:
+    suffix = "es" if noun.endswith("ch") else "s"
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}{suffix}"
+
+
+def line(where: Location) -> str:
+    return f"line {where.line}"
+
+
+def is_incidental(account: Account, entry: Entry) -> bool:
+    """Whether every gradient from this place is always cleared while other places' reach the step.
+
+    One model's loss leaves gradients in another model that it flows through; clearing those is right.
+    """
+    where = entry.backward.where.line
+    own = [e for w in account.windows for e in w.entries if e.backward.where.line == where]
+    others = any(e.fate is Fate.LIVE for w in account.windows for e in w.entries if e.backward.where.line != where)
+    return others and all(e.fate is Fate.WIPED for e in own)
+
+
+def opens_short(account: Account) -> bool:
+    """Whether the first window is the odd one out: shorter than the windows right after it."""
+    lengths = [w.micro_batches for w in account.windows[:3]]
+    return len(lengths) > 1 and 0 < lengths[0] < account.steps and lengths[1] == account.steps

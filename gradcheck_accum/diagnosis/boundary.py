@@ -1,0 +1,107 @@
+"""Patterns of the window's bounds: GA301, GA302."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+from gradcheck_accum.diagnosis.account import Account, Diagnosis, diagnosis, is_incidental, opens_short, plural
+from gradcheck_accum.events import Reduction, Step
+from gradcheck_accum.ledger import Fate, Window
+
+
+def find_remainder(account: Account) -> Iterator[Diagnosis]:
+    """GA301: entries that no step consumed, or that leaked into a later pass's first window."""
+    if not account.ledger.trace.complete or any(w.unknown for w in (*account.windows, *account.abandoned)):
+        return
+    spans = [w for w in account.windows if w.spans_passes]
+    # A counter that no epoch resets lets windows run on over the epoch's end: nothing is lost but what is left when
+    # training ends, and that is none where the length is only the engine's assumption.
+    rolls_on = bool(spans) and all(w.micro_batches == account.steps for w in spans)
+    lost = [w for w in account.abandoned if not (rolls_on and account.ledger.trace.assumed_length)]
+    lost = [w for w in lost if not all(is_incidental(account, entry) for entry in w.entries)]
+    step = _usual_step(account)
+    if step is None:
+        return
+    for window in lost:
+        count = window.micro_batches
+        how = "left over when the loop ends" if window.entries[-1].fate is Fate.LEFT else "cleared unused"
+        yield diagnosis(
+            "GA301",
+            step.where,
+            f"{plural(count)} of an epoch never {'reaches' if count == 1 else 'reach'} a step: "
+            f"{'it is' if count == 1 else 'they are'} {how}, because the step waits for {account.steps}",
+            "step once more after the loop for the micro-batches that are left, divided by their own number",
+        )
+    for window in account.windows:
+        if window.micro_batches > account.steps > 1 and (window.spans_passes or _outgrows(account, window)):
+            extra = window.micro_batches - account.steps
+            yield diagnosis(
+                "GA301",
+                step.where,
+                f"the {plural(extra)} left over from one epoch {'leaks' if extra == 1 else 'leak'} into the first "
+                f"window of the next, which then holds {window.micro_batches} instead of {account.steps}",
+                "step once more after the loop for the micro-batches that are left, divided by their own number",
+                window,
+            )
+
+
+def _outgrows(account: Account, window: Window) -> bool:
+    """Whether a window is longer than the usual one where passes over the data can not be told apart."""
+    usual = sum(w.micro_batches == account.steps for w in account.windows)
+    return usual > 1 and window.index > 0 and all(e.backward.epoch is None for e in window.fresh())
+
+
+def _usual_step(account: Account) -> Step | None:
+    steps = [w.step for w in account.windows if w.step is not None]
+    if not steps:
+        return None
+    places = Counter(step.where for step in steps)
+    return max(steps, key=lambda step: places[step.where])
+
+
+def find_off_by_one(account: Account) -> Iterator[Diagnosis]:
+    """GA302: windows that begin short, or are all one longer or shorter than the K that the loss is divided by."""
+    first, *rest = account.known() or [None]
+    if first is None or first.step is None or account.steps < 2:
+        return
+    if opens_short(account) and not _is_right(account, first):
+        yield diagnosis(
+            "GA302",
+            first.step.where,
+            f"the first window closes after {plural(first.micro_batches)} instead of {account.steps}: the test for "
+            "the boundary counts from 0",
+            "test (i + 1) % K == 0 where i counts from 0",
+            first,
+        )
+        return
+    for window in (first, *rest):
+        for series in account.series():
+            shares = account.shares(window, series)
+            if shares is None or shares.kind is Reduction.SUM or window.step is None:
+                continue
+            divisor = shares.length / shares.level
+            near = any(account.same(divisor, float(d)) for d in (shares.length - 1, shares.length + 1) if d > 1)
+            stated = window.step.accumulation_steps in (None, round(divisor))
+            usual = Counter(w.micro_batches for w in account.windows).most_common(1)[0][0]
+            if near and stated and window.micro_batches == usual and not window.spans_passes:
+                yield diagnosis(
+                    "GA302",
+                    window.step.where,
+                    f"the window holds {plural(window.micro_batches)}, but the loss is divided by {divisor:.4g}: "
+                    "the step comes one micro-batch off",
+                    "make the boundary's test and the divisor the same K",
+                    window,
+                )
+
+
+def _is_right(account: Account, window: Window) -> bool:
+    shares = [account.shares(window, series) for series in account.series()]
+    known = [s for s in shares if s is not None]
+    scaled_elsewhere = any(
+        s is not None and account.same(s.level, 1.0)
+        for w in account.known()
+        if w.micro_batches == account.steps
+        for s in [account.shares(w, series) for series in account.series()]
+    )
+    return bool(known) and scaled_elsewhere and all(account.same(s.level, 1.0) for s in known)

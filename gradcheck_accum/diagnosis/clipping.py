@@ -1,0 +1,55 @@
+"""Patterns of clipping: GA401, GA402, GA501."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gradcheck_accum.diagnosis.account import Account, Diagnosis, diagnosis, line, plural
+from gradcheck_accum.events import Backward, Clip, Event, Unscale, ZeroGrad
+from gradcheck_accum.ledger import Fate, Window
+
+
+def find_clip(account: Account) -> Iterator[Diagnosis]:
+    """GA401, GA402, GA501: a clip before the last entry, with nothing to clip, or with the scale still inside."""
+    for window in account.known():
+        if window.step is None:
+            continue
+        for position, clip in enumerate(window.events):
+            if isinstance(clip, Clip):
+                yield from _judge_clip(window, clip, window.events[:position], window.events[position + 1 :])
+
+
+def _judge_clip(window: Window, clip: Clip, before: tuple[Event, ...], after: tuple[Event, ...]) -> Iterator[Diagnosis]:
+    last_zero = max((i for i, e in enumerate(before) if isinstance(e, ZeroGrad)), default=-1)
+    filled = [e for e in before[last_zero + 1 :] if isinstance(e, Backward)]
+    stale = bool(window.with_fate(Fate.STALE))
+    wiped_later = any(isinstance(e, ZeroGrad) for e in after)
+    missing = len({e.micro_batch for e in after if isinstance(e, Backward)} - {e.micro_batch for e in filled})
+    if not filled and not stale:
+        yield diagnosis(
+            "GA402",
+            clip.where,
+            "gradients are clipped where there are none: they have just been cleared or used, so nothing is limited",
+            "clip after the window's last backward and before the step",
+            window,
+        )
+        return
+    if missing and not wiped_later and window.step is not None:
+        yield diagnosis(
+            "GA401",
+            clip.where,
+            f"gradients are clipped before the window is complete: {plural(missing)} "
+            f"{'is' if missing == 1 else 'are'} still to come before the step at {line(window.step.where)}, so "
+            "what is clipped is not the large batch's gradient",
+            "clip once per window, right before the step",
+            window,
+        )
+    scaled = any(e.grad_scaled for e in filled)
+    if scaled and not any(isinstance(e, Unscale) for e in before):
+        yield diagnosis(
+            "GA501",
+            clip.where,
+            "gradients are clipped while the grad scaler's scale is still in them, so the limit means nothing",
+            "call scaler.unscale_(optimizer) right before the clip",
+            window,
+        )

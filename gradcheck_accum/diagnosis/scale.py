@@ -1,0 +1,149 @@
+"""Patterns of weight: GA101, GA102, GA103, GA104, GA304."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+from gradcheck_accum.diagnosis.account import Account, Diagnosis, Shares, diagnosis, line, opens_short, plural, times
+from gradcheck_accum.events import Location, Reduction
+from gradcheck_accum.ledger import Window
+
+
+def find_scale(account: Account) -> Iterator[Diagnosis]:
+    """GA101, GA102, GA104: every entry of a full window too heavy or too light, or entries uneven."""
+    for series in account.series():
+        for window in account.known():
+            shares = account.shares(window, series)
+            if shares is None or shares.length < 2 or not _is_full(account, window):
+                continue
+            where = shares.live[0].entry.backward.where
+            yield from _judge_level(account, shares, where)
+            if shares.kind is not Reduction.NONE:
+                yield from _judge_evenness(account, shares, where)
+
+
+def _is_full(account: Account, window: Window) -> bool:
+    return window.micro_batches == account.steps or _windows_differ(account)
+
+
+def _windows_differ(account: Account) -> bool:
+    """Whether no length is the usual one, as where K changes during training."""
+    lengths = Counter(w.micro_batches for w in account.windows)
+    return lengths[account.steps] * 2 < len(account.windows) and len(lengths) > 2
+
+
+def _judge_level(account: Account, shares: Shares, where: Location) -> Iterator[Diagnosis]:
+    level, length = shares.level, shares.length
+    if shares.kind is Reduction.SUM and not account.same(level, 1.0) and level > 1:
+        return
+    if account.same(level, 1.0) or level <= 0:
+        return
+    step = shares.window.step
+    closes = f"before the step at {line(step.where)}" if step else ""
+    if level > 1:
+        if not account.same(level, float(length)) and _is_near_miss(account, level, length):
+            return
+        yield diagnosis(
+            "GA101",
+            where,
+            f"the loss is not divided by the number of micro-batches: {length} of them are added up {closes}, and "
+            f"each counts {times(level)} what it counts in the large batch",
+            f"divide the loss by {length} (the accumulation steps) before backward()",
+            shares.window,
+        )
+        return
+    yield diagnosis(
+        "GA102",
+        where,
+        f"the loss is divided twice: {length} micro-batches are added up {closes}, and each counts only "
+        f"{times(level)} what it counts in the large batch{_second_divisor(account, shares, level)}",
+        "divide by the accumulation steps once; a mean-reduced loss already averages over its batch",
+        shares.window,
+    )
+
+
+def _second_divisor(account: Account, shares: Shares, level: float) -> str:
+    if all(w.units and account.same(level * w.units, 1.0) for w in shares.weights):
+        return f" (1/{shares.weights[0].units:g}: divided by the batch size too)"
+    if account.same(level * shares.length, 1.0):
+        return f" (1/{shares.length}: divided by the accumulation steps once more)"
+    return ""
+
+
+def _is_near_miss(account: Account, level: float, length: int) -> bool:
+    """Whether the loss was divided by a K that is one off the window's length: the window is wrong, not the scale."""
+    return any(account.same(level, length / divisor) for divisor in (length - 1, length + 1) if divisor > 1)
+
+
+def _judge_evenness(account: Account, shares: Shares, where: Location) -> Iterator[Diagnosis]:
+    relative = [w.relative or 0.0 for w in shares.live]
+    low, high = min(relative), max(relative)
+    if account.same(low, high) or len(shares.live) < 2:
+        return
+    counts = [w.units for w in shares.live]
+    if None in counts or len({round(c or 0.0, 9) for c in counts}) == 1:
+        return
+    spoken = ", ".join(f"{count:g}" for count in counts[:8]) + (", …" if len(counts) > 8 else "")
+    yield diagnosis(
+        "GA104",
+        where,
+        f"a mean of means: the micro-batches of this window hold {spoken} units, yet each mean counts the same, so "
+        f"a unit weighs between {times(low)} and {times(high)} what it weighs in the large batch",
+        "sum the loss over the micro-batch and divide by the units of the whole window",
+        shares.window,
+    )
+
+
+def find_remainder_scale(account: Account) -> Iterator[Diagnosis]:
+    """GA103: a shorter window whose entries keep the weight that the full windows' have."""
+    for series in account.series():
+        full = [account.shares(w, series) for w in account.known() if w.micro_batches == account.steps]
+        levels = [s.level for s in full if s is not None and s.length == account.steps]
+        if not levels and not (len(account.windows) == 1 and _states_steps(account)):
+            continue
+        usual = levels[0] if levels else 1.0
+        if account.same(usual, float(account.steps)):
+            continue
+        for window in account.known():
+            shares = account.shares(window, series)
+            if shares is None or shares.kind is Reduction.SUM or not 0 < shares.length < account.steps:
+                continue
+            if not account.same(shares.level, usual * shares.length / account.steps):
+                continue
+            if opens_short(account) and window.index == 0:
+                continue
+            step = window.step
+            if step is None:
+                continue
+            yield diagnosis(
+                "GA103",
+                step.where,
+                f"the last window holds {plural(shares.length)}, but the loss is still divided by "
+                f"{account.steps}: each counts {times(shares.level)} what it counts in the large batch",
+                "divide by the number of micro-batches that the window really holds",
+                window,
+            )
+
+
+def _states_steps(account: Account) -> bool:
+    return any(w.step is not None and w.step.accumulation_steps for w in account.windows)
+
+
+def find_step_every_batch(account: Account) -> Iterator[Diagnosis]:
+    """GA304: every micro-batch is a window of its own, yet carries the weight of one of K."""
+    for window in account.known():
+        stated = window.step.accumulation_steps if window.step else None
+        if not stated or stated < 2 or any(w.micro_batches != 1 for w in account.windows):
+            continue
+        for series in account.series():
+            shares = account.shares(window, series)
+            if shares is not None and window.step is not None and account.same(shares.level, 1.0 / stated):
+                yield diagnosis(
+                    "GA304",
+                    window.step.where,
+                    f"the loss is divided by {stated}, yet every micro-batch steps: no gradient is accumulated and "
+                    f"each update is {times(1.0 / stated)} of what it should be",
+                    "step only when the window is complete",
+                    window,
+                )

@@ -1,0 +1,78 @@
+"""Patterns of clearing: GA201, GA202, GA203, GA204."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gradcheck_accum.diagnosis.account import Account, Diagnosis, diagnosis, is_incidental, line, plural
+from gradcheck_accum.events import ZeroGrad
+from gradcheck_accum.ledger import Fate
+
+
+def find_zeroing(account: Account) -> Iterator[Diagnosis]:
+    """GA201, GA202: entries cleared before the step that should have used them."""
+    for window in account.known():
+        wiped = [entry for entry in window.with_fate(Fate.WIPED) if not is_incidental(account, entry)]
+        if not wiped or window.step is None:
+            continue
+        zeros = [event for event in window.events if isinstance(event, ZeroGrad)]
+        live = window.with_fate(Fate.LIVE)
+        cause = wiped[-1].wiped_by
+        if cause is None:
+            continue
+        if not live:
+            yield diagnosis(
+                "GA202",
+                cause.where,
+                f"gradients are cleared between backward (at {line(wiped[-1].backward.where)}) and the step at "
+                f"{line(window.step.where)}: none of the {plural(window.micro_batches)} reaches it",
+                "clear the gradients after the step has used them",
+                window,
+            )
+            continue
+        gone = len({entry.backward.micro_batch for entry in wiped})
+        every_batch = len(zeros) >= window.micro_batches
+        yield diagnosis(
+            "GA201" if every_batch else "GA202",
+            cause.where,
+            f"gradients are cleared {'at every micro-batch' if every_batch else 'in the middle of a window'}: "
+            f"{gone} of {plural(window.micro_batches)} "
+            f"{'is' if gone == 1 else 'are'} lost before the step at {line(window.step.where)}",
+            "clear the gradients only after a step",
+            window,
+        )
+
+
+def find_stale(account: Account) -> Iterator[Diagnosis]:
+    """GA203, GA204: entries of earlier windows that stand in this one."""
+    stale = [w for w in account.known() if w.with_fate(Fate.STALE) and w.step is not None]
+    if not stale:
+        return
+    window = stale[-1]
+    if window.step is None:
+        return
+    old = len({e.backward.micro_batch for e in window.with_fate(Fate.STALE)})
+    elsewhere = [
+        event
+        for event in account.ledger.trace.events
+        if isinstance(event, ZeroGrad) and account.store not in event.stores
+    ]
+    cleared_here = any(isinstance(e, ZeroGrad) for w in account.windows for e in w.events)
+    if elsewhere and not cleared_here:
+        yield diagnosis(
+            "GA204",
+            window.step.where,
+            f"gradients of {account.store} are never cleared, though others are (at {line(elsewhere[0].where)}): "
+            f"{plural(old)} of earlier windows still stand in the gradient that this step uses",
+            f"clear the gradients of {account.store} too, after the step",
+            *stale,
+        )
+        return
+    yield diagnosis(
+        "GA203",
+        window.step.where,
+        f"gradients are {'not' if cleared_here else 'never'} cleared after the step: {plural(old)} of earlier "
+        "windows still stand in the gradient that it uses",
+        "call zero_grad() after the step",
+        *stale,
+    )
