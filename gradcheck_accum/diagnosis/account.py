@@ -49,6 +49,7 @@ class Account:
         return tuple(w for w in self.windows if not w.unknown)
 
     def series(self) -> tuple[Series, ...]:
+        """The terms of the objective that reach this store."""
         return self.readings.series.get((self.optimizer, self.store), ())
 
     def shares(self, window: Window, series: Series) -> Shares | None:
@@ -60,6 +61,7 @@ class Account:
         return Shares(window, tuple(weights), tuple(live), self.readings.kind(window, series))
 
     def same(self, left: float, right: float) -> bool:
+        """Whether two weights are equal within the precision that they were read in."""
         return self.readings.same(left, right)
 
 
@@ -74,6 +76,7 @@ class Shares:
 
     @property
     def length(self) -> int:
+        """How many micro-batches of the series the window's own entries hold."""
         return len(self.weights)
 
     @property
@@ -87,19 +90,22 @@ class Shares:
 
 
 def diagnosis(code: str, where: Location, message: str, help: str, *windows: Window) -> Diagnosis:
+    """The mistake ``code`` at ``where``, seen in ``windows`` (those that no step closed have no index to name)."""
     return Diagnosis(CATALOGUE[code], where, message, help, tuple(sorted({w.index for w in windows if w.step})))
 
 
 def times(weight: float) -> str:
+    """A relative weight in words: 4 is "4x"."""
     return f"{weight:.4g}x"
 
 
-def plural(count: int, noun: str = "micro-batch") -> str:
-    suffix = "es" if noun.endswith("ch") else "s"
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}{suffix}"
+def plural(count: int) -> str:
+    """A number of micro-batches in words."""
+    return f"{count} micro-batch" if count == 1 else f"{count} micro-batches"
 
 
 def line(where: Location) -> str:
+    """A place in the same file, in words."""
     return f"line {where.line}"
 
 
