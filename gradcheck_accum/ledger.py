@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
-from gradcheck_accum.events import Backward, Event, Opaque, ScaleGrads, Step, Trace, ZeroGrad
+from gradcheck_accum.events import Backward, Event, Opaque, Operation, ScaleGrads, Step, Trace, ZeroGrad
 
 
 class Fate(Enum):
@@ -94,29 +94,29 @@ class Ledger:
 
 
 def nominal_steps(windows: Iterable[Window]) -> int | None:
-    """K, the micro-batches that a window is meant to hold: what the step says, else the commonest length.
+    """K, the micro-batches that a window is meant to hold: what the step says, else the length that holds the most.
 
-    Windows that run on into another pass over the data count only where there is no other. Of two lengths that are
-    equally common K is the one that losses are divided by, and else the longer: a short window is the exception.
-    Returns None where there is no window.
+    Lengths are compared by the micro-batches that they cover together, because short windows are many where epochs
+    are short; one that losses are divided by counts double. Windows that run on into another pass over the data
+    count only where there is no other. Returns None where there is no window.
     """
     windows = [w for w in windows if w.micro_batches]
     stated = [w.step.accumulation_steps for w in windows if w.step and w.step.accumulation_steps]
     if stated:
         return Counter(stated).most_common(1)[0][0]
-    lengths = Counter(w.micro_batches for w in windows if not w.spans_passes)
-    lengths = lengths or Counter(w.micro_batches for w in windows)
-    if not lengths:
+    windows = [w for w in windows if not w.spans_passes] or windows
+    if not windows:
         return None
+    lengths = Counter(w.micro_batches for w in windows)
     divisors = {
         round(1 / factor.value)
         for window in windows
         for entry in window.entries
         for term in entry.backward.terms
         for factor in term.factors
-        if factor.value and 0 < factor.value < 1
+        if factor.value and factor.operation is Operation.DIVIDE
     }
-    return max(lengths, key=lambda length: (lengths[length], length in divisors, length))
+    return max(lengths, key=lambda length: (length * lengths[length] * (1 + (length in divisors)), length))
 
 
 @dataclass(slots=True)

@@ -15,10 +15,11 @@ def find_scale(account: Account) -> Iterator[Diagnosis]:
     for series in account.series():
         for window in account.known():
             shares = account.shares(window, series)
-            if shares is None or shares.length < 2 or not _is_full(account, window):
+            if shares is None or shares.length < 2:
                 continue
             where = shares.live[0].entry.backward.where
-            yield from _judge_level(account, shares, where)
+            if _is_full(account, window):
+                yield from _judge_level(account, shares, where)
             if shares.kind is not Reduction.NONE:
                 yield from _judge_evenness(account, shares, where)
 
