@@ -19,7 +19,7 @@ def find_remainder(account: Account) -> Iterator[Diagnosis]:
     # training ends, and that is none where the length is only the engine's assumption.
     rolls_on = bool(spans) and all(w.micro_batches == account.steps for w in spans)
     lost = [w for w in account.abandoned if not (rolls_on and account.ledger.trace.assumed_length)]
-    lost = [w for w in lost if not all(is_incidental(account, entry) for entry in w.entries)]
+    lost = [w for w in lost if not all(is_incidental(account, entry) for entry in w.fresh())]
     step = _usual_step(account)
     if step is None:
         return

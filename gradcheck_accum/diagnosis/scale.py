@@ -112,7 +112,8 @@ def find_remainder_scale(account: Account) -> Iterator[Diagnosis]:
                 continue
             if not account.same(shares.level, usual * shares.length / account.steps):
                 continue
-            if opens_short(account) and window.index == 0:
+            if opens_short(account) and not _closes_pass(account, window):
+                # A window that is short at the start of a pass is off by one, not a remainder.
                 continue
             step = window.step
             if step is None:
@@ -125,6 +126,13 @@ def find_remainder_scale(account: Account) -> Iterator[Diagnosis]:
                 "divide by the number of micro-batches that the window really holds",
                 window,
             )
+
+
+def _closes_pass(account: Account, window: Window) -> bool:
+    """Whether no later window holds a micro-batch of the same pass over the data, as far as passes are known."""
+    last = window.fresh()[-1].backward.epoch
+    later = [e for w in account.windows if w.index > window.index for e in w.fresh()]
+    return window.index > 0 and all(e.backward.epoch is None or e.backward.epoch != last for e in later)
 
 
 def _states_steps(account: Account) -> bool:

@@ -1,0 +1,201 @@
+"""Writes down what the interpreted loop does, and turns it into events once all of it is known.
+
+Which gradients belong together (the stores of `gradcheck_accum.events`) can only be told at the end: if one optimizer
+steps there is one store, and if several do each owns the models whose parameters it was given.
+"""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass, field
+from typing import Any
+
+from gradcheck_accum.events import (
+    Backward,
+    Clip,
+    Event,
+    Factor,
+    Location,
+    Opaque,
+    Reduction,
+    ScaleGrads,
+    Step,
+    Term,
+    Trace,
+    Unscale,
+    ZeroGrad,
+)
+from gradcheck_accum.lint.values import Optimizer, Part, Tensor
+
+ASSUMED_UNITS = 7
+"""Units in a micro-batch where the source does not show its size: a number that is not likely to be a K."""
+
+_ONE_STORE = "the model"
+
+
+@dataclass(slots=True)
+class _Raw:
+    """One thing that the loop did; ``owner`` is an optimizer, the names of models, or None for all gradients."""
+
+    kind: str
+    where: Location
+    owner: Optimizer | frozenset[str] | None = None
+    details: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Recorder:
+    """The record of one interpretation of one loop."""
+
+    path: str
+    raw: list[_Raw] = field(default_factory=list)
+    micro_batch: int = -1
+    epoch: int | None = None
+    passes: int = 0
+    assumed_length: bool = False
+    units: int = ASSUMED_UNITS
+    _last: dict[tuple[int, int], tuple[int, int]] = field(default_factory=dict)
+    _steps: int = 0
+
+    def locate(self, node: ast.AST) -> Location:
+        """Where a node stands."""
+        line, column = getattr(node, "lineno", 1), getattr(node, "col_offset", 0)
+        end_line, end_column = getattr(node, "end_lineno", None), getattr(node, "end_col_offset", None)
+        return Location(self.path, line, column + 1, end_line or 0, (end_column or 0) + 1)
+
+    @property
+    def has_backward(self) -> bool:
+        """Whether any gradient has been made yet."""
+        return any(raw.kind == "backward" for raw in self.raw)
+
+    def draw(self) -> None:
+        """A new micro-batch of data begins."""
+        self.micro_batch += 1
+
+    def backward(self, node: ast.AST, tensor: Tensor) -> None:
+        """``backward`` was called on ``tensor``."""
+        where = self.locate(node)
+        batches = {part.micro_batch for part in tensor.parts if part.micro_batch >= 0}
+        place = (where.line, where.column)
+        if len(batches) > 1:
+            self.opaque(node, "one backward over the losses of several micro-batches")
+            return
+        if self._last.get(place) == (self.micro_batch, self._steps):
+            # The same line again over the same batch: a sum over tasks, samples or players, not micro-batches.
+            self.opaque(node, "several backwards over one batch at the same place")
+            return
+        self._last[place] = (self.micro_batch, self._steps)
+        self.raw.append(
+            _Raw(
+                "backward",
+                where,
+                tensor.models,
+                {
+                    "micro_batch": max(self.micro_batch, 0),
+                    "epoch": self.epoch,
+                    "terms": _terms(tensor.parts, self.units),
+                    "grad_scaled": tensor.grad_scaled,
+                },
+            )
+        )
+
+    def zero(self, node: ast.AST, owner: Optimizer | frozenset[str] | None) -> None:
+        """Gradients were cleared."""
+        self.raw.append(_Raw("zero", self.locate(node), owner))
+
+    def clip(self, node: ast.AST, owner: frozenset[str] | None) -> None:
+        """Gradients were clipped."""
+        self.raw.append(_Raw("clip", self.locate(node), owner))
+
+    def scale_grads(self, node: ast.AST, owner: frozenset[str] | None, factor: Factor) -> None:
+        """Gradients were multiplied in place."""
+        self.raw.append(_Raw("scale", self.locate(node), owner, {"factor": factor}))
+
+    def unscale(self, node: ast.AST, optimizer: Optimizer) -> None:
+        """A grad scaler's scale was divided out."""
+        self.raw.append(_Raw("unscale", self.locate(node), optimizer))
+
+    def step(self, node: ast.AST, optimizer: Optimizer, steps: int | None, through_scaler: bool = False) -> None:
+        """An optimizer stepped."""
+        self._steps += 1
+        details = {"steps": steps, "through_scaler": through_scaler}
+        self.raw.append(_Raw("step", self.locate(node), optimizer, details))
+
+    def opaque(self, node: ast.AST, reason: str) -> None:
+        """Something happened that could not be followed."""
+        self.raw.append(_Raw("opaque", self.locate(node), None, {"reason": reason}))
+
+    def trace(self) -> Trace:
+        """The events of the loop."""
+        optimizers = list({id(r.owner): r.owner for r in self.raw if r.kind == "step"}.values())
+        stores = self._stores([o for o in optimizers if isinstance(o, Optimizer)])
+        events: list[Event] = []
+        everything = frozenset().union(*stores.values()) if stores else frozenset({_ONE_STORE})
+        for raw in self.raw:
+            reach = self._reach(raw, stores, everything)
+            if raw.kind == "backward" and not reach:
+                # No optimizer's model is among those that the loss came from: the flow was lost on the way.
+                event: Event | None = Opaque(where=raw.where, stores=everything, reason="which models a loss reaches")
+            else:
+                event = _event(raw, reach)
+            if event is not None:
+                events.append(event)
+        if any(not owned for owned in stores.values()):
+            where = self.raw[0].where
+            events.insert(0, Opaque(where=where, stores=everything, reason="whose gradients an optimizer owns"))
+        return Trace(tuple(events), assumed_length=self.assumed_length)
+
+    @staticmethod
+    def _stores(optimizers: list[Optimizer]) -> dict[int, frozenset[str]]:
+        """The stores of each optimizer that steps, by its identity; none where it is not known whose it owns."""
+        if len(optimizers) <= 1:
+            return {id(optimizer): frozenset({_ONE_STORE}) for optimizer in optimizers}
+        known = all(optimizer.sources for optimizer in optimizers)
+        if not known:
+            return {id(optimizer): frozenset() for optimizer in optimizers}
+        return {id(optimizer): optimizer.sources or frozenset() for optimizer in optimizers}
+
+    @staticmethod
+    def _reach(raw: _Raw, stores: dict[int, frozenset[str]], everything: frozenset[str]) -> frozenset[str]:
+        if isinstance(raw.owner, Optimizer):
+            return stores.get(id(raw.owner), frozenset())
+        if len(stores) <= 1 or raw.owner is None:
+            return everything
+        return raw.owner & everything
+
+
+def _terms(parts: tuple[Part, ...], units: int) -> tuple[Term, ...]:
+    terms: list[Term] = []
+    seen: dict[str, int] = {}
+    for part in parts:
+        seen[part.name] = seen.get(part.name, 0) + 1
+        name = part.name if seen[part.name] == 1 else f"{part.name} #{seen[part.name]}"
+        known = None if part.reduction is Reduction.NONE else float(units)
+        terms.append(Term(name, part.reduction, known, part.factors, known))
+    return tuple(terms)
+
+
+def _event(raw: _Raw, stores: frozenset[str]) -> Event | None:
+    where, details = raw.where, raw.details
+    match raw.kind:
+        case "backward":
+            return Backward(where=where, stores=stores, **details)
+        case "zero":
+            return ZeroGrad(where=where, stores=stores)
+        case "clip":
+            return Clip(where=where, stores=stores)
+        case "scale":
+            return ScaleGrads(where=where, stores=stores, factor=details["factor"])
+        case "unscale":
+            return Unscale(where=where, stores=stores)
+        case "step" if isinstance(raw.owner, Optimizer):
+            return Step(
+                where=where,
+                optimizer=raw.owner.name,
+                stores=stores,
+                accumulation_steps=details["steps"],
+                through_scaler=details["through_scaler"],
+            )
+        case "opaque":
+            return Opaque(where=where, stores=stores, reason=details["reason"])
+    return None

@@ -1,0 +1,248 @@
+"""What the variables of a training loop may hold while its skeleton is interpreted.
+
+Plain Python values (str, bool, None, list, tuple, dict) stand for themselves; numbers carry where they come from.
+Everything that cannot be known is a `Symbol`, which remembers its name so that the same unknown is the same everywhere.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from typing import Any
+
+from gradcheck_accum.events import Factor, Reduction
+
+STEPS = "steps"
+"""Tag of a number that is K, the accumulation steps."""
+DERIVED = "derived"
+"""Tag of a number that was computed from K."""
+LENGTH = "length"
+"""Tag of a number that counts the micro-batches of a pass over the data."""
+UNITS = "units"
+"""Tag of a number that counts the units of one micro-batch."""
+
+
+@dataclass(frozen=True, slots=True)
+class Num:
+    """A known number; ``tags`` say what it was made from."""
+
+    value: int | float | Fraction
+    tags: frozenset[str] = frozenset()
+
+    def derive(self, value: int | float | Fraction, *others: Num) -> Num:
+        """The result of arithmetic on this number and ``others``."""
+        tags = self.tags.union(*(other.tags for other in others))
+        if STEPS in tags:
+            tags = tags - {STEPS} | {DERIVED}
+        return Num(value, tags)
+
+
+@dataclass(frozen=True, slots=True)
+class Symbol:
+    """Something unknown. ``name`` is its dotted name, or empty for an unnamed result of a call."""
+
+    name: str = ""
+    default: int | None = None
+    """The number that the source gives as this symbol's default, where it gives one."""
+
+    def member(self, name: str) -> Symbol:
+        """The symbol of one of its attributes or items."""
+        return Symbol(f"{self.name}.{name}" if self.name else "")
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """An imported name: ``torch.nn.functional`` and the like."""
+
+    path: str
+
+    @property
+    def tail(self) -> str:
+        """The last part of the dotted path."""
+        return self.path.rpartition(".")[2]
+
+
+@dataclass(frozen=True, slots=True)
+class Data:
+    """Tensors of input data, or a batch of them; ``rows`` is the leading dimension where the source shows it."""
+
+    rows: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One reduced loss inside a tensor, with the factors that it was multiplied by since."""
+
+    name: str
+    reduction: Reduction
+    factors: tuple[Factor, ...] = ()
+    micro_batch: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """The result of a computation: of which models (by root name), and of which losses it is the sum."""
+
+    parts: tuple[Part, ...]
+    models: frozenset[str] = frozenset()
+    grad_scaled: bool = False
+    elementwise: bool = False
+
+    def scaled(self, factor: Factor) -> Tensor:
+        """This tensor times a constant."""
+        parts = tuple(replace(part, factors=(*part.factors, factor)) for part in self.parts)
+        return replace(self, parts=parts)
+
+    def reduced(self, reduction: Reduction) -> Tensor:
+        """This tensor after its units were averaged or summed."""
+        parts = tuple(replace(part, reduction=reduction) for part in self.parts)
+        return replace(self, parts=parts, elementwise=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Criterion:
+    """A loss module whose reduction the source shows."""
+
+    name: str
+    reduction: str | None
+
+
+@dataclass(slots=True, eq=False)
+class Model:
+    """A network made in this file; ``name`` tells it from others."""
+
+    name: str
+
+
+@dataclass(slots=True, eq=False)
+class Optimizer:
+    """An optimizer; ``sources`` are the root names of the models whose parameters it updates, where known."""
+
+    name: str
+    sources: frozenset[str] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Parameters:
+    """Parameters of the models named in ``sources``; None where it is not known whose."""
+
+    sources: frozenset[str] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Gradient:
+    """The ``.grad`` of parameters."""
+
+    sources: frozenset[str] | None
+
+
+@dataclass(slots=True, eq=False)
+class Loader:
+    """A source of micro-batches. ``length`` is None where the source does not show it."""
+
+    length: int | None = None
+    rows: int | None = None
+
+
+@dataclass(slots=True, eq=False)
+class Chunks:
+    """A batch split into ``count`` micro-batches."""
+
+    count: int
+
+
+@dataclass(slots=True, eq=False)
+class Stream:
+    """An iterator: ``next`` draws from it."""
+
+    items: Iterator[Any]
+    draws_data: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class Function:
+    """A function of this file, with the scope that it closes over and the object that it is bound to."""
+
+    node: ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
+    scope: Scope
+    owner: Instance | None = None
+
+
+@dataclass(slots=True, eq=False)
+class Class:
+    """A class of this file."""
+
+    node: ast.ClassDef
+    scope: Scope
+    methods: dict[str, ast.FunctionDef | ast.AsyncFunctionDef] = field(default_factory=dict)
+    complete: bool = True
+    """Whether every base class is in this file, so that a missing method does not exist."""
+    is_model: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class Instance:
+    """An object of a class of this file."""
+
+    cls: Class
+    attributes: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(slots=True, eq=False)
+class Scope:
+    """The names of one function, with the scope around it."""
+
+    names: dict[str, Any] = field(default_factory=dict)
+    outer: Scope | None = None
+    shared: set[str] = field(default_factory=set)
+    """Names declared ``global`` or ``nonlocal`` here."""
+
+    def find(self, name: str) -> Scope | None:
+        """The scope that holds ``name``, innermost first."""
+        scope: Scope | None = self
+        while scope is not None:
+            if name in scope.names and name not in scope.shared:
+                return scope
+            scope = scope.outer
+        return None
+
+    def assign(self, name: str, value: Any) -> None:
+        """Bind ``name`` here, or where ``global`` or ``nonlocal`` says."""
+        holder = self.outer.find(name) if name in self.shared and self.outer else self
+        (holder or self).names[name] = value
+
+
+def is_data(value: Any) -> bool:
+    """Whether a value is, or holds, input data."""
+    if isinstance(value, (list, tuple)):
+        return any(is_data(item) for item in value[:8])
+    if isinstance(value, dict):
+        return any(is_data(item) for item in value.values())
+    return isinstance(value, Data)
+
+
+def models_in(value: Any) -> frozenset[str]:
+    """The models whose output flows into a value."""
+    if isinstance(value, Tensor):
+        return value.models
+    if isinstance(value, dict):
+        value = list(value.values())
+    if isinstance(value, (list, tuple)):
+        return frozenset().union(*(models_in(item) for item in value[:8]))
+    return frozenset()
+
+
+def carries_steps(value: Any) -> bool:
+    """Whether a value could tell a function what K is: K itself, or an object of settings."""
+    if isinstance(value, Num):
+        return bool(value.tags & {STEPS, DERIVED})
+    if isinstance(value, Instance):
+        return not value.cls.is_model
+    if isinstance(value, (list, tuple)):
+        return any(carries_steps(item) for item in value[:8])
+    if isinstance(value, Symbol):
+        last = value.name.rpartition(".")[2].lower()
+        return last in {"args", "cfg", "config", "opts", "opt", "hparams", "params", "settings", "self", "state", "kwargs"}
+    return False
