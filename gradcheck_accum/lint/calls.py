@@ -18,13 +18,21 @@ if TYPE_CHECKING:
 _OPTIMIZER_NAME = re.compile(r"(^|[_.\[])(opt|optim|optimi[sz]er)(s|\d)*($|[_.\[\]])|optimi[sz]er", re.IGNORECASE)
 _NOT_OPTIMIZER = re.compile(r"sched|scaler|hook|param|args|config|cfg", re.IGNORECASE)
 _OPTIMIZER_CLASSES = frozenset(
-    "SGD Adam AdamW Adamax NAdam RAdam Adagrad Adadelta RMSprop Rprop ASGD LBFGS SparseAdam Adafactor Lion Lamb Muon".split()
+    ("SGD", "Adam", "AdamW", "Adamax", "NAdam", "RAdam", "Adagrad", "Adadelta", "RMSprop", "Rprop", "ASGD", "LBFGS")
+    + ("SparseAdam", "Adafactor", "Lion", "Lamb", "Muon")
 )
 _CLIPS = frozenset({"clip_grad_norm_", "clip_grad_value_", "clip_grad_norm", "clip_grads_with_norm_"})
-_SAME_MODEL = frozenset({"to", "cuda", "cpu", "train", "eval", "half", "float", "double", "bfloat16", "apply", "requires_grad_"})
-_WRAPPERS = frozenset({"DataParallel", "DistributedDataParallel", "DDP", "compile", "FullyShardedDataParallel", "FSDP", "deepcopy"})
+_SAME_MODEL = frozenset(
+    {"to", "cuda", "cpu", "train", "eval", "half", "float", "double", "bfloat16", "apply", "requires_grad_"}
+)
+_WRAPPERS = frozenset(
+    {"DataParallel", "DistributedDataParallel", "DDP", "compile", "FullyShardedDataParallel", "FSDP", "deepcopy"}
+)
 _METRICS = frozenset({"item", "tolist", "numpy"})
-_MAKES_DATA = frozenset("randn rand zeros ones empty full arange linspace tensor as_tensor from_numpy randint randperm".split())
+_MAKES_DATA = frozenset(
+    ("randn", "rand", "zeros", "ones", "empty", "full", "arange", "linspace", "randint", "randperm")
+    + ("tensor", "as_tensor", "from_numpy")
+)
 _ACTS_ON_GRADIENTS = re.compile(r"step|optim|update|grad|flush|backward|accum|finish|finalize|train", re.IGNORECASE)
 _SETTINGS_OF_LOSS = re.compile(r"loss|criterion|objective", re.IGNORECASE)
 
@@ -361,7 +369,9 @@ def _library(run: Interpreter, node: ast.Call, callee: v.Reference, args: list[A
         return args[0]
     if path.startswith("torch.") and tail in _MAKES_DATA:
         return v.Data(_rows(tail, args, kwargs))
-    if path.startswith("torch.nn.functional.") and (tail.endswith("loss") or tail.startswith(("cross_", "binary_cross"))):
+    if path.startswith("torch.nn.functional.") and (
+        tail.endswith("loss") or tail.startswith(("cross_", "binary_cross"))
+    ):
         return _loss(run, tail, kwargs.get("reduction", "mean"), args, kwargs)
     if path.startswith("torch.nn.") and tail[:1].isupper():
         return run.new_model(node)

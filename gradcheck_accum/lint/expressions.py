@@ -104,11 +104,11 @@ def _is_property(node: ast.AST) -> bool:
 
 def _class_constant(run: Interpreter, cls: v.Class, name: str) -> Any:
     for statement in cls.node.body:
-        targets = statement.targets if isinstance(statement, ast.Assign) else []
-        if isinstance(statement, ast.AnnAssign) and statement.value is not None:
-            targets = [statement.target]
+        if not isinstance(statement, (ast.Assign, ast.AnnAssign)) or statement.value is None:
+            continue
+        targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
         if any(isinstance(target, ast.Name) and target.id == name for target in targets):
-            return evaluate(run, statement.value, cls.scope)  # type: ignore[union-attr,arg-type]
+            return evaluate(run, statement.value, cls.scope)
     return None
 
 
@@ -176,7 +176,9 @@ def binary(run: Interpreter, op: ast.operator, left: Any, right: Any) -> Any:
         return UNKNOWN
     if isinstance(left, Tensor) or isinstance(right, Tensor):
         return _tensor_arithmetic(run, op, left, right)
-    if isinstance(op, ast.Add) and isinstance(left, (list, tuple)) and isinstance(right, type(left)):
+    if isinstance(op, ast.Add) and isinstance(left, list) and isinstance(right, list):
+        return left + right
+    if isinstance(op, ast.Add) and isinstance(left, tuple) and isinstance(right, tuple):
         return left + right
     if isinstance(op, ast.Mult) and isinstance(left, list) and isinstance(right, Num):
         return left * right.value if isinstance(right.value, int) and 0 <= right.value <= 10_000 else UNKNOWN
@@ -203,8 +205,8 @@ def _arithmetic(op: ast.operator, left: Num, right: Num) -> Any:
             if isinstance(left.value, float) or isinstance(right.value, float):
                 return left.derive(left.value / right.value, right)
             return left.derive(Fraction(left.value) / Fraction(right.value), right)
-        if isinstance(op, ast.Pow) and abs(right.value) < 64 and abs(left.value) < 1e6:
-            return left.derive(left.value**right.value, right)
+        if isinstance(op, ast.Pow) and abs(float(right.value)) < 64 and abs(float(left.value)) < 1e6:
+            return left.derive(float(left.value) ** float(right.value), right)
         if type(op) in _ARITHMETIC:
             return left.derive(_ARITHMETIC[type(op)](left.value, right.value), right)
     except (ZeroDivisionError, OverflowError, ValueError):

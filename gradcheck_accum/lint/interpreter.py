@@ -12,13 +12,14 @@ import itertools
 import math
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from typing import Any
 
 from gradcheck_accum.events import Factor, Operation, Purpose, Reduction
-from gradcheck_accum.lint import calls, expressions
+from gradcheck_accum.lint import expressions
 from gradcheck_accum.lint import values as v
+from gradcheck_accum.lint.reach import Reach, call_name
 from gradcheck_accum.lint.recorder import Recorder
-from gradcheck_accum.lint.reach import Reach
 from gradcheck_accum.lint.values import Num, Symbol, Tensor
 
 ASSUMED_STEPS = 4
@@ -359,9 +360,8 @@ class Interpreter:
         for item in node.items:
             entered = item.context_expr
             value = self.evaluate(entered, scope)
-            if isinstance(entered, ast.Call) and isinstance(entered.func, ast.Attribute):
-                if entered.func.attr == "accumulate":
-                    self.recorder.opaque(entered, "a framework that gates its own steps")
+            if isinstance(entered, ast.Call) and call_name(entered) == "accumulate":
+                self.recorder.opaque(entered, "a framework that gates its own steps")
             if item.optional_vars is not None:
                 self.assign(item.optional_vars, value, scope)
         self.run(node.body, scope)
@@ -440,9 +440,13 @@ class Interpreter:
                 key = self.evaluate(target.slice, scope) if not isinstance(target.slice, ast.Slice) else None
                 if isinstance(holder, dict) and isinstance(key, str):
                     holder[key] = value
-                elif isinstance(holder, list) and isinstance(key, Num) and isinstance(key.value, int):
-                    if -len(holder) <= key.value < len(holder):
-                        holder[key.value] = value
+                elif (
+                    isinstance(holder, list)
+                    and isinstance(key, Num)
+                    and isinstance(key.value, int)
+                    and -len(holder) <= key.value < len(holder)
+                ):
+                    holder[key.value] = value
 
     def _assign_attribute(self, target: ast.Attribute, holder: Any, value: Any) -> None:
         if target.attr == "grad" and isinstance(holder, v.Parameters):
@@ -458,7 +462,9 @@ class Interpreter:
     @staticmethod
     def _unpack(value: Any, targets: list[ast.expr]) -> list[Any]:
         count = len(targets)
-        if isinstance(value, (list, tuple)) and not (value and value[0] in ("range", "zip", "enumerate", "islice", "shape")):
+        if isinstance(value, (list, tuple)) and not (
+            value and value[0] in ("range", "zip", "enumerate", "islice", "shape")
+        ):
             return list(value) if len(value) >= count else [*value, *[Symbol()] * (count - len(value))]
         if isinstance(value, Symbol):
             return [value.member(str(i)) for i in range(count)]
@@ -494,7 +500,7 @@ class Interpreter:
             case ("islice", inner, *bounds):
                 items, draws, is_pass = self._plan(inner, loop, trains)
                 limits = [self.bind_steps(bound) if trains and len(bounds) == 1 else bound for bound in bounds]
-                numbers = [b.value if isinstance(b, Num) else None for b in limits]
+                numbers = [int(b.value) if isinstance(b, Num) else None for b in limits]
                 return list(itertools.islice(items, *numbers)) if numbers else items, draws, is_pass
             case list() | tuple():
                 return list(source), v.is_data(source), v.is_data(source) and len(source) > 1
@@ -609,7 +615,13 @@ class Interpreter:
 
     def split(self, data: Any, size: Any) -> Any:
         """A batch split into micro-batches of ``size`` rows: as many as are assumed where the source does not show."""
-        if isinstance(data, v.Data) and data.rows and isinstance(size, Num) and isinstance(size.value, int) and size.value:
+        if (
+            isinstance(data, v.Data)
+            and data.rows
+            and isinstance(size, Num)
+            and isinstance(size.value, int)
+            and size.value
+        ):
             return v.Chunks(-(-data.rows // size.value))
         return v.Chunks(ASSUMED_STEPS) if isinstance(data, (v.Data, Symbol)) else Symbol()
 
@@ -697,8 +709,12 @@ class Interpreter:
         init = self.find_method(cls, "__init__")
         if init is not None:
             self.call_function(v.Function(init, cls.scope, instance), args, kwargs)
-        elif any(isinstance(d, (ast.Name, ast.Call)) and "dataclass" in ast.unparse(d) for d in cls.node.decorator_list):
-            fields = [s.target.id for s in cls.node.body if isinstance(s, ast.AnnAssign) and isinstance(s.target, ast.Name)]
+        elif any(
+            isinstance(d, (ast.Name, ast.Call)) and "dataclass" in ast.unparse(d) for d in cls.node.decorator_list
+        ):
+            fields = [
+                s.target.id for s in cls.node.body if isinstance(s, ast.AnnAssign) and isinstance(s.target, ast.Name)
+            ]
             instance.attributes.update({**dict(zip(fields, args, strict=False)), **kwargs})
         return instance
 
@@ -823,9 +839,7 @@ class Interpreter:
             self._stack.pop()
         return None
 
-    def _bind_arguments(
-        self, function: v.Function, scope: v.Scope, args: list[Any], kwargs: dict[str, Any]
-    ) -> None:
+    def _bind_arguments(self, function: v.Function, scope: v.Scope, args: list[Any], kwargs: dict[str, Any]) -> None:
         node, spec = function.node, function.node.args
         positional = [*spec.posonlyargs, *spec.args]
         static = any("staticmethod" in ast.unparse(d) for d in getattr(node, "decorator_list", []))
@@ -856,9 +870,9 @@ class Interpreter:
         positional = [*spec.posonlyargs, *spec.args]
         if function.owner is not None:
             positional = positional[1:]
-        constants = dict(
-            zip(reversed([a.arg for a in positional]), reversed(spec.defaults), strict=False)
-        ) | {a.arg: d for a, d in zip(spec.kwonlyargs, spec.kw_defaults, strict=True) if d is not None}
+        constants = dict(zip(reversed([a.arg for a in positional]), reversed(spec.defaults), strict=False)) | {
+            a.arg: d for a, d in zip(spec.kwonlyargs, spec.kw_defaults, strict=True) if d is not None
+        }
         given: dict[str, Any] = {}
         for parameter in (*positional, *spec.kwonlyargs):
             default = constants.get(parameter.arg)
@@ -866,21 +880,29 @@ class Interpreter:
             known = number if isinstance(number, int) and not isinstance(number, bool) else None
             symbol = Symbol(f"{getattr(node, 'name', '')}.{parameter.arg}", known)
             given[parameter.arg] = self.resolve(symbol)
-        try:
+        with suppress(_Raise, _Exhausted, _Break, _Continue):
             self.call_function(function, [], given)
-        except (_Raise, _Exhausted, _Break, _Continue):
-            pass
 
     def run_module(self, module: ast.Module, scope: v.Scope, definitions_only: bool) -> None:
         """Carry out a module's body, or only its definitions and constants."""
         body: Iterator[ast.stmt] | list[ast.stmt] = module.body
         if definitions_only:
-            kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Import, ast.ImportFrom, ast.Assign, ast.AnnAssign)
-            body = [s for s in module.body if isinstance(s, kinds) and not self.reaches_backward(s) or isinstance(s, kinds[:3])]
-        try:
+            kinds = (
+                ast.FunctionDef,
+                ast.AsyncFunctionDef,
+                ast.ClassDef,
+                ast.Import,
+                ast.ImportFrom,
+                ast.Assign,
+                ast.AnnAssign,
+            )
+            body = [
+                s
+                for s in module.body
+                if (isinstance(s, kinds) and not self.reaches_backward(s)) or isinstance(s, kinds[:3])
+            ]
+        with suppress(_Raise, _Return, _Exhausted, _Break, _Continue):
             self.run(body, scope)
-        except (_Raise, _Return, _Exhausted, _Break, _Continue):
-            pass
 
 
 def _skips(body: Sequence[ast.stmt]) -> bool:

@@ -101,9 +101,7 @@ def _complete_run(
     return None
 
 
-def _enter(
-    run: Interpreter, reach: Reach, function: ast.FunctionDef | ast.AsyncFunctionDef, scope: v.Scope
-) -> None:
+def _enter(run: Interpreter, reach: Reach, function: ast.FunctionDef | ast.AsyncFunctionDef, scope: v.Scope) -> None:
     """Call a function as a stranger would, twice: what one call leaves behind, the next one meets."""
     owner = next((cls for cls in reach.classes if function in cls.body), None)
     instance: v.Instance | None = None

@@ -244,5 +244,17 @@ def carries_steps(value: Any) -> bool:
         return any(carries_steps(item) for item in value[:8])
     if isinstance(value, Symbol):
         last = value.name.rpartition(".")[2].lower()
-        return last in {"args", "cfg", "config", "opts", "opt", "hparams", "params", "settings", "self", "state", "kwargs"}
+        return last in {
+            "args",
+            "cfg",
+            "config",
+            "opts",
+            "opt",
+            "hparams",
+            "params",
+            "settings",
+            "self",
+            "state",
+            "kwargs",
+        }
     return False

@@ -1,0 +1,94 @@
+"""Runs a user's script under observation, in a process of its own: ``python -m gradcheck_accum.verify.child``.
+
+The parent gives its request as a pickle in a file and reads the result from another; the script's own output, exit
+code and files are its own.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import runpy
+import signal
+import sys
+import traceback
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from gradcheck_accum.verdict import VerifyResult
+
+
+def main() -> None:
+    """Carry out the request in the file that the first argument names; write the result to the second."""
+    request: dict[str, Any] = pickle.loads(Path(sys.argv[1]).read_bytes())
+    answer = Path(sys.argv[2])
+    # Before the script's own folder is on the path: a user's `random.py` there must not break PyTorch.
+    import torch  # noqa: F401
+
+    from gradcheck_accum.verify.session import observe
+
+    process = os.getpid()
+    script, module = request["script"], request["module"]
+    sys.argv = [script or module, *request["arguments"]]
+    sys.path[0] = os.getcwd() if module else str(Path(script).resolve().parent)
+    # A polite end from outside (a time limit) still leaves a report of what was seen.
+    signal.signal(signal.SIGTERM, _interrupt)
+    error = ""
+    finished = False
+    with observe(script=script or module, **request["options"]) as observation:
+        try:
+            if module:
+                runpy.run_module(module, run_name="__main__", alter_sys=True)
+            else:
+                runpy.run_path(script, run_name="__main__")
+            finished = True
+        except SystemExit as end:
+            finished = end.code in (None, 0)
+            error = "" if finished else f"the script ended with exit status {end.code}"
+        except KeyboardInterrupt:
+            error = "interrupted"
+        except Exception as problem:
+            error = _describe(problem, script or module)
+    if os.getpid() != process:
+        # A child that the script forked ran to the script's end: the result is its parent's to give.
+        os._exit(0)
+    observation.complete = observation.complete and finished
+    result: VerifyResult = observation.result()
+    if error == "interrupted":
+        result = replace(
+            result, notes=(*result.notes, "stopped before the script's end: this is what was seen until then")
+        )
+    elif error:
+        result = replace(result, error=error)
+    temporary = answer.with_suffix(".part")
+    temporary.write_bytes(pickle.dumps(result))
+    temporary.replace(answer)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # Threads and children that the script left behind must not keep its verdict waiting.
+    os._exit(0)
+
+
+def _interrupt(signum: int, frame: Any) -> None:
+    raise KeyboardInterrupt
+
+
+def _describe(problem: BaseException, script: str) -> str:
+    """The script's own exception in one line, with the place in the script where it came from."""
+    text = str(problem).strip().splitlines()
+    message = f"{type(problem).__name__}: {text[0]}" if text else type(problem).__name__
+    if isinstance(problem, SyntaxError) and problem.filename:
+        return f"the script is not Python: {problem.msg} ({problem.filename}:{problem.lineno})"
+    place = _place(problem.__traceback__, script)
+    return f"the script raised {message}{place}"
+
+
+def _place(tb: TracebackType | None, script: str) -> str:
+    lines = [f.lineno for f in traceback.extract_tb(tb) if os.path.realpath(f.filename) == os.path.realpath(script)]
+    return f" ({script}:{lines[-1]})" if lines else ""
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,229 @@
+"""Reads a loss's weights off its autograd graph: from the tensor that backward got, back to the reductions."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from gradcheck_accum.events import Factor, Operation, Reduction, Term
+
+_PASSES = (
+    "ToCopyBackward",
+    "CloneBackward",
+    "ViewBackward",
+    "UnsafeViewBackward",
+    "ReshapeAliasBackward",
+    "SqueezeBackward",
+    "UnsqueezeBackward",
+    "AliasBackward",
+    "ExpandBackward",
+)
+_LOSSES = (
+    "NllLoss",
+    "MseLoss",
+    "L1Loss",
+    "SmoothL1Loss",
+    "HuberLoss",
+    "BinaryCrossEntropy",
+    "KlDiv",
+    "SoftMarginLoss",
+    "MultiMarginLoss",
+    "MultilabelMarginLoss",
+)
+_ELEMENTWISE = ("Pow", "Abs", "Mul", "Square", "Sqrt", "TBackward", "Norm", "LinalgVectorNorm")
+_UNFOLLOWED = "a scalar that is no sum, mean or loss"
+_DEPTH = 400
+
+
+@dataclass(frozen=True, slots=True)
+class LossReading:
+    """What a loss is made of; ``scale`` is the grad scaler's scale inside it (1 where there is none)."""
+
+    terms: tuple[Term, ...]
+    scale: float = 1.0
+
+
+def read_loss(loss: torch.Tensor, scales: dict[Any, float]) -> LossReading:
+    """The terms of a scalar loss.
+
+    ``scales`` maps the graph nodes that a grad scaler made to its scale.
+    """
+    found: list[Term] = []
+    scale = [1.0]
+    _walk(loss.grad_fn, (), found, scales, scale)
+    names: dict[str, int] = {}
+    terms: list[Term] = []
+    for term in found:
+        names[term.name] = names.get(term.name, 0) + 1
+        name = term.name if names[term.name] == 1 else f"{term.name} #{names[term.name]}"
+        terms.append(Term(name, term.reduction, term.units, term.factors, term.rows))
+    return LossReading(tuple(terms), scale[0])
+
+
+def _walk(
+    node: Any, outer: tuple[Factor, ...], found: list[Term], scales: dict[Any, float], scale: list[float]
+) -> None:
+    """Follow scalar nodes inwards; ``outer`` are the factors applied after ``node``, innermost first."""
+    for _ in range(_DEPTH):
+        if node is None:
+            return
+        name = node.name()
+        if node in scales:
+            scale[0] *= scales[node]
+            node = _only_input(node)
+            continue
+        if name.startswith(("MulBackward", "DivBackward")):
+            factor = _factor(node, name)
+            if factor is None:
+                found.append(Term("a product of losses", Reduction.MEAN, None, (Factor(None), *outer)))
+                return
+            outer = (factor, *outer)
+            node = _only_input(node)
+        elif name.startswith("NegBackward"):
+            outer = (Factor(-1.0), *outer)
+            node = _only_input(node)
+        elif name.startswith(_PASSES):
+            node = _only_input(node)
+        elif name.startswith(("AddBackward", "SubBackward")):
+            _walk_sum(node, name, outer, found, scales, scale)
+            return
+        elif name.startswith(("MeanBackward0", "SumBackward0")) and _stack_below(node) is not None:
+            _walk_stack(node, name, outer, found, scales, scale)
+            return
+        else:
+            found.append(_frontier(node, name, outer))
+            return
+
+
+def _walk_sum(
+    node: Any,
+    name: str,
+    outer: tuple[Factor, ...],
+    found: list[Term],
+    scales: dict[Any, float],
+    scale: list[float],
+) -> None:
+    alpha = float(getattr(node, "_saved_alpha", 1) or 1)
+    for position, (inner, _) in enumerate(node.next_functions):
+        factor = (-alpha if name.startswith("Sub") else alpha) if position else 1.0
+        factors = outer if factor == 1.0 else (Factor(factor), *outer)
+        _walk(inner, factors, found, scales, scale)
+
+
+def _stack_below(node: Any) -> Any:
+    """The stack or concatenation of scalars that a mean or sum reduces, or None."""
+    inner = _only_input(node)
+    if inner is None or not inner.name().startswith(("StackBackward", "CatBackward")):
+        return None
+    return inner if all(_is_scalar_node(n) for n, _ in inner.next_functions if n is not None) else None
+
+
+def _is_scalar_node(node: Any) -> bool:
+    name: str = node.name()
+    return name.startswith((*_LOSSES, "MeanBackward0", "SumBackward0", "MulBackward", "DivBackward", "AddBackward"))
+
+
+def _walk_stack(
+    node: Any,
+    name: str,
+    outer: tuple[Factor, ...],
+    found: list[Term],
+    scales: dict[Any, float],
+    scale: list[float],
+) -> None:
+    inputs = [inner for inner, _ in _stack_below(node).next_functions]
+    share = (Factor(1 / len(inputs)),) if name.startswith("Mean") else ()
+    for inner in inputs:
+        _walk(inner, (*share, *outer), found, scales, scale)
+
+
+def _only_input(node: Any) -> Any:
+    inputs = [inner for inner, _ in node.next_functions if inner is not None]
+    return inputs[0] if inputs else None
+
+
+def _factor(node: Any, name: str) -> Factor | None:
+    """The constant that a multiplication or division applies, or None where both sides come from the model."""
+    divides = name.startswith("Div")
+    if sum(inner is not None for inner, _ in node.next_functions) > 1:
+        return None
+    other = getattr(node, "_saved_other", None)
+    if other is None:
+        other = getattr(node, "_saved_self", None)
+        if divides:
+            return None
+    if other is None or (isinstance(other, torch.Tensor) and other.numel() != 1):
+        return Factor(None, Operation.DIVIDE if divides else Operation.MULTIPLY)
+    value = float(other)
+    if divides:
+        return Factor(1 / value if value else None, Operation.DIVIDE)
+    return Factor(value, Operation.MULTIPLY)
+
+
+def _frontier(node: Any, name: str, factors: tuple[Factor, ...]) -> Term:
+    short = name.partition("Backward")[0]
+    if name.startswith(_LOSSES):
+        return _loss_term(node, short, factors)
+    if name.startswith("MeanBackward0"):
+        sizes = _sizes(node)
+        units = float(node._saved_self_sym_numel)
+        return Term(short, Reduction.MEAN, units, factors, float(sizes[0]) if sizes else units)
+    if name.startswith("SumBackward0"):
+        if _is_penalty(node):
+            return Term("penalty", Reduction.NONE, None, factors)
+        sizes = _sizes(node)
+        return Term(short, Reduction.SUM, float(math.prod(sizes)), factors, float(sizes[0]) if sizes else 1.0)
+    if "Norm" in name and _is_penalty(node):
+        return Term("penalty", Reduction.NONE, None, factors)
+    return Term(f"{_UNFOLLOWED} ({short})", Reduction.MEAN, None, factors)
+
+
+def _sizes(node: Any) -> tuple[int, ...]:
+    return tuple(int(size) for size in getattr(node, "_saved_self_sym_sizes", ()) or ())
+
+
+def _loss_term(node: Any, short: str, factors: tuple[Factor, ...]) -> Term:
+    reduction = Reduction.SUM if node._saved_reduction == 2 else Reduction.MEAN
+    values = getattr(node, "_saved_self", None)
+    rows = float(values.shape[0]) if isinstance(values, torch.Tensor) and values.dim() else 1.0
+    units = float(values.numel()) if isinstance(values, torch.Tensor) else None
+    if short.startswith("NllLoss"):
+        units = _nll_units(node)
+    return Term(short, reduction, units, factors, rows)
+
+
+def _nll_units(node: Any) -> float:
+    """The class weights of the targets that count: what the mean divides by, ignored targets left out."""
+    if node._saved_reduction == 1:
+        return float(node._saved_total_weight)
+    target, weight = node._saved_target, node._saved_weight
+    ignored = node._saved_ignore_index
+    ignored = ignored - 2**64 if ignored >= 2**63 else ignored
+    counted = target != ignored
+    if weight is None:
+        return float(counted.sum())
+    return float(weight[target[counted]].sum())
+
+
+def _is_penalty(node: Any) -> bool:
+    """Whether a reduction is over parameters alone, so that it counts no units of data."""
+    pending, seen = [inner for inner, _ in node.next_functions if inner is not None], 0
+    while pending:
+        inner = pending.pop()
+        seen += 1
+        if seen > 60:
+            return False
+        name = inner.name()
+        if "AccumulateGrad" in name:
+            continue
+        if not name.startswith((*_ELEMENTWISE, *_PASSES)):
+            return False
+        if name.startswith("Mul") and any(following is None for following, _ in inner.next_functions):
+            constant = inner._saved_other if inner._saved_other is not None else inner._saved_self
+            if isinstance(constant, torch.Tensor) and constant.numel() != 1:
+                return False
+        pending += [following for following, _ in inner.next_functions if following is not None]
+    return True

@@ -1,0 +1,230 @@
+"""From a watched run to its verdict: each window's gradient beside its references, and the ledger's diagnosis."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from gradcheck_accum.diagnosis import Diagnosis, diagnose
+from gradcheck_accum.engine.reference import LARGE_BATCH, MICRO_BATCHES
+from gradcheck_accum.engine.tolerance import replay_tolerance, sum_tolerance, unit_roundoff
+from gradcheck_accum.events import Trace
+from gradcheck_accum.ledger import Fate, Ledger, Window, fold
+from gradcheck_accum.verdict import ReferenceReport, Verdict, VerifyResult, WindowReport
+from gradcheck_accum.verify.observer import Measured, Watch
+from gradcheck_accum.verify.weighing import entry_corrections, replay_correction
+from gradcheck_accum.weights import Readings, read_weights
+
+Numbers = tuple[float | None, float | None, float | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What the caller asked for: the loss's coefficient, and a tolerance in place of the derived one."""
+
+    loss_coefficient: float | None = None
+    rtol: float | None = None
+    atol: float | None = None
+
+
+def judge(watch: Watch, script: str, options: Options, *, complete: bool, device: str) -> VerifyResult:
+    """The result of a watched run; ``complete`` says that the loop came to its own end."""
+    trace = Trace(tuple(watch.events), complete=complete, precision=watch.precision)
+    ledger = fold(trace)
+    readings = read_weights(ledger, coefficient=options.loss_coefficient)
+    diagnosis = diagnose(ledger, coefficient=options.loss_coefficient)
+    reports: list[WindowReport] = []
+    notes = [*dict.fromkeys(readings.notes)]
+    replays: list[float] = []
+    for index, measured in enumerate(watch.measured):
+        report, replayed, problem = _judge_window(index, measured, ledger, readings, options, watch.replay)
+        reports.append(report)
+        if replayed is not None:
+            replays.append(replayed)
+        if problem and problem not in notes:
+            notes.append(problem)
+    if replays:
+        notes.append(f"the replayed large batch and the micro-batches' own gradients agree to {max(replays):.1e}")
+    verdict, reason = _verdict(reports, diagnosis, ledger, watch)
+    dtypes = sorted({str(m.dtype).removeprefix("torch.") for m in watch.measured})
+    reference = ReferenceReport(
+        _reference_kind(watch, replays), ", ".join(dtypes), device, "deterministic algorithms, TF32 off"
+    )
+    return VerifyResult(script, verdict, reason, device, reference, tuple(reports), tuple(diagnosis), tuple(notes))
+
+
+def _reference_kind(watch: Watch, replays: Sequence[float]) -> str:
+    kinds = {replay.kind for m in watch.measured for replay in m.replays} if replays else set()
+    parts = ["ledger (each micro-batch's own gradient, weighted as the large batch weighs it)"]
+    if LARGE_BATCH in kinds:
+        parts.append("replay (the window's data as one large batch)")
+    if MICRO_BATCHES in kinds:
+        parts.append("replay (the window's micro-batches, one by one, with the loop's random numbers)")
+    return " and ".join(parts)
+
+
+def _judge_window(
+    index: int, measured: Measured, ledger: Ledger, readings: Readings, options: Options, wants_replay: bool
+) -> tuple[WindowReport, float | None, str]:
+    """One window's report, how far the two references are apart, and a note if one could not be had."""
+    windows = [w for w in ledger.windows if w.step is measured.step]
+    shown = max(windows, key=lambda w: (_oddity(readings.relative_weights(w)), len(w.entries)), default=None)
+    weights = readings.relative_weights(shown) if shown is not None else ()
+    units = readings.units(shown) if shown is not None else None
+    count = shown.micro_batches if shown is not None else 0
+    where = measured.step.where
+
+    def report(verdict: Verdict, reason: str, numbers: Numbers = (None, None, None)) -> WindowReport:
+        error, ratio, tolerance = numbers
+        moved = measured.shadow.error if measured.shadow is not None else None
+        return WindowReport(
+            index=index,
+            optimizer=measured.step.optimizer,
+            micro_batches=count,
+            units=units,
+            weights=weights,
+            grad_rel_error=error,
+            grad_norm_ratio=ratio,
+            tolerance=tolerance,
+            param_rel_error=moved,
+            verdict=verdict,
+            reason=reason,
+            path=where.path,
+            line=where.line,
+        )
+
+    if measured.step.skipped:
+        return report(Verdict.EQUIVALENT, measured.unmeasured), None, ""
+    if measured.products is None:
+        return report(Verdict.INCONCLUSIVE, measured.unmeasured), None, ""
+    corrections = entry_corrections(measured, ledger, readings)
+    if corrections is None:
+        return report(Verdict.INCONCLUSIVE, _why_unknown(windows)), None, ""
+    numbers = _compare(measured, corrections, options)
+    error, _, tolerance = numbers
+    if error is None or tolerance is None:
+        return report(Verdict.INCONCLUSIVE, "the reference gradient is zero", numbers), None, ""
+    if error > tolerance:
+        reason = f"the gradient is {error:.3g} away from the reference, {tolerance:.1e} is allowed"
+        return report(Verdict.DEVIATES, reason, numbers), None, ""
+    clipped = _compare_clipped(measured, corrections, tolerance)
+    if clipped:
+        return report(Verdict.DEVIATES, clipped, numbers), None, ""
+    if not wants_replay:
+        return report(Verdict.EQUIVALENT, "", numbers), None, ""
+    apart = _replay_distance(measured, corrections, ledger, readings)
+    if apart is None:
+        reason = measured.replay_problem or "the terms of its loss are scaled differently"
+        note = f"not replayed as one large batch ({reason}): compared with each micro-batch's own gradient alone"
+        return report(Verdict.EQUIVALENT, "", numbers), None, note
+    distance, allowed = apart
+    if distance > allowed and (options.rtol is None or distance > options.rtol):
+        return report(Verdict.NOT_EQUIVALENT_BY_CONSTRUCTION, _coupling(measured, distance, allowed), numbers), None, ""
+    return report(Verdict.EQUIVALENT, "", numbers), distance, ""
+
+
+def _oddity(weights: Sequence[float | None]) -> float:
+    return max((abs(w - 1.0) for w in weights if w is not None), default=0.0)
+
+
+def _why_unknown(windows: Sequence[Window]) -> str:
+    reasons = [w.unknown for w in windows if w.unknown]
+    return reasons[0] if reasons else "the weight of a loss could not be read off its graph"
+
+
+def _terms(measured: Measured, corrections: Sequence[float], scale: float = 1.0) -> list[tuple[int, float]]:
+    return [(measured.first_record + i, scale * weight) for i, weight in enumerate(corrections)]
+
+
+def _compare(measured: Measured, corrections: Sequence[float], options: Options) -> Numbers:
+    """The gradient before any clip beside the ledger reference: relative error, ratio of norms, tolerance."""
+    products = measured.products
+    if products is None:
+        return None, None, None
+    reference = _terms(measured, corrections)
+    norm = products.combined_norm(reference)
+    if norm == 0:
+        return (0.0, 1.0, 0.0) if products.norm(0) == 0 else (None, None, None)
+    error = products.combined_norm([(0, 1.0), *((i, -w) for i, w in reference)]) / norm
+    contributions = sum(abs(w) * products.norm(i) for i, w in reference)
+    tolerance = sum_tolerance(len(corrections), measured.dtype, contributions, norm)
+    if options.rtol is not None:
+        tolerance = options.rtol + (options.atol or 0.0) / norm
+    return error, products.norm(0) / norm, tolerance
+
+
+def _compare_clipped(measured: Measured, corrections: Sequence[float], tolerance: float) -> str:
+    """Why the clipped gradient is not the clipped reference, or nothing where it is."""
+    products = measured.products
+    if products is None or measured.clip is None or measured.clip[0] != "norm" or measured.clip[2] != 2.0:
+        return ""
+    reference = _terms(measured, corrections)
+    norm = products.combined_norm(reference)
+    factor = min(1.0, measured.clip[1] / (norm + 1e-6))
+    if norm == 0 or factor == 0:
+        return ""
+    error = products.combined_norm([(1, 1.0), *((i, -factor * w) for i, w in reference)]) / (factor * norm)
+    # The clip rounds its norm and its factor once more each.
+    allowed = 2 * tolerance + 8 * unit_roundoff(measured.dtype)
+    if error <= allowed:
+        return ""
+    return f"after the clip the gradient is {error:.3g} away from the clipped reference, {allowed:.1e} is allowed"
+
+
+def _replay_distance(
+    measured: Measured, corrections: Sequence[float], ledger: Ledger, readings: Readings
+) -> tuple[float, float] | None:
+    """How far the replayed large batch is from the ledger reference, and how far it may be."""
+    products = measured.products
+    covered = sum(len(replay.records) for replay in measured.replays)
+    if products is None or covered != len(measured.records):
+        return None
+    replayed: list[tuple[int, float]] = []
+    for replay in measured.replays:
+        weights = replay_correction(measured, replay, ledger, readings)
+        if weights is None:
+            return None
+        replayed += zip(replay.vectors, weights, strict=True)
+    reference = _terms(measured, corrections)
+    norm = products.combined_norm(reference)
+    if norm == 0:
+        return None
+    distance = products.combined_norm([*replayed, *((i, -w) for i, w in reference)]) / norm
+    contributions = sum(abs(w) * products.norm(i) for i, w in reference)
+    return distance, replay_tolerance(len(corrections), measured.compute_dtype, contributions, norm)
+
+
+def _coupling(measured: Measured, distance: float, allowed: float) -> str:
+    cause = (
+        f"{', '.join(measured.coupled_modules)} in training mode uses statistics of its own batch"
+        if measured.coupled_modules
+        else "what the model computes for one sample depends on the others in its batch"
+    )
+    return (
+        f"the true large batch's gradient is {distance:.3g} away from the micro-batches' together ({allowed:.1e} is "
+        f"rounding): {cause}, so no accumulation can equal the large batch"
+    )
+
+
+def _verdict(
+    reports: Sequence[WindowReport], diagnosis: Sequence[Diagnosis], ledger: Ledger, watch: Watch
+) -> tuple[Verdict, str]:
+    if not reports:
+        if watch.events:
+            return Verdict.INCONCLUSIVE, "gradients were made, but optimizer.step() was never called"
+        return Verdict.INCONCLUSIVE, "no backward() and no optimizer.step() was seen"
+    wrong = [r for r in reports if r.verdict is Verdict.DEVIATES]
+    if wrong:
+        return Verdict.DEVIATES, f"{len(wrong)} of {len(reports)} steps got another gradient than the large batch's"
+    if any(d.mistake.code == "GA301" for d in diagnosis):
+        lost = sum(w.micro_batches for w in ledger.abandoned if any(e.fate is not Fate.STALE for e in w.entries))
+        return Verdict.DEVIATES, f"{lost} micro-batches reached no step"
+    unchecked = [r for r in reports if r.verdict is Verdict.INCONCLUSIVE]
+    if unchecked and any(d.mistake.moves_gradient for d in diagnosis):
+        return Verdict.DEVIATES, "the ledger shows a wrong weight, though the gradient could not be compared"
+    coupled = [r for r in reports if r.verdict is Verdict.NOT_EQUIVALENT_BY_CONSTRUCTION]
+    if coupled:
+        return Verdict.NOT_EQUIVALENT_BY_CONSTRUCTION, coupled[0].reason
+    if unchecked:
+        return Verdict.INCONCLUSIVE, f"{len(unchecked)} of {len(reports)} steps: {unchecked[0].reason}"
+    return Verdict.EQUIVALENT, f"all {len(reports)} steps got the large batch's gradient"

@@ -1,0 +1,57 @@
+"""The numbers of one window, kept as the inner products of its gradients.
+
+What a window should have been is known for certain only when the whole run has been seen (is a factor the loop's
+scaling, or the loss's own?), and by then its gradients are gone. So at the step every vector that any reading could
+need is multiplied with every other, in float64: the gradient itself, each micro-batch's own contribution, and the
+replayed large batches. The distance of the gradient from any combination of them follows later.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+Vector = Sequence[torch.Tensor | None]
+"""One gradient: a tensor for each parameter, None for zero."""
+
+
+@dataclass(frozen=True, slots=True)
+class InnerProducts:
+    """The symmetric matrix <v_i, v_j> of a window's vectors, in float64."""
+
+    matrix: torch.Tensor
+
+    def norm(self, index: int) -> float:
+        """‖v_i‖."""
+        return math.sqrt(max(float(self.matrix[index, index]), 0.0))
+
+    def combined_norm(self, weights: Sequence[tuple[int, float]]) -> float:
+        """‖Σ w_i v_i‖."""
+        chosen = torch.zeros(len(self.matrix), dtype=torch.float64)
+        for index, weight in weights:
+            chosen[index] += weight
+        return math.sqrt(max(float(chosen @ self.matrix @ chosen), 0.0))
+
+
+def inner_products(vectors: Sequence[Vector], parameters: Sequence[torch.Tensor]) -> InnerProducts:
+    """All inner products of ``vectors``, each a gradient over ``parameters``."""
+    total = torch.zeros(len(vectors), len(vectors), dtype=torch.float64)
+    for position, parameter in enumerate(parameters):
+        rows = []
+        for vector in vectors:
+            part = vector[position]
+            if part is None:
+                rows.append(torch.zeros(parameter.numel(), dtype=torch.float64))
+            else:
+                rows.append(dense(part).detach().to("cpu", torch.float64).reshape(-1))
+        stacked = torch.stack(rows)
+        total += stacked @ stacked.T
+    return InnerProducts(total)
+
+
+def dense(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor without sparsity."""
+    return tensor.to_dense() if tensor.layout is not torch.strided else tensor

@@ -1,0 +1,180 @@
+"""Puts our hands on PyTorch while a loop is watched, and takes them off again.
+
+Everything here only calls an observer before or after the original; nothing that the loop computes is changed.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import Any, Protocol
+
+import torch
+from torch import nn
+from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+from torch.utils.data import dataloader
+
+
+class Observer(Protocol):
+    """What the patches tell."""
+
+    def optimizer_made(self, optimizer: Optimizer) -> None: ...
+    def before_backward(self, losses: Any, weighted: bool) -> None: ...
+    def after_backward(self, failed: bool) -> None: ...
+    def before_zero(self, parameters: list[torch.Tensor]) -> None: ...
+    def after_zero(self, parameters: list[torch.Tensor]) -> None: ...
+    def before_clip(self, parameters: Any) -> None: ...
+    def after_clip(self, parameters: Any, kind: str, limit: float, norm_type: float) -> None: ...
+    def scaled(self, scaler: Any, before: Any, after: Any) -> None: ...
+    def before_unscale(self, optimizer: Optimizer) -> None: ...
+    def after_unscale(self, scaler: Any, optimizer: Optimizer) -> None: ...
+    def before_scaler_step(self, scaler: Any, optimizer: Optimizer) -> None: ...
+    def after_scaler_step(self, scaler: Any, optimizer: Optimizer) -> None: ...
+    def before_step(self, optimizer: Optimizer, with_closure: bool) -> None: ...
+    def after_step(self, optimizer: Optimizer) -> None: ...
+    def drawn(self, iterator: Any) -> None: ...
+    def module_called(self, module: nn.Module, call: Callable[..., Any], args: Any, kwargs: Any) -> Any: ...
+
+
+def install(observer: Observer, stack: ExitStack) -> None:
+    """Patch PyTorch until ``stack`` is closed."""
+    _patch_backward(observer, stack)
+    _patch_optimizers(observer, stack)
+    _patch_clips(observer, stack)
+    _patch_scaler(observer, stack)
+    _patch_data(observer, stack)
+
+    original = nn.Module.__call__
+
+    def call(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        return observer.module_called(module, functools.partial(original, module), args, kwargs)
+
+    _replace(nn.Module, "__call__", call, stack)
+
+
+def _replace(owner: Any, name: str, replacement: Any, stack: ExitStack) -> None:
+    original = owner.__dict__[name] if isinstance(owner, type) else getattr(owner, name)
+    setattr(owner, name, replacement)
+    stack.callback(setattr, owner, name, original)
+
+
+def _patch_backward(observer: Observer, stack: ExitStack) -> None:
+    original = torch.autograd.backward
+
+    @functools.wraps(original)
+    def backward(tensors: Any, grad_tensors: Any = None, *args: Any, **kwargs: Any) -> None:
+        observer.before_backward(tensors, _weighs(grad_tensors))
+        failed = True
+        try:
+            original(tensors, grad_tensors, *args, **kwargs)
+            failed = False
+        finally:
+            observer.after_backward(failed)
+
+    _replace(torch.autograd, "backward", backward, stack)
+
+
+def _weighs(gradients: Any) -> bool:
+    if isinstance(gradients, (list, tuple)):
+        return any(_weighs(gradient) for gradient in gradients)
+    return gradients is not None
+
+
+def _patch_optimizers(observer: Observer, stack: ExitStack) -> None:
+    add, zero, module_zero = Optimizer.add_param_group, Optimizer.zero_grad, nn.Module.zero_grad
+
+    def add_param_group(optimizer: Optimizer, *args: Any, **kwargs: Any) -> None:
+        add(optimizer, *args, **kwargs)
+        observer.optimizer_made(optimizer)
+
+    def zero_grad(optimizer: Optimizer, *args: Any, **kwargs: Any) -> None:
+        own = [p for group in optimizer.param_groups for p in group["params"]]
+        observer.before_zero(own)
+        zero(optimizer, *args, **kwargs)
+        observer.after_zero(own)
+
+    def zero_module(module: nn.Module, *args: Any, **kwargs: Any) -> None:
+        own: list[torch.Tensor] = list(module.parameters())
+        observer.before_zero(own)
+        module_zero(module, *args, **kwargs)
+        observer.after_zero(own)
+
+    _replace(Optimizer, "add_param_group", functools.wraps(add)(add_param_group), stack)
+    _replace(Optimizer, "zero_grad", functools.wraps(zero)(zero_grad), stack)
+    _replace(nn.Module, "zero_grad", functools.wraps(module_zero)(zero_module), stack)
+
+    def before(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        closure = kwargs.get("closure", args[1] if len(args) > 1 and args[0] is optimizer else None)
+        observer.before_step(optimizer, closure is not None)
+
+    def after(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        observer.after_step(optimizer)
+
+    stack.callback(register_optimizer_step_pre_hook(before).remove)
+    stack.callback(register_optimizer_step_post_hook(after).remove)
+
+
+def _patch_clips(observer: Observer, stack: ExitStack) -> None:
+    by_norm, by_value = nn.utils.clip_grad_norm_, nn.utils.clip_grad_value_
+
+    @functools.wraps(by_norm)
+    def clip_norm(parameters: Any, max_norm: Any, norm_type: float = 2.0, *args: Any, **kwargs: Any) -> Any:
+        parameters = _listed(parameters)
+        observer.before_clip(parameters)
+        result = by_norm(parameters, max_norm, norm_type, *args, **kwargs)
+        observer.after_clip(parameters, "norm", float(max_norm), float(norm_type))
+        return result
+
+    @functools.wraps(by_value)
+    def clip_value(parameters: Any, clip_value: Any, *args: Any, **kwargs: Any) -> None:
+        parameters = _listed(parameters)
+        observer.before_clip(parameters)
+        by_value(parameters, clip_value, *args, **kwargs)
+        observer.after_clip(parameters, "value", float(clip_value), 0.0)
+
+    for owner in (nn.utils, nn.utils.clip_grad):
+        _replace(owner, "clip_grad_norm_", clip_norm, stack)
+        _replace(owner, "clip_grad_value_", clip_value, stack)
+
+
+def _listed(parameters: Any) -> list[torch.Tensor]:
+    return [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
+
+
+def _patch_scaler(observer: Observer, stack: ExitStack) -> None:
+    scaler = torch.amp.GradScaler
+    scale, unscale, step = scaler.scale, scaler.unscale_, scaler.step
+
+    def patched_scale(self: Any, outputs: Any) -> Any:
+        result = scale(self, outputs)
+        observer.scaled(self, outputs, result)
+        return result
+
+    def patched_unscale(self: Any, optimizer: Optimizer) -> None:
+        observer.before_unscale(optimizer)
+        unscale(self, optimizer)
+        observer.after_unscale(self, optimizer)
+
+    def patched_step(self: Any, optimizer: Optimizer, *args: Any, **kwargs: Any) -> Any:
+        observer.before_scaler_step(self, optimizer)
+        try:
+            return step(self, optimizer, *args, **kwargs)
+        finally:
+            observer.after_scaler_step(self, optimizer)
+
+    _replace(scaler, "scale", functools.wraps(scale)(patched_scale), stack)
+    _replace(scaler, "unscale_", functools.wraps(unscale)(patched_unscale), stack)
+    _replace(scaler, "step", functools.wraps(step)(patched_step), stack)
+
+
+def _patch_data(observer: Observer, stack: ExitStack) -> None:
+    iterator = dataloader._BaseDataLoaderIter
+    original = iterator.__next__
+
+    def draw(self: Any) -> Any:
+        item = original(self)
+        observer.drawn(self)
+        return item
+
+    _replace(iterator, "__next__", functools.wraps(original)(draw), stack)

@@ -1,0 +1,87 @@
+"""Watching a loop in this process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Literal
+
+import torch
+
+from gradcheck_accum.engine.reference import ReferenceEngine
+from gradcheck_accum.verdict import VerifyResult
+from gradcheck_accum.verify.judge import Options, judge
+from gradcheck_accum.verify.observer import SeenEnough, Watch
+from gradcheck_accum.verify.patches import install
+
+ReferenceName = Literal["ledger", "replay", "both"]
+
+
+class Observation:
+    """What was seen of a loop; ask it for the `result` after the loop has ended."""
+
+    def __init__(self, watch: Watch, options: Options, script: str, device: str) -> None:
+        self._watch = watch
+        self._options = options
+        self._script = script
+        self._device = device
+        self.complete = False
+        """Whether the loop came to its own end, so that what is left over then was really lost."""
+
+    def result(self) -> VerifyResult:
+        """The verdict on all that has been seen so far."""
+        return judge(self._watch, self._script, self._options, complete=self.complete, device=self._device)
+
+
+@contextmanager
+def observe(
+    *,
+    reference: ReferenceName = "both",
+    max_windows: int | None = None,
+    dtype: str | None = None,
+    device: str | None = None,
+    loss_coefficient: float | None = None,
+    rtol: float | None = None,
+    atol: float | None = None,
+    script: str = "the loop",
+) -> Iterator[Observation]:
+    """Watch every training loop that runs inside the block; it is not changed by being watched.
+
+        with observe() as observation:
+            train(model, loader, optimizer)
+        print(observation.result().verdict)
+
+    ``reference`` chooses what the gradients are compared with, ``dtype`` and ``device`` where references are computed
+    (by default as the loop does), ``max_windows`` how many steps are watched before the block is left. ``rtol`` and
+    ``atol`` (given both or neither) replace the derived tolerance. Raises ValueError for options that do not fit.
+    """
+    if (rtol is None) != (atol is None):
+        raise ValueError("rtol and atol are given both or neither")
+    engine = ReferenceEngine(torch.device(device) if device else None, _dtype(dtype))
+    watch = Watch(replay=reference != "ledger", engine=engine, max_windows=max_windows)
+    options = Options(loss_coefficient, rtol, atol)
+    observation = Observation(watch, options, script, device or _default_device())
+    with ExitStack() as stack:
+        stack.callback(watch.release)
+        install(watch, stack)
+        watch.adopt_existing()
+        if watch.replay:
+            stack.enter_context(watch.tape)
+        try:
+            yield observation
+            observation.complete = True
+        except SeenEnough:
+            observation.complete = False
+
+
+def _dtype(name: str | None) -> torch.dtype | None:
+    if name is None:
+        return None
+    found = getattr(torch, name, None)
+    if not isinstance(found, torch.dtype) or not found.is_floating_point:
+        raise ValueError(f"{name} is not a floating-point dtype of torch")
+    return found
+
+
+def _default_device() -> str:
+    return "cuda" if torch.cuda.is_available() else "cpu"

@@ -1,0 +1,102 @@
+"""What the optimizer would have done with the reference gradient, beside what it did."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import torch
+from torch.optim.optimizer import Optimizer
+
+from gradcheck_accum.events import Trace
+from gradcheck_accum.ledger import fold
+from gradcheck_accum.verify.measure import dense
+from gradcheck_accum.verify.weighing import entry_corrections
+from gradcheck_accum.weights import read_weights
+
+if TYPE_CHECKING:
+    from gradcheck_accum.verify.observer import Measured
+
+
+class ShadowStep:
+    """A step of a copy of the optimizer with the reference gradient, and the error of the real one against it."""
+
+    def __init__(self, optimizer: Optimizer, parameters: list[torch.Tensor], copied: Optimizer) -> None:
+        self._parameters = parameters
+        self._before = [p.detach().clone() for p in parameters]
+        self._optimizer = optimizer
+        self._copied = copied
+        self.error: float | None = None
+        """|Δw - Δw_ref| / |Δw_ref|, once the real step has been made; None where Δw_ref is zero or unknown."""
+
+    @classmethod
+    def prepare(
+        cls,
+        optimizer: Optimizer,
+        parameters: list[torch.Tensor],
+        vectors: Sequence[Sequence[torch.Tensor | None]],
+        trace: Trace,
+        measured: Measured,
+    ) -> ShadowStep | None:
+        """Copy the optimizer before its step and give the copy the reference gradient; None where there is none."""
+        ledger = fold(trace)
+        corrections = entry_corrections(measured, ledger, read_weights(ledger))
+        if corrections is None:
+            return None
+        try:
+            copied = copy.deepcopy(optimizer)
+        except Exception:
+            # Not every optimizer can be copied; the weights after the step are then not compared.
+            return None
+        targets = [p for group in copied.param_groups for p in group["params"] if p.requires_grad]
+        if len(targets) != len(parameters):
+            return None
+        references: list[torch.Tensor | None] = []
+        for position in range(len(parameters)):
+            total: torch.Tensor | None = None
+            for weight, vector in zip(corrections, vectors[measured.first_record :], strict=False):
+                part = vector[position]
+                if part is not None:
+                    total = part * weight if total is None else total + part * weight
+            references.append(total)
+        for target, reference in zip(targets, _clipped(references, measured.clip), strict=True):
+            target.grad = None if reference is None else reference.to(target.dtype)
+        return cls(optimizer, parameters, copied)
+
+    def finish(self) -> None:
+        """Step the copy, after the real step, and keep only the error."""
+        try:
+            type(self._copied).step(self._copied)
+        except Exception:
+            # A step that needs more than gradients (a closure, a wrapper's state) is not compared.
+            self._drop()
+            return
+        targets = [p for group in self._copied.param_groups for p in group["params"] if p.requires_grad]
+        wrong = moved = 0.0
+        for now, before, reference in zip(self._parameters, self._before, targets, strict=True):
+            start = before.double()
+            update, expected = now.detach().double() - start, reference.detach().double() - start
+            wrong += float(((update - expected) ** 2).sum())
+            moved += float((expected**2).sum())
+        self.error = math.sqrt(wrong / moved) if moved else (0.0 if wrong == 0 else None)
+        self._drop()
+
+    def _drop(self) -> None:
+        self._parameters, self._before = [], []
+        self._optimizer = self._copied = None  # type: ignore[assignment]
+
+
+def _clipped(gradients: list[torch.Tensor | None], clip: tuple[str, float, float] | None) -> list[torch.Tensor | None]:
+    """The reference gradient under the loop's own clip."""
+    if clip is None or clip[0] == "part":
+        return gradients
+    kind, limit, norm_type = clip
+    if kind == "value":
+        return [None if g is None else g.clamp(-limit, limit) for g in gradients]
+    norms = [torch.linalg.vector_norm(dense(g), norm_type) for g in gradients if g is not None]
+    if not norms:
+        return gradients
+    factor = min(limit / (float(torch.linalg.vector_norm(torch.stack(norms), norm_type)) + 1e-6), 1.0)
+    return [None if g is None else g * factor for g in gradients]

@@ -1,0 +1,86 @@
+"""Joins what was measured with what the ledger says each entry should have weighed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from gradcheck_accum.events import Backward, Reduction
+from gradcheck_accum.ledger import Entry, Fate, Ledger, Window
+from gradcheck_accum.weights import Readings, Series, Weight
+
+if TYPE_CHECKING:
+    from gradcheck_accum.verify.observer import Measured, Replay
+
+
+def entry_corrections(measured: Measured, ledger: Ledger, readings: Readings) -> list[float] | None:
+    """For each record of a step, the factor that makes its own gradient its part of the large batch's.
+
+    The part is a n_j / N ∇L_j and the gradient c_j ∇L_j, so the factor is the inverse of the relative weight (before
+    the gradient was scaled by hand). A remainder that was thrown away belongs to no step and gets 0. None where a
+    weight is not known, or where the terms of one backward would need different factors.
+    """
+    corrections: list[float] = []
+    for record in measured.records:
+        found: list[float] = []
+        for window in _closed_windows(measured, ledger):
+            for _, weight in _weights_of(record.event, window, readings):
+                if weight.relative is None or weight.relative == 0:
+                    return None
+                value = _hand_factor(weight.entry) / weight.relative
+                found.append(1.0 if readings.same(value, 1.0) else value)
+        if not found:
+            corrections.append(0.0)
+        elif any(not readings.same(value, found[0]) for value in found):
+            return None
+        else:
+            corrections.append(found[0])
+    return corrections
+
+
+def replay_correction(measured: Measured, replay: Replay, ledger: Ledger, readings: Readings) -> list[float] | None:
+    """For each vector of a replay, the factor that makes it the large batch's gradient.
+
+    A large batch was run with the first micro-batch's factors: it needs a / c_0, and n_0 / N where the count that its
+    sum is divided by is the micro-batch's own.
+    """
+    if len(replay.vectors) > 1:
+        corrections = entry_corrections(measured, ledger, readings)
+        return None if corrections is None else [corrections[i] for i in replay.records]
+    first = measured.records[replay.records[0]].event
+    found: list[float] = []
+    for window in _closed_windows(measured, ledger):
+        own = {id(measured.records[i].event) for i in replay.records}
+        for series, weight in _weights_of(first, window, readings):
+            whole = {id(w.entry.backward) for w in readings.weights(window, series) if w.entry.fate is not Fate.STALE}
+            if not weight.share or whole != own:
+                return None
+            factor = _hand_factor(weight.entry) / weight.share
+            term = next(t for t in first.terms if series.holds(first, t))
+            if term.reduction is Reduction.SUM and readings.kind(window, series) is Reduction.MEAN:
+                units = [w.units for w in readings.weights(window, series) if w.entry in window.fresh()]
+                if not weight.units or None in units:
+                    return None
+                factor *= weight.units / math.fsum(u for u in units if u is not None)
+            found.append(1.0 if readings.same(factor, 1.0) else factor)
+    if not found or any(not readings.same(value, found[0]) for value in found):
+        return None
+    return [found[0]]
+
+
+def _closed_windows(measured: Measured, ledger: Ledger) -> list[Window]:
+    return [w for w in ledger.windows if w.step is measured.step]
+
+
+def _weights_of(event: Backward, window: Window, readings: Readings) -> Sequence[tuple[Series, Weight]]:
+    return [
+        (series, weight)
+        for series in readings.series_of(window)
+        for weight in readings.weights(window, series)
+        if weight.entry.backward is event
+    ]
+
+
+def _hand_factor(entry: Entry) -> float:
+    return math.prod(scaling.factor.value or 1.0 for scaling in entry.grad_factors)
