@@ -1,0 +1,278 @@
+"""The command line. Engines and reports are imported by the command that needs them: ``--help`` costs no more.
+
+Exit status: 0 nothing found or equivalent; 1 findings, or the run deviates; 2 usage, unreadable input, or an error of
+ours; 3 not decided.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, NoReturn
+
+from gradcheck_accum import __version__
+from gradcheck_accum.mistakes import CATALOGUE
+
+if TYPE_CHECKING:
+    from gradcheck_accum.findings import LintResult
+
+PROGRAM = "gradcheck-accum"
+DEBUG_VARIABLE = "GRADCHECK_ACCUM_DEBUG"
+
+OK, FOUND, ERROR = 0, 1, 2
+INTERRUPTED = 130
+
+_Command = Callable[[argparse.Namespace], int]
+
+
+class UsageError(Exception):
+    """What was asked for makes no sense; the message is one line that says why."""
+
+
+class _Parser(argparse.ArgumentParser):
+    """Says what is wrong in one line: the usage of every option is a ``--help`` away."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(f"{message} (see {self.prog} --help)")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line and return the exit status."""
+    try:
+        status = _run(sys.argv[1:] if arguments is None else list(arguments))
+        sys.stdout.flush()
+        return status
+    except UsageError as error:
+        return _complain(str(error))
+    except BrokenPipeError:
+        # The reader went away (`| head`). Python flushes stdout once more at exit: give it somewhere to go.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return OK
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except Exception as error:
+        if os.environ.get(DEBUG_VARIABLE):
+            raise
+        text = " ".join(str(error).split())
+        return _complain(f"internal error: {type(error).__name__}: {text} ({DEBUG_VARIABLE}=1 shows the traceback)")
+
+
+def _run(arguments: list[str]) -> int:
+    own, for_script = _split(arguments)
+    options = _parser().parse_args(own)
+    options.arguments = for_script
+    if for_script is not None and options.command is not _verify:
+        raise UsageError("only verify takes arguments after --")
+    command: _Command = options.command
+    return command(options)
+
+
+def _split(arguments: list[str]) -> tuple[list[str], list[str] | None]:
+    """Part our arguments from the script's, which stand after the first ``--``."""
+    if "--" not in arguments:
+        return arguments, None
+    at = arguments.index("--")
+    return arguments[:at], arguments[at + 1 :]
+
+
+def _complain(message: str) -> int:
+    print(f"{PROGRAM}: {message}", file=sys.stderr)
+    return ERROR
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(
+        prog=PROGRAM,
+        description="Does the gradient at every optimizer.step() equal that of the true large batch?",
+        epilog="exit status: 0 nothing found / equivalent; 1 findings / deviates; 2 usage, unreadable input or an "
+        "error of ours; 3 not decided",
+    )
+    parser.add_argument("--version", action="version", version=f"{PROGRAM} {__version__}")
+    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+    _add_lint(commands.add_parser("lint", help="read training scripts, never running them"))
+    _add_verify(commands.add_parser("verify", help="run a training script and measure its gradients"))
+    explain = commands.add_parser("explain", help="print the page of one mistake")
+    explain.add_argument("rule", metavar="CODE|NAME")
+    explain.set_defaults(command=_explain)
+    rules = commands.add_parser("rules", help="list the mistakes")
+    _add_format(rules)
+    rules.set_defaults(command=_rules)
+    return parser
+
+
+def _add_format(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--output-format", choices=("text", "json"), default="text")
+
+
+def _add_lint(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("paths", metavar="PATH", nargs="*", help="files and directories (default: .); - is stdin")
+    parser.add_argument("--select", metavar="CODES", action="append", help="report only these (GA101,GA2)")
+    parser.add_argument("--ignore", metavar="CODES", action="append", help="do not report these")
+    parser.add_argument("--stdin-filename", metavar="PATH", default="-", help="what to call standard input")
+    parser.add_argument("--exit-zero", action="store_true", help="exit with 0 even where there are findings")
+    _add_format(parser)
+    parser.set_defaults(command=_lint)
+
+
+def _add_verify(parser: argparse.ArgumentParser) -> None:
+    parser.usage = f"{PROGRAM} verify [options] (SCRIPT | -m MODULE) [-- ARGS ...]"
+    parser.add_argument("script", metavar="SCRIPT", nargs="?", help="the training script; its arguments go after --")
+    parser.add_argument("-m", dest="module", metavar="MODULE", help="run a module instead, as python -m does")
+    parser.add_argument("--max-windows", metavar="N", type=_positive_int, help="stop after this many optimizer steps")
+    parser.add_argument(
+        "--reference",
+        choices=("ledger", "replay", "both"),
+        default="both",
+        help="ledger: the micro-batches' own gradients, weighed right; replay: one large batch, run again",
+    )
+    parser.add_argument("--dtype", choices=("float64", "float32", "bfloat16", "float16"), help="dtype of the replay")
+    parser.add_argument("--device", help="device of the replay (cpu, cuda, cuda:1)")
+    parser.add_argument("--timeout", metavar="SECONDS", type=_positive, help="give up after this long")
+    parser.add_argument(
+        "--loss-coefficient", metavar="A", type=float, help="what the loss is meant to be multiplied by"
+    )
+    parser.add_argument("--rtol", type=_not_negative, help="relative error to allow (default: derived from rounding)")
+    parser.add_argument("--atol", type=_not_negative, help="absolute error to allow")
+    _add_format(parser)
+    parser.set_defaults(command=_verify)
+
+
+def _positive_int(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError("must be 1 or more")
+    return value
+
+
+def _positive(text: str) -> float:
+    value = float(text)
+    if not value > 0:
+        raise argparse.ArgumentTypeError("must be more than 0")
+    return value
+
+
+def _not_negative(text: str) -> float:
+    value = float(text)
+    if not value >= 0:
+        raise argparse.ArgumentTypeError("must be 0 or more")
+    return value
+
+
+def _lint(options: argparse.Namespace) -> int:
+    from gradcheck_accum.report.frame import Sources
+    from gradcheck_accum.report.paint import Paint
+
+    select = _codes("--select", options.select)
+    ignore = _codes("--ignore", options.ignore)
+    paths: list[str] = options.paths or ["."]
+    sources = Sources()
+    if paths == ["-"]:
+        source = sys.stdin.buffer.read()
+        sources = Sources({options.stdin_filename: source.decode("utf-8-sig", errors="replace")})
+        result = _lint_stdin(source, options.stdin_filename, select, ignore)
+    elif "-" in paths:
+        raise UsageError("standard input (-) cannot be combined with other paths")
+    else:
+        from gradcheck_accum.lint import lint_paths
+
+        result = lint_paths(paths, select=select, ignore=ignore)
+    if options.output_format == "json":
+        from gradcheck_accum.report.as_json import lint_json
+
+        print(lint_json(result))
+    else:
+        from gradcheck_accum.report.lint_text import lint_text, unreadable_text
+
+        for line in unreadable_text(result):
+            print(f"{PROGRAM}: {line}", file=sys.stderr)
+        print(lint_text(result, sources, Paint.for_stream(sys.stdout)))
+    return OK if options.exit_zero and result.exit_status == FOUND else result.exit_status
+
+
+def _lint_stdin(source: bytes, path: str, select: set[str] | None, ignore: set[str] | None) -> LintResult:
+    from gradcheck_accum.findings import LintResult, Unreadable
+    from gradcheck_accum.lint import LintError, lint_source
+
+    try:
+        findings = lint_source(source, path)
+    except LintError as error:
+        return LintResult((), (Unreadable(path, str(error)),), files=1)
+    kept = [f for f in findings if select is None or f.mistake.code in select]
+    return LintResult(tuple(f for f in kept if f.mistake.code not in (ignore or ())), (), files=1)
+
+
+def _codes(option: str, values: Sequence[str] | None) -> set[str] | None:
+    """The codes that ``values`` select: codes, names, or the beginning of codes (GA2); None if nothing was given."""
+    if values is None:
+        return None
+    codes: set[str] = set()
+    for selector in (part.strip() for value in values for part in value.split(",")):
+        meant = {
+            mistake.code
+            for mistake in CATALOGUE.values()
+            if selector.casefold() == mistake.name or (selector and mistake.code.startswith(selector.upper()))
+        }
+        if not meant:
+            raise UsageError(f"{option}: no rule is called '{selector}' ({PROGRAM} rules lists them)")
+        codes |= meant
+    return codes
+
+
+def _verify(options: argparse.Namespace) -> int:
+    from gradcheck_accum.report.paint import Paint
+
+    if bool(options.script) == bool(options.module):
+        raise UsageError("verify takes either a script or -m MODULE")
+    if options.script and not os.path.isfile(options.script):
+        raise UsageError(f"{options.script}: no such file")
+    from gradcheck_accum.verify import verify_script
+
+    result = verify_script(
+        options.script,
+        options.arguments or [],
+        module=options.module,
+        max_windows=options.max_windows,
+        reference=options.reference,
+        dtype=options.dtype,
+        device=options.device,
+        timeout=options.timeout,
+        loss_coefficient=options.loss_coefficient,
+        rtol=options.rtol,
+        atol=options.atol,
+    )
+    if options.output_format == "json":
+        from gradcheck_accum.report.as_json import verify_json
+
+        print(verify_json(result))
+    else:
+        from gradcheck_accum.report.verify_text import verify_text
+
+        print(verify_text(result, paint=Paint.for_stream(sys.stdout)))
+    return result.exit_status
+
+
+def _explain(options: argparse.Namespace) -> int:
+    from gradcheck_accum.rule_pages import find_mistake, read_page
+
+    mistake = find_mistake(options.rule)
+    if mistake is None:
+        raise UsageError(f"no rule is called '{options.rule}' ({PROGRAM} rules lists them)")
+    page = read_page(mistake)
+    if page is None:
+        raise UsageError(f"{mistake.code} has no page")
+    print(page.rstrip())
+    return OK
+
+
+def _rules(options: argparse.Namespace) -> int:
+    if options.output_format == "json":
+        from gradcheck_accum.report.as_json import rules_json
+
+        print(rules_json(CATALOGUE.values()))
+    else:
+        from gradcheck_accum.report.rules_text import rules_text
+
+        print(rules_text(CATALOGUE.values()))
+    return OK

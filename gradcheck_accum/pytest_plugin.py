@@ -1,0 +1,119 @@
+"""The pytest door: ``--accum-lint`` lints what pytest collects, the fixture ``accum_check`` verifies a loop.
+
+Loaded by every pytest run where this package is installed: nothing heavy may be imported at module level.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from _pytest._code.code import ExceptionInfo, TerminalRepr
+
+    from gradcheck_accum.findings import LintResult
+    from gradcheck_accum.verdict import VerifyResult
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("gradcheck-accum")
+    group.addoption(
+        "--accum-lint",
+        action="store_true",
+        help="lint collected Python files for gradient accumulation mistakes; a file that is given by name and is "
+        "no test module is then linted and not imported",
+    )
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collect_file(
+    file_path: Path, parent: pytest.Collector
+) -> Generator[None, list[pytest.Collector], list[pytest.Collector]]:
+    collected = yield
+    if not parent.config.getoption("accum_lint") or not _may_hold_a_loop(file_path):
+        return collected
+    if not _is_test_module(file_path, parent.config):
+        # pytest imports every file that is named on its command line, and a training script trains when imported.
+        collected = [node for node in collected if not isinstance(node, pytest.Module)]
+    return [*collected, AccumLintFile.from_parent(parent, path=file_path)]
+
+
+def _may_hold_a_loop(path: Path) -> bool:
+    """Whether linting the file could find anything: cheap, because it is asked of every collected file."""
+    if path.suffix != ".py":
+        return False
+    try:
+        return b"backward" in path.read_bytes()
+    except OSError:
+        return True  # the item will say why it cannot be read
+
+
+def _is_test_module(path: Path, config: pytest.Config) -> bool:
+    patterns: Iterable[str] = config.getini("python_files")
+    return any(path.match(pattern) for pattern in patterns)
+
+
+class AccumLintFile(pytest.File):
+    """One Python file to lint."""
+
+    def collect(self) -> Iterable[pytest.Item]:
+        yield AccumLintItem.from_parent(self, name="accum-lint")
+
+
+class AccumLintFailure(Exception):
+    """The file has findings, or could not be analysed."""
+
+    def __init__(self, result: LintResult) -> None:
+        super().__init__(result)
+        self.result = result
+
+
+class AccumLintItem(pytest.Item):
+    """Lints one file; fails with what was found."""
+
+    def runtest(self) -> None:
+        from gradcheck_accum.lint import lint_paths
+
+        result = lint_paths([str(self.path)])
+        if result.exit_status:
+            raise AccumLintFailure(result)
+
+    def repr_failure(self, excinfo: ExceptionInfo[BaseException], style: Any = None) -> str | TerminalRepr:
+        if not isinstance(excinfo.value, AccumLintFailure):
+            return super().repr_failure(excinfo)
+        from gradcheck_accum.report.lint_text import lint_text, unreadable_text
+
+        result = excinfo.value.result
+        return "\n".join([*unreadable_text(result), lint_text(result)])
+
+    def reportinfo(self) -> tuple[Path, int | None, str]:
+        return self.path, None, f"{self.path.name}::accum-lint"
+
+
+@pytest.fixture
+def accum_check() -> Callable[..., VerifyResult]:
+    """Run a training loop and fail unless every step's gradient is that of the true large batch.
+
+    ``accum_check(loop, *args, loss_coefficient=None, **kwargs)`` calls ``loop(*args, **kwargs)`` once, watching it,
+    and returns what was measured. ``loss_coefficient`` is what the loss is meant to be multiplied by, where that
+    cannot be told from the loop itself.
+    """
+
+    def check(
+        loop: Callable[..., object], /, *args: object, loss_coefficient: float | None = None, **kwargs: object
+    ) -> VerifyResult:
+        __tracebackhide__ = True
+        from gradcheck_accum.report.verify_text import verify_text
+        from gradcheck_accum.verify import observe
+
+        with observe(loss_coefficient=loss_coefficient) as observation:
+            loop(*args, **kwargs)
+        result = observation.result()
+        if result.exit_status:
+            pytest.fail(verify_text(result), pytrace=False)
+        return result
+
+    return check

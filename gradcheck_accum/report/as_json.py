@@ -1,0 +1,160 @@
+"""The results for programs. The shape is a contract: ``version`` changes when it does.
+
+Numbers that JSON cannot say (inf, nan) are null.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from collections.abc import Iterable
+from typing import Any
+
+from gradcheck_accum.diagnosis import Diagnosis
+from gradcheck_accum.findings import Edit, Finding, Fix, LintResult
+from gradcheck_accum.mistakes import Mistake
+from gradcheck_accum.verdict import ReferenceReport, VerifyResult, WindowReport
+
+VERSION = 1
+
+
+def lint_json(result: LintResult) -> str:
+    """What ``lint`` found."""
+    by_code = Counter(finding.mistake.code for finding in result.findings)
+    return _dump(
+        {
+            "version": VERSION,
+            "findings": [_finding(finding) for finding in result.findings],
+            "summary": {
+                "files": result.files,
+                "findings": len(result.findings),
+                "by_code": dict(sorted(by_code.items())),
+                "suppressed": result.suppressed,
+                "unreadable": [{"path": item.path, "reason": item.reason} for item in result.unreadable],
+            },
+        }
+    )
+
+
+def verify_json(result: VerifyResult) -> str:
+    """What ``verify`` measured."""
+    return _dump(
+        {
+            "version": VERSION,
+            "script": result.script,
+            "verdict": result.verdict.value,
+            "reason": result.reason,
+            "device": result.device,
+            "reference": _reference(result.reference),
+            "windows": [_window(window) for window in result.windows],
+            "diagnosis": [_diagnosis(diagnosis) for diagnosis in result.diagnosis],
+            "notes": list(result.notes),
+            "error": result.error or None,
+        }
+    )
+
+
+def rules_json(mistakes: Iterable[Mistake]) -> str:
+    """The catalogue."""
+    return _dump(
+        {
+            "version": VERSION,
+            "rules": [
+                {
+                    "code": mistake.code,
+                    "rule": mistake.name,
+                    "severity": mistake.severity.value,
+                    "summary": mistake.summary,
+                    "lint": mistake.static,
+                    "verify": mistake.dynamic,
+                }
+                for mistake in mistakes
+            ],
+        }
+    )
+
+
+def _finding(finding: Finding) -> dict[str, Any]:
+    where = finding.where
+    return {
+        "code": finding.mistake.code,
+        "rule": finding.mistake.name,
+        "severity": finding.mistake.severity.value,
+        "path": where.path,
+        "line": where.line,
+        "column": where.column,
+        "end_line": where.end_line or None,
+        "end_column": where.end_column or None,
+        "message": finding.message,
+        "help": finding.help or None,
+        "fix": _fix(finding.fix) if finding.fix else None,
+    }
+
+
+def _fix(fix: Fix) -> dict[str, Any]:
+    return {
+        "applicability": "safe" if fix.safe else "unsafe",
+        "message": fix.message,
+        "edits": [_edit(edit) for edit in fix.edits],
+    }
+
+
+def _edit(edit: Edit) -> dict[str, Any]:
+    return {
+        "line": edit.line,
+        "column": edit.column,
+        "end_line": edit.end_line,
+        "end_column": edit.end_column,
+        "content": edit.content,
+    }
+
+
+def _reference(reference: ReferenceReport) -> dict[str, Any]:
+    return {
+        "kind": reference.kind,
+        "dtype": reference.dtype,
+        "device": reference.device,
+        "settings": reference.settings or None,
+    }
+
+
+def _window(window: WindowReport) -> dict[str, Any]:
+    return {
+        "index": window.index,
+        "optimizer": window.optimizer,
+        "path": window.path or None,
+        "line": window.line or None,
+        "micro_batches": window.micro_batches,
+        "units": _number(window.units),
+        "weights": [_number(weight) for weight in window.weights],
+        "grad_rel_error": _number(window.grad_rel_error),
+        "grad_norm_ratio": _number(window.grad_norm_ratio),
+        "tolerance": _number(window.tolerance),
+        "param_rel_error": _number(window.param_rel_error),
+        "verdict": window.verdict.value,
+        "reason": window.reason or None,
+    }
+
+
+def _diagnosis(diagnosis: Diagnosis) -> dict[str, Any]:
+    """``window`` is the first that shows the mistake: null for gradients that no step ever consumed."""
+    return {
+        "code": diagnosis.mistake.code,
+        "rule": diagnosis.mistake.name,
+        "severity": diagnosis.mistake.severity.value,
+        "path": diagnosis.where.path,
+        "line": diagnosis.where.line,
+        "window": diagnosis.windows[0] if diagnosis.windows else None,
+        "windows": list(diagnosis.windows),
+        "message": diagnosis.message,
+        "help": diagnosis.help or None,
+    }
+
+
+def _number(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None
+
+
+def _dump(value: dict[str, Any]) -> str:
+    return json.dumps(value, indent=2, allow_nan=False)

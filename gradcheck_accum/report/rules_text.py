@@ -1,0 +1,20 @@
+"""The catalogue as a table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from gradcheck_accum.mistakes import Mistake
+
+
+def rules_text(mistakes: Iterable[Mistake]) -> str:
+    """One line for each mistake: code, name, which command sees it, and what it is."""
+    rows = [(mistake.code, mistake.name, _seen_by(mistake), mistake.summary) for mistake in mistakes]
+    widths = [max(len(row[i]) for row in rows) for i in range(3)]
+    return "\n".join(
+        "  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[3]]) for row in rows
+    )
+
+
+def _seen_by(mistake: Mistake) -> str:
+    return " ".join(name for name, sees in (("lint", mistake.static), ("verify", mistake.dynamic)) if sees)

@@ -1,0 +1,53 @@
+"""Numbers in words and short."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import groupby
+
+
+def plural(count: int, noun: str) -> str:
+    """``count`` of ``noun``: "1 file", "2 files"."""
+    return f"{count} {noun if count == 1 else noun + 's'}"
+
+
+def number(value: float | None) -> str:
+    """A ratio or a weight with four digits; "-" where it was not measured."""
+    if value is None:
+        return "-"
+    if value == 0 or (math.isfinite(value) and 1e-3 <= abs(value) < 1e4):
+        return f"{value:.3f}" if abs(value) < 1000 else f"{value:.0f}"
+    return f"{value:.1e}"
+
+
+def error(value: float | None) -> str:
+    """A relative error; "-" where it was not measured."""
+    if value is None:
+        return "-"
+    return "0" if value == 0 else f"{value:.1e}" if value < 0.01 or value >= 1000 else f"{value:.3f}"
+
+
+def count(value: float | None) -> str:
+    """A number of units: whole where it is whole (class weights may add up to a fraction)."""
+    if value is None:
+        return "-"
+    return str(int(value)) if math.isfinite(value) and value == int(value) else f"{value:.2f}"
+
+
+def weights(values: Sequence[float | None], widest: int = 30) -> str:
+    """Relative weights with runs of equal ones folded: "3 x 1.000, 0.500".
+
+    Where even that is too long, the smallest and the largest stand for all; "?" is one that could not be read.
+    """
+    if not values:
+        return "-"
+    texts = ["?" if value is None else number(value) for value in values]
+    runs = [(text, len(list(same))) for text, same in groupby(texts)]
+    folded = ", ".join(text if length == 1 else f"{length} x {text}" for text, length in runs)
+    if len(folded) <= widest:
+        return folded
+    known = [value for value in values if value is not None]
+    if len(known) < len(values) or not known:
+        return f"{len(values)} weights, {len(values) - len(known)} unknown"
+    return f"{len(values)} from {number(min(known))} to {number(max(known))}"
