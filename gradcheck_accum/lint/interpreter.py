@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any
 
-from gradcheck_accum.events import Factor, Operation, Purpose, Reduction
+from gradcheck_accum.events import Factor, Operation, Reduction
 from gradcheck_accum.lint import expressions
 from gradcheck_accum.lint import values as v
 from gradcheck_accum.lint.reach import Reach, call_name
@@ -768,9 +768,9 @@ class Interpreter:
             if raw.kind == "backward"
             for term in raw.details["terms"]
             for factor in term.factors
-            if factor.value and factor.purpose is Purpose.ACCUMULATION
+            if factor.value and factor.operation is Operation.DIVIDE
         }
-        stated = sorted(bound & divided)
+        stated = sorted((bound | self.knowledge.moduli) & divided)
         self.recorder.step(node, optimizer, int(stated[0]) if len(stated) == 1 else None, through_scaler)
 
     # Functions and classes

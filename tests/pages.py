@@ -1,0 +1,54 @@
+"""Reads the rule pages as the tests need them: their settings, and the scripts in their fences."""
+
+from __future__ import annotations
+
+import re
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+RULES = Path(__file__).parents[1] / "rules"
+_FENCE = re.compile(r"```(\S+)(?: (\w+))?\n(.*?)```", re.DOTALL)
+_ERROR = re.compile(r"# error: \[([a-z0-9, -]+)\]")
+
+
+@dataclass(frozen=True)
+class Page:
+    """One rule page: its title, its toml block, and its examples by kind (bad, good, fixed)."""
+
+    path: Path
+    title: str
+    settings: dict[str, Any]
+    examples: dict[str, list[str]]
+
+
+def read_page(path: Path) -> Page:
+    text = path.read_text(encoding="utf-8")
+    settings: dict[str, Any] = {}
+    examples: dict[str, list[str]] = {}
+    for language, kind, body in _FENCE.findall(text):
+        if language == "toml":
+            settings = tomllib.loads(body)
+        elif language == "py":
+            examples.setdefault(kind, []).append(body)
+    return Page(path, text.splitlines()[0].removeprefix("# "), settings, examples)
+
+
+def pages() -> list[Page]:
+    return [read_page(path) for path in sorted(RULES.glob("GA*.md"))]
+
+
+def expected_errors(source: str) -> set[tuple[int, str]]:
+    """The (line, rule name) pairs that a script's own comments declare."""
+    return {
+        (number, name.strip())
+        for number, line in enumerate(source.splitlines(), 1)
+        for found in _ERROR.findall(line)
+        for name in found.split(",")
+    }

@@ -1,0 +1,88 @@
+"""Every example on every rule page: flagged by lint at its line, shown to deviate by verify, and clean once repaired."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pages import Page, expected_errors, pages
+from watching import found, watch_source
+
+from gradcheck_accum.lint import lint_source
+from gradcheck_accum.mistakes import CATALOGUE
+from gradcheck_accum.verdict import Verdict
+
+SECTIONS = [
+    "## What it does",
+    "## Why it is wrong",
+    "## Example",
+    "## Use instead",
+    "## Fix safety",
+    "## Known limits",
+    "## References",
+]
+
+
+def by_code(page: Page) -> str:
+    return page.path.stem
+
+
+every_page = pytest.mark.parametrize("page", pages(), ids=by_code)
+
+
+def test_catalogue_and_pages_name_the_same_mistakes() -> None:
+    assert [page.path.stem for page in pages()] == list(CATALOGUE)
+
+
+@every_page
+def test_the_page_says_what_the_catalogue_says(page: Page) -> None:
+    mistake = CATALOGUE[page.path.stem]
+    assert page.title == f"{mistake.name} ({mistake.code})"
+    assert page.settings["code"] == mistake.code
+    assert page.settings["name"] == mistake.name
+    assert page.settings["severity"] == mistake.severity.value
+    assert page.settings["static"] is mistake.static
+    assert page.settings["dynamic"] is mistake.dynamic
+    text = page.path.read_text(encoding="utf-8")
+    places = [text.index(section) for section in SECTIONS]
+    assert places == sorted(places)
+
+
+@every_page
+def test_lint_flags_exactly_the_marked_lines(page: Page) -> None:
+    (bad,) = page.examples["bad"]
+    got = {(f.where.line, f.mistake.name) for f in lint_source(bad, "bad.py")}
+    wanted = expected_errors(bad)
+    assert {name for _, name in wanted} == {page.settings["name"]}
+    assert got == (wanted if page.settings["static"] else set())
+
+
+@every_page
+def test_lint_finds_nothing_in_the_good_example(page: Page) -> None:
+    for good in (*page.examples["good"], *page.examples.get("fixed", [])):
+        assert lint_source(good, "good.py") == []
+
+
+@every_page
+def test_verify_measures_the_bad_example(page: Page, tmp_path: Path) -> None:
+    (bad,) = page.examples["bad"]
+    result = watch_source(bad, tmp_path)
+    if not page.settings["dynamic"]:
+        assert found(result) == set()
+        return
+    assert result.verdict is Verdict(page.settings["verdict"])
+    assert found(result) == expected_errors(bad)
+    assert result.exit_status == 1
+    ratio = page.settings.get("norm_ratio")
+    if ratio is not None:
+        measured = [w.grad_norm_ratio for w in result.windows]
+        assert measured == pytest.approx(ratio if isinstance(ratio, list) else [ratio] * len(measured), rel=1e-5)
+
+
+@every_page
+def test_verify_calls_the_good_example_equivalent(page: Page, tmp_path: Path) -> None:
+    for good in (*page.examples["good"], *page.examples.get("fixed", [])):
+        result = watch_source(good, tmp_path)
+        assert result.verdict is Verdict.EQUIVALENT, result.reason
+        assert result.diagnosis == ()
+        assert result.exit_status == 0
