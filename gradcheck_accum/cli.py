@@ -22,7 +22,8 @@ PROGRAM = "gradcheck-accum"
 DEBUG_VARIABLE = "GRADCHECK_ACCUM_DEBUG"
 
 OK, FOUND, ERROR = 0, 1, 2
-INTERRUPTED = 130
+INTERRUPTED, BROKEN_PIPE = 130, 141
+"""What a shell shows for a program that SIGINT or SIGPIPE ended."""
 
 _Command = Callable[[argparse.Namespace], int]
 
@@ -49,7 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         # The reader went away (`| head`). Python flushes stdout once more at exit: give it somewhere to go.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return OK
+        return BROKEN_PIPE
     except KeyboardInterrupt:
         return INTERRUPTED
     except Exception as error:

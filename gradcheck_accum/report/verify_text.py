@@ -36,7 +36,7 @@ _COLUMNS = (
     _Column(("step", "line"), lambda w: str(w.line or "-")),
     _Column(("micro-", "batches"), lambda w: str(w.micro_batches)),
     _Column(("", "units"), lambda w: count(w.units)),
-    _Column(("relative", "weights"), lambda w: weights(w.weights, widest=20), to_the_left=True),
+    _Column(("relative", "weights"), lambda w: weights(w.weights), to_the_left=True),
     _Column(("gradient", "error"), lambda w: error(w.grad_rel_error)),
     _Column(("", "allowed"), lambda w: error(w.tolerance)),
     _Column(("norm", "ratio"), lambda w: number(w.grad_norm_ratio)),
@@ -116,7 +116,7 @@ def _key(window: WindowReport) -> tuple[object, ...]:
         window.path,
         window.line,
         window.micro_batches,
-        weights(window.weights, widest=20),
+        weights(window.weights),
         number(window.grad_norm_ratio),
         window.verdict,
         window.reason,
@@ -164,7 +164,9 @@ def _conclusion(result: VerifyResult, paint: Paint) -> list[str]:
 def _tally(result: VerifyResult) -> str:
     """The windows by verdict, where nothing better is said."""
     tally = Counter(window.verdict.value for window in result.windows)
-    return ", ".join(f"{plural(many, 'window')} {verdict}" for verdict, many in tally.items()) or "no window was seen"
+    if not tally:
+        return "no window was seen"
+    return "windows: " + ", ".join(f"{many} {verdict}" for verdict, many in tally.items())
 
 
 def _notes(result: VerifyResult, paint: Paint) -> list[str]:

@@ -35,10 +35,10 @@ def count(value: float | None) -> str:
     return str(int(value)) if math.isfinite(value) and value == int(value) else f"{value:.2f}"
 
 
-def weights(values: Sequence[float | None], widest: int = 30) -> str:
+def weights(values: Sequence[float | None], widest: int = 16) -> str:
     """Relative weights with runs of equal ones folded: "3 x 1.000, 0.500".
 
-    Where even that is too long, the smallest and the largest stand for all; "?" is one that could not be read.
+    Where even that is too long, the smallest and the largest stand for all. "?" is one that could not be read.
     """
     if not values:
         return "-"
@@ -49,5 +49,5 @@ def weights(values: Sequence[float | None], widest: int = 30) -> str:
         return folded
     known = [value for value in values if value is not None]
     if len(known) < len(values) or not known:
-        return f"{len(values)} weights, {len(values) - len(known)} unknown"
-    return f"{len(values)} from {number(min(known))} to {number(max(known))}"
+        return f"{len(values) - len(known)} of {len(values)} unknown"
+    return f"{number(min(known))} to {number(max(known))}"

@@ -1,0 +1,35 @@
+# `make demo` and `make test` work on a fresh machine: Python 3.10+ is all that they need.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+DEMO := fixtures/demo
+
+.PHONY: demo test
+
+# Runs the second argument and fails unless its exit status is the first.
+define expect
+	@printf '\n$$ %s\n' '$(2)'; $(BIN)/$(2); status=$$?; \
+	test $$status -eq $(1) || { echo "expected exit status $(1), got $$status" >&2; exit 1; }
+endef
+
+demo: $(INSTALLED)
+	$(call expect,1,gradcheck-accum lint $(DEMO)/train_faulty.py)
+	$(call expect,1,gradcheck-accum verify $(DEMO)/train_faulty.py)
+	@printf '\n$$ diff -u $(DEMO)/train_faulty.py $(DEMO)/train_repaired.py\n'
+	@diff -u $(DEMO)/train_faulty.py $(DEMO)/train_repaired.py; test $$? -eq 1
+	$(call expect,0,gradcheck-accum lint $(DEMO)/train_repaired.py)
+	$(call expect,0,gradcheck-accum verify $(DEMO)/train_repaired.py)
+
+test: $(INSTALLED)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/pytest -n 2
+
+# PyTorch first and by itself: where several builds of it can be had, the one that constraints.txt names is taken.
+$(INSTALLED): pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet -c constraints.txt torch
+	$(BIN)/pip install --quiet -c constraints.txt -e ".[test]"
+	touch $@

@@ -1,0 +1,127 @@
+"""The text report of verify: what a person must be able to read off it."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from gradcheck_accum.diagnosis import Diagnosis
+from gradcheck_accum.events import Location
+from gradcheck_accum.mistakes import CATALOGUE
+from gradcheck_accum.report.frame import Sources
+from gradcheck_accum.report.paint import Paint
+from gradcheck_accum.report.verify_text import shown_path, verify_text
+from gradcheck_accum.report.words import count, error, number, weights
+from gradcheck_accum.verdict import ReferenceReport, Verdict, VerifyResult, WindowReport
+
+RIGHT = WindowReport(0, "SGD", 4, 32.0, (1.0,) * 4, 1.2e-07, 1.0, 3.1e-06, 2e-07, Verdict.EQUIVALENT, line=24)
+WRONG = replace(
+    RIGHT, weights=(4.0,) * 4, grad_rel_error=3.0, grad_norm_ratio=4.0, param_rel_error=3.0, verdict=Verdict.DEVIATES
+)
+REFERENCE = ReferenceReport("ledger and replay", "float32", "cpu", "TF32 off")
+MISSING = Diagnosis(
+    CATALOGUE["GA101"], Location("train.py", 2), "the loss is not divided", "divide the loss by 4", (0, 1, 2, 4)
+)
+
+
+def run(*windows: WindowReport, verdict: Verdict = Verdict.EQUIVALENT, **kwargs: object) -> VerifyResult:
+    numbered = tuple(replace(window, index=index) for index, window in enumerate(windows))
+    return VerifyResult("train.py", verdict, "", "cpu", REFERENCE, numbered, **kwargs)  # type: ignore[arg-type]
+
+
+def test_a_run_that_deviates() -> None:
+    result = run(WRONG, RIGHT, verdict=Verdict.DEVIATES, diagnosis=(MISSING,), notes=("one note",))
+    text = verify_text(replace(result, reason="1 of 2 windows"), Sources({"train.py": "a\n    loss.backward()\nb\n"}))
+    assert text == (
+        "train.py on cpu: 2 windows watched\n"
+        "reference: ledger and replay, in float32 on cpu (TF32 off)\n"
+        "\n"
+        "        step   micro-         relative   gradient            norm   update\n"
+        "window  line  batches  units  weights       error  allowed  ratio    error  verdict\n"
+        "     0    24        4     32  4 x 4.000     3.000  3.1e-06  4.000    3.000  deviates\n"
+        "     1    24        4     32  4 x 1.000   1.2e-07  3.1e-06  1.000  2.0e-07  equivalent\n"
+        "\n"
+        "train.py:2: GA101 [missing-loss-scaling] the loss is not divided (windows 0-2, 4)\n"
+        "  |\n"
+        "1 | a\n"
+        "2 |     loss.backward()\n"
+        "  |     ^^^^^^^^^^^^^^^\n"
+        "3 | b\n"
+        "  |\n"
+        "help: divide the loss by 4\n"
+        "\n"
+        "deviates: 1 of 2 windows\n"
+        "note: one note"
+    )
+
+
+def test_many_windows_that_say_the_same_are_shown_twice() -> None:
+    remainder = replace(RIGHT, micro_batches=2, weights=(0.5, 0.5), verdict=Verdict.DEVIATES)
+    epochs = [*[RIGHT] * 6, remainder] * 3
+    lines = verify_text(run(*epochs)).splitlines()
+    assert "… 16 more windows like 0 (gradient error up to 1.2e-07)" in lines
+    assert sum(line.endswith("equivalent") for line in lines if "x 1.000" in line) == 2
+    assert sum("2 x 0.500" in line for line in lines) == 3
+
+
+def test_the_worst_of_the_hidden_windows_is_told() -> None:
+    windows = [replace(RIGHT, grad_rel_error=index * 1e-8) for index in range(20)]
+    assert "… 18 more windows like 0 (gradient error up to 1.9e-07)" in verify_text(run(*windows))
+
+
+@pytest.mark.parametrize("windows", [[WRONG] * 3, [replace(RIGHT, index=10**4, units=123456.0, line=1234)] * 30])
+def test_it_fits_a_hundred_columns(windows: list[WindowReport]) -> None:
+    uneven = replace(WRONG, weights=tuple(0.7 + 0.1 * i for i in range(40)), grad_rel_error=None, grad_norm_ratio=None)
+    by_construction = replace(RIGHT, verdict=Verdict.NOT_EQUIVALENT_BY_CONSTRUCTION, micro_batches=128)
+    text = verify_text(run(*windows, uneven, by_construction))
+    assert max(map(len, text.splitlines())) <= 100
+
+
+def test_what_was_not_measured_is_a_dash_with_its_reason() -> None:
+    unknown = replace(
+        RIGHT, grad_rel_error=None, grad_norm_ratio=None, verdict=Verdict.INCONCLUSIVE, reason="hooks never fired"
+    )
+    text = verify_text(run(unknown, verdict=Verdict.INCONCLUSIVE))
+    assert re.search(r"4 x 1\.000 +- +3\.1e-06 +- +2\.0e-07 +inconclusive\n +hooks never fired\n", text)
+    assert text.endswith("inconclusive: windows: 1 inconclusive")
+
+
+def test_an_error_is_no_verdict() -> None:
+    text = verify_text(replace(run(verdict=Verdict.INCONCLUSIVE), error="ValueError: no data"))
+    assert text.endswith("error: ValueError: no data")
+    assert "inconclusive" not in text
+
+
+def test_two_optimizers_are_told_apart() -> None:
+    text = verify_text(run(RIGHT, replace(RIGHT, optimizer="AdamW")))
+    assert "window  optimizer  line" in text
+
+
+def test_color_changes_no_word() -> None:
+    result = run(WRONG, RIGHT, verdict=Verdict.DEVIATES, diagnosis=(MISSING,), notes=("one note",))
+    sources = Sources({"train.py": "a\nb\n"})
+    assert re.sub(r"\x1b\[[0-9;]*m", "", verify_text(result, sources, Paint(True))) == verify_text(result, sources)
+
+
+def test_paths_below_the_working_directory_are_short(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert shown_path(str(tmp_path / "a" / "train.py")) == os.path.join("a", "train.py")
+    assert shown_path(str(tmp_path.parent / "train.py")) == str(tmp_path.parent / "train.py")
+
+
+def test_words() -> None:
+    assert weights((1.0,) * 4) == "4 x 1.000"
+    assert weights((0.0, 0.0, 1.0)) == "2 x 0.000, 1.000"
+    assert weights((1.0, None)) == "1.000, ?"
+    assert weights(()) == "-"
+    assert weights(tuple(i / 10 for i in range(40)), widest=20) == "0.000 to 3.900"
+    assert weights((None, 1.0, 2.0, None, 3.0, 4.0), widest=20) == "2 of 6 unknown"
+    assert [number(v) for v in (None, 0.0, 0.25, 4096.0, 1e-9, float("inf"))] == [
+        "-", "0.000", "0.250", "4096", "1.0e-09", "inf",
+    ]  # fmt: skip
+    assert [error(v) for v in (None, 0.0, 1e-7, 0.5, 4096.0)] == ["-", "0", "1.0e-07", "0.500", "4.1e+03"]
+    assert [count(v) for v in (None, 32.0, 3.5)] == ["-", "32", "3.50"]

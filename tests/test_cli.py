@@ -1,0 +1,298 @@
+"""The command line: what is printed where, and with which exit status."""
+
+from __future__ import annotations
+
+import io
+import json
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from gradcheck_accum import __version__
+from gradcheck_accum.cli import main
+from gradcheck_accum.mistakes import CATALOGUE
+from gradcheck_accum.verdict import ReferenceReport, Verdict, VerifyResult
+
+BAD = """\
+def train(model, loader, optimizer, criterion):
+    for i, (x, y) in enumerate(loader):
+        loss = criterion(model(x), y)
+        loss.backward()
+        if (i + 1) % 4 == 0 or i + 1 == len(loader):
+            optimizer.step()
+            optimizer.zero_grad()
+"""
+
+
+@pytest.fixture
+def scripts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "bad.py").write_text(BAD)
+    (tmp_path / "plain.py").write_text("print('no loop here')\n")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+class Output:
+    """Runs the command line and keeps what it said."""
+
+    def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
+        self._capsys = capsys
+        self.out = self.err = ""
+
+    def __call__(self, *arguments: str) -> int:
+        status = main(arguments)
+        self.out, self.err = self._capsys.readouterr()
+        return status
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Output:
+    return Output(capsys)
+
+
+# lint
+
+
+def test_lint_reports_and_exits_with_1(scripts: Path, run: Output) -> None:
+    assert run("lint", "bad.py") == 1
+    assert "bad.py:4:9: GA101 [missing-loss-scaling]" in run.out
+    assert run.out.splitlines()[-1] == "Found 1 mistake in 1 file."
+    assert run.err == ""
+
+
+def test_lint_of_nothing_wrong_exits_with_0(scripts: Path, run: Output) -> None:
+    assert run("lint", "plain.py") == 0
+    assert run.out == "No mistakes found in 1 file.\n"
+
+
+def test_lint_reads_the_working_directory_where_no_path_is_given(scripts: Path, run: Output) -> None:
+    assert run("lint", "--output-format", "json") == 1
+    assert run.json["summary"]["files"] == 2
+
+
+def test_exit_zero_is_for_findings_only(scripts: Path, run: Output) -> None:
+    assert run("lint", "--exit-zero", "bad.py") == 0
+    assert "GA101" in run.out
+    assert run("lint", "--exit-zero", "bad.py", "gone.py") == 2
+
+
+def test_an_unreadable_path_is_one_line_and_2(scripts: Path, run: Output) -> None:
+    (scripts / "broken.py").write_text("def train(:\n    loss.backward()\n")
+    assert run("lint", "gone.py", "broken.py", "bad.py") == 2
+    gone, broken = run.err.splitlines()
+    assert gone.startswith("gradcheck-accum: gone.py: ")
+    assert broken.startswith("gradcheck-accum: broken.py: not Python")
+    assert "GA101" in run.out
+
+
+def test_lint_json(scripts: Path, run: Output) -> None:
+    assert run("lint", "bad.py", "gone.py", "--output-format", "json") == 2
+    (finding,) = run.json["findings"]
+    assert (finding["code"], finding["line"], finding["column"], finding["fix"]) == ("GA101", 4, 9, None)
+    assert BAD.splitlines()[3][finding["column"] - 1 : finding["end_column"] - 1] == "loss.backward()"
+    assert run.json["summary"]["by_code"] == {"GA101": 1}
+    assert [item["path"] for item in run.json["summary"]["unreadable"]] == ["gone.py"]
+
+
+@pytest.mark.parametrize(
+    ("options", "status"),
+    [
+        (["--select", "GA101"], 1),
+        (["--select", "ga1"], 1),
+        (["--select", "missing-loss-scaling, GA401"], 1),
+        (["--select", "GA401"], 0),
+        (["--select", "GA401", "--select", "GA101"], 1),
+        (["--ignore", "GA101"], 0),
+        (["--ignore", "GA401"], 1),
+        (["--select", "GA1", "--ignore", "GA101"], 0),
+    ],
+)
+def test_selectors(scripts: Path, run: Output, options: list[str], status: int) -> None:
+    assert run("lint", "bad.py", *options) == status
+
+
+@pytest.mark.parametrize("selector", ["GA999", "", "GA101,", "E501", "GA1011"])
+def test_a_bad_selector_is_one_line_and_2(scripts: Path, run: Output, selector: str) -> None:
+    assert run("lint", "bad.py", f"--select={selector}") == 2
+    assert run.out == ""
+    assert len(run.err.splitlines()) == 1
+    assert "no rule is called" in run.err
+
+
+def stdin(monkeypatch: pytest.MonkeyPatch, text: bytes) -> None:
+    monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=io.BytesIO(text)))
+
+
+def test_standard_input(run: Output, monkeypatch: pytest.MonkeyPatch) -> None:
+    stdin(monkeypatch, BAD.encode())
+    assert run("lint", "-", "--stdin-filename", "src/bad.py") == 1
+    assert run.out.startswith("src/bad.py:4:9: GA101")
+    assert "4 |         loss.backward()" in run.out
+    stdin(monkeypatch, BAD.encode())
+    assert run("lint", "-", "--ignore", "GA101") == 0
+    stdin(monkeypatch, b"def (: backward")
+    assert run("lint", "-") == 2
+    assert run.err.startswith("gradcheck-accum: -: not Python")
+
+
+def test_standard_input_is_alone(run: Output) -> None:
+    assert run("lint", "-", "train.py") == 2
+    assert "cannot be combined" in run.err
+
+
+# verify: what it measures is tested with the engine; here is what the door passes on and shows
+
+
+@pytest.fixture
+def verify(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """Stands in for the engine: remembers how it was called, returns ``result``."""
+    reference = ReferenceReport("ledger", "float32", "cpu")
+    fake = SimpleNamespace(result=VerifyResult("train.py", Verdict.EQUIVALENT, "all right", "cpu", reference))
+
+    def verify_script(*args: object, **kwargs: object) -> VerifyResult:
+        fake.args, fake.kwargs = args, kwargs
+        assert isinstance(fake.result, VerifyResult)
+        return fake.result
+
+    monkeypatch.setitem(sys.modules, "gradcheck_accum.verify", SimpleNamespace(verify_script=verify_script))  # type: ignore[arg-type]
+    return fake
+
+
+def test_verify_passes_on_what_was_asked(scripts: Path, run: Output, verify: SimpleNamespace) -> None:
+    options = "--max-windows 3 --reference replay --dtype float64 --device cpu --timeout 9.5"
+    numbers = "--loss-coefficient 0.5 --rtol 1e-3 --atol 0"
+    assert run("verify", *options.split(), *numbers.split(), "bad.py", "--", "--epochs", "2", "--", "x") == 0
+    assert verify.args == ("bad.py", ["--epochs", "2", "--", "x"])
+    assert verify.kwargs == {
+        "module": None,
+        "max_windows": 3,
+        "reference": "replay",
+        "dtype": "float64",
+        "device": "cpu",
+        "timeout": 9.5,
+        "loss_coefficient": 0.5,
+        "rtol": 1e-3,
+        "atol": 0.0,
+    }
+    assert run.out.splitlines()[-1] == "equivalent: all right"
+
+
+def test_verify_a_module(run: Output, verify: SimpleNamespace) -> None:
+    assert run("verify", "-m", "package.train") == 0
+    assert verify.args == (None, [])
+    assert verify.kwargs["module"] == "package.train"
+
+
+@pytest.mark.parametrize(
+    ("change", "status"),
+    [
+        ({}, 0),
+        ({"verdict": Verdict.DEVIATES}, 1),
+        ({"verdict": Verdict.INCONCLUSIVE}, 3),
+        ({"verdict": Verdict.NOT_EQUIVALENT_BY_CONSTRUCTION}, 3),
+        ({"error": "the script failed"}, 2),
+    ],
+)
+def test_verify_exit_status(
+    scripts: Path, run: Output, verify: SimpleNamespace, change: dict[str, Any], status: int
+) -> None:
+    from dataclasses import replace
+
+    verify.result = replace(verify.result, **change)
+    assert run("verify", "bad.py", "--output-format", "json") == status
+    assert run.json["verdict"] == verify.result.verdict.value
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["verify"], "either a script or -m"),
+        (["verify", "bad.py", "-m", "train"], "either a script or -m"),
+        (["verify", "gone.py"], "gone.py: no such file"),
+        (["verify", "bad.py", "--epochs", "2"], "unrecognized arguments: --epochs 2"),
+        (["verify", "bad.py", "--max-windows", "0"], "must be 1 or more"),
+        (["verify", "bad.py", "--timeout", "nan"], "must be more than 0"),
+        (["verify", "bad.py", "--rtol", "-1"], "must be 0 or more"),
+        (["verify", "bad.py", "--dtype", "int8"], "invalid choice"),
+        (["lint", "bad.py", "--", "x"], "only verify takes arguments"),
+        (["lint", "--fix"], "unrecognized arguments"),
+        (["explain", "GA999"], "no rule is called 'GA999'"),
+        (["frobnicate"], "invalid choice"),
+        ([], "required"),
+    ],
+)
+def test_usage_errors_are_one_line_and_2(
+    scripts: Path, run: Output, verify: SimpleNamespace, arguments: list[str], complaint: str
+) -> None:
+    assert run(*arguments) == 2
+    assert run.out == ""
+    (line,) = run.err.splitlines()
+    assert line.startswith("gradcheck-accum: ")
+    assert complaint in line
+
+
+# the catalogue
+
+
+@pytest.mark.parametrize("name", ["GA101", "ga101", "missing-loss-scaling"])
+def test_explain_prints_the_page(run: Output, name: str) -> None:
+    assert run("explain", name) == 0
+    assert run.out.startswith("# ")
+    assert "missing-loss-scaling" in run.out
+
+
+def test_rules(run: Output) -> None:
+    assert run("rules") == 0
+    assert [line.split()[0] for line in run.out.splitlines()] == list(CATALOGUE)
+    assert run("rules", "--output-format", "json") == 0
+    assert [rule["code"] for rule in run.json["rules"]] == list(CATALOGUE)
+
+
+# the door itself
+
+
+def test_an_error_of_ours_is_one_line_and_2(scripts: Path, run: Output, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise ValueError("two\nlines")
+
+    monkeypatch.setattr("gradcheck_accum.lint.lint_paths", fail)
+    assert run("lint", "bad.py") == 2
+    assert run.err == (
+        "gradcheck-accum: internal error: ValueError: two lines (GRADCHECK_ACCUM_DEBUG=1 shows the traceback)\n"
+    )
+    monkeypatch.setenv("GRADCHECK_ACCUM_DEBUG", "1")
+    with pytest.raises(ValueError, match="two"):
+        run("lint", "bad.py")
+
+
+def test_an_interrupt_is_quiet(scripts: Path, run: Output, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("gradcheck_accum.lint.lint_paths", interrupt)
+    assert run("lint", "bad.py") == 130
+    assert run.err == ""
+
+
+def test_a_reader_that_goes_away_is_no_error(scripts: Path) -> None:
+    command = [sys.executable, "-m", "gradcheck_accum", "rules"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None and process.stderr is not None
+        process.stdout.close()
+        assert process.stderr.read() == b""
+    assert process.returncode == 141
+
+
+def test_version_and_module(scripts: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "gradcheck_accum", "--version"], capture_output=True, text=True, check=True
+    )
+    assert done.stdout == f"gradcheck-accum {__version__}\n"

@@ -1,0 +1,134 @@
+"""The floors of the house: who may import whom, read off the source and seen in running interpreters."""
+
+from __future__ import annotations
+
+import ast
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import gradcheck_accum
+
+PACKAGE = Path(gradcheck_accum.__file__).parent
+
+FLOORS = [
+    {"__init__"},
+    {"events", "mistakes"},
+    {"findings", "ledger"},
+    {"weights"},
+    {"diagnosis"},
+    {"verdict"},
+    {"lint", "engine"},
+    {"verify"},
+    {"fuzz"},
+    {"report", "rule_pages"},
+    {"cli", "pytest_plugin"},
+    {"__main__"},
+]
+"""From the ground. A room may import from lower floors only: neither from above nor from its own."""
+
+APART = {"report": {"lint", "engine", "verify", "fuzz"}, "verify": {"lint"}}
+"""Rooms on lower floors that a room must do without all the same."""
+
+THIRD_PARTY = {
+    "lint": {"tomli"},
+    "engine": {"torch"},
+    "verify": {"torch"},
+    "fuzz": {"torch", "hypothesis"},
+    "pytest_plugin": {"pytest", "_pytest"},
+}
+"""What a room may import besides the standard library; a room that is not here, nothing."""
+
+FLOOR_OF = {room: number for number, floor in enumerate(FLOORS) for room in floor}
+
+
+def rooms() -> list[str]:
+    return sorted(p.stem for p in PACKAGE.iterdir() if p.suffix == ".py" or (p / "__init__.py").exists())
+
+
+def sources(room: str) -> list[Path]:
+    directory = PACKAGE / room
+    return sorted(directory.rglob("*.py")) if directory.is_dir() else [PACKAGE / f"{room}.py"]
+
+
+def imported(path: Path) -> Iterator[str]:
+    """The dotted names that a file imports, anywhere in it."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            if node.level:
+                pytest.fail(f"{path}:{node.lineno}: relative import")
+            if node.module == "gradcheck_accum":
+                yield from (
+                    f"gradcheck_accum.{alias.name}" if alias.name in FLOOR_OF else "gradcheck_accum.__init__"
+                    for alias in node.names
+                )
+            else:
+                yield node.module or ""
+
+
+@pytest.mark.parametrize("room", rooms())
+def test_every_room_has_a_floor(room: str) -> None:
+    assert room in FLOOR_OF
+
+
+@pytest.mark.parametrize("room", rooms())
+def test_imports_go_down(room: str) -> None:
+    for path in sources(room):
+        for name in imported(path):
+            top, _, rest = name.partition(".")
+            if top == "gradcheck_accum":
+                other = rest.split(".")[0]
+                allowed = other == room or (FLOOR_OF[other] < FLOOR_OF[room] and other not in APART.get(room, ()))
+                assert allowed, f"{path} imports {name}"
+            elif top not in sys.stdlib_module_names:
+                assert top in THIRD_PARTY.get(room, ()), f"{path} imports {name}"
+
+
+def test_no_assert_in_the_library() -> None:
+    """pytest rewrites the asserts of a distribution that has a plugin, and `python -O` drops them."""
+    for path in PACKAGE.rglob("*.py"):
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        assert not [n for n in ast.walk(tree) if isinstance(n, ast.Assert)], path
+
+
+HEAVY = {"torch", "numpy", "libcst", "hypothesis", "pytest"}
+
+
+def loaded_by(code: str, cwd: Path) -> set[str]:
+    """The modules that are loaded once ``code`` has run in an interpreter of its own."""
+    code += "\nimport json, sys; print(json.dumps(list(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=cwd)
+    modules: list[str] = json.loads(done.stdout.splitlines()[-1])
+    return set(modules)
+
+
+LINTED = "from gradcheck_accum.cli import main; main(['lint', 'train.py'])"
+
+
+@pytest.mark.parametrize(
+    ("code", "absent"),
+    [
+        ("import gradcheck_accum.cli", HEAVY | {"gradcheck_accum.lint", "gradcheck_accum.report"}),
+        ("import gradcheck_accum.pytest_plugin", (HEAVY - {"pytest"}) | {"gradcheck_accum.lint"}),
+        ("import gradcheck_accum.diagnosis, gradcheck_accum.verdict, gradcheck_accum.findings", HEAVY),
+        ("import gradcheck_accum.lint", HEAVY | {"gradcheck_accum.verify", "gradcheck_accum.engine"}),
+        (LINTED, HEAVY | {"gradcheck_accum.verify", "gradcheck_accum.engine"}),
+        ("from gradcheck_accum.verify import verify_script", HEAVY | {"gradcheck_accum.lint"}),
+        ("from gradcheck_accum.verify import observe\nwith observe(): pass", {"libcst", "gradcheck_accum.lint"}),
+    ],
+)
+def test_what_is_loaded(code: str, absent: set[str], tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("for x in data:\n    loss(x).backward()\noptimizer.step()\n")
+    assert loaded_by(code, tmp_path) & absent == set()
+
+
+def test_the_reports_load_no_engine(tmp_path: Path) -> None:
+    names = [f"gradcheck_accum.report.{path.stem}" for path in sources("report") if path.stem != "__init__"]
+    loaded = loaded_by(f"import {', '.join(names)}", tmp_path)
+    assert loaded & (HEAVY | {f"gradcheck_accum.{room}" for room in APART["report"]}) == set()

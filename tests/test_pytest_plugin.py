@@ -1,0 +1,149 @@
+"""The pytest door, in pytest runs of its own."""
+
+from __future__ import annotations
+
+import pytest
+
+BAD = """
+    def train(model, loader, optimizer, criterion):
+        for i, (x, y) in enumerate(loader):
+            loss = criterion(model(x), y)
+            loss.backward()
+            if (i + 1) % 4 == 0 or i + 1 == len(loader):
+                optimizer.step()
+                optimizer.zero_grad()
+"""
+LOOP = """
+    import torch
+
+    def loop(scale, batches=4, steps=2):
+        torch.manual_seed(0)
+        model = torch.nn.Linear(3, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for i in range(batches):
+            x, y = torch.randn(2, 3), torch.randn(2, 1)
+            (torch.nn.functional.mse_loss(model(x), y) * scale).backward()
+            if (i + 1) % steps == 0:
+                optimizer.step()
+                optimizer.zero_grad()
+"""
+
+
+def test_a_training_script_is_linted_and_not_imported(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(train="raise SystemExit('imported!')\n" + BAD.replace("\n    ", "\n"))
+    result = pytester.runpytest("--accum-lint", "train.py")
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(
+        [
+            "*train.py::accum-lint*",
+            "train.py:5:9: GA101 [[]missing-loss-scaling[]]*",
+            "5 |         loss.backward()",
+            "help: *",
+            "Found 1 mistake in 1 file.",
+        ]
+    )
+    result.stdout.no_fnmatch_line("*Traceback*")
+    result.stdout.no_fnmatch_line("*imported!*")
+
+
+def test_a_directory(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(train=BAD, helper="x = 1", **{"pkg/__init__": "", "pkg/loop": BAD})
+    result = pytester.runpytest("--accum-lint", "-v")
+    result.assert_outcomes(failed=2)
+    result.stdout.fnmatch_lines(["pkg/loop.py::accum-lint FAILED*", "train.py::accum-lint FAILED*"])
+
+
+def test_tests_in_the_same_file_run_as_ever(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(test_train=BAD + "\n    def test_one(): pass\n    def test_two(): assert not 1\n")
+    pytester.runpytest("--accum-lint").assert_outcomes(passed=1, failed=2)
+    pytester.runpytest("--accum-lint", "test_train.py::test_one").assert_outcomes(passed=1)
+    pytester.runpytest("--accum-lint", "test_train.py::accum-lint").assert_outcomes(failed=1)
+    pytester.runpytest().assert_outcomes(passed=1, failed=1)
+
+
+def test_suppressions_count(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(train=BAD.replace("backward()", "backward()  # gradcheck-accum: ignore[GA101]"))
+    pytester.runpytest("--accum-lint", "train.py").assert_outcomes(passed=1)
+
+
+def test_a_file_that_is_not_python_fails_in_one_line(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(train="def train(:\n    loss.backward()")
+    result = pytester.runpytest("--accum-lint", "train.py")
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["train.py: not Python*"])
+
+
+def test_workers_agree(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(train=BAD, other=BAD, test_it="def test_it(): pass")
+    pytester.runpytest_subprocess("--accum-lint", "-n", "2").assert_outcomes(passed=1, failed=2)
+
+
+def test_without_the_option_nothing_is_linted(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(train=BAD, test_it="def test_it(): pass")
+    pytester.runpytest().assert_outcomes(passed=1)
+
+
+def test_a_right_loop_passes_and_is_returned(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        test_loop=LOOP
+        + """
+    def test_loop(accum_check):
+        result = accum_check(loop, 0.5, batches=6)
+        assert result.verdict.value == "equivalent"
+        assert len(result.windows) == 3
+    """
+    )
+    pytester.runpytest_subprocess().assert_outcomes(passed=1)
+
+
+def test_a_wrong_loop_fails_with_the_report(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        test_loop=LOOP
+        + """
+    def test_loop(accum_check):
+        accum_check(loop, 1.0)
+    """
+    )
+    result = pytester.runpytest_subprocess()
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["*GA101 [[]missing-loss-scaling[]]*", "deviates: *"])
+    result.stdout.no_fnmatch_line("*def check*")
+
+
+def test_a_stated_coefficient_decides(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        test_loop=LOOP
+        + """
+    def test_loop(accum_check):
+        accum_check(loop, 0.25, loss_coefficient=0.5)
+    """
+    )
+    pytester.runpytest_subprocess().assert_outcomes(passed=1)
+
+
+def test_a_loop_without_steps_is_no_pass(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        test_loop=LOOP
+        + """
+    def test_loop(accum_check):
+        accum_check(loop, 0.5, batches=0)
+    """
+    )
+    result = pytester.runpytest_subprocess()
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["inconclusive: *"])
+
+
+def test_an_error_in_the_loop_is_the_loops_own(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        test_loop="""
+    def loop():
+        raise LookupError("no data")
+
+    def test_loop(accum_check):
+        accum_check(loop)
+    """
+    )
+    result = pytester.runpytest_subprocess()
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["E *LookupError: no data"])
