@@ -245,6 +245,13 @@ def _read_series(points: Sequence[_Point], coefficient: float | None, readings: 
         return reading
     scaling = [c for c in columns if normalised and _is_scaling(c, points, readings.same)]
     objective = [c for c in columns if c not in scaling]
+    uneven = [c for c in objective if _varies_within_a_window(c, points, readings.same)]
+    if uneven and _adds_up([*scaling, *uneven], points, readings.same):
+        # Shares that add up to the whole are the accumulation's, whatever they were computed from.
+        scaling, objective = [*scaling, *uneven], [c for c in objective if c not in uneven]
+    elif uneven:
+        reading.coefficient = dict.fromkeys(reading.coefficient)
+        return reading
     for column in scaling:
         # The other reading of a coefficient that happens to equal 1/K: the objective's, if that makes the loop right
         # and something else scales already.
@@ -358,6 +365,20 @@ def _varies_within_a_window(column: _Column, points: Sequence[_Point], same: _Sa
             return True
         start += points[start].length
     return False
+
+
+def _adds_up(columns: Sequence[_Column], points: Sequence[_Point], same: _Same) -> bool:
+    """Whether the products of ``columns`` add up to 1 in every full window."""
+    start, full = 0, 0
+    while start < len(points):
+        length = points[start].length
+        if length == points[start].steps:
+            full += 1
+            shares = [math.prod(c[i].value or 0.0 for c in columns) for i in range(start, start + length)]
+            if not same(math.fsum(shares), 1.0):
+                return False
+        start += length
+    return full > 0
 
 
 def _follows_the_window(column: _Column, points: Sequence[_Point], same: _Same) -> bool:

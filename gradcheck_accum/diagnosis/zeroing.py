@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from gradcheck_accum.diagnosis.account import Account, Diagnosis, diagnosis, is_incidental, line, plural
 from gradcheck_accum.events import ZeroGrad
-from gradcheck_accum.ledger import Fate
+from gradcheck_accum.ledger import Fate, Window
 
 
 def find_zeroing(account: Account) -> Iterator[Diagnosis]:
@@ -15,7 +15,6 @@ def find_zeroing(account: Account) -> Iterator[Diagnosis]:
         wiped = [entry for entry in window.with_fate(Fate.WIPED) if not is_incidental(account, entry)]
         if not wiped or window.step is None:
             continue
-        zeros = [event for event in window.events if isinstance(event, ZeroGrad)]
         live = window.with_fate(Fate.LIVE)
         cause = wiped[-1].wiped_by
         if cause is None:
@@ -31,7 +30,7 @@ def find_zeroing(account: Account) -> Iterator[Diagnosis]:
             )
             continue
         gone = len({entry.backward.micro_batch for entry in wiped})
-        every_batch = len(zeros) >= window.micro_batches
+        every_batch = any(_clears_every_batch(w) for w in account.known())
         yield diagnosis(
             "GA201" if every_batch else "GA202",
             cause.where,
@@ -41,6 +40,12 @@ def find_zeroing(account: Account) -> Iterator[Diagnosis]:
             "clear the gradients only after a step",
             window,
         )
+
+
+def _clears_every_batch(window: Window) -> bool:
+    """Whether a window was cleared as often as it ran micro-batches."""
+    zeros = sum(isinstance(event, ZeroGrad) for event in window.events)
+    return window.micro_batches > 1 and zeros >= window.micro_batches
 
 
 def find_stale(account: Account) -> Iterator[Diagnosis]:

@@ -254,7 +254,9 @@ def _data_method(run: Interpreter, base: v.Data, name: str, args: list[Any], kwa
         return run.split(base, args[0])
     if name in {"numel", "item", "dim", "ndim", "tolist", "max", "min"}:
         return Symbol()
-    return v.Data(base.rows if name in {"to", "cuda", "cpu", "float", "long", "double", "clone"} else None)
+    keeps = name in {"to", "cuda", "cpu", "float", "long", "double", "clone"}
+    keeps = keeps or (name == "unsqueeze" and bool(args) and isinstance(args[0], Num) and args[0].value != 0)
+    return v.Data(base.rows if keeps else None)
 
 
 def _gradient_method(run: Interpreter, node: ast.Call, base: v.Gradient, name: str, args: list[Any]) -> Any:
@@ -381,10 +383,11 @@ def _library(run: Interpreter, node: ast.Call, callee: v.Reference, args: list[A
 
 
 def _rows(tail: str, args: list[Any], kwargs: dict[str, Any]) -> int | None:
-    sizes = kwargs.get("size", args[-1] if tail == "randint" and args else args[0] if args else None)
+    place = {"randint": -1, "linspace": 2}.get(tail, 0)
+    sizes = kwargs.get("size", args[place] if len(args) > max(place, 0) else None)
     if isinstance(sizes, (list, tuple)) and sizes:
         sizes = sizes[0]
-    if tail in {"tensor", "as_tensor", "from_numpy", "linspace", "full"}:
+    if tail in {"tensor", "as_tensor", "from_numpy", "full"}:
         return None
     return sizes.value if isinstance(sizes, Num) and isinstance(sizes.value, int) else None
 

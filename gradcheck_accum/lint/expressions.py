@@ -375,6 +375,10 @@ def _await(run: Interpreter, node: ast.Await, scope: v.Scope) -> Any:
 
 
 def _formatted(run: Interpreter, node: ast.JoinedStr, scope: v.Scope) -> Any:
+    for part in node.values:
+        if isinstance(part, ast.FormattedValue):
+            # A whole epoch may be run inside the braces.
+            evaluate(run, part.value, scope)
     return UNKNOWN
 
 

@@ -119,6 +119,7 @@ class Watch:
         self._passes: dict[int, int] = {}
         self._pass: int | None = None
         self._pending_step: Measured | None = None
+        self._replayed: dict[tuple[int, ...], tuple[str, list[dict[int, torch.Tensor]]]] = {}
 
     # Parameters and optimizers
 
@@ -441,9 +442,12 @@ class Watch:
                 measured.shadow.finish()
         if measured.unmeasured.startswith("a step with a closure"):
             self._since.pop(id(optimizer), None)
+        awaited = {id(record) for records in self._since.values() for record in records}
         for record in measured.records:
-            # Only the numbers are needed from here on.
-            record.gradients, record.program = {}, None
+            # Only the numbers are needed from here on, unless another optimizer has yet to step on them.
+            if id(record) not in awaited:
+                record.gradients, record.program = {}, None
+        self._replayed = {k: v for k, v in self._replayed.items() if awaited & set(k)}
         self.measured.append(measured)
         self._expect(id(p) for p in _parameters_of(optimizer) if id(p) in self._parameters)
         if self.max_windows is not None and len(self.measured) >= self.max_windows:
@@ -530,17 +534,31 @@ class Watch:
         parameters: list[torch.Tensor],
         vectors: list[Any],
     ) -> None:
+        records = [measured.records[i] for i in own]
+        key = tuple(id(record) for record in records)
+        if key not in self._replayed:
+            # All that these micro-batches reached is replayed at the first step that uses them: after it the weights
+            # are no longer those that the gradients were computed with.
+            reached = {k for record in records for k in record.gradients}
+            wanted = [p for k, p in self._parameters.items() if k in reached]
+            self._replayed[key] = self._replay_records(measured, programs, wanted)
+        kind, gradients = self._replayed[key]
+        first = len(vectors)
+        vectors.extend([gradient.get(id(p)) for p in parameters] for gradient in gradients)
+        measured.replays.append(Replay(own, list(range(first, len(vectors))), kind))
+
+    def _replay_records(
+        self, measured: Measured, programs: list[Program], parameters: list[torch.Tensor]
+    ) -> tuple[str, list[dict[int, torch.Tensor]]]:
+        keys = [id(p) for p in parameters]
         if not any(program.random for program in programs):
             try:
-                vectors.append(self.engine.large_batch(programs, parameters))
-                measured.replays.append(Replay(own, [len(vectors) - 1], LARGE_BATCH))
-                return
+                gradient = self.engine.large_batch(programs, parameters)
+                return LARGE_BATCH, [dict(zip(keys, gradient, strict=True))]
             except CannotReplay as error:
                 measured.replay_problem = str(error)
-        gradients = [self.engine.one_by_one(program, parameters) for program in programs]
-        first = len(vectors)
-        vectors.extend(gradients)
-        measured.replays.append(Replay(own, list(range(first, len(vectors))), MICRO_BATCHES))
+        several = [self.engine.one_by_one(program, parameters) for program in programs]
+        return MICRO_BATCHES, [dict(zip(keys, gradient, strict=True)) for gradient in several]
 
     # Bookkeeping
 
