@@ -34,6 +34,11 @@ _MAKES_DATA = frozenset(
     + ("tensor", "as_tensor", "from_numpy")
 )
 _ACTS_ON_GRADIENTS = re.compile(r"step|optim|update|grad|flush|backward|accum|finish|finalize|train", re.IGNORECASE)
+_CHANGES_GRADIENTS = re.compile(
+    r"(scale|accum|reduce|sync|average|normali[sz]e|zero|clear|update|apply)\w*_?grad"
+    r"|grad\w*_?(scale|accum|reduce|sync|average|zero|clear|update|apply)",
+    re.IGNORECASE,
+)
 _SETTINGS_OF_LOSS = re.compile(r"loss|criterion|objective", re.IGNORECASE)
 
 
@@ -138,11 +143,24 @@ def _step(run: Interpreter, node: ast.Call, base: Any, args: list[Any], kwargs: 
     if given and isinstance(base, (Symbol, v.Reference)):
         run.step(node, given[0], through_scaler=True)
         return None
+    if _is_lost_optimizer(run, node, base):
+        run.recorder.opaque(node, "a step of an optimizer that could not be told")
     return NotImplemented if isinstance(base, v.Instance) else None
+
+
+def _is_lost_optimizer(run: Interpreter, node: ast.Call, base: Any) -> bool:
+    """Whether a method is called on what the source calls an optimizer, while it is not known which one it is."""
+    if not isinstance(base, Symbol) or not isinstance(node.func, ast.Attribute):
+        return False
+    text = ast.unparse(node.func.value)
+    return looks_like_optimizer(text) or text in run.steppers
 
 
 def _zero_grad(run: Interpreter, node: ast.Call, base: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     optimizer = _as_optimizer(run, base)
+    if optimizer is None and _is_lost_optimizer(run, node, base):
+        run.recorder.opaque(node, "gradients of an optimizer that could not be told")
+        return None
     run.recorder.zero(node, optimizer if optimizer is not None else run.sources_of(base))
     return None
 
@@ -409,12 +427,12 @@ def _unresolved(run: Interpreter, node: ast.Call, name: str, args: list[Any], kw
         return run.new_optimizer(node, given)
     acts = bool(_ACTS_ON_GRADIENTS.search(tail)) and "sched" not in tail.lower()
     handed = inherited or any(_as_optimizer(run, value) is not None for value in given)
-    if acts and handed and run.in_training:
+    if run.in_training and ((acts and handed) or _CHANGES_GRADIENTS.search(tail)):
         run.recorder.opaque(node, f"a call of {tail}, which is defined elsewhere")
     if any(isinstance(value, (Tensor, v.Data)) or v.is_data(value) or v.models_in(value) for value in given):
         computed = _computation(run, node, args, kwargs, run.root_of(name))
         return computed.scaled(Factor(None)) if inherited else computed
-    if len(given) == 1 and isinstance(given[0], (v.Model, v.Parameters, v.Loader, v.Optimizer)):
+    if len(given) == 1 and isinstance(given[0], (v.Model, v.Parameters, v.Loader)):
         return given[0]
     if inherited or any(v.carries_steps(value) for value in given):
         return Symbol(f"{name}()")

@@ -93,6 +93,8 @@ def attribute(run: Interpreter, value: Any, name: str) -> Any:
         case v.Loader() if name in {"dataset", "sampler", "batch_sampler"}:
             return UNKNOWN
         case Symbol():
+            if name == "param_groups":
+                return [{"params": v.Parameters(None)}]
             return value.member(name)
     return UNKNOWN
 

@@ -24,7 +24,7 @@ from gradcheck_accum.lint.values import Num, Symbol, Tensor
 
 ASSUMED_STEPS = 4
 _LARGEST_STEPS = 64
-_BUDGET = 300_000
+_BUDGET = 150_000
 _DEPTH = 12
 _LENGTH_NAME = re.compile(r"len|num_?batch|n_?batch|n_?iter|total|per_epoch|last|num_?steps", re.IGNORECASE)
 _DATASET_NAME = re.compile(r"dataset|data_set|_ds$|^ds$|samples|examples", re.IGNORECASE)

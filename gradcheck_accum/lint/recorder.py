@@ -140,10 +140,22 @@ class Recorder:
                 event = _event(raw, reach)
             if event is not None:
                 events.append(event)
-        if any(not owned for owned in stores.values()):
-            where = self.raw[0].where
-            events.insert(0, Opaque(where=where, stores=everything, reason="whose gradients an optimizer owns"))
+        reason = self._doubt(events, stores)
+        if reason:
+            events.insert(0, Opaque(where=self.raw[0].where, stores=everything, reason=reason))
         return Trace(tuple(events), assumed_length=self.assumed_length)
+
+    @staticmethod
+    def _doubt(events: list[Event], stores: dict[int, frozenset[str]]) -> str:
+        """Why nothing of this record can be trusted, or nothing.
+
+        A loop that does something unknown in one turn may do it in the others too; only what is unknown after the
+        last step leaves the windows before it as they are.
+        """
+        if any(not owned for owned in stores.values()):
+            return "whose gradients an optimizer owns"
+        last = max((i for i, event in enumerate(events) if isinstance(event, Step)), default=-1)
+        return next((event.reason for event in events[:last] if isinstance(event, Opaque)), "")
 
     @staticmethod
     def _stores(optimizers: list[Optimizer]) -> dict[int, frozenset[str]]:
