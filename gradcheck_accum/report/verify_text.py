@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -10,7 +9,7 @@ from dataclasses import dataclass
 from gradcheck_accum.diagnosis import Diagnosis
 from gradcheck_accum.report.frame import Sources, code_frame
 from gradcheck_accum.report.paint import PLAIN, Paint
-from gradcheck_accum.report.words import count, error, number, plural, weights
+from gradcheck_accum.report.words import count, error, number, plural, shown_path, weights
 from gradcheck_accum.verdict import Verdict, VerifyResult, WindowReport
 
 _ALWAYS_SHOWN = 8
@@ -171,14 +170,3 @@ def _tally(result: VerifyResult) -> str:
 
 def _notes(result: VerifyResult, paint: Paint) -> list[str]:
     return [f"{paint('cyan', 'note:')} {note}" for note in result.notes]
-
-
-def shown_path(path: str) -> str:
-    """``path`` from the working directory where it is below it: what a person would type."""
-    if not os.path.isabs(path):
-        return path
-    try:
-        below = os.path.relpath(path)
-    except ValueError:  # another drive
-        return path
-    return path if below.startswith(os.pardir) else below

@@ -14,8 +14,8 @@ from gradcheck_accum.events import Location
 from gradcheck_accum.mistakes import CATALOGUE
 from gradcheck_accum.report.frame import Sources
 from gradcheck_accum.report.paint import Paint
-from gradcheck_accum.report.verify_text import shown_path, verify_text
-from gradcheck_accum.report.words import count, error, number, weights
+from gradcheck_accum.report.verify_text import verify_text
+from gradcheck_accum.report.words import count, error, number, shown_path, weights
 from gradcheck_accum.verdict import ReferenceReport, Verdict, VerifyResult, WindowReport
 
 RIGHT = WindowReport(0, "SGD", 4, 32.0, (1.0,) * 4, 1.2e-07, 1.0, 3.1e-06, 2e-07, Verdict.EQUIVALENT, line=24)
