@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ _ALWAYS_SHOWN = 8
 """Up to this many windows are all shown; of more, those that say the same are shown only a few times."""
 
 _ALIKE_SHOWN = 2
+_WIDTH = 100
 
 _SHORT = {Verdict.NOT_EQUIVALENT_BY_CONSTRUCTION: "by construction"}
 _STYLES = {Verdict.EQUIVALENT: "green", Verdict.DEVIATES: "red"}
@@ -62,8 +64,9 @@ def _header(result: VerifyResult, paint: Paint) -> list[str]:
         f"{paint('bold', shown_path(result.script))} on {result.device or 'an unknown device'}: "
         f"{plural(len(result.windows), 'window')} watched"
     ]
-    if reference.kind:
-        lines.append(f"reference: {reference.kind}, in {reference.dtype} on {reference.device}{settings}")
+    if reference.dtype:
+        text = f"reference: {reference.kind}, in {reference.dtype} on {reference.device}{settings}"
+        lines += textwrap.wrap(text, _WIDTH, subsequent_indent="  ", break_long_words=False)
     return lines
 
 
@@ -80,8 +83,8 @@ def _table(windows: Sequence[WindowReport], paint: Paint) -> list[str]:
         text = _row(columns, widths, row)
         verdict = row[-1]
         lines.append(text[: len(text) - len(verdict)] + paint(_STYLES.get(window.verdict, "yellow"), verdict))
-        if window.reason:
-            lines.append(f"{'':>{widths[0]}}  {paint('dim', window.reason)}")
+        if reason := _reason(window):
+            lines.append(f"{'':>{widths[0]}}  {paint('dim', reason)}")
     for first, alike in hidden:
         lines.append(paint("dim", _alike(first, alike)))
     return lines
@@ -118,8 +121,16 @@ def _key(window: WindowReport) -> tuple[object, ...]:
         weights(window.weights),
         number(window.grad_norm_ratio),
         window.verdict,
-        window.reason,
+        _reason(window),
     )
+
+
+def _reason(window: WindowReport) -> str:
+    """Why a window was judged so, unless its row says it already: an error above what is allowed."""
+    measured, allowed = window.grad_rel_error, window.tolerance
+    if window.verdict is Verdict.DEVIATES and measured is not None and allowed is not None and measured > allowed:
+        return ""
+    return window.reason
 
 
 def _alike(first: WindowReport, alike: Sequence[WindowReport]) -> str:

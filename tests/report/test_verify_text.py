@@ -68,6 +68,14 @@ def test_many_windows_that_say_the_same_are_shown_twice() -> None:
     assert sum("2 x 0.500" in line for line in lines) == 3
 
 
+def test_a_reason_that_the_row_tells_is_not_told_again() -> None:
+    told = replace(WRONG, reason="the gradient is 3 away from the reference")
+    untold = replace(RIGHT, verdict=Verdict.DEVIATES, reason="the update is another one")
+    text = verify_text(run(told, untold))
+    assert told.reason not in text
+    assert f"deviates\n        {untold.reason}\n" in text
+
+
 def test_the_worst_of_the_hidden_windows_is_told() -> None:
     windows = [replace(RIGHT, grad_rel_error=index * 1e-8) for index in range(20)]
     assert "… 18 more windows like 0 (gradient error up to 1.9e-07)" in verify_text(run(*windows))
