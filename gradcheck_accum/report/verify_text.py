@@ -159,8 +159,8 @@ def _windows(indices: Sequence[int]) -> str:
         else:
             runs.append([index])
     texts = [str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs]
-    if len(texts) > 6:
-        texts = [*texts[:5], f"… {plural(len(indices), 'window')} in all"]
+    if len(texts) > 4:
+        texts = [*texts[:3], f"… {plural(len(indices), 'window')} in all"]
     return f"window{'s' if len(indices) > 1 else ''} {', '.join(texts)}"
 
 
