@@ -226,8 +226,8 @@ def _verify(options: argparse.Namespace) -> int:
 
     if bool(options.script) == bool(options.module):
         raise UsageError("verify takes either a script or -m MODULE")
-    if options.script and not os.path.isfile(options.script):
-        raise UsageError(f"{options.script}: no such file")
+    if (options.rtol is None) != (options.atol is None):
+        raise UsageError("--rtol and --atol are given both or neither")
     from gradcheck_accum.verify import verify_script
 
     result = verify_script(
@@ -247,6 +247,8 @@ def _verify(options: argparse.Namespace) -> int:
         from gradcheck_accum.report.as_json import verify_json
 
         print(verify_json(result))
+    elif result.error and not result.windows:
+        return _complain(f"{result.script}: {result.error}")
     else:
         from gradcheck_accum.report.verify_text import verify_text
 

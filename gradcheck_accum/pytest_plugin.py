@@ -87,10 +87,10 @@ class AccumLintItem(pytest.Item):
         from gradcheck_accum.report.lint_text import lint_text, unreadable_text
 
         result = excinfo.value.result
-        return "\n".join([*unreadable_text(result), lint_text(result)])
+        return lint_text(result) if result.findings else "\n".join(unreadable_text(result))
 
     def reportinfo(self) -> tuple[Path, int | None, str]:
-        return self.path, None, f"{self.path.name}::accum-lint"
+        return self.path, None, self.name
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ import io
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -204,11 +205,15 @@ def test_verify_a_module(run: Output, verify: SimpleNamespace) -> None:
 def test_verify_exit_status(
     scripts: Path, run: Output, verify: SimpleNamespace, change: dict[str, Any], status: int
 ) -> None:
-    from dataclasses import replace
-
     verify.result = replace(verify.result, **change)
     assert run("verify", "bad.py", "--output-format", "json") == status
     assert run.json["verdict"] == verify.result.verdict.value
+
+
+def test_a_script_that_cannot_be_judged_is_one_line_and_2(run: Output, verify: SimpleNamespace) -> None:
+    verify.result = replace(verify.result, script="gone.py", error="no such file")
+    assert run("verify", "gone.py") == 2
+    assert (run.out, run.err) == ("", "gradcheck-accum: gone.py: no such file\n")
 
 
 @pytest.mark.parametrize(
@@ -216,7 +221,7 @@ def test_verify_exit_status(
     [
         (["verify"], "either a script or -m"),
         (["verify", "bad.py", "-m", "train"], "either a script or -m"),
-        (["verify", "gone.py"], "gone.py: no such file"),
+        (["verify", "bad.py", "--rtol", "1e-3"], "both or neither"),
         (["verify", "bad.py", "--epochs", "2"], "unrecognized arguments: --epochs 2"),
         (["verify", "bad.py", "--max-windows", "0"], "must be 1 or more"),
         (["verify", "bad.py", "--timeout", "nan"], "must be more than 0"),

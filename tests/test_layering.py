@@ -35,7 +35,6 @@ APART = {"report": {"lint", "engine", "verify", "fuzz"}, "verify": {"lint"}}
 """Rooms on lower floors that a room must do without all the same."""
 
 THIRD_PARTY = {
-    "lint": {"tomli"},
     "engine": {"torch"},
     "verify": {"torch"},
     "fuzz": {"torch", "hypothesis"},

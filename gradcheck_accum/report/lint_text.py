@@ -5,13 +5,13 @@ from __future__ import annotations
 from gradcheck_accum.findings import Finding, LintResult
 from gradcheck_accum.report.frame import Sources, code_frame
 from gradcheck_accum.report.paint import PLAIN, Paint
-from gradcheck_accum.report.words import plural
+from gradcheck_accum.report.words import plural, shown_path
 
 
 def finding_text(finding: Finding, sources: Sources, paint: Paint = PLAIN) -> str:
     """One finding: where and what, the code, and what to do about it."""
     where, mistake = finding.where, finding.mistake
-    place = f"{paint('bold', where.path)}:{where.line}:{where.column}:"
+    place = f"{paint('bold', shown_path(where.path))}:{where.line}:{where.column}:"
     lines = [f"{place} {paint('red', mistake.code)} [{mistake.name}] {finding.message}"]
     lines += code_frame(sources, where, paint)
     if finding.help:
@@ -28,7 +28,7 @@ def lint_text(result: LintResult, sources: Sources | None = None, paint: Paint =
 
 def unreadable_text(result: LintResult) -> list[str]:
     """One line for each path that could not be analysed."""
-    return [f"{item.path}: {item.reason}" for item in result.unreadable]
+    return [f"{shown_path(item.path)}: {item.reason}" for item in result.unreadable]
 
 
 def _summary(result: LintResult) -> str:

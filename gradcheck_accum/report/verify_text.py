@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import textwrap
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -10,13 +10,14 @@ from dataclasses import dataclass
 from gradcheck_accum.diagnosis import Diagnosis
 from gradcheck_accum.report.frame import Sources, code_frame
 from gradcheck_accum.report.paint import PLAIN, Paint
-from gradcheck_accum.report.words import count, error, number, plural, weights
+from gradcheck_accum.report.words import count, error, number, plural, shown_path, weights
 from gradcheck_accum.verdict import Verdict, VerifyResult, WindowReport
 
 _ALWAYS_SHOWN = 8
 """Up to this many windows are all shown; of more, those that say the same are shown only a few times."""
 
 _ALIKE_SHOWN = 2
+_WIDTH = 100
 
 _SHORT = {Verdict.NOT_EQUIVALENT_BY_CONSTRUCTION: "by construction"}
 _STYLES = {Verdict.EQUIVALENT: "green", Verdict.DEVIATES: "red"}
@@ -63,8 +64,9 @@ def _header(result: VerifyResult, paint: Paint) -> list[str]:
         f"{paint('bold', shown_path(result.script))} on {result.device or 'an unknown device'}: "
         f"{plural(len(result.windows), 'window')} watched"
     ]
-    if reference.kind:
-        lines.append(f"reference: {reference.kind}, in {reference.dtype} on {reference.device}{settings}")
+    if reference.dtype:
+        text = f"reference: {reference.kind}, in {reference.dtype} on {reference.device}{settings}"
+        lines += textwrap.wrap(text, _WIDTH, subsequent_indent="  ", break_long_words=False)
     return lines
 
 
@@ -81,8 +83,8 @@ def _table(windows: Sequence[WindowReport], paint: Paint) -> list[str]:
         text = _row(columns, widths, row)
         verdict = row[-1]
         lines.append(text[: len(text) - len(verdict)] + paint(_STYLES.get(window.verdict, "yellow"), verdict))
-        if window.reason:
-            lines.append(f"{'':>{widths[0]}}  {paint('dim', window.reason)}")
+        if reason := _reason(window):
+            lines.append(f"{'':>{widths[0]}}  {paint('dim', reason)}")
     for first, alike in hidden:
         lines.append(paint("dim", _alike(first, alike)))
     return lines
@@ -119,8 +121,16 @@ def _key(window: WindowReport) -> tuple[object, ...]:
         weights(window.weights),
         number(window.grad_norm_ratio),
         window.verdict,
-        window.reason,
+        _reason(window),
     )
+
+
+def _reason(window: WindowReport) -> str:
+    """Why a window was judged so, unless its row says it already: an error above what is allowed."""
+    measured, allowed = window.grad_rel_error, window.tolerance
+    if window.verdict is Verdict.DEVIATES and measured is not None and allowed is not None and measured > allowed:
+        return ""
+    return window.reason
 
 
 def _alike(first: WindowReport, alike: Sequence[WindowReport]) -> str:
@@ -149,8 +159,8 @@ def _windows(indices: Sequence[int]) -> str:
         else:
             runs.append([index])
     texts = [str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs]
-    if len(texts) > 6:
-        texts = [*texts[:5], f"… {plural(len(indices), 'window')} in all"]
+    if len(texts) > 4:
+        texts = [*texts[:3], f"… {plural(len(indices), 'window')} in all"]
     return f"window{'s' if len(indices) > 1 else ''} {', '.join(texts)}"
 
 
@@ -171,14 +181,3 @@ def _tally(result: VerifyResult) -> str:
 
 def _notes(result: VerifyResult, paint: Paint) -> list[str]:
     return [f"{paint('cyan', 'note:')} {note}" for note in result.notes]
-
-
-def shown_path(path: str) -> str:
-    """``path`` from the working directory where it is below it: what a person would type."""
-    if not os.path.isabs(path):
-        return path
-    try:
-        below = os.path.relpath(path)
-    except ValueError:  # another drive
-        return path
-    return path if below.startswith(os.pardir) else below

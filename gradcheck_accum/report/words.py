@@ -1,8 +1,9 @@
-"""Numbers in words and short."""
+"""Numbers and paths, short."""
 
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Sequence
 from itertools import groupby
 
@@ -51,3 +52,14 @@ def weights(values: Sequence[float | None], widest: int = 16) -> str:
     if len(known) < len(values) or not known:
         return f"{len(values) - len(known)} of {len(values)} unknown"
     return f"{number(min(known))} to {number(max(known))}"
+
+
+def shown_path(path: str) -> str:
+    """``path`` from the working directory where it is below it: what a person would type."""
+    if not os.path.isabs(path):
+        return path
+    try:
+        below = os.path.relpath(path)
+    except ValueError:  # another drive
+        return path
+    return path if below.startswith(os.pardir) else below

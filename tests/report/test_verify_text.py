@@ -14,8 +14,8 @@ from gradcheck_accum.events import Location
 from gradcheck_accum.mistakes import CATALOGUE
 from gradcheck_accum.report.frame import Sources
 from gradcheck_accum.report.paint import Paint
-from gradcheck_accum.report.verify_text import shown_path, verify_text
-from gradcheck_accum.report.words import count, error, number, weights
+from gradcheck_accum.report.verify_text import verify_text
+from gradcheck_accum.report.words import count, error, number, shown_path, weights
 from gradcheck_accum.verdict import ReferenceReport, Verdict, VerifyResult, WindowReport
 
 RIGHT = WindowReport(0, "SGD", 4, 32.0, (1.0,) * 4, 1.2e-07, 1.0, 3.1e-06, 2e-07, Verdict.EQUIVALENT, line=24)
@@ -66,6 +66,14 @@ def test_many_windows_that_say_the_same_are_shown_twice() -> None:
     assert "… 16 more windows like 0 (gradient error up to 1.2e-07)" in lines
     assert sum(line.endswith("equivalent") for line in lines if "x 1.000" in line) == 2
     assert sum("2 x 0.500" in line for line in lines) == 3
+
+
+def test_a_reason_that_the_row_tells_is_not_told_again() -> None:
+    told = replace(WRONG, reason="the gradient is 3 away from the reference")
+    untold = replace(RIGHT, verdict=Verdict.DEVIATES, reason="the update is another one")
+    text = verify_text(run(told, untold))
+    assert told.reason not in text
+    assert f"deviates\n        {untold.reason}\n" in text
 
 
 def test_the_worst_of_the_hidden_windows_is_told() -> None:
