@@ -64,6 +64,11 @@ class Window:
         """The entries that met ``fate``."""
         return tuple(entry for entry in self.entries if entry.fate is fate)
 
+    def without(self, backwards: set[int]) -> Window:
+        """This window without the backwards of these identities."""
+        entries = tuple(e for e in self.entries if id(e.backward) not in backwards)
+        return replace(self, entries=entries, events=tuple(e for e in self.events if id(e) not in backwards))
+
     @property
     def micro_batches(self) -> int:
         """How many micro-batches (distinct batches of data) the window's own entries come from."""
@@ -173,7 +178,8 @@ def fold(trace: Trace) -> Ledger:
 
     Every optimizer that steps has one account for each store that it reads, because a store that is cleared and
     one that is not have different histories under the same optimizer. Micro-batches whose gradients were cleared
-    unused as a block of their own (the remainder of an epoch) are moved to an abandoned window.
+    unused as a block of their own (the remainder of an epoch) are moved to an abandoned window. Incidental entries,
+    which were never meant for the step, belong to no window.
     """
     accounts: dict[tuple[str, str], _Account] = {}
     for event in trace.events:
@@ -188,6 +194,8 @@ def fold(trace: Trace) -> Ledger:
     abandoned: list[Window] = []
     for account in accounts.values():
         account.finish()
+    _drop_incidental(list(accounts.values()))
+    for account in accounts.values():
         closed = [w for w in account.windows if w.step is not None]
         left = [w for w in account.windows if w.step is None]
         steps = nominal_steps(closed)
@@ -197,6 +205,32 @@ def fold(trace: Trace) -> Ledger:
             abandoned.extend(dropped)
         abandoned.extend(left)
     return Ledger(tuple(windows), tuple(abandoned), trace)
+
+
+def _drop_incidental(accounts: list[_Account]) -> None:
+    """Take out of every account the entries that were never meant for its optimizer.
+
+    One model's loss leaves gradients in another model that it flows through, and a first backward may serve to find
+    an adversarial input only; clearing those is right. Such a place in the source never reaches this step, while the
+    very same backward reaches another optimizer's, or the same micro-batch reaches this one from another place.
+    """
+    live = [{id(e.backward) for w in a.windows for e in w.with_fate(Fate.LIVE)} for a in accounts]
+    for position, account in enumerate(accounts):
+        others = (own for own, a in zip(live, accounts, strict=True) if a.optimizer != account.optimizer)
+        elsewhere = set[int]().union(*others)
+        entries = [e for w in account.windows for e in w.entries]
+        used = {(e.backward.where.path, e.backward.where.line) for e in entries if id(e.backward) in live[position]}
+        batches = {e.backward.micro_batch for e in entries if id(e.backward) in live[position]}
+        gone = {
+            id(e.backward)
+            for e in entries
+            if used
+            and (e.backward.where.path, e.backward.where.line) not in used
+            and (id(e.backward) in elsewhere or e.backward.micro_batch in batches)
+        }
+        if gone:
+            account.windows = [w.without(gone) for w in account.windows]
+            account.windows = [w for w in account.windows if w.step is not None or w.fresh()]
 
 
 def _split_abandoned(window: Window, steps: int | None) -> tuple[Window, list[Window]]:
@@ -217,7 +251,4 @@ def _split_abandoned(window: Window, steps: int | None) -> tuple[Window, list[Wi
     if not lost or len({e.backward.micro_batch for e in lost}) >= max(steps, 2):
         return window, []
     gone = {id(entry.backward) for entry in lost}
-    kept_entries = tuple(e for e in window.entries if id(e.backward) not in gone)
-    kept_events = tuple(e for e in window.events if id(e) not in gone)
-    kept = replace(window, entries=kept_entries, events=kept_events)
-    return kept, [replace(window, entries=lost, step=None, events=tuple(e.backward for e in lost))]
+    return window.without(gone), [replace(window, entries=lost, step=None, events=tuple(e.backward for e in lost))]

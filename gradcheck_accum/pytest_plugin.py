@@ -109,11 +109,14 @@ def accum_check() -> Callable[..., VerifyResult]:
         from gradcheck_accum.report.verify_text import verify_text
         from gradcheck_accum.verify import observe
 
-        with observe(loss_coefficient=loss_coefficient) as observation:
+        name = getattr(loop, "__qualname__", "the loop")
+        with observe(loss_coefficient=loss_coefficient, script=name) as observation:
             loop(*args, **kwargs)
         result = observation.result()
         if result.exit_status:
-            pytest.fail(verify_text(result), pytrace=False)
+            # pytest's summary shows the first line alone: it must say what is wrong.
+            first = f"{name}: {result.verdict.value}: {result.reason}"
+            pytest.fail(f"{first}\n\n{verify_text(result)}", pytrace=False)
         return result
 
     return check

@@ -179,7 +179,8 @@ def _find_series(windows: Sequence[Window]) -> tuple[Series, ...]:
     """Group the backwards of an account by the part of the objective that they carry.
 
     Two places that run on the same batch of data are two terms. Two that never do, and of which one repeats within
-    a window, are the same term written twice (the last micro-batch of a window outside ``no_sync``, say).
+    a window or whose losses are divided by their number, are the same term written twice (the last micro-batch of a
+    window outside ``no_sync``, say).
     """
     batches: dict[tuple[str, int], set[int]] = {}
     repeats: set[tuple[str, int]] = set()
@@ -195,7 +196,8 @@ def _find_series(windows: Sequence[Window]) -> tuple[Series, ...]:
                 if term.name not in names.setdefault(line, []):
                     names[line].append(term.name)
         stated = window.step is not None and (window.step.accumulation_steps or 1) > 1
-        repeats |= {line for line, own in seen.items() if len(own) > 1 or (stated and len(seen) > 1)}
+        accumulated = len(seen) > 1 and (stated or _divided_by(window, window.micro_batches))
+        repeats |= {line for line, own in seen.items() if len(own) > 1 or accumulated}
         together |= {frozenset(pair) for pair in combinations(seen, 2)}
     groups: list[list[tuple[str, int]]] = []
     for line, own in batches.items():
@@ -209,6 +211,15 @@ def _find_series(windows: Sequence[Window]) -> tuple[Series, ...]:
         else:
             groups.append([line])
     return tuple(Series(frozenset(group), name) for group in groups for name in names[group[0]])
+
+
+def _divided_by(window: Window, count: int) -> bool:
+    """Whether every loss of a window's own entries is divided by ``count``, more than one."""
+    return count > 1 and all(
+        any(f.operation is Operation.DIVIDE and f.value and math.isclose(f.value * count, 1.0) for f in term.factors)
+        for entry in window.fresh()
+        for term in entry.backward.terms
+    )
 
 
 def _points(series: Series, windows: Iterable[Window], steps: int) -> list[_Point]:

@@ -306,14 +306,15 @@ def test_two_losses_of_one_batch_are_two_terms_not_two_micro_batches() -> None:
     assert codes(events) == []
 
 
-def test_the_last_micro_batch_on_a_line_of_its_own_belongs_to_the_window() -> None:
+@pytest.mark.parametrize("k", [2, 4])
+def test_the_last_micro_batch_on_a_line_of_its_own_belongs_to_the_window(k: int) -> None:
     events: list[Event] = []
-    for i in range(8):
-        last = i % 4 == 3
-        events.append(backward(i, 4, line=12 if last else 10))
+    for i in range(2 * k):
+        last = i % k == k - 1
+        events.append(backward(i, k, line=12 if last else 10))
         if last:
             events += [step(), zero()]
-    assert weights(events) == [[1.0] * 4] * 2
+    assert weights(events) == [[1.0] * k] * 2
     assert codes(events) == []
 
 
@@ -322,6 +323,25 @@ def test_gradients_that_only_pass_through_may_be_cleared() -> None:
     for i in range(6):
         events += [backward(i, line=10), zero(11), backward(i, line=12), step(), zero()]
     assert codes(events) == []
+
+
+def test_gradients_meant_for_another_optimizer_may_be_cleared() -> None:
+    d, g = frozenset({"D"}), frozenset({"G"})
+    events: list[Event] = []
+    for i in range(4):
+        events += [zero(stores=d), backward(i, line=10, stores=d), step(11, "opt_d", d)]
+        events += [zero(stores=g), backward(i, line=12, stores=d | g), step(13, "opt_g", g)]
+    assert codes(events) == []
+    assert weights(events) == [[1.0]] * 8
+
+
+def test_micro_batches_cleared_and_never_used_are_no_passers_through() -> None:
+    # All but the last micro-batch run on a line of their own, inside no_sync() say, and are lost all the same.
+    events: list[Event] = []
+    for i in range(8):
+        events += [zero(), backward(i, 2, line=10 if i % 2 == 0 else 12)]
+        events += [step()] if i % 2 else []
+    assert codes(events) == ["GA201"]
 
 
 def test_what_could_not_be_followed_is_no_finding() -> None:

@@ -1,4 +1,4 @@
-"""Every example on every rule page: flagged by lint at its line, shown to deviate by verify, and clean once repaired."""
+"""Every example on every rule page: flagged by lint at its line, shown to deviate by verify, clean once repaired."""
 
 from __future__ import annotations
 

@@ -6,4 +6,4 @@ def train(model, device, train_loader, optimizer, criterion, epoch, gradient_acc
         loss = criterion(output, target) / gradient_accumulation_steps
         loss.backward()
         if (batch_idx + 1) % gradient_accumulation_steps == 0 or batch_idx + 1 == len(train_loader):
-            optimizer.step()
+            optimizer.step()  # error: [remainder-misscaled]

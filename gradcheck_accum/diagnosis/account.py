@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 from gradcheck_accum.events import Location, Reduction
-from gradcheck_accum.ledger import Entry, Fate, Ledger, Window, nominal_steps
+from gradcheck_accum.ledger import Fate, Ledger, Window, nominal_steps
 from gradcheck_accum.mistakes import CATALOGUE, Mistake
 from gradcheck_accum.weights import Readings, Series, Weight
 
@@ -107,17 +107,6 @@ def plural(count: int) -> str:
 def line(where: Location) -> str:
     """A place in the same file, in words."""
     return f"line {where.line}"
-
-
-def is_incidental(account: Account, entry: Entry) -> bool:
-    """Whether every gradient from this place is always cleared while other places' reach the step.
-
-    One model's loss leaves gradients in another model that it flows through; clearing those is right.
-    """
-    where = entry.backward.where.line
-    own = [e for w in account.windows for e in w.entries if e.backward.where.line == where]
-    others = any(e.fate is Fate.LIVE for w in account.windows for e in w.entries if e.backward.where.line != where)
-    return others and all(e.fate is Fate.WIPED for e in own)
 
 
 def opens_short(account: Account) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from gradcheck_accum.diagnosis.account import Account, Diagnosis, diagnosis, is_incidental, opens_short, plural
+from gradcheck_accum.diagnosis.account import Account, Diagnosis, diagnosis, opens_short, plural
 from gradcheck_accum.events import Reduction, Step
 from gradcheck_accum.ledger import Fate, Window
 
@@ -19,7 +19,6 @@ def find_remainder(account: Account) -> Iterator[Diagnosis]:
     # training ends, and that is none where the length is only the engine's assumption.
     rolls_on = bool(spans) and all(w.micro_batches == account.steps for w in spans)
     lost = [w for w in account.abandoned if not (rolls_on and account.ledger.trace.assumed_length)]
-    lost = [w for w in lost if not all(is_incidental(account, entry) for entry in w.fresh())]
     step = _usual_step(account)
     if step is None:
         return

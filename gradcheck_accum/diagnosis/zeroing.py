@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gradcheck_accum.diagnosis.account import Account, Diagnosis, diagnosis, is_incidental, line, plural
+from gradcheck_accum.diagnosis.account import Account, Diagnosis, diagnosis, line, plural
 from gradcheck_accum.events import ZeroGrad
 from gradcheck_accum.ledger import Fate, Window
 
@@ -12,7 +12,7 @@ from gradcheck_accum.ledger import Fate, Window
 def find_zeroing(account: Account) -> Iterator[Diagnosis]:
     """GA201, GA202: entries cleared before the step that should have used them."""
     for window in account.known():
-        wiped = [entry for entry in window.with_fate(Fate.WIPED) if not is_incidental(account, entry)]
+        wiped = window.with_fate(Fate.WIPED)
         if not wiped or window.step is None:
             continue
         live = window.with_fate(Fate.LIVE)

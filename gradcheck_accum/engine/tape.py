@@ -149,6 +149,8 @@ class Tape(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
+        if torch.compiler.is_compiling():
+            return func(*args, **kwargs)
         result = func(*args, **kwargs)
         if self._depth == 0 and not self.paused and torch.is_grad_enabled():
             self._record(func, args, kwargs, result)
@@ -278,7 +280,7 @@ def concatenate(programs: Iterable[Program]) -> list[torch.Tensor]:
     joined: list[torch.Tensor] = []
     for position, leaf in enumerate(first.leaves):
         own = [program.leaves[position] for program in programs]
-        if leaf.requires_grad or all(other is leaf or _is_same_view(other, leaf) for other in own):
+        if all(other is leaf or _is_same_view(other, leaf) for other in own):
             joined.append(leaf)
         elif leaf.dim() == 0:
             if any(not torch.equal(other, leaf) for other in own):
@@ -287,7 +289,8 @@ def concatenate(programs: Iterable[Program]) -> list[torch.Tensor]:
         elif any(other.shape[1:] != leaf.shape[1:] for other in own):
             raise ValueError("the micro-batches' tensors have different shapes")
         else:
-            joined.append(torch.cat(own))
+            # Data may need a gradient too (an adversarial example, a gradient penalty, reentrant checkpointing).
+            joined.append(torch.cat([other.detach() for other in own]).requires_grad_(leaf.requires_grad))
     return joined
 
 

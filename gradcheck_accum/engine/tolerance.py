@@ -1,9 +1,10 @@
 """How far a right gradient may be from its reference, derived from rounding and not tuned.
 
 *The sum check.* A loop adds m contributions g_j in a dtype of unit roundoff u. Adding m numbers in any order gives the
-sum with an error of at most gamma_(m-1) Σ|g_j| in each element, gamma_k = k u / (1 - k u) (Higham, Accuracy and Stability of
-Numerical Algorithms, 2nd ed., section 4.2). A factor on the loss is rounded once when it is applied and once when the
-gradient is multiplied by it, which adds a few to k. In the Euclidean norm the bound is gamma_(m+c) Σ‖g_j‖.
+sum with an error of at most gamma_(m-1) Σ|g_j| in each element, gamma_k = k u / (1 - k u) (Higham, Accuracy and
+Stability of Numerical Algorithms, 2nd ed., section 4.2). A factor on the loss is rounded once when it is applied and
+once when the gradient is multiplied by it, which adds a few to k. In the Euclidean norm the bound is
+gamma_(m+c) Σ‖g_j‖.
 
 *The replay check.* The large batch is computed in another summation order and other matrix shapes, so both it and the
 loop carry the rounding of a whole forward and backward pass. Those errors are independent from operation to operation
@@ -18,6 +19,9 @@ import torch
 
 FACTOR_ROUNDINGS = 8
 """Roundings that scaling a loss and its gradient adds to the m - 1 additions of the sum check."""
+
+CLIP_ROUNDINGS = 32
+"""Roundings that a clip's norm, quotient and product may differ by where the gradient is the same."""
 
 _REPLAY_CONSTANT = 64.0
 _REPLAY_CONSTANT_LOW_PRECISION = 6.0

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 _OPTIMIZER_NAME = re.compile(r"(^|[_.\[])(opt|optim|optimi[sz]er)(s|\d)*($|[_.\[\]])|optimi[sz]er", re.IGNORECASE)
 _NOT_OPTIMIZER = re.compile(r"sched|scaler|hook|param|args|config|cfg", re.IGNORECASE)
 _OPTIMIZER_CLASSES = frozenset(
-    ("SGD", "Adam", "AdamW", "Adamax", "NAdam", "RAdam", "Adagrad", "Adadelta", "RMSprop", "Rprop", "ASGD", "LBFGS")
-    + ("SparseAdam", "Adafactor", "Lion", "Lamb", "Muon")
+    "Adadelta Adafactor Adagrad Adam AdamW Adamax ASGD Lamb LBFGS Lion Muon NAdam RAdam RMSprop Rprop SGD "  # noqa: SIM905
+    "SparseAdam".split()
 )
 _CLIPS = frozenset({"clip_grad_norm_", "clip_grad_value_", "clip_grad_norm", "clip_grads_with_norm_"})
 _SAME_MODEL = frozenset(
@@ -30,8 +30,7 @@ _WRAPPERS = frozenset(
 )
 _METRICS = frozenset({"item", "tolist", "numpy"})
 _MAKES_DATA = frozenset(
-    ("randn", "rand", "zeros", "ones", "empty", "full", "arange", "linspace", "randint", "randperm")
-    + ("tensor", "as_tensor", "from_numpy")
+    "arange as_tensor empty from_numpy full linspace ones rand randint randn randperm tensor zeros".split()  # noqa: SIM905
 )
 _ACTS_ON_GRADIENTS = re.compile(r"step|optim|update|grad|flush|backward|accum|finish|finalize|train", re.IGNORECASE)
 _CHANGES_GRADIENTS = re.compile(

@@ -46,14 +46,15 @@ class LossReading:
     scale: float = 1.0
 
 
-def read_loss(loss: torch.Tensor, scales: dict[Any, float]) -> LossReading:
+def read_loss(loss: torch.Tensor, scales: dict[Any, float], weight: float = 1.0) -> LossReading:
     """The terms of a scalar loss.
 
-    ``scales`` maps the graph nodes that a grad scaler made to its scale.
+    ``scales`` maps the graph nodes that a grad scaler made to its scale; ``weight`` is ``backward``'s own argument.
     """
     found: list[Term] = []
     scale = [1.0]
-    _walk(loss.grad_fn, (), found, scales, scale)
+    outer = () if weight == 1.0 else (Factor(weight),)
+    _walk(loss.grad_fn, outer, found, scales, scale)
     names: dict[str, int] = {}
     terms: list[Term] = []
     for term in found:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from gradcheck_accum.diagnosis import Diagnosis, diagnose
 from gradcheck_accum.engine.reference import LARGE_BATCH, MICRO_BATCHES
-from gradcheck_accum.engine.tolerance import replay_tolerance, sum_tolerance, unit_roundoff
+from gradcheck_accum.engine.tolerance import CLIP_ROUNDINGS, replay_tolerance, sum_tolerance, unit_roundoff
 from gradcheck_accum.events import Trace
 from gradcheck_accum.ledger import Fate, Ledger, Window, fold
 from gradcheck_accum.verdict import ReferenceReport, Verdict, VerifyResult, WindowReport
@@ -107,7 +107,7 @@ def _judge_window(
     if error > tolerance:
         reason = f"the gradient is {error:.3g} away from the reference, {tolerance:.1e} is allowed"
         return report(Verdict.DEVIATES, reason, numbers), None, ""
-    clipped = _compare_clipped(measured, corrections, tolerance)
+    clipped = _compare_clipped(measured)
     if clipped:
         return report(Verdict.DEVIATES, clipped, numbers), None, ""
     if not wants_replay:
@@ -153,22 +153,22 @@ def _compare(measured: Measured, corrections: Sequence[float], options: Options)
     return error, products.norm(0) / norm, tolerance
 
 
-def _compare_clipped(measured: Measured, corrections: Sequence[float], tolerance: float) -> str:
-    """Why the clipped gradient is not the clipped reference, or nothing where it is."""
-    products = measured.products
-    if products is None or measured.clip is None or measured.clip[0] != "norm" or measured.clip[2] != 2.0:
+def _compare_clipped(measured: Measured) -> str:
+    """Why what the clips left is not what they leave of the gradient itself, or nothing where it is.
+
+    Asked only where the gradient before the clips equals the reference, so that the reference is not needed here.
+    """
+    products, expected = measured.products, measured.after_clip
+    if products is None or expected is None:
         return ""
-    reference = _terms(measured, corrections)
-    norm = products.combined_norm(reference)
-    factor = min(1.0, measured.clip[1] / (norm + 1e-6))
-    if norm == 0 or factor == 0:
+    norm = products.norm(expected)
+    error = products.combined_norm([(1, 1.0), (expected, -1.0)])
+    # A norm, a quotient and a product, each rounded in the loop and in the check.
+    allowed = CLIP_ROUNDINGS * unit_roundoff(measured.dtype)
+    if error <= allowed * norm:
         return ""
-    error = products.combined_norm([(1, 1.0), *((i, -factor * w) for i, w in reference)]) / (factor * norm)
-    # The clip rounds its norm and its factor once more each.
-    allowed = 2 * tolerance + 8 * unit_roundoff(measured.dtype)
-    if error <= allowed:
-        return ""
-    return f"after the clip the gradient is {error:.3g} away from the clipped reference, {allowed:.1e} is allowed"
+    distance = f"{error / norm:.3g}" if norm else f"{error:.3g} (absolute)"
+    return f"after the clip the gradient is {distance} away from the clipped reference, {allowed:.1e} is allowed"
 
 
 def _replay_distance(
@@ -212,10 +212,14 @@ def _verdict(
     if not reports:
         if watch.events:
             return Verdict.INCONCLUSIVE, "gradients were made, but optimizer.step() was never called"
+        if watch.stray_backwards:
+            return Verdict.INCONCLUSIVE, "backward() was seen, but it filled the gradients of no optimizer's parameters"
         return Verdict.INCONCLUSIVE, "no backward() and no optimizer.step() was seen"
     wrong = [r for r in reports if r.verdict is Verdict.DEVIATES]
     if wrong:
-        return Verdict.DEVIATES, f"{len(wrong)} of {len(reports)} steps got another gradient than the large batch's"
+        unexplained = "" if any(d.mistake.moves_gradient for d in diagnosis) else "; the cause was not recognised"
+        reason = f"{len(wrong)} of {len(reports)} steps got another gradient than the large batch's{unexplained}"
+        return Verdict.DEVIATES, reason
     if any(d.mistake.code == "GA301" for d in diagnosis):
         lost = sum(w.micro_batches for w in ledger.abandoned if any(e.fate is not Fate.STALE for e in w.entries))
         return Verdict.DEVIATES, f"{lost} micro-batches reached no step"

@@ -32,10 +32,13 @@ from gradcheck_accum.events import (
     Unscale,
     ZeroGrad,
 )
+from gradcheck_accum.verify.clipping import ClipCall, clipped
 from gradcheck_accum.verify.frames import user_location
 from gradcheck_accum.verify.graph import LossReading, read_loss
 from gradcheck_accum.verify.measure import InnerProducts, dense, inner_products
 from gradcheck_accum.verify.shadow import ShadowStep
+
+CHANGED_ON_ITS_WAY = "a hook on the parameters changes their gradients while they are added up"
 
 
 class SeenEnough(BaseException):
@@ -49,6 +52,7 @@ class Record:
     event: Backward
     gradients: dict[int, torch.Tensor]
     program: Program | None
+    changed: bool = False
 
 
 @dataclass(slots=True)
@@ -69,7 +73,8 @@ class Measured:
     products: InnerProducts | None = None
     dtype: torch.dtype = torch.float32
     compute_dtype: torch.dtype = torch.float32
-    clip: tuple[str, float, float] | None = None
+    clips: list[ClipCall] = field(default_factory=list)
+    after_clip: int | None = None
     replays: list[Replay] = field(default_factory=list)
     replay_problem: str = ""
     coupled_modules: list[str] = field(default_factory=list)
@@ -102,13 +107,16 @@ class Watch:
         self._hooks: list[Any] = []
         self._arriving: dict[int, torch.Tensor] | None = None
         self._reading: tuple[LossReading, Program | None, Location] | None = None
+        self._depth = 0
+        self._changed_after_clip: set[int] = set()
+        self.stray_backwards = 0
         self._scales: dict[Any, float] = {}
         self._unscaled: dict[int, tuple[Any, Any]] = {}
         self._scale_inside: dict[int, float] = {}
         self._expected: dict[int, torch.Tensor | None] = {}
         self._since: dict[int, list[Record]] = {}
         self._before_clip: dict[int, tuple[int, dict[int, torch.Tensor | None]]] = {}
-        self._clips: dict[int, tuple[int, tuple[str, float, float]]] = {}
+        self._clips: dict[int, tuple[int, list[ClipCall]]] = {}
         self._backwards = 0
         self._scaler_step: list[bool] = []
         self._micro_batch = -1
@@ -204,19 +212,24 @@ class Watch:
         self._scales[after.grad_fn] = float(scaler.get_scale())
         self._unscaled[id(after)] = (after, before)
 
-    def before_backward(self, losses: Any, weighted: bool) -> None:
-        """``backward`` is entered."""
+    def before_backward(self, losses: Any, weights: Any) -> None:
+        """``backward`` is entered; ``weights`` is its gradient argument."""
         if self.idle:
+            return
+        self._depth += 1
+        if self._depth > 1:
+            # Reentrant checkpointing runs backwards inside a backward: what they give is part of the outer one's.
             return
         where = user_location()
         self._notice_changes(where)
         tensors = [losses] if isinstance(losses, torch.Tensor) else list(losses)
         reading, program = LossReading(()), None
-        if len(tensors) == 1 and tensors[0].numel() == 1 and not weighted:
+        weight = _one_number(weights)
+        if len(tensors) == 1 and tensors[0].numel() == 1 and weight is not None:
             loss = tensors[0]
-            reading = read_loss(loss, self._scales)
+            reading = read_loss(loss, self._scales, weight)
             self.precision = max(self.precision, unit_roundoff(loss.dtype)) if loss.is_floating_point() else 0.0
-            if self.replay:
+            if self.replay and weight == 1.0:
                 original = self._unscaled.get(id(loss), (None, loss))[1]
                 with _paused(self.tape):
                     program = self.tape.program(original)
@@ -227,7 +240,10 @@ class Watch:
 
     def after_backward(self, failed: bool) -> None:
         """``backward`` has returned."""
-        if self.idle or self._reading is None or self._arriving is None:
+        if self.idle:
+            return
+        self._depth -= 1
+        if self._depth or self._reading is None or self._arriving is None:
             return
         reading, program, where = self._reading
         arrived, self._arriving, self._reading = self._arriving, None, None
@@ -235,6 +251,7 @@ class Watch:
         self._unscaled.clear()
         self.tape.next_segment()
         if not arrived:
+            self.stray_backwards += 1
             return
         self._number(where, program)
         gradients = {key: g / reading.scale if reading.scale != 1.0 else g for key, g in arrived.items()}
@@ -247,16 +264,31 @@ class Watch:
             grad_scaled=reading.scale != 1.0,
         )
         self._add(event)
-        record = Record(event, gradients, program)
+        record = Record(event, gradients, program, self._was_changed_on_its_way(arrived))
         for optimizer in self._optimizers:
             if any(id(p) in arrived for p in _parameters_of(optimizer)):
                 self._since.setdefault(id(optimizer), []).append(record)
         for key in arrived:
             self._scale_inside[key] = reading.scale
         self._backwards += 1
+        if record.changed:
+            self._add(Opaque(where=where, stores=event.stores, reason=CHANGED_ON_ITS_WAY))
         self._expect(arrived)
         if failed:
             self._add(Opaque(where=where, stores=event.stores, reason="a backward that raised"))
+
+    def _was_changed_on_its_way(self, arrived: dict[int, torch.Tensor]) -> bool:
+        """Whether ``.grad`` did not grow by just what arrived: another hook had its hands on it after ours."""
+        for key, own in arrived.items():
+            now, then = self._parameters[key].grad, self._expected.get(key)
+            if now is None:
+                # ``autograd.grad`` inside a module, or a hook that applies the gradient at once.
+                return True
+            total = own if then is None else dense(then) + own
+            room = 4 * unit_roundoff(now.dtype) * (total.abs() + own.abs())
+            if not bool(((dense(now).detach() - total).abs() <= room).all()) and bool(torch.isfinite(total).all()):
+                return True
+        return False
 
     def _number(self, where: Location, program: Program | None) -> None:
         """Decide whether this backward is over the same batch of data as the last one."""
@@ -294,6 +326,10 @@ class Watch:
             filled = [k for k, cell in cells.items() if cell == store and self._expected.get(k) is not None]
             own = [k for k in changed if cells.get(k) == store]
             self._add(self._explain(where, store, own, filled))
+        for optimizer in self._optimizers:
+            clip_position, _ = self._clips.get(id(optimizer), (-1, []))
+            if clip_position == self._backwards and any(id(p) in changed for p in _parameters_of(optimizer)):
+                self._changed_after_clip.add(id(optimizer))
         self._expect(changed)
 
     def _explain(self, where: Location, store: str, changed: list[int], filled: list[int]) -> Event:
@@ -316,6 +352,10 @@ class Watch:
         ratio = inner / squares if squares else 1.0
         residual = math.sqrt(max(new - ratio * inner, 0.0))
         roundoff = unit_roundoff(self._parameters[filled[0]].dtype) if filled else 0.0
+        scale = self._scale_inside.get(filled[0], 1.0) if filled else 1.0
+        if scale != 1.0 and squares and math.isclose(ratio * scale, 1.0, rel_tol=1e-5):
+            self._scale_inside.update(dict.fromkeys(filled, 1.0))
+            return Unscale(where=where, stores=stores)
         if squares and ratio and residual <= max(16 * roundoff, 1e-7) * math.sqrt(new):
             operation = Operation.DIVIDE if abs(ratio) < 1 else Operation.MULTIPLY
             return ScaleGrads(where=where, stores=stores, factor=Factor(_tidy(ratio), operation))
@@ -368,8 +408,10 @@ class Watch:
         for optimizer in self._optimizers:
             own = {id(p) for p in _parameters_of(optimizer)}
             if own & keys:
-                whole = own <= keys and keys <= own
-                self._clips[id(optimizer)] = (self._backwards, (kind if whole else "part", limit, norm_type))
+                position, calls = self._clips.get(id(optimizer), (-1, []))
+                calls = calls if position == self._backwards else []
+                call = ClipCall(frozenset(keys), kind, limit, norm_type)
+                self._clips[id(optimizer)] = (self._backwards, [*calls, call])
         self._expect(keys)
 
     def before_unscale(self, optimizer: Optimizer) -> None:
@@ -437,6 +479,9 @@ class Watch:
         if self.idle or self._pending_step is None:
             return
         measured, self._pending_step = self._pending_step, None
+        self._changed_after_clip.discard(id(optimizer))
+        self._clips.pop(id(optimizer), None)
+        self._before_clip.pop(id(optimizer), None)
         if measured.shadow is not None:
             with self._own_work():
                 measured.shadow.finish()
@@ -454,7 +499,7 @@ class Watch:
             raise SeenEnough
 
     def _gradients(self, optimizer: Optimizer) -> dict[int, torch.Tensor | None]:
-        """The gradients as they are, without a grad scaler's scale."""
+        """The gradients without the grad scaler's scale that is still to be divided out."""
         found: dict[int, torch.Tensor | None] = {}
         for parameter in _parameters_of(optimizer):
             scale = self._scale_inside.get(id(parameter), 1.0)
@@ -467,12 +512,21 @@ class Watch:
         if not measured.records or not parameters:
             measured.unmeasured = "no gradient was made for this step"
             return
+        if any(record.changed for record in measured.records):
+            measured.unmeasured = CHANGED_ON_ITS_WAY
+            return
         used = self._gradients(optimizer)
         position, before = self._before_clip.get(id(optimizer), (-1, used))
         if position != self._backwards:
             before = used
-        clip_position, clip = self._clips.get(id(optimizer), (-1, None))
-        measured.clip = clip if clip_position == self._backwards else None
+        if not measured.step.through_scaler:
+            # Nobody will divide the scale out any more: it is part of what the optimizer gets.
+            scales = {key: self._scale_inside.get(key, 1.0) for key in used}
+            used = {key: g * scales[key] if g is not None else None for key, g in used.items()}
+            if before is not used:
+                before = {key: g * scales.get(key, 1.0) if g is not None else None for key, g in before.items()}
+        clip_position, clips = self._clips.get(id(optimizer), (-1, []))
+        measured.clips = clips if clip_position == self._backwards else []
         measured.dtype = parameters[0].dtype
         keys = [id(p) for p in parameters]
         vectors = [[before.get(k) for k in keys], [used.get(k) for k in keys]]
@@ -480,6 +534,14 @@ class Watch:
         if any(v is not None and not bool(torch.isfinite(dense(v)).all()) for v in vectors[0]):
             measured.unmeasured = "the gradient is not finite"
             return
+        if measured.clips:
+            if id(optimizer) in self._changed_after_clip:
+                measured.unmeasured = "the gradients were changed by hand after they were clipped"
+                return
+            expected = clipped(vectors[0], keys, measured.clips)
+            if expected is not None:
+                vectors.append(expected)
+                measured.after_clip = len(vectors) - 1
         if self.replay:
             self._replay(measured, parameters, vectors)
         measured.products = inner_products(vectors, parameters)
@@ -644,3 +706,14 @@ def _tidy(ratio: float) -> float:
     if ratio and math.isclose(1 / ratio, round(1 / ratio), rel_tol=1e-4):
         return 1 / round(1 / ratio)
     return ratio
+
+
+def _one_number(weights: Any) -> float | None:
+    """The gradient argument of ``backward`` as one number, 1 where there is none; None where it is no number."""
+    if isinstance(weights, (list, tuple)) and len(weights) == 1:
+        weights = weights[0]
+    if weights is None:
+        return 1.0
+    if isinstance(weights, torch.Tensor) and weights.numel() == 1 and not weights.requires_grad:
+        return float(weights)
+    return None

@@ -20,7 +20,7 @@ class Observer(Protocol):
     """What the patches tell."""
 
     def optimizer_made(self, optimizer: Optimizer) -> None: ...
-    def before_backward(self, losses: Any, weighted: bool) -> None: ...
+    def before_backward(self, losses: Any, weights: Any) -> None: ...
     def after_backward(self, failed: bool) -> None: ...
     def before_zero(self, parameters: list[torch.Tensor]) -> None: ...
     def after_zero(self, parameters: list[torch.Tensor]) -> None: ...
@@ -48,6 +48,9 @@ def install(observer: Observer, stack: ExitStack) -> None:
     original = nn.Module.__call__
 
     def call(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        if torch.compiler.is_compiling():
+            # What is compiled must be the loop's own code alone.
+            return original(module, *args, **kwargs)
         return observer.module_called(module, functools.partial(original, module), args, kwargs)
 
     _replace(nn.Module, "__call__", call, stack)
@@ -64,7 +67,7 @@ def _patch_backward(observer: Observer, stack: ExitStack) -> None:
 
     @functools.wraps(original)
     def backward(tensors: Any, grad_tensors: Any = None, *args: Any, **kwargs: Any) -> None:
-        observer.before_backward(tensors, _weighs(grad_tensors))
+        observer.before_backward(tensors, grad_tensors)
         failed = True
         try:
             original(tensors, grad_tensors, *args, **kwargs)
@@ -73,12 +76,6 @@ def _patch_backward(observer: Observer, stack: ExitStack) -> None:
             observer.after_backward(failed)
 
     _replace(torch.autograd, "backward", backward, stack)
-
-
-def _weighs(gradients: Any) -> bool:
-    if isinstance(gradients, (list, tuple)):
-        return any(_weighs(gradient) for gradient in gradients)
-    return gradients is not None
 
 
 def _patch_optimizers(observer: Observer, stack: ExitStack) -> None:

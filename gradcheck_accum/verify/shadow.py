@@ -12,7 +12,7 @@ from torch.optim.optimizer import Optimizer
 
 from gradcheck_accum.events import Trace
 from gradcheck_accum.ledger import fold
-from gradcheck_accum.verify.measure import dense
+from gradcheck_accum.verify.clipping import clipped
 from gradcheck_accum.verify.weighing import entry_corrections
 from gradcheck_accum.weights import read_weights
 
@@ -61,7 +61,10 @@ class ShadowStep:
                 if part is not None:
                     total = part * weight if total is None else total + part * weight
             references.append(total)
-        for target, reference in zip(targets, _clipped(references, measured.clip), strict=True):
+        limited = clipped(references, [id(p) for p in parameters], measured.clips)
+        if limited is None:
+            return None
+        for target, reference in zip(targets, limited, strict=True):
             target.grad = None if reference is None else reference.to(target.dtype)
         return cls(optimizer, parameters, copied)
 
@@ -86,17 +89,3 @@ class ShadowStep:
     def _drop(self) -> None:
         self._parameters, self._before = [], []
         self._optimizer = self._copied = None  # type: ignore[assignment]
-
-
-def _clipped(gradients: list[torch.Tensor | None], clip: tuple[str, float, float] | None) -> list[torch.Tensor | None]:
-    """The reference gradient under the loop's own clip."""
-    if clip is None or clip[0] == "part":
-        return gradients
-    kind, limit, norm_type = clip
-    if kind == "value":
-        return [None if g is None else g.clamp(-limit, limit) for g in gradients]
-    norms = [torch.linalg.vector_norm(dense(g), norm_type) for g in gradients if g is not None]
-    if not norms:
-        return gradients
-    factor = min(limit / (float(torch.linalg.vector_norm(torch.stack(norms), norm_type)) + 1e-6), 1.0)
-    return [None if g is None else g * factor for g in gradients]

@@ -18,8 +18,9 @@ def entry_corrections(measured: Measured, ledger: Ledger, readings: Readings) ->
     """For each record of a step, the factor that makes its own gradient its part of the large batch's.
 
     The part is a n_j / N ∇L_j and the gradient c_j ∇L_j, so the factor is the inverse of the relative weight (before
-    the gradient was scaled by hand). A remainder that was thrown away belongs to no step and gets 0. None where a
-    weight is not known, or where the terms of one backward would need different factors.
+    the gradient was scaled by hand). What is in no window of this step, a remainder that was thrown away or a gradient
+    that was meant for another optimizer, gets 0. None where a weight is not known, or where the terms of one
+    backward would need different factors.
     """
     corrections: list[float] = []
     for record in measured.records:
@@ -64,9 +65,10 @@ def replay_correction(measured: Measured, replay: Replay, ledger: Ledger, readin
                     return None
                 factor *= weight.units / math.fsum(u for u in units if u is not None)
             found.append(1.0 if readings.same(factor, 1.0) else factor)
-    if not found or any(not readings.same(value, found[0]) for value in found):
+    if any(not readings.same(value, found[0]) for value in found):
         return None
-    return [found[0]]
+    # What is in no window was never meant for this step.
+    return [found[0] if found else 0.0]
 
 
 def _closed_windows(measured: Measured, ledger: Ledger) -> list[Window]:
