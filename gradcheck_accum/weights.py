@@ -325,11 +325,12 @@ def _read_sum(
         if any(factor.operation is not Operation.DIVIDE or not factor.value for factor in column):
             continue
         own = _is_own_count(column, points, same)
-        if not own and not _is_window_count(column, points, same):
+        full = not own and _is_full_window_count(column, points, same)
+        if not own and not full and not _is_window_count(column, points, same):
             continue
         for factor, point in zip(column, points, strict=True):
-            count = 1.0 / (factor.value or 1.0)
             key = id(point.backward)
+            count = full[key] if full else 1.0 / (factor.value or 1.0)
             reading.coefficient[key] = (reading.coefficient[key] or 0.0) * count
             if own:
                 reading.units[key] = count
@@ -344,7 +345,7 @@ def _is_own_count(column: _Column, points: Sequence[_Point], same: _Same) -> boo
     return (
         _matches(column, points, lambda p: _inverse(p.term.units), same)
         or _matches(column, points, lambda p: _inverse(p.term.rows), same)
-        or _varies_within_a_window(column, points, same)
+        or (_varies_within_a_window(column, points, same) and not _opens_short(points))
         or all(_is_count(f, p, 1.0, p.term.units) for f, p in zip(column, points, strict=True))
     )
 
@@ -357,6 +358,22 @@ def _is_window_count(column: _Column, points: Sequence[_Point], same: _Same) -> 
         or _follows_the_window(column, points, same)
         or all(_is_count(f, p, p.term.units, p.window_units) for f, p in zip(column, points, strict=True))
     )
+
+
+def _is_full_window_count(column: _Column, points: Sequence[_Point], same: _Same) -> dict[int, float]:
+    """Each point's own window units (or rows) where a constant divisor counts those of every full window.
+
+    Empty where it does not.
+    """
+    constant = all(f.value is not None and same(f.value, column[0].value or 0.0) for f in column)
+    full = [i for i, p in enumerate(points) if p.length == p.steps > 1]
+    for totals in ([p.window_units for p in points], [p.window_rows for p in points]):
+        known = {id(p.backward): total for p, total in zip(points, totals, strict=True) if total}
+        if constant and full and len(known) == len(points):
+            count = 1.0 / (column[0].value or 1.0)
+            if all(same(known[id(points[i].backward)], count) for i in full):
+                return known
+    return {}
 
 
 def _is_count(factor: Factor, point: _Point, more_than: float | None, up_to: float | None) -> bool:
@@ -376,6 +393,11 @@ def _varies_within_a_window(column: _Column, points: Sequence[_Point], same: _Sa
             return True
         start += points[start].length
     return False
+
+
+def _opens_short(points: Sequence[_Point]) -> bool:
+    """Whether the first window is cut short: then what was computed for a window may lie in two of them."""
+    return points[0].length < points[0].steps
 
 
 def _adds_up(columns: Sequence[_Column], points: Sequence[_Point], same: _Same) -> bool:

@@ -20,6 +20,9 @@ import torch
 FACTOR_ROUNDINGS = 8
 """Roundings that scaling a loss and its gradient adds to the m - 1 additions of the sum check."""
 
+MEASURING_ROUNDINGS = 16
+"""Roundings of the measurement itself, which is done in float64: only beside float64 do they count."""
+
 CLIP_ROUNDINGS = 32
 """Roundings that a clip's norm, quotient and product may differ by where the gradient is the same."""
 
@@ -45,7 +48,8 @@ def sum_tolerance(entries: int, dtype: torch.dtype, contribution_norms: float, r
     """
     if reference_norm == 0:
         return 0.0
-    return gamma(entries + FACTOR_ROUNDINGS, unit_roundoff(dtype)) * contribution_norms / reference_norm
+    roundings = entries + FACTOR_ROUNDINGS + (MEASURING_ROUNDINGS if dtype is torch.float64 else 0)
+    return gamma(roundings, unit_roundoff(dtype)) * contribution_norms / reference_norm
 
 
 def replay_tolerance(entries: int, dtype: torch.dtype, contribution_norms: float, reference_norm: float) -> float:

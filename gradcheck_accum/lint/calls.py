@@ -248,9 +248,9 @@ def _tensor_method(run: Interpreter, base: Tensor, name: str, args: list[Any], k
     if name in {"mean", "sum", "nansum", "nanmean"}:
         return base.reduced(Reduction.SUM if name.endswith("sum") and _is_loss(base) else Reduction.MEAN)
     if name in {"div", "div_", "true_divide", "true_divide_"} and args:
-        return base.scaled(run.factor_of(args[0], Operation.DIVIDE))
+        return run.scaled(base, args[0], Operation.DIVIDE)
     if name in {"mul", "mul_", "multiply"} and args:
-        return base.scaled(run.factor_of(args[0], Operation.MULTIPLY))
+        return run.scaled(base, args[0], Operation.MULTIPLY)
     if name in {"size", "chunk", "split", "argmax", "eq", "ne", "max", "min", "topk"}:
         return Symbol()
     return base

@@ -233,8 +233,22 @@ def _tensor_arithmetic(run: Interpreter, op: ast.operator, left: Any, right: Any
         inverse = isinstance(op, ast.Div)
         if inverse and tensor is right:
             return tensor.scaled(Factor(None))
-        return tensor.scaled(factor_of(other, Operation.DIVIDE if inverse else Operation.MULTIPLY))
+        return scaled(run, tensor, other, Operation.DIVIDE if inverse else Operation.MULTIPLY)
     return tensor.scaled(Factor(None))
+
+
+def scaled(run: Interpreter, tensor: Tensor, other: Any, operation: Operation) -> Tensor:
+    """A loss multiplied or divided by a value.
+
+    What divides a sum may count units, of which the interpretation has an assumed number only: a count that was not
+    made from it is unknown.
+    """
+    factor = factor_of(other, operation)
+    summed = tensor.elementwise or any(part.reduction is Reduction.SUM for part in tensor.parts)
+    counts = operation is Operation.DIVIDE and isinstance(other, Num) and not other.tags & {v.UNITS, v.STEPS, v.DERIVED}
+    if summed and counts and not (run.recorder.knows_units and other.value == run.recorder.units):
+        return tensor.scaled(Factor(None, operation))
+    return tensor.scaled(factor)
 
 
 def factor_of(value: Any, operation: Operation) -> Factor:

@@ -134,6 +134,10 @@ class Interpreter:
         """``left op right``."""
         return expressions.binary(self, op, left, right)
 
+    def scaled(self, tensor: Tensor, by: Any, operation: Operation) -> Tensor:
+        """A loss multiplied or divided by a value."""
+        return expressions.scaled(self, tensor, by, operation)
+
     def factor_of(self, value: Any, operation: Operation) -> Factor:
         """What multiplying or dividing by ``value`` does to a loss or gradient."""
         return expressions.factor_of(value, operation)
@@ -478,7 +482,7 @@ class Interpreter:
         """What a for loop yields, whether each item is a new micro-batch, and whether it is a pass over the data."""
         match source:
             case v.Loader():
-                self.recorder.units = source.rows or self.recorder.units
+                self.recorder.learn_units(source.rows)
                 return [v.Data()] * self.length_of(source), True, True
             case v.Chunks():
                 return [v.Data()] * source.count, True, False
@@ -593,7 +597,7 @@ class Interpreter:
         """``iter(source)``."""
         if isinstance(source, v.Loader):
             length = self.length_of(source)
-            self.recorder.units = source.rows or self.recorder.units
+            self.recorder.learn_units(source.rows)
             return v.Stream(iter([v.Data()] * length), True)
         if isinstance(source, (list, tuple)) and not (source and isinstance(source[0], str)):
             return v.Stream(iter(source), v.is_data(source))

@@ -54,8 +54,15 @@ class Recorder:
     passes: int = 0
     assumed_length: bool = False
     units: int = ASSUMED_UNITS
+    knows_units: bool = False
+    """Whether ``units`` is what the source shows, not the assumed number."""
     _last: dict[tuple[int, int], tuple[int, int]] = field(default_factory=dict)
     _steps: int = 0
+
+    def learn_units(self, rows: int | None) -> None:
+        """Note the size of the micro-batches to come, where the source shows it."""
+        if rows is not None:
+            self.units, self.knows_units = rows, True
 
     def locate(self, node: ast.AST) -> Location:
         """Where a node stands."""
