@@ -7,6 +7,7 @@ ours; 3 not decided.
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -228,6 +229,8 @@ def _verify(options: argparse.Namespace) -> int:
         raise UsageError("verify takes either a script or -m MODULE")
     if (options.rtol is None) != (options.atol is None):
         raise UsageError("--rtol and --atol are given both or neither")
+    if importlib.util.find_spec("torch") is None:
+        raise UsageError('verify needs PyTorch: pip install "gradcheck-accum[verify]"')
     from gradcheck_accum.verify import verify_script
 
     result = verify_script(

@@ -42,10 +42,10 @@ class Entry:
 class Window:
     """All that reached one store between two steps of one optimizer.
 
-    ``index`` counts the optimizer's steps on this store from 0. ``entries`` are in the order of their backwards,
-    stale ones first. ``step`` is None for gradients that no step ever consumed. ``events`` is everything that
-    touched the store in that time, in order, the step included. ``unknown`` gives the reason where something
-    could not be followed, and is empty otherwise.
+    ``index`` counts the steps of the whole run, of all its optimizers, from 0. ``entries`` are in the order of their
+    backwards, stale ones first. ``step`` is None for gradients that no step ever consumed. ``events`` is everything
+    that touched the store in that time, in order, the step included. ``unknown`` gives the reason where something could
+    not be followed, and is empty otherwise.
     """
 
     index: int
@@ -135,7 +135,8 @@ class _Account:
     windows: list[Window] = field(default_factory=list)
     unknown: str = ""
 
-    def take(self, event: Event) -> None:
+    def take(self, event: Event, steps: int) -> None:
+        """Enter an event; ``steps`` is how many steps the whole run has made before it."""
         self.events.append(event)
         match event:
             case Backward():
@@ -151,7 +152,7 @@ class _Account:
             case Opaque():
                 self.unknown = self.unknown or event.reason
             case Step() if event.optimizer == self.optimizer:
-                self._close(event)
+                self._close(event, steps)
 
     @staticmethod
     def _scaled(entry: Entry, event: ScaleGrads) -> Entry:
@@ -159,18 +160,19 @@ class _Account:
             return entry
         return replace(entry, grad_factors=(*entry.grad_factors, event))
 
-    def _close(self, step: Step | None) -> None:
+    def _close(self, step: Step | None, index: int) -> None:
         entries = sorted(self.entries, key=lambda entry: entry.fate is not Fate.STALE)
         if step is None:
             entries = [replace(e, fate=Fate.LEFT) if e.fate is Fate.LIVE else e for e in entries]
-        index, events = len(self.windows), tuple(self.events)
-        self.windows.append(Window(index, self.optimizer, self.store, tuple(entries), step, events, self.unknown))
+        window = Window(index, self.optimizer, self.store, tuple(entries), step, tuple(self.events), self.unknown)
+        self.windows.append(window)
         self.entries = [replace(e, fate=Fate.STALE) for e in entries if e.fate in (Fate.LIVE, Fate.STALE)]
         self.events = []
 
-    def finish(self) -> None:
+    def finish(self, steps: int) -> None:
+        """Close what no step has, after ``steps`` of them."""
         if any(entry.fate is not Fate.STALE for entry in self.entries):
-            self._close(None)
+            self._close(None, steps)
 
 
 def fold(trace: Trace) -> Ledger:
@@ -186,21 +188,23 @@ def fold(trace: Trace) -> Ledger:
         if isinstance(event, Step):
             for store in sorted(event.stores):
                 accounts.setdefault((event.optimizer, store), _Account(event.optimizer, store))
+    steps = 0
     for event in trace.events:
         for (_, store), account in accounts.items():
             if store in getattr(event, "stores", ()):
-                account.take(event)
+                account.take(event, steps)
+        steps += isinstance(event, Step)
     windows: list[Window] = []
     abandoned: list[Window] = []
     for account in accounts.values():
-        account.finish()
+        account.finish(steps)
     _drop_incidental(list(accounts.values()))
     for account in accounts.values():
         closed = [w for w in account.windows if w.step is not None]
         left = [w for w in account.windows if w.step is None]
-        steps = nominal_steps(closed)
+        nominal = nominal_steps(closed)
         for window in closed:
-            kept, dropped = _split_abandoned(window, steps)
+            kept, dropped = _split_abandoned(window, nominal)
             windows.append(kept)
             abandoned.extend(dropped)
         abandoned.extend(left)

@@ -22,6 +22,22 @@ def find_remainder(account: Account) -> Iterator[Diagnosis]:
     step = _usual_step(account)
     if step is None:
         return
+    help = "step once more after the loop for the micro-batches that are left, divided by their own number"
+    leaks = [
+        w for w in account.windows if w.micro_batches > account.steps > 1 and (w.spans_passes or _outgrows(account, w))
+    ]
+    # A leak is told first: it happens in every epoch, and what is lost at the very end is the last of it.
+    for window in leaks:
+        extra = window.micro_batches - account.steps
+        yield diagnosis(
+            "GA301",
+            step.where,
+            f"the step waits for {account.steps}: the {plural(extra)} left over from one epoch "
+            f"{'leaks' if extra == 1 else 'leak'} into the first window of the next, which then holds "
+            f"{window.micro_batches}{', and those of the last epoch reach no step' if lost else ''}",
+            help,
+            window,
+        )
     for window in lost:
         count = window.micro_batches
         how = "left over when the loop ends" if window.entries[-1].fate is Fate.LEFT else "cleared unused"
@@ -30,25 +46,14 @@ def find_remainder(account: Account) -> Iterator[Diagnosis]:
             step.where,
             f"{plural(count)} of an epoch never {'reaches' if count == 1 else 'reach'} a step: "
             f"{'it is' if count == 1 else 'they are'} {how}, because the step waits for {account.steps}",
-            "step once more after the loop for the micro-batches that are left, divided by their own number",
+            help,
         )
-    for window in account.windows:
-        if window.micro_batches > account.steps > 1 and (window.spans_passes or _outgrows(account, window)):
-            extra = window.micro_batches - account.steps
-            yield diagnosis(
-                "GA301",
-                step.where,
-                f"the {plural(extra)} left over from one epoch {'leaks' if extra == 1 else 'leak'} into the first "
-                f"window of the next, which then holds {window.micro_batches} instead of {account.steps}",
-                "step once more after the loop for the micro-batches that are left, divided by their own number",
-                window,
-            )
 
 
 def _outgrows(account: Account, window: Window) -> bool:
     """Whether a window is longer than the usual one where passes over the data can not be told apart."""
     usual = sum(w.micro_batches == account.steps for w in account.windows)
-    return usual > 1 and window.index > 0 and all(e.backward.epoch is None for e in window.fresh())
+    return usual > 1 and window is not account.windows[0] and all(e.backward.epoch is None for e in window.fresh())
 
 
 def _usual_step(account: Account) -> Step | None:

@@ -132,7 +132,7 @@ def _closes_pass(account: Account, window: Window) -> bool:
     """Whether no later window holds a micro-batch of the same pass over the data, as far as passes are known."""
     last = window.fresh()[-1].backward.epoch
     later = [e for w in account.windows if w.index > window.index for e in w.fresh()]
-    return window.index > 0 and all(e.backward.epoch is None or e.backward.epoch != last for e in later)
+    return window is not account.windows[0] and all(e.backward.epoch is None or e.backward.epoch != last for e in later)
 
 
 def _states_steps(account: Account) -> bool:

@@ -1,4 +1,4 @@
-"""Runs a user's script under observation, in a process of its own: ``python -m gradcheck_accum.verify.child``.
+"""Runs a user's script under observation, in a process of its own.
 
 The parent gives its request as a pickle in a file and reads the result from another; the script's own output, exit
 code and files are its own.
@@ -32,7 +32,7 @@ def main() -> None:
     process = os.getpid()
     script, module = request["script"], request["module"]
     sys.argv = [script or module, *request["arguments"]]
-    sys.path[0] = os.getcwd() if module else str(Path(script).resolve().parent)
+    sys.path.insert(0, os.getcwd() if module else str(Path(script).resolve().parent))
     # A polite end from outside (a time limit) still leaves a report of what was seen.
     signal.signal(signal.SIGTERM, _interrupt)
     error = ""
@@ -88,7 +88,3 @@ def _describe(problem: BaseException, script: str) -> str:
 def _place(tb: TracebackType | None, script: str) -> str:
     lines = [f.lineno for f in traceback.extract_tb(tb) if os.path.realpath(f.filename) == os.path.realpath(script)]
     return f" ({script}:{lines[-1]})" if lines else ""
-
-
-if __name__ == "__main__":
-    main()

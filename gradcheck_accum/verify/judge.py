@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import torch
+
 from gradcheck_accum.diagnosis import Diagnosis, diagnose
 from gradcheck_accum.engine.reference import LARGE_BATCH, MICRO_BATCHES
 from gradcheck_accum.engine.tolerance import CLIP_ROUNDINGS, replay_tolerance, sum_tolerance, unit_roundoff
@@ -27,7 +29,7 @@ class Options:
     atol: float | None = None
 
 
-def judge(watch: Watch, script: str, options: Options, *, complete: bool, device: str) -> VerifyResult:
+def judge(watch: Watch, script: str, options: Options, *, complete: bool) -> VerifyResult:
     """The result of a watched run; ``complete`` says that the loop came to its own end."""
     trace = Trace(tuple(watch.events), complete=complete, precision=watch.precision)
     ledger = fold(trace)
@@ -46,11 +48,18 @@ def judge(watch: Watch, script: str, options: Options, *, complete: bool, device
     if replays:
         notes.append(f"the replayed large batch and the micro-batches' own gradients agree to {max(replays):.1e}")
     verdict, reason = _verdict(reports, diagnosis, ledger, watch)
-    dtypes = sorted({str(m.dtype).removeprefix("torch.") for m in watch.measured})
-    reference = ReferenceReport(
-        _reference_kind(watch, replays), ", ".join(dtypes), device, "deterministic algorithms, TF32 off"
-    )
+    dtype = ", ".join(sorted({_name(m.dtype) for m in watch.measured}))
+    device = ", ".join(sorted({m.device for m in watch.measured if m.device}))
+    engine = watch.engine
+    replayed_in = "" if engine.dtype is None else f"{_name(engine.dtype)} (replay), {dtype} (ledger)"
+    replayed_on = "" if engine.device is None else f"{engine.device} (replay), {device} (ledger)"
+    settings = "deterministic algorithms, TF32 off"
+    reference = ReferenceReport(_reference_kind(watch, replays), replayed_in or dtype, replayed_on or device, settings)
     return VerifyResult(script, verdict, reason, device, reference, tuple(reports), tuple(diagnosis), tuple(notes))
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
 
 
 def _reference_kind(watch: Watch, replays: Sequence[float]) -> str:
@@ -104,23 +113,24 @@ def _judge_window(
     error, _, tolerance = numbers
     if error is None or tolerance is None:
         return report(Verdict.INCONCLUSIVE, "the reference gradient is zero", numbers), None, ""
+    apart = _replay_distance(measured, corrections, ledger, readings) if wants_replay else None
+    agrees = apart is not None and (apart[0] <= apart[1] or (options.rtol is not None and apart[0] <= options.rtol))
+    replayed = apart[0] if apart is not None and agrees else None
     if error > tolerance:
-        reason = f"the gradient is {error:.3g} away from the reference, {tolerance:.1e} is allowed"
-        return report(Verdict.DEVIATES, reason, numbers), None, ""
+        reason = f"the gradient differs from the reference by {error:.3g} of its norm, {tolerance:.1e} is allowed"
+        return report(Verdict.DEVIATES, reason, numbers), replayed, ""
     clipped = _compare_clipped(measured)
     if clipped:
-        return report(Verdict.DEVIATES, clipped, numbers), None, ""
+        return report(Verdict.DEVIATES, clipped, numbers), replayed, ""
     if not wants_replay:
         return report(Verdict.EQUIVALENT, "", numbers), None, ""
-    apart = _replay_distance(measured, corrections, ledger, readings)
     if apart is None:
         reason = measured.replay_problem or "the terms of its loss are scaled differently"
         note = f"not replayed as one large batch ({reason}): compared with each micro-batch's own gradient alone"
         return report(Verdict.EQUIVALENT, "", numbers), None, note
-    distance, allowed = apart
-    if distance > allowed and (options.rtol is None or distance > options.rtol):
-        return report(Verdict.NOT_EQUIVALENT_BY_CONSTRUCTION, _coupling(measured, distance, allowed), numbers), None, ""
-    return report(Verdict.EQUIVALENT, "", numbers), distance, ""
+    if not agrees:
+        return report(Verdict.NOT_EQUIVALENT_BY_CONSTRUCTION, _coupling(measured, *apart), numbers), None, ""
+    return report(Verdict.EQUIVALENT, "", numbers), replayed, ""
 
 
 def _oddity(weights: Sequence[float | None]) -> float:
@@ -167,8 +177,8 @@ def _compare_clipped(measured: Measured) -> str:
     allowed = CLIP_ROUNDINGS * unit_roundoff(measured.dtype)
     if error <= allowed * norm:
         return ""
-    distance = f"{error / norm:.3g}" if norm else f"{error:.3g} (absolute)"
-    return f"after the clip the gradient is {distance} away from the clipped reference, {allowed:.1e} is allowed"
+    distance = f"{error / norm:.3g} of its norm" if norm else f"{error:.3g}, where it is zero"
+    return f"after the clip the gradient differs from the clipped reference by {distance}, {allowed:.1e} is allowed"
 
 
 def _replay_distance(
@@ -201,8 +211,8 @@ def _coupling(measured: Measured, distance: float, allowed: float) -> str:
         else "what the model computes for one sample depends on the others in its batch"
     )
     return (
-        f"the true large batch's gradient is {distance:.3g} away from the micro-batches' together ({allowed:.1e} is "
-        f"rounding): {cause}, so no accumulation can equal the large batch"
+        f"the true large batch's gradient differs from the micro-batches' together by {distance:.3g} of its norm "
+        f"({allowed:.1e} is rounding): {cause}, so no accumulation can equal the large batch"
     )
 
 

@@ -73,6 +73,7 @@ class Measured:
     products: InnerProducts | None = None
     dtype: torch.dtype = torch.float32
     compute_dtype: torch.dtype = torch.float32
+    device: str = ""
     clips: list[ClipCall] = field(default_factory=list)
     after_clip: int | None = None
     replays: list[Replay] = field(default_factory=list)
@@ -509,6 +510,8 @@ class Watch:
 
     def _measure(self, optimizer: Optimizer, measured: Measured) -> None:
         parameters = [p for p in _parameters_of(optimizer) if p.requires_grad]
+        if parameters:
+            measured.dtype, measured.device = parameters[0].dtype, parameters[0].device.type
         if not measured.records or not parameters:
             measured.unmeasured = "no gradient was made for this step"
             return
@@ -527,7 +530,6 @@ class Watch:
                 before = {key: g * scales.get(key, 1.0) if g is not None else None for key, g in before.items()}
         clip_position, clips = self._clips.get(id(optimizer), (-1, []))
         measured.clips = clips if clip_position == self._backwards else []
-        measured.dtype = parameters[0].dtype
         keys = [id(p) for p in parameters]
         vectors = [[before.get(k) for k in keys], [used.get(k) for k in keys]]
         vectors += [[record.gradients.get(k) for k in keys] for record in measured.records]

@@ -15,6 +15,9 @@ from pathlib import Path
 
 from gradcheck_accum.verdict import ReferenceReport, Verdict, VerifyResult
 
+# The working directory is not on the path until PyTorch is loaded: a `random.py` there must not break it.
+_CHILD = "import sys; sys.path[:] = filter(None, sys.path); from gradcheck_accum.verify.child import main; main()"
+
 _GRACE = 10.0
 """Seconds that a script gets to write what was seen after its time is up."""
 
@@ -68,7 +71,7 @@ def verify_script(
 
 def _run(asked: Path, answer: Path, timeout: float | None) -> tuple[int, bool]:
     """Run the child to its end: its exit status, and whether its time ran out."""
-    command = [sys.executable, "-m", "gradcheck_accum.verify.child", str(asked), str(answer)]
+    command = [sys.executable, "-c", _CHILD, str(asked), str(answer)]
     # The package must be found from any working directory, without its parent shadowing the script's own modules.
     environment = dict(os.environ)
     package = str(Path(__file__).resolve().parents[2])

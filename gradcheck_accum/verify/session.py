@@ -20,17 +20,16 @@ ReferenceName = Literal["ledger", "replay", "both"]
 class Observation:
     """What was seen of a loop; ask it for the `result` after the loop has ended."""
 
-    def __init__(self, watch: Watch, options: Options, script: str, device: str) -> None:
+    def __init__(self, watch: Watch, options: Options, script: str) -> None:
         self._watch = watch
         self._options = options
         self._script = script
-        self._device = device
         self.complete = False
         """Whether the loop came to its own end, so that what is left over then was really lost."""
 
     def result(self) -> VerifyResult:
         """The verdict on all that has been seen so far."""
-        return judge(self._watch, self._script, self._options, complete=self.complete, device=self._device)
+        return judge(self._watch, self._script, self._options, complete=self.complete)
 
 
 @contextmanager
@@ -60,7 +59,7 @@ def observe(
     engine = ReferenceEngine(torch.device(device) if device else None, _dtype(dtype))
     watch = Watch(replay=reference != "ledger", engine=engine, max_windows=max_windows)
     options = Options(loss_coefficient, rtol, atol)
-    observation = Observation(watch, options, script, device or _default_device())
+    observation = Observation(watch, options, script)
     with ExitStack() as stack:
         stack.callback(watch.release)
         install(watch, stack)
@@ -81,7 +80,3 @@ def _dtype(name: str | None) -> torch.dtype | None:
     if not isinstance(found, torch.dtype) or not found.is_floating_point:
         raise ValueError(f"{name} is not a floating-point dtype of torch")
     return found
-
-
-def _default_device() -> str:
-    return "cuda" if torch.cuda.is_available() else "cpu"
