@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import math
 import os
+import weakref
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
@@ -125,7 +126,8 @@ class Watch:
         self._data: set[int] = set()
         self._draws = 0
         self._uses_loader = False
-        self._passes: dict[int, int] = {}
+        self._passes: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+        self._pass_count = 0
         self._pass: int | None = None
         self._pending_step: Measured | None = None
         self._replayed: dict[tuple[int, ...], tuple[str, list[dict[int, torch.Tensor]]]] = {}
@@ -199,12 +201,15 @@ class Watch:
             return call(*args, **kwargs)
         return self.tape.call_module(module, call, args, kwargs)
 
-    def drawn(self, iterator: Any) -> None:
-        """A data loader gave a batch."""
+    def drawn(self, iterator: Any, is_first: bool) -> None:
+        """A data loader gave a batch, the first of a pass over its data or another."""
         if self.idle:
             return
         self._draws += 1
-        self._pass = self._passes.setdefault(id(iterator), len(self._passes))
+        if is_first or iterator not in self._passes:
+            self._passes[iterator] = self._pass_count
+            self._pass_count += 1
+        self._pass = self._passes[iterator]
 
     def scaled(self, scaler: Any, before: Any, after: Any) -> None:
         """A grad scaler multiplied a loss by its scale."""

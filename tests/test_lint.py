@@ -1,0 +1,118 @@
+"""lint on loops as people write them, and on files that are none."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from pages import expected_errors
+
+from gradcheck_accum.cli import main
+from gradcheck_accum.lint import lint_paths, lint_source
+
+LOOPS = sorted((Path(__file__).parents[1] / "benchmarks" / "loops").glob("*.py"))
+
+SUPPRESSED = """\
+def train(model, loader, optimizer):
+    for i, batch in enumerate(loader):
+        loss = model(batch).loss
+        loss.backward(){comment}
+        if (i + 1) % 4 == 0 or i + 1 == len(loader):
+            optimizer.step()
+            optimizer.zero_grad()
+"""
+
+
+@pytest.mark.parametrize("loop", LOOPS, ids=lambda path: path.stem)
+def test_a_loop_shows_its_mistakes_and_no_others(loop: Path) -> None:
+    source = loop.read_text(encoding="utf-8")
+    assert {(f.where.line, f.mistake.name) for f in lint_source(source, loop.name)} == expected_errors(source)
+
+
+@pytest.mark.parametrize(
+    "comment",
+    [
+        "  # gradcheck-accum: ignore",
+        "  # gradcheck-accum: ignore[GA101]",
+        "  # gradcheck-accum: ignore[missing-loss-scaling]",
+        "  # noqa: GA101",
+        "  # noqa: E501, GA101",
+    ],
+)
+def test_a_comment_suppresses_its_own_code(comment: str) -> None:
+    assert [f.mistake.code for f in lint_source(SUPPRESSED.format(comment=""), "train.py")] == ["GA101"]
+    assert lint_source(SUPPRESSED.format(comment=comment), "train.py") == []
+
+
+@pytest.mark.parametrize(
+    "comment", ["  # gradcheck-accum: ignore[GA102]", "  # noqa: E501", "  # nothing: ignore[GA101]"]
+)
+def test_other_comments_suppress_nothing(comment: str) -> None:
+    assert [f.mistake.code for f in lint_source(SUPPRESSED.format(comment=comment), "train.py")] == ["GA101"]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "reason"),
+    [
+        ("broken.py", b"def f(:\n", "not Python"),
+        ("latin.py", b"loss = '\xe9'\n", "not UTF-8"),
+        ("nul.py", b"x = 1\0\n", "not Python"),
+        ("huge.py", b"#" * (4 * 1024 * 1024 + 1), "larger than 4 MiB"),
+        ("deep.py", b"x = " + b"(" * 5000 + b")" * 5000, "not Python"),
+    ],
+)
+def test_a_file_that_cannot_be_analysed_is_one_line_and_2(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, content: bytes, reason: str
+) -> None:
+    path = tmp_path / name
+    path.write_bytes(content)
+    assert main(["lint", str(path)]) == 2
+    out, err = capsys.readouterr()
+    assert reason in err
+    assert err.count("\n") == 1
+    assert "Traceback" not in out + err
+    assert path.read_bytes() == content
+
+
+@pytest.mark.parametrize("name", ["absent.py", "empty"])
+def test_a_path_without_python_is_one_line_and_2(tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str) -> None:
+    (tmp_path / "empty").mkdir()
+    assert main(["lint", str(tmp_path / name)]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_one_bad_file_does_not_hide_the_findings_of_the_others(tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text("def f(:\n")
+    (tmp_path / "b.py").write_text(SUPPRESSED.format(comment=""))
+    result = lint_paths([str(tmp_path)])
+    assert [f.mistake.code for f in result.findings] == ["GA101"]
+    assert len(result.unreadable) == 1
+
+
+def test_the_code_is_never_run_and_pytorch_never_imported(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("raise SystemExit('run')\n" + SUPPRESSED.format(comment=""))
+    code = (
+        "import sys; from gradcheck_accum.cli import main; status = main(['lint', sys.argv[1]]); "
+        "assert 'torch' not in sys.modules; sys.exit(status)"
+    )
+    done = subprocess.run([sys.executable, "-c", code, str(script)], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (1, "")
+    assert "GA101" in done.stdout
+
+
+def test_what_cannot_be_known_is_no_finding() -> None:
+    source = """\
+from somewhere import scale_loss, should_step
+
+def train(model, loader, optimizer):
+    for i, batch in enumerate(loader):
+        loss = scale_loss(model(batch))
+        loss.backward()
+        if should_step(i):
+            optimizer.step()
+            optimizer.zero_grad()
+"""
+    assert lint_source(source, "train.py") == []

@@ -1,0 +1,165 @@
+"""Watching a loop in this process: what is counted, numbered and named, on loops small enough to check by hand."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+from torch.utils.data import DataLoader, TensorDataset
+
+from gradcheck_accum.verdict import Verdict, VerifyResult
+from gradcheck_accum.verify import observe
+
+
+def data(samples: int, batch_size: int) -> DataLoader[tuple[torch.Tensor, ...]]:
+    torch.manual_seed(0)
+    return DataLoader(TensorDataset(torch.randn(samples, 3), torch.randint(0, 3, (samples,))), batch_size=batch_size)
+
+
+def watched(loop: Callable[[], object], **options: object) -> VerifyResult:
+    with observe(**options) as observation:  # type: ignore[arg-type]
+        loop()
+    return observation.result()
+
+
+def codes(result: VerifyResult) -> list[str]:
+    return [d.mistake.code for d in result.diagnosis]
+
+
+def test_a_leak_is_seen_in_every_epoch() -> None:
+    # Three micro-batches of an epoch, K = 2: every second window begins with what an epoch left over.
+    loader, model = data(6, 2), nn.Linear(3, 3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def loop() -> None:
+        for _ in range(20):
+            for i, (x, y) in enumerate(loader):
+                (cross_entropy(model(x), y) / 2).backward()
+                if (i + 1) % 2 == 0:
+                    optimizer.step()
+                    optimizer.zero_grad()
+
+    result = watched(loop)
+    (leak,) = result.diagnosis
+    assert leak.mistake.code == "GA301"
+    assert leak.windows == tuple(range(1, 20))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_error_and_norm_ratio_are_those_of_plain_arithmetic(dtype: torch.dtype) -> None:
+    model = nn.Linear(3, 3).to(dtype)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    batches = [(torch.randn(n, 3, dtype=dtype), torch.randint(0, 3, (n,))) for n in (1, 5)]
+    twin = copy.deepcopy(model).double()
+
+    def loop() -> None:
+        for x, y in batches:
+            (cross_entropy(model(x), y) / 2).backward()
+        optimizer.step()
+
+    result = watched(loop)
+    x, y = torch.cat([x for x, _ in batches]).double(), torch.cat([y for _, y in batches])
+    right = torch.cat([g.flatten() for g in torch.autograd.grad(cross_entropy(twin(x), y), list(twin.parameters()))])
+    got = torch.cat([p.grad.double().flatten() for p in model.parameters() if p.grad is not None])
+    (window,) = result.windows
+    assert result.verdict is Verdict.DEVIATES
+    assert codes(result) == ["GA104"]
+    assert window.weights == pytest.approx((3.0, 0.6))
+    assert window.grad_rel_error == pytest.approx(float((got - right).norm() / right.norm()), rel=1e-5)
+    assert window.grad_norm_ratio == pytest.approx(float(got.norm() / right.norm()), rel=1e-5)
+
+
+def test_a_gan_is_right_though_the_generators_loss_fills_the_discriminators_gradients() -> None:
+    torch.manual_seed(0)
+    generator, discriminator = nn.Linear(2, 3), nn.Linear(3, 1)
+    of_g = torch.optim.Adam(generator.parameters())
+    of_d = torch.optim.Adam(discriminator.parameters())
+    judge = nn.BCEWithLogitsLoss()
+
+    def loop() -> None:
+        for x, _ in data(12, 4):
+            fake = generator(torch.randn(4, 2))
+            of_d.zero_grad()
+            judge(discriminator(x), torch.ones(4, 1)).backward()
+            judge(discriminator(fake.detach()), torch.zeros(4, 1)).backward()
+            of_d.step()
+            of_g.zero_grad()
+            judge(discriminator(fake), torch.ones(4, 1)).backward()
+            of_g.step()
+
+    result = watched(loop)
+    assert (result.verdict, codes(result)) == (Verdict.EQUIVALENT, [])
+
+
+def test_a_model_that_couples_its_batch_is_not_equivalent_by_construction() -> None:
+    model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 3))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def loop() -> None:
+        for i, (x, y) in enumerate(data(16, 4)):
+            (cross_entropy(model(x), y) / 2).backward()
+            if i % 2:
+                optimizer.step()
+                optimizer.zero_grad()
+
+    result = watched(loop)
+    assert result.verdict is Verdict.NOT_EQUIVALENT_BY_CONSTRUCTION
+    assert "BatchNorm1d" in result.reason
+    assert result.exit_status == 3
+
+
+def test_what_cannot_be_compared_is_inconclusive_with_the_reason() -> None:
+    model = nn.Linear(3, 3)
+    optimizer = torch.optim.LBFGS(model.parameters(), max_iter=2)
+    (x, y), *_ = data(4, 4)
+
+    def closure() -> torch.Tensor:
+        optimizer.zero_grad()
+        loss = cross_entropy(model(x), y)
+        loss.backward()
+        return loss
+
+    result = watched(lambda: optimizer.step(closure))
+    assert result.verdict is Verdict.INCONCLUSIVE
+    assert "closure" in result.reason
+
+
+def test_a_clip_that_hides_a_missing_division_does_not_pass() -> None:
+    model = nn.Linear(3, 3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def loop() -> None:
+        for i, (x, y) in enumerate(data(16, 4)):
+            cross_entropy(model(x), y).backward()
+            if i % 2:
+                nn.utils.clip_grad_norm_(model.parameters(), 1e-3)
+                optimizer.step()
+                optimizer.zero_grad()
+
+    result = watched(loop)
+    assert (result.verdict, codes(result)) == (Verdict.DEVIATES, ["GA101"])
+    assert [w.grad_norm_ratio for w in result.windows] == pytest.approx([2.0, 2.0])
+
+
+def test_the_report_names_where_and_in_what_it_compared() -> None:
+    model = nn.Linear(3, 3).double()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def loop() -> None:
+        for x, y in data(8, 4):
+            optimizer.zero_grad()
+            cross_entropy(model(x.double()), y).backward()
+            optimizer.step()
+
+    result = watched(loop, reference="ledger")
+    assert (result.device, result.reference.dtype, result.reference.device) == ("cpu", "float64", "cpu")
+    assert "replay" not in result.reference.kind
+
+
+def test_tolerances_are_given_both_or_neither() -> None:
+    with pytest.raises(ValueError, match="both or neither"), observe(rtol=1e-3):
+        pass
