@@ -232,6 +232,12 @@ def _drop_incidental(accounts: list[_Account]) -> None:
             and (e.backward.where.path, e.backward.where.line) not in used
             and (id(e.backward) in elsewhere or e.backward.micro_batch in batches)
         }
+        # What the last micro-batch leaves here after its own step is another optimizer's too.
+        gone |= {
+            id(e.backward)
+            for e in entries
+            if e.fate is Fate.LEFT and id(e.backward) in elsewhere and e.backward.micro_batch in batches
+        }
         if gone:
             account.windows = [w.without(gone) for w in account.windows]
             account.windows = [w for w in account.windows if w.step is not None or w.fresh()]

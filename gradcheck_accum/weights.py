@@ -161,7 +161,12 @@ def read_weights(ledger: Ledger, *, coefficient: float | None = None) -> Reading
     """
     readings = Readings(precision=ledger.trace.precision)
     for account in ledger.accounts():
-        windows = [w for w in (*ledger.windows, *ledger.abandoned) if (w.optimizer, w.store) == account]
+        windows = [
+            w
+            for w in (*ledger.windows, *ledger.abandoned)
+            # A step that the grad scaler skipped says nothing: its losses overflowed.
+            if (w.optimizer, w.store) == account and not (w.step is not None and w.step.skipped)
+        ]
         series = _find_series(windows)
         readings.series[account] = series
         steps = nominal_steps(w for w in windows if w.step is not None) or 1

@@ -13,7 +13,7 @@ from gradcheck_accum.engine.tolerance import CLIP_ROUNDINGS, replay_tolerance, s
 from gradcheck_accum.events import Trace
 from gradcheck_accum.ledger import Fate, Ledger, Window, fold
 from gradcheck_accum.verdict import ReferenceReport, Verdict, VerifyResult, WindowReport
-from gradcheck_accum.verify.observer import Measured, Watch
+from gradcheck_accum.verify.observer import CHANGED_BY_HAND, CHANGED_ON_ITS_WAY, Measured, Watch
 from gradcheck_accum.verify.weighing import entry_corrections, replay_correction
 from gradcheck_accum.weights import Readings, read_weights
 
@@ -116,6 +116,9 @@ def _judge_window(
     apart = _replay_distance(measured, corrections, ledger, readings) if wants_replay else None
     agrees = apart is not None and (apart[0] <= apart[1] or (options.rtol is not None and apart[0] <= options.rtol))
     replayed = apart[0] if apart is not None and agrees else None
+    by_hand = next((w.unknown for w in windows if w.unknown in (CHANGED_BY_HAND, CHANGED_ON_ITS_WAY)), "")
+    if error > tolerance and by_hand:
+        return report(Verdict.INCONCLUSIVE, by_hand, numbers), None, ""
     if error > tolerance:
         reason = f"the gradient differs from the reference by {error:.3g} of its norm, {tolerance:.1e} is allowed"
         return report(Verdict.DEVIATES, reason, numbers), replayed, ""

@@ -39,6 +39,7 @@ from gradcheck_accum.verify.graph import LossReading, read_loss
 from gradcheck_accum.verify.measure import InnerProducts, dense, inner_products
 from gradcheck_accum.verify.shadow import ShadowStep
 
+CHANGED_BY_HAND = "gradients were changed by hand"
 CHANGED_ON_ITS_WAY = "a hook on the parameters changes their gradients while they are added up"
 
 
@@ -348,7 +349,7 @@ class Watch:
         for key in filled:
             now, then = self._parameters[key].grad, self._expected[key]
             if now is None or then is None:
-                return Opaque(where=where, stores=stores, reason="gradients were changed by hand")
+                return Opaque(where=where, stores=stores, reason=CHANGED_BY_HAND)
             a, b = dense(now).detach().double(), dense(then).double()
             inner, squares, new = (
                 inner + float((a * b).sum()),
@@ -365,7 +366,7 @@ class Watch:
         if squares and ratio and residual <= max(16 * roundoff, 1e-7) * math.sqrt(new):
             operation = Operation.DIVIDE if abs(ratio) < 1 else Operation.MULTIPLY
             return ScaleGrads(where=where, stores=stores, factor=Factor(_tidy(ratio), operation))
-        return Opaque(where=where, stores=stores, reason="gradients were changed by hand")
+        return Opaque(where=where, stores=stores, reason=CHANGED_BY_HAND)
 
     def before_zero(self, parameters: list[torch.Tensor]) -> None:
         """``zero_grad`` is entered."""
@@ -475,6 +476,8 @@ class Watch:
         measured = Measured(step, records)
         if with_closure:
             measured.unmeasured = "a step with a closure runs its own backwards"
+        elif self._depth:
+            measured.unmeasured = "the step runs inside backward, on gradients that are not complete"
         else:
             with self._own_work():
                 self._measure(optimizer, measured)

@@ -1,0 +1,938 @@
+"""The shapes that training loops come in: each as a right loop, with what verify must say, and wrong twins.
+
+A shape is a script in two parts that share ``{fault}`` marks: `Shape.right` and each of `Shape.wrong` are the same
+text with marks filled in. What is expected of every one was worked out from what the loop does, not from a run.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from textwrap import dedent
+
+HEAD = """\
+import torch, torch.nn as nn, torch.nn.functional as F
+from torch.utils.data import DataLoader, TensorDataset
+torch.manual_seed(0)
+X, Y = torch.randn(32, 6), torch.randint(0, 3, (32,))
+loader = DataLoader(TensorDataset(X, Y), batch_size=4)
+K = 4
+model = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+"""
+
+
+@dataclass(frozen=True)
+class Shape:
+    """One shape.
+
+    ``marks`` are the texts that stand for ``{name}`` in the right loop; each of ``wrong`` replaces some of them and
+    must deviate with the codes given. ``verdict`` is the right loop's.
+    """
+
+    name: str
+    says: str
+    body: str
+    marks: dict[str, str] = field(default_factory=dict)
+    wrong: tuple[tuple[dict[str, str], frozenset[str]], ...] = ()
+    verdict: str = "equivalent"
+    reason: str = ""
+    head: str = HEAD
+
+    def source(self, **marks: str) -> str:
+        """The script with its marks filled in."""
+        text = self.head + dedent(self.body).lstrip("\n")
+        for name, value in {**self.marks, **marks}.items():
+            text = text.replace("{" + name + "}", value)
+        return text
+
+
+def _wrong(codes: str, **marks: str) -> tuple[dict[str, str], frozenset[str]]:
+    return marks, frozenset(codes.split())
+
+
+UNSCALED = _wrong("GA101", scale="")
+SCALED = {"scale": " / K"}
+
+SHAPES = [
+    Shape(
+        "autocast-bf16",
+        "autocast in bfloat16",
+        """
+        for i, (x, y) in enumerate(loader):
+            with torch.autocast("cpu", dtype=torch.bfloat16):
+                loss = F.cross_entropy(model(x), y){scale}
+            loss.backward()
+            if (i + 1) % K == 0:
+                optimizer.step()
+                optimizer.zero_grad()
+        """,
+        SCALED,
+        (UNSCALED,),
+    ),
+    Shape(
+        "autocast-fp16-scaler",
+        "autocast in float16 with a GradScaler, unscaled and clipped at the boundary",
+        """
+        scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+        for i, (x, y) in enumerate(loader):
+            with torch.autocast("cpu", dtype=torch.float16):
+                loss = F.cross_entropy(model(x), y){scale}
+            scaler.scale(loss).backward()
+            if (i + 1) % K == 0:
+                {unscale}
+                nn.utils.clip_grad_norm_(model.parameters(), 0.5)
+                scaler.step(optimizer)
+                scaler.update()
+                optimizer.zero_grad()
+        """,
+        {**SCALED, "unscale": "scaler.unscale_(optimizer)"},
+        (UNSCALED, _wrong("GA501", unscale="pass")),
+    ),
+    Shape(
+        "scaler-skips-a-step",
+        "a GradScaler that skips a step on inf",
+        """
+        scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+        for i, (x, y) in enumerate(loader):
+            loss = F.cross_entropy(model(x), y){scale}
+            if i == 1:
+                loss = loss * float("inf")
+            scaler.scale(loss).backward()
+            if (i + 1) % K == 0:
+                scaler.step(optimizer)
+                scaler.update()
+                optimizer.zero_grad()
+        """,
+        SCALED,
+        (UNSCALED,),
+    ),
+    Shape(
+        "torch-cuda-amp-spelling",
+        "the older torch.cuda.amp spellings, disabled on a CPU",
+        """
+        import warnings
+        warnings.simplefilter("ignore")
+        scaler = torch.cuda.amp.GradScaler(enabled=False)
+        for i, (x, y) in enumerate(loader):
+            with torch.cuda.amp.autocast(enabled=False):
+                loss = F.cross_entropy(model(x), y){scale}
+            scaler.scale(loss).backward()
+            if (i + 1) % K == 0:
+                scaler.step(optimizer)
+                scaler.update()
+                optimizer.zero_grad(set_to_none=True)
+        """,
+        SCALED,
+        (UNSCALED,),
+    ),
+    Shape(
+        "clip-by-norm",
+        "an active clip by norm",
+        """
+        for i, (x, y) in enumerate(loader):
+            (F.cross_entropy(model(x), y){scale}).backward()
+            {early}
+            if (i + 1) % K == 0:
+                {clip}
+                optimizer.step()
+                optimizer.zero_grad()
+        """,
+        {**SCALED, "early": "", "clip": "nn.utils.clip_grad_norm_(model.parameters(), 0.05)"},
+        (UNSCALED, _wrong("GA401", early="nn.utils.clip_grad_norm_(model.parameters(), 0.05)", clip="pass")),
+    ),
+    Shape(
+        "clip-by-value",
+        "an active clip by value",
+        """
+        for i, (x, y) in enumerate(loader):
+            (F.cross_entropy(model(x), y){scale}).backward()
+            {early}
+            if (i + 1) % K == 0:
+                {clip}
+                optimizer.step()
+                optimizer.zero_grad()
+        """,
+        {**SCALED, "early": "", "clip": "nn.utils.clip_grad_value_(model.parameters(), 0.005)"},
+        (UNSCALED, _wrong("GA401", early="nn.utils.clip_grad_value_(model.parameters(), 0.005)", clip="pass")),
+    ),
+    Shape(
+        "clip-by-hand",
+        "a clip written by hand with Tensor.clamp_",
+        """
+        for i, (x, y) in enumerate(loader):
+            (F.cross_entropy(model(x), y){scale}).backward()
+            if (i + 1) % K == 0:
+                for p in model.parameters():
+                    p.grad.clamp_(-0.005, 0.005)
+                optimizer.step()
+                optimizer.zero_grad()
+        """,
+        SCALED,
+        verdict="inconclusive",
+        reason="changed by hand",
+    ),
+    Shape(
+        "gradients-divided",
+        "gradients divided by K before the step",
+        """
+        for i, (x, y) in enumerate(loader):
+            F.cross_entropy(model(x), y).backward()
+            if (i + 1) % K == 0:
+                for p in model.parameters():
+                    {divide}
+                optimizer.step()
+                optimizer.zero_grad()
+        """,
+        {"divide": "p.grad.div_(K)"},
+        (_wrong("GA101", divide="pass"), _wrong("GA102", divide="p.grad /= K * K")),
+    ),
+    Shape(
+        "gradients-divided-behind-autograd",
+        "gradients divided through .grad.data, which no version counter shows",
+        """
+        for i, (x, y) in enumerate(loader):
+            F.cross_entropy(model(x), y).backward()
+            if (i + 1) % K == 0:
+                for p in model.parameters():
+                    {divide}
+                optimizer.step()
+                optimizer.zero_grad()
+        """,
+        {"divide": "p.grad.data.div_(K)"},
+        (_wrong("GA101", divide="pass"),),
+    ),
+    Shape(
+        "grad-none",
+        "gradients cleared with p.grad = None",
+        """
+        for i, (x, y) in enumerate(loader):
+            (F.cross_entropy(model(x), y){scale}).backward()
+            if (i + 1) % K == 0:
+                optimizer.step()
+                {clear}
+        """,
+        {**SCALED, "clear": "for p in model.parameters(): p.grad = None"},
+        (UNSCALED, _wrong("GA203", clear="pass")),
+    ),
+    Shape(
+        "module-zero-grad",
+        "gradients cleared with model.zero_grad()",
+        """
+        for i, (x, y) in enumerate(loader):
+            {early}
+            (F.cross_entropy(model(x), y){scale}).backward()
+            if (i + 1) % K == 0:
+                optimizer.step()
+                model.zero_grad()
+        """,
+        {**SCALED, "early": ""},
+        (UNSCALED, _wrong("GA201", early="model.zero_grad()")),
+    ),
+    Shape(
+        "grad-zeroed-in-place",
+        "gradients cleared with p.grad.zero_()",
+        """
+        for i, (x, y) in enumerate(loader):
+            (F.cross_entropy(model(x), y){scale}).backward()
+            if (i + 1) % K == 0:
+                optimizer.step()
+                for p in model.parameters():
+                    p.grad.zero_()
+        """,
+        SCALED,
+        (UNSCALED,),
+    ),
+    Shape(
+        "encoder-and-head",
+        "two optimizers over disjoint parameters",
+        """
+        encoder, head = nn.Linear(6, 8), nn.Linear(8, 3)
+        optimizers = [torch.optim.SGD(encoder.parameters(), lr=0.1), torch.optim.Adam(head.parameters())]
+        for i, (x, y) in enumerate(loader):
+            (F.cross_entropy(head(encoder(x).tanh()), y){scale}).backward()
+            if (i + 1) % K == 0:
+                for one in optimizers:
+                    one.step()
+                for one in {cleared}:
+                    one.zero_grad()
+        """,
+        {**SCALED, "cleared": "optimizers"},
+        (UNSCALED, _wrong("GA204", cleared="optimizers[:1]")),
+    ),
+    Shape(
+        "gan",
+        "a GAN, each of whose optimizers has its own window",
+        """
+        G, D = nn.Linear(3, 6), nn.Linear(6, 1)
+        of_g, of_d = torch.optim.Adam(G.parameters()), torch.optim.Adam(D.parameters())
+        bce = nn.BCEWithLogitsLoss()
+        for x, _ in loader:
+            fake = G(torch.randn(4, 3))
+            {clear_d}
+            bce(D(x), torch.ones(4, 1)).backward()
+            bce(D(fake.detach()), torch.zeros(4, 1)).backward()
+            of_d.step()
+            of_g.zero_grad()
+            bce(D(fake), torch.ones(4, 1)).backward()
+            of_g.step()
+        """,
+        {"clear_d": "of_d.zero_grad()"},
+        (_wrong("GA204", clear_d="pass"),),
+    ),
+    Shape(
+        "shared-parameters",
+        "two optimizers that share parameters",
+        """
+        other = torch.optim.SGD(model[2].parameters(), lr=0.01)
+        for i, (x, y) in enumerate(loader):
+            (F.cross_entropy(model(x), y){scale}).backward()
+            if (i + 1) % K == 0:
+                optimizer.step()
+                other.step()
+                optimizer.zero_grad()
+        """,
+        SCALED,
+        (UNSCALED,),
+    ),
+    Shape(
+        "lbfgs",
+        "a closure (LBFGS)",
+        """
+        optimizer = torch.optim.LBFGS(model.parameters(), max_iter=2)
+        for x, y in loader:
+            def closure():
+                optimizer.zero_grad()
+                loss = F.cross_entropy(model(x), y)
+                loss.backward()
+                return loss
+            optimizer.step(closure)
+        """,
+        verdict="inconclusive",
+        reason="closure",
+    ),
+    Shape(
+        "optimizer-in-backward",
+        "an optimizer that steps in a hook of backward",
+        """
+        optimizers = {p: torch.optim.SGD([p], lr=0.1) for p in model.parameters()}
+        def apply(p):
+            optimizers[p].step()
+            optimizers[p].zero_grad()
+        for p in model.parameters():
+            p.register_post_accumulate_grad_hook(apply)
+        for x, y in loader:
+            F.cross_entropy(model(x), y).backward()
+        """,
+        verdict="inconclusive",
+        reason="inside backward",
+    ),
+    Shape(
+        "fused",
+        "a fused optimizer",
+        """
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=True)
+        for i, (x, y) in enumerate(loader):
+            (F.cross_entropy(model(x), y){scale}).backward()
+            if (i + 1) % K == 0:
+                optimizer.step()
+                optimizer.zero_grad()
+        """,
+        SCALED,
+        (UNSCALED,),
+    ),
+    Shape(
+        "fused-with-scaler",
+        "a fused optimizer under a GradScaler, which hands it scaled gradients",
+        """
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, fused=True)
+        scaler = torch.amp.GradScaler("cpu", init_scale=256.0)
+        for i, (x, y) in enumerate(loader):
+            scaler.scale(F.cross_entropy(model(x), y){scale}).backward()
+            if (i + 1) % K == 0:
+                scaler.step(optimizer)
+                scaler.update()
+                optimizer.zero_grad()
+        """,
+        SCALED,
+        (UNSCALED,),
+    ),
+    Shape(
+        "foreach-and-groups",
+        "a foreach optimizer with parameter groups",
+        """
+        groups = [{"params": model[0].parameters(), "lr": 0.1}, {"params": model[2].parameters(), "weight_decay": 0.1}]
+        optimizer = torch.optim.SGD(groups, lr=0.05, momentum=0.9, foreach=True)
+        for i, (x, y) in enumerate(loader):
+            (F.cross_entropy(model(x), y){scale}).backward()
+            if (i + 1) % K == 0:
+                optimizer.step()
+                optimizer.zero_grad()
+        """,
+        SCALED,
+        (UNSCALED,),
+    ),
+    Shape(
+        "frozen-and-unused",
+        "frozen and unused parameters",
+        """
+        model[0].requires_grad_(False)
+        model.unused = nn.Linear(2, 2)
+        model.forward = lambda x: model[2](model[1](model[0](x)))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for i, (x, y) in enumerate(loader):
+            (F.cross_entropy(model(x), y){scale}).backward()
+            if (i + 1) % K == 0:
+                optimizer.step()
+                optimizer.zero_grad()
+        """,
+        SCALED,
+        (UNSCALED,),
+    ),
+    Shape(
+        "group-added-later",
+        "parameters that join the optimizer during training",
+        """
+        optimizer = torch.optim.SGD(model[2].parameters(), lr=0.1)
+        for i, (x, y) in enumerate(loader):
+            if i == K:
+                optimizer.add_param_group({"params": model[0].parameters()})
+                model[0].zero_grad()
+            (F.cross_entropy(model(x), y){scale}).backward()
+            if (i + 1) % K == 0:
+                optimizer.step()
+                optimizer.zero_grad()
+        """,
+        SCALED,
+        (UNSCALED,),
+    ),
+    Shape(
+        "tied-weights",
+        "an embedding whose weights are the output layer's too",
+        """
+        class Tied(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.embed = nn.Embedding(7, 5)
+                self.out = nn.Linear(5, 7, bias=False)
+                self.out.weight = self.embed.weight
+            def forward(self, tokens):
+                return self.out(self.embed(tokens).tanh())
+        model = Tied()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        tokens = torch.randint(0, 7, (8, 4, 6))
+        for i, batch in enumerate(tokens):
+            scores = model(batch[:, :-1])
+            (F.cross_entropy(scores.flatten(0, 1), batch[:, 1:].flatten()){scale}).backward()
+            if (i + 1) % K == 0:
+                optimizer.step()
+                optimizer.zero_grad()
+        """,
+        SCALED,
+        (UNSCALED,),
+    ),
+    Shape(
+        "sparse",
+        "sparse gradients of an embedding",
+        """
+        model = nn.Embedding(20, 3, sparse=True)
+        optimizer = torch.optim.SparseAdam(model.parameters(), lr=0.1)
+        tokens, targets = torch.randint(0, 20, (8, 4)), torch.randint(0, 3, (8, 4))
+        for i in range(8):
+            (F.cross_entropy(model(tokens[i]), targets[i]){scale}).backward()
+            if (i + 1) % K == 0:
+                optimizer.step()
+                optimizer.zero_grad()
+        """,
+        SCALED,
+        (UNSCALED,),
+    ),
+    Shape(
+        "checkpointing",
+        "gradient checkpointing",
+        """
+        from torch.utils.checkpoint import checkpoint
+        for i, (x, y) in enumerate(loader):
+            scores = model[2](checkpoint(lambda t: model[1](model[0](t)), x, use_reentrant=False))
+            (F.cross_entropy(scores, y){scale}).backward()
+            if (i + 1) % K == 0:
+                optimizer.step()
+                optimizer.zero_grad()
+        """,
+        SCALED,
+        (UNSCALED,),
+    ),
+    Shape(
+        "checkpointing-reentrant",
+        "reentrant gradient checkpointing",
+        """
+        from torch.utils.checkpoint import checkpoint
+        for i, (x, y) in enumerate(loader):
+            scores = model[2](checkpoint(lambda t: model[1](model[0](t)), x.requires_grad_(), use_reentrant=True))
+            (F.cross_entropy(scores, y){scale}).backward()
+            if (i + 1) % K == 0:
+                optimizer.step()
+                optimizer.zero_grad()
+        """,
+        SCALED,
+        (UNSCALED,),
+    ),
+    Shape(
+        "compiled",
+        "a compiled model",
+        """
+        compiled = torch.compile(model, backend="aot_eager")
+        for i, (x, y) in enumerate(loader):
+            (F.cross_entropy(compiled(x), y){scale}).backward()
+            if (i + 1) % K == 0:
+                optimizer.step()
+                optimizer.zero_grad()
+        """,
+        SCALED,
+        (UNSCALED,),
+    ),
+    Shape(
+        "carried-state",
+        "an RNN whose state is carried from batch to batch",
+        """
+        rnn, head = nn.RNN(3, 5, batch_first=True), nn.Linear(5, 2)
+        optimizer = torch.optim.SGD([*rnn.parameters(), *head.parameters()], lr=0.1)
+        data, labels = torch.randn(8, 4, 6, 3), torch.randint(0, 2, (8, 4, 6))
+        state = torch.zeros(1, 4, 5)
+        for i in range(8):
+            states, state = rnn(data[i], state.detach())
+            (F.cross_entropy(head(states).flatten(0, 1), labels[i].flatten()){scale}).backward()
+            if (i + 1) % K == 0:
+                optimizer.step()
+                optimizer.zero_grad()
+        """,
+        SCALED,
+        (UNSCALED,),
+    ),
+    Shape(
+        "two-losses-added",
+        "two losses added before one backward",
+        """
+        for i, (x, y) in enumerate(loader):
+            out = model(x)
+            loss = F.cross_entropy(out, y) + 0.1 * out.pow(2).mean()
+            (loss{scale}).backward()
+            if (i + 1) % K == 0:
+                optimizer.step()
+                optimizer.zero_grad()
+        """,
+        SCALED,
+        (UNSCALED,),
+    ),
+    Shape(
+        "two-losses-two-backwards",
+        "two losses with a backward each, over a retained graph",
+        """
+        for i, (x, y) in enumerate(loader):
+            out = model(x)
+            (F.cross_entropy(out, y){scale}).backward(retain_graph=True)
+            (0.1 * out.pow(2).mean(){scale}).backward()
+            if (i + 1) % K == 0:
+                optimizer.step()
+                optimizer.zero_grad()
+        """,
+        SCALED,
+        (UNSCALED,),
+    ),
+    Shape(
+        "weight-penalty",
+        "a weight penalty in every micro-batch's loss",
+        """
+        for i, (x, y) in enumerate(loader):
+            penalty = sum((p ** 2).sum() for p in model.parameters())
+            ((F.cross_entropy(model(x), y) + 0.01 * penalty){scale}).backward()
+            if (i + 1) % K == 0:
+                optimizer.step()
+                optimizer.zero_grad()
+        """,
+        SCALED,
+        (UNSCALED,),
+    ),
+    Shape(
+        "several-forwards",
+        "two forward passes in one backward (a siamese network)",
+        """
+        for i, (x, y) in enumerate(loader):
+            loss = F.mse_loss(model(x), model(x.flip(1)))
+            (loss{scale}).backward()
+            if (i + 1) % K == 0:
+                optimizer.step()
+                optimizer.zero_grad()
+        """,
+        SCALED,
+        (UNSCALED,),
+    ),
+    Shape(
+        "gradient-penalty",
+        "a gradient penalty: a double backward",
+        """
+        critic = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 1))
+        optimizer = torch.optim.SGD(critic.parameters(), lr=0.1)
+        for i, (x, y) in enumerate(loader):
+            x = x.requires_grad_()
+            score = critic(x)
+            slope, = torch.autograd.grad(score.sum(), x, create_graph=True)
+            loss = score.mean() + ((slope.norm(dim=1) - 1) ** 2).mean()
+            (loss{scale}).backward()
+            if (i + 1) % K == 0:
+                optimizer.step()
+                optimizer.zero_grad()
+        """,
+        SCALED,
+        (UNSCALED,),
+    ),
+    Shape(
+        "tokens-counted-beforehand",
+        "a sum-reduced loss over the window's token count, counted beforehand",
+        """
+        batches = [(torch.randn(n, 6), torch.randint(0, 3, (n,))) for n in (1, 5, 2, 4, 3, 3, 6, 2)]
+        for start in range(0, 8, K):
+            window = batches[start:start + K]
+            tokens = sum(len(y) for _, y in window)
+            for x, y in window:
+                loss = {loss}
+                loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        """,
+        {"loss": "F.cross_entropy(model(x), y, reduction='sum') / tokens"},
+        (_wrong("GA104", loss="F.cross_entropy(model(x), y) / len(window)"),),
+    ),
+    Shape(
+        "ignored-targets",
+        "ignore_index, with targets that differ in number",
+        """
+        Y[:3] = Y[9] = Y[20:22] = -100
+        batches = list(zip(X.split(4), Y.split(4)))
+        for start in range(0, 8, K):
+            window = batches[start:start + K]
+            count = sum((y != -100).sum() for _, y in window)
+            for x, y in window:
+                {loss}.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        """,
+        {"loss": "(F.cross_entropy(model(x), y, ignore_index=-100, reduction='sum') / count)"},
+        (_wrong("GA104", loss="(F.cross_entropy(model(x), y, ignore_index=-100) / K)"),),
+    ),
+    Shape(
+        "class-weights",
+        "class weights: a mean over the sum of the weights",
+        """
+        weight = torch.tensor([1.0, 3.0, 0.5])
+        batches = list(zip(X.split(4), Y.split(4)))
+        for start in range(0, 8, K):
+            window = batches[start:start + K]
+            total = sum(weight[y].sum() for _, y in window)
+            for x, y in window:
+                {loss}.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        """,
+        {"loss": "(F.cross_entropy(model(x), y, weight=weight) * weight[y].sum() / total)"},
+        (_wrong("GA104", loss="(F.cross_entropy(model(x), y, weight=weight) / K)"),),
+    ),
+    Shape(
+        "label-smoothing",
+        "label smoothing",
+        """
+        for i, (x, y) in enumerate(loader):
+            (F.cross_entropy(model(x), y, label_smoothing=0.1){scale}).backward()
+            if (i + 1) % K == 0:
+                optimizer.step()
+                optimizer.zero_grad()
+        """,
+        SCALED,
+        (UNSCALED,),
+    ),
+    Shape(
+        "masked-by-hand",
+        "a masked loss by hand, the mask's total counted beforehand",
+        """
+        masks = (torch.rand(8, 4) > 0.4).float()
+        masks[:, 0] = 1.0
+        batches = list(zip(X.split(4), Y.split(4), masks))
+        for start in range(0, 8, K):
+            window = batches[start:start + K]
+            total = sum(mask.sum() for _, _, mask in window)
+            for x, y, mask in window:
+                ce = F.cross_entropy(model(x), y, reduction="none")
+                {loss}.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        """,
+        {"loss": "((ce * mask).sum() / total)"},
+        (_wrong("GA104", loss="((ce * mask).sum() / mask.sum() / K)"),),
+    ),
+    Shape(
+        "sample-weights",
+        "per-sample weights in a mean",
+        """
+        weights = torch.rand(8, 4) + 0.5
+        for i, ((x, y), w) in enumerate(zip(loader, weights)):
+            ((F.cross_entropy(model(x), y, reduction="none") * w).mean(){scale}).backward()
+            if (i + 1) % K == 0:
+                optimizer.step()
+                optimizer.zero_grad()
+        """,
+        SCALED,
+        (UNSCALED,),
+    ),
+    Shape(
+        "loss-in-the-output",
+        "a model that returns an object with .loss",
+        """
+        from types import SimpleNamespace
+        class Wrapped(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.inner = model
+            def forward(self, x, y):
+                scores = self.inner(x)
+                return SimpleNamespace(loss=F.cross_entropy(scores, y), scores=scores)
+        wrapped = Wrapped()
+        for i, (x, y) in enumerate(loader):
+            out = wrapped(x, y)
+            (out.loss{scale}).backward()
+            if (i + 1) % K == 0:
+                optimizer.step()
+                optimizer.zero_grad()
+        """,
+        SCALED,
+        (UNSCALED,),
+    ),
+    Shape(
+        "dropout",
+        "dropout: the micro-batches are run again with the loop's own random numbers",
+        """
+        model = nn.Sequential(nn.Linear(6, 8), nn.Dropout(0.5), nn.Linear(8, 3))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for i, (x, y) in enumerate(loader):
+            (F.cross_entropy(model(x), y){scale}).backward()
+            if (i + 1) % K == 0:
+                optimizer.step()
+                optimizer.zero_grad()
+        """,
+        SCALED,
+        (UNSCALED,),
+    ),
+    Shape(
+        "noise-outside-modules",
+        "noise drawn by the loop itself",
+        """
+        for i, (x, y) in enumerate(loader):
+            noisy = x + 0.1 * torch.randn_like(x)
+            (F.cross_entropy(model(noisy), y){scale}).backward()
+            if (i + 1) % K == 0:
+                optimizer.step()
+                optimizer.zero_grad()
+        """,
+        SCALED,
+        (UNSCALED,),
+    ),
+    Shape(
+        "batch-norm",
+        "BatchNorm in training mode",
+        """
+        model = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Linear(8, 3))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for i, (x, y) in enumerate(loader):
+            (F.cross_entropy(model(x), y){scale}).backward()
+            if (i + 1) % K == 0:
+                optimizer.step()
+                optimizer.zero_grad()
+        """,
+        SCALED,
+        (UNSCALED,),
+        verdict="not-equivalent-by-construction",
+        reason="BatchNorm1d",
+    ),
+    Shape(
+        "batch-norm-frozen",
+        "BatchNorm in evaluation mode",
+        """
+        model = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Linear(8, 3))
+        model[1].eval()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for i, (x, y) in enumerate(loader):
+            (F.cross_entropy(model(x), y){scale}).backward()
+            if (i + 1) % K == 0:
+                optimizer.step()
+                optimizer.zero_grad()
+        """,
+        SCALED,
+        (UNSCALED,),
+    ),
+    Shape(
+        "in-batch-negatives",
+        "a contrastive loss with in-batch negatives",
+        """
+        for i, (x, y) in enumerate(loader):
+            a, b = F.normalize(model(x)), F.normalize(model(x.flip(1)))
+            (F.cross_entropy(a @ b.T / 0.1, torch.arange(4)){scale}).backward()
+            if (i + 1) % K == 0:
+                optimizer.step()
+                optimizer.zero_grad()
+        """,
+        SCALED,
+        verdict="not-equivalent-by-construction",
+    ),
+    Shape(
+        "pure-bf16",
+        "weights and gradients in bfloat16",
+        """
+        model = model.bfloat16()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for i, (x, y) in enumerate(loader):
+            (F.cross_entropy(model(x.bfloat16()), y){scale}).backward()
+            if (i + 1) % K == 0:
+                optimizer.step()
+                optimizer.zero_grad()
+        """,
+        SCALED,
+        (UNSCALED,),
+    ),
+    Shape(
+        "pure-float64",
+        "weights and gradients in float64",
+        """
+        model = model.double()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for i, (x, y) in enumerate(loader):
+            (F.cross_entropy(model(x.double()), y){scale}).backward()
+            if (i + 1) % K == 0:
+                optimizer.step()
+                optimizer.zero_grad()
+        """,
+        SCALED,
+        (UNSCALED,),
+    ),
+    Shape(
+        "pure-bf16-many",
+        "64 micro-batches added up in bfloat16",
+        """
+        K = 64
+        model = model.bfloat16()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for i in range(2 * K):
+            x, y = torch.randn(4, 6).bfloat16(), torch.randint(0, 3, (4,))
+            (F.cross_entropy(model(x), y){scale}).backward()
+            if (i + 1) % K == 0:
+                optimizer.step()
+                optimizer.zero_grad()
+        """,
+        SCALED,
+        (UNSCALED,),
+    ),
+    Shape(
+        "token-ratio-0.9",
+        "unit counts that differ by a tenth, in float32",
+        """
+        batches = [(torch.randn(n, 6), torch.randint(0, 3, (n,))) for n in (20, 18, 20, 18, 18, 20, 20, 18)]
+        for start in range(0, 8, K):
+            window = batches[start:start + K]
+            rows = sum(len(y) for _, y in window)
+            for x, y in window:
+                loss = F.cross_entropy(model(x), y) * {share}
+                loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        """,
+        {"share": "len(y) / rows"},
+        (_wrong("GA104", share="(1 / K)"),),
+    ),
+    Shape(
+        "token-ratio-0.9-bf16",
+        "unit counts that differ by a tenth, under autocast in bfloat16",
+        """
+        batches = [(torch.randn(n, 6), torch.randint(0, 3, (n,))) for n in (20, 18, 20, 18, 18, 20, 20, 18)]
+        for start in range(0, 8, K):
+            window = batches[start:start + K]
+            rows = sum(len(y) for _, y in window)
+            for x, y in window:
+                with torch.autocast("cpu", dtype=torch.bfloat16):
+                    loss = F.cross_entropy(model(x), y) * {share}
+                loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        """,
+        {"share": "len(y) / rows"},
+        (_wrong("GA104", share="(1 / K)"),),
+    ),
+    Shape(
+        "weight-updated-by-hand",
+        "weights updated by hand, without an optimizer",
+        """
+        for i, (x, y) in enumerate(loader):
+            (F.cross_entropy(model(x), y){scale}).backward()
+            if (i + 1) % K == 0:
+                with torch.no_grad():
+                    for p in model.parameters():
+                        p -= 0.1 * p.grad
+                        p.grad = None
+        """,
+        SCALED,
+        verdict="inconclusive",
+        reason="optimizer.step() was never called",
+    ),
+    Shape(
+        "adversarial",
+        "a first backward that only finds an adversarial example",
+        """
+        for i, (x, y) in enumerate(loader):
+            x = x.requires_grad_()
+            F.cross_entropy(model(x), y).backward()
+            hard = (x + 0.1 * x.grad.sign()).detach()
+            model.zero_grad()
+            F.cross_entropy(model(hard), y).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        """,
+    ),
+    Shape(
+        "global-counter",
+        "a counter that no epoch resets: windows run over the epoch's end",
+        """
+        loader = DataLoader(TensorDataset(X[:20], Y[:20]), batch_size=4)
+        step = 0
+        for epoch in range(4):
+            for x, y in loader:
+                (F.cross_entropy(model(x), y){scale}).backward()
+                step += 1
+                if step % K == 0:
+                    optimizer.step()
+                    optimizer.zero_grad()
+        """,
+        SCALED,
+        (UNSCALED,),
+    ),
+    Shape(
+        "stacked-losses",
+        "the losses of a window summed and sent back at once",
+        """
+        losses = []
+        for x, y in loader:
+            losses.append(F.cross_entropy(model(x), y))
+            if len(losses) == K:
+                {total}.backward()
+                optimizer.step()
+                optimizer.zero_grad()
+                losses = []
+        """,
+        {"total": "torch.stack(losses).mean()"},
+    ),
+    Shape(
+        "model-in-eval",
+        "plain training without accumulation",
+        """
+        for x, y in loader:
+            optimizer.zero_grad()
+            F.cross_entropy(model(x), y).backward()
+            optimizer.step()
+        """,
+    ),
+]
