@@ -146,6 +146,30 @@ class Step(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ScalerUpdate(Event):
+    """An AMP gradient scaler chose its scale anew."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchedulerStep(Event):
+    """A learning rate scheduler moved on; ``horizon`` is the number of moves that it was made for, where it says."""
+
+    horizon: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AverageUpdate(Event):
+    """A moving average of the weights took in the weights."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GraphsHeld(Event):
+    """At a step the graphs of ``count`` micro-batches' losses were still held, though their backwards had run."""
+
+    count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Opaque(Event):
     """Something happened to ``stores`` that the engine could not follow; what comes after it is unknown."""
 

@@ -21,7 +21,8 @@ class Mistake:
     """One entry of the catalogue.
 
     ``static`` and ``dynamic`` say which engine can see it today; ``moves_gradient`` is False for what leaves every
-    gradient right and so never touches the verdict of ``verify``.
+    gradient right and so never touches the verdict of ``verify``; ``by_construction`` is True for what no loop could
+    do better.
     """
 
     code: str
@@ -31,6 +32,7 @@ class Mistake:
     static: bool = True
     dynamic: bool = True
     moves_gradient: bool = True
+    by_construction: bool = False
 
 
 _ALL = (
@@ -54,6 +56,11 @@ _ALL = (
         severity=Severity.WARNING,
     ),
     Mistake("GA302", "off-by-one-window", "the step comes one micro-batch too early or too late"),
+    Mistake(
+        "GA303",
+        "window-interrupted",
+        "micro-batches that never ran are still counted in the window that they are missing from",
+    ),
     Mistake("GA304", "step-every-batch", "the loss is divided by K, yet every micro-batch steps", dynamic=False),
     Mistake("GA401", "clip-before-complete", "gradients are clipped before the window is complete"),
     Mistake(
@@ -64,6 +71,59 @@ _ALL = (
         moves_gradient=False,
     ),
     Mistake("GA501", "clip-without-unscale", "gradients are clipped while the grad scaler's scale is in them"),
+    Mistake(
+        "GA502",
+        "scaler-every-batch",
+        "the grad scaler is updated, or its scale divided out, at every micro-batch",
+        severity=Severity.WARNING,
+        moves_gradient=False,
+    ),
+    Mistake(
+        "GA503",
+        "scaler-bypassed",
+        "the optimizer steps by itself on gradients that hold the grad scaler's scale",
+    ),
+    Mistake(
+        "GA601",
+        "scheduler-every-batch",
+        "the learning rate moves at every micro-batch, though the weights do not",
+        severity=Severity.WARNING,
+        static=False,
+        moves_gradient=False,
+    ),
+    Mistake(
+        "GA602",
+        "ema-every-batch",
+        "the moving average takes in the same weights at every micro-batch",
+        severity=Severity.WARNING,
+        static=False,
+        moves_gradient=False,
+    ),
+    Mistake(
+        "GA801",
+        "graph-retained",
+        "losses are kept with their graphs, micro-batch after micro-batch",
+        severity=Severity.WARNING,
+        static=False,
+        moves_gradient=False,
+    ),
+    Mistake(
+        "GA901",
+        "batch-coupled",
+        "the model couples the samples of a batch, so that no accumulation equals the large batch",
+        severity=Severity.WARNING,
+        static=False,
+        moves_gradient=False,
+        by_construction=True,
+    ),
+    Mistake(
+        "GA902",
+        "low-precision-accumulation",
+        "rounding eats a visible part of the gradient while it is added up",
+        severity=Severity.WARNING,
+        static=False,
+        moves_gradient=False,
+    ),
 )
 
 CATALOGUE: dict[str, Mistake] = {mistake.code: mistake for mistake in _ALL}

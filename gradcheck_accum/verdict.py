@@ -74,9 +74,9 @@ class VerifyResult:
 
     @property
     def exit_status(self) -> int:
-        """0 equivalent, 1 deviates or any diagnosis, 2 error, 3 not decided."""
+        """0 equivalent, 1 deviates or any mistake of the loop's, 2 error, 3 not decided."""
         if self.error:
             return 2
-        if self.diagnosis or self.verdict is Verdict.DEVIATES:
+        if any(not d.mistake.by_construction for d in self.diagnosis) or self.verdict is Verdict.DEVIATES:
             return 1
         return 0 if self.verdict is Verdict.EQUIVALENT else 3

@@ -8,16 +8,20 @@ import pytest
 
 from gradcheck_accum.diagnosis import diagnose
 from gradcheck_accum.events import (
+    AverageUpdate,
     Backward,
     Clip,
     Event,
     Factor,
+    GraphsHeld,
     Location,
     Opaque,
     Operation,
     Purpose,
     Reduction,
     ScaleGrads,
+    ScalerUpdate,
+    SchedulerStep,
     Step,
     Term,
     Trace,
@@ -295,8 +299,61 @@ def test_clip_with_nothing_to_clip() -> None:
 
 def test_clip_while_scaled() -> None:
     unscale = Unscale(where=at(18), stores=MODEL)
-    assert codes(loop([4, 4], 4, scaled=True, closing=(clip(), step(), zero()))) == ["GA501"]
-    assert codes(loop([4, 4], 4, scaled=True, closing=(unscale, clip(), step(), zero()))) == []
+    through = step(through_scaler=True)
+    assert codes(loop([4, 4], 4, scaled=True, closing=(clip(), through, zero()))) == ["GA501"]
+    assert codes(loop([4, 4], 4, scaled=True, closing=(unscale, clip(), through, zero()))) == []
+
+
+def test_a_step_past_the_scaler() -> None:
+    unscale = Unscale(where=at(18), stores=MODEL)
+    assert codes(loop([4, 4], 4, scaled=True)) == ["GA503"]
+    assert codes(loop([4, 4], 4, scaled=True, closing=(unscale, step(), zero()))) == []
+    assert codes(loop([4, 4], 4, scaled=True, closing=(step(through_scaler=True), zero()))) == []
+
+
+def test_the_scale_divided_out_or_chosen_at_every_micro_batch() -> None:
+    unscale, update = Unscale(where=at(12), stores=MODEL), ScalerUpdate(where=at(13))
+    through = step(through_scaler=True)
+    assert codes(loop([4, 4], 4, scaled=True, after=(unscale,), closing=(through, zero()))) == ["GA502"]
+    assert codes(loop([4, 4], 4, scaled=True, after=(update,), closing=(through, zero()))) == ["GA502"]
+    assert codes(loop([4, 4], 4, scaled=True, closing=(unscale, through, update, zero()))) == []
+    assert codes(loop([1, 1, 1], scaled=True, closing=(unscale, through, update, zero()))) == []
+
+
+def test_schedules_and_averages_at_every_micro_batch() -> None:
+    fast, planned = SchedulerStep(where=at(30), horizon=3), SchedulerStep(where=at(30), horizon=12)
+    average = AverageUpdate(where=at(31))
+    assert codes(loop([4, 4, 4], 4, after=(fast,))) == ["GA601"]
+    assert codes(loop([4, 4, 4], 4, after=(planned,))) == []
+    assert codes(loop([4, 4, 4], 4, closing=(step(), zero(), fast))) == []
+    assert codes(loop([4, 4, 4], 4, after=(average,))) == ["GA602"]
+    assert codes(loop([4, 4, 4], 4, closing=(step(), zero(), average))) == []
+    # Once per step and once per epoch is not once per micro-batch.
+    assert codes(loop([2, 2], 2, closing=(step(), zero(), fast))) == []
+
+
+def test_graphs_that_are_held_on_and_on() -> None:
+    def closing(*counts: int) -> list[Event]:
+        events: list[Event] = []
+        for i, count in enumerate(counts):
+            events += [backward(i), GraphsHeld(where=at(19), count=count), step(), zero()]
+        return events
+
+    assert codes(closing(4, 8, 12, 16)) == ["GA801"]
+    assert codes(closing(4, 4, 4, 4)) == []
+    assert codes(closing(1, 2, 1, 2, 1, 2)) == []
+
+
+def test_a_window_that_misses_a_micro_batch_in_the_middle_of_an_epoch() -> None:
+    events: list[Event] = []
+    for batch in range(12):
+        if batch != 5:
+            events.append(backward(batch, 4, epoch=0))
+        if batch % 4 == 3:
+            events += [step(), zero()]
+    assert codes(events) == ["GA303"]
+    # The same short window at the epoch's end is a remainder.
+    assert codes([*loop([4, 4, 3], 4, epoch=0)]) == ["GA103"]
 
 
 def test_two_losses_of_one_batch_are_two_terms_not_two_micro_batches() -> None:

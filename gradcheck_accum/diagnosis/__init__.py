@@ -1,18 +1,21 @@
 """From a ledger to the mistakes that it shows, in the words that a person needs.
 
-Each ``find_…`` function reads one pattern off the windows of one account (one optimizer on one store). The patterns
-are independent: a loop that makes two mistakes shows both. Nothing is concluded from a window whose events could not
-be followed, nor from a weight that is not known.
+Each ``find_…`` function reads one pattern off the windows of one account (one optimizer on one store), or off the
+whole trace where no gradient shows it. The patterns are independent: a loop that makes two mistakes shows both. Nothing
+is concluded from a window whose events could not be followed, nor from a weight that is not known.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import chain
 
 from gradcheck_accum.diagnosis.account import Account, Diagnosis
 from gradcheck_accum.diagnosis.boundary import find_off_by_one, find_remainder
 from gradcheck_accum.diagnosis.clipping import find_clip
+from gradcheck_accum.diagnosis.pace import find_average, find_held_graphs, find_schedule
 from gradcheck_accum.diagnosis.scale import find_remainder_scale, find_scale, find_step_every_batch
+from gradcheck_accum.diagnosis.scaler import find_scaler_misuse, find_scaler_pace
 from gradcheck_accum.diagnosis.zeroing import find_stale, find_zeroing
 from gradcheck_accum.events import Location
 from gradcheck_accum.ledger import Ledger
@@ -29,7 +32,9 @@ _FINDERS = (
     find_off_by_one,
     find_step_every_batch,
     find_clip,
+    find_scaler_misuse,
 )
+_FINDERS_OF_THE_WHOLE = (find_scaler_pace, find_schedule, find_average, find_held_graphs)
 
 
 def diagnose(ledger: Ledger, *, coefficient: float | None = None) -> list[Diagnosis]:
@@ -39,12 +44,13 @@ def diagnose(ledger: Ledger, *, coefficient: float | None = None) -> list[Diagno
     """
     readings = read_weights(ledger, coefficient=coefficient)
     found: dict[tuple[str, Location], Diagnosis] = {}
-    for optimizer, store in ledger.accounts():
-        account = Account.of(ledger, optimizer, store, readings)
-        for find in _FINDERS:
-            for diagnosis in find(account):
-                key = diagnosis.mistake.code, replace(diagnosis.where, end_line=0, end_column=0)
-                known = found.setdefault(key, diagnosis)
-                windows = tuple(sorted({*known.windows, *diagnosis.windows}))
-                found[key] = replace(known, windows=windows)
+    accounts = [Account.of(ledger, optimizer, store, readings) for optimizer, store in ledger.accounts()]
+    everything = chain(
+        (d for account in accounts for find in _FINDERS for d in find(account)),
+        (d for find in _FINDERS_OF_THE_WHOLE for d in find(ledger)),
+    )
+    for diagnosis in everything:
+        key = diagnosis.mistake.code, replace(diagnosis.where, end_line=0, end_column=0)
+        known = found.setdefault(key, diagnosis)
+        found[key] = replace(known, windows=tuple(sorted({*known.windows, *diagnosis.windows})))
     return sorted(found.values(), key=lambda d: (d.where, d.mistake.code))

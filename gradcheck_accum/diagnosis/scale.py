@@ -1,4 +1,4 @@
-"""Patterns of weight: GA101, GA102, GA103, GA104, GA304."""
+"""Patterns of weight: GA101, GA102, GA103, GA104, GA303, GA304."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def _judge_evenness(account: Account, shares: Shares, where: Location) -> Iterat
 
 
 def find_remainder_scale(account: Account) -> Iterator[Diagnosis]:
-    """GA103: a shorter window whose entries keep the weight that the full windows' have."""
+    """GA103, GA303: a shorter window whose entries keep the weight that the full windows' have."""
     for series in account.series():
         full = [account.shares(w, series) for w in account.known() if w.micro_batches == account.steps]
         levels = [s.level for s in full if s is not None and s.length == account.steps]
@@ -118,6 +118,18 @@ def find_remainder_scale(account: Account) -> Iterator[Diagnosis]:
             step = window.step
             if step is None:
                 continue
+            if _is_inside_a_pass(account, window):
+                missing = account.steps - shares.length
+                yield diagnosis(
+                    "GA303",
+                    step.where,
+                    f"the window holds {plural(shares.length)} instead of {account.steps}, in the middle of an epoch: "
+                    f"{plural(missing)} {'was' if missing == 1 else 'were'} skipped but still counted, and each that "
+                    f"ran counts {times(shares.level)} what it counts in the large batch",
+                    "count only the micro-batches whose backward has run",
+                    window,
+                )
+                continue
             yield diagnosis(
                 "GA103",
                 step.where,
@@ -126,6 +138,13 @@ def find_remainder_scale(account: Account) -> Iterator[Diagnosis]:
                 "divide by the number of micro-batches that the window really holds",
                 window,
             )
+
+
+def _is_inside_a_pass(account: Account, window: Window) -> bool:
+    """Whether a later window holds a micro-batch of the same pass over the data, where passes are known."""
+    last = window.fresh()[-1].backward.epoch
+    later = [e for w in account.windows if w.index > window.index for e in w.fresh()]
+    return last is not None and any(e.backward.epoch == last for e in later)
 
 
 def _closes_pass(account: Account, window: Window) -> bool:

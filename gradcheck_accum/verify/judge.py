@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
 from gradcheck_accum.diagnosis import Diagnosis, diagnose
 from gradcheck_accum.engine.reference import LARGE_BATCH, MICRO_BATCHES
 from gradcheck_accum.engine.tolerance import CLIP_ROUNDINGS, replay_tolerance, sum_tolerance, unit_roundoff
-from gradcheck_accum.events import Trace
+from gradcheck_accum.events import Location, Trace
 from gradcheck_accum.ledger import Fate, Ledger, Window, fold
+from gradcheck_accum.mistakes import CATALOGUE
 from gradcheck_accum.verdict import ReferenceReport, Verdict, VerifyResult, WindowReport
-from gradcheck_accum.verify.observer import CHANGED_BY_HAND, CHANGED_ON_ITS_WAY, Measured, Watch
+from gradcheck_accum.verify.gradients import CHANGED_BY_HAND
+from gradcheck_accum.verify.observer import CHANGED_ON_ITS_WAY, Watch
+from gradcheck_accum.verify.records import Measured
 from gradcheck_accum.verify.weighing import entry_corrections, replay_correction
 from gradcheck_accum.weights import Readings, read_weights
+
+VISIBLE_LOSS = 0.05
+"""The part of a gradient that rounding may eat before it is told as a mistake: no single rounding eats as much."""
 
 Numbers = tuple[float | None, float | None, float | None]
 
@@ -48,6 +54,7 @@ def judge(watch: Watch, script: str, options: Options, *, complete: bool) -> Ver
     if replays:
         notes.append(f"the replayed large batch and the micro-batches' own gradients agree to {max(replays):.1e}")
     verdict, reason = _verdict(reports, diagnosis, ledger, watch)
+    diagnosis += _by_measurement(watch.measured, reports)
     dtype = ", ".join(sorted({_name(m.dtype) for m in watch.measured}))
     device = ", ".join(sorted({m.device for m in watch.measured if m.device}))
     engine = watch.engine
@@ -85,7 +92,6 @@ def _judge_window(
 
     def report(verdict: Verdict, reason: str, numbers: Numbers = (None, None, None)) -> WindowReport:
         error, ratio, tolerance = numbers
-        moved = measured.shadow.error if measured.shadow is not None else None
         return WindowReport(
             index=index,
             optimizer=measured.step.optimizer,
@@ -95,7 +101,7 @@ def _judge_window(
             grad_rel_error=error,
             grad_norm_ratio=ratio,
             tolerance=tolerance,
-            param_rel_error=moved,
+            param_rel_error=measured.update_error,
             verdict=verdict,
             reason=reason,
             path=where.path,
@@ -134,6 +140,27 @@ def _judge_window(
     if not agrees:
         return report(Verdict.NOT_EQUIVALENT_BY_CONSTRUCTION, _coupling(measured, *apart), numbers), None, ""
     return report(Verdict.EQUIVALENT, "", numbers), replayed, ""
+
+
+def _by_measurement(measured: Sequence[Measured], reports: Sequence[WindowReport]) -> list[Diagnosis]:
+    """GA901 and GA902, which no ledger shows: the first window of each kind, with the numbers of all."""
+    found: dict[tuple[str, Location], Diagnosis] = {}
+    for m, report in zip(measured, reports, strict=True):
+        error = report.grad_rel_error or 0.0
+        if report.verdict is Verdict.NOT_EQUIVALENT_BY_CONSTRUCTION:
+            code, where, message = "GA901", m.records[-1].event.where, report.reason
+            remedy = "nothing, if that is meant; or a layer that looks at each sample alone (LayerNorm, GroupNorm)"
+        elif report.verdict is Verdict.EQUIVALENT and unit_roundoff(m.dtype) > 1e-4 and error > VISIBLE_LOSS:
+            code, where = "GA902", m.step.where
+            message = (
+                f"rounding in {_name(m.dtype)} ate {error:.1%} of the gradient while {len(m.records)} were added up"
+            )
+            remedy = "keep the gradients in float32, or accumulate fewer micro-batches"
+        else:
+            continue
+        known = found.setdefault((code, where), Diagnosis(CATALOGUE[code], where, message, remedy))
+        found[code, where] = replace(known, windows=(*known.windows, report.index))
+    return list(found.values())
 
 
 def _oddity(weights: Sequence[float | None]) -> float:
@@ -189,8 +216,8 @@ def _replay_distance(
 ) -> tuple[float, float] | None:
     """How far the replayed large batch is from the ledger reference, and how far it may be."""
     products = measured.products
-    covered = sum(len(replay.records) for replay in measured.replays)
-    if products is None or covered != len(measured.records):
+    covered = {index for replay in measured.replays for index in replay.records}
+    if products is None or any(weight and index not in covered for index, weight in enumerate(corrections)):
         return None
     replayed: list[tuple[int, float]] = []
     for replay in measured.replays:
@@ -230,7 +257,7 @@ def _verdict(
         return Verdict.INCONCLUSIVE, "no backward() and no optimizer.step() was seen"
     wrong = [r for r in reports if r.verdict is Verdict.DEVIATES]
     if wrong:
-        unexplained = "" if any(d.mistake.moves_gradient for d in diagnosis) else "; the cause was not recognised"
+        unexplained = "" if diagnosis else "; the cause was not recognised"
         reason = f"{len(wrong)} of {len(reports)} steps got another gradient than the large batch's{unexplained}"
         return Verdict.DEVIATES, reason
     if any(d.mistake.code == "GA301" for d in diagnosis):

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import gc
-import math
 import os
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,80 +13,44 @@ import torch
 from torch import nn
 from torch.optim.optimizer import Optimizer
 
-from gradcheck_accum.engine.reference import LARGE_BATCH, MICRO_BATCHES, CannotReplay, ReferenceEngine
+from gradcheck_accum.engine.reference import ReferenceEngine
 from gradcheck_accum.engine.tape import Program, Tape
 from gradcheck_accum.engine.tolerance import unit_roundoff
 from gradcheck_accum.events import (
+    AverageUpdate,
     Backward,
     Clip,
     Event,
     Factor,
+    GraphsHeld,
     Location,
     Opaque,
-    Operation,
     Reduction,
-    ScaleGrads,
+    ScalerUpdate,
+    SchedulerStep,
     Step,
     Term,
     Trace,
     Unscale,
     ZeroGrad,
 )
-from gradcheck_accum.verify.clipping import ClipCall, clipped
+from gradcheck_accum.ledger import fold
+from gradcheck_accum.verify.batches import BatchCounter
+from gradcheck_accum.verify.clipping import ClipCall
 from gradcheck_accum.verify.frames import user_location
+from gradcheck_accum.verify.gradients import PARTLY_CLEARED, GradientBook, parameters_of
 from gradcheck_accum.verify.graph import LossReading, read_loss
-from gradcheck_accum.verify.measure import InnerProducts, dense, inner_products
+from gradcheck_accum.verify.measure import dense
+from gradcheck_accum.verify.measuring import Measurer
+from gradcheck_accum.verify.records import Measured, Record
 from gradcheck_accum.verify.shadow import ShadowStep
 
-CHANGED_BY_HAND = "gradients were changed by hand"
 CHANGED_ON_ITS_WAY = "a hook on the parameters changes their gradients while they are added up"
+WITH_CLOSURE = "a step with a closure runs its own backwards"
 
 
 class SeenEnough(BaseException):
     """As many windows as were asked for have been watched; no `except Exception` of a script stops it."""
-
-
-@dataclass(slots=True, eq=False)
-class Record:
-    """One backward with the gradients that it alone gave, by parameter identity, and how to run it again."""
-
-    event: Backward
-    gradients: dict[int, torch.Tensor]
-    program: Program | None
-    changed: bool = False
-
-
-@dataclass(slots=True)
-class Replay:
-    """The replayed gradient of the records of one place in the source; ``vectors`` are indices of inner products."""
-
-    records: list[int]
-    vectors: list[int]
-    kind: str
-
-
-@dataclass(slots=True)
-class Measured:
-    """One optimizer step as it was measured; vector 0 is the gradient before any clip, 1 the one that was used."""
-
-    step: Step
-    records: list[Record]
-    products: InnerProducts | None = None
-    dtype: torch.dtype = torch.float32
-    compute_dtype: torch.dtype = torch.float32
-    device: str = ""
-    clips: list[ClipCall] = field(default_factory=list)
-    after_clip: int | None = None
-    replays: list[Replay] = field(default_factory=list)
-    replay_problem: str = ""
-    coupled_modules: list[str] = field(default_factory=list)
-    shadow: ShadowStep | None = None
-    unmeasured: str = ""
-
-    @property
-    def first_record(self) -> int:
-        """The index of the first record's own gradient among the inner products."""
-        return 2
 
 
 class Watch:
@@ -104,34 +67,23 @@ class Watch:
         self.max_windows = max_windows
         self._process = os.getpid()
         self._busy = 0
-        self._optimizers: list[Optimizer] = []
-        self._parameters: dict[int, torch.Tensor] = {}
-        self._names: dict[int, str] = {}
+        self.book = GradientBook()
+        self.batches = BatchCounter()
+        self.measurer = Measurer(engine, replay)
+        self.stray_backwards = 0
         self._hooks: list[Any] = []
         self._arriving: dict[int, torch.Tensor] | None = None
         self._reading: tuple[LossReading, Program | None, Location] | None = None
         self._depth = 0
-        self._changed_after_clip: set[int] = set()
-        self.stray_backwards = 0
+        self._backwards = 0
         self._scales: dict[Any, float] = {}
         self._unscaled: dict[int, tuple[Any, Any]] = {}
-        self._scale_inside: dict[int, float] = {}
-        self._expected: dict[int, torch.Tensor | None] = {}
         self._since: dict[int, list[Record]] = {}
-        self._before_clip: dict[int, tuple[int, dict[int, torch.Tensor | None]]] = {}
-        self._clips: dict[int, tuple[int, list[ClipCall]]] = {}
-        self._backwards = 0
+        self._clips: dict[int, _ClipsSoFar] = {}
         self._scaler_step: list[bool] = []
-        self._micro_batch = -1
-        self._lines: set[tuple[str, int]] = set()
-        self._data: set[int] = set()
-        self._draws = 0
-        self._uses_loader = False
-        self._passes: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
-        self._pass_count = 0
-        self._pass: int | None = None
-        self._pending_step: Measured | None = None
-        self._replayed: dict[tuple[int, ...], tuple[str, list[dict[int, torch.Tensor]]]] = {}
+        self._unscaled_optimizers: set[int] = set()
+        self._pending: tuple[Measured, ShadowStep | None] | None = None
+        self._graphs: list[weakref.ref[_Mark]] = []
 
     # Parameters and optimizers
 
@@ -159,15 +111,8 @@ class Watch:
         """An optimizer has been made, or has got more parameters."""
         if self.idle:
             return
-        if not any(known is optimizer for known in self._optimizers):
-            self._optimizers.append(optimizer)
-            same = sum(type(o) is type(optimizer) for o in self._optimizers)
-            self._names[id(optimizer)] = type(optimizer).__name__ + (f" #{same}" if same > 1 else "")
-        for parameter in _parameters_of(optimizer):
-            if id(parameter) not in self._parameters and parameter.is_leaf and parameter.requires_grad:
-                self._parameters[id(parameter)] = parameter
-                self._expected[id(parameter)] = _copy(parameter.grad)
-                self._hooks.append(parameter.register_hook(self._arrival(id(parameter))))  # type: ignore[no-untyped-call]
+        for parameter in self.book.adopt(optimizer):
+            self._hooks.append(parameter.register_hook(self._arrival(id(parameter))))  # type: ignore[no-untyped-call]
 
     def _arrival(self, key: int) -> Callable[[torch.Tensor], None]:
         def arrived(gradient: torch.Tensor) -> None:
@@ -177,22 +122,6 @@ class Watch:
                 self._arriving[key] = own.clone() if earlier is None else earlier + own
 
         return arrived
-
-    def _stores(self, keys: Iterable[int]) -> frozenset[str]:
-        cells = self._cells()
-        return frozenset(cells[key] for key in keys if key in cells)
-
-    def _cells(self) -> dict[int, str]:
-        """The store of every parameter: the parameters that the same optimizers own are filled and cleared together."""
-        size = sum(len(group["params"]) for o in self._optimizers for group in o.param_groups)
-        if getattr(self, "_cell_size", None) != (size, len(self._optimizers)):
-            owners: dict[int, list[str]] = {}
-            for optimizer in self._optimizers:
-                for parameter in _parameters_of(optimizer):
-                    owners.setdefault(id(parameter), []).append(self._names[id(optimizer)])
-            self._cell_names = {key: " + ".join(names) for key, names in owners.items()}
-            self._cell_size = (size, len(self._optimizers))
-        return self._cell_names
 
     # Backward
 
@@ -206,11 +135,7 @@ class Watch:
         """A data loader gave a batch, the first of a pass over its data or another."""
         if self.idle:
             return
-        self._draws += 1
-        if is_first or iterator not in self._passes:
-            self._passes[iterator] = self._pass_count
-            self._pass_count += 1
-        self._pass = self._passes[iterator]
+        self.batches.drawn(iterator, is_first)
 
     def scaled(self, scaler: Any, before: Any, after: Any) -> None:
         """A grad scaler multiplied a loss by its scale."""
@@ -228,12 +153,13 @@ class Watch:
             # Reentrant checkpointing runs backwards inside a backward: what they give is part of the outer one's.
             return
         where = user_location()
-        self._notice_changes(where)
+        self._notice_changes(where, thoroughly=False)
         tensors = [losses] if isinstance(losses, torch.Tensor) else list(losses)
         reading, program = LossReading(()), None
         weight = _one_number(weights)
         if len(tensors) == 1 and tensors[0].numel() == 1 and weight is not None:
             loss = tensors[0]
+            self._mark_graph(loss)
             reading = read_loss(loss, self._scales, weight)
             self.precision = max(self.precision, unit_roundoff(loss.dtype)) if loss.is_floating_point() else 0.0
             if self.replay and weight == 1.0:
@@ -244,6 +170,12 @@ class Watch:
             reading = LossReading((Term("a loss with a gradient argument", Reduction.MEAN, None, (Factor(None),)),))
         self._reading = (reading, program, where)
         self._arriving = {}
+
+    def _mark_graph(self, loss: torch.Tensor) -> None:
+        if loss.grad_fn is not None:
+            mark = _Mark()
+            loss.grad_fn.metadata["gradcheck-accum"] = mark  # type: ignore[index]
+            self._graphs.append(weakref.ref(mark))
 
     def after_backward(self, failed: bool) -> None:
         """``backward`` has returned."""
@@ -260,113 +192,41 @@ class Watch:
         if not arrived:
             self.stray_backwards += 1
             return
-        self._number(where, program)
         gradients = {key: g / reading.scale if reading.scale != 1.0 else g for key, g in arrived.items()}
         event = Backward(
             where=where,
-            micro_batch=self._micro_batch,
-            stores=self._stores(arrived),
+            micro_batch=self.batches.backward(where, program),
+            stores=self.book.stores(arrived),
             terms=reading.terms,
-            epoch=self._pass,
+            epoch=self.batches.current_pass,
             grad_scaled=reading.scale != 1.0,
         )
         self._add(event)
-        record = Record(event, gradients, program, self._was_changed_on_its_way(arrived))
-        for optimizer in self._optimizers:
-            if any(id(p) in arrived for p in _parameters_of(optimizer)):
-                self._since.setdefault(id(optimizer), []).append(record)
-        for key in arrived:
-            self._scale_inside[key] = reading.scale
         self._backwards += 1
+        record = Record(event, gradients, program, self.book.arrived(arrived))
+        for optimizer in self.book.optimizers:
+            own = [id(p) for p in parameters_of(optimizer) if id(p) in arrived]
+            if own:
+                self._since.setdefault(id(optimizer), []).append(record)
+            if id(optimizer) not in self._unscaled_optimizers:
+                # After unscale_ nobody divides the scale of what still comes out any more.
+                self.book.scale_inside.update(dict.fromkeys(own, reading.scale))
         if record.changed:
             self._add(Opaque(where=where, stores=event.stores, reason=CHANGED_ON_ITS_WAY))
-        self._expect(arrived)
         if failed:
             self._add(Opaque(where=where, stores=event.stores, reason="a backward that raised"))
 
-    def _was_changed_on_its_way(self, arrived: dict[int, torch.Tensor]) -> bool:
-        """Whether ``.grad`` did not grow by just what arrived: another hook had its hands on it after ours."""
-        for key, own in arrived.items():
-            now, then = self._parameters[key].grad, self._expected.get(key)
-            if now is None:
-                # ``autograd.grad`` inside a module, or a hook that applies the gradient at once.
-                return True
-            total = own if then is None else dense(then) + own
-            room = 4 * unit_roundoff(now.dtype) * (total.abs() + own.abs())
-            if not bool(((dense(now).detach() - total).abs() <= room).all()) and bool(torch.isfinite(total).all()):
-                return True
-        return False
-
-    def _number(self, where: Location, program: Program | None) -> None:
-        """Decide whether this backward is over the same batch of data as the last one."""
-        line = (where.path, where.line)
-        data = {t.data_ptr() for t in program.leaves if not t.requires_grad} if program is not None else set()
-        if self._draws:
-            # Batches that were all drawn before the first backward are a list, and no loader drives the loop.
-            self._uses_loader = self._draws == 1 or self._backwards > 0
-        if self._uses_loader:
-            new = self._draws > 0 or line in self._lines
-        else:
-            # Without a loader only the tensors themselves tell whether two losses share their data.
-            new = line in self._lines or (bool(data) and bool(self._data) and not data & self._data)
-        if new or self._micro_batch < 0:
-            self._micro_batch += 1
-            self._lines, self._data = set(), set()
-        self._draws = 0
-        self._lines.add(line)
-        self._data |= data
-
     # Changes of .grad
 
-    def _expect(self, keys: Iterable[int]) -> None:
-        """Remember the gradients as they are now, so that the next look tells whether somebody changed them."""
-        for key in keys:
-            self._expected[key] = _copy(self._parameters[key].grad) if key in self._parameters else None
-
-    def _notice_changes(self, where: Location) -> None:
+    def _notice_changes(self, where: Location, *, thoroughly: bool = True) -> None:
         """Emit what was done to ``.grad`` since the last look by other means than a call that is watched."""
-        changed = [key for key, p in self._parameters.items() if not _same(p.grad, self._expected.get(key))]
-        if not changed:
-            return
-        cells = self._cells()
-        for store in sorted({cells[key] for key in changed if key in cells}):
-            filled = [k for k, cell in cells.items() if cell == store and self._expected.get(k) is not None]
-            own = [k for k in changed if cells.get(k) == store]
-            self._add(self._explain(where, store, own, filled))
-        for optimizer in self._optimizers:
-            clip_position, _ = self._clips.get(id(optimizer), (-1, []))
-            if clip_position == self._backwards and any(id(p) in changed for p in _parameters_of(optimizer)):
-                self._changed_after_clip.add(id(optimizer))
-        self._expect(changed)
-
-    def _explain(self, where: Location, store: str, changed: list[int], filled: list[int]) -> Event:
-        stores = frozenset({store})
-        if all(_is_cleared(self._parameters[key].grad) for key in changed):
-            if set(filled) <= set(changed):
-                return ZeroGrad(where=where, stores=stores)
-            return Opaque(where=where, stores=stores, reason="only some of the gradients were cleared")
-        inner = squares = new = 0.0
-        for key in filled:
-            now, then = self._parameters[key].grad, self._expected[key]
-            if now is None or then is None:
-                return Opaque(where=where, stores=stores, reason=CHANGED_BY_HAND)
-            a, b = dense(now).detach().double(), dense(then).double()
-            inner, squares, new = (
-                inner + float((a * b).sum()),
-                squares + float((b * b).sum()),
-                new + float((a * a).sum()),
-            )
-        ratio = inner / squares if squares else 1.0
-        residual = math.sqrt(max(new - ratio * inner, 0.0))
-        roundoff = unit_roundoff(self._parameters[filled[0]].dtype) if filled else 0.0
-        scale = self._scale_inside.get(filled[0], 1.0) if filled else 1.0
-        if scale != 1.0 and squares and math.isclose(ratio * scale, 1.0, rel_tol=1e-5):
-            self._scale_inside.update(dict.fromkeys(filled, 1.0))
-            return Unscale(where=where, stores=stores)
-        if squares and ratio and residual <= max(16 * roundoff, 1e-7) * math.sqrt(new):
-            operation = Operation.DIVIDE if abs(ratio) < 1 else Operation.MULTIPLY
-            return ScaleGrads(where=where, stores=stores, factor=Factor(_tidy(ratio), operation))
-        return Opaque(where=where, stores=stores, reason=CHANGED_BY_HAND)
+        events, changed = self.book.changes(where, thoroughly=thoroughly)
+        for event in events:
+            self._add(event)
+        for optimizer in self.book.optimizers if changed else ():
+            clips = self._clips.get(id(optimizer))
+            if clips is not None and any(id(p) in changed for p in parameters_of(optimizer)):
+                clips.changed_since = True
 
     def before_zero(self, parameters: list[torch.Tensor]) -> None:
         """``zero_grad`` is entered."""
@@ -377,22 +237,12 @@ class Watch:
         """``zero_grad`` has returned."""
         if self.idle:
             return
-        keys = {id(p) for p in parameters} & self._parameters.keys()
-        cells = self._cells()
+        whole, part = self.book.cleared({id(p) for p in parameters} & self.book.parameters.keys())
         where = user_location()
-        whole: set[str] = set()
-        part: set[str] = set()
-        for store in self._stores(keys):
-            own = {key for key, cell in cells.items() if cell == store}
-            left = [k for k in own - keys if self._expected.get(k) is not None and not _is_cleared(self._expected[k])]
-            (part if left else whole).add(store)
         if whole:
-            self._add(ZeroGrad(where=where, stores=frozenset(whole)))
+            self._add(ZeroGrad(where=where, stores=whole))
         if part:
-            self._add(Opaque(where=where, stores=frozenset(part), reason="only some of the gradients were cleared"))
-        for key in keys:
-            self._scale_inside.pop(key, None)
-        self._expect(keys)
+            self._add(Opaque(where=where, stores=part, reason=PARTLY_CLEARED))
 
     def before_clip(self, parameters: Any) -> None:
         """A clip is entered: the gradient before it is what the large batch is compared with."""
@@ -400,26 +250,22 @@ class Watch:
             return
         self._notice_changes(user_location())
         keys = {id(p) for p in parameters}
-        for optimizer in self._optimizers:
-            if any(id(p) in keys for p in _parameters_of(optimizer)):
-                known = self._before_clip.get(id(optimizer))
-                if known is None or known[0] != self._backwards:
-                    self._before_clip[id(optimizer)] = (self._backwards, self._gradients(optimizer))
+        for optimizer in self.book.optimizers:
+            if any(id(p) in keys for p in parameters_of(optimizer)):
+                known = self._clips.get(id(optimizer))
+                if known is None or known.backwards != self._backwards:
+                    self._clips[id(optimizer)] = _ClipsSoFar(self._backwards, self.book.held(optimizer))
 
     def after_clip(self, parameters: Any, kind: str, limit: float, norm_type: float) -> None:
         """A clip has returned."""
         if self.idle:
             return
-        keys = {id(p) for p in parameters} & self._parameters.keys()
-        self._add(Clip(where=user_location(), stores=self._stores(keys)))
-        for optimizer in self._optimizers:
-            own = {id(p) for p in _parameters_of(optimizer)}
-            if own & keys:
-                position, calls = self._clips.get(id(optimizer), (-1, []))
-                calls = calls if position == self._backwards else []
-                call = ClipCall(frozenset(keys), kind, limit, norm_type)
-                self._clips[id(optimizer)] = (self._backwards, [*calls, call])
-        self._expect(keys)
+        keys = {id(p) for p in parameters} & self.book.parameters.keys()
+        self._add(Clip(where=user_location(), stores=self.book.stores(keys)))
+        for optimizer in self.book.optimizers:
+            if any(id(p) in keys for p in parameters_of(optimizer)):
+                self._clips[id(optimizer)].calls.append(ClipCall(frozenset(keys), kind, limit, norm_type))
+        self.book.look(keys)
 
     def before_unscale(self, optimizer: Optimizer) -> None:
         """A grad scaler is about to divide its scale out."""
@@ -430,11 +276,31 @@ class Watch:
         """A grad scaler has divided its scale out."""
         if self.idle:
             return
-        keys = {id(p) for p in _parameters_of(optimizer)} & self._parameters.keys()
-        for key in keys:
-            self._scale_inside[key] = 1.0
-        self._add(Unscale(where=user_location(), stores=self._stores(keys)))
-        self._expect(keys)
+        keys = {id(p) for p in parameters_of(optimizer)} & self.book.parameters.keys()
+        self.book.scale_inside.update(dict.fromkeys(keys, 1.0))
+        self._unscaled_optimizers.add(id(optimizer))
+        self._add(Unscale(where=user_location(), stores=self.book.stores(keys)))
+        self.book.look(keys)
+
+    def scaler_updated(self, scaler: Any) -> None:
+        """A grad scaler has chosen its scale anew."""
+        if self.idle or not scaler.is_enabled():
+            return
+        self._unscaled_optimizers.clear()
+        self._add(ScalerUpdate(where=user_location()))
+
+    def scheduler_stepped(self, scheduler: Any) -> None:
+        """A learning rate scheduler has moved on."""
+        if self.idle:
+            return
+        horizons = (getattr(scheduler, name, None) for name in ("total_steps", "T_max", "total_iters"))
+        horizon = next((h for h in horizons if isinstance(h, int) and not isinstance(h, bool)), None)
+        self._add(SchedulerStep(where=user_location(), horizon=horizon))
+
+    def average_updated(self) -> None:
+        """A moving average has taken in the weights."""
+        if not self.idle:
+            self._add(AverageUpdate(where=user_location()))
 
     # Steps
 
@@ -452,10 +318,11 @@ class Watch:
             self._add(step)
             records = self._since.pop(id(optimizer), [])
             self.measured.append(Measured(step, records, unmeasured="skipped by the grad scaler (inf or nan)"))
+            self._unscaled_optimizers.discard(id(optimizer))
 
     def _step_event(self, optimizer: Optimizer, skipped: bool = False) -> Step:
-        stores = self._stores(id(p) for p in _parameters_of(optimizer))
-        name = self._names.get(id(optimizer), type(optimizer).__name__)
+        stores = self.book.stores(id(p) for p in parameters_of(optimizer))
+        name = self.book.names.get(id(optimizer), type(optimizer).__name__)
         scaled = bool(self._scaler_step) or skipped
         return Step(where=user_location(), optimizer=name, stores=stores, through_scaler=scaled, skipped=skipped)
 
@@ -470,98 +337,79 @@ class Watch:
         if self._scaler_step:
             self._scaler_step[-1] = True
         if with_closure:
-            self._add(Opaque(where=where, stores=step.stores, reason="a step with a closure runs its own backwards"))
+            self._add(Opaque(where=where, stores=step.stores, reason=WITH_CLOSURE))
+        self._count_graphs(where)
         self._add(step)
-        records = self._since.pop(id(optimizer), [])
-        measured = Measured(step, records)
-        if with_closure:
-            measured.unmeasured = "a step with a closure runs its own backwards"
-        elif self._depth:
-            measured.unmeasured = "the step runs inside backward, on gradients that are not complete"
-        else:
+        measured, shadow = Measured(step, self._since.pop(id(optimizer), [])), None
+        parameters = [p for p in parameters_of(optimizer) if p.requires_grad]
+        if parameters:
+            measured.dtype, measured.device = parameters[0].dtype, parameters[0].device.type
+        measured.unmeasured = self._why_not(optimizer, measured, parameters, with_closure)
+        if not measured.unmeasured:
             with self._own_work():
-                self._measure(optimizer, measured)
-        self._pending_step = measured
+                shadow = self._measure(optimizer, measured, parameters)
+        self._pending = measured, shadow
+
+    def _why_not(
+        self, optimizer: Optimizer, measured: Measured, parameters: list[torch.Tensor], with_closure: bool
+    ) -> str:
+        """Why a step can not be measured, or nothing."""
+        if with_closure:
+            return WITH_CLOSURE
+        if self._depth:
+            return "the step runs inside backward, on gradients that are not complete"
+        if not measured.records or not parameters:
+            return "no gradient was made for this step"
+        if any(record.changed for record in measured.records):
+            return CHANGED_ON_ITS_WAY
+        clips = self._clips.get(id(optimizer))
+        if clips is not None and clips.backwards == self._backwards and clips.changed_since:
+            return "the gradients were changed by hand after they were clipped"
+        return ""
 
     def after_step(self, optimizer: Optimizer) -> None:
         """``optimizer.step`` has returned."""
-        if self.idle or self._pending_step is None:
+        if self.idle or self._pending is None:
             return
-        measured, self._pending_step = self._pending_step, None
-        self._changed_after_clip.discard(id(optimizer))
+        (measured, shadow), self._pending = self._pending, None
         self._clips.pop(id(optimizer), None)
-        self._before_clip.pop(id(optimizer), None)
-        if measured.shadow is not None:
+        self._unscaled_optimizers.discard(id(optimizer))
+        if shadow is not None:
             with self._own_work():
-                measured.shadow.finish()
-        if measured.unmeasured.startswith("a step with a closure"):
+                measured.update_error = shadow.finish()
+        if measured.unmeasured == WITH_CLOSURE:
             self._since.pop(id(optimizer), None)
         awaited = {id(record) for records in self._since.values() for record in records}
         for record in measured.records:
             # Only the numbers are needed from here on, unless another optimizer has yet to step on them.
             if id(record) not in awaited:
                 record.gradients, record.program = {}, None
-        self._replayed = {k: v for k, v in self._replayed.items() if awaited & set(k)}
+        self.measurer.forget(awaited)
         self.measured.append(measured)
-        self._expect(id(p) for p in _parameters_of(optimizer) if id(p) in self._parameters)
         if self.max_windows is not None and len(self.measured) >= self.max_windows:
             raise SeenEnough
 
-    def _gradients(self, optimizer: Optimizer) -> dict[int, torch.Tensor | None]:
-        """The gradients without the grad scaler's scale that is still to be divided out."""
-        found: dict[int, torch.Tensor | None] = {}
-        for parameter in _parameters_of(optimizer):
-            scale = self._scale_inside.get(id(parameter), 1.0)
-            gradient = _copy(parameter.grad)
-            found[id(parameter)] = gradient / scale if gradient is not None and scale != 1.0 else gradient
-        return found
-
-    def _measure(self, optimizer: Optimizer, measured: Measured) -> None:
-        parameters = [p for p in _parameters_of(optimizer) if p.requires_grad]
-        if parameters:
-            measured.dtype, measured.device = parameters[0].dtype, parameters[0].device.type
-        if not measured.records or not parameters:
-            measured.unmeasured = "no gradient was made for this step"
-            return
-        if any(record.changed for record in measured.records):
-            measured.unmeasured = CHANGED_ON_ITS_WAY
-            return
-        used = self._gradients(optimizer)
-        position, before = self._before_clip.get(id(optimizer), (-1, used))
-        if position != self._backwards:
-            before = used
+    def _measure(self, optimizer: Optimizer, measured: Measured, parameters: list[torch.Tensor]) -> ShadowStep | None:
+        used = self.book.held(optimizer)
+        clips = self._clips.get(id(optimizer))
+        before = used
+        if clips is not None and clips.backwards == self._backwards:
+            before, measured.clips = clips.before, clips.calls
         if not measured.step.through_scaler:
             # Nobody will divide the scale out any more: it is part of what the optimizer gets.
-            scales = {key: self._scale_inside.get(key, 1.0) for key in used}
-            used = {key: g * scales[key] if g is not None else None for key, g in used.items()}
-            if before is not used:
-                before = {key: g * scales.get(key, 1.0) if g is not None else None for key, g in before.items()}
-        clip_position, clips = self._clips.get(id(optimizer), (-1, []))
-        measured.clips = clips if clip_position == self._backwards else []
-        keys = [id(p) for p in parameters]
-        vectors = [[before.get(k) for k in keys], [used.get(k) for k in keys]]
-        vectors += [[record.gradients.get(k) for k in keys] for record in measured.records]
-        if any(v is not None and not bool(torch.isfinite(dense(v)).all()) for v in vectors[0]):
-            measured.unmeasured = "the gradient is not finite"
-            return
-        if measured.clips:
-            if id(optimizer) in self._changed_after_clip:
-                measured.unmeasured = "the gradients were changed by hand after they were clipped"
-                return
-            expected = clipped(vectors[0], keys, measured.clips)
-            if expected is not None:
-                vectors.append(expected)
-                measured.after_clip = len(vectors) - 1
-        if self.replay:
-            self._replay(measured, parameters, vectors)
-        measured.products = inner_products(vectors, parameters)
-        measured.shadow = ShadowStep.prepare(
-            optimizer,
-            parameters,
-            vectors,
-            Trace(tuple(self.events[-self._recent() :]), precision=self.precision),
-            measured,
-        )
+            scales = {key: self.book.scale_inside.get(key, 1.0) for key in used}
+            used, before = _multiplied(used, scales), _multiplied(before, scales)
+        ledger = fold(Trace(tuple(self.events[-self._recent() :]), precision=self.precision))
+        own = {id(e.backward) for w in ledger.windows if w.step is measured.step for e in w.entries}
+        vectors = self.measurer.measure(measured, own, parameters, before, used, self.book.parameters)
+        if measured.products is None:
+            return None
+        return ShadowStep.prepare(optimizer, parameters, vectors, ledger, measured)
+
+    def _count_graphs(self, where: Location) -> None:
+        """Emit how many losses are still held with their graphs, whose backwards have run."""
+        self._graphs = [mark for mark in self._graphs if mark() is not None]
+        self._add(GraphsHeld(where=where, count=len(self._graphs)))
 
     def _recent(self) -> int:
         """How many of the last events tell how this loop scales: those of the last few windows."""
@@ -572,66 +420,6 @@ class Watch:
                 return position - 1
         return len(self.events)
 
-    def _replay(self, measured: Measured, parameters: list[torch.Tensor], vectors: list[Any]) -> None:
-        programs = [record.program for record in measured.records]
-        groups = _alike(measured.records)
-        low = [p.lowest_dtype for p in programs if p is not None and p.lowest_dtype is not None]
-        measured.compute_dtype = low[0] if low else measured.dtype
-        names = {
-            type(m).__name__
-            for program in programs
-            if program is not None
-            for module in program.modules
-            for m in module.modules()
-            if isinstance(m, nn.modules.batchnorm._BatchNorm) and m.training
-        }
-        measured.coupled_modules = sorted(names)
-        for own in groups:
-            chosen = [programs[i] for i in own]
-            known = [p for p in chosen if p is not None]
-            if len(known) < len(chosen):
-                measured.replay_problem = "part of the loss was computed in a way that could not be recorded"
-                return
-            try:
-                self._replay_line(measured, own, known, parameters, vectors)
-            except CannotReplay as error:
-                measured.replay_problem = str(error)
-                return
-
-    def _replay_line(
-        self,
-        measured: Measured,
-        own: list[int],
-        programs: list[Program],
-        parameters: list[torch.Tensor],
-        vectors: list[Any],
-    ) -> None:
-        records = [measured.records[i] for i in own]
-        key = tuple(id(record) for record in records)
-        if key not in self._replayed:
-            # All that these micro-batches reached is replayed at the first step that uses them: after it the weights
-            # are no longer those that the gradients were computed with.
-            reached = {k for record in records for k in record.gradients}
-            wanted = [p for k, p in self._parameters.items() if k in reached]
-            self._replayed[key] = self._replay_records(measured, programs, wanted)
-        kind, gradients = self._replayed[key]
-        first = len(vectors)
-        vectors.extend([gradient.get(id(p)) for p in parameters] for gradient in gradients)
-        measured.replays.append(Replay(own, list(range(first, len(vectors))), kind))
-
-    def _replay_records(
-        self, measured: Measured, programs: list[Program], parameters: list[torch.Tensor]
-    ) -> tuple[str, list[dict[int, torch.Tensor]]]:
-        keys = [id(p) for p in parameters]
-        if not any(program.random for program in programs):
-            try:
-                gradient = self.engine.large_batch(programs, parameters)
-                return LARGE_BATCH, [dict(zip(keys, gradient, strict=True))]
-            except CannotReplay as error:
-                measured.replay_problem = str(error)
-        several = [self.engine.one_by_one(program, parameters) for program in programs]
-        return MICRO_BATCHES, [dict(zip(keys, gradient, strict=True)) for gradient in several]
-
     # Bookkeeping
 
     def _add(self, event: Event) -> None:
@@ -639,6 +427,22 @@ class Watch:
 
     def _own_work(self) -> _Busy:
         return _Busy(self)
+
+
+@dataclass(slots=True)
+class _ClipsSoFar:
+    """The clips of one optimizer's gradients since its last backward, and the gradients before the first of them."""
+
+    backwards: int
+    before: dict[int, torch.Tensor | None]
+    calls: list[ClipCall] = field(default_factory=list)
+    changed_since: bool = False
+
+
+class _Mark:
+    """Hangs on a node of a loss's graph, and is gone when the graph is."""
+
+    __slots__ = ("__weakref__",)
 
 
 class _Busy:
@@ -669,53 +473,11 @@ class _paused:
         self.tape.paused -= 1
 
 
-def _alike(records: list[Record]) -> list[list[int]]:
-    """The records that can be one batch: other micro-batches of the same computation."""
-    groups: list[list[int]] = []
-    for index, record in enumerate(records):
-        for group in groups:
-            first = records[group[0]]
-            apart = all(records[i].event.micro_batch != record.event.micro_batch for i in group)
-            if apart and (
-                record.event.where == first.event.where
-                or (
-                    record.program is not None
-                    and first.program is not None
-                    and first.program.same_shape(record.program)
-                )
-            ):
-                group.append(index)
-                break
-        else:
-            groups.append([index])
-    return groups
-
-
-def _parameters_of(optimizer: Optimizer) -> list[torch.Tensor]:
-    return [p for group in optimizer.param_groups for p in group["params"]]
-
-
-def _copy(gradient: torch.Tensor | None) -> torch.Tensor | None:
-    return None if gradient is None else gradient.detach().clone()
-
-
-def _is_cleared(gradient: torch.Tensor | None) -> bool:
-    return gradient is None or not bool(dense(gradient).any())
-
-
-def _same(now: torch.Tensor | None, then: torch.Tensor | None) -> bool:
-    if now is None or then is None:
-        return now is then
-    if now.layout is not torch.strided or then.layout is not torch.strided:
-        return torch.equal(dense(now), dense(then))
-    return torch.equal(now.detach(), then) or bool(torch.isnan(then).any())
-
-
-def _tidy(ratio: float) -> float:
-    """A measured ratio, as the reciprocal of a whole number where it is one within rounding."""
-    if ratio and math.isclose(1 / ratio, round(1 / ratio), rel_tol=1e-4):
-        return 1 / round(1 / ratio)
-    return ratio
+def _multiplied(gradients: dict[int, torch.Tensor | None], factors: dict[int, float]) -> dict[int, torch.Tensor | None]:
+    return {
+        key: gradient if gradient is None or factors[key] == 1.0 else gradient * factors[key]
+        for key, gradient in gradients.items()
+    }
 
 
 def _one_number(weights: Any) -> float | None:

@@ -12,7 +12,9 @@ from typing import Any, Protocol
 
 import torch
 from torch import nn
+from torch.optim.lr_scheduler import LRScheduler
 from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+from torch.optim.swa_utils import AveragedModel
 from torch.utils.data import dataloader
 
 
@@ -29,6 +31,9 @@ class Observer(Protocol):
     def scaled(self, scaler: Any, before: Any, after: Any) -> None: ...
     def before_unscale(self, optimizer: Optimizer) -> None: ...
     def after_unscale(self, scaler: Any, optimizer: Optimizer) -> None: ...
+    def scaler_updated(self, scaler: Any) -> None: ...
+    def scheduler_stepped(self, scheduler: Any) -> None: ...
+    def average_updated(self) -> None: ...
     def before_scaler_step(self, scaler: Any, optimizer: Optimizer) -> None: ...
     def after_scaler_step(self, scaler: Any, optimizer: Optimizer) -> None: ...
     def before_step(self, optimizer: Optimizer, with_closure: bool) -> None: ...
@@ -43,6 +48,7 @@ def install(observer: Observer, stack: ExitStack) -> None:
     _patch_optimizers(observer, stack)
     _patch_clips(observer, stack)
     _patch_scaler(observer, stack)
+    _patch_schedules(observer, stack)
     _patch_data(observer, stack)
 
     original = nn.Module.__call__
@@ -141,7 +147,7 @@ def _listed(parameters: Any) -> list[torch.Tensor]:
 
 def _patch_scaler(observer: Observer, stack: ExitStack) -> None:
     scaler = torch.amp.GradScaler
-    scale, unscale, step = scaler.scale, scaler.unscale_, scaler.step
+    scale, unscale, step, update = scaler.scale, scaler.unscale_, scaler.step, scaler.update
 
     def patched_scale(self: Any, outputs: Any) -> Any:
         result = scale(self, outputs)
@@ -160,9 +166,50 @@ def _patch_scaler(observer: Observer, stack: ExitStack) -> None:
         finally:
             observer.after_scaler_step(self, optimizer)
 
+    def patched_update(self: Any, *args: Any, **kwargs: Any) -> None:
+        update(self, *args, **kwargs)
+        observer.scaler_updated(self)
+
+    _replace(scaler, "update", functools.wraps(update)(patched_update), stack)
     _replace(scaler, "scale", functools.wraps(scale)(patched_scale), stack)
     _replace(scaler, "unscale_", functools.wraps(unscale)(patched_unscale), stack)
     _replace(scaler, "step", functools.wraps(step)(patched_step), stack)
+
+
+def _patch_schedules(observer: Observer, stack: ExitStack) -> None:
+    inside = [0]
+
+    def watched(method: Callable[..., Any], tells: bool) -> Callable[..., Any]:
+        @functools.wraps(method)
+        def step(self: Any, *args: Any, **kwargs: Any) -> Any:
+            # Schedulers of schedulers step the ones inside; every one makes a first step when it is made.
+            inside[0] += 1
+            try:
+                result = method(self, *args, **kwargs)
+            finally:
+                inside[0] -= 1
+            if tells and not inside[0]:
+                observer.scheduler_stepped(self)
+            return result
+
+        return step
+
+    for kind in _with_subclasses(LRScheduler):
+        for name in ("__init__", "step"):
+            if name in vars(kind):
+                _replace(kind, name, watched(vars(kind)[name], name == "step"), stack)
+
+    update = AveragedModel.update_parameters
+
+    def update_parameters(self: Any, *args: Any, **kwargs: Any) -> None:
+        update(self, *args, **kwargs)
+        observer.average_updated()
+
+    _replace(AveragedModel, "update_parameters", functools.wraps(update)(update_parameters), stack)
+
+
+def _with_subclasses(kind: type[Any]) -> list[type[Any]]:
+    return [kind, *(below for own in type.__subclasses__(kind) for below in _with_subclasses(own))]
 
 
 def _patch_data(observer: Observer, stack: ExitStack) -> None:

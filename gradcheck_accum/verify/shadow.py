@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING
 import torch
 from torch.optim.optimizer import Optimizer
 
-from gradcheck_accum.events import Trace
-from gradcheck_accum.ledger import fold
+from gradcheck_accum.ledger import Ledger
 from gradcheck_accum.verify.clipping import clipped
 from gradcheck_accum.verify.weighing import entry_corrections
 from gradcheck_accum.weights import read_weights
 
 if TYPE_CHECKING:
-    from gradcheck_accum.verify.observer import Measured
+    from gradcheck_accum.verify.records import Measured
 
 
 class ShadowStep:
@@ -28,8 +27,6 @@ class ShadowStep:
         self._before = [p.detach().clone() for p in parameters]
         self._optimizer = optimizer
         self._copied = copied
-        self.error: float | None = None
-        """|Δw - Δw_ref| / |Δw_ref|, once the real step has been made; None where Δw_ref is zero or unknown."""
 
     @classmethod
     def prepare(
@@ -37,11 +34,13 @@ class ShadowStep:
         optimizer: Optimizer,
         parameters: list[torch.Tensor],
         vectors: Sequence[Sequence[torch.Tensor | None]],
-        trace: Trace,
+        ledger: Ledger,
         measured: Measured,
     ) -> ShadowStep | None:
-        """Copy the optimizer before its step and give the copy the reference gradient; None where there is none."""
-        ledger = fold(trace)
+        """Copy the optimizer before its step and give the copy the reference gradient; None where there is none.
+
+        ``ledger`` is that of the last windows: what the whole run will show is not known yet.
+        """
         corrections = entry_corrections(measured, ledger, read_weights(ledger))
         if corrections is None:
             return None
@@ -68,14 +67,13 @@ class ShadowStep:
             target.grad = None if reference is None else reference.to(target.dtype)
         return cls(optimizer, parameters, copied)
 
-    def finish(self) -> None:
-        """Step the copy, after the real step, and keep only the error."""
+    def finish(self) -> float | None:
+        """Step the copy, after the real step: |Δw - Δw_ref| / |Δw_ref|, or None where Δw_ref is zero or unknown."""
         try:
             type(self._copied).step(self._copied)
         except Exception:
             # A step that needs more than gradients (a closure, a wrapper's state) is not compared.
-            self._drop()
-            return
+            return None
         targets = [p for group in self._copied.param_groups for p in group["params"] if p.requires_grad]
         wrong = moved = 0.0
         for now, before, reference in zip(self._parameters, self._before, targets, strict=True):
@@ -83,9 +81,4 @@ class ShadowStep:
             update, expected = now.detach().double() - start, reference.detach().double() - start
             wrong += float(((update - expected) ** 2).sum())
             moved += float((expected**2).sum())
-        self.error = math.sqrt(wrong / moved) if moved else (0.0 if wrong == 0 else None)
-        self._drop()
-
-    def _drop(self) -> None:
-        self._parameters, self._before = [], []
-        self._optimizer = self._copied = None  # type: ignore[assignment]
+        return math.sqrt(wrong / moved) if moved else (0.0 if wrong == 0 else None)

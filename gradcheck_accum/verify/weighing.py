@@ -11,7 +11,7 @@ from gradcheck_accum.ledger import Entry, Fate, Ledger, Window
 from gradcheck_accum.weights import Readings, Series, Weight
 
 if TYPE_CHECKING:
-    from gradcheck_accum.verify.observer import Measured, Replay
+    from gradcheck_accum.verify.records import Measured, Replay
 
 
 def entry_corrections(measured: Measured, ledger: Ledger, readings: Readings) -> list[float] | None:
@@ -67,8 +67,7 @@ def replay_correction(measured: Measured, replay: Replay, ledger: Ledger, readin
             found.append(1.0 if readings.same(factor, 1.0) else factor)
     if any(not readings.same(value, found[0]) for value in found):
         return None
-    # What is in no window was never meant for this step.
-    return [found[0] if found else 0.0]
+    return [found[0]] if found else None
 
 
 def _closed_windows(measured: Measured, ledger: Ledger) -> list[Window]:

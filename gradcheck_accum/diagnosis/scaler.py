@@ -1,0 +1,53 @@
+"""Patterns of the AMP gradient scaler: GA502, GA503."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gradcheck_accum.diagnosis.account import Account, Diagnosis, diagnosis, line
+from gradcheck_accum.diagnosis.pace import every_micro_batch
+from gradcheck_accum.events import Backward, ScalerUpdate, Unscale
+from gradcheck_accum.ledger import Fate, Ledger
+
+
+def find_scaler_pace(ledger: Ledger) -> Iterator[Diagnosis]:
+    """GA502: the scale chosen anew at every micro-batch."""
+    update = every_micro_batch(ledger, ScalerUpdate)
+    if update is not None:
+        yield diagnosis(
+            "GA502",
+            update.where,
+            "the grad scaler is updated at every micro-batch: a change of scale falls into the middle of a window, "
+            "and its growth interval counts micro-batches, not steps",
+            "call scaler.update() once, right after scaler.step(optimizer)",
+        )
+
+
+def find_scaler_misuse(account: Account) -> Iterator[Diagnosis]:
+    """GA502: the scale divided out before the window is complete. GA503: a step on gradients that still hold it."""
+    for window in account.known():
+        if window.step is None:
+            continue
+        events = window.events
+        for position, event in enumerate(events):
+            earlier = [e for e in events[:position] if isinstance(e, Backward)]
+            later = [e for e in events[position + 1 :] if isinstance(e, Backward)]
+            if isinstance(event, Unscale) and earlier and any(e.grad_scaled for e in later):
+                yield diagnosis(
+                    "GA502",
+                    event.where,
+                    "the scale is divided out before the window is complete: micro-batches that come later are added "
+                    f"with the scale still in them, before the step at {line(window.step.where)}",
+                    "call scaler.unscale_(optimizer) once, after the window's last backward",
+                    window,
+                )
+        live = window.with_fate(Fate.LIVE)
+        unscaled = any(isinstance(e, Unscale) for e in events)
+        if live and all(e.backward.grad_scaled for e in live) and not unscaled and not window.step.through_scaler:
+            yield diagnosis(
+                "GA503",
+                window.step.where,
+                "the optimizer steps by itself on gradients that still hold the grad scaler's scale",
+                "step through the scaler: scaler.step(optimizer), then scaler.update()",
+                window,
+            )

@@ -1,0 +1,53 @@
+"""Which backwards are over the same batch of data, and in which pass over it."""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any
+
+from gradcheck_accum.engine.tape import Program
+from gradcheck_accum.events import Location
+
+
+class BatchCounter:
+    """Numbers micro-batches from 0; ``current_pass`` is None where no data loader tells passes apart."""
+
+    def __init__(self) -> None:
+        self.number = -1
+        self.current_pass: int | None = None
+        self._lines: set[tuple[str, int]] = set()
+        self._data: set[int] = set()
+        self._draws = 0
+        self._uses_loader = False
+        self._backwards = 0
+        self._passes: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+        self._pass_count = 0
+
+    def drawn(self, iterator: Any, is_first: bool) -> None:
+        """A data loader gave a batch, the first of a pass over its data or another."""
+        self._draws += 1
+        if is_first or iterator not in self._passes:
+            self._passes[iterator] = self._pass_count
+            self._pass_count += 1
+        self.current_pass = self._passes[iterator]
+
+    def backward(self, where: Location, program: Program | None) -> int:
+        """A backward has run: the number of its micro-batch."""
+        line = (where.path, where.line)
+        data = {t.data_ptr() for t in program.leaves if not t.requires_grad} if program is not None else set()
+        if self._draws:
+            # Batches that were all drawn before the first backward are a list, and no loader drives the loop.
+            self._uses_loader = self._draws == 1 or self._backwards > 0
+        if self._uses_loader:
+            new = self._draws > 0 or line in self._lines
+        else:
+            # Without a loader only the tensors themselves tell whether two losses share their data.
+            new = line in self._lines or (bool(data) and bool(self._data) and not data & self._data)
+        if new or self.number < 0:
+            self.number += 1
+            self._lines, self._data = set(), set()
+        self._draws = 0
+        self._backwards += 1
+        self._lines.add(line)
+        self._data |= data
+        return self.number

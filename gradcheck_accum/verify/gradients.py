@@ -1,0 +1,209 @@
+"""What every ``.grad`` should hold by now, so that a change by other means than a watched call is noticed.
+
+For every parameter the sum of what arrived since it was cleared is kept beside it: one extra copy of the gradients.
+Version counters tell cheaply that nothing was done to a gradient; what goes past them (``p.grad.data``) is found when
+the gradient is compared, before it is cleared, clipped or used.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+import torch
+from torch.optim.optimizer import Optimizer
+
+from gradcheck_accum.engine.tolerance import unit_roundoff
+from gradcheck_accum.events import Event, Factor, Location, Opaque, Operation, ScaleGrads, Unscale, ZeroGrad
+from gradcheck_accum.verify.measure import dense
+
+CHANGED_BY_HAND = "gradients were changed by hand"
+PARTLY_CLEARED = "only some of the gradients were cleared"
+
+
+class GradientBook:
+    """The parameters of the watched optimizers and what their gradients should hold."""
+
+    def __init__(self) -> None:
+        self.optimizers: list[Optimizer] = []
+        self.parameters: dict[int, torch.Tensor] = {}
+        self.names: dict[int, str] = {}
+        self.scale_inside: dict[int, float] = {}
+        """The grad scaler's scale that is still to be divided out of a parameter's gradient."""
+        self._expected: dict[int, torch.Tensor | None] = {}
+        self._seen: dict[int, tuple[int, int]] = {}
+        self._cells: dict[int, str] = {}
+        self._size = (-1, -1)
+
+    # Parameters and stores
+
+    def adopt(self, optimizer: Optimizer) -> list[torch.Tensor]:
+        """Take in an optimizer, or the parameters that it has got since; the parameters that are new."""
+        if not any(known is optimizer for known in self.optimizers):
+            self.optimizers.append(optimizer)
+            same = sum(type(o) is type(optimizer) for o in self.optimizers)
+            self.names[id(optimizer)] = type(optimizer).__name__ + (f" #{same}" if same > 1 else "")
+        new = []
+        for parameter in parameters_of(optimizer):
+            if id(parameter) not in self.parameters and parameter.is_leaf and parameter.requires_grad:
+                self.parameters[id(parameter)] = parameter
+                new.append(parameter)
+                self.look([id(parameter)])
+        return new
+
+    def cells(self) -> dict[int, str]:
+        """The store of every parameter: the parameters that the same optimizers own are filled and cleared together."""
+        size = sum(len(group["params"]) for o in self.optimizers for group in o.param_groups), len(self.optimizers)
+        if size != self._size:
+            owners: dict[int, list[str]] = {}
+            for optimizer in self.optimizers:
+                for parameter in parameters_of(optimizer):
+                    owners.setdefault(id(parameter), []).append(self.names[id(optimizer)])
+            self._cells = {key: " + ".join(names) for key, names in owners.items()}
+            self._size = size
+        return self._cells
+
+    def stores(self, keys: Iterable[int]) -> frozenset[str]:
+        """The stores of parameters, by their identities."""
+        cells = self.cells()
+        return frozenset(cells[key] for key in keys if key in cells)
+
+    # What is expected
+
+    def look(self, keys: Iterable[int]) -> None:
+        """Take the gradients as they are now for right."""
+        for key in keys:
+            if key in self.parameters:
+                gradient = self.parameters[key].grad
+                self._expected[key] = None if gradient is None else dense(gradient).detach().clone()
+                self._mark(key)
+
+    def _mark(self, key: int) -> None:
+        gradient = self.parameters[key].grad
+        self._seen[key] = (0, 0) if gradient is None else (id(gradient), gradient._version)
+
+    def arrived(self, gradients: dict[int, torch.Tensor]) -> bool:
+        """A backward has added ``gradients``; whether something else had its hands on them on their way."""
+        changed = False
+        for key, own in gradients.items():
+            now, then = self.parameters[key].grad, self._expected.get(key)
+            if now is None:
+                # ``autograd.grad`` inside a module, or a hook that applied the gradient at once.
+                self._expected[key] = None
+                self._mark(key)
+                changed = True
+                continue
+            added_once = then is not None and self._seen.get(key) == (id(now), now._version - 1)
+            if then is None:
+                self._expected[key] = own.clone()
+            else:
+                then.add_(own)
+            if not added_once and not self._holds(key, own):
+                changed = True
+                self.look([key])
+            self._mark(key)
+        return changed
+
+    def _holds(self, key: int, own: torch.Tensor) -> bool:
+        now, expected = self.parameters[key].grad, self._expected[key]
+        if now is None or expected is None:
+            return now is expected
+        values = dense(now).detach()
+        if torch.equal(values, expected):
+            return True
+        room = 4 * unit_roundoff(now.dtype) * (expected.abs() + own.abs())
+        return bool(((values - expected).abs() <= room).all()) or not bool(torch.isfinite(expected).all())
+
+    def _is_untouched(self, key: int, thoroughly: bool) -> bool:
+        now, expected = self.parameters[key].grad, self._expected.get(key)
+        if now is None or expected is None:
+            return now is expected
+        if self._seen.get(key) == (id(now), now._version) and not thoroughly:
+            return True
+        return self._holds(key, expected)
+
+    def changes(self, where: Location, *, thoroughly: bool) -> tuple[list[Event], list[int]]:
+        """What was done to ``.grad`` since the last look by other means than a watched call, and to which parameters.
+
+        ``thoroughly`` compares the values, and not the version counters alone.
+        """
+        changed = [key for key in self.parameters if not self._is_untouched(key, thoroughly)]
+        if not changed:
+            return [], []
+        cells = self.cells()
+        events = []
+        for store in sorted({cells[key] for key in changed if key in cells}):
+            filled = [k for k, cell in cells.items() if cell == store and self._expected.get(k) is not None]
+            own = [k for k in changed if cells.get(k) == store]
+            events.append(self._explain(where, store, own, filled))
+        self.look(changed)
+        return events, changed
+
+    def _explain(self, where: Location, store: str, changed: list[int], filled: list[int]) -> Event:
+        stores = frozenset({store})
+        if all(is_cleared(self.parameters[key].grad) for key in changed):
+            if set(filled) <= set(changed):
+                return ZeroGrad(where=where, stores=stores)
+            return Opaque(where=where, stores=stores, reason=PARTLY_CLEARED)
+        inner = squares = new = 0.0
+        for key in filled:
+            now, then = self.parameters[key].grad, self._expected[key]
+            if now is None or then is None:
+                return Opaque(where=where, stores=stores, reason=CHANGED_BY_HAND)
+            a, b = dense(now).detach().double(), then.double()
+            inner += float((a * b).sum())
+            squares += float((b * b).sum())
+            new += float((a * a).sum())
+        ratio = inner / squares if squares else 1.0
+        residual = math.sqrt(max(new - ratio * inner, 0.0))
+        roundoff = unit_roundoff(self.parameters[filled[0]].dtype) if filled else 0.0
+        scale = self.scale_inside.get(filled[0], 1.0) if filled else 1.0
+        if scale != 1.0 and squares and math.isclose(ratio * scale, 1.0, rel_tol=1e-5):
+            self.scale_inside.update(dict.fromkeys(filled, 1.0))
+            return Unscale(where=where, stores=stores)
+        if squares and ratio and residual <= max(16 * roundoff, 1e-7) * math.sqrt(new):
+            operation = Operation.DIVIDE if abs(ratio) < 1 else Operation.MULTIPLY
+            return ScaleGrads(where=where, stores=stores, factor=Factor(_tidy(ratio), operation))
+        return Opaque(where=where, stores=stores, reason=CHANGED_BY_HAND)
+
+    def cleared(self, keys: set[int]) -> tuple[frozenset[str], frozenset[str]]:
+        """The stores of which these parameters are all that was filled, and those of which they are only some."""
+        cells = self.cells()
+        whole: set[str] = set()
+        part: set[str] = set()
+        for store in self.stores(keys):
+            own = {key for key, cell in cells.items() if cell == store}
+            left = [k for k in own - keys if not is_cleared(self._expected.get(k))]
+            (part if left else whole).add(store)
+        for key in keys:
+            self.scale_inside.pop(key, None)
+        self.look(keys)
+        return frozenset(whole), frozenset(part)
+
+    def held(self, optimizer: Optimizer) -> dict[int, torch.Tensor | None]:
+        """Copies of an optimizer's gradients, without the grad scaler's scale that is still to be divided out."""
+        found: dict[int, torch.Tensor | None] = {}
+        for parameter in parameters_of(optimizer):
+            scale = self.scale_inside.get(id(parameter), 1.0)
+            gradient = parameter.grad
+            if gradient is not None:
+                gradient = gradient.detach() / scale if scale != 1.0 else gradient.detach().clone()
+            found[id(parameter)] = gradient
+        return found
+
+
+def parameters_of(optimizer: Optimizer) -> list[torch.Tensor]:
+    """The parameters of all groups."""
+    return [p for group in optimizer.param_groups for p in group["params"]]
+
+
+def is_cleared(gradient: torch.Tensor | None) -> bool:
+    """Whether there is no gradient, or only zeros."""
+    return gradient is None or not bool(dense(gradient).any())
+
+
+def _tidy(ratio: float) -> float:
+    """A measured ratio, as the reciprocal of a whole number where it is one within rounding."""
+    if ratio and math.isclose(1 / ratio, round(1 / ratio), rel_tol=1e-4):
+        return 1 / round(1 / ratio)
+    return ratio
