@@ -1,3 +1,28 @@
-"""Correctness verification and linting for gradient accumulation in PyTorch."""
+"""Correctness verification and linting for gradient accumulation in PyTorch.
+
+    import gradcheck_accum
+
+    gradcheck_accum.check(train_one_epoch, model, loader, optimizer)   # one call, judged
+    with gradcheck_accum.watch(every=16):                              # every 16th window of a long run
+        train(model, loader, optimizer)
+
+Importing this package imports nothing else: `check`, `watch` and what they raise come with PyTorch when they are used.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from gradcheck_accum.verify import AccumulationError, check, watch
 
 __version__ = "0.1.0"
+__all__ = ["AccumulationError", "__version__", "check", "watch"]
+
+
+def __getattr__(name: str) -> Any:
+    if name in {"AccumulationError", "check", "watch"}:
+        from gradcheck_accum import verify
+
+        return getattr(verify, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -184,11 +184,12 @@ class Trace:
     ``complete`` is False where watching ended before the loop did, so that what is left over at the end means
     nothing. ``assumed_length`` says that the number of micro-batches is the engine's own choice, made to show
     full windows and a remainder, and not the loop's. ``precision`` is the unit roundoff of the dtype that the
-    factors were read in: the relative error to allow when two of them are compared.
+    factors were read in: the relative error to allow when two of them are compared. ``from_start`` is False where
+    watching began in the middle of the loop, so that a short first window may be an earlier pass's last.
     """
 
     events: tuple[Event, ...]
     complete: bool = True
     assumed_length: bool = False
     precision: float = 0.0
-    notes: tuple[str, ...] = ()
+    from_start: bool = True

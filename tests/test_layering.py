@@ -16,7 +16,6 @@ import gradcheck_accum
 PACKAGE = Path(gradcheck_accum.__file__).parent
 
 FLOORS = [
-    {"__init__"},
     {"events", "mistakes"},
     {"findings", "ledger"},
     {"weights"},
@@ -25,6 +24,7 @@ FLOORS = [
     {"lint", "engine"},
     {"verify"},
     {"fuzz"},
+    {"__init__"},
     {"report", "rule_pages"},
     {"cli", "pytest_plugin"},
     {"__main__"},

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
+import runpy
 from pathlib import Path
 
 import pytest
+import torch
 from shapes_table import SHAPES, Shape
+from torch import nn
 from watching import watch_source
 
 from gradcheck_accum.verdict import Verdict
+from gradcheck_accum.verify import observe
 
 WRONG = [(shape, marks, codes) for shape in SHAPES for marks, codes in shape.wrong]
 
@@ -26,3 +32,23 @@ def test_a_wrong_loop_of_this_shape(shape: Shape, marks: dict[str, str], codes: 
     result = watch_source(shape.source(**marks), tmp_path)
     assert {d.mistake.code for d in result.diagnosis} == codes, result.reason
     assert result.verdict is Verdict.DEVIATES, result.reason
+
+
+def _end(path: Path) -> dict[str, torch.Tensor]:
+    """Every weight and buffer that a script leaves behind, and the state of the random numbers."""
+    with contextlib.redirect_stdout(io.StringIO()):
+        left = runpy.run_path(str(path), run_name="__main__")
+    modules = {name: value for name, value in left.items() if isinstance(value, nn.Module)}
+    state = {f"{name}.{key}": t.clone() for name, m in modules.items() for key, t in m.state_dict().items()}
+    return {**state, "random numbers": torch.get_rng_state()}
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape.name)
+def test_watching_changes_no_bit(shape: Shape, tmp_path: Path) -> None:
+    path = tmp_path / "train.py"
+    path.write_text(shape.source(), encoding="utf-8")
+    plain = _end(path)
+    with observe():
+        watched = _end(path)
+    assert plain.keys() == watched.keys()
+    assert [name for name in plain if not torch.equal(plain[name], watched[name])] == []

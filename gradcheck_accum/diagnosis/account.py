@@ -112,4 +112,6 @@ def line(where: Location) -> str:
 def opens_short(account: Account) -> bool:
     """Whether the first window is the odd one out: shorter than the windows right after it."""
     lengths = [w.micro_batches for w in account.windows[:3]]
+    if not account.ledger.trace.from_start:
+        return False
     return len(lengths) > 1 and 0 < lengths[0] < account.steps and lengths[1] == account.steps

@@ -1,7 +1,7 @@
 """The dynamic engine: runs a loop unmodified and compares the gradient at every step with the true large batch's.
 
-`verify_script` runs a script in a process of its own; `observe` watches a loop in this one. Importing this package
-does not import torch.
+`verify_script` runs a script in a process of its own; `check`, `watch` and `observe` watch a loop in this one.
+Importing this package does not import torch.
 """
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ from gradcheck_accum.verify.script import verify_script
 
 if TYPE_CHECKING:
     from gradcheck_accum.verify.session import Observation, observe
+    from gradcheck_accum.verify.watching import AccumulationError, check, watch
 
-__all__ = ["Observation", "observe", "verify_script"]
+__all__ = ["AccumulationError", "Observation", "check", "observe", "verify_script", "watch"]
 
 
 def __getattr__(name: str) -> Any:
@@ -21,4 +22,8 @@ def __getattr__(name: str) -> Any:
         from gradcheck_accum.verify import session
 
         return getattr(session, name)
+    if name in {"AccumulationError", "check", "watch"}:
+        from gradcheck_accum.verify import watching
+
+        return getattr(watching, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

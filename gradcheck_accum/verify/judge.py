@@ -37,7 +37,7 @@ class Options:
 
 def judge(watch: Watch, script: str, options: Options, *, complete: bool) -> VerifyResult:
     """The result of a watched run; ``complete`` says that the loop came to its own end."""
-    trace = Trace(tuple(watch.events), complete=complete, precision=watch.precision)
+    trace = Trace(tuple(watch.events), complete=complete, precision=watch.precision, from_start=watch.from_start)
     ledger = fold(trace)
     readings = read_weights(ledger, coefficient=options.loss_coefficient)
     diagnosis = diagnose(ledger, coefficient=options.loss_coefficient)

@@ -59,7 +59,8 @@ class Watch:
     def __init__(self, *, replay: bool, engine: ReferenceEngine, max_windows: int | None) -> None:
         self.events: list[Event] = []
         self.measured: list[Measured] = []
-        self.notes: list[str] = []
+        self.from_start = True
+        """Whether ``events`` go back to where the loop began."""
         self.precision = 0.0
         self.tape = Tape()
         self.replay = replay
@@ -91,6 +92,23 @@ class Watch:
     def idle(self) -> bool:
         """Whether what happens now is not the loop's: our own reference, or another process."""
         return bool(self._busy) or os.getpid() != self._process
+
+    def restart(self) -> None:
+        """Begin anew with the gradients as they are: what was seen before is forgotten."""
+        self.from_start = False
+        self.events.clear()
+        self.measured.clear()
+        self._since.clear()
+        self._clips.clear()
+        self._graphs.clear()
+        self.book.look(self.book.parameters)
+
+    def forget_before(self, windows: int) -> None:
+        """Forget all but the last ``windows`` windows."""
+        if len(self.measured) > windows:
+            self.from_start = False
+            del self.measured[:-windows]
+            del self.events[: -self._recent(windows)]
 
     def adopt_existing(self) -> None:
         """Take in the optimizers that were made before watching began."""
@@ -411,12 +429,12 @@ class Watch:
         self._graphs = [mark for mark in self._graphs if mark() is not None]
         self._add(GraphsHeld(where=where, count=len(self._graphs)))
 
-    def _recent(self) -> int:
+    def _recent(self, windows: int = 8) -> int:
         """How many of the last events tell how this loop scales: those of the last few windows."""
         steps = 0
         for position, event in enumerate(reversed(self.events), 1):
             steps += isinstance(event, Step)
-            if steps > 8:
+            if steps > windows:
                 return position - 1
         return len(self.events)
 

@@ -1,0 +1,163 @@
+"""Watching inside a user's own program: window by window, or one window in many, while training goes on."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from typing import Any
+
+from torch.optim.optimizer import Optimizer
+
+from gradcheck_accum.engine.reference import ReferenceEngine
+from gradcheck_accum.verdict import Verdict, VerifyResult
+from gradcheck_accum.verify.judge import Options, judge
+from gradcheck_accum.verify.observer import Watch
+from gradcheck_accum.verify.patches import install
+from gradcheck_accum.verify.session import ReferenceName, observe
+
+_KEPT_WINDOWS = 8
+"""Windows that the ledger looks back on: enough to know K, and no more to keep than a training run can spare."""
+
+
+class AccumulationError(AssertionError):
+    """A step got another gradient than the large batch's; ``result`` has the numbers and the causes."""
+
+    def __init__(self, result: VerifyResult) -> None:
+        self.result = result
+        causes = "; ".join(f"{d.mistake.code} at {d.where}: {d.message}" for d in result.diagnosis)
+        super().__init__(f"{result.verdict.value}: {result.reason}" + (f" ({causes})" if causes else ""))
+
+
+def check(
+    loop: Callable[..., object],
+    /,
+    *args: object,
+    reference: ReferenceName = "both",
+    loss_coefficient: float | None = None,
+    rtol: float | None = None,
+    atol: float | None = None,
+    **kwargs: object,
+) -> VerifyResult:
+    """Call ``loop(*args, **kwargs)`` once and compare the gradient at each of its steps with the large batch's.
+
+        result = gradcheck_accum.check(train_one_epoch, model, loader, optimizer)
+
+    ``loss_coefficient`` is what the loss is meant to be multiplied by, where the loop cannot tell; ``rtol`` and
+    ``atol`` (given both or neither) replace the derived tolerance. Returns the result where every step is right,
+    raises `AccumulationError` where it is not or could not be decided, and whatever the loop raises.
+    """
+    name = getattr(loop, "__qualname__", "the loop")
+    options: dict[str, Any] = {"reference": reference, "loss_coefficient": loss_coefficient, "rtol": rtol, "atol": atol}
+    with observe(script=name, **options) as observation:
+        loop(*args, **kwargs)
+    result = observation.result()
+    if result.exit_status:
+        raise AccumulationError(result)
+    return result
+
+
+class Watching(Watch):
+    """A watch that judges windows as they are closed, every n-th of them, and sleeps between.
+
+    A window is judged by what came before it (what is stale, what K is), so the one before is watched as well. Windows
+    are counted by the steps of the optimizer that was seen first.
+    """
+
+    def __init__(self, every: int, options: Options, tell: Callable[[VerifyResult], object], *, replay: bool) -> None:
+        super().__init__(replay=replay, engine=ReferenceEngine(), max_windows=None)
+        self._every = every
+        self.options = options
+        self._tell = tell
+        self._window = 0
+        self._asleep = every > 2
+        self._steps_awake: Counter[int] = Counter()
+
+    @property
+    def idle(self) -> bool:
+        """Whether what happens now is not the loop's, or in a window that is not asked for."""
+        return self._asleep or super().idle
+
+    def optimizer_made(self, optimizer: Optimizer) -> None:
+        """An optimizer has been made, or has got more parameters: to be known when we wake."""
+        asleep, self._asleep = self._asleep, False
+        super().optimizer_made(optimizer)
+        self._asleep = asleep
+
+    def after_step(self, optimizer: Optimizer) -> None:
+        """``optimizer.step`` has returned."""
+        if super().idle:
+            return
+        if not self._asleep:
+            seen = len(self.measured)
+            super().after_step(optimizer)
+            self._steps_awake[id(optimizer)] += 1
+            # The first window of another optimizer may have begun while we slept.
+            complete = self._every == 1 or self._steps_awake[id(optimizer)] > 1
+            if complete and len(self.measured) > seen and self._window % self._every == self._every - 1:
+                self._judge()
+        if not self.book.optimizers or optimizer is self.book.optimizers[0]:
+            self._window += 1
+            self._turn()
+
+    def _turn(self) -> None:
+        """Fall asleep after a window that was judged, wake for the one before the next."""
+        asleep = self._every > 2 and self._window % self._every < self._every - 2
+        if self._asleep and not asleep:
+            self.restart()
+            self._steps_awake.clear()
+        self._asleep = asleep
+
+    def _judge(self) -> None:
+        result = judge(self, "the loop", self.options, complete=False)
+        last = result.windows[-1]
+        shown = tuple(d for d in result.diagnosis if last.index in d.windows or not d.mistake.moves_gradient)
+        self.forget_before(_KEPT_WINDOWS)
+        if last.verdict is Verdict.DEVIATES or any(not d.mistake.by_construction for d in shown):
+            self._tell(replace(result, reason=last.reason or result.reason, windows=(last,), diagnosis=shown))
+
+
+@contextmanager
+def watch(
+    *,
+    every: int = 1,
+    on_deviation: Callable[[VerifyResult], object] | None = None,
+    reference: ReferenceName = "ledger",
+    loss_coefficient: float | None = None,
+    rtol: float | None = None,
+    atol: float | None = None,
+) -> Iterator[None]:
+    """Watch the training loop in the block, and say at the step itself where its gradient is wrong.
+
+        with gradcheck_accum.watch(every=16):
+            train(model, loader, optimizer)
+
+    Every ``every``-th window is judged (and the one before it watched, to judge it by); between them the loop runs as
+    it is. ``on_deviation`` is called with the result for the one window and its causes, after the step; where there is
+    none, `AccumulationError` is raised from ``optimizer.step()``. What is left over when the block ends is judged where
+    every window is. Raises ValueError for options that do not fit.
+    """
+    if every < 1:
+        raise ValueError("every is a number of windows, at least 1")
+    if (rtol is None) != (atol is None):
+        raise ValueError("rtol and atol are given both or neither")
+
+    def tell(result: VerifyResult) -> None:
+        if on_deviation is None:
+            raise AccumulationError(result)
+        on_deviation(result)
+
+    watching = Watching(every, Options(loss_coefficient, rtol, atol), tell, replay=reference != "ledger")
+    with ExitStack() as stack:
+        stack.callback(watching.release)
+        install(watching, stack)
+        watching.adopt_existing()
+        if watching.replay:
+            stack.enter_context(watching.tape)
+        yield
+        if every == 1:
+            last = judge(watching, "the loop", watching.options, complete=True)
+            left = tuple(d for d in last.diagnosis if not d.windows and d.mistake.moves_gradient)
+            if left:
+                tell(replace(last, windows=(), diagnosis=left))
