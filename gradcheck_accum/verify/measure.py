@@ -17,6 +17,9 @@ from dataclasses import dataclass
 
 import torch
 
+_BLOCK = 1 << 15
+"""Elements that are multiplied at a time: in float64 those of a whole window stay in the processor's cache."""
+
 Vector = Sequence[torch.Tensor | None]
 """One gradient: a tensor for each parameter, None for zero."""
 
@@ -46,21 +49,24 @@ def inner_products(vectors: Sequence[Vector], parameters: Sequence[torch.Tensor]
     """All inner products of ``vectors``, each a gradient over ``parameters``."""
     exact = any(parameter.dtype is torch.float64 for parameter in parameters)
     total = torch.zeros(0 if exact else len(vectors), len(vectors), dtype=torch.float64)
+    block = torch.empty(len(vectors), min(_BLOCK, max(p.numel() for p in parameters)), dtype=torch.float64)
     for position, parameter in enumerate(parameters):
-        rows = []
-        for vector in vectors:
-            part = vector[position]
-            if part is None:
-                rows.append(torch.zeros(parameter.numel(), dtype=torch.float64))
+        flat = [v[position] for v in vectors]
+        rows = [None if part is None else dense(part).detach().reshape(-1) for part in flat]
+        for start in range(0, parameter.numel(), _BLOCK):
+            stop = min(start + _BLOCK, parameter.numel())
+            chosen = block[:, : stop - start]
+            for target, row in zip(chosen, rows, strict=True):
+                if row is None:
+                    target.zero_()
+                else:
+                    target.copy_(row[start:stop])
+            if not exact:
+                total.addmm_(chosen, chosen.T)
+            elif not bool(torch.isfinite(chosen).all()):
+                return InnerProducts(torch.full((1, len(vectors)), math.nan, dtype=torch.float64), exact)
             else:
-                rows.append(dense(part).detach().to("cpu", torch.float64).reshape(-1))
-        stacked = torch.stack(rows)
-        if not exact:
-            total += stacked @ stacked.T
-        elif not bool(torch.isfinite(stacked).all()):
-            return InnerProducts(torch.full((1, len(vectors)), math.nan, dtype=torch.float64), exact)
-        else:
-            total = torch.linalg.qr(torch.cat([total, stacked.T]), mode="r")[1]
+                total = torch.linalg.qr(torch.cat([total, chosen.T]), mode="r")[1]
     return InnerProducts(total, exact)
 
 

@@ -75,10 +75,13 @@ class ShadowStep:
             # A step that needs more than gradients (a closure, a wrapper's state) is not compared.
             return None
         targets = [p for group in self._copied.param_groups for p in group["params"] if p.requires_grad]
-        wrong = moved = 0.0
-        for now, before, reference in zip(self._parameters, self._before, targets, strict=True):
-            start = before.double()
-            update, expected = now.detach().double() - start, reference.detach().double() - start
-            wrong += float(((update - expected) ** 2).sum())
-            moved += float((expected**2).sum())
-        return math.sqrt(wrong / moved) if moved else (0.0 if wrong == 0 else None)
+        now = [p.detach() for p in self._parameters]
+        wanted = [p.detach() for p in targets]
+        moved = _norm(torch._foreach_sub(wanted, self._before))
+        # Both started from the same weights: the difference of the updates is that of the weights.
+        wrong = _norm(torch._foreach_sub(now, wanted))
+        return wrong / moved if moved else (0.0 if wrong == 0 else None)
+
+
+def _norm(tensors: list[torch.Tensor] | tuple[torch.Tensor, ...]) -> float:
+    return math.hypot(*(float(norm) for norm in torch._foreach_norm(tensors)))
