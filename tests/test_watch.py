@@ -103,6 +103,13 @@ def test_a_callback_hears_of_every_judged_window_and_training_goes_on(reference:
     assert all(result.windows[0].verdict is Verdict.DEVIATES for result in heard)
 
 
+def test_an_optimizer_that_never_steps_does_not_count_windows() -> None:
+    idle = torch.optim.SGD(nn.Linear(2, 2).parameters(), lr=0.1)
+    with pytest.raises(gradcheck_accum.AccumulationError), gradcheck_accum.watch(every=4):
+        Training(8, lambda window: 1).run()
+    assert idle.param_groups
+
+
 def test_what_is_left_at_the_end_of_the_block() -> None:
     training = Training(3)
     training.loader = DataLoader(TensorDataset(torch.randn(40, 3), torch.randint(0, 3, (40,))), batch_size=4)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -62,7 +63,7 @@ class Watching(Watch):
     """A watch that judges windows as they are closed, every n-th of them, and sleeps between.
 
     A window is judged by what came before it (what is stale, what K is), so the one before is watched as well. Windows
-    are counted by the steps of the optimizer that was seen first.
+    are counted by the steps of the optimizer that steps first.
     """
 
     def __init__(self, every: int, options: Options, tell: Callable[[VerifyResult], object], *, replay: bool) -> None:
@@ -73,6 +74,7 @@ class Watching(Watch):
         self._window = 0
         self._asleep = every > 2
         self._steps_awake: Counter[int] = Counter()
+        self._leader: weakref.ref[Optimizer] | None = None
 
     @property
     def idle(self) -> bool:
@@ -97,7 +99,8 @@ class Watching(Watch):
             complete = self._every == 1 or self._steps_awake[id(optimizer)] > 1
             if complete and len(self.measured) > seen and self._window % self._every == self._every - 1:
                 self._judge()
-        if not self.book.optimizers or optimizer is self.book.optimizers[0]:
+        self._leader = self._leader or weakref.ref(optimizer)
+        if self._leader() is optimizer:
             self._window += 1
             self._turn()
 
