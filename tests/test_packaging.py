@@ -10,6 +10,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from shapes_table import SHAPES
 
 from gradcheck_accum import __version__
 from gradcheck_accum.mistakes import CATALOGUE
@@ -77,3 +78,12 @@ def test_the_readme_lists_every_mistake() -> None:
         seen_by = f"{'yes' if mistake.static else 'no'} | {'yes' if mistake.dynamic else 'no'}"
         row = f"| [{mistake.code}](rules/{mistake.code}.md) | {mistake.name} | {mistake.summary} | {seen_by} |"
         assert row in readme
+
+
+def test_the_readme_lists_every_shape_under_its_verdict() -> None:
+    readme = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+    start = readme.index("### What it judges")
+    parts = readme[start : readme.index("### In your own program")].split("`inconclusive`, with the reason:")
+    right, coupled = parts[0].split("`not-equivalent-by-construction`, though the loop is right:")
+    place = {"equivalent": right, "not-equivalent-by-construction": coupled, "inconclusive": parts[1]}
+    assert [shape.name for shape in SHAPES if shape.says not in place[shape.verdict]] == []
