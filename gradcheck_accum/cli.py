@@ -137,6 +137,11 @@ def _add_verify(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--rtol", type=_not_negative, help="relative error to allow (default: derived from rounding)")
     parser.add_argument("--atol", type=_not_negative, help="absolute error to allow")
+    parser.add_argument(
+        "--trajectory",
+        action="store_true",
+        help="also train a reference alongside on true large batches, and show how far the weights drift from it",
+    )
     _add_format(parser)
     parser.set_defaults(command=_verify)
 
@@ -229,6 +234,8 @@ def _verify(options: argparse.Namespace) -> int:
         raise UsageError("verify takes either a script or -m MODULE")
     if (options.rtol is None) != (options.atol is None):
         raise UsageError("--rtol and --atol are given both or neither")
+    if options.trajectory and options.reference == "ledger":
+        raise UsageError("--trajectory needs the replay: leave --reference out, or give both")
     if importlib.util.find_spec("torch") is None:
         raise UsageError('verify needs PyTorch: pip install "gradcheck-accum[verify]"')
     from gradcheck_accum.verify import verify_script
@@ -245,6 +252,7 @@ def _verify(options: argparse.Namespace) -> int:
         loss_coefficient=options.loss_coefficient,
         rtol=options.rtol,
         atol=options.atol,
+        trajectory=options.trajectory,
     )
     if options.output_format == "json":
         from gradcheck_accum.report.as_json import verify_json

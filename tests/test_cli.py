@@ -182,6 +182,7 @@ def test_verify_passes_on_what_was_asked(scripts: Path, run: Output, verify: Sim
         "loss_coefficient": 0.5,
         "rtol": 1e-3,
         "atol": 0.0,
+        "trajectory": False,
     }
     assert run.out.splitlines()[-1] == "equivalent: all right"
 

@@ -163,3 +163,63 @@ def test_the_report_names_where_and_in_what_it_compared() -> None:
 def test_tolerances_are_given_both_or_neither() -> None:
     with pytest.raises(ValueError, match="both or neither"), observe(rtol=1e-3):
         pass
+
+
+def large_batch_run(optimizer_class: type[torch.optim.Optimizer], windows: int, **options: float) -> list[torch.Tensor]:
+    """The weights after every step of training on the true large batches, with a schedule that halves the rate."""
+    model = start()
+    optimizer = optimizer_class(model.parameters(), **options)  # type: ignore[call-arg]
+    schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
+    x, y = drawn()
+    weights = []
+    for k in range(windows):
+        optimizer.zero_grad()
+        cross_entropy(model(x[8 * k : 8 * k + 8]), y[8 * k : 8 * k + 8]).backward()
+        optimizer.step()
+        schedule.step()
+        weights.append(torch.cat([p.detach().flatten() for p in model.parameters()]))
+    return weights
+
+
+def start() -> nn.Linear:
+    torch.manual_seed(1)
+    return nn.Linear(3, 3)
+
+
+def drawn() -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(2)
+    return torch.randn(32, 3, generator=generator), torch.randint(0, 3, (32,), generator=generator)
+
+
+@pytest.mark.parametrize("divisor", [1, 2])
+@pytest.mark.parametrize("optimizer_class", [torch.optim.SGD, torch.optim.Adam])
+def test_the_trajectory_drifts_as_far_as_a_run_on_large_batches_says(
+    divisor: int, optimizer_class: type[torch.optim.Optimizer]
+) -> None:
+    model = start()
+    optimizer = optimizer_class(model.parameters(), lr=0.1)  # type: ignore[call-arg]
+    schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
+    seen: list[torch.Tensor] = []
+    x, y = drawn()
+
+    def loop() -> None:
+        for i in range(8):
+            (cross_entropy(model(x[4 * i : 4 * i + 4]), y[4 * i : 4 * i + 4]) / divisor).backward()
+            if i % 2:
+                optimizer.step()
+                optimizer.zero_grad()
+                schedule.step()
+                seen.append(torch.cat([p.detach().flatten() for p in model.parameters()]))
+
+    result = watched(loop, trajectory=True)
+    first = torch.cat([p.detach().flatten() for p in start().parameters()])
+    right = large_batch_run(optimizer_class, 4, lr=0.1)
+    drift = [float((got - ref).norm() / (ref - first).norm()) for got, ref in zip(seen, right, strict=True)]
+    assert [w.drift for w in result.windows] == pytest.approx(drift, rel=1e-3, abs=1e-5)
+    if divisor == 1 and optimizer_class is torch.optim.Adam:
+        assert any("Adam hides most of it" in note for note in result.notes)
+
+
+def test_a_trajectory_needs_the_replay() -> None:
+    with pytest.raises(ValueError, match="needs the replay"), observe(reference="ledger", trajectory=True):
+        pass

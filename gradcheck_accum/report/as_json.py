@@ -132,6 +132,7 @@ def _window(window: WindowReport) -> dict[str, Any]:
         "grad_norm_ratio": _number(window.grad_norm_ratio),
         "tolerance": _number(window.tolerance),
         "param_rel_error": _number(window.param_rel_error),
+        "drift": _number(window.drift),
         "verdict": window.verdict.value,
         "reason": window.reason or None,
     }

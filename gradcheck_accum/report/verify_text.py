@@ -74,6 +74,8 @@ def _table(windows: Sequence[WindowReport], paint: Paint) -> list[str]:
     columns = list(_COLUMNS)
     if len({window.optimizer for window in windows}) > 1:
         columns.insert(1, _Column(("", "optimizer"), lambda w: w.optimizer, to_the_left=True))
+    if any(window.drift is not None for window in windows):
+        columns.insert(-1, _Column(("weight", "drift"), lambda w: error(w.drift)))
     shown, hidden = _shown(windows)
     cells = [[column.cell(window) for column in columns] for window in shown]
     heading = [[column.heading[row] for column in columns] for row in (0, 1)]

@@ -53,6 +53,9 @@ def judge(watch: Watch, script: str, options: Options, *, complete: bool) -> Ver
             notes.append(problem)
     if replays:
         notes.append(f"the replayed large batch and the micro-batches' own gradients agree to {max(replays):.1e}")
+    notes += _on_optimizers(reports)
+    if watch.trajectory is not None and watch.trajectory.lost:
+        notes.append(f"the reference run could not be carried on: {watch.trajectory.lost}")
     verdict, reason = _verdict(reports, diagnosis, ledger, watch)
     diagnosis += _by_measurement(watch.measured, reports)
     dtype = ", ".join(sorted({_name(m.dtype) for m in watch.measured}))
@@ -63,6 +66,24 @@ def judge(watch: Watch, script: str, options: Options, *, complete: bool) -> Ver
     settings = "deterministic algorithms, TF32 off"
     reference = ReferenceReport(_reference_kind(watch, replays), replayed_in or dtype, replayed_on or device, settings)
     return VerifyResult(script, verdict, reason, device, reference, tuple(reports), tuple(diagnosis), tuple(notes))
+
+
+def _on_optimizers(reports: Sequence[WindowReport]) -> list[str]:
+    """Where an optimizer hides a mistake: its update hardly depends on the gradient's scale."""
+    hidden = [
+        r
+        for r in reports
+        if r.grad_rel_error and r.param_rel_error is not None and r.verdict is Verdict.DEVIATES
+        if r.grad_rel_error > 0.1 and r.param_rel_error < 0.1 * r.grad_rel_error
+    ]
+    if not hidden:
+        return []
+    worst = max(hidden, key=lambda r: r.grad_rel_error or 0.0)
+    return [
+        f"{worst.optimizer} hides most of it: in window {worst.index} the gradient is off by "
+        f"{worst.grad_rel_error:.3g} of its norm, the update by {worst.param_rel_error:.1e}; a clip, a new learning "
+        "rate or another optimizer will show it"
+    ]
 
 
 def _name(dtype: torch.dtype) -> str:
@@ -102,6 +123,7 @@ def _judge_window(
             grad_norm_ratio=ratio,
             tolerance=tolerance,
             param_rel_error=measured.update_error,
+            drift=measured.drift,
             verdict=verdict,
             reason=reason,
             path=where.path,

@@ -73,3 +73,8 @@ def inner_products(vectors: Sequence[Vector], parameters: Sequence[torch.Tensor]
 def dense(tensor: torch.Tensor) -> torch.Tensor:
     """The tensor without sparsity."""
     return tensor.to_dense() if tensor.layout is not torch.strided else tensor
+
+
+def norm_of(tensors: list[torch.Tensor] | tuple[torch.Tensor, ...]) -> float:
+    """The Euclidean norm of several tensors together."""
+    return math.hypot(*(float(norm) for norm in torch._foreach_norm(tensors)))

@@ -52,7 +52,7 @@ class Measurer:
                 vectors.append(expected)
                 measured.after_clip = len(vectors) - 1
         if self.replays:
-            self._replay(measured, members, parameters, everything, vectors)
+            self.replay(measured, members, parameters, everything, vectors)
         measured.products = inner_products(vectors, parameters)
         return vectors
 
@@ -60,7 +60,7 @@ class Measurer:
         """Drop the replays of records that no other optimizer has yet to step on."""
         self._replayed = {key: value for key, value in self._replayed.items() if awaited & set(key)}
 
-    def _replay(
+    def replay(
         self,
         measured: Measured,
         members: set[int],
@@ -68,6 +68,7 @@ class Measurer:
         everything: dict[int, torch.Tensor],
         vectors: list[Vector],
     ) -> None:
+        """Replay a window with the weights as they are; what it gives is added to ``vectors``."""
         programs = [record.program for record in measured.records]
         low = [p.lowest_dtype for p in programs if p is not None and p.lowest_dtype is not None]
         measured.compute_dtype = low[0] if low else measured.dtype

@@ -44,6 +44,7 @@ from gradcheck_accum.verify.measure import dense
 from gradcheck_accum.verify.measuring import Measurer
 from gradcheck_accum.verify.records import Measured, Record
 from gradcheck_accum.verify.shadow import ShadowStep
+from gradcheck_accum.verify.trajectory import Trajectory
 
 CHANGED_ON_ITS_WAY = "a hook on the parameters changes their gradients while they are added up"
 WITH_CLOSURE = "a step with a closure runs its own backwards"
@@ -71,6 +72,7 @@ class Watch:
         self.book = GradientBook()
         self.batches = BatchCounter()
         self.measurer = Measurer(engine, replay)
+        self.trajectory: Trajectory | None = None
         self.stray_backwards = 0
         self._hooks: list[Any] = []
         self._arriving: dict[int, torch.Tensor] | None = None
@@ -395,6 +397,8 @@ class Watch:
         if shadow is not None:
             with self._own_work():
                 measured.update_error = shadow.finish()
+        if self.trajectory is not None:
+            measured.drift = self.trajectory.drift(optimizer)
         if measured.unmeasured == WITH_CLOSURE:
             self._since.pop(id(optimizer), None)
         awaited = {id(record) for records in self._since.values() for record in records}
@@ -420,6 +424,8 @@ class Watch:
         ledger = fold(Trace(tuple(self.events[-self._recent() :]), precision=self.precision))
         own = {id(e.backward) for w in ledger.windows if w.step is measured.step for e in w.entries}
         vectors = self.measurer.measure(measured, own, parameters, before, used, self.book.parameters)
+        if self.trajectory is not None:
+            self.trajectory.step(optimizer, self.book.optimizers, measured, ledger, own)
         if measured.products is None:
             return None
         return ShadowStep.prepare(optimizer, parameters, vectors, ledger, measured)

@@ -35,8 +35,8 @@ class Replay:
 class Measured:
     """One optimizer step as it was measured; vector 0 is the gradient before any clip, 1 the one that was used.
 
-    ``update_error`` is |Δw - Δw_ref| / |Δw_ref|, None where Δw_ref is zero or unknown. ``unmeasured`` says why there
-    are no ``products``.
+    ``update_error`` is |Δw - Δw_ref| / |Δw_ref|, None where Δw_ref is zero or unknown; ``drift`` how far the weights
+    are from those of a reference run, where one was asked for. ``unmeasured`` says why there are no ``products``.
     """
 
     step: Step
@@ -51,6 +51,7 @@ class Measured:
     replay_problem: str = ""
     coupled_modules: list[str] = field(default_factory=list)
     update_error: float | None = None
+    drift: float | None = None
     unmeasured: str = ""
 
     @property

@@ -35,6 +35,7 @@ def verify_script(
     loss_coefficient: float | None = None,
     rtol: float | None = None,
     atol: float | None = None,
+    trajectory: bool = False,
 ) -> VerifyResult:
     """Run a script (or a module, as ``python -m`` does), unmodified, and compare every step with the large batch.
 
@@ -53,6 +54,7 @@ def verify_script(
         "loss_coefficient": loss_coefficient,
         "rtol": rtol,
         "atol": atol,
+        "trajectory": trajectory,
     }
     request = {"script": script, "module": module, "arguments": list(arguments), "options": options}
     with tempfile.TemporaryDirectory(prefix="gradcheck-accum-") as folder:

@@ -13,6 +13,7 @@ from gradcheck_accum.verdict import VerifyResult
 from gradcheck_accum.verify.judge import Options, judge
 from gradcheck_accum.verify.observer import SeenEnough, Watch
 from gradcheck_accum.verify.patches import install
+from gradcheck_accum.verify.trajectory import Trajectory
 
 ReferenceName = Literal["ledger", "replay", "both"]
 
@@ -42,6 +43,7 @@ def observe(
     loss_coefficient: float | None = None,
     rtol: float | None = None,
     atol: float | None = None,
+    trajectory: bool = False,
     script: str = "the loop",
 ) -> Iterator[Observation]:
     """Watch every training loop that runs inside the block; it is not changed by being watched.
@@ -52,12 +54,18 @@ def observe(
 
     ``reference`` chooses what the gradients are compared with, ``dtype`` and ``device`` where references are computed
     (by default as the loop does), ``max_windows`` how many steps are watched before the block is left. ``rtol`` and
-    ``atol`` (given both or neither) replace the derived tolerance. Raises ValueError for options that do not fit.
+    ``atol`` (given both or neither) replace the derived tolerance. ``trajectory`` trains a reference alongside on true
+    large batches, from the same start, and reports how far the weights drift from it; it needs the replay. Raises
+    ValueError for options that do not fit.
     """
     if (rtol is None) != (atol is None):
         raise ValueError("rtol and atol are given both or neither")
+    if trajectory and reference == "ledger":
+        raise ValueError("a trajectory needs the replay reference")
     engine = ReferenceEngine(torch.device(device) if device else None, _dtype(dtype))
     watch = Watch(replay=reference != "ledger", engine=engine, max_windows=max_windows)
+    if trajectory:
+        watch.trajectory = Trajectory(engine)
     options = Options(loss_coefficient, rtol, atol)
     observation = Observation(watch, options, script)
     with ExitStack() as stack:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -12,6 +11,7 @@ from torch.optim.optimizer import Optimizer
 
 from gradcheck_accum.ledger import Ledger
 from gradcheck_accum.verify.clipping import clipped
+from gradcheck_accum.verify.measure import norm_of
 from gradcheck_accum.verify.weighing import entry_corrections
 from gradcheck_accum.weights import read_weights
 
@@ -77,11 +77,7 @@ class ShadowStep:
         targets = [p for group in self._copied.param_groups for p in group["params"] if p.requires_grad]
         now = [p.detach() for p in self._parameters]
         wanted = [p.detach() for p in targets]
-        moved = _norm(torch._foreach_sub(wanted, self._before))
+        moved = norm_of(torch._foreach_sub(wanted, self._before))
         # Both started from the same weights: the difference of the updates is that of the weights.
-        wrong = _norm(torch._foreach_sub(now, wanted))
+        wrong = norm_of(torch._foreach_sub(now, wanted))
         return wrong / moved if moved else (0.0 if wrong == 0 else None)
-
-
-def _norm(tensors: list[torch.Tensor] | tuple[torch.Tensor, ...]) -> float:
-    return math.hypot(*(float(norm) for norm in torch._foreach_norm(tensors)))

@@ -101,6 +101,7 @@ def test_verify() -> None:
                 "grad_norm_ratio": None,
                 "tolerance": 1e-6,
                 "param_rel_error": None,
+                "drift": None,
                 "verdict": "deviates",
                 "reason": None,
             }

@@ -1,0 +1,114 @@
+"""The run that should have been: trained alongside on true large batches, from the same start, by the same optimizer.
+
+Every window is also run with the reference's own weights. A copy of each optimizer takes the steps, with the learning
+rates that the loop's own had at that step, so that schedules need no copy. How far the two runs have come apart is the
+drift |w - w_ref| / |w_ref - w_0|.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch.optim.optimizer import Optimizer
+
+from gradcheck_accum.engine.reference import ReferenceEngine
+from gradcheck_accum.ledger import Ledger
+from gradcheck_accum.verify.clipping import clipped
+from gradcheck_accum.verify.gradients import parameters_of
+from gradcheck_accum.verify.measure import Vector, norm_of
+from gradcheck_accum.verify.measuring import Measurer
+from gradcheck_accum.verify.records import Measured
+from gradcheck_accum.verify.weighing import replay_correction
+from gradcheck_accum.weights import read_weights
+
+
+class Trajectory:
+    """The reference run; ``lost`` says why it could not be carried on, or nothing."""
+
+    def __init__(self, engine: ReferenceEngine) -> None:
+        self.lost = ""
+        self._measurer = Measurer(engine, replays=True)
+        self._optimizers: dict[int, Optimizer] = {}
+        self._twins: dict[int, torch.Tensor] = {}
+        self._start: dict[int, torch.Tensor] = {}
+
+    def step(
+        self, optimizer: Optimizer, optimizers: list[Optimizer], measured: Measured, ledger: Ledger, members: set[int]
+    ) -> None:
+        """Take the reference's own step for a window, before the loop takes its."""
+        if not self._optimizers:
+            self._begin(optimizers)
+        twin = self._optimizers.get(id(optimizer))
+        if self.lost or twin is None:
+            self.lost = self.lost or "an optimizer was made after the first step"
+            return
+        own = [p for p in parameters_of(optimizer) if id(p) in self._twins and p.requires_grad]
+        everything = {key: p for o in optimizers for p in parameters_of(o) if (key := id(p)) in self._twins}
+        scratch, vectors = Measured(measured.step, measured.records), list[Vector]()
+        with self._in_place(everything):
+            self._measurer.replay(scratch, members, own, everything, vectors)
+        self._measurer.forget(set())
+        gradients = self._combined(scratch, vectors, ledger, len(own))
+        limited = None if gradients is None else clipped(gradients, [id(p) for p in own], measured.clips)
+        if limited is None:
+            self.lost = scratch.replay_problem or "a window's large batch could not be put together"
+            return
+        for parameter, gradient in zip(own, limited, strict=True):
+            self._twins[id(parameter)].grad = gradient
+        for group, real in zip(twin.param_groups, optimizer.param_groups, strict=False):
+            group.update({key: value for key, value in real.items() if key != "params"})
+        type(twin).step(twin)
+
+    def drift(self, optimizer: Optimizer) -> float | None:
+        """|w - w_ref| / |w_ref - w_0| over an optimizer's parameters; None where the reference has not moved."""
+        own = [p for p in parameters_of(optimizer) if id(p) in self._twins]
+        if self.lost or not own:
+            return None
+        twins = [self._twins[id(p)].detach() for p in own]
+        moved = norm_of(torch._foreach_sub(twins, [self._start[id(p)] for p in own]))
+        return norm_of(torch._foreach_sub([p.detach() for p in own], twins)) / moved if moved else None
+
+    def _begin(self, optimizers: list[Optimizer]) -> None:
+        try:
+            copies = copy.deepcopy(optimizers)
+        except Exception as error:
+            # Not every optimizer can be copied.
+            self.lost = f"an optimizer cannot be copied ({type(error).__name__})"
+            return
+        for real, twin in zip(optimizers, copies, strict=True):
+            self._optimizers[id(real)] = twin
+            for parameter, other in zip(parameters_of(real), parameters_of(twin), strict=True):
+                self._twins[id(parameter)] = other
+                self._start[id(parameter)] = parameter.detach().clone()
+
+    @contextmanager
+    def _in_place(self, parameters: dict[int, torch.Tensor]) -> Iterator[None]:
+        """The loop's own modules with the reference's weights, for as long as it is entered."""
+        held = {key: p.data for key, p in parameters.items()}
+        for key, p in parameters.items():
+            p.data = self._twins[key].data
+        try:
+            yield
+        finally:
+            for key, p in parameters.items():
+                p.data = held[key]
+
+    @staticmethod
+    def _combined(
+        scratch: Measured, vectors: list[Vector], ledger: Ledger, count: int
+    ) -> list[torch.Tensor | None] | None:
+        readings = read_weights(ledger)
+        total: list[torch.Tensor | None] = [None] * count
+        for replay in scratch.replays:
+            weights = replay_correction(scratch, replay, ledger, readings)
+            if weights is None:
+                return None
+            for index, weight in zip(replay.vectors, weights, strict=True):
+                for position, part in enumerate(vectors[index]):
+                    if part is not None:
+                        before = total[position]
+                        total[position] = part * weight if before is None else before + part * weight
+        return total if scratch.replays and not scratch.replay_problem else None
