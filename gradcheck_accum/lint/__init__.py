@@ -19,7 +19,7 @@ from gradcheck_accum.ledger import Ledger
 from gradcheck_accum.lint.outcome import Outcome, in_cells
 from gradcheck_accum.lint.scenarios import agreed, explore
 from gradcheck_accum.lint.settings import Settings
-from gradcheck_accum.lint.suppressions import Suppressions, statement_lines
+from gradcheck_accum.lint.suppressions import MAY_NAME_CODES, Suppressions, statement_lines
 from gradcheck_accum.notebooks import SUFFIX as NOTEBOOK
 from gradcheck_accum.notebooks import Notebook, NotebookError
 
@@ -62,14 +62,16 @@ def analyse(source: str | bytes, path: str) -> Outcome:
 def _analyse(text: str, path: str, words: Callable[[int], str] = "line {}".format) -> Outcome:
     """The outcome of a source; ``words`` are those for one of its lines."""
     module = _parse(text, words)
-    comments = Suppressions(text)
-    statements = statement_lines(module)
-    lines = _LINE_BREAK.split(text)
     found: dict[tuple[str, int], Diagnosis] = {}
     # Without the word there is no loop: the source is parsed only to tell what is no Python.
     for _, scenarios in explore(module, path) if "backward" in text else ():
         for diagnosis in agreed(scenarios):
             found.setdefault((diagnosis.mistake.code, diagnosis.where.line), diagnosis)
+    if not found and not MAY_NAME_CODES.search(text.encode()):
+        return Outcome()
+    comments = Suppressions(text)
+    statements = statement_lines(module)
+    lines = _LINE_BREAK.split(text)
     kept: list[Finding] = []
     suppressed: list[str] = []
     for diagnosis in sorted(found.values(), key=lambda d: (d.where, d.mistake.code)):

@@ -43,7 +43,11 @@ class Cache:
         self._stamp = _stamp()
         with contextlib.suppress(OSError, ValueError, RecursionError):
             stored = json.loads((self._directory / _FILE).read_bytes())
-            if isinstance(stored, dict) and stored.get("stamp") == self._stamp and isinstance(stored["files"], dict):
+            if (
+                isinstance(stored, dict)
+                and stored.get("stamp") == self._stamp
+                and isinstance(stored.get("files"), dict)
+            ):
                 self._entries = stored["files"]
 
     def get(self, key: str, path: str) -> Outcome | None:
@@ -118,4 +122,5 @@ def _finding(record: dict[str, Any], path: str) -> Finding:
 
 
 def _location(record: dict[str, Any], path: str) -> Location:
-    return Location(**{**record, "path": path})
+    numbers = {name: int(number) for name, number in record.items() if name != "path"}
+    return Location(path, **numbers)

@@ -1,12 +1,13 @@
 """A run of lint over many files: which of them can matter, what is known already, and several at a time.
 
-A file that never says ``backward`` holds no loop. Where it was found in a directory, its bytes are all that is looked
+A file that never calls ``backward`` holds no loop. Where it was found in a directory, its bytes are all that is looked
 at; where it was given by name it is parsed, so that what is no Python is said to be so.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import signal
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -20,7 +21,7 @@ from gradcheck_accum.lint import LintError, analyse
 from gradcheck_accum.lint.discovery import SourceFile, source_files
 from gradcheck_accum.lint.outcome import Outcome
 from gradcheck_accum.lint.settings import Settings
-from gradcheck_accum.lint.suppressions import MAY_SUPPRESS
+from gradcheck_accum.lint.suppressions import MAY_NAME_CODES
 
 if TYPE_CHECKING:
     from concurrent.futures import ProcessPoolExecutor
@@ -29,6 +30,9 @@ if TYPE_CHECKING:
 
 ENOUGH_FOR_WORKERS = 32
 """Files to analyse from which on several processes take less time than one."""
+
+_CALLS_BACKWARD = re.compile(rb"(?<!def )backward\s*\(")
+"""Is in the bytes of every file with a call that `gradcheck_accum.lint.reach` takes for a backward."""
 
 _MOST_WORKERS = 61
 """As many as Windows can wait for."""
@@ -96,7 +100,8 @@ def _can_matter(path: str, report_unused: bool) -> bool:
         content = Path(path).read_bytes()
     except OSError:
         return True  # the analysis will say why
-    return b"backward" in content or (report_unused and MAY_SUPPRESS.search(content) is not None)
+    patterns = (_CALLS_BACKWARD, MAY_NAME_CODES) if report_unused else (_CALLS_BACKWARD,)
+    return any(pattern.search(content) for pattern in patterns)
 
 
 def _outcomes(
@@ -177,7 +182,7 @@ def _map(
         yield from map(function, paths)
         return
     try:
-        yield from pool.map(function, paths, chunksize=4)
+        yield from pool.map(function, paths)
     finally:
         pool.shutdown(cancel_futures=True)
 

@@ -13,8 +13,8 @@ _IGNORE = re.compile(r"gradcheck-accum:\s*ignore(?:\[([^\]]*)\])?", re.IGNORECAS
 _NOQA = re.compile(r"#\s*noqa(?::\s*([A-Z]+[0-9]+(?:[,\s]+[A-Z]+[0-9]+)*))?", re.IGNORECASE)
 _OUR_CODE = re.compile(r"GA\d+$")
 
-MAY_SUPPRESS = re.compile(rb"gradcheck-accum:\s*ignore|noqa:[^\n]*GA\d", re.IGNORECASE)
-"""What the bytes of a file hold where a comment in it names our codes."""
+MAY_NAME_CODES = re.compile(rb"gradcheck-accum:\s*ignore|noqa:[^\n]*GA\d", re.IGNORECASE)
+"""Is in the bytes of every file with a comment that is meant for us."""
 
 
 @dataclass(slots=True)
