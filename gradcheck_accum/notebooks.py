@@ -21,6 +21,8 @@ _CELL_OF_PYTHON = re.compile(r"%%(?:time|timeit|capture|prun)\b")
 _MAGIC = re.compile(r"(\s*)(?:[%!?]|(?:pip|conda|mamba|micromamba|uv) +\w|%{0,2}[A-Za-z_*][\w.*\[\]'\"]*\?{1,2}\s*$)")
 _ASSIGNED_MAGIC = re.compile(r"(\s*[A-Za-z_][\w.,\s\[\]'\"]*=\s*)[%!]")
 _TIMED = re.compile(r"(\s*)%time (?=\s*[^\s-])")
+_SPACE = re.compile(r"[ \t\r\n]*")
+_DECODE = json.JSONDecoder().raw_decode
 _TOKEN = re.compile(r"\\.|'''|\"\"\"|['\"#()\[\]{}]")
 
 
@@ -81,18 +83,65 @@ class Notebook:
         return str(_text(json.loads(self._text)["cells"][number - 1]))
 
     def replaced(self, cells: Mapping[int, str]) -> str:
-        """The notebook's text with other sources for some of its cells; nothing else is touched."""
-        document = json.loads(self._text)
-        for number, source in cells.items():
-            cell = document["cells"][number - 1]
-            cell["source"] = source if isinstance(cell["source"], str) else source.splitlines(keepends=True)
-        indent = re.match(r"\{\r?\n([ \t]+)", self._text)
-        dumped = json.dumps(
-            document,
-            indent=indent.group(1) if indent else None,
-            ensure_ascii=self._text.isascii() and "\\u" in self._text,
-        )
-        return dumped + self._text[len(self._text.rstrip()) :]
+        """The notebook's text with other sources for some of its cells; nothing else of it changes."""
+        text = self._text
+        spans = _source_spans(text)
+        for number in sorted(cells, reverse=True):
+            start, end = spans[number - 1]
+            text = text[:start] + _encoded(cells[number], text[start:end]) + text[end:]
+        return text
+
+
+def _source_spans(text: str) -> list[tuple[int, int]]:
+    """Where in a notebook's text the source of each cell stands."""
+    spans: list[tuple[int, int]] = []
+    for name, cells, _ in _members(text, _skip(text, 0)):
+        if name == "cells":
+            spans = [
+                next((start, end) for key, start, end in _members(text, cell) if key == "source")
+                for cell, _ in _items(text, cells)
+            ]
+    return spans
+
+
+def _members(text: str, at: int) -> Iterator[tuple[str, int, int]]:
+    """The names of the JSON object at ``at``, each with where its value stands."""
+    for start, end in _items(text, at):
+        name = str(_DECODE(text, start)[0])
+        value = _skip(text, _skip(text, end) + 1)  # past the colon
+        yield name, value, _DECODE(text, value)[1]
+
+
+def _items(text: str, at: int) -> Iterator[tuple[int, int]]:
+    """Where the items of the JSON array at ``at`` stand, or the names of the object there."""
+    is_object = text[at] == "{"
+    at = _skip(text, at + 1)
+    while text[at] not in "]}":
+        end = _DECODE(text, at)[1]
+        yield at, end
+        if is_object:
+            end = _DECODE(text, _skip(text, _skip(text, end) + 1))[1]
+        at = _skip(text, end)
+        if text[at] == ",":
+            at = _skip(text, at + 1)
+
+
+def _skip(text: str, at: int) -> int:
+    """The first place from ``at`` on that is no space between values."""
+    match = _SPACE.match(text, at)
+    return match.end() if match else at
+
+
+def _encoded(source: str, like: str) -> str:
+    """A source in JSON in the way that another one is written: as a string or as lines, with its spaces."""
+    escape = like.isascii() and "\\u" in like
+    if not like.startswith("["):
+        return json.dumps(source, ensure_ascii=escape)
+    lines = [json.dumps(line, ensure_ascii=escape) for line in source.splitlines(keepends=True)]
+    opening, closing = _SPACE.match(like, 1), re.search(r"[ \t\r\n]*\]$", like)
+    first, last = opening.group() if opening else "", closing.group() if closing else "]"
+    between = f",{first or ' '}"
+    return f"[{first}{between.join(lines)}{last}" if lines else "[]"
 
 
 def _python_cells(document: Any) -> Iterator[tuple[int, str]]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import os
 import sys
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -90,12 +89,9 @@ def _stamp() -> str:
     """What tells this code from any other that could have made an outcome: versions, and the package's own files."""
     package = Path(__file__).parents[1]
     own = hashlib.blake2b(digest_size=20)
-    for directory in (package, *sorted(entry for entry in package.iterdir() if entry.is_dir())):
-        with os.scandir(directory) as entries:
-            for entry in sorted(entries, key=lambda entry: entry.name):
-                if entry.name.endswith(".py"):
-                    status = entry.stat()
-                    own.update(f"{entry.name} {status.st_size} {status.st_mtime_ns}\n".encode())
+    for file in sorted(package.rglob("*.py")):  # none where the package is run from an archive
+        status = file.stat()
+        own.update(f"{file} {status.st_size} {status.st_mtime_ns}\n".encode())
     python = ".".join(map(str, sys.version_info[:3]))
     return f"{__version__} {python} {own.hexdigest()}"
 

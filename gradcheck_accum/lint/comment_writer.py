@@ -28,10 +28,11 @@ def suppress(findings: Iterable[Finding]) -> tuple[list[Finding], list[Unreadabl
     for path, group in groupby(findings, key=lambda finding: finding.where.path):
         several = list(group)
         try:
-            content = Path(path).read_bytes()
-            text, done = (_in_notebook if path.endswith(SUFFIX) else _in_script)(content.decode(), several)
+            content = Path(path).read_bytes().decode()
+            mark = _MARK if content.startswith(_MARK) else ""
+            text, done = (_in_notebook if path.endswith(SUFFIX) else _in_script)(content.removeprefix(mark), several)
             if done:
-                write_atomically(Path(path), text.encode())
+                write_atomically(Path(path), f"{mark}{text}".encode())
         except OSError as error:
             problems.append(Unreadable(path, error.strerror or "cannot be written"))
         except (ValueError, SyntaxError, LookupError):
@@ -45,14 +46,14 @@ def suppress(findings: Iterable[Finding]) -> tuple[list[Finding], list[Unreadabl
 
 def _in_script(text: str, findings: Sequence[Finding]) -> tuple[str, list[Finding]]:
     """A script's text with the comments that could be written, and their findings."""
-    draft = _Draft(text.removeprefix(_MARK))
+    draft = _Draft(text)
     done = [finding for finding in findings if draft.suppress(finding, finding.where.line)]
-    return (_MARK if text.startswith(_MARK) else "") + "".join(draft.lines), done
+    return "".join(draft.lines), done
 
 
 def _in_notebook(text: str, findings: Sequence[Finding]) -> tuple[str, list[Finding]]:
     """The same for a notebook: a comment is tried on the joined source, then written to the cell."""
-    notebook = Notebook(text.removeprefix(_MARK))
+    notebook = Notebook(text)
     draft = _Draft(notebook.source)
     cells: dict[int, list[str]] = {}
     done: list[Finding] = []

@@ -41,6 +41,8 @@ def in_cells(outcome: Outcome, notebook: Notebook) -> Outcome:
 
     return replace(
         outcome,
-        findings=tuple(replace(f, where=moved(f.where), message=told(f.message)) for f in outcome.findings),
+        findings=tuple(
+            replace(f, where=moved(f.where), message=told(f.message), help=told(f.help)) for f in outcome.findings
+        ),
         unused=tuple(replace(u, where=moved(u.where)) for u in outcome.unused),
     )

@@ -132,16 +132,18 @@ def test_places_and_lines_are_each_others_inverse(notebook: Any) -> None:
 
 @pytest.mark.parametrize("indent", [None, 1, 4, "\t"])
 def test_replacing_a_cell_changes_nothing_else(notebook: Any, indent: Any) -> None:
-    document = json.loads(notebook("a = 'ä'", "%time b\nc", ("markdown", "x"), accelerator="GPU"))
+    document = json.loads(notebook("a = 'ä'", "%time b\nc", ("markdown", "x"), "", accelerator="GPU"))
     document["cells"][0]["source"] = "a = 'ä'"  # a plain string is as good as a list of lines
+    document["cells"][1]["outputs"] = [{"text": "\ud83d\ude00 é", "data": [1.0, 1e-05, {}, []], "source": "no"}]
     text = json.dumps(document, indent=indent, ensure_ascii=False) + "\n"
+    text = text.replace("é", "\\u00e9").replace("1e-05", "1.0E-5").replace("[]", "[ ]")
     book = Notebook(text)
     assert book.replaced({}) == text
+    assert book.replaced({number: book.cell(number) for number in (1, 2, 3)}) == text
     assert book.cell(2) == "%time b\nc"
-    changed = json.loads(book.replaced({1: "a = 2", 2: "b = 1\nc = 2"}))
-    document["cells"][0]["source"] = "a = 2"
-    document["cells"][1]["source"] = ["b = 1\n", "c = 2"]
-    assert changed == document
+    assert book.replaced({1: "b = 'ä'", 2: "%time d\nc"}) == text.replace("a = ", "b = ").replace("time b", "time d")
+    assert Notebook(book.replaced({2: "1\n2\n3", 4: "x"})).source == "a = 'ä'\n1\n2\n3\nx\n"
+    assert Notebook(book.replaced({2: ""})).cell(2) == ""
 
 
 def test_standard_input_can_be_a_notebook(project: Any, notebook: Any, monkeypatch: pytest.MonkeyPatch) -> None:
