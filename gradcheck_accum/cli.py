@@ -15,7 +15,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from gradcheck_accum import DEBUG_VARIABLE, __version__
+from gradcheck_accum import __version__
+from gradcheck_accum.errors import internal_error, wants_tracebacks
 from gradcheck_accum.mistakes import CATALOGUE
 
 if TYPE_CHECKING:
@@ -57,10 +58,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return INTERRUPTED
     except Exception as error:
-        if os.environ.get(DEBUG_VARIABLE):
+        if wants_tracebacks():
             raise
-        text = " ".join(str(error).split())
-        return _complain(f"internal error: {type(error).__name__}: {text} ({DEBUG_VARIABLE}=1 shows the traceback)")
+        return _complain(internal_error(error))
 
 
 def _run(arguments: list[str]) -> int:

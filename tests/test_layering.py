@@ -17,7 +17,7 @@ PACKAGE = Path(gradcheck_accum.__file__).parent
 
 FLOORS = [
     {"__init__"},
-    {"events", "mistakes", "notebooks"},
+    {"errors", "events", "mistakes", "notebooks"},
     {"findings", "ledger"},
     {"weights"},
     {"diagnosis"},

@@ -14,7 +14,6 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from gradcheck_accum import __version__
 from gradcheck_accum.events import Location
 from gradcheck_accum.findings import Edit, Finding, Fix, UnusedSuppression
 from gradcheck_accum.lint.files import write_atomically
@@ -22,6 +21,9 @@ from gradcheck_accum.lint.outcome import Outcome
 from gradcheck_accum.mistakes import CATALOGUE
 
 DIRECTORY = ".gradcheck-accum-cache"
+
+PACKAGE = Path(__file__).parents[1]
+"""Whose source, the version in it included, the outcomes depend on."""
 
 _FILE = "lint.json"
 _MOST_ENTRIES = 20_000
@@ -73,7 +75,7 @@ class Cache:
 
     def save(self) -> None:
         """Write what was added; a place that cannot be written to costs the next run its time only."""
-        if not self._changed:
+        if not self._changed or not self._stamp:
             return
         entries = dict(list(self._entries.items())[-_MOST_ENTRIES:])
         with contextlib.suppress(OSError):
@@ -86,14 +88,14 @@ class Cache:
 
 
 def _stamp() -> str:
-    """What tells this code from any other that could have made an outcome: versions, and the package's own files."""
-    package = Path(__file__).parents[1]
-    own = hashlib.blake2b(digest_size=20)
-    for file in sorted(package.rglob("*.py")):  # none where the package is run from an archive
-        status = file.stat()
-        own.update(f"{file} {status.st_size} {status.st_mtime_ns}\n".encode())
-    python = ".".join(map(str, sys.version_info[:3]))
-    return f"{__version__} {python} {own.hexdigest()}"
+    """What tells this code from any other that could have made an outcome; empty where its source is not at hand."""
+    files = sorted(PACKAGE.rglob("*.py"))
+    if not files:
+        return ""
+    own = hashlib.blake2b(sys.version.encode(), digest_size=20)
+    for file in files:
+        own.update(file.read_bytes())
+    return own.hexdigest()
 
 
 def _outcome(record: dict[str, Any], path: str) -> Outcome:

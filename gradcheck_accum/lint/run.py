@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gradcheck_accum import DEBUG_VARIABLE
+from gradcheck_accum.errors import internal_error, wants_tracebacks
 from gradcheck_accum.findings import Finding, LintResult, Unreadable, UnusedSuppression
 from gradcheck_accum.lint import LintError, analyse
 from gradcheck_accum.lint.discovery import SourceFile, source_files
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 ENOUGH_FOR_WORKERS = 32
 """Files to analyse from which on several processes take less time than one."""
 
-_CALLS_BACKWARD = re.compile(rb"(?<!def )backward\s*\(")
+_CALLS_BACKWARD = re.compile(rb"(?<!def )backward[\s\\]*\(")
 """Is in the bytes of every file with a call that `gradcheck_accum.lint.reach` takes for a backward."""
 
 _MOST_WORKERS = 61
@@ -166,11 +166,9 @@ def _guarded(content: bytes, path: str) -> Outcome:
     except LintError as error:
         return Outcome(problem=str(error))
     except Exception as error:
-        if os.environ.get(DEBUG_VARIABLE):
+        if wants_tracebacks():
             raise
-        text = " ".join(str(error).split())
-        how = f"{DEBUG_VARIABLE}=1 shows the traceback"
-        return Outcome(problem=f"internal error: {type(error).__name__}: {text} ({how})")
+        return Outcome(problem=internal_error(error))
 
 
 def _map(

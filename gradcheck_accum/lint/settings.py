@@ -145,8 +145,8 @@ def _table(file: Path) -> Any:
 
 
 def _shown(file: Path) -> str:
-    below = os.path.relpath(file)
-    return str(file) if below.startswith(os.pardir) else below
+    """The file as a person would name it: from the working directory where it is below that."""
+    return os.path.relpath(file) if _is_below(str(file), os.getcwd()) else str(file)
 
 
 def _read(table: Any, file: Path) -> Settings:

@@ -151,14 +151,26 @@ def test_settings_choose_from_what_is_remembered(project: Any, counted: list[str
     assert counted == []
 
 
-def test_other_code_makes_other_results(project: Any, counted: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_code_makes_other_results(
+    project: Any, counted: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     project.write("a.py")
     project.write("b.py")
     project.lint()
-    monkeypatch.setattr("gradcheck_accum.lint.cache.__version__", "0.0.0")
-    counted.clear()
-    project.lint()
-    assert counted == ["a.py", "b.py"]
+    package = tmp_path / "package"
+    package.mkdir()
+    monkeypatch.setattr("gradcheck_accum.lint.cache.PACKAGE", package)
+    for source in ('__version__ = "1"', '__version__ = "2"', None, None):
+        # Code whose source is not at hand could be any: its outcomes are not kept.
+        (package / "__init__.py").unlink(missing_ok=True)
+        if source:
+            (package / "__init__.py").write_text(source)
+        counted.clear()
+        project.lint()
+        assert counted == ["a.py", "b.py"]
+        counted.clear()
+        project.lint()
+        assert counted == ([] if source else ["a.py", "b.py"])
 
 
 def test_the_cache_is_no_part_of_the_repository(project: Any) -> None:
