@@ -45,7 +45,8 @@ class Cache:
         with contextlib.suppress(OSError, ValueError, RecursionError):
             stored = json.loads((self._directory / _FILE).read_bytes())
             if (
-                isinstance(stored, dict)
+                self._stamp
+                and isinstance(stored, dict)
                 and stored.get("stamp") == self._stamp
                 and isinstance(stored.get("files"), dict)
             ):
