@@ -124,8 +124,8 @@ def _add_lint(parser: argparse.ArgumentParser) -> None:
 def _add_lint_in_projects(parser: argparse.ArgumentParser) -> None:
     """What a repository needs that has many files, and findings already."""
     group = parser.add_argument_group("in a project", "settings stand in [tool.gradcheck-accum] of its pyproject.toml")
-    group.add_argument("--exclude", metavar="GLOBS", action="append", help="do not walk into these, instead of .venv …")
-    group.add_argument("--extend-exclude", metavar="GLOBS", action="append", help="nor into these")
+    group.add_argument("--exclude", metavar="GLOBS", action="append", help="what to pass over, instead of the usual")
+    group.add_argument("--extend-exclude", metavar="GLOBS", action="append", help="what else to pass over")
     group.add_argument("--statistics", action="store_true", help="count the findings of each code instead")
     group.add_argument(
         "--report-unused-suppressions", action="store_true", help="report comments that switch off what is not there"
