@@ -11,16 +11,19 @@ import importlib.util
 import os
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from gradcheck_accum import __version__
+from gradcheck_accum.errors import internal_error, wants_tracebacks
 from gradcheck_accum.mistakes import CATALOGUE
 
 if TYPE_CHECKING:
     from gradcheck_accum.findings import LintResult
+    from gradcheck_accum.lint.settings import Settings
 
 PROGRAM = "gradcheck-accum"
-DEBUG_VARIABLE = "GRADCHECK_ACCUM_DEBUG"
 
 OK, FOUND, ERROR = 0, 1, 2
 INTERRUPTED, BROKEN_PIPE = 130, 141
@@ -55,10 +58,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return INTERRUPTED
     except Exception as error:
-        if os.environ.get(DEBUG_VARIABLE):
+        if wants_tracebacks():
             raise
-        text = " ".join(str(error).split())
-        return _complain(f"internal error: {type(error).__name__}: {text} ({DEBUG_VARIABLE}=1 shows the traceback)")
+        return _complain(internal_error(error))
 
 
 def _run(arguments: list[str]) -> int:
@@ -115,7 +117,25 @@ def _add_lint(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--stdin-filename", metavar="PATH", default="-", help="what to call standard input")
     parser.add_argument("--exit-zero", action="store_true", help="exit with 0 even where there are findings")
     _add_format(parser)
+    _add_lint_in_projects(parser)
     parser.set_defaults(command=_lint)
+
+
+def _add_lint_in_projects(parser: argparse.ArgumentParser) -> None:
+    """What a repository needs that has many files, and findings already."""
+    group = parser.add_argument_group("in a project", "settings stand in [tool.gradcheck-accum] of its pyproject.toml")
+    group.add_argument("--exclude", metavar="GLOBS", action="append", help="what to pass over, instead of the usual")
+    group.add_argument("--extend-exclude", metavar="GLOBS", action="append", help="what else to pass over")
+    group.add_argument("--statistics", action="store_true", help="count the findings of each code instead")
+    group.add_argument(
+        "--report-unused-suppressions", action="store_true", help="report comments that switch off what is not there"
+    )
+    group.add_argument("--baseline", metavar="FILE", type=Path, help="do not report the findings listed there")
+    start = group.add_mutually_exclusive_group()
+    start.add_argument("--write-baseline", metavar="FILE", type=Path, help="list all findings there instead")
+    start.add_argument("--add-noqa", action="store_true", help="write a comment beside every finding instead")
+    group.add_argument("--jobs", metavar="N", type=_positive_int, help="processes for many files (default: one a core)")
+    group.add_argument("--no-cache", action="store_true", help="analyse what has been analysed before")
 
 
 def _add_verify(parser: argparse.ArgumentParser) -> None:
@@ -168,63 +188,131 @@ def _not_negative(text: str) -> float:
 
 
 def _lint(options: argparse.Namespace) -> int:
+    from gradcheck_accum.lint.settings import SettingsError
+
+    try:
+        return _lint_as_settled(options)
+    except SettingsError as error:
+        raise UsageError(str(error)) from None
+
+
+def _lint_as_settled(options: argparse.Namespace) -> int:
     from gradcheck_accum.report.frame import Sources
     from gradcheck_accum.report.paint import Paint
 
-    select = _codes("--select", options.select)
-    ignore = _codes("--ignore", options.ignore)
     paths: list[str] = options.paths or ["."]
     sources = Sources()
     if paths == ["-"]:
+        if options.add_noqa:
+            raise UsageError("--add-noqa writes to files: it cannot be combined with standard input (-)")
         source = sys.stdin.buffer.read()
         sources = Sources({options.stdin_filename: source.decode("utf-8-sig", errors="replace")})
-        result = _lint_stdin(source, options.stdin_filename, select, ignore)
+        result = _lint_stdin(source, options)
     elif "-" in paths:
         raise UsageError("standard input (-) cannot be combined with other paths")
     else:
-        from gradcheck_accum.lint import lint_paths
-
-        result = lint_paths(paths, select=select, ignore=ignore)
+        result = _lint_paths(paths, options)
+    if options.write_baseline or options.add_noqa:
+        return _start_with(result, options)
     if options.output_format == "json":
         from gradcheck_accum.report.as_json import lint_json
 
         print(lint_json(result))
     else:
-        from gradcheck_accum.report.lint_text import lint_text, unreadable_text
+        from gradcheck_accum.report.lint_text import lint_text, statistics_text
 
-        for line in unreadable_text(result):
-            print(f"{PROGRAM}: {line}", file=sys.stderr)
-        print(lint_text(result, sources, Paint.for_stream(sys.stdout)))
+        _complain_of_unreadable(result)
+        paint = Paint.for_stream(sys.stdout)
+        print(statistics_text(result) if options.statistics else lint_text(result, sources, paint))
     return OK if options.exit_zero and result.exit_status == FOUND else result.exit_status
 
 
-def _lint_stdin(source: bytes, path: str, select: set[str] | None, ignore: set[str] | None) -> LintResult:
-    from gradcheck_accum.findings import LintResult, Unreadable
-    from gradcheck_accum.lint import LintError, lint_source
+def _lint_paths(paths: Sequence[str], options: argparse.Namespace) -> LintResult:
+    from gradcheck_accum.lint import lint_paths
+    from gradcheck_accum.report.progress import ProgressBar
 
+    settings = _settings(options, paths)
+    progress = ProgressBar(sys.stderr)
     try:
-        findings = lint_source(source, path)
-    except LintError as error:
-        return LintResult((), (Unreadable(path, str(error)),), files=1)
-    kept = [f for f in findings if select is None or f.mistake.code in select]
-    return LintResult(tuple(f for f in kept if f.mistake.code not in (ignore or ())), (), files=1)
+        return lint_paths(
+            paths,
+            settings,
+            jobs=options.jobs or _cores(),
+            cache_in=None if options.no_cache else settings.root,
+            progress=progress,
+            report_unused=options.report_unused_suppressions,
+        )
+    finally:
+        progress.clear()
 
 
-def _codes(option: str, values: Sequence[str] | None) -> set[str] | None:
-    """The codes that ``values`` select: codes, names, or the beginning of codes (GA2); None if nothing was given."""
-    if values is None:
-        return None
-    codes: set[str] = set()
-    for selector in (part.strip() for value in values for part in value.split(",")):
-        meant = {
-            mistake.code
-            for mistake in CATALOGUE.values()
-            if selector.casefold() == mistake.name or (selector and mistake.code.startswith(selector.upper()))
-        }
-        if not meant:
-            raise UsageError(f"{option}: no rule is called '{selector}' ({PROGRAM} rules lists them)")
-        codes |= meant
-    return codes
+def _lint_stdin(source: bytes, options: argparse.Namespace) -> LintResult:
+    from gradcheck_accum.lint.run import lint_given
+
+    path: str = options.stdin_filename
+    settings = _settings(options, [path])
+    return lint_given(source, path, settings, report_unused=options.report_unused_suppressions)
+
+
+def _settings(options: argparse.Namespace, paths: Sequence[str]) -> Settings:
+    """What the project that ``paths`` belong to has settled, and in its place what the command line says."""
+    from gradcheck_accum.lint.settings import Patterns, codes, settings_for
+
+    settings = settings_for(paths)
+    if options.select is not None:
+        settings = replace(settings, select=codes("--select", _listed(options.select)))
+    if options.ignore is not None:
+        settings = replace(settings, ignore=codes("--ignore", _listed(options.ignore)))
+    if options.exclude is not None:
+        settings = replace(settings, exclude=Patterns(Path(), _listed(options.exclude), "--exclude"))
+    if options.extend_exclude is not None:
+        further = Patterns(Path(), _listed(options.extend_exclude), "--extend-exclude")
+        settings = replace(settings, extend_exclude=(*settings.extend_exclude, further))
+    if options.baseline or options.write_baseline:
+        # What is listed anew takes no account of an older list.
+        settings = replace(settings, baseline=None if options.write_baseline else options.baseline)
+    return settings
+
+
+def _listed(values: Sequence[str]) -> list[str]:
+    return [part.strip() for value in values for part in value.split(",")]
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _start_with(result: LintResult, options: argparse.Namespace) -> int:
+    """Put up with every finding, in the way that was asked for."""
+    from gradcheck_accum.report.words import plural
+
+    problems = list(result.unreadable)
+    if options.write_baseline:
+        from gradcheck_accum.lint.baseline import write_baseline
+
+        try:
+            write_baseline(options.write_baseline, result.findings)
+        except OSError as error:
+            raise UsageError(f"--write-baseline {options.write_baseline}: {error.strerror}") from None
+        done = f"Wrote {plural(len(result.findings), 'mistake')} to {options.write_baseline}."
+    else:
+        from gradcheck_accum.lint.comment_writer import suppress
+
+        hidden, undone = suppress(result.findings)
+        problems += undone
+        files = len({finding.where.path for finding in hidden})
+        done = f"Suppressed {plural(len(hidden), 'mistake')} in {plural(files, 'file')}."
+    result = replace(result, unreadable=tuple(problems))
+    _complain_of_unreadable(result)
+    print(done)
+    return ERROR if problems else OK
+
+
+def _complain_of_unreadable(result: LintResult) -> None:
+    from gradcheck_accum.report.lint_text import unreadable_text
+
+    for line in unreadable_text(result):
+        print(f"{PROGRAM}: {line}", file=sys.stderr)
 
 
 def _verify(options: argparse.Namespace) -> int:

@@ -30,13 +30,25 @@ class Fix:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One mistake at one place in a source file. ``help`` says what to do about it."""
+    """One mistake at one place in a source file. ``help`` says what to do about it.
+
+    ``text`` is the line at that place, by which a baseline knows the finding again.
+    """
 
     mistake: Mistake
     where: Location
     message: str
     help: str = ""
     fix: Fix | None = None
+    text: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class UnusedSuppression:
+    """A comment that switches off what is not there."""
+
+    where: Location
+    message: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,16 +61,22 @@ class Unreadable:
 
 @dataclass(frozen=True, slots=True)
 class LintResult:
-    """All that one run of ``lint`` found, in order of path and line."""
+    """All that one run of ``lint`` found, in order of path and line.
+
+    ``in_baseline`` counts the findings that a baseline took out, and ``unused`` are the suppressions without use: both
+    are None where nobody asked.
+    """
 
     findings: tuple[Finding, ...]
     unreadable: tuple[Unreadable, ...]
     files: int
     suppressed: int = 0
+    in_baseline: int | None = None
+    unused: tuple[UnusedSuppression, ...] | None = None
 
     @property
     def exit_status(self) -> int:
-        """0 nothing found, 1 findings, 2 if any path could not be analysed."""
+        """0 nothing found, 1 findings or suppressions without use, 2 if any path could not be analysed."""
         if self.unreadable:
             return 2
-        return 1 if self.findings else 0
+        return 1 if self.findings or self.unused else 0

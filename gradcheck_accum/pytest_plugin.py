@@ -76,8 +76,13 @@ class AccumLintItem(pytest.Item):
 
     def runtest(self) -> None:
         from gradcheck_accum.lint import lint_paths
+        from gradcheck_accum.lint.settings import SettingsError, settings_for
 
-        result = lint_paths([str(self.path)])
+        paths = [str(self.path)]
+        try:
+            result = lint_paths(paths, settings_for(paths))
+        except SettingsError as error:
+            pytest.fail(str(error), pytrace=False)
         if result.exit_status:
             raise AccumLintFailure(result)
 

@@ -16,7 +16,7 @@ import gradcheck_accum
 PACKAGE = Path(gradcheck_accum.__file__).parent
 
 FLOORS = [
-    {"events", "mistakes"},
+    {"errors", "events", "mistakes", "notebooks"},
     {"findings", "ledger"},
     {"weights"},
     {"diagnosis"},
@@ -35,6 +35,7 @@ APART = {"report": {"lint", "engine", "verify", "fuzz"}, "verify": {"lint"}}
 """Rooms on lower floors that a room must do without all the same."""
 
 THIRD_PARTY = {
+    "lint": {"pathspec", "tomli"},
     "engine": {"torch"},
     "verify": {"torch"},
     "fuzz": {"torch", "hypothesis"},

@@ -84,7 +84,7 @@ def test_a_path_without_python_is_one_line_and_2(tmp_path: Path, capsys: pytest.
 
 
 def test_one_bad_file_does_not_hide_the_findings_of_the_others(tmp_path: Path) -> None:
-    (tmp_path / "a.py").write_text("def f(:\n")
+    (tmp_path / "a.py").write_text("def f(:\n    loss.backward()\n")
     (tmp_path / "b.py").write_text(SUPPRESSED.format(comment=""))
     result = lint_paths([str(tmp_path)])
     assert [f.mistake.code for f in result.findings] == ["GA101"]

@@ -66,6 +66,16 @@ def test_suppressions_count(pytester: pytest.Pytester) -> None:
     pytester.runpytest("--accum-lint", "train.py").assert_outcomes(passed=1)
 
 
+def test_the_projects_settings_count(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(train=BAD)
+    pytester.makepyprojecttoml("[tool.gradcheck-accum]\nignore = ['GA101']")
+    pytester.runpytest("--accum-lint", "train.py").assert_outcomes(passed=1)
+    pytester.makepyprojecttoml("[tool.gradcheck-accum]\nignore = ['GA999']")
+    result = pytester.runpytest("--accum-lint", "train.py")
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["pyproject.toml: [[]tool.gradcheck-accum[]] ignore: no rule is called 'GA999'*"])
+
+
 def test_a_file_that_is_not_python_fails_in_one_line(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(train="def train(:\n    loss.backward()")
     result = pytester.runpytest("--accum-lint", "train.py")

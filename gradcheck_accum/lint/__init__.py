@@ -7,22 +7,31 @@ positions come with the parse at a tenth of what a concrete tree costs.
 from __future__ import annotations
 
 import ast
+import re
 import warnings
-from collections.abc import Collection, Iterable
-from dataclasses import replace
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from gradcheck_accum.diagnosis import Diagnosis
-from gradcheck_accum.findings import Finding, LintResult, Unreadable
+from gradcheck_accum.events import Location
+from gradcheck_accum.findings import Finding, LintResult, UnusedSuppression
 from gradcheck_accum.ledger import Ledger
-from gradcheck_accum.lint.discovery import python_files
+from gradcheck_accum.lint.outcome import Outcome, in_cells
 from gradcheck_accum.lint.scenarios import agreed, explore
-from gradcheck_accum.lint.suppressions import is_suppressed, suppressions
+from gradcheck_accum.lint.settings import Settings
+from gradcheck_accum.lint.suppressions import MAY_NAME_CODES, Suppressions, statement_lines
+from gradcheck_accum.notebooks import SUFFIX as NOTEBOOK
+from gradcheck_accum.notebooks import Notebook, NotebookError
 
-__all__ = ["LintError", "ledgers_of", "lint_paths", "lint_source"]
+__all__ = ["LintError", "analyse", "ledgers_of", "lint_paths", "lint_source"]
+
+_LINE_BREAK = re.compile(r"\r\n|\r|\n")
 
 LARGEST_FILE = 4 * 1024 * 1024
-"""Bytes above which a file is not analysed: no person wrote it."""
+"""Bytes above which a source is not analysed: no person wrote it."""
+
+LARGEST_NOTEBOOK = 256 * 1024 * 1024
+"""The same for a notebook, which holds pictures beside its source."""
 
 
 class LintError(Exception):
@@ -30,33 +39,54 @@ class LintError(Exception):
 
 
 def lint_source(source: str | bytes, path: str) -> list[Finding]:
-    """The findings in ``source``, in order of line; ``path`` is only what they are reported under.
+    """The findings in ``source``, in order of line; a ``path`` to an .ipynb makes it a notebook.
 
     Raises LintError where the source is too large, not UTF-8 or not Python.
     """
-    return _lint(source, path)[0]
+    return list(analyse(source, path).findings)
 
 
-def _lint(source: str | bytes, path: str) -> tuple[list[Finding], int]:
-    """The findings and the number of those that comments suppressed."""
-    text = _decode(source)
-    if "backward" not in text:
-        # Still parsed below only where it can matter; but a file that is not Python is said to be so.
-        _parse(text)
-        return [], 0
-    module = _parse(text)
-    statements = _statement_lines(module)
-    comments = suppressions(text)
+def analyse(source: str | bytes, path: str) -> Outcome:
+    """All that is to be known about one source. Raises LintError as `lint_source` does."""
+    if not path.endswith(NOTEBOOK):
+        return _analyse(_decode(source), path)
+    if len(source) > LARGEST_NOTEBOOK:
+        raise LintError(f"larger than {LARGEST_NOTEBOOK // 1024 // 1024} MiB, not analysed")
+    try:
+        notebook = Notebook(source)
+    except NotebookError as error:
+        raise LintError(str(error)) from None
+    return in_cells(_analyse(_decode(notebook.source), path, notebook.words), notebook)
+
+
+def _analyse(text: str, path: str, words: Callable[[int], str] = "line {}".format) -> Outcome:
+    """The outcome of a source; ``words`` are those for one of its lines."""
+    module = _parse(text, words)
     found: dict[tuple[str, int], Diagnosis] = {}
-    for _, scenarios in explore(module, path):
+    # Without the word there is no loop: the source is parsed only to tell what is no Python.
+    for _, scenarios in explore(module, path) if "backward" in text else ():
         for diagnosis in agreed(scenarios):
             found.setdefault((diagnosis.mistake.code, diagnosis.where.line), diagnosis)
+    if not found and not MAY_NAME_CODES.search(text.encode()):
+        return Outcome()
+    comments = Suppressions(text)
+    statements = statement_lines(module)
+    lines = _LINE_BREAK.split(text)
     kept: list[Finding] = []
+    suppressed: list[str] = []
     for diagnosis in sorted(found.values(), key=lambda d: (d.where, d.mistake.code)):
-        first, last = statements.get(diagnosis.where.line, (diagnosis.where.line, diagnosis.where.end_line))
-        if not is_suppressed(diagnosis.mistake.code, diagnosis.mistake.name, first, last, comments):
-            kept.append(Finding(diagnosis.mistake, diagnosis.where, diagnosis.message, diagnosis.help))
-    return kept, len(found) - len(kept)
+        mistake, where = diagnosis.mistake, diagnosis.where
+        first, last = statements.get(where.line, (where.line, where.end_line))
+        if comments.hide(mistake.code, mistake.name, first, last):
+            suppressed.append(mistake.code)
+        else:
+            shown = lines[where.line - 1].strip()
+            kept.append(Finding(mistake, where, diagnosis.message, diagnosis.help, text=shown))
+    unused = tuple(
+        UnusedSuppression(Location(path, comment.line, comment.column, comment.line, comment.end_column), message)
+        for comment, message in comments.unused()
+    )
+    return Outcome(tuple(kept), tuple(suppressed), unused)
 
 
 def ledgers_of(source: str | bytes, path: str) -> list[Ledger]:
@@ -66,58 +96,29 @@ def ledgers_of(source: str | bytes, path: str) -> list[Ledger]:
 
 
 def lint_paths(
-    paths: Iterable[str], *, select: Collection[str] | None = None, ignore: Collection[str] | None = None
+    paths: Iterable[str],
+    settings: Settings | None = None,
+    *,
+    jobs: int = 1,
+    cache_in: Path | None = None,
+    progress: Callable[[int, int], None] | None = None,
+    report_unused: bool = False,
 ) -> LintResult:
-    """Lint files, and every Python file below directories.
+    """Lint files, and every Python file and notebook below directories, as ``settings`` say.
 
-    ``select`` and ``ignore`` are codes; a path that cannot be analysed is reported, not raised.
+    A path that cannot be analysed is reported, not raised. Many files are analysed in up to ``jobs`` processes, and
+    outcomes are remembered in the directory ``cache_in``; ``progress`` is told how many files are done, of how many.
     """
-    findings: list[Finding] = []
-    unreadable: list[Unreadable] = []
-    files = suppressed = 0
-    for path, problem in _files(paths):
-        if problem:
-            unreadable.append(Unreadable(path, problem))
-            continue
-        files += 1
-        try:
-            found, hidden = _lint(Path(path).read_bytes(), path)
-        except LintError as error:
-            unreadable.append(Unreadable(path, str(error)))
-            continue
-        except OSError as error:
-            unreadable.append(Unreadable(path, error.strerror or "cannot be read"))
-            continue
-        suppressed += hidden
-        for finding in found:
-            code = finding.mistake.code
-            if (not select or code in select) and code not in (ignore or ()):
-                findings.append(replace(finding))
-    return LintResult(tuple(findings), tuple(unreadable), files, suppressed)
+    from gradcheck_accum.lint.run import lint_files  # builds upon this module
 
-
-def _files(paths: Iterable[str]) -> Iterable[tuple[str, str]]:
-    """Each file to read with an empty string, and each path that cannot be with the reason."""
-    seen: set[Path] = set()
-    for name in paths:
-        path = Path(name)
-        try:
-            if path.is_dir():
-                below = list(python_files(path))
-                if not below:
-                    yield name, "no Python files in this directory"
-                for file in below:
-                    if file.resolve() not in seen:
-                        seen.add(file.resolve())
-                        yield str(file), ""
-            elif path.exists():
-                if path.resolve() not in seen:
-                    seen.add(path.resolve())
-                    yield name, ""
-            else:
-                yield name, "no such file or directory"
-        except (OSError, ValueError) as error:
-            yield name, getattr(error, "strerror", None) or str(error)
+    return lint_files(
+        paths,
+        settings or Settings(),
+        jobs=jobs,
+        cache_in=cache_in,
+        progress=progress,
+        report_unused=report_unused,
+    )
 
 
 def _decode(source: str | bytes) -> str:
@@ -131,24 +132,14 @@ def _decode(source: str | bytes) -> str:
         raise LintError(f"not UTF-8 (byte {error.start})") from None
 
 
-def _parse(text: str) -> ast.Module:
+def _parse(text: str, words: Callable[[int], str] = "line {}".format) -> ast.Module:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             return ast.parse(text)
     except SyntaxError as error:
-        raise LintError(f"not Python: {error.msg} (line {error.lineno})") from None
+        raise LintError(f"not Python: {error.msg} ({words(error.lineno or 1)})") from None
     except ValueError as error:
         raise LintError(f"not Python: {error}") from None
     except (RecursionError, MemoryError):
         raise LintError("nested too deeply to be analysed") from None
-
-
-def _statement_lines(module: ast.Module) -> dict[int, tuple[int, int]]:
-    """For every line of a simple statement, the statement's first and last line: a comment on any of them counts."""
-    lines: dict[int, tuple[int, int]] = {}
-    for node in ast.walk(module):
-        if isinstance(node, ast.stmt) and not hasattr(node, "body"):
-            for line in range(node.lineno, (node.end_lineno or node.lineno) + 1):
-                lines[line] = (node.lineno, node.end_lineno or node.lineno)
-    return lines

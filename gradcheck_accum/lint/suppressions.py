@@ -2,37 +2,98 @@
 
 from __future__ import annotations
 
+import ast
 import io
 import re
 import tokenize
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 
 _IGNORE = re.compile(r"gradcheck-accum:\s*ignore(?:\[([^\]]*)\])?", re.IGNORECASE)
 _NOQA = re.compile(r"#\s*noqa(?::\s*([A-Z]+[0-9]+(?:[,\s]+[A-Z]+[0-9]+)*))?", re.IGNORECASE)
+_OUR_CODE = re.compile(r"GA\d+$")
 
-EVERYTHING = frozenset({"*"})
+MAY_NAME_CODES = re.compile(rb"gradcheck-accum:\s*ignore|noqa:[^\n]*GA\d", re.IGNORECASE)
+"""Is in the bytes of every file with a comment that is meant for us."""
 
 
-def suppressions(source: str) -> dict[int, frozenset[str]]:
-    """The codes that comments switch off, by line; `EVERYTHING` for a comment that names none."""
+@dataclass(slots=True)
+class Suppression:
+    """One such comment, and which of its ``codes`` have hidden a finding; without codes it hides all."""
+
+    line: int
+    column: int
+    end_column: int
+    codes: tuple[str, ...]
+    is_ours: bool
+    used: set[str] = field(default_factory=set)
+
+    def hides(self, code: str, name: str) -> bool:
+        """Whether it hides a finding, which it then remembers."""
+        hiding = {c for c in self.codes if c in (code, name.upper())} if self.codes else {""}
+        self.used |= hiding
+        return bool(hiding)
+
+    def unused(self) -> str:
+        """What of it hides nothing, in words; a noqa answers for our codes only, others may need the rest."""
+        if not self.codes:
+            return "the comment suppresses nothing" if self.is_ours and not self.used else ""
+        idle = [c for c in self.codes if c not in self.used and (self.is_ours or _OUR_CODE.match(c))]
+        return f"the comment's {', '.join(idle)} suppresses nothing" if idle else ""
+
+
+class Suppressions:
+    """All such comments of one source."""
+
+    def __init__(self, source: str) -> None:
+        self._by_line: dict[int, list[Suppression]] = {}
+        for found in _read(source):
+            self._by_line.setdefault(found.line, []).append(found)
+
+    def hide(self, code: str, name: str, first: int, last: int) -> bool:
+        """Whether a finding of ``code`` on lines ``first`` to ``last`` is switched off."""
+        comments = (comment for line in range(first, max(first, last) + 1) for comment in self._by_line.get(line, ()))
+        return any([comment.hides(code, name) for comment in comments])
+
+    def unused(self) -> list[tuple[Suppression, str]]:
+        """The comments that have hidden nothing, or not with each of their codes, and what to say of them."""
+        comments = [comment for line in sorted(self._by_line) for comment in self._by_line[line]]
+        return [(comment, comment.unused()) for comment in comments if comment.unused()]
+
+
+def _read(source: str) -> Iterator[Suppression]:
     if "noqa" not in source.lower() and "gradcheck-accum" not in source.lower():
-        return {}
-    found: dict[int, frozenset[str]] = {}
+        return
     try:
         for token in tokenize.generate_tokens(io.StringIO(source).readline):
             if token.type != tokenize.COMMENT:
                 continue
-            match = _IGNORE.search(token.string) or _NOQA.search(token.string)
-            if match:
-                names = match.group(1)
-                codes = frozenset(re.split(r"[,\s]+", names.strip().upper())) if names else EVERYTHING
-                found[token.start[0]] = found.get(token.start[0], frozenset()) | codes
+            for pattern in (_IGNORE, _NOQA):
+                match = pattern.search(token.string)
+                if match:
+                    line, column = token.start
+                    codes = tuple(code for code in re.split(r"[,\s]+", (match.group(1) or "").upper()) if code)
+                    begin, end = column + match.start() + 1, column + match.end() + 1
+                    yield Suppression(line, begin, end, codes, pattern is _IGNORE)
     except (tokenize.TokenError, SyntaxError):
-        return found
-    return found
+        return
 
 
-def is_suppressed(code: str, name: str, first: int, last: int, comments: dict[int, frozenset[str]]) -> bool:
-    """Whether a finding of ``code`` on lines ``first`` to ``last`` is switched off."""
-    return any(
-        {code, name.upper(), "*"} & comments.get(line, frozenset()) for line in range(first, max(first, last) + 1)
-    )
+def statement_lines(module: ast.Module) -> dict[int, tuple[int, int]]:
+    """For every line of a simple statement, the statement's first and last line: a comment on any of them counts."""
+    lines: dict[int, tuple[int, int]] = {}
+    for node in ast.walk(module):
+        if isinstance(node, ast.stmt) and not hasattr(node, "body"):
+            for line in range(node.lineno, (node.end_lineno or node.lineno) + 1):
+                lines[line] = (node.lineno, node.end_lineno or node.lineno)
+    return lines
+
+
+def with_comment(line: str, code: str) -> str:
+    """A line of source with ``code`` suppressed by a comment at its end, or in the comment of ours that is there."""
+    text = line.rstrip("\r\n")
+    line_break = line[len(text) :]
+    given = _IGNORE.search(text)
+    if given and (given.group(1) or "").strip():
+        return f"{text[: given.end(1)]}, {code}{text[given.end(1) :]}{line_break}"
+    return f"{text.rstrip()}  # gradcheck-accum: ignore[{code}]{line_break}"

@@ -12,7 +12,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from gradcheck_accum.diagnosis import Diagnosis
-from gradcheck_accum.findings import Edit, Finding, Fix, LintResult
+from gradcheck_accum.events import Location
+from gradcheck_accum.findings import Edit, Finding, Fix, LintResult, UnusedSuppression
 from gradcheck_accum.mistakes import Mistake
 from gradcheck_accum.verdict import ReferenceReport, VerifyResult, WindowReport
 
@@ -20,21 +21,27 @@ VERSION = 1
 
 
 def lint_json(result: LintResult) -> str:
-    """What ``lint`` found."""
+    """What ``lint`` found.
+
+    ``cell`` stands with places in notebooks, ``unused_suppressions`` and ``in_baseline`` where they were asked for.
+    """
     by_code = Counter(finding.mistake.code for finding in result.findings)
-    return _dump(
-        {
-            "version": VERSION,
-            "findings": [_finding(finding) for finding in result.findings],
-            "summary": {
-                "files": result.files,
-                "findings": len(result.findings),
-                "by_code": dict(sorted(by_code.items())),
-                "suppressed": result.suppressed,
-                "unreadable": [{"path": item.path, "reason": item.reason} for item in result.unreadable],
-            },
-        }
-    )
+    report: dict[str, Any] = {
+        "version": VERSION,
+        "findings": [_finding(finding) for finding in result.findings],
+        "summary": {
+            "files": result.files,
+            "findings": len(result.findings),
+            "by_code": dict(sorted(by_code.items())),
+            "suppressed": result.suppressed,
+            "unreadable": [{"path": item.path, "reason": item.reason} for item in result.unreadable],
+        },
+    }
+    if result.in_baseline is not None:
+        report["summary"]["in_baseline"] = result.in_baseline
+    if result.unused is not None:
+        report["unused_suppressions"] = [_unused(unused) for unused in result.unused]
+    return _dump(report)
 
 
 def verify_json(result: VerifyResult) -> str:
@@ -76,19 +83,29 @@ def rules_json(mistakes: Iterable[Mistake]) -> str:
 
 
 def _finding(finding: Finding) -> dict[str, Any]:
-    where = finding.where
     return {
         "code": finding.mistake.code,
         "rule": finding.mistake.name,
         "severity": finding.mistake.severity.value,
+        **_place(finding.where),
+        "message": finding.message,
+        "help": finding.help or None,
+        "fix": _fix(finding.fix) if finding.fix else None,
+    }
+
+
+def _unused(unused: UnusedSuppression) -> dict[str, Any]:
+    return {**_place(unused.where), "message": unused.message}
+
+
+def _place(where: Location) -> dict[str, Any]:
+    return {
         "path": where.path,
+        **({"cell": where.cell} if where.cell else {}),
         "line": where.line,
         "column": where.column,
         "end_line": where.end_line or None,
         "end_column": where.end_column or None,
-        "message": finding.message,
-        "help": finding.help or None,
-        "fix": _fix(finding.fix) if finding.fix else None,
     }
 
 

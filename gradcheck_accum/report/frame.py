@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from collections.abc import Mapping
 from pathlib import Path
 
 from gradcheck_accum.events import Location
+from gradcheck_accum.notebooks import Notebook, NotebookError
 from gradcheck_accum.report.paint import PLAIN, Paint
 
 CONTEXT = 2
@@ -14,6 +16,9 @@ CONTEXT = 2
 
 _WIDEST = 200
 _TAB = 4
+
+
+_LINE_BREAK = re.compile(r"\r\n|\r|\n")
 
 
 class Sources:
@@ -24,22 +29,34 @@ class Sources:
     """
 
     def __init__(self, given: Mapping[str, str] | None = None) -> None:
-        self._lines = {path: text.splitlines() for path, text in (given or {}).items()}
+        self._texts = dict(given or {})
+        self._lines: dict[tuple[str, int], list[str]] = {}
 
-    def lines(self, path: str) -> list[str]:
-        """The lines of ``path``, or none if it cannot be read."""
-        if path not in self._lines:
+    def lines(self, path: str, cell: int = 0) -> list[str]:
+        """The lines of ``path``, or of one cell of the notebook there; none if it cannot be read."""
+        key = (path, cell)
+        if key not in self._lines:
+            text = self._text(path)
+            if cell:
+                try:
+                    text = Notebook(text).cell(cell)
+                except (NotebookError, IndexError):
+                    text = ""
+            self._lines[key] = _LINE_BREAK.split(text.removesuffix("\n")) if text else []
+        return self._lines[key]
+
+    def _text(self, path: str) -> str:
+        if path not in self._texts:
             try:
-                text = Path(path).read_text(encoding="utf-8-sig", errors="replace")
+                self._texts[path] = Path(path).read_bytes().decode("utf-8-sig", errors="replace")
             except (OSError, ValueError):
-                text = ""
-            self._lines[path] = text.splitlines()
-        return self._lines[path]
+                self._texts[path] = ""
+        return self._texts[path]
 
 
 def code_frame(sources: Sources, where: Location, paint: Paint = PLAIN) -> list[str]:
     """The lines around ``where`` with their numbers and an underline; nothing if the source has no such line."""
-    lines = sources.lines(where.path)
+    lines = sources.lines(where.path, where.cell)
     if not 1 <= where.line <= len(lines):
         return []
     first, last = max(1, where.line - CONTEXT), min(len(lines), where.line + CONTEXT)

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from gradcheck_accum.findings import Finding, LintResult
+from collections import Counter
+
+from gradcheck_accum.events import Location
+from gradcheck_accum.findings import Finding, LintResult, UnusedSuppression
+from gradcheck_accum.mistakes import CATALOGUE
 from gradcheck_accum.report.frame import Sources, code_frame
 from gradcheck_accum.report.paint import PLAIN, Paint
 from gradcheck_accum.report.words import plural, shown_path
@@ -11,8 +15,7 @@ from gradcheck_accum.report.words import plural, shown_path
 def finding_text(finding: Finding, sources: Sources, paint: Paint = PLAIN) -> str:
     """One finding: where and what, the code, and what to do about it."""
     where, mistake = finding.where, finding.mistake
-    place = f"{paint('bold', shown_path(where.path))}:{where.line}:{where.column}:"
-    lines = [f"{place} {paint('red', mistake.code)} [{mistake.name}] {finding.message}"]
+    lines = [f"{_place(where, paint)} {paint('red', mistake.code)} [{mistake.name}] {finding.message}"]
     lines += code_frame(sources, where, paint)
     if finding.help:
         lines.append(f"{paint('cyan', 'help:')} {finding.help}")
@@ -23,12 +26,34 @@ def lint_text(result: LintResult, sources: Sources | None = None, paint: Paint =
     """The findings in order, then the summary. Paths that could not be read are not here: see `unreadable_text`."""
     sources = sources or Sources()
     blocks = [finding_text(finding, sources, paint) for finding in result.findings]
+    blocks += [_unused_text(unused, sources, paint) for unused in result.unused or ()]
     return "\n\n".join([*blocks, _summary(result)])
+
+
+def statistics_text(result: LintResult) -> str:
+    """How many findings there are of each mistake, the most frequent first, then the summary."""
+    counts = Counter(finding.mistake.code for finding in result.findings)
+    width = len(str(max(counts.values(), default=0)))
+    rows = [
+        f"{count:>{width}}  {code}  {CATALOGUE[code].name}"
+        for code, count in sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+    ]
+    return "\n".join([*rows, _summary(result)])
 
 
 def unreadable_text(result: LintResult) -> list[str]:
     """One line for each path that could not be analysed."""
     return [f"{shown_path(item.path)}: {item.reason}" for item in result.unreadable]
+
+
+def _place(where: Location, paint: Paint) -> str:
+    cell = f"cell {where.cell}:" if where.cell else ""
+    return f"{paint('bold', shown_path(where.path))}:{cell}{where.line}:{where.column}:"
+
+
+def _unused_text(unused: UnusedSuppression, sources: Sources, paint: Paint) -> str:
+    first = f"{_place(unused.where, paint)} {paint('yellow', 'unused suppression:')} {unused.message}"
+    return "\n".join([first, *code_frame(sources, unused.where, paint)])
 
 
 def _summary(result: LintResult) -> str:
@@ -40,6 +65,10 @@ def _summary(result: LintResult) -> str:
     extra = []
     if result.suppressed:
         extra.append(f"{result.suppressed} suppressed")
+    if result.in_baseline:
+        extra.append(f"{result.in_baseline} in the baseline")
+    if result.unused:
+        extra.append(plural(len(result.unused), "unused suppression"))
     if result.unreadable:
         extra.append(f"{plural(len(result.unreadable), 'path')} could not be analysed")
     return f"{text} ({', '.join(extra)})." if extra else f"{text}."

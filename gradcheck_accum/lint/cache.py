@@ -1,0 +1,125 @@
+"""Outcomes of earlier runs, known again by the bytes of the file and by the code that analysed it.
+
+No setting is part of the key: settings choose among findings only after the analysis. The store is JSON, never
+anything that could run; one that cannot be read is as good as none.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import sys
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from gradcheck_accum.events import Location
+from gradcheck_accum.findings import Edit, Finding, Fix, UnusedSuppression
+from gradcheck_accum.lint.files import write_atomically
+from gradcheck_accum.lint.outcome import Outcome
+from gradcheck_accum.mistakes import CATALOGUE
+
+DIRECTORY = ".gradcheck-accum-cache"
+
+PACKAGE = Path(__file__).parents[1]
+"""Whose source, the version in it included, the outcomes depend on."""
+
+_FILE = "lint.json"
+_MOST_ENTRIES = 20_000
+
+
+def digest(content: bytes, kind: str) -> str:
+    """The key of a file's outcome; ``kind`` tells a notebook from a script of the same bytes."""
+    return hashlib.blake2b(content, digest_size=20, person=b"gradcheck", salt=kind.encode()[:16]).hexdigest()
+
+
+class Cache:
+    """The store below ``directory``; `save` writes what was added."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory / DIRECTORY
+        self._entries: dict[str, Any] = {}
+        self._changed = False
+        self._stamp = _stamp()
+        with contextlib.suppress(OSError, ValueError, RecursionError):
+            stored = json.loads((self._directory / _FILE).read_bytes())
+            if (
+                self._stamp
+                and isinstance(stored, dict)
+                and stored.get("stamp") == self._stamp
+                and isinstance(stored.get("files"), dict)
+            ):
+                self._entries = stored["files"]
+
+    def get(self, key: str, path: str) -> Outcome | None:
+        """The outcome of the bytes with this key, as that of ``path``."""
+        try:
+            outcome = _outcome(self._entries[key], path)
+        except (KeyError, TypeError, ValueError, AttributeError):
+            return None
+        self._entries[key] = self._entries.pop(key)  # used last: dropped last
+        return outcome
+
+    def put(self, key: str, outcome: Outcome) -> None:
+        """Remember an outcome."""
+        nowhere = replace(
+            outcome,
+            findings=tuple(replace(f, where=replace(f.where, path="")) for f in outcome.findings),
+            unused=tuple(replace(u, where=replace(u.where, path="")) for u in outcome.unused),
+        )
+        record = asdict(nowhere)
+        for finding in record["findings"]:
+            finding["mistake"] = finding["mistake"]["code"]
+        self._entries[key] = record
+        self._changed = True
+
+    def save(self) -> None:
+        """Write what was added; a place that cannot be written to costs the next run its time only."""
+        if not self._changed or not self._stamp:
+            return
+        entries = dict(list(self._entries.items())[-_MOST_ENTRIES:])
+        with contextlib.suppress(OSError):
+            self._directory.mkdir(exist_ok=True)
+            ignore = self._directory / ".gitignore"
+            if not ignore.exists():
+                write_atomically(ignore, b"*\n")
+            content = json.dumps({"stamp": self._stamp, "files": entries}, separators=(",", ":"))
+            write_atomically(self._directory / _FILE, content.encode())
+
+
+def _stamp() -> str:
+    """What tells this code from any other that could have made an outcome; empty where its source is not at hand."""
+    files = sorted(PACKAGE.rglob("*.py"))
+    if not files:
+        return ""
+    own = hashlib.blake2b(sys.version.encode(), digest_size=20)
+    for file in files:
+        own.update(file.read_bytes())
+    return own.hexdigest()
+
+
+def _outcome(record: dict[str, Any], path: str) -> Outcome:
+    return Outcome(
+        tuple(_finding(found, path) for found in record["findings"]),
+        tuple(CATALOGUE[code].code for code in record["suppressed"]),
+        tuple(UnusedSuppression(_location(item["where"], path), item["message"]) for item in record["unused"]),
+        record["problem"],
+    )
+
+
+def _finding(record: dict[str, Any], path: str) -> Finding:
+    fix = record["fix"]
+    return Finding(
+        **{
+            **record,
+            "mistake": CATALOGUE[record["mistake"]],
+            "where": _location(record["where"], path),
+            "fix": Fix(**{**fix, "edits": tuple(Edit(**edit) for edit in fix["edits"])}) if fix else None,
+        }
+    )
+
+
+def _location(record: dict[str, Any], path: str) -> Location:
+    numbers = {name: int(number) for name, number in record.items() if name != "path"}
+    return Location(path, **numbers)

@@ -1,0 +1,103 @@
+"""Writes the comments that switch findings off, for a project that starts with the findings it has."""
+
+from __future__ import annotations
+
+import ast
+import re
+import warnings
+from collections.abc import Iterable, Sequence
+from itertools import groupby
+from pathlib import Path
+
+from gradcheck_accum.findings import Finding, Unreadable
+from gradcheck_accum.lint.files import write_atomically
+from gradcheck_accum.lint.suppressions import Suppressions, statement_lines, with_comment
+from gradcheck_accum.notebooks import SUFFIX, Notebook
+
+_LINES = re.compile(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+")
+_MARK = "\ufeff"
+
+
+def suppress(findings: Iterable[Finding]) -> tuple[list[Finding], list[Unreadable]]:
+    """Put a comment at the end of the statement of every finding; the findings so hidden, and what could not be done.
+
+    A file is written whole or not at all, and a comment is left out where it would change what the file means.
+    """
+    hidden: list[Finding] = []
+    problems: list[Unreadable] = []
+    for path, group in groupby(findings, key=lambda finding: finding.where.path):
+        several = list(group)
+        try:
+            content = Path(path).read_bytes().decode()
+            mark = _MARK if content.startswith(_MARK) else ""
+            text, done = (_in_notebook if path.endswith(SUFFIX) else _in_script)(content.removeprefix(mark), several)
+            if done:
+                write_atomically(Path(path), f"{mark}{text}".encode())
+        except OSError as error:
+            problems.append(Unreadable(path, error.strerror or "cannot be written"))
+        except (ValueError, SyntaxError, LookupError):
+            problems.append(Unreadable(path, "changed while it was read"))
+        else:
+            hidden += done
+            left = [f"{finding.where.line} ({finding.mistake.code})" for finding in several if finding not in done]
+            problems += [Unreadable(path, f"no place for a comment at line {line}") for line in left]
+    return hidden, problems
+
+
+def _in_script(text: str, findings: Sequence[Finding]) -> tuple[str, list[Finding]]:
+    """A script's text with the comments that could be written, and their findings."""
+    draft = _Draft(text)
+    done = [finding for finding in findings if draft.suppress(finding, finding.where.line)]
+    return "".join(draft.lines), done
+
+
+def _in_notebook(text: str, findings: Sequence[Finding]) -> tuple[str, list[Finding]]:
+    """The same for a notebook: a comment is tried on the joined source, then written to the cell."""
+    notebook = Notebook(text)
+    draft = _Draft(notebook.source)
+    cells: dict[int, list[str]] = {}
+    done: list[Finding] = []
+    for finding in findings:
+        at = draft.suppress(finding, notebook.line(finding.where.cell, finding.where.line))
+        if at:
+            number, line = notebook.place(at)
+            lines = cells.setdefault(number, _LINES.findall(notebook.cell(number)))
+            lines[line - 1] = with_comment(lines[line - 1], finding.mistake.code)
+            done.append(finding)
+    return notebook.replaced({number: "".join(lines) for number, lines in cells.items()}), done
+
+
+class _Draft:
+    """Source that gets one comment after the other."""
+
+    def __init__(self, text: str) -> None:
+        self.lines: list[str] = _LINES.findall(text)
+        module = _parsed(text)
+        self._meaning = ast.dump(module)
+        self._statements = statement_lines(module)
+
+    def suppress(self, finding: Finding, line: int) -> int:
+        """Write the comment for a finding at ``line``: the line that it got, or 0 where there is no place for it."""
+        height = max(finding.where.end_line - finding.where.line, 0)
+        first, last = self._statements.get(line, (line, line + height))
+        before = self.lines[last - 1]
+        self.lines[last - 1] = with_comment(before, finding.mistake.code)
+        if self._hides(finding, first, last):
+            return last
+        self.lines[last - 1] = before
+        return 0
+
+    def _hides(self, finding: Finding, first: int, last: int) -> bool:
+        """Whether the draft means what it meant, and what was written is a comment that counts."""
+        text = "".join(self.lines)
+        try:
+            same = ast.dump(_parsed(text)) == self._meaning
+        except SyntaxError:
+            return False
+        return same and Suppressions(text).hide(finding.mistake.code, finding.mistake.name, first, last)
+
+
+def _parsed(text: str) -> ast.Module:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return ast.parse(text)

@@ -1,0 +1,201 @@
+"""What a project has settled about linting: ``[tool.gradcheck-accum]`` of its pyproject.toml.
+
+One file holds for a whole run: the nearest with such a table, upward from the directory that all of the linted paths
+have in common. What the command line says takes its place, setting by setting.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gradcheck_accum.mistakes import CATALOGUE
+
+if TYPE_CHECKING:
+    from pathspec import GitIgnoreSpec
+
+TABLE = "gradcheck-accum"
+
+
+class SettingsError(Exception):
+    """A setting that makes no sense; the message is one line that names it and says why."""
+
+
+class Patterns:
+    """Patterns of paths in the syntax of .gitignore, relative to ``base``; ``key`` is what a complaint calls them."""
+
+    def __init__(self, base: Path, lines: Iterable[str], key: str) -> None:
+        self.base = base
+        self.lines = tuple(lines)
+        self.key = key
+        self._root = ""
+        self._spec: GitIgnoreSpec | None = None
+
+    def match(self, path: str, *, directory: bool = False) -> bool:
+        """Whether they take in ``path``, which is absolute and without links."""
+        if not self.lines:
+            return False
+        if self._spec is None:
+            self._root, self._spec = os.path.realpath(self.base), _compiled(self.lines, self.key)
+        if path == self._root:
+            return False
+        below = path[len(self._root.rstrip(os.sep)) + 1 :] if _is_below(path, self._root) else path.lstrip(os.sep)
+        return self._spec.match_file(below + "/" if directory else below)
+
+
+def _is_below(path: str, root: str) -> bool:
+    return path.startswith(root.rstrip(os.sep) + os.sep)
+
+
+def _compiled(lines: Sequence[str], key: str) -> GitIgnoreSpec:
+    # Costs as much as the rest of the start: imported where there are patterns only.
+    from pathspec import GitIgnoreSpec
+
+    try:
+        return GitIgnoreSpec.from_lines(lines)
+    except ValueError as error:
+        raise SettingsError(f"{key}: {' '.join(str(error).split())}") from None
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What is reported and what is read. ``select`` and ``exclude`` of None stand for all and for the usual ones.
+
+    ``root`` is the directory of the settings' file, or the working directory.
+    """
+
+    root: Path = field(default_factory=Path)
+    select: frozenset[str] | None = None
+    ignore: frozenset[str] = frozenset()
+    exclude: Patterns | None = None
+    extend_exclude: tuple[Patterns, ...] = ()
+    per_file_ignores: tuple[tuple[Patterns, frozenset[str]], ...] = ()
+    baseline: Path | None = None
+
+    def reports(self, code: str, path: str) -> bool:
+        """Whether a finding of ``code`` in ``path`` is to be reported."""
+        if (self.select is not None and code not in self.select) or code in self.ignore:
+            return False
+        ignoring = [patterns for patterns, codes in self.per_file_ignores if code in codes]
+        return not ignoring or not any(patterns.match(os.path.realpath(path)) for patterns in ignoring)
+
+
+def codes(key: str, selectors: Iterable[str]) -> frozenset[str]:
+    """The codes that are meant by codes, by names, or by the beginning of codes (GA2).
+
+    Raises SettingsError, which names ``key``, where one of them means none.
+    """
+    found: set[str] = set()
+    for selector in selectors:
+        meant = {
+            mistake.code
+            for mistake in CATALOGUE.values()
+            if selector.casefold() == mistake.name or (selector and mistake.code.startswith(selector.upper()))
+        }
+        if not meant:
+            raise SettingsError(f"{key}: no rule is called '{selector}' (gradcheck-accum rules lists them)")
+        found |= meant
+    return frozenset(found)
+
+
+def settings_for(paths: Iterable[str]) -> Settings:
+    """The settings of the project that ``paths`` belong to. Raises SettingsError."""
+    for directory in _upward(_common_directory(paths)):
+        file = directory / "pyproject.toml"
+        table = _table(file)
+        if table is not None:
+            return _read(table, file)
+    return Settings()
+
+
+def _common_directory(paths: Iterable[str]) -> Path:
+    directories = [path if os.path.isdir(path) else os.path.dirname(path) for path in map(os.path.abspath, paths)]
+    try:
+        return Path(os.path.commonpath(directories))
+    except ValueError:  # no paths, or paths on several drives
+        return Path.cwd()
+
+
+def _upward(directory: Path) -> Iterable[Path]:
+    return (directory, *directory.parents)
+
+
+def _table(file: Path) -> Any:
+    """Our table of a pyproject.toml, or None if there is no such file or it has none."""
+    try:
+        content = file.read_bytes()
+    except OSError:
+        return None
+    if TABLE.encode() not in content:
+        return None
+    if sys.version_info >= (3, 11):
+        import tomllib
+    else:
+        import tomli as tomllib
+    try:
+        document = tomllib.loads(content.decode())
+    except ValueError as error:
+        raise SettingsError(f"{_shown(file)}: not TOML: {error}") from None
+    tool = document.get("tool")
+    return tool.get(TABLE) if isinstance(tool, dict) else None
+
+
+def _shown(file: Path) -> str:
+    """The file as a person would name it: from the working directory where it is below that."""
+    return os.path.relpath(file) if _is_below(str(file), os.getcwd()) else str(file)
+
+
+def _read(table: Any, file: Path) -> Settings:
+    place = f"{_shown(file)}: [tool.{TABLE}]"
+    if not isinstance(table, dict):
+        raise SettingsError(f"{place} is no table")
+    root = file.parent
+    readers: dict[str, Callable[[str, Any], Any]] = {
+        "select": lambda key, value: codes(key, _strings(key, value)),
+        "extend-select": lambda key, value: codes(key, _strings(key, value)),
+        "ignore": lambda key, value: codes(key, _strings(key, value)),
+        "exclude": lambda key, value: Patterns(root, _strings(key, value), key),
+        "extend-exclude": lambda key, value: Patterns(root, _strings(key, value), key),
+        "per-file-ignores": lambda key, value: _per_file(key, value, root),
+        "baseline": lambda key, value: root / _string(key, value),
+    }
+    unknown = sorted(set(table) - set(readers))
+    if unknown:
+        raise SettingsError(f"{place} has no setting '{unknown[0]}' (there are {', '.join(readers)})")
+    values = {key: readers[key](f"{place} {key}", value) for key, value in table.items()}
+    select: frozenset[str] | None = values.get("select")
+    extended: frozenset[str] = values.get("extend-select", frozenset())
+    return Settings(
+        root,
+        select if select is None else select | extended,
+        values.get("ignore", frozenset()),
+        values.get("exclude"),
+        (values["extend-exclude"],) if "extend-exclude" in values else (),
+        values.get("per-file-ignores", ()),
+        values.get("baseline"),
+    )
+
+
+def _strings(key: str, value: Any) -> list[str]:
+    if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+        raise SettingsError(f"{key}: must be a list of strings")
+    return value
+
+
+def _string(key: str, value: Any) -> str:
+    if not isinstance(value, str) or not value:
+        raise SettingsError(f"{key}: must be a path")
+    return value
+
+
+def _per_file(key: str, value: Any, root: Path) -> tuple[tuple[Patterns, frozenset[str]], ...]:
+    if not isinstance(value, Mapping):
+        raise SettingsError(f'{key}: must be a table of pattern = ["CODE"]')
+    return tuple(
+        (Patterns(root, [pattern], key), codes(key, _strings(f"{key} '{pattern}'", listed)))
+        for pattern, listed in value.items()
+    )

@@ -1,0 +1,99 @@
+"""Which files lint reads."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import pytest
+
+
+def test_what_git_ignores_is_not_read(project: Any) -> None:
+    (project.root / ".git").mkdir()
+    project.write(".gitignore", "generated/\n*_old.py\n!kept_old.py\n/only_here.py\n# comment\n\n!\n")
+    project.write("sub/.gitignore", "!rescued_old.py\nlocal.py\n")
+    for path in (
+        "generated/a.py",
+        "train_old.py",
+        "kept_old.py",
+        "only_here.py",
+        "sub/only_here.py",
+        "sub/rescued_old.py",
+        "sub/local.py",
+        "sub/train_old.py",
+        "sub/generated/a.py",
+        "local.py",
+    ):
+        project.write(path)
+    expected = ["kept_old.py", "local.py", "sub/only_here.py", "sub/rescued_old.py"]
+    assert project.paths() == expected
+    # A .gitignore above the directory that is walked holds as well.
+    assert project.paths("sub") == expected[2:]
+
+
+def test_excludes_of_the_repository_itself(project: Any) -> None:
+    project.write(".git/info/exclude", "mine.py\n")
+    project.write("mine.py")
+    project.write("train.py")
+    assert project.paths() == ["train.py"]
+
+
+def test_a_gitignore_above_a_directory_outside_any_repository_is_none_of_its_business(project: Any) -> None:
+    project.write(".gitignore", "*.py\n")
+    project.write("sub/train.py")
+    assert project.paths("sub") == ["sub/train.py"]
+
+
+def test_what_is_given_by_name_is_always_read(project: Any) -> None:
+    (project.root / ".git").mkdir()
+    project.write(".gitignore", "ignored/\n")
+    project.settings('exclude = ["excluded"]')
+    for path in ("ignored/train.py", "excluded/train.py", "build/train.py", ".hidden/train.py", "train.txt"):
+        project.write(path)
+        assert project.paths(path) == [path]
+    # So is the content of a directory that is.
+    assert project.paths("ignored") == ["ignored/train.py"]
+    assert project.paths("excluded") == ["excluded/train.py"]
+
+
+@pytest.mark.parametrize(
+    "directory",
+    [".git", ".venv", "venv", "node_modules", "build", "dist", "__pycache__", "lib/site-packages", ".tox/py311"],
+)
+def test_what_holds_nobodys_own_source_is_not_walked(project: Any, directory: str) -> None:
+    project.write(f"{directory}/train.py")
+    project.write("ok.py")
+    assert project.paths() == ["ok.py"]
+
+
+@pytest.mark.parametrize("mark", ["pyvenv.cfg", "conda-meta/history"])
+def test_an_environment_is_known_by_its_marks(project: Any, mark: str) -> None:
+    project.write(f"env/{mark}", "")
+    project.write("env/lib/train.py")
+    project.write("ok.py")
+    assert project.paths() == ["ok.py"]
+
+
+def test_links_do_no_harm(project: Any) -> None:
+    project.write("a/train.py")
+    os.symlink(project.root, project.root / "a" / "up", target_is_directory=True)
+    os.symlink("loop.py", project.root / "a" / "loop.py")
+    os.symlink("gone.py", project.root / "a" / "dangling.py")
+    os.symlink("train.py", project.root / "a" / "same.py")
+    os.symlink(project.root / "a", project.root / "b", target_is_directory=True)
+    # A link to a file is that file, which is read once, under the first of its names.
+    assert project.paths() == ["a/same.py"]
+    assert project.paths("b") == ["b/same.py"]
+    assert project.paths("a", ".", "b", "a/train.py") == ["a/same.py"]
+
+
+def test_paths_are_written_as_they_were_given(project: Any) -> None:
+    file = project.write("a/train.py")
+    assert project.paths(".") == project.paths("./a") == project.paths("a/") == ["a/train.py"]
+    assert project.paths(str(project.root)) == [str(file)]
+
+
+def test_directories_are_walked_in_order(project: Any) -> None:
+    for path in ("b.py", "a/z.py", "a.py", "c/a.py"):
+        project.write(path)
+    assert project.paths() == ["a/z.py", "a.py", "b.py", "c/a.py"]
