@@ -223,3 +223,18 @@ def test_the_trajectory_drifts_as_far_as_a_run_on_large_batches_says(
 def test_a_trajectory_needs_the_replay() -> None:
     with pytest.raises(ValueError, match="needs the replay"), observe(reference="ledger", trajectory=True):
         pass
+
+
+def test_what_accumulation_buys_is_measured() -> None:
+    model = nn.Sequential(nn.Linear(3, 1000), nn.ReLU(), nn.Linear(1000, 3))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def loop() -> None:
+        for x, y in data(32, 4):
+            (cross_entropy(model(x), y) / 8).backward()
+        optimizer.step()
+
+    (note,) = [note for note in watched(loop).notes if "keeps" in note]
+    # The ReLU's output, in float32: 32 rows of 1000 in one batch, 4 rows in a micro-batch.
+    assert "as one batch a window keeps 12" in note
+    assert "as 8 micro-batches 15." in note

@@ -12,19 +12,19 @@ from torch import nn
 @contextmanager
 def reference_settings() -> Iterator[None]:
     """Deterministic kernels, TF32 off; every setting is put back afterwards."""
-    deterministic = torch.are_deterministic_algorithms_enabled()
-    warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
+    # use_deterministic_algorithms would import the compiler's configuration and change it too, at 20 ms a call.
+    deterministic = torch.get_deterministic_debug_mode()
     matmul, cudnn = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
     benchmark = torch.backends.cudnn.benchmark
     # Operations without a deterministic kernel are still better compared than not.
-    torch.use_deterministic_algorithms(True, warn_only=True)
+    torch.set_deterministic_debug_mode("warn")
     torch.backends.cuda.matmul.allow_tf32 = False
     torch.backends.cudnn.allow_tf32 = False
     torch.backends.cudnn.benchmark = False
     try:
         yield
     finally:
-        torch.use_deterministic_algorithms(deterministic, warn_only=warn_only)
+        torch.set_deterministic_debug_mode(deterministic)
         torch.backends.cuda.matmul.allow_tf32 = matmul
         torch.backends.cudnn.allow_tf32 = cudnn
         torch.backends.cudnn.benchmark = benchmark

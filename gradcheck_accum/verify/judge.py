@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from gradcheck_accum.diagnosis import Diagnosis, diagnose
+from gradcheck_accum.engine.cost import WindowCost
 from gradcheck_accum.engine.reference import LARGE_BATCH, MICRO_BATCHES
 from gradcheck_accum.engine.tolerance import CLIP_ROUNDINGS, replay_tolerance, sum_tolerance, unit_roundoff
 from gradcheck_accum.events import Location, Trace
@@ -54,6 +55,8 @@ def judge(watch: Watch, script: str, options: Options, *, complete: bool) -> Ver
     if replays:
         notes.append(f"the replayed large batch and the micro-batches' own gradients agree to {max(replays):.1e}")
     notes += _on_optimizers(reports)
+    if watch.measurer.cost is not None:
+        notes.append(_on_cost(watch.measurer.cost))
     if watch.trajectory is not None and watch.trajectory.lost:
         notes.append(f"the reference run could not be carried on: {watch.trajectory.lost}")
     verdict, reason = _verdict(reports, diagnosis, ledger, watch)
@@ -84,6 +87,24 @@ def _on_optimizers(reports: Sequence[WindowReport]) -> list[str]:
         f"{worst.grad_rel_error:.3g} of its norm, the update by {worst.param_rel_error:.1e}; a clip, a new learning "
         "rate or another optimizer will show it"
     ]
+
+
+def _on_cost(cost: WindowCost) -> str:
+    """What accumulation buys, of the first window that was run both ways."""
+    one, large = cost.accumulated, cost.large_batch
+    return (
+        f"as one batch a window keeps {_bytes(large.kept)} for its backward and takes {1e3 * large.seconds:.3g} ms, as "
+        f"{cost.micro_batches} micro-batches {_bytes(one.kept)} and {1e3 * one.seconds:.3g} ms (measured once)"
+    )
+
+
+def _bytes(count: int) -> str:
+    size, unit = float(count), "bytes"
+    for following in ("KiB", "MiB", "GiB"):
+        if size < 1024:
+            break
+        size, unit = size / 1024, following
+    return f"{size:.3g} {unit}"
 
 
 def _name(dtype: torch.dtype) -> str:

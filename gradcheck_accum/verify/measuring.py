@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import nn
 
+from gradcheck_accum.engine.cost import WindowCost, window_cost
 from gradcheck_accum.engine.reference import LARGE_BATCH, MICRO_BATCHES, CannotReplay, ReferenceEngine
 from gradcheck_accum.engine.tape import Program
 from gradcheck_accum.verify.clipping import clipped
@@ -23,6 +24,8 @@ class Measurer:
 
     engine: ReferenceEngine
     replays: bool
+    cost: WindowCost | None = None
+    """What the first window that was run as one large batch costs both ways."""
     _replayed: dict[tuple[int, ...], tuple[str, list[_Gradients]]] = field(default_factory=dict)
 
     def measure(
@@ -103,6 +106,8 @@ class Measurer:
         if not any(program.random for program in programs):
             try:
                 gradient = self.engine.large_batch(programs, parameters)
+                if self.cost is None and len(programs) > 1:
+                    self.cost = window_cost(self.engine, programs, parameters)
                 return LARGE_BATCH, [dict(zip(keys, gradient, strict=True))]
             except CannotReplay as error:
                 measured.replay_problem = str(error)
