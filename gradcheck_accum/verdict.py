@@ -74,6 +74,11 @@ class VerifyResult:
     notes: tuple[str, ...] = ()
     error: str = ""
 
+    @classmethod
+    def failed(cls, script: str, error: str) -> VerifyResult:
+        """The result of a run that could not be judged at all."""
+        return cls(script, Verdict.INCONCLUSIVE, error, "", ReferenceReport("none", "", ""), error=error)
+
     @property
     def exit_status(self) -> int:
         """0 equivalent, 1 deviates or any mistake of the loop's, 2 error, 3 not decided."""

@@ -164,3 +164,11 @@ def test_watching_leaves_random_numbers_buffers_and_results_as_they_are(capfd: p
     plain = subprocess.run([sys.executable, "train.py"], capture_output=True, text=True, check=True).stderr
     assert plain.startswith("state ")
     assert plain in watched
+
+
+@pytest.mark.parametrize("device", ["nonsense", "cuda:99"])
+def test_a_device_that_cannot_be_used_is_one_line_and_2(device: str, capfd: pytest.CaptureFixture[str]) -> None:
+    status, out, err = verify(LOOP, capfd, "--device", device)
+    assert (status, out) == (2, "")
+    assert f"device {device} cannot be used" in err
+    assert err.count("\n") == 1

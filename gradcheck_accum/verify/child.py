@@ -12,10 +12,11 @@ import runpy
 import signal
 import sys
 import traceback
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, NoReturn
 
 from gradcheck_accum.verdict import VerifyResult
 
@@ -37,7 +38,12 @@ def main() -> None:
     signal.signal(signal.SIGTERM, _interrupt)
     error = ""
     finished = False
-    with observe(script=script or module, **request["options"]) as observation:
+    with ExitStack() as stack:
+        try:
+            observation = stack.enter_context(observe(script=script or module, **request["options"]))
+        except ValueError as problem:
+            # An option that does not fit; nothing of the script has run.
+            _give(answer, VerifyResult.failed(script or module, str(problem)))
         try:
             if module:
                 runpy.run_module(module, run_name="__main__", alter_sys=True)
@@ -62,6 +68,11 @@ def main() -> None:
         )
     elif error:
         result = replace(result, error=error)
+    _give(answer, result)
+
+
+def _give(answer: Path, result: VerifyResult) -> NoReturn:
+    """Hand the result to the parent and end the process."""
     temporary = answer.with_suffix(".part")
     temporary.write_bytes(pickle.dumps(result))
     temporary.replace(answer)

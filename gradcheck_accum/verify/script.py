@@ -13,7 +13,7 @@ import warnings
 from collections.abc import Sequence
 from pathlib import Path
 
-from gradcheck_accum.verdict import ReferenceReport, Verdict, VerifyResult
+from gradcheck_accum.verdict import VerifyResult
 
 # The working directory is not on the path until PyTorch is loaded: a `random.py` there must not break it.
 _CHILD = "import sys; sys.path[:] = filter(None, sys.path); from gradcheck_accum.verify.child import main; main()"
@@ -45,7 +45,7 @@ def verify_script(
     name = script or module or ""
     problem = _unreadable(script) if script is not None else ""
     if problem:
-        return _failed(name, problem)
+        return VerifyResult.failed(name, problem)
     options = {
         "reference": reference,
         "max_windows": max_windows,
@@ -63,11 +63,11 @@ def verify_script(
         status, late = _run(asked, answer, timeout)
         if not answer.exists():
             if late:
-                return _failed(name, f"the script did not end within {timeout:g} s")
-            return _failed(name, _ending(status))
+                return VerifyResult.failed(name, f"the script did not end within {timeout:g} s")
+            return VerifyResult.failed(name, _ending(status))
         result: VerifyResult = pickle.loads(answer.read_bytes())
     if late and not result.windows:
-        return _failed(name, f"the script did not end within {timeout:g} s, and no step was seen")
+        return VerifyResult.failed(name, f"the script did not end within {timeout:g} s, and no step was seen")
     return result
 
 
@@ -125,10 +125,6 @@ def _ending(status: int) -> str:
         except ValueError:
             return f"the script was killed by signal {-status}"
     return f"the script ended its process by itself (exit status {status}) before a verdict could be given"
-
-
-def _failed(name: str, error: str) -> VerifyResult:
-    return VerifyResult(name, Verdict.INCONCLUSIVE, error, "", ReferenceReport("none", "", ""), error=error)
 
 
 __all__ = ["verify_script"]

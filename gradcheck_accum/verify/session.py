@@ -62,7 +62,7 @@ def observe(
         raise ValueError("rtol and atol are given both or neither")
     if trajectory and reference == "ledger":
         raise ValueError("a trajectory needs the replay reference")
-    engine = ReferenceEngine(torch.device(device) if device else None, _dtype(dtype))
+    engine = ReferenceEngine(_device(device), _dtype(dtype))
     watch = Watch(replay=reference != "ledger", engine=engine, max_windows=max_windows)
     if trajectory:
         watch.trajectory = Trajectory(engine)
@@ -79,6 +79,17 @@ def observe(
             observation.complete = True
         except SeenEnough:
             observation.complete = False
+
+
+def _device(name: str | None) -> torch.device | None:
+    if name is None:
+        return None
+    try:
+        device = torch.device(name)
+        torch.empty(1, device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise ValueError(f"device {name} cannot be used: {str(error).splitlines()[0]}") from None
+    return device
 
 
 def _dtype(name: str | None) -> torch.dtype | None:
