@@ -9,7 +9,7 @@ model, or of one optimizer); its name only has to be the same wherever the same 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 
 
@@ -54,12 +54,14 @@ class Purpose(Enum):
 class Factor:
     """One constant that a loss was multiplied by on its way to ``backward``.
 
-    ``value`` is the multiplier (0.25 for a division by 4), or None where it is not known.
+    ``value`` is the multiplier (0.25 for a division by 4), or None where it is not known; ``where`` is the source that
+    applied it, where the engine can tell.
     """
 
     value: float | None
     operation: Operation = Operation.MULTIPLY
     purpose: Purpose = Purpose.UNKNOWN
+    where: Location | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,13 +156,22 @@ class Opaque(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class Count:
+    """A place where the source names a number that the loop counts by: a modulus, a bound, a number of chunks."""
+
+    where: Location
+    value: int
+
+
+@dataclass(frozen=True, slots=True)
 class Trace:
     """The events of one loop, in order.
 
     ``complete`` is False where watching ended before the loop did, so that what is left over at the end means
     nothing. ``assumed_length`` says that the number of micro-batches is the engine's own choice, made to show
     full windows and a remainder, and not the loop's. ``precision`` is the unit roundoff of the dtype that the
-    factors were read in: the relative error to allow when two of them are compared.
+    factors were read in: the relative error to allow when two of them are compared. ``counts`` are the places that
+    name a number which the loop counts by, each once.
     """
 
     events: tuple[Event, ...]
@@ -168,3 +179,4 @@ class Trace:
     assumed_length: bool = False
     precision: float = 0.0
     notes: tuple[str, ...] = ()
+    counts: tuple[Count, ...] = ()

@@ -55,6 +55,8 @@ class LintResult:
     unreadable: tuple[Unreadable, ...]
     files: int
     suppressed: int = 0
+    fixed: tuple[Finding, ...] = ()
+    """What was found and has been fixed: none of ``findings``."""
 
     @property
     def exit_status(self) -> int:

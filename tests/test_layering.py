@@ -35,6 +35,7 @@ APART = {"report": {"lint", "engine", "verify", "fuzz"}, "verify": {"lint"}}
 """Rooms on lower floors that a room must do without all the same."""
 
 THIRD_PARTY = {
+    "lint": {"libcst"},
     "engine": {"torch"},
     "verify": {"torch"},
     "fuzz": {"torch", "hypothesis"},

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 import warnings
 from collections.abc import Collection, Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gradcheck_accum.diagnosis import Diagnosis
@@ -19,7 +19,7 @@ from gradcheck_accum.lint.discovery import python_files
 from gradcheck_accum.lint.scenarios import agreed, explore
 from gradcheck_accum.lint.suppressions import is_suppressed, suppressions
 
-__all__ = ["LintError", "ledgers_of", "lint_paths", "lint_source"]
+__all__ = ["Examination", "LintError", "decode", "examine", "ledgers_of", "lint_paths", "lint_source"]
 
 LARGEST_FILE = 4 * 1024 * 1024
 """Bytes above which a file is not analysed: no person wrote it."""
@@ -39,29 +39,44 @@ def lint_source(source: str | bytes, path: str) -> list[Finding]:
 
 def _lint(source: str | bytes, path: str) -> tuple[list[Finding], int]:
     """The findings and the number of those that comments suppressed."""
-    text = _decode(source)
-    if "backward" not in text:
-        # Still parsed below only where it can matter; but a file that is not Python is said to be so.
-        _parse(text)
-        return [], 0
+    examination = examine(decode(source), path)
+    return [finding for finding, _ in examination.evidence], examination.suppressed
+
+
+@dataclass(frozen=True, slots=True)
+class Examination:
+    """All that reading one file shows: every finding with a ledger that shows it, and the ledgers of all scenarios."""
+
+    evidence: tuple[tuple[Finding, Ledger], ...] = ()
+    suppressed: int = 0
+    ledgers: tuple[Ledger, ...] = ()
+
+
+def examine(text: str, path: str) -> Examination:
+    """Read one file; raises LintError as `lint_source` does."""
     module = _parse(text)
+    if "backward" not in text:
+        return Examination()
     statements = _statement_lines(module)
     comments = suppressions(text)
-    found: dict[tuple[str, int], Diagnosis] = {}
+    found: dict[tuple[str, int], tuple[Diagnosis, Ledger]] = {}
+    ledgers: list[Ledger] = []
     for _, scenarios in explore(module, path):
-        for diagnosis in agreed(scenarios):
-            found.setdefault((diagnosis.mistake.code, diagnosis.where.line), diagnosis)
-    kept: list[Finding] = []
-    for diagnosis in sorted(found.values(), key=lambda d: (d.where, d.mistake.code)):
-        first, last = statements.get(diagnosis.where.line, (diagnosis.where.line, diagnosis.where.end_line))
-        if not is_suppressed(diagnosis.mistake.code, diagnosis.mistake.name, first, last, comments):
-            kept.append(Finding(diagnosis.mistake, diagnosis.where, diagnosis.message, diagnosis.help))
-    return kept, len(found) - len(kept)
+        ledgers += [scenario.ledger for scenario in scenarios]
+        for diagnosis, ledger in agreed(scenarios):
+            found.setdefault((diagnosis.mistake.code, diagnosis.where.line), (diagnosis, ledger))
+    kept: list[tuple[Finding, Ledger]] = []
+    for diagnosis, ledger in sorted(found.values(), key=lambda item: (item[0].where, item[0].mistake.code)):
+        mistake, where = diagnosis.mistake, diagnosis.where
+        first, last = statements.get(where.line, (where.line, where.end_line))
+        if not is_suppressed(mistake.code, mistake.name, first, last, comments):
+            kept.append((Finding(mistake, where, diagnosis.message, diagnosis.help), ledger))
+    return Examination(tuple(kept), len(found) - len(kept), tuple(ledgers))
 
 
 def ledgers_of(source: str | bytes, path: str) -> list[Ledger]:
     """The ledger of every scenario of every loop in ``source``; raises LintError as `lint_source` does."""
-    module = _parse(_decode(source))
+    module = _parse(decode(source))
     return [scenario.ledger for _, scenarios in explore(module, path) for scenario in scenarios]
 
 
@@ -120,7 +135,8 @@ def _files(paths: Iterable[str]) -> Iterable[tuple[str, str]]:
             yield name, getattr(error, "strerror", None) or str(error)
 
 
-def _decode(source: str | bytes) -> str:
+def decode(source: str | bytes) -> str:
+    """The text of a file, without a byte order mark; raises LintError where it is too large or not UTF-8."""
     if len(source) > LARGEST_FILE:
         raise LintError(f"larger than {LARGEST_FILE // 1024 // 1024} MiB, not analysed")
     if isinstance(source, str):
