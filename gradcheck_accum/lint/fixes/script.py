@@ -53,8 +53,8 @@ class Script:
         try:
             wrapper = MetadataWrapper(cst.parse_module(text), unsafe_skip_copy=True)
             positions = wrapper.resolve(PositionProvider)
-        except (cst.ParserSyntaxError, RecursionError) as error:
-            raise CannotEdit(str(error)) from None
+        except (cst.ParserSyntaxError, RecursionError):
+            raise CannotEdit("libcst cannot parse it") from None
         self.text = text
         self.module = wrapper.module
         starts = [0, *(match.end() for match in _NEWLINE.finditer(text))]
@@ -69,7 +69,8 @@ class Script:
                 self._parents[child] = node
                 pending.append(child)
             place = positions.get(node)
-            if place is not None:
+            # The end of a block whose last line has no end is told to be on the line after.
+            if place is not None and place.end.line <= len(starts):
                 start = starts[place.start.line - 1] + place.start.column
                 end = starts[place.end.line - 1] + place.end.column
                 self._spans[node] = (start, end)
