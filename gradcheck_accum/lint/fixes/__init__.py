@@ -10,7 +10,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from gradcheck_accum.diagnosis import Diagnosis, diagnose
@@ -28,24 +28,28 @@ from gradcheck_accum.weights import read_weights
 __all__ = ["FixResult", "fix_source", "offer_fixes"]
 
 _REPAIRS: dict[str, Callable[[Case], Iterator[Repair]]] = {
-    "GA101": divide,
-    "GA102": undivide,
-    "GA103": divide_by_window,
     "GA201": clear_after_step,
     "GA202": clear_after_step,
     "GA203": add_clearing,
     "GA204": clear_other,
-    "GA301": step_for_remainder,
     "GA302": count_from_one,
     "GA401": clip_complete_window,
     "GA402": clip_what_is_used,
     "GA501": unscale_first,
+    "GA102": undivide,
+    "GA101": divide,
+    "GA103": divide_by_window,
+    "GA301": step_for_remainder,
 }
+"""What repairs each mistake, in the order of repairing: what stands in a window first, how much it weighs after that,
+and last the remainder, which needs windows that are right."""
 
 _MOST_FIXES = 50
 """How many findings of one file are fixed at most: far more than a file has."""
-_DEEPEST = 3
-"""How many repairs one fix may be made of: a boundary, its remainder, and the remainder's divisor."""
+_DEEPEST = 4
+"""How many repairs one fix may be made of: a clearing, a boundary, its remainder, and the remainder's divisor."""
+_WIDEST = 2
+"""How many incomplete repairs of one finding are tried to be completed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,37 +88,45 @@ def fix_source(source: str, path: str, *, unsafe: bool, codes: Collection[str] |
                 break
             remaining.append(offered)
         if done is None:
-            return FixResult(text, tuple(fixed), tuple(remaining))
+            return FixResult(text, tuple(fixed), _in_order(remaining))
         text, examination = done.text, done.examination
 
 
 def offer_fixes(source: str, path: str, *, codes: Collection[str] | None = None) -> tuple[Finding, ...]:
     """The findings in ``source``, each with the fix that it would have on its own; raises LintError as `fix_source`."""
-    return tuple(
+    return _in_order(
         finding if repaired is None else replace(finding, fix=_fix(source, repaired))
         for finding, repaired in _offers(source, path, examine(source, path), codes)
     )
 
 
+def _in_order(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+    return tuple(sorted(findings, key=lambda finding: (finding.where, finding.mistake.code)))
+
+
 def _offers(
     text: str, path: str, examination: Examination, codes: Collection[str] | None
 ) -> Iterator[tuple[Finding, _Repaired | None]]:
-    wanted = [(f, ledger) for f, ledger in examination.evidence if codes is None or f.mistake.code in codes]
-    if not wanted:
-        return
+    """The findings, each with its repair if there is one, in the order in which they are best fixed."""
+    found = [(f, ledger) for f, ledger in examination.evidence if codes is None or f.mistake.code in codes]
+    wanted = [(f, ledger) for f, ledger in found if f.mistake.code in _REPAIRS]
     try:
-        script = Script(text)
+        script = Script(text) if wanted else None
     except CannotEdit:
-        yield from ((finding, None) for finding, _ in wanted)
+        script = None
+    if script is None:
+        yield from ((finding, None) for finding, _ in found)
         return
-    for finding, ledger in wanted:
+    yield from ((finding, None) for finding, _ in found if finding.mistake.code not in _REPAIRS)
+    order = list(_REPAIRS)
+    for finding, ledger in sorted(wanted, key=lambda item: order.index(item[0].mistake.code)):
         goal = _Goal.of(examination, finding)
         yield finding, _repair(script, path, examination, finding, ledger, goal, _DEEPEST)
 
 
 @dataclass(frozen=True, slots=True)
 class _Goal:
-    """What may still be found once a finding is fixed: by all scenarios together, and in how many of them."""
+    """What may still be found once a finding is fixed: by all scenarios in agreement, and by each of them."""
 
     found: Counter[str]
     shown: Counter[str]
@@ -146,16 +158,17 @@ def _repair(
     """The first repair that meets the goal: one alone if possible, else completed by another."""
     beside = {f.mistake.code for f, _ in examination.evidence if f.where.line == finding.where.line}
     case = Case(finding, ledger, script, frozenset(beside))
-    incomplete: list[tuple[str, _Repaired]] = []
+    incomplete: list[_Repaired] = []
     for repaired in _attempts(case, path, examination):
         if goal.is_met(repaired.examination):
             return repaired
-        missed = list(goal.missed(repaired.examination).elements())
-        if len(missed) == 1 and missed[0] != finding.mistake.code:
-            incomplete.append((missed[0], repaired))
-    for code, repaired in incomplete if depth > 1 else ():
+        if finding.mistake.code not in goal.missed(repaired.examination):
+            incomplete.append(repaired)
+    for repaired in incomplete[:_WIDEST] if depth > 1 else ():
+        missed = goal.missed(repaired.examination)
+        order = [code for code in _REPAIRS if code in missed]
         for other, evidence in repaired.examination.evidence:
-            if other.mistake.code == code:
+            if order and other.mistake.code == order[0]:
                 changed_script = Script(repaired.text)
                 rest = _repair(changed_script, path, repaired.examination, other, evidence, goal, depth - 1)
                 if rest is not None:
@@ -196,8 +209,8 @@ def _shown(examination: Examination) -> list[list[Diagnosis]]:
 
 
 def _shown_codes(examination: Examination) -> Counter[str]:
-    """In how many scenarios each code is shown."""
-    return Counter(code for found in _shown(examination) for code in {d.mistake.code for d in found})
+    """How often each code is shown in all scenarios together."""
+    return Counter(diagnosis.mistake.code for found in _shown(examination) for diagnosis in found)
 
 
 def _readability(examination: Examination) -> tuple[int, int]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import libcst as cst
 
 from gradcheck_accum.lint.fixes.case import Case, Repair
-from gradcheck_accum.lint.fixes.counting import numbered_loops
+from gradcheck_accum.lint.fixes.counting import numbered_loop
 from gradcheck_accum.lint.fixes.script import Script
 
 
@@ -24,7 +24,8 @@ def step_for_remainder(case: Case) -> Iterator[Repair]:
     script = case.script
     for modulus in _moduli(case):
         test, closes = _test_of(script, modulus)
-        for loop in numbered_loops(script, modulus):
+        loop = numbered_loop(script, modulus)
+        if loop is not None:
             last = f"or {loop.is_last()}" if closes else f"and {loop.is_last().replace('==', '!=')}"
             extended = f"{script.code(test)} {last}"
             if not isinstance(script.parent(test), (cst.If, cst.Assign, cst.Arg, cst.Return)):
@@ -34,12 +35,10 @@ def step_for_remainder(case: Case) -> Iterator[Repair]:
 
 def _moduli(case: Case) -> Iterator[cst.BinaryOperation]:
     """The places that take a counter modulo K."""
-    for count in case.ledger.trace.counts:
-        node = case.script.expression(count.where)
-        operation = case.script.parent(node) if node is not None else None
+    for node in case.places_of_steps():
+        operation = case.script.parent(node)
         if (
-            count.value == case.steps()
-            and isinstance(operation, cst.BinaryOperation)
+            isinstance(operation, cst.BinaryOperation)
             and isinstance(operation.operator, cst.Modulo)
             and operation.right is node
         ):

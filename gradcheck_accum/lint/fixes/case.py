@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import libcst as cst
@@ -10,7 +9,7 @@ import libcst as cst
 from gradcheck_accum.events import Location
 from gradcheck_accum.findings import Finding
 from gradcheck_accum.ledger import Ledger, Window, nominal_steps
-from gradcheck_accum.lint.fixes.script import CannotEdit, Change, Script
+from gradcheck_accum.lint.fixes.script import CannotEdit, Change, Script, nodes_in
 
 SIMPLE = (cst.Name, cst.Attribute, cst.Integer, cst.Subscript)
 """Expressions that can be written again anywhere: they do nothing, and bind tighter than any operator."""
@@ -56,6 +55,13 @@ class Case:
         """Where the optimizer of the finding steps."""
         return list(dict.fromkeys(w.step.where for w in self.account() if w.step is not None))
 
+    def steps_near(self, statement: cst.CSTNode) -> list[list[Location]]:
+        """The steps that a statement may belong to: those in its own block, and else all of them."""
+        places = self.step_places()
+        block = self.script.block(statement)
+        own = [p for p in places if self.script.block(self.script.statement(self.call(p))) is block]
+        return [own, places] if own and own != places else [places]
+
     def call(self, where: Location) -> cst.Call:
         """The call that an event happened at."""
         found = self.script.find(where, cst.Call)
@@ -64,13 +70,38 @@ class Case:
         return found
 
     def names_of_steps(self, at: cst.CSTNode) -> list[str]:
-        """How the source names K where that name can be read at ``at`` too, names before bare numbers."""
-        named: dict[str, bool] = {}
+        """How the source names K where that name can be read at ``at`` too, the likeliest first."""
+        nodes = [node for node in self.places_of_steps() if isinstance(node, SIMPLE)]
+        return list(dict.fromkeys(self.script.code(node) for node in nodes if is_visible(self.script, node, at)))
+
+    def places_of_steps(self) -> list[cst.BaseExpression]:
+        """Where the source names K: a number that the windows are counted by, not one that merely equals it."""
+        ranked: list[tuple[int, cst.BaseExpression]] = []
         for count in self.ledger.trace.counts:
-            node = self.script.expression(count.where)
-            if count.value == self.steps() and isinstance(node, SIMPLE) and is_visible(self.script, node, at):
-                named.setdefault(self.script.code(node), isinstance(node, cst.Integer))
-        return sorted(named, key=lambda name: named[name])
+            node = self.script.expression(count.where) if count.value == self.steps() else None
+            rank = self._rank(node) if node is not None else None
+            if node is not None and rank is not None:
+                ranked.append((rank, node))
+        return [node for _, node in sorted(ranked, key=lambda item: item[0])]
+
+    def _rank(self, count: cst.BaseExpression) -> int | None:
+        """How surely a number counts windows: 0 where it decides on the step, None where it decides on others."""
+        script = self.script
+        steps = [self.call(place) for place in self.step_places()]
+        for parent in script.parents(count):
+            if isinstance(parent, (cst.SimpleStatementLine, cst.SimpleStatementSuite)):
+                return 1
+            if isinstance(parent, cst.If):
+                if any(parent in script.parents(step) for step in steps):
+                    return 0
+                # A guard that leaves (`if (i + 1) % K: continue`) decides on all that follows, and a call of a function
+                # of this file may reach the step; a log line decides on nothing.
+                leaves = any(isinstance(n, (cst.Continue, cst.Break, cst.Return)) for n in nodes_in(parent.body))
+                return 1 if leaves or script.calls_own_function(parent.body) else None
+            if isinstance(parent, cst.For):
+                # A loop that holds the backward and not the step is the window; one that holds both is a pass.
+                return 0 if not any(parent in script.parents(step) for step in steps) else None
+        return 1
 
 
 def is_visible(script: Script, node: cst.CSTNode, at: cst.CSTNode) -> bool:
@@ -80,8 +111,8 @@ def is_visible(script: Script, node: cst.CSTNode, at: cst.CSTNode) -> bool:
     if own in functions:
         return True
     roots = _roots(node)
-    if roots == {"self"}:
-        return script.enclosing(node, cst.ClassDef) is script.enclosing(at, cst.ClassDef)
+    if "self" in roots and script.enclosing(node, cst.ClassDef) is script.enclosing(at, cst.ClassDef):
+        roots.remove("self")
     # What a function does not bind itself it reads from the module, as every other function can.
     return not any(_binds(own, root) for root in roots)
 
@@ -95,17 +126,10 @@ def _roots(node: cst.CSTNode) -> set[str]:
 
 
 def _binds(function: cst.CSTNode | None, name: str) -> bool:
-    pending = list(function.children) if function else []
-    while pending:
-        node = pending.pop()
+    for node in nodes_in(function) if function else ():
         target = node.name if isinstance(node, (cst.Param, cst.FunctionDef)) else getattr(node, "target", None)
-        if isinstance(target, cst.CSTNode) and any(isinstance(n, cst.Name) and n.value == name for n in _nodes(target)):
+        if isinstance(target, cst.CSTNode) and any(
+            isinstance(n, cst.Name) and n.value == name for n in nodes_in(target)
+        ):
             return True
-        pending += node.children
     return False
-
-
-def _nodes(node: cst.CSTNode) -> Iterator[cst.CSTNode]:
-    yield node
-    for child in node.children:
-        yield from _nodes(child)

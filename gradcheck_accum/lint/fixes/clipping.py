@@ -14,36 +14,35 @@ from gradcheck_accum.lint.fixes.zeroing import optimizer_of
 
 def clip_complete_window(case: Case) -> Iterator[Repair]:
     """GA401: move the clip to where the window is complete."""
-    yield _before_every_step(case, safe=True)
+    return _before_steps(case, safe=True)
 
 
 def clip_what_is_used(case: Case) -> Iterator[Repair]:
     """GA402: move the clip to where there is something to clip; unsafe, for it limits what nothing limited before."""
-    yield _before_every_step(case, safe=False)
+    return _before_steps(case, safe=False)
 
 
-def _before_every_step(case: Case, *, safe: bool) -> Repair:
+def _before_steps(case: Case, *, safe: bool) -> Iterator[Repair]:
     script, call = case.script, case.call(case.finding.where)
     statement = script.statement(call)
     if not isinstance(statement, cst.Expr):
         raise CannotEdit("the norm is kept, and may be needed here")
     condition = _own_condition(script, statement)
     if condition is not None:
-        lines, changes = script.lines_of(condition), [script.remove_block(condition)]
+        lines, removed = script.lines_of(condition), [script.remove_block(condition)]
     else:
         comment = script.comment_behind(statement)
-        lines, changes = script.lines_of(statement), [script.remove(statement)]
+        lines, removed = script.lines_of(statement), [script.remove(statement)]
         lines[-1] += comment
         unscaling = _unscaling_before(case, statement)
         if unscaling is not None:
             lines = [*script.lines_of(unscaling), *lines]
-            changes.append(script.remove(unscaling))
-    for place in case.step_places():
-        step = case.call(place)
-        if not is_visible(script, condition.test if condition else call, step):
-            raise CannotEdit("what is clipped is not known where the step is")
-        changes.append(script.before(script.statement(step), lines))
-    return Repair("Clip right before the step", safe, changes)
+            removed.append(script.remove(unscaling))
+    for places in case.steps_near(statement):
+        steps = [case.call(place) for place in places]
+        if all(is_visible(script, condition or call, step) for step in steps):
+            changes = [script.before(script.statement(step), lines) for step in steps]
+            yield Repair("Clip right before the step", safe, [*removed, *changes])
 
 
 def _own_condition(script: Script, statement: cst.BaseSmallStatement) -> cst.If | None:

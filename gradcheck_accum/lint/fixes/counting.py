@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import libcst as cst
 
-from gradcheck_accum.lint.fixes.script import Change, Script
+from gradcheck_accum.lint.fixes.script import Change, Script, nodes_in
 
 _PROGRESS_BARS = frozenset({"tqdm", "track", "trange"})
 _NAMES = ("window", "window_size", "micro_batches_in_window")
@@ -34,15 +33,11 @@ class NumberedLoop:
         return f"min({steps}, {self.length} - {position} // {steps} * {steps})"
 
 
-def numbered_loops(script: Script, node: cst.CSTNode) -> Iterator[NumberedLoop]:
-    """The loops around a node that number what they run over, innermost first."""
-    for loop in script.loops_of(node):
-        found = _numbered(script, loop)
-        if found is not None:
-            yield found
-
-
-def _numbered(script: Script, loop: cst.For) -> NumberedLoop | None:
+def numbered_loop(script: Script, node: cst.CSTNode) -> NumberedLoop | None:
+    """The innermost loop around a node, if it numbers what it runs over (one further out may count epochs)."""
+    loop = next(iter(script.loops_of(node)), None)
+    if loop is None:
+        return None
     call = _without_progress_bar(loop.iter)
     if not isinstance(call, cst.Call) or not isinstance(call.func, cst.Name) or not call.args:
         return None
@@ -65,16 +60,8 @@ def _numbered(script: Script, loop: cst.For) -> NumberedLoop | None:
         return None
     length = f"len({script.code(items)})"
     around = script.function_of(loop) or script.module
-    return NumberedLoop(loop, index.value, first, length, any(script.code(call) == length for call in _calls(around)))
-
-
-def _calls(node: cst.CSTNode) -> Iterator[cst.Call]:
-    pending = [node]
-    while pending:
-        found = pending.pop()
-        if isinstance(found, cst.Call):
-            yield found
-        pending += found.children
+    taken = any(isinstance(node, cst.Call) and script.code(node) == length for node in nodes_in(around))
+    return NumberedLoop(loop, index.value, first, length, taken)
 
 
 def _first_number(call: cst.Call) -> int | None:

@@ -8,7 +8,7 @@ import libcst as cst
 
 from gradcheck_accum.events import Backward, Factor, Location
 from gradcheck_accum.lint.fixes.case import SIMPLE, Case, Repair
-from gradcheck_accum.lint.fixes.counting import NumberedLoop, name_of_window, numbered_loops
+from gradcheck_accum.lint.fixes.counting import NumberedLoop, name_of_window, numbered_loop
 from gradcheck_accum.lint.fixes.script import CannotEdit, Change, Script
 
 _DIVIDING_METHODS = frozenset({"div", "true_divide"})
@@ -25,7 +25,8 @@ def divide(case: Case) -> Iterator[Repair]:
     names = case.names_of_steps(call)
     for name in [*names, *_lengths_of_inner_loops(case, call)]:
         yield Repair(f"Divide the loss by {name}", True, [_divided(script, call, name, scaled)])
-    for loop in numbered_loops(script, call):
+    loop = numbered_loop(script, call)
+    if loop is not None:
         for name in names:
             window, made = name_of_window(script, loop, name)
             changes = [*made, _divided(script, call, window, scaled)]
@@ -93,7 +94,8 @@ def divide_by_window(case: Case) -> Iterator[Repair]:
         place = _Division.find(case.script, factor.where)
         if place is None or not isinstance(place.divisor, SIMPLE):
             continue
-        for loop in numbered_loops(case.script, place.node):
+        loop = numbered_loop(case.script, place.node)
+        if loop is not None:
             window, made = name_of_window(case.script, loop, place.divisor_text)
             safe = _is_sized(case, loop) and not _is_read_elsewhere(case, place)
             changes = [*made, case.script.replace(place.divisor, window)]

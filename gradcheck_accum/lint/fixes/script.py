@@ -46,6 +46,15 @@ def changed(text: str, changes: list[Change]) -> str:
     return "".join([*pieces, text[at:]])
 
 
+def nodes_in(node: cst.CSTNode) -> Iterator[cst.CSTNode]:
+    """A node and all that stands in it."""
+    pending = [node]
+    while pending:
+        found = pending.pop()
+        yield found
+        pending += found.children
+
+
 class Script:
     """One script. Raises CannotEdit where libcst cannot parse what Python can."""
 
@@ -143,16 +152,16 @@ class Script:
         """The body that a simple statement's line stands in."""
         return self._parents[self._parents[statement]]
 
+    def calls_own_function(self, inside: cst.CSTNode) -> bool:
+        """Whether a piece of the script calls a function of this file, as far as its name tells."""
+        own = {node.name.value for node in nodes_in(self.module) if isinstance(node, cst.FunctionDef)}
+        calls = (node.func for node in nodes_in(inside) if isinstance(node, cst.Call))
+        called = (func.attr if isinstance(func, cst.Attribute) else func for func in calls)
+        return any(isinstance(name, cst.Name) and name.value in own for name in called)
+
     def names(self, name: str, inside: cst.CSTNode | None) -> list[cst.Name]:
         """Every mention of ``name`` in a function, or in the module."""
-        pending: list[cst.CSTNode] = [inside or self.module]
-        found: list[cst.Name] = []
-        while pending:
-            node = pending.pop()
-            if isinstance(node, cst.Name) and node.value == name:
-                found.append(node)
-            pending += node.children
-        return found
+        return [n for n in nodes_in(inside or self.module) if isinstance(n, cst.Name) and n.value == name]
 
     # Text
 

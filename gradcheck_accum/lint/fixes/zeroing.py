@@ -18,17 +18,18 @@ def clear_after_step(case: Case) -> Iterator[Repair]:
     statement = script.statement(call)
     if not isinstance(statement, cst.Expr) or statement.value is not call:
         raise CannotEdit("not a statement of its own")
-    comment = script.comment_behind(statement)
     arguments = "".join(script.code(argument) for argument in call.args)
-    changes = [script.remove(statement)]
-    for place in case.step_places():
-        step = case.call(place)
-        visible = is_visible(script, call.func, step)
-        clearing = script.code(call) if visible else f"{optimizer_of(script, step)}.zero_grad({arguments})"
-        if not _is_cleared_after(case, place, but=case.finding.where):
-            changes.append(script.after(_last_of_step(script, step), [clearing + comment]))
-            comment = ""
-    yield Repair("Clear the gradients after the step", True, changes)
+    for places in case.steps_near(statement):
+        comment = script.comment_behind(statement)
+        changes = [script.remove(statement)]
+        for place in places:
+            step = case.call(place)
+            visible = is_visible(script, call.func, step)
+            clearing = script.code(call) if visible else f"{optimizer_of(script, step)}.zero_grad({arguments})"
+            if not _is_cleared_after(case, place, but=case.finding.where):
+                changes.append(script.after(_last_of_step(script, step), [clearing + comment]))
+                comment = ""
+        yield Repair("Clear the gradients after the step", True, changes)
 
 
 def add_clearing(case: Case) -> Iterator[Repair]:
