@@ -230,6 +230,113 @@ def test_a_fix_that_is_right_under_one_flag_only_is_not_made() -> None:
     assert "(loss / " not in fix_everything(source).source
 
 
+def test_a_clip_moves_with_its_condition_and_is_unscaled_there() -> None:
+    source = """\
+import torch
+
+
+def train(args, model, loader, optimizer, criterion, scaler, K):
+    for i, (x, y) in enumerate(loader):
+        loss = criterion(model(x), y) / min(K, len(loader) - i // K * K)
+        scaler.scale(loss).backward()
+        # limit
+        if args.max_norm:
+            torch.nn.utils.clip_grad_norm_(
+                model.parameters(),
+                args.max_norm,  # why
+            )
+        if (i + 1) % K == 0 or i + 1 == len(loader):
+            scaler.step(optimizer)
+            scaler.update()
+            optimizer.zero_grad()
+"""
+    assert codes(source) == ["GA401", "GA501"]
+    result = check_contract(source)
+    assert result.remaining == ()
+    assert (
+        """\
+        # limit
+        if (i + 1) % K == 0 or i + 1 == len(loader):
+            if args.max_norm:
+                scaler.unscale_(optimizer)
+                torch.nn.utils.clip_grad_norm_(
+                    model.parameters(),
+                    args.max_norm,  # why
+                )
+            scaler.step(optimizer)
+"""
+        in result.source
+    )
+
+
+def test_a_clip_that_is_unscaled_at_every_micro_batch_moves_with_its_unscaling() -> None:
+    clip = (
+        "        scaler.unscale_(optimizer)\n        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)  # limit\n"
+    )
+    source = "import torch\n" + LOOP.replace("y)\n", "y) / min(K, len(loader) - i // K * K)\n")
+    source = source.replace("        loss.backward()\n", f"        scaler.scale(loss).backward()\n{clip}")
+    source = source.replace("optimizer.step()", "scaler.step(optimizer)\n            scaler.update()")
+    assert codes(source) == ["GA401"]
+    result = check_contract(source)
+    assert result.remaining == ()
+    moved = "".join(f"    {line}\n" for line in clip.splitlines())
+    assert f"{moved}            scaler.step(optimizer)\n" in result.source
+
+
+def test_a_clip_in_a_branch_of_its_own_stays_where_it_is() -> None:
+    clip = "torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)"
+    source = "import torch\n" + LOOP.replace("y)\n", "y) / min(K, len(loader) - i // K * K)\n")
+    source = source.replace("criterion, K", "criterion, args, K").replace(
+        "        loss.backward()\n",
+        "        loss.backward()\n        if args.early:\n            pass\n"
+        f"        elif args.clip:\n            {clip}\n",
+    )
+    assert codes(source) == ["GA401"]
+    assert fix_everything(source).source == source
+
+
+def test_a_clip_whose_norm_is_kept_stays_where_it_is() -> None:
+    clip = "        norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)\n        print(norm)\n"
+    source = "import torch\n" + LOOP.replace("y)\n", "y) / min(K, len(loader) - i // K * K)\n")
+    source = source.replace("backward()\n", f"backward()\n{clip}")
+    assert codes(source) == ["GA401"]
+    assert fix_everything(source).source == source
+
+
+def test_a_number_that_merely_equals_k_is_not_taken_for_it() -> None:
+    log = "        if (i + 1) % log_every == 0:\n            print(loss.item())\n"
+    source = LOOP.replace("K)", "log_every=4, K=4)").replace("backward()\n", f"backward()\n{log}")
+    result = check_contract(source)
+    assert "min(K, len(loader) - i // K * K)" in result.source
+
+
+def test_both_branches_of_a_flag_are_repaired() -> None:
+    source = LOOP.replace("criterion, K", "criterion, scaler, args, K").replace(
+        "        loss.backward()\n",
+        "        if args.fp16:\n            scaler.scale(loss).backward()\n"
+        "        else:\n            loss.backward()\n",
+    )
+    source = source.replace(
+        "            optimizer.step()\n",
+        "            if args.fp16:\n                scaler.step(optimizer)\n                scaler.update()\n"
+        "            else:\n                optimizer.step()\n",
+    )
+    assert codes(source) == ["GA101", "GA101"]
+    result = check_contract(source)
+    assert result.remaining == ()
+    assert result.source.count("window = ") == 1
+    assert "scaler.scale(loss / window).backward()" in result.source
+    assert "(loss / window).backward()" in result.source
+
+
+def test_a_remainder_of_unknown_scale_is_not_stepped_for() -> None:
+    """The step would be right only if the loss is, and what another file does to it is not known."""
+    source = "from somewhere import scaled\n" + LOOP.replace(" or i + 1 == len(loader)", "")
+    source = source.replace("loss = criterion(model(x), y)", "loss = scaled(criterion(model(x), y), K)")
+    assert codes(source) == ["GA301"]
+    assert fix_everything(source).source == source
+
+
 @pytest.mark.parametrize(
     ("newline", "indentation"), [("\n", "  "), ("\r\n", "    "), ("\r\n", "\t")], ids=["two", "crlf", "crlf-tabs"]
 )

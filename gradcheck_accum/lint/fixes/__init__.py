@@ -18,12 +18,11 @@ from gradcheck_accum.findings import Edit, Finding, Fix
 from gradcheck_accum.ledger import Ledger
 from gradcheck_accum.lint import Examination, LintError, examine
 from gradcheck_accum.lint.fixes.boundary import count_from_one, step_for_remainder
-from gradcheck_accum.lint.fixes.case import Case, Repair
+from gradcheck_accum.lint.fixes.case import Case, Repair, is_readable
 from gradcheck_accum.lint.fixes.clipping import clip_complete_window, clip_what_is_used, unscale_first
 from gradcheck_accum.lint.fixes.scaling import divide, divide_by_window, undivide
 from gradcheck_accum.lint.fixes.script import CannotEdit, Script, changed
 from gradcheck_accum.lint.fixes.zeroing import add_clearing, clear_after_step, clear_other
-from gradcheck_accum.weights import read_weights
 
 __all__ = ["FixResult", "fix_source", "offer_fixes"]
 
@@ -215,18 +214,9 @@ def _shown_codes(examination: Examination) -> Counter[str]:
 
 def _readability(examination: Examination) -> tuple[int, int]:
     """How many ledgers hold something unknown, and how many do not and have a step."""
-    unknown = readable = 0
-    for ledger in examination.ledgers:
-        readings = read_weights(ledger)
-        blind = any(w.unknown for w in (*ledger.windows, *ledger.abandoned)) or any(
-            weight.relative is None
-            for window in ledger.windows
-            for series in readings.series_of(window)
-            for weight in readings.weights(window, series)
-        )
-        unknown += blind
-        readable += bool(ledger.windows) and not blind
-    return unknown, readable
+    known = [is_readable(ledger, (*ledger.windows, *ledger.abandoned)) for ledger in examination.ledgers]
+    stepping = [bool(ledger.windows) for ledger in examination.ledgers]
+    return known.count(False), sum(readable and steps for readable, steps in zip(known, stepping, strict=True))
 
 
 def _fix(text: str, repaired: _Repaired) -> Fix:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import libcst as cst
@@ -10,6 +11,7 @@ from gradcheck_accum.events import Location
 from gradcheck_accum.findings import Finding
 from gradcheck_accum.ledger import Ledger, Window, nominal_steps
 from gradcheck_accum.lint.fixes.script import CannotEdit, Change, Script, nodes_in
+from gradcheck_accum.weights import read_weights
 
 SIMPLE = (cst.Name, cst.Attribute, cst.Integer, cst.Subscript)
 """Expressions that can be written again anywhere: they do nothing, and bind tighter than any operator."""
@@ -54,6 +56,10 @@ class Case:
     def step_places(self) -> list[Location]:
         """Where the optimizer of the finding steps."""
         return list(dict.fromkeys(w.step.where for w in self.account() if w.step is not None))
+
+    def knows_weights(self) -> bool:
+        """Whether the ledger knows what every entry of the account weighs."""
+        return is_readable(self.ledger, self.account())
 
     def steps_near(self, statement: cst.CSTNode) -> list[list[Location]]:
         """The steps that a statement may belong to: those in its own block, and else all of them."""
@@ -102,6 +108,20 @@ class Case:
                 # A loop that holds the backward and not the step is the window; one that holds both is a pass.
                 return 0 if not any(parent in script.parents(step) for step in steps) else None
         return 1
+
+
+def is_readable(ledger: Ledger, windows: Iterable[Window]) -> bool:
+    """Whether nothing in the windows is unknown: what happened, and what each entry weighs."""
+    readings = read_weights(ledger)
+    return not any(
+        window.unknown
+        or any(
+            weight.relative is None
+            for series in readings.series_of(window)
+            for weight in readings.weights(window, series)
+        )
+        for window in windows
+    )
 
 
 def is_visible(script: Script, node: cst.CSTNode, at: cst.CSTNode) -> bool:

@@ -57,14 +57,9 @@ def _own_condition(script: Script, statement: cst.BaseSmallStatement) -> cst.If 
 def _unscaling_before(case: Case, statement: cst.BaseSmallStatement) -> cst.BaseSmallStatement | None:
     """The call of ``unscale_`` that stands right before the clip and belongs to it."""
     script = case.script
-    for event in case.ledger.trace.events:
-        if isinstance(event, Unscale):
-            unscaling = script.statement(case.call(event.where))
-            lines = list(getattr(script.block(statement), "body", ()))
-            places = [i for i, line in enumerate(lines) if {unscaling, statement} & set(getattr(line, "body", ()))]
-            if len(places) == 2 and places[1] == places[0] + 1 and script.start(unscaling) < script.start(statement):
-                return unscaling
-    return None
+    places = {event.where for event in case.ledger.trace.events if isinstance(event, Unscale)}
+    before = script.next_to(statement, -1)
+    return before if before is not None and before in [script.statement(case.call(place)) for place in places] else None
 
 
 def unscale_first(case: Case) -> Iterator[Repair]:

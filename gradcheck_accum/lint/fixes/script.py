@@ -159,6 +159,16 @@ class Script:
         called = (func.attr if isinstance(func, cst.Attribute) else func for func in calls)
         return any(isinstance(name, cst.Name) and name.value in own for name in called)
 
+    def next_to(self, statement: cst.CSTNode, offset: int) -> cst.BaseSmallStatement | None:
+        """The simple statement on the line after (1) or before (-1) a statement's own, in the same block."""
+        line = self._parents[statement]
+        lines = list(getattr(self._parents[line], "body", ()))
+        place = next((i for i, other in enumerate(lines) if other is line), None)
+        if place is None or not 0 <= place + offset < len(lines):
+            return None
+        other = lines[place + offset]
+        return other.body[0] if isinstance(other, cst.SimpleStatementLine) else None
+
     def names(self, name: str, inside: cst.CSTNode | None) -> list[cst.Name]:
         """Every mention of ``name`` in a function, or in the module."""
         return [n for n in nodes_in(inside or self.module) if isinstance(n, cst.Name) and n.value == name]
@@ -241,8 +251,9 @@ class Script:
 
     def remove_block(self, statement: cst.If) -> Change:
         """Take a compound statement out, with its lines."""
-        if len(getattr(self._parents[statement], "body", ())) < 2:
-            raise CannotEdit("the only statement of its block")
+        around = self._parents[statement]
+        if not isinstance(around, (cst.IndentedBlock, cst.Module)) or len(around.body) < 2:
+            raise CannotEdit("an elif, or the only statement of its block")
         start, end = self._spans[statement]
         return Change(start - len(self._indentation(statement)), self._end_of_line(end), "")
 

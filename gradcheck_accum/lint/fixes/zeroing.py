@@ -74,12 +74,9 @@ def _last_of_step(script: Script, step: cst.Call) -> cst.BaseSmallStatement:
     statement = script.statement(step)
     if not step.args or not isinstance(step.func, cst.Attribute):
         return statement
-    update = f"{script.code(step.func.value)}.update()"
-    lines = list(getattr(script.block(statement), "body", ()))
-    at = next((i for i, line in enumerate(lines) if statement in getattr(line, "body", ())), len(lines))
-    for line in lines[at + 1 : at + 2]:
-        if isinstance(line, cst.SimpleStatementLine) and script.code(line.body[0]).startswith(update[:-1]):
-            return line.body[0]
+    following = script.next_to(statement, 1)
+    if following is not None and script.code(following).startswith(f"{script.code(step.func.value)}.update("):
+        return following
     return statement
 
 
