@@ -380,3 +380,8 @@ def test_what_libcst_cannot_parse_is_found_and_not_fixed(monkeypatch: pytest.Mon
     result = fix_everything(LOOP)
     assert (result.source, result.fixed) == (LOOP, ())
     assert [f.mistake.code for f in result.remaining] == ["GA101"]
+
+
+def test_places_are_found_behind_letters_of_several_bytes() -> None:
+    result = check_contract(LOOP.replace("loss.backward()", 'größe = "é€😀"; loss.backward()'))
+    assert 'größe = "é€😀"; (loss / window).backward()' in result.source

@@ -109,10 +109,7 @@ def _offers(
     """The findings, each with its repair if there is one, in the order in which they are best fixed."""
     found = [(f, ledger) for f, ledger in examination.evidence if codes is None or f.mistake.code in codes]
     wanted = [(f, ledger) for f, ledger in found if f.mistake.code in _REPAIRS]
-    try:
-        script = Script(text) if wanted else None
-    except CannotEdit:
-        script = None
+    script = _parse(text) if wanted else None
     if script is None:
         yield from ((finding, None) for finding, _ in found)
         return
@@ -121,6 +118,13 @@ def _offers(
     for finding, ledger in sorted(wanted, key=lambda item: order.index(item[0].mistake.code)):
         goal = _Goal.of(examination, finding)
         yield finding, _repair(script, path, examination, finding, ledger, goal, _DEEPEST)
+
+
+def _parse(text: str) -> Script | None:
+    try:
+        return Script(text)
+    except CannotEdit:
+        return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,11 +169,13 @@ def _repair(
             incomplete.append(repaired)
     for repaired in incomplete[:_WIDEST] if depth > 1 else ():
         missed = goal.missed(repaired.examination)
-        order = [code for code in _REPAIRS if code in missed]
+        first = next((code for code in _REPAIRS if code in missed), None)
+        repaired_script = _parse(repaired.text) if first is not None else None
+        if repaired_script is None:
+            continue
         for other, evidence in repaired.examination.evidence:
-            if order and other.mistake.code == order[0]:
-                changed_script = Script(repaired.text)
-                rest = _repair(changed_script, path, repaired.examination, other, evidence, goal, depth - 1)
+            if other.mistake.code == first:
+                rest = _repair(repaired_script, path, repaired.examination, other, evidence, goal, depth - 1)
                 if rest is not None:
                     return replace(
                         rest, messages=(*repaired.messages, *rest.messages), safe=repaired.safe and rest.safe
