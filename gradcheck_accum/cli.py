@@ -114,6 +114,9 @@ def _add_lint(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("paths", metavar="PATH", nargs="*", help="files and directories (default: .); - is stdin")
     parser.add_argument("--select", metavar="CODES", action="append", help="report only these (GA101,GA2)")
     parser.add_argument("--ignore", metavar="CODES", action="append", help="do not report these")
+    parser.add_argument("--fix", action="store_true", help="repair what can be repaired, in place; see --unsafe-fixes")
+    parser.add_argument("--unsafe-fixes", action="store_true", help="also fixes that change more than the mistake")
+    parser.add_argument("--diff", action="store_true", help="show what --fix would change, and write nothing")
     parser.add_argument("--stdin-filename", metavar="PATH", default="-", help="what to call standard input")
     parser.add_argument("--exit-zero", action="store_true", help="exit with 0 even where there are findings")
     _add_format(parser)
@@ -201,12 +204,11 @@ def _lint_as_settled(options: argparse.Namespace) -> int:
     from gradcheck_accum.report.paint import Paint
 
     paths: list[str] = options.paths or ["."]
-    sources = Sources()
+    given: dict[str, bytes] = {}
     if paths == ["-"]:
         if options.add_noqa:
             raise UsageError("--add-noqa writes to files: it cannot be combined with standard input (-)")
-        source = sys.stdin.buffer.read()
-        sources = Sources({options.stdin_filename: source.decode("utf-8-sig", errors="replace")})
+        source = given[options.stdin_filename] = sys.stdin.buffer.read()
         result = _lint_stdin(source, options)
     elif "-" in paths:
         raise UsageError("standard input (-) cannot be combined with other paths")
@@ -214,17 +216,57 @@ def _lint_as_settled(options: argparse.Namespace) -> int:
         result = _lint_paths(paths, options)
     if options.write_baseline or options.add_noqa:
         return _start_with(result, options)
+    if options.diff:
+        return _diff(options, result, given)
+    report = sys.stdout
+    if options.fix:
+        result = _fix(options, result, given)
+        # The fixed standard input goes where it would have been written to, and the report beside it.
+        report = sys.stderr if given else report
+    elif result.findings:
+        from gradcheck_accum.lint.fixes.files import with_offers
+
+        result = with_offers(result, given)
+    sources = Sources({path: content.decode("utf-8-sig", errors="replace") for path, content in given.items()})
     if options.output_format == "json":
         from gradcheck_accum.report.as_json import lint_json
 
-        print(lint_json(result))
+        print(lint_json(result), file=report)
     else:
         from gradcheck_accum.report.lint_text import lint_text, statistics_text
 
         _complain_of_unreadable(result)
-        paint = Paint.for_stream(sys.stdout)
-        print(statistics_text(result) if options.statistics else lint_text(result, sources, paint))
+        paint = Paint.for_stream(report)
+        print(statistics_text(result) if options.statistics else lint_text(result, sources, paint), file=report)
     return OK if options.exit_zero and result.exit_status == FOUND else result.exit_status
+
+
+def _fix(options: argparse.Namespace, result: LintResult, given: dict[str, bytes]) -> LintResult:
+    """Fix what was found, in place; contents that were ``given`` are printed instead, and brought up to date."""
+    from gradcheck_accum.lint.fixes.files import with_fixes, write_all
+
+    fixed, rewrites = with_fixes(result, given, unsafe=options.unsafe_fixes)
+    if not given:
+        return write_all(result, fixed, rewrites)
+    given.update({rewrite.path: rewrite.after for rewrite in rewrites})
+    for content in given.values():
+        sys.stdout.buffer.write(content)
+    return fixed
+
+
+def _diff(options: argparse.Namespace, result: LintResult, given: dict[str, bytes]) -> int:
+    from gradcheck_accum.lint.fixes.files import with_fixes
+    from gradcheck_accum.report.diff_text import diff_text
+
+    _complain_of_unreadable(result)
+    fixed, rewrites = with_fixes(result, given, unsafe=options.unsafe_fixes)
+    for rewrite in rewrites:
+        sys.stdout.write(diff_text(rewrite.path, rewrite.before.decode(), rewrite.after.decode()))
+    count = len(fixed.fixed)
+    print(f"Would fix {count} mistake{'' if count == 1 else 's'}.", file=sys.stderr)
+    if result.unreadable:
+        return ERROR
+    return FOUND if rewrites and not options.exit_zero else OK
 
 
 def _lint_paths(paths: Sequence[str], options: argparse.Namespace) -> LintResult:

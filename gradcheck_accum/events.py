@@ -9,7 +9,7 @@ model, or of one optimizer); its name only has to be the same wherever the same 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 
 
@@ -58,12 +58,14 @@ class Purpose(Enum):
 class Factor:
     """One constant that a loss was multiplied by on its way to ``backward``.
 
-    ``value`` is the multiplier (0.25 for a division by 4), or None where it is not known.
+    ``value`` is the multiplier (0.25 for a division by 4), or None where it is not known; ``where`` is the source that
+    applied it, where the engine can tell.
     """
 
     value: float | None
     operation: Operation = Operation.MULTIPLY
     purpose: Purpose = Purpose.UNKNOWN
+    where: Location | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,6 +184,14 @@ class Opaque(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class Count:
+    """A place where the source names a number that the loop counts by: a modulus, a bound, a number of chunks."""
+
+    where: Location
+    value: int
+
+
+@dataclass(frozen=True, slots=True)
 class Trace:
     """The events of one loop, in order.
 
@@ -189,7 +199,8 @@ class Trace:
     nothing. ``assumed_length`` says that the number of micro-batches is the engine's own choice, made to show
     full windows and a remainder, and not the loop's. ``precision`` is the unit roundoff of the dtype that the
     factors were read in: the relative error to allow when two of them are compared. ``from_start`` is False where
-    watching began in the middle of the loop, so that a short first window may be an earlier pass's last.
+    watching began in the middle of the loop, so that a short first window may be an earlier pass's last. ``counts`` are
+    the places that name a number which the loop counts by, each once.
     """
 
     events: tuple[Event, ...]
@@ -197,3 +208,4 @@ class Trace:
     assumed_length: bool = False
     precision: float = 0.0
     from_start: bool = True
+    counts: tuple[Count, ...] = ()

@@ -73,6 +73,8 @@ class LintResult:
     suppressed: int = 0
     in_baseline: int | None = None
     unused: tuple[UnusedSuppression, ...] | None = None
+    fixed: tuple[Finding, ...] = ()
+    """What was found and has been fixed: none of ``findings``."""
 
     @property
     def exit_status(self) -> int:

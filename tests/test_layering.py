@@ -35,7 +35,7 @@ APART = {"report": {"lint", "engine", "verify", "fuzz"}, "verify": {"lint"}}
 """Rooms on lower floors that a room must do without all the same."""
 
 THIRD_PARTY = {
-    "lint": {"pathspec", "tomli"},
+    "lint": {"libcst", "pathspec", "tomli"},
     "engine": {"torch"},
     "verify": {"torch"},
     "fuzz": {"torch", "hypothesis"},
@@ -108,6 +108,7 @@ def loaded_by(code: str, cwd: Path) -> set[str]:
     return set(modules)
 
 
+STEPPED = "for x in data:\n    loss(x).backward()\n    optimizer.step()\n    optimizer.zero_grad()\n"
 LINTED = "from gradcheck_accum.cli import main; main(['lint', 'train.py'])"
 
 
@@ -124,8 +125,16 @@ LINTED = "from gradcheck_accum.cli import main; main(['lint', 'train.py'])"
     ],
 )
 def test_what_is_loaded(code: str, absent: set[str], tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text("for x in data:\n    loss(x).backward()\noptimizer.step()\n")
+    (tmp_path / "train.py").write_text(STEPPED)
     assert loaded_by(code, tmp_path) & absent == set()
+
+
+@pytest.mark.parametrize(
+    ("source", "loaded"), [(STEPPED, set()), (STEPPED.replace("    optimizer", "optimizer"), {"libcst"})]
+)
+def test_libcst_is_loaded_only_where_there_is_something_to_fix(source: str, loaded: set[str], tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(source)
+    assert loaded_by(LINTED, tmp_path) & (HEAVY | {"gradcheck_accum.verify"}) == loaded
 
 
 def test_the_reports_load_no_engine(tmp_path: Path) -> None:

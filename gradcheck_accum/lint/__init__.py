@@ -10,6 +10,7 @@ import ast
 import re
 import warnings
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from pathlib import Path
 
 from gradcheck_accum.diagnosis import Diagnosis
@@ -23,7 +24,7 @@ from gradcheck_accum.lint.suppressions import MAY_NAME_CODES, Suppressions, stat
 from gradcheck_accum.notebooks import SUFFIX as NOTEBOOK
 from gradcheck_accum.notebooks import Notebook, NotebookError
 
-__all__ = ["LintError", "analyse", "ledgers_of", "lint_paths", "lint_source"]
+__all__ = ["Examination", "LintError", "analyse", "decode", "examine", "ledgers_of", "lint_paths", "lint_source"]
 
 _LINE_BREAK = re.compile(r"\r\n|\r|\n")
 
@@ -49,49 +50,65 @@ def lint_source(source: str | bytes, path: str) -> list[Finding]:
 def analyse(source: str | bytes, path: str) -> Outcome:
     """All that is to be known about one source. Raises LintError as `lint_source` does."""
     if not path.endswith(NOTEBOOK):
-        return _analyse(_decode(source), path)
+        return examine(decode(source), path).outcome()
     if len(source) > LARGEST_NOTEBOOK:
         raise LintError(f"larger than {LARGEST_NOTEBOOK // 1024 // 1024} MiB, not analysed")
     try:
         notebook = Notebook(source)
     except NotebookError as error:
         raise LintError(str(error)) from None
-    return in_cells(_analyse(_decode(notebook.source), path, notebook.words), notebook)
+    return in_cells(examine(decode(notebook.source), path, notebook.words).outcome(), notebook)
 
 
-def _analyse(text: str, path: str, words: Callable[[int], str] = "line {}".format) -> Outcome:
-    """The outcome of a source; ``words`` are those for one of its lines."""
+@dataclass(frozen=True, slots=True)
+class Examination:
+    """All that reading one source shows: each finding with a ledger that shows it, and the ledgers of all scenarios."""
+
+    evidence: tuple[tuple[Finding, Ledger], ...] = ()
+    suppressed: tuple[str, ...] = ()
+    unused: tuple[UnusedSuppression, ...] = ()
+    ledgers: tuple[Ledger, ...] = ()
+
+    def outcome(self) -> Outcome:
+        """What is told of it."""
+        return Outcome(tuple(finding for finding, _ in self.evidence), self.suppressed, self.unused)
+
+
+def examine(text: str, path: str, words: Callable[[int], str] = "line {}".format) -> Examination:
+    """Read one source; ``words`` are those for one of its lines. Raises LintError as `lint_source` does."""
     module = _parse(text, words)
-    found: dict[tuple[str, int], Diagnosis] = {}
+    found: dict[tuple[str, int], tuple[Diagnosis, Ledger]] = {}
+    ledgers: list[Ledger] = []
     # Without the word there is no loop: the source is parsed only to tell what is no Python.
     for _, scenarios in explore(module, path) if "backward" in text else ():
-        for diagnosis in agreed(scenarios):
-            found.setdefault((diagnosis.mistake.code, diagnosis.where.line), diagnosis)
+        ledgers += [scenario.ledger for scenario in scenarios]
+        for diagnosis, ledger in agreed(scenarios):
+            found.setdefault((diagnosis.mistake.code, diagnosis.where.line), (diagnosis, ledger))
     if not found and not MAY_NAME_CODES.search(text.encode()):
-        return Outcome()
+        return Examination(ledgers=tuple(ledgers))
     comments = Suppressions(text)
     statements = statement_lines(module)
     lines = _LINE_BREAK.split(text)
-    kept: list[Finding] = []
+    kept: list[tuple[Finding, Ledger]] = []
     suppressed: list[str] = []
-    for diagnosis in sorted(found.values(), key=lambda d: (d.where, d.mistake.code)):
+    for diagnosis, ledger in sorted(found.values(), key=lambda item: (item[0].where, item[0].mistake.code)):
         mistake, where = diagnosis.mistake, diagnosis.where
         first, last = statements.get(where.line, (where.line, where.end_line))
         if comments.hide(mistake.code, mistake.name, first, last):
             suppressed.append(mistake.code)
         else:
             shown = lines[where.line - 1].strip()
-            kept.append(Finding(mistake, where, diagnosis.message, diagnosis.help, text=shown))
+            kept.append((Finding(mistake, where, diagnosis.message, diagnosis.help, text=shown), ledger))
     unused = tuple(
         UnusedSuppression(Location(path, comment.line, comment.column, comment.line, comment.end_column), message)
         for comment, message in comments.unused()
     )
-    return Outcome(tuple(kept), tuple(suppressed), unused)
+    return Examination(tuple(kept), tuple(suppressed), unused, tuple(ledgers))
 
 
 def ledgers_of(source: str | bytes, path: str) -> list[Ledger]:
     """The ledger of every scenario of every loop in ``source``; raises LintError as `lint_source` does."""
-    module = _parse(_decode(source))
+    module = _parse(decode(source))
     return [scenario.ledger for _, scenarios in explore(module, path) for scenario in scenarios]
 
 
@@ -121,7 +138,8 @@ def lint_paths(
     )
 
 
-def _decode(source: str | bytes) -> str:
+def decode(source: str | bytes) -> str:
+    """The text of a file, without a byte order mark; raises LintError where it is too large or not UTF-8."""
     if len(source) > LARGEST_FILE:
         raise LintError(f"larger than {LARGEST_FILE // 1024 // 1024} MiB, not analysed")
     if isinstance(source, str):

@@ -58,12 +58,16 @@ def call(run: Interpreter, node: ast.Call, scope: v.Scope) -> Any:
                 return handled
         handled = _method_of_value(run, node, base, args, kwargs)
         if handled is not NotImplemented:
+            if isinstance(handled, v.Chunks) and isinstance(args[0], Num) and args[0].value == handled.count:
+                run.note_count(node.args[0], args[0])
             _keep_in_place_result(run, node, handled, scope)
             return handled
         callee = run.attribute(base, node.func.attr)
     else:
         callee = run.evaluate(node.func, scope)
         args, kwargs = _arguments(run, node, scope)
+    if callee == Symbol("range") and node.args and args:
+        run.note_count(node.args[-1], args[-1])
     return call_value(run, node, callee, args, kwargs)
 
 

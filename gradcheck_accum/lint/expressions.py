@@ -39,7 +39,10 @@ def evaluate(run: Interpreter, node: ast.expr, scope: v.Scope) -> Any:
     """The value of an expression; `UNKNOWN` or a named symbol where the source does not tell."""
     run.spend()
     handler = _HANDLERS.get(type(node))
-    return run.resolve(handler(run, node, scope)) if handler else UNKNOWN
+    value = run.resolve(handler(run, node, scope)) if handler else UNKNOWN
+    if isinstance(value, Tensor) and not value.is_located:
+        return value.located(run.recorder.locate(node))
+    return value
 
 
 def _constant(run: Interpreter, node: ast.Constant, scope: v.Scope) -> Any:
@@ -165,7 +168,10 @@ def _slice_of_loader(run: Interpreter, loader: v.Loader, index: ast.expr, scope:
 
 
 def _binary(run: Interpreter, node: ast.BinOp, scope: v.Scope) -> Any:
-    return binary(run, node.op, evaluate(run, node.left, scope), evaluate(run, node.right, scope))
+    left, right = evaluate(run, node.left, scope), evaluate(run, node.right, scope)
+    if isinstance(node.op, ast.Mod):
+        run.note_count(node.right, right)
+    return binary(run, node.op, left, right)
 
 
 def binary(run: Interpreter, op: ast.operator, left: Any, right: Any) -> Any:
@@ -299,6 +305,8 @@ def _compare(run: Interpreter, node: ast.Compare, scope: v.Scope) -> Any:
         right = evaluate(run, right_node, scope)
         literal = isinstance(node.left, ast.Constant) or isinstance(right_node, ast.Constant)
         left, right = run.bind_in_comparison(left, right, op, literal)
+        if isinstance(op, (ast.Eq, ast.GtE)):
+            run.note_count(right_node, right)
         outcome = _compare_pair(run, op, left, right)
         if outcome is not True:
             result = outcome

@@ -168,6 +168,11 @@ class Interpreter:
             self._bind(value.name, Num(default, frozenset({v.STEPS})))
         return value
 
+    def note_count(self, node: ast.AST, value: Any) -> None:
+        """Note where the source names a number that the loop may count by."""
+        if isinstance(value, Num) and isinstance(value.value, int) and value.value > 1 and self.in_training:
+            self.recorder.counts[self.recorder.locate(node)] = value.value
+
     def _note_modulus(self, value: int) -> None:
         if value not in self.knowledge.moduli and value > 1:
             self.knowledge.moduli.add(value)
@@ -286,6 +291,8 @@ class Interpreter:
             result: Any = change
         else:
             result = self.binary(node.op, current, change)
+        if isinstance(result, Tensor) and not result.is_located:
+            result = result.located(self.recorder.locate(node))
         target = node.target
         if isinstance(target, (ast.Attribute, ast.Subscript)):
             holder = self.evaluate(target.value, scope)

@@ -13,6 +13,7 @@ from typing import Any
 from gradcheck_accum.events import (
     Backward,
     Clip,
+    Count,
     Event,
     Factor,
     Location,
@@ -56,6 +57,8 @@ class Recorder:
     units: int = ASSUMED_UNITS
     knows_units: bool = False
     """Whether ``units`` is what the source shows, not the assumed number."""
+    counts: dict[Location, int] = field(default_factory=dict)
+    """Where the source names numbers that the loop counts by."""
     _last: dict[tuple[int, int], tuple[int, int]] = field(default_factory=dict)
     _steps: int = 0
 
@@ -150,7 +153,8 @@ class Recorder:
         reason = self._doubt(events, stores)
         if reason:
             events.insert(0, Opaque(where=self.raw[0].where, stores=everything, reason=reason))
-        return Trace(tuple(events), assumed_length=self.assumed_length)
+        counts = tuple(Count(where, value) for where, value in self.counts.items())
+        return Trace(tuple(events), assumed_length=self.assumed_length, counts=counts)
 
     @staticmethod
     def _doubt(events: list[Event], stores: dict[int, frozenset[str]]) -> str:

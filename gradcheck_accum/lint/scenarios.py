@@ -118,22 +118,22 @@ def _enter(run: Interpreter, reach: Reach, function: ast.FunctionDef | ast.Async
         run.call_from_outside(v.Function(function, scope, instance))
 
 
-def agreed(scenarios: list[Scenario]) -> list[Diagnosis]:
-    """The diagnoses that hold in every scenario which runs the line that they name."""
+def agreed(scenarios: list[Scenario]) -> list[tuple[Diagnosis, Ledger]]:
+    """The diagnoses that hold in every scenario which runs their line, each with a ledger that shows it."""
     judged = [(s, diagnose(s.ledger)) for s in scenarios]
-    found: dict[tuple[str, int], Diagnosis] = {}
-    for _, diagnoses in judged:
+    found: dict[tuple[str, int], tuple[Diagnosis, Ledger]] = {}
+    for scenario, diagnoses in judged:
         for diagnosis in diagnoses:
-            found.setdefault((diagnosis.mistake.code, diagnosis.where.line), diagnosis)
-    kept: list[Diagnosis] = []
-    for (code, line), diagnosis in found.items():
+            found.setdefault((diagnosis.mistake.code, diagnosis.where.line), (diagnosis, scenario.ledger))
+    kept: list[tuple[Diagnosis, Ledger]] = []
+    for (code, line), evidence in found.items():
         votes = [
             any(d.mistake.code == code and d.where.line == line for d in diagnoses)
             for scenario, diagnoses in judged
             if _runs(scenario, line) and not _is_unknown(scenario)
         ]
         if votes and all(votes):
-            kept.append(diagnosis)
+            kept.append(evidence)
     return kept
 
 

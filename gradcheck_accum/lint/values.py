@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any
 
-from gradcheck_accum.events import Factor, Reduction
+from gradcheck_accum.events import Factor, Location, Reduction
 
 STEPS = "steps"
 """Tag of a number that is K, the accumulation steps."""
@@ -93,6 +93,21 @@ class Tensor:
     def scaled(self, factor: Factor) -> Tensor:
         """This tensor times a constant."""
         parts = tuple(replace(part, factors=(*part.factors, factor)) for part in self.parts)
+        return replace(self, parts=parts)
+
+    @property
+    def is_located(self) -> bool:
+        """Whether it is known where the last factor of every part was applied."""
+        return all(not part.factors or part.factors[-1].where is not None for part in self.parts)
+
+    def located(self, where: Location) -> Tensor:
+        """This tensor with ``where`` as the place of the factors that have none yet."""
+        parts = tuple(
+            replace(part, factors=(*part.factors[:-1], replace(part.factors[-1], where=where)))
+            if part.factors and part.factors[-1].where is None
+            else part
+            for part in self.parts
+        )
         return replace(self, parts=parts)
 
     def reduced(self, reduction: Reduction) -> Tensor:

@@ -15,6 +15,7 @@ from gradcheck_accum.diagnosis import Diagnosis
 from gradcheck_accum.events import Location
 from gradcheck_accum.findings import Edit, Finding, Fix, LintResult, UnusedSuppression
 from gradcheck_accum.mistakes import Mistake
+from gradcheck_accum.report.words import fixable
 from gradcheck_accum.verdict import ReferenceReport, VerifyResult, WindowReport
 
 VERSION = 1
@@ -34,6 +35,8 @@ def lint_json(result: LintResult) -> str:
             "findings": len(result.findings),
             "by_code": dict(sorted(by_code.items())),
             "suppressed": result.suppressed,
+            "fixed": len(result.fixed),
+            "fixable": dict(zip(("safe", "unsafe"), fixable(result), strict=True)),
             "unreadable": [{"path": item.path, "reason": item.reason} for item in result.unreadable],
         },
     }

@@ -9,7 +9,7 @@ from gradcheck_accum.findings import Finding, LintResult, UnusedSuppression
 from gradcheck_accum.mistakes import CATALOGUE
 from gradcheck_accum.report.frame import Sources, code_frame
 from gradcheck_accum.report.paint import PLAIN, Paint
-from gradcheck_accum.report.words import plural, shown_path
+from gradcheck_accum.report.words import fixable, plural, shown_path
 
 
 def finding_text(finding: Finding, sources: Sources, paint: Paint = PLAIN) -> str:
@@ -19,6 +19,8 @@ def finding_text(finding: Finding, sources: Sources, paint: Paint = PLAIN) -> st
     lines += code_frame(sources, where, paint)
     if finding.help:
         lines.append(f"{paint('cyan', 'help:')} {finding.help}")
+    if finding.fix:
+        lines.append(f"{paint('cyan', 'fix:')} {finding.fix.message}{'' if finding.fix.safe else ' (unsafe)'}")
     return "\n".join(lines)
 
 
@@ -71,4 +73,13 @@ def _summary(result: LintResult) -> str:
         extra.append(plural(len(result.unused), "unused suppression"))
     if result.unreadable:
         extra.append(f"{plural(len(result.unreadable), 'path')} could not be analysed")
-    return f"{text} ({', '.join(extra)})." if extra else f"{text}."
+    lines = [f"{text} ({', '.join(extra)})." if extra else f"{text}."]
+    if result.fixed:
+        files = len({finding.where.path for finding in result.fixed})
+        lines.insert(0, f"Fixed {plural(len(result.fixed), 'mistake')} in {plural(files, 'file')}.")
+    safe, unsafe = fixable(result)
+    if safe:
+        lines.append(f"{safe} fixable with --fix{f', {unsafe} more with --unsafe-fixes' if unsafe else ''}.")
+    elif unsafe:
+        lines.append(f"{unsafe} fixable with --fix --unsafe-fixes.")
+    return "\n".join(lines)

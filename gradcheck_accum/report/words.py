@@ -7,10 +7,19 @@ import os
 from collections.abc import Sequence
 from itertools import groupby
 
+from gradcheck_accum.findings import LintResult
+
 
 def plural(count: int, noun: str) -> str:
     """``count`` of ``noun``: "1 file", "2 files"."""
     return f"{count} {noun if count == 1 else noun + 's'}"
+
+
+def fixable(result: LintResult) -> tuple[int, int]:
+    """How many findings have a safe fix, and how many an unsafe one."""
+    fixes = [finding.fix for finding in result.findings if finding.fix is not None]
+    safe = sum(fix.safe for fix in fixes)
+    return safe, len(fixes) - safe
 
 
 def number(value: float | None) -> str:

@@ -122,6 +122,7 @@ def test_statistics(project: Any) -> None:
         "3  GA101  missing-loss-scaling",
         "1  GA301  remainder-dropped",
         "Found 4 mistakes in 2 files.",
+        "3 fixable with --fix, 1 more with --unsafe-fixes.",
     ]
     assert project.lint("--statistics", "--ignore", "GA") == 0
     assert project.out == "No mistakes found in 2 files.\n"

@@ -249,7 +249,7 @@ def test_progress_is_for_terminals_and_goes_away() -> None:
 
 
 def test_one_small_file_loads_nothing_that_it_does_not_need(project: Any) -> None:
-    project.write("train.py")
+    project.write("train.py", "print('nothing to find, and so nothing to fix')\n")
     code = "from gradcheck_accum.cli import main; main(['lint', 'train.py']); import json, sys; "
     code += "print(json.dumps(list(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -60,6 +60,8 @@ def test_lint() -> None:
             "findings": 2,
             "by_code": {"GA101": 1, "GA301": 1},
             "suppressed": 1,
+            "fixed": 0,
+            "fixable": {"safe": 1, "unsafe": 0},
             "unreadable": [{"path": "x.py", "reason": "no such file or directory"}],
         },
     }

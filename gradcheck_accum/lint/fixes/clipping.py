@@ -1,0 +1,76 @@
+"""Repairs of clipping: GA401, GA402, GA501."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import libcst as cst
+
+from gradcheck_accum.events import Unscale
+from gradcheck_accum.lint.fixes.case import Case, Repair, is_visible
+from gradcheck_accum.lint.fixes.script import CannotEdit, Script
+from gradcheck_accum.lint.fixes.zeroing import optimizer_of
+
+
+def clip_complete_window(case: Case) -> Iterator[Repair]:
+    """GA401: move the clip to where the window is complete."""
+    return _before_steps(case, safe=True)
+
+
+def clip_what_is_used(case: Case) -> Iterator[Repair]:
+    """GA402: move the clip to where there is something to clip; unsafe, for it limits what nothing limited before."""
+    return _before_steps(case, safe=False)
+
+
+def _before_steps(case: Case, *, safe: bool) -> Iterator[Repair]:
+    script, call = case.script, case.call(case.finding.where)
+    statement = script.statement(call)
+    if not isinstance(statement, cst.Expr):
+        raise CannotEdit("the norm is kept, and may be needed here")
+    condition = _own_condition(script, statement)
+    if condition is not None:
+        lines, removed = script.lines_of(condition), [script.remove_block(condition)]
+    else:
+        comment = script.comment_behind(statement)
+        lines, removed = script.lines_of(statement), [script.remove(statement)]
+        lines[-1] += comment
+        unscaling = _unscaling_before(case, statement)
+        if unscaling is not None:
+            lines = [*script.lines_of(unscaling), *lines]
+            removed.append(script.remove(unscaling))
+    for places in case.steps_near(statement):
+        steps = [case.call(place) for place in places]
+        if all(is_visible(script, condition or call, step) for step in steps):
+            changes = [script.before(script.statement(step), lines) for step in steps]
+            yield Repair("Clip right before the step", safe, [*removed, *changes])
+
+
+def _own_condition(script: Script, statement: cst.BaseSmallStatement) -> cst.If | None:
+    """The ``if`` that does nothing else than ask whether to clip."""
+    condition = script.parent(script.block(statement))
+    if not isinstance(condition, cst.If) or condition.orelse is not None or len(condition.body.body) != 1:
+        block = script.block(statement)
+        return block if isinstance(block, cst.If) and block.orelse is None and len(block.body.body) == 1 else None
+    return condition
+
+
+def _unscaling_before(case: Case, statement: cst.BaseSmallStatement) -> cst.BaseSmallStatement | None:
+    """The call of ``unscale_`` that stands right before the clip and belongs to it."""
+    script = case.script
+    places = {event.where for event in case.ledger.trace.events if isinstance(event, Unscale)}
+    before = script.next_to(statement, -1)
+    return before if before is not None and before in [script.statement(case.call(place)) for place in places] else None
+
+
+def unscale_first(case: Case) -> Iterator[Repair]:
+    """GA501: divide the grad scaler's scale out before the clip."""
+    script, call = case.script, case.call(case.finding.where)
+    if "GA401" in case.beside:
+        # Unscaling belongs to the complete window: the clip has to move there first.
+        return
+    for place in case.step_places():
+        step = case.call(place)
+        if step.args and isinstance(step.func, cst.Attribute) and is_visible(script, step, call):
+            unscaling = f"{script.code(step.func.value)}.unscale_({optimizer_of(script, step)})"
+            changes = [script.before(script.statement(call), [unscaling])]
+            yield Repair("Unscale the gradients before the clip", True, changes)

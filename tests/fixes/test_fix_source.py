@@ -1,0 +1,387 @@
+"""The contract of every fix: its finding is gone, no other came, nothing else changed, and verify agrees."""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import sys
+from pathlib import Path
+
+import pytest
+from pages import Page, pages
+from watching import found, watch_source
+
+from gradcheck_accum.lint import lint_source
+from gradcheck_accum.lint.fixes import FixResult, fix_source, offer_fixes
+from gradcheck_accum.verdict import Verdict
+
+ROOT = Path(__file__).parents[2]
+SCRIPTS = [*sorted((ROOT / "fixtures").rglob("*.py")), *sorted((ROOT / "benchmarks" / "loops").glob("*.py"))]
+FAULTY = [script for script in SCRIPTS if lint_source(script.read_bytes(), script.name)]
+every_faulty_script = pytest.mark.parametrize("script", FAULTY, ids=lambda path: path.stem)
+every_page = pytest.mark.parametrize(
+    "page", [page for page in pages() if page.settings["static"]], ids=lambda page: page.path.stem
+)
+
+
+def codes(source: str) -> list[str]:
+    return sorted(f.mistake.code for f in lint_source(source, "train.py"))
+
+
+def fix_everything(source: str) -> FixResult:
+    return fix_source(source, "train.py", unsafe=True)
+
+
+def check_contract(source: str) -> FixResult:
+    """What holds for whatever is fixed."""
+    before = codes(source)
+    result = fix_everything(source)
+    ast.parse(result.source)
+    remaining = sorted(f.mistake.code for f in result.remaining)
+    assert codes(result.source) == remaining
+    assert all(remaining.count(code) <= before.count(code) for code in remaining)
+    assert bool(result.fixed) == (result.source != source)
+    assert len(remaining) < len(before) if result.fixed else remaining == before
+    assert all(finding.fix for finding in result.fixed)
+    again = fix_everything(result.source)
+    assert (again.source, again.fixed) == (result.source, ())
+    return result
+
+
+@every_faulty_script
+def test_fixing_a_script_keeps_the_contract(script: Path) -> None:
+    check_contract(script.read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("script", [s for s in FAULTY if "loops" not in s.parts], ids=lambda path: path.stem)
+def test_verify_calls_a_fixed_script_equivalent(script: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["train.py"])
+    result = fix_everything(script.read_text(encoding="utf-8"))
+    measured = watch_source(result.source, tmp_path)
+    assert {name for _, name in found(measured)} == {f.mistake.name for f in result.remaining}
+    if not result.remaining:
+        assert measured.verdict is Verdict.EQUIVALENT, measured.reason
+
+
+@every_page
+def test_the_page_shows_what_the_fix_makes(page: Page, tmp_path: Path) -> None:
+    (bad,) = page.examples["bad"]
+    result = check_contract(bad)
+    if page.settings["fix"] == "none":
+        assert result.fixed == ()
+        assert "fixed" not in page.examples
+        return
+    (finding,) = offer_fixes(bad, "train.py")
+    assert finding.fix is not None
+    assert finding.fix.safe == (page.settings["fix"] == "safe")
+    assert page.examples["fixed"] == [result.source.replace(f"  # error: [{page.settings['name']}]", "")]
+    measured = watch_source(result.source, tmp_path)
+    assert measured.verdict is Verdict.EQUIVALENT, measured.reason
+    assert measured.diagnosis == ()
+
+
+@every_faulty_script
+def test_an_offered_fix_is_its_edits(script: Path) -> None:
+    source = script.read_text(encoding="utf-8")
+    for finding in offer_fixes(source, "train.py"):
+        if finding.fix is None:
+            continue
+        lines = source.splitlines(keepends=True)
+        for edit in sorted(finding.fix.edits, reverse=True):
+            assert edit.column == edit.end_column == 1
+            lines[edit.line - 1 : edit.end_line - 1] = [edit.content]
+        edited = codes("".join(lines))
+        expected = codes(source)
+        expected.remove(finding.mistake.code)
+        assert edited == expected
+
+
+def test_unsafe_fixes_are_made_only_where_asked_for() -> None:
+    source = (ROOT / "fixtures" / "basic_no_flush.py").read_text(encoding="utf-8")
+    result = fix_source(source, "train.py", unsafe=False)
+    assert (result.source, result.fixed) == (source, ())
+    (finding,) = result.remaining
+    assert finding.fix is not None
+    assert not finding.fix.safe
+
+
+def test_only_the_codes_that_were_asked_for_are_fixed() -> None:
+    source = (ROOT / "fixtures" / "zeroed_every_batch_unscaled.py").read_text(encoding="utf-8")
+    result = fix_source(source, "train.py", unsafe=True, codes={"GA101"})
+    assert [f.mistake.code for f in result.fixed] == ["GA101"]
+    assert result.remaining == ()
+    assert codes(result.source) == ["GA201"]
+
+
+LOOP = """\
+def train(model, loader, optimizer, criterion, K):
+    for i, (x, y) in enumerate(loader):
+        loss = criterion(model(x), y)
+        loss.backward()
+        if (i + 1) % K == 0 or i + 1 == len(loader):
+            optimizer.step()
+            optimizer.zero_grad()
+"""
+
+
+def test_a_suppressed_finding_is_not_fixed() -> None:
+    source = LOOP.replace("loss.backward()", "loss.backward()  # noqa: GA101")
+    assert fix_everything(source).source == source
+
+
+def test_a_flushed_remainder_gets_its_own_divisor() -> None:
+    """Dividing by K alone would repair GA101 and make GA103."""
+    result = check_contract(LOOP)
+    assert "window = min(K, len(loader) - i // K * K)" in result.source
+    assert "(loss / window).backward()" in result.source
+    assert [f.fix and f.fix.safe for f in result.fixed] == [True]
+
+
+def test_without_a_length_that_is_known_to_exist_the_windows_own_number_is_unsafe() -> None:
+    flush = "    if (i + 1) % K != 0:\n        optimizer.step()\n        optimizer.zero_grad()\n"
+    source = LOOP.replace(" or i + 1 == len(loader)", "") + flush
+    (finding,) = offer_fixes(source, "train.py")
+    assert finding.mistake.code == "GA101"
+    assert finding.fix is not None
+    assert not finding.fix.safe
+    check_contract(source)
+
+
+def test_a_loss_that_is_logged_too_makes_its_rescaling_unsafe() -> None:
+    source = LOOP.replace("y)\n", "y) / K\n")
+    (finding,) = offer_fixes(source, "train.py")
+    assert (finding.mistake.code, finding.fix and finding.fix.safe) == ("GA103", True)
+    (finding,) = offer_fixes(source + "        print(loss.item() * K)\n", "train.py")
+    assert (finding.mistake.code, finding.fix and finding.fix.safe) == ("GA103", False)
+
+
+@pytest.mark.parametrize(
+    ("backward", "fixed"),
+    [
+        ("loss.backward()", "(loss / window).backward()"),
+        ("(loss + 0).backward()", "((loss + 0) / window).backward()"),
+        ("criterion(model(x), y).backward()", "(criterion(model(x), y) / window).backward()"),
+        ("scaler.scale(loss).backward()", "scaler.scale(loss / window).backward()"),
+        ("scaler.scale(loss + 0).backward()", "scaler.scale((loss + 0) / window).backward()"),
+        ("torch.autograd.backward(loss)", "torch.autograd.backward(loss / window)"),
+    ],
+)
+def test_the_loss_is_divided_wherever_it_stands(backward: str, fixed: str) -> None:
+    step = "scaler.step(optimizer)\n            scaler.update()" if "scaler" in backward else "optimizer.step()"
+    source = "import torch\n" + LOOP.replace("loss.backward()", backward).replace("optimizer.step()", step)
+    assert codes(source) == ["GA101"]
+    result = check_contract(source)
+    assert fixed in result.source
+    assert result.remaining == ()
+
+
+@pytest.mark.parametrize(
+    ("division", "left"),
+    [
+        ("loss = criterion(model(x), y) / K / x.size(0)", "loss = criterion(model(x), y) / K"),
+        ("loss = criterion(model(x), y) / K\n        loss /= K", "loss = criterion(model(x), y) / K"),
+        ("loss = criterion(model(x), y) / K\n        loss = loss / K", "loss = criterion(model(x), y) / K"),
+        ("loss = (criterion(model(x), y) / K).div(K)", "loss = (criterion(model(x), y) / K)"),
+        ("loss = torch.div(criterion(model(x), y) / K, K)", "loss = criterion(model(x), y) / K"),
+    ],
+)
+def test_the_second_division_is_taken_out_wherever_it_stands(division: str, left: str) -> None:
+    source = "import torch\n" + LOOP.replace("loss = criterion(model(x), y)", division)
+    source = source.replace(" or i + 1 == len(loader)", "").replace("enumerate(loader)", "enumerate(loader[:8])")
+    source = source.replace("criterion, K", "criterion, loader_, K=4").replace("loader[:8]", "[next(loader)] * 8")
+    assert "GA102" in codes(source)
+    result = check_contract(source)
+    assert f"        {left}\n        loss.backward()" in result.source
+
+
+@pytest.mark.parametrize(
+    ("test", "fixed"),
+    [
+        ("if (i + 1) % K == 0:", "if (i + 1) % K == 0 or i + 1 == len(loader):"),
+        ("if not (i + 1) % K:", "if not (i + 1) % K or i + 1 == len(loader):"),
+        ("if ((i + 1) % K) == 0 and i >= 0:", "if (((i + 1) % K) == 0 or i + 1 == len(loader)) and i >= 0:"),
+        (
+            "full = (i + 1) % K == 0\n        if full:",
+            "full = (i + 1) % K == 0 or i + 1 == len(loader)\n        if full:",
+        ),
+    ],
+)
+def test_the_boundary_is_extended_wherever_it_is_tested(test: str, fixed: str) -> None:
+    source = LOOP.replace("if (i + 1) % K == 0 or i + 1 == len(loader):", test).replace("y)\n", "y) / K\n")
+    assert codes(source) == ["GA301"]
+    result = check_contract(source)
+    assert f"        {fixed}\n" in result.source
+    assert result.remaining == ()
+
+
+def test_a_fix_that_would_make_another_mistake_is_not_made() -> None:
+    """Clearing after the step uncovers a remainder that nothing here can rescale: the loop has no length."""
+    script = ROOT / "benchmarks" / "loops" / "bad_zero_after_backward_in_class.py"
+    source = script.read_text(encoding="utf-8")
+    assert fix_everything(source).source == source
+
+
+def test_a_fix_that_is_right_under_one_flag_only_is_not_made() -> None:
+    source = LOOP.replace(
+        "        loss.backward()\n",
+        "        if args.average:\n            loss = loss / K\n        loss.backward()\n",
+    ).replace("criterion, K", "criterion, args, K")
+    assert "GA101" not in codes(source)
+    assert "(loss / " not in fix_everything(source).source
+
+
+def test_a_clip_moves_with_its_condition_and_is_unscaled_there() -> None:
+    source = """\
+import torch
+
+
+def train(args, model, loader, optimizer, criterion, scaler, K):
+    for i, (x, y) in enumerate(loader):
+        loss = criterion(model(x), y) / min(K, len(loader) - i // K * K)
+        scaler.scale(loss).backward()
+        # limit
+        if args.max_norm:
+            torch.nn.utils.clip_grad_norm_(
+                model.parameters(),
+                args.max_norm,  # why
+            )
+        if (i + 1) % K == 0 or i + 1 == len(loader):
+            scaler.step(optimizer)
+            scaler.update()
+            optimizer.zero_grad()
+"""
+    assert codes(source) == ["GA401", "GA501"]
+    result = check_contract(source)
+    assert result.remaining == ()
+    assert (
+        """\
+        # limit
+        if (i + 1) % K == 0 or i + 1 == len(loader):
+            if args.max_norm:
+                scaler.unscale_(optimizer)
+                torch.nn.utils.clip_grad_norm_(
+                    model.parameters(),
+                    args.max_norm,  # why
+                )
+            scaler.step(optimizer)
+"""
+        in result.source
+    )
+
+
+def test_a_clip_that_is_unscaled_at_every_micro_batch_moves_with_its_unscaling() -> None:
+    clip = (
+        "        scaler.unscale_(optimizer)\n        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)  # limit\n"
+    )
+    source = "import torch\n" + LOOP.replace("y)\n", "y) / min(K, len(loader) - i // K * K)\n")
+    source = source.replace("        loss.backward()\n", f"        scaler.scale(loss).backward()\n{clip}")
+    source = source.replace("optimizer.step()", "scaler.step(optimizer)\n            scaler.update()")
+    assert codes(source) == ["GA401", "GA502"]
+    result = check_contract(source)
+    assert result.remaining == ()
+    moved = "".join(f"    {line}\n" for line in clip.splitlines())
+    assert f"{moved}            scaler.step(optimizer)\n" in result.source
+
+
+def test_a_clip_in_a_branch_of_its_own_stays_where_it_is() -> None:
+    clip = "torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)"
+    source = "import torch\n" + LOOP.replace("y)\n", "y) / min(K, len(loader) - i // K * K)\n")
+    source = source.replace("criterion, K", "criterion, args, K").replace(
+        "        loss.backward()\n",
+        "        loss.backward()\n        if args.early:\n            pass\n"
+        f"        elif args.clip:\n            {clip}\n",
+    )
+    assert codes(source) == ["GA401"]
+    assert fix_everything(source).source == source
+
+
+def test_a_clip_whose_norm_is_kept_stays_where_it_is() -> None:
+    clip = "        norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)\n        print(norm)\n"
+    source = "import torch\n" + LOOP.replace("y)\n", "y) / min(K, len(loader) - i // K * K)\n")
+    source = source.replace("backward()\n", f"backward()\n{clip}")
+    assert codes(source) == ["GA401"]
+    assert fix_everything(source).source == source
+
+
+def test_a_number_that_merely_equals_k_is_not_taken_for_it() -> None:
+    log = "        if (i + 1) % log_every == 0:\n            print(loss.item())\n"
+    source = LOOP.replace("K)", "log_every=4, K=4)").replace("backward()\n", f"backward()\n{log}")
+    result = check_contract(source)
+    assert "min(K, len(loader) - i // K * K)" in result.source
+
+
+def test_both_branches_of_a_flag_are_repaired() -> None:
+    source = LOOP.replace("criterion, K", "criterion, scaler, args, K").replace(
+        "        loss.backward()\n",
+        "        if args.fp16:\n            scaler.scale(loss).backward()\n"
+        "        else:\n            loss.backward()\n",
+    )
+    source = source.replace(
+        "            optimizer.step()\n",
+        "            if args.fp16:\n                scaler.step(optimizer)\n                scaler.update()\n"
+        "            else:\n                optimizer.step()\n",
+    )
+    assert codes(source) == ["GA101", "GA101"]
+    result = check_contract(source)
+    assert result.remaining == ()
+    assert result.source.count("window = ") == 1
+    assert "scaler.scale(loss / window).backward()" in result.source
+    assert "(loss / window).backward()" in result.source
+
+
+def test_a_remainder_of_unknown_scale_is_not_stepped_for() -> None:
+    """The step would be right only if the loss is, and what another file does to it is not known."""
+    source = "from somewhere import scaled\n" + LOOP.replace(" or i + 1 == len(loader)", "")
+    source = source.replace("loss = criterion(model(x), y)", "loss = scaled(criterion(model(x), y), K)")
+    assert codes(source) == ["GA301"]
+    assert fix_everything(source).source == source
+
+
+@pytest.mark.parametrize(
+    ("newline", "indentation"), [("\n", "  "), ("\r\n", "    "), ("\r\n", "\t")], ids=["two", "crlf", "crlf-tabs"]
+)
+@pytest.mark.parametrize("script", FAULTY[::3], ids=lambda path: path.stem)
+def test_everything_else_is_unchanged(script: Path, newline: str, indentation: str) -> None:
+    """Line ends, indentation, blank lines and comments of what no fix touches stay byte for byte."""
+    text = script.read_text(encoding="utf-8")
+    lines = [line.replace("    ", indentation) if '"""' not in line else line for line in text.split("\n")]
+    source = newline.join(["# héllo \u2028 wörld \f", "", *lines]) + f"{newline}# the end"
+    result = check_contract(source)
+    assert result.source.replace(newline, "").count("\n") == 0
+    assert newline == "\n" or result.source.count("\r\n") == result.source.count("\n")
+    old, new = source.split(newline), result.source.split(newline)
+    kept = sum(block.size for block in difflib.SequenceMatcher(None, old, new, autojunk=False).get_matching_blocks())
+    assert len(old) - kept <= 3 * max(1, len(result.fixed))
+    comments = [line[line.index("#") :] for line in old if "#" in line]
+    assert all(comment in result.source for comment in comments)
+
+
+def test_a_statement_on_one_line_with_its_condition_is_kept_there() -> None:
+    source = LOOP.replace(":\n            optimizer.step()\n            optimizer.zero_grad()", ": optimizer.step()")
+    source = source.replace("y)\n", "y) / K\n").replace(" or i + 1 == len(loader)", "")
+    source = source.replace("enumerate(loader)", "enumerate([next(loader)] * 8)").replace("K)", "K=4)")
+    assert codes(source) == ["GA203"]
+    assert "if (i + 1) % K == 0: optimizer.step(); optimizer.zero_grad()" in check_contract(source).source
+
+
+def test_a_last_line_without_an_end_gets_none() -> None:
+    source = (ROOT / "benchmarks" / "loops" / "bad_never_zeroed.py").read_text(encoding="utf-8").rstrip()
+    result = check_contract(source)
+    assert result.source == f"{source}\n            optimizer.zero_grad()"
+
+
+def test_what_libcst_cannot_parse_is_found_and_not_fixed(monkeypatch: pytest.MonkeyPatch) -> None:
+    import libcst
+
+    def fail(text: str) -> None:
+        raise libcst.ParserSyntaxError("new syntax", lines=["?"], raw_line=1, raw_column=0)
+
+    monkeypatch.setattr(libcst, "parse_module", fail)
+    result = fix_everything(LOOP)
+    assert (result.source, result.fixed) == (LOOP, ())
+    assert [f.mistake.code for f in result.remaining] == ["GA101"]
+
+
+def test_places_are_found_behind_letters_of_several_bytes() -> None:
+    result = check_contract(LOOP.replace("loss.backward()", 'größe = "é€😀"; loss.backward()'))
+    assert 'größe = "é€😀"; (loss / window).backward()' in result.source
