@@ -9,7 +9,10 @@ from dataclasses import dataclass
 from gradcheck_accum.diagnosis import Diagnosis, diagnose
 from gradcheck_accum.ledger import Ledger, fold
 from gradcheck_accum.lint import values as v
-from gradcheck_accum.lint.interpreter import Interpreter, Knowledge, OutOfBudget, Restart
+from gradcheck_accum.lint.control import OutOfBudget, Restart
+from gradcheck_accum.lint.functions import call_from_outside
+from gradcheck_accum.lint.interpreter import Interpreter
+from gradcheck_accum.lint.knowledge import Knowledge
 from gradcheck_accum.lint.reach import Reach
 
 _MOST_SCENARIOS = 16
@@ -111,11 +114,11 @@ def _enter(run: Interpreter, reach: Reach, function: ast.FunctionDef | ast.Async
         if cls is None:
             return
         instance = v.Instance(cls)
-        init = run.find_method(cls, "__init__")
+        init = cls.methods.get("__init__")
         if init is not None and init is not function:
-            run.call_from_outside(v.Function(init, scope, instance))
+            call_from_outside(run, v.Function(init, scope, instance))
     for _ in range(2):
-        run.call_from_outside(v.Function(function, scope, instance))
+        call_from_outside(run, v.Function(function, scope, instance))
 
 
 def agreed(scenarios: list[Scenario]) -> list[Diagnosis]:

@@ -52,6 +52,10 @@ class Symbol:
         return Symbol(f"{self.name}.{name}" if self.name else "")
 
 
+UNKNOWN = Symbol()
+"""Something of which not even the name is known."""
+
+
 @dataclass(frozen=True, slots=True)
 class Reference:
     """An imported name: ``torch.nn.functional`` and the like."""

@@ -1,0 +1,75 @@
+"""Conditions: which way a branch goes, where the source tells and where a scenario has to choose."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from gradcheck_accum.lint import values as v
+from gradcheck_accum.lint.values import Num, Symbol, Tensor
+
+if TYPE_CHECKING:
+    from gradcheck_accum.lint.interpreter import Interpreter
+
+
+def truth_of(run: Interpreter, value: Any) -> bool | None:
+    """Whether a value is true, or None where that is not known."""
+    match value:
+        case bool():
+            return value
+        case Num():
+            return value.value != 0
+        case None:
+            return False
+        case str() | list() | tuple() | dict():
+            return bool(value)
+        case v.Model() | v.Instance() | v.Optimizer() | v.Function() | v.Class():
+            return True
+    return None
+
+
+def decide(run: Interpreter, node: ast.expr, value: Any) -> bool | None:
+    """The scenario's answer to an open condition; None where it depends on the data."""
+    negated = False
+    while isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
+        node, negated = node.operand, not negated
+    if isinstance(node, ast.Compare) and len(node.ops) == 1 and isinstance(node.ops[0], (ast.IsNot, ast.NotEq)):
+        op = ast.Is() if isinstance(node.ops[0], ast.IsNot) else ast.Eq()
+        node, negated = ast.Compare(node.left, [op], node.comparators), not negated
+    key = value.name if isinstance(value, Symbol) and value.name else ast.unparse(node)
+    answer = run.decisions.setdefault(key, True)
+    return answer != negated if not (isinstance(value, Symbol) and value.name) else answer
+
+
+def choose(run: Interpreter, test: ast.expr, scope: v.Scope, branches: Sequence[Sequence[ast.stmt]]) -> bool:
+    """Which way a condition goes."""
+    value = run.evaluate(test, scope)
+    truth = truth_of(run, value)
+    if truth is not None:
+        return truth
+    body, orelse = (list(branches[0]), list(branches[1])) if len(branches) == 2 else ([], [])
+    if branches and run.reach.is_inert(body) and run.reach.is_inert(orelse):
+        return False
+    skips = run.loop_depth > 0 and _skips(body)
+    if skips and not orelse and not run.reach.acts(body):
+        # A guard that leaves the loop early (an empty batch, an early stop): the main path goes on.
+        return False
+    if depends_on_data(run, test, scope):
+        return run.reach.acts(body)
+    answer = decide(run, test, value)
+    return bool(answer)
+
+
+def depends_on_data(run: Interpreter, test: ast.expr, scope: v.Scope) -> bool:
+    for node in ast.walk(test):
+        if isinstance(node, ast.Name):
+            holder = scope.find(node.id)
+            value = holder.names[node.id] if holder else None
+            if isinstance(value, (Tensor, v.Data, v.Gradient)):
+                return True
+    return False
+
+
+def _skips(body: Sequence[ast.stmt]) -> bool:
+    return bool(body) and isinstance(body[-1], (ast.Break, ast.Continue, ast.Return, ast.Raise))
