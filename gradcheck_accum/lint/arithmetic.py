@@ -100,6 +100,9 @@ def scaled(run: Interpreter, tensor: Tensor, other: Any, operation: Operation) -
     What divides a sum may count units, of which the interpretation has an assumed number only: a count that was not
     made from it is unknown.
     """
+    if operation is Operation.MULTIPLY and isinstance(other, Num) and v.UNITS in other.tags:
+        # A mean made a sum: what divides it again may be any count of units.
+        return tensor.scaled(Factor(None, operation))
     factor = factor_of(other, operation)
     summed = tensor.elementwise or any(part.reduction is Reduction.SUM for part in tensor.parts)
     counts = operation is Operation.DIVIDE and isinstance(other, Num) and not other.tags & {v.UNITS, v.STEPS, v.DERIVED}

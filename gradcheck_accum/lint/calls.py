@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from gradcheck_accum.events import Factor, Reduction
 from gradcheck_accum.lint import values as v
 from gradcheck_accum.lint.assignment import assign
+from gradcheck_accum.lint.frameworks import framework_method, new_framework
 from gradcheck_accum.lint.functions import call_function
 from gradcheck_accum.lint.gradients import CLIPS, METHODS, backward, clip
 from gradcheck_accum.lint.library import BUILTINS, LIBRARY
@@ -40,6 +41,7 @@ _MAKES_DATA = frozenset(
     "arange as_tensor empty from_numpy full linspace ones rand randint randn randperm tensor zeros".split()  # noqa: SIM905
 )
 _ACTS_ON_GRADIENTS = re.compile(r"step|optim|update|grad|flush|backward|accum|finish|finalize|train", re.IGNORECASE)
+_DRAWS_DATA = re.compile(r"(get|next|load|fetch|read|draw|sample)_?\w*batch(es)?$|^batch$", re.IGNORECASE)
 _CHANGES_GRADIENTS = re.compile(
     r"(scale|accum|reduce|sync|average|normali[sz]e|zero|clear|update|apply)\w*_?grad"
     r"|grad\w*_?(scale|accum|reduce|sync|average|zero|clear|update|apply)",
@@ -57,6 +59,8 @@ def call(run: Interpreter, node: ast.Call, scope: v.Scope) -> Any:
         base = run.evaluate(node.func.value, scope)
         method = METHODS.get(node.func.attr)
         args, kwargs = _arguments(run, node, scope)
+        if isinstance(base, v.Framework):
+            return framework_method(run, node, base, node.func.attr, args, kwargs)
         if method is not None and not _defines(base, node.func.attr):
             handled = method(run, node, base, args, kwargs)
             if handled is not NotImplemented:
@@ -152,6 +156,9 @@ def _library(run: Interpreter, node: ast.Call, callee: v.Reference, args: list[A
         return loss(run, tail, kwargs.get("reduction", "mean"), args, kwargs)
     if path.startswith("torch.nn.") and tail[:1].isupper():
         return new_model(run, node)
+    framework = new_framework(path, kwargs)
+    if framework is not None:
+        return framework
     if path == "torch.autograd.backward":
         return backward(run, node, v.Reference("torch.autograd"), args, kwargs)
     return _unresolved(run, node, path, args, kwargs)
@@ -178,6 +185,9 @@ def _unresolved(run: Interpreter, node: ast.Call, name: str, args: list[Any], kw
     handed = inherited or any(as_optimizer(run, value) is not None for value in given)
     if run.in_training and ((acts and handed) or _CHANGES_GRADIENTS.search(tail)):
         run.recorder.opaque(node, f"a call of {tail}, which is defined elsewhere")
+    if run.loop_depth and _DRAWS_DATA.search(tail) and not any(isinstance(a, Tensor) or v.is_data(a) for a in given):
+        run.recorder.draw()
+        return v.Data()
     if any(isinstance(value, (Tensor, v.Data)) or v.is_data(value) or v.models_in(value) for value in given):
         computed = computation(run, node, args, kwargs, root_of(name))
         return computed.scaled(Factor(None)) if inherited else computed

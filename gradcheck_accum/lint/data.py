@@ -22,10 +22,13 @@ def stream(run: Interpreter, source: Any) -> Any:
     if isinstance(source, v.Loader):
         length = length_of(run, source)
         run.recorder.learn_units(source.rows)
-        return v.Stream(iter([v.Data()] * length), True)
+        return v.Stream(iter([v.Data()] * length))
+    if isinstance(source, v.Stream):
+        return source
     if isinstance(source, (list, tuple)) and not (source and isinstance(source[0], str)):
-        return v.Stream(iter(source), v.is_data(source))
-    return v.Stream(iter([v.Data()] * run.knowledge.pass_length()), True)
+        return v.Stream(iter(source))
+    run.recorder.assumed_length = True
+    return v.Stream(iter([v.Data()] * run.knowledge.pass_length()))
 
 
 def draw_from(run: Interpreter, source: Any) -> Any:

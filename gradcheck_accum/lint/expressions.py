@@ -16,7 +16,7 @@ from gradcheck_accum.lint.data import length_of, rows_of, slice_of_data
 from gradcheck_accum.lint.iteration import items_of
 from gradcheck_accum.lint.knowledge import bind_in_comparison
 from gradcheck_accum.lint.objects import attribute
-from gradcheck_accum.lint.values import UNKNOWN, Num, Symbol, Tensor
+from gradcheck_accum.lint.values import UNKNOWN, Num, Symbol, Tensor, is_settled
 
 if TYPE_CHECKING:
     from gradcheck_accum.lint.interpreter import Interpreter
@@ -105,7 +105,12 @@ def _slice_of_loader(run: Interpreter, loader: v.Loader, index: ast.expr, scope:
 
 
 def _binary(run: Interpreter, node: ast.BinOp, scope: v.Scope) -> Any:
-    return binary(run, node.op, evaluate(run, node.left, scope), evaluate(run, node.right, scope))
+    left, right = evaluate(run, node.left, scope), evaluate(run, node.right, scope)
+    result = binary(run, node.op, left, right)
+    if result is UNKNOWN and not run.loop_depth and is_settled(left) and is_settled(right):
+        # Settings computed from settings, before any loop: one number, though not known which.
+        return Symbol(ast.unparse(node))
+    return result
 
 
 def _unary(run: Interpreter, node: ast.UnaryOp, scope: v.Scope) -> Any:

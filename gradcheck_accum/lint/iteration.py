@@ -44,7 +44,8 @@ def plan(run: Interpreter, source: Any, loop: ast.For, trains: bool) -> tuple[It
             items, draws, is_pass = plan(run, inner, loop, trains)
             limits = [bind_steps(run, bound) if trains and len(bounds) == 1 else bound for bound in bounds]
             numbers = [int(b.value) if isinstance(b, Num) else None for b in limits]
-            return list(itertools.islice(items, *numbers)) if numbers else items, draws, is_pass
+            known = numbers and all(n is None or n >= 0 for n in numbers[:2]) and numbers[2:] != [0]
+            return list(itertools.islice(items, *numbers)) if known else items, draws, is_pass
         case list() | tuple():
             return list(source), v.is_data(source), v.is_data(source) and len(source) > 1
     return _unknown_iteration(run, source, loop, trains)

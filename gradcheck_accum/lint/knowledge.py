@@ -53,7 +53,10 @@ def bind_in_comparison(run: Interpreter, left: Any, right: Any, op: ast.cmpop, l
             if _LENGTH_NAME.search(other.name.rpartition(".")[2]) and run.pass_depth:
                 run.recorder.assumed_length = True
                 bind(run, other.name, Num(run.knowledge.pass_length(), frozenset({v.LENGTH})))
-            if run.in_boundary and isinstance(op, (ast.Eq, ast.GtE)) and number is left:
+            if run.in_boundary and number is left and v.UNITS in number.tags:
+                # A window that is full when it has seen so many samples: the whole window's units.
+                bind(run, other.name, Num(ASSUMED_STEPS * run.recorder.units, frozenset({v.UNITS})))
+            if run.in_boundary and number is left:
                 bind_steps(run, other)
     return left, right
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import itertools
 from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -12,12 +13,15 @@ from gradcheck_accum.lint import values as v
 from gradcheck_accum.lint.arithmetic import binary
 from gradcheck_accum.lint.data import chunks, draw_from, length_of_value, new_loader, split, stream
 from gradcheck_accum.lint.iteration import items_of
+from gradcheck_accum.lint.knowledge import bind_steps
 from gradcheck_accum.lint.losses import is_loss
 from gradcheck_accum.lint.objects import attribute
 from gradcheck_accum.lint.values import Num, Symbol, Tensor
 
 if TYPE_CHECKING:
     from gradcheck_accum.lint.interpreter import Interpreter
+
+_LONGEST_LIST = 10_000
 
 
 def _len(run: Interpreter, args: list[Any], kwargs: dict[str, Any]) -> Any:
@@ -58,7 +62,12 @@ def _list(run: Interpreter, args: list[Any], kwargs: dict[str, Any]) -> Any:
         return []
     if isinstance(args[0], (v.Loader, v.Parameters, v.Chunks)):
         return args[0]
-    items = items_of(run, args[0], limit=10_000)
+    match args[0]:
+        case ("islice", v.Stream() as drawn, stop):
+            count = bind_steps(run, stop) if run.loop_depth else stop
+            known = isinstance(count, Num) and isinstance(count.value, int) and 0 <= count.value <= _LONGEST_LIST
+            return list(itertools.islice(drawn.items, count.value)) if known else args[0]
+    items = items_of(run, args[0], limit=_LONGEST_LIST)
     return list(items) if items is not None else args[0]
 
 
@@ -71,6 +80,9 @@ def _number(function: Callable[..., Any]) -> Callable[[Interpreter, list[Any], d
                 return first.derive(function(*(value.value for value in values)), *rest)
             except (ValueError, OverflowError, TypeError):
                 return Symbol()
+        if not run.loop_depth and all(v.is_settled(value) for value in values):
+            names = (value.name if isinstance(value, Symbol) else str(value.value) for value in values)
+            return Symbol(f"{function.__name__}({', '.join(names)})")
         return Symbol()
 
     return apply
@@ -160,7 +172,7 @@ def _chain(run: Interpreter, args: list[Any], kwargs: dict[str, Any]) -> Any:
 
 
 def _cycle(run: Interpreter, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    return stream(run, Symbol("cycle")) if args else Symbol()
+    return v.Stream.endless() if args else Symbol()
 
 
 def _partial_symbol(run: Interpreter, args: list[Any], kwargs: dict[str, Any]) -> Any:

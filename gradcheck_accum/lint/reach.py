@@ -143,6 +143,20 @@ class Reach:
             self._cache[key] = bool(inner)
         return self._cache[key]
 
+    @staticmethod
+    def never_ends(node: _Function) -> bool:
+        """Whether a generator yields for ever: from a ``while True`` that nothing leaves."""
+        return any(
+            isinstance(s, ast.While)
+            and _is_true(s.test)
+            and not any(isinstance(n, (ast.Break, ast.Return)) for n in ast.walk(s))
+            for s in node.body
+        )
+
+
+def _is_true(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and bool(node.value)
+
 
 def _last(node: ast.expr) -> str:
     return ast.unparse(node).rpartition(".")[2]

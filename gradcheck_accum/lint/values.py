@@ -7,6 +7,7 @@ Everything that cannot be known is a `Symbol`, which remembers its name so that 
 from __future__ import annotations
 
 import ast
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
@@ -142,6 +143,13 @@ class Gradient:
     sources: frozenset[str] | None
 
 
+@dataclass(frozen=True, slots=True)
+class Framework:
+    """An object whose ``backward`` divides the loss by ``divisor`` and is PyTorch's own otherwise."""
+
+    divisor: Any
+
+
 @dataclass(slots=True, eq=False)
 class Loader:
     """A source of micro-batches. ``length`` is None where the source does not show it."""
@@ -162,7 +170,11 @@ class Stream:
     """An iterator: ``next`` draws from it."""
 
     items: Iterator[Any]
-    draws_data: bool = False
+
+    @classmethod
+    def endless(cls) -> Stream:
+        """Batches for ever."""
+        return cls(itertools.repeat(Data()))
 
 
 @dataclass(slots=True, eq=False)
@@ -225,6 +237,11 @@ def is_data(value: Any) -> bool:
     if isinstance(value, dict):
         return any(is_data(item) for item in value.values())
     return isinstance(value, Data)
+
+
+def is_settled(value: Any) -> bool:
+    """Whether a value is a number or a name that always stands for the same thing."""
+    return isinstance(value, Num) or (isinstance(value, Symbol) and bool(value.name))
 
 
 def models_in(value: Any) -> frozenset[str]:
