@@ -7,6 +7,7 @@ positions come with the parse at a tenth of what a concrete tree costs.
 from __future__ import annotations
 
 import ast
+import re
 import warnings
 from collections.abc import Collection, Iterable
 from dataclasses import replace
@@ -17,12 +18,16 @@ from gradcheck_accum.findings import Finding, LintResult, Unreadable
 from gradcheck_accum.ledger import Ledger
 from gradcheck_accum.lint.discovery import python_files
 from gradcheck_accum.lint.scenarios import agreed, explore
+from gradcheck_accum.lint.source import walk
 from gradcheck_accum.lint.suppressions import is_suppressed, suppressions
 
 __all__ = ["LintError", "ledgers_of", "lint_paths", "lint_source"]
 
 LARGEST_FILE = 4 * 1024 * 1024
 """Bytes above which a file is not analysed: no person wrote it."""
+
+_BACKWARD_CALL = re.compile(r"backward[\s\\]*\(")
+_STEP_CALL = re.compile(r"\.[\s\\]*step[\s\\]*\(")
 
 
 class LintError(Exception):
@@ -37,20 +42,26 @@ def lint_source(source: str | bytes, path: str) -> list[Finding]:
     return _lint(source, path)[0]
 
 
-def _lint(source: str | bytes, path: str) -> tuple[list[Finding], int]:
-    """The findings and the number of those that comments suppressed."""
+def _lint(source: str | bytes, path: str, *, named: bool = True) -> tuple[list[Finding], int]:
+    """The findings and the number of those that comments suppressed.
+
+    A file that nobody ``named`` is only parsed where it may hold a training loop: most of a large tree does not.
+    """
     text = _decode(source)
-    if "backward" not in text:
-        # Still parsed below only where it can matter; but a file that is not Python is said to be so.
-        _parse(text)
+    matters = _may_train(text)
+    if not named and not matters:
         return [], 0
     module = _parse(text)
-    statements = _statement_lines(module)
-    comments = suppressions(text)
+    if not matters:
+        return [], 0
     found: dict[tuple[str, int], Diagnosis] = {}
     for _, scenarios in explore(module, path):
         for diagnosis in agreed(scenarios):
             found.setdefault((diagnosis.mistake.code, diagnosis.where.line), diagnosis)
+    if not found:
+        return [], 0
+    statements = _statement_lines(module)
+    comments = suppressions(text)
     kept: list[Finding] = []
     for diagnosis in sorted(found.values(), key=lambda d: (d.where, d.mistake.code)):
         first, last = statements.get(diagnosis.where.line, (diagnosis.where.line, diagnosis.where.end_line))
@@ -75,13 +86,15 @@ def lint_paths(
     findings: list[Finding] = []
     unreadable: list[Unreadable] = []
     files = suppressed = 0
+    paths = list(paths)
+    named = frozenset(paths)
     for path, problem in _files(paths):
         if problem:
             unreadable.append(Unreadable(path, problem))
             continue
         files += 1
         try:
-            found, hidden = _lint(Path(path).read_bytes(), path)
+            found, hidden = _lint(Path(path).read_bytes(), path, named=path in named)
         except LintError as error:
             unreadable.append(Unreadable(path, str(error)))
             continue
@@ -131,6 +144,11 @@ def _decode(source: str | bytes) -> str:
         raise LintError(f"not UTF-8 (byte {error.start})") from None
 
 
+def _may_train(text: str) -> bool:
+    """Whether a file both calls ``backward`` and steps: without either there is no window to judge."""
+    return "backward" in text and bool(_BACKWARD_CALL.search(text)) and bool(_STEP_CALL.search(text))
+
+
 def _parse(text: str) -> ast.Module:
     try:
         with warnings.catch_warnings():
@@ -147,7 +165,7 @@ def _parse(text: str) -> ast.Module:
 def _statement_lines(module: ast.Module) -> dict[int, tuple[int, int]]:
     """For every line of a simple statement, the statement's first and last line: a comment on any of them counts."""
     lines: dict[int, tuple[int, int]] = {}
-    for node in ast.walk(module):
+    for node in walk(module):
         if isinstance(node, ast.stmt) and not hasattr(node, "body"):
             for line in range(node.lineno, (node.end_lineno or node.lineno) + 1):
                 lines[line] = (node.lineno, node.end_lineno or node.lineno)

@@ -25,6 +25,7 @@ from gradcheck_accum.lint.objects import (
     super_method,
 )
 from gradcheck_accum.lint.optimizers import as_optimizer, looks_like_optimizer, new_optimizer
+from gradcheck_accum.lint.source import text_of
 from gradcheck_accum.lint.values import Num, Symbol, Tensor
 
 if TYPE_CHECKING:
@@ -201,6 +202,6 @@ def _unresolved(run: Interpreter, node: ast.Call, name: str, args: list[Any], kw
 def _result_of(run: Interpreter, node: ast.Call, args: list[Any]) -> Any:
     """What an unresolved call gives that got nothing that is known to be data."""
     if run.loop_depth and any(isinstance(value, Symbol) for value in args):
-        part = v.Part(ast.unparse(node.func)[:60], Reduction.MEAN, (), run.recorder.micro_batch)
-        return Tensor((part,), root_of(ast.unparse(node.func)))
-    return Symbol(f"{ast.unparse(node)[:80]}")
+        part = v.Part(text_of(node.func)[:60], Reduction.MEAN, (), run.recorder.micro_batch)
+        return Tensor((part,), root_of(text_of(node.func)))
+    return Symbol(f"{text_of(node)[:80]}")

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from gradcheck_accum.lint import values as v
+from gradcheck_accum.lint.source import text_of, walk
 from gradcheck_accum.lint.values import Num, Symbol, Tensor
 
 if TYPE_CHECKING:
@@ -29,16 +30,19 @@ def truth_of(run: Interpreter, value: Any) -> bool | None:
     return None
 
 
-def decide(run: Interpreter, node: ast.expr, value: Any) -> bool | None:
-    """The scenario's answer to an open condition; None where it depends on the data."""
+def decide(run: Interpreter, node: ast.expr, value: Any, acts: bool) -> bool:
+    """The scenario's answer to an open condition; ``acts`` says that it decides on what happens to gradients."""
     negated = False
     while isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
         node, negated = node.operand, not negated
     if isinstance(node, ast.Compare) and len(node.ops) == 1 and isinstance(node.ops[0], (ast.IsNot, ast.NotEq)):
         op = ast.Is() if isinstance(node.ops[0], ast.IsNot) else ast.Eq()
         node, negated = ast.Compare(node.left, [op], node.comparators), not negated
-    key = value.name if isinstance(value, Symbol) and value.name else ast.unparse(node)
+    key = value.name if isinstance(value, Symbol) and value.name else text_of(node)
     answer = run.decisions.setdefault(key, True)
+    # What is decided in the training loop is worth trying both ways before what was set up outside it.
+    remoteness = 0 if acts else 1 if run.loop_depth else 3
+    run.remoteness[key] = min(remoteness, run.remoteness.get(key, remoteness))
     return answer != negated if not (isinstance(value, Symbol) and value.name) else answer
 
 
@@ -57,12 +61,11 @@ def choose(run: Interpreter, test: ast.expr, scope: v.Scope, branches: Sequence[
         return False
     if depends_on_data(run, test, scope):
         return run.reach.acts(body)
-    answer = decide(run, test, value)
-    return bool(answer)
+    return decide(run, test, value, run.reach.acts(body) or run.reach.acts(orelse))
 
 
 def depends_on_data(run: Interpreter, test: ast.expr, scope: v.Scope) -> bool:
-    for node in ast.walk(test):
+    for node in walk(test):
         if isinstance(node, ast.Name):
             holder = scope.find(node.id)
             value = holder.names[node.id] if holder else None

@@ -13,6 +13,10 @@ class OutOfBudget(Exception):
     """The file needs more interpretation than it is allowed; nothing is concluded from it."""
 
 
+class Doubted(Exception):
+    """Something that could not be followed came before a step: nothing of this run can be concluded from."""
+
+
 class Broke(Exception):
     """``break``"""
 

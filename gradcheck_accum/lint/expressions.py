@@ -16,6 +16,7 @@ from gradcheck_accum.lint.data import length_of, rows_of, slice_of_data
 from gradcheck_accum.lint.iteration import items_of
 from gradcheck_accum.lint.knowledge import bind_in_comparison
 from gradcheck_accum.lint.objects import attribute
+from gradcheck_accum.lint.source import text_of
 from gradcheck_accum.lint.values import UNKNOWN, Num, Symbol, Tensor, is_settled
 
 if TYPE_CHECKING:
@@ -35,7 +36,10 @@ def evaluate(run: Interpreter, node: ast.expr, scope: v.Scope) -> Any:
     """The value of an expression; `UNKNOWN` or a named symbol where the source does not tell."""
     run.spend()
     handler = _HANDLERS.get(type(node))
-    return run.resolve(handler(run, node, scope)) if handler else UNKNOWN
+    if handler is None:
+        return UNKNOWN
+    value = handler(run, node, scope)
+    return run.resolve(value) if type(value) is Symbol else value
 
 
 def _constant(run: Interpreter, node: ast.Constant, scope: v.Scope) -> Any:
@@ -109,7 +113,7 @@ def _binary(run: Interpreter, node: ast.BinOp, scope: v.Scope) -> Any:
     result = binary(run, node.op, left, right)
     if result is UNKNOWN and not run.loop_depth and is_settled(left) and is_settled(right):
         # Settings computed from settings, before any loop: one number, though not known which.
-        return Symbol(ast.unparse(node))
+        return Symbol(text_of(node))
     return result
 
 
@@ -126,18 +130,13 @@ def _unary(run: Interpreter, node: ast.UnaryOp, scope: v.Scope) -> Any:
 def _boolean(run: Interpreter, node: ast.BoolOp, scope: v.Scope) -> Any:
     wants = isinstance(node.op, ast.Or)
     last: Any = UNKNOWN
-    unknown = False
     for operand in node.values:
         last = evaluate(run, operand, scope)
         truth = truth_of(run, last)
         if truth is None:
-            truth = decide(run, operand, last)
-        if truth is None:
-            unknown = True
-        elif truth is wants:
+            truth = decide(run, operand, last, run.in_boundary)
+        if truth is wants:
             return last if truth_of(run, last) is not None else truth
-    if unknown:
-        return UNKNOWN
     return last if truth_of(run, last) is not None else not wants
 
 

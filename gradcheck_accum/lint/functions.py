@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from gradcheck_accum.lint import values as v
 from gradcheck_accum.lint.control import Broke, Continued, Exhausted, Raised, Returned
+from gradcheck_accum.lint.source import text_of
 from gradcheck_accum.lint.values import Symbol
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ def call_function(run: Interpreter, function: v.Function, args: list[Any], kwarg
     _bind_arguments(run, function, scope, args, kwargs)
     if isinstance(node, ast.Lambda):
         return run.evaluate(node.body, scope)
-    if any(word in ast.unparse(d) for d in node.decorator_list for word in ("no_grad", "inference_mode")):
+    if any(word in text_of(d) for d in node.decorator_list for word in ("no_grad", "inference_mode")):
         return Symbol()
     run.visited.add(node)
     if run.reach.is_generator(node):
@@ -45,7 +46,7 @@ def _bind_arguments(
 ) -> None:
     node, spec = function.node, function.node.args
     positional = [*spec.posonlyargs, *spec.args]
-    static = any("staticmethod" in ast.unparse(d) for d in getattr(node, "decorator_list", []))
+    static = any("staticmethod" in text_of(d) for d in getattr(node, "decorator_list", []))
     if function.owner is not None and not static:
         args = [function.owner, *args]
     name = getattr(node, "name", "lambda")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from gradcheck_accum.events import Factor, Operation, Reduction
 from gradcheck_accum.lint import values as v
+from gradcheck_accum.lint.control import Doubted
 from gradcheck_accum.lint.objects import sources_of
 from gradcheck_accum.lint.optimizers import as_optimizer, is_lost_optimizer
 from gradcheck_accum.lint.values import Symbol, Tensor
@@ -44,6 +45,8 @@ def record_step(run: Interpreter, node: ast.AST, optimizer: v.Optimizer, through
     }
     stated = sorted((bound | run.knowledge.moduli) & divided)
     run.recorder.step(node, optimizer, int(stated[0]) if len(stated) == 1 else None, through_scaler)
+    if run.recorder.lost_track:
+        raise Doubted
 
 
 def backward(run: Interpreter, node: ast.Call, base: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:

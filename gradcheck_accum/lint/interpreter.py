@@ -33,6 +33,8 @@ class Interpreter:
         self.reach = reach
         self.knowledge = knowledge
         self.decisions = dict(decisions)
+        self.remoteness: dict[str, int] = {}
+        """How far from the gradients each decision is made: 0 where it decides what happens to them."""
         self.visited: set[ast.AST] = set()
         """The functions that were carried out."""
         self.stack: list[ast.AST] = []
@@ -50,12 +52,12 @@ class Interpreter:
         self.in_boundary = False
         """Whether the condition being evaluated decides on a step."""
         self.last_slice: tuple[Any, ...] = ()
-        self._spent = 0
+        self.spent = 0
 
     def spend(self) -> None:
         """Count one evaluation against the budget."""
-        self._spent += 1
-        if self._spent > _BUDGET:
+        self.spent += 1
+        if self.spent > _BUDGET:
             raise OutOfBudget
 
     @property

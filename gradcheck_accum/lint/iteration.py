@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from gradcheck_accum.lint import values as v
 from gradcheck_accum.lint.data import length_of
 from gradcheck_accum.lint.knowledge import bind_steps
+from gradcheck_accum.lint.source import walk
 from gradcheck_accum.lint.values import Num, Symbol, Tensor
 
 if TYPE_CHECKING:
@@ -101,12 +102,12 @@ def _counts_windows(bounds: Sequence[Any]) -> bool:
 def inner_training_loop(run: Interpreter, body: Sequence[ast.stmt]) -> ast.For | ast.While | None:
     """The first loop inside ``body`` that makes gradients, here or in a function that it calls."""
     for statement in body:
-        for node in ast.walk(statement):
+        for node in walk(statement):
             if isinstance(node, (ast.For, ast.While)) and run.reach.backward_in(node.body):
                 return node
             if isinstance(node, ast.Call):
                 for function in run.reach.called(node):
-                    inner = next((n for n in ast.walk(function) if _is_training_loop(run, n)), None)
+                    inner = next((n for n in walk(function) if _is_training_loop(run, n)), None)
                     if inner is not None:
                         return inner  # type: ignore[return-value]
     return None
@@ -140,6 +141,6 @@ def items_of(run: Interpreter, source: Any, limit: int) -> list[Any] | None:
 
 
 def _mentions(loop: ast.For | ast.While, target: ast.expr) -> bool:
-    names = {n.id for n in ast.walk(target) if isinstance(n, ast.Name)}
+    names = {n.id for n in walk(target) if isinstance(n, ast.Name)}
     head = loop.iter if isinstance(loop, ast.For) else loop.test
-    return any(isinstance(n, ast.Name) and n.id in names for n in ast.walk(head))
+    return any(isinstance(n, ast.Name) and n.id in names for n in walk(head))

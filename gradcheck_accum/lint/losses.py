@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from gradcheck_accum.events import Factor, Reduction
 from gradcheck_accum.lint import values as v
+from gradcheck_accum.lint.source import text_of
 from gradcheck_accum.lint.values import Tensor
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ def computation(
 ) -> Any:
     """A call that computes a tensor from tensors."""
     given = all_arguments(args, kwargs)
-    name = ast.unparse(node.func)[:60]
+    name = text_of(node.func)[:60]
     factors = (Factor(None),) if any(v.carries_steps(value) for value in given) else ()
     part = v.Part(name, Reduction.MEAN, factors, run.recorder.micro_batch)
     scaled = any(isinstance(value, Tensor) and value.grad_scaled for value in given)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from gradcheck_accum.events import Reduction
 from gradcheck_accum.lint import values as v
 from gradcheck_accum.lint.functions import call_function
+from gradcheck_accum.lint.source import text_of
 from gradcheck_accum.lint.values import UNKNOWN, Symbol, Tensor
 
 if TYPE_CHECKING:
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 def new_model(run: Interpreter, node: ast.Call) -> v.Model:
     """A network made by a call; the same call makes the same one."""
     place = (node.lineno, node.col_offset)
-    return run.models.setdefault(place, v.Model(f"{ast.unparse(node.func)} (line {node.lineno})"))
+    return run.models.setdefault(place, v.Model(f"{text_of(node.func)} (line {node.lineno})"))
 
 
 def instantiate(run: Interpreter, node: ast.Call, cls: v.Class, args: list[Any], kwargs: dict[str, Any]) -> Any:
@@ -28,7 +29,7 @@ def instantiate(run: Interpreter, node: ast.Call, cls: v.Class, args: list[Any],
     init = cls.methods.get("__init__")
     if init is not None:
         call_function(run, v.Function(init, cls.scope, instance), args, kwargs)
-    elif any(isinstance(d, (ast.Name, ast.Call)) and "dataclass" in ast.unparse(d) for d in cls.node.decorator_list):
+    elif any(isinstance(d, (ast.Name, ast.Call)) and "dataclass" in text_of(d) for d in cls.node.decorator_list):
         fields = [s.target.id for s in cls.node.body if isinstance(s, ast.AnnAssign) and isinstance(s.target, ast.Name)]
         instance.attributes.update({**dict(zip(fields, args, strict=False)), **kwargs})
     return instance
@@ -58,7 +59,7 @@ def root_of(name: str) -> frozenset[str]:
 def make_class(run: Interpreter, node: ast.ClassDef, scope: v.Scope) -> v.Class:
     methods = {m.name: m for m in node.body if isinstance(m, (ast.FunctionDef, ast.AsyncFunctionDef))}
     bases = [run.evaluate(base, scope) for base in node.bases]
-    names = [ast.unparse(base) for base in node.bases]
+    names = [text_of(base) for base in node.bases]
     is_model = "forward" in methods or any(name.endswith("Module") and "Lightning" not in name for name in names)
     for base in bases:
         if isinstance(base, v.Class):

@@ -7,6 +7,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from gradcheck_accum.lint import values as v
+from gradcheck_accum.lint.source import text_of
 from gradcheck_accum.lint.values import Symbol
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ def new_optimizer(run: Interpreter, node: ast.Call, args: list[Any]) -> v.Optimi
     sources = [found for found in map(sources_in, args) if found is not None]
     known = frozenset().union(*sources) if sources else None
     place = (node.lineno, node.col_offset)
-    name = f"{ast.unparse(node.func)} (line {node.lineno})"
+    name = f"{text_of(node.func)} (line {node.lineno})"
     return run.optimizers.setdefault(place, v.Optimizer(name, known or None))
 
 
@@ -65,5 +66,5 @@ def is_lost_optimizer(run: Interpreter, node: ast.Call, base: Any) -> bool:
     """Whether a method is called on what the source calls an optimizer, while it is not known which one it is."""
     if not isinstance(base, Symbol) or not isinstance(node.func, ast.Attribute):
         return False
-    text = ast.unparse(node.func.value)
+    text = text_of(node.func.value)
     return looks_like_optimizer(text) or text in run.reach.steppers

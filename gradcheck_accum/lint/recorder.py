@@ -58,6 +58,8 @@ class Recorder:
     """Whether ``units`` is what the source shows, not the assumed number."""
     _last: dict[tuple[int, int], tuple[int, int]] = field(default_factory=dict)
     _steps: int = 0
+    _opaque: bool = False
+    _differentiated: bool = False
 
     def learn_units(self, rows: int | None) -> None:
         """Note the size of the micro-batches to come, where the source shows it."""
@@ -73,7 +75,12 @@ class Recorder:
     @property
     def has_backward(self) -> bool:
         """Whether any gradient has been made yet."""
-        return any(raw.kind == "backward" for raw in self.raw)
+        return self._differentiated
+
+    @property
+    def lost_track(self) -> bool:
+        """Whether anything happened that could not be followed."""
+        return self._opaque
 
     def draw(self) -> None:
         """A new micro-batch of data begins."""
@@ -92,6 +99,7 @@ class Recorder:
             self.opaque(node, "several backwards over one batch at the same place")
             return
         self._last[place] = (self.micro_batch, self._steps)
+        self._differentiated = True
         self.raw.append(
             _Raw(
                 "backward",
@@ -130,6 +138,7 @@ class Recorder:
 
     def opaque(self, node: ast.AST, reason: str) -> None:
         """Something happened that could not be followed."""
+        self._opaque = True
         self.raw.append(_Raw("opaque", self.locate(node), None, {"reason": reason}))
 
     def trace(self) -> Trace:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import ast
+import heapq
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from gradcheck_accum.diagnosis import Diagnosis, diagnose
 from gradcheck_accum.ledger import Ledger, fold
 from gradcheck_accum.lint import values as v
-from gradcheck_accum.lint.control import OutOfBudget, Restart
+from gradcheck_accum.lint.control import Doubted, OutOfBudget, Restart
 from gradcheck_accum.lint.functions import call_from_outside
 from gradcheck_accum.lint.interpreter import Interpreter
 from gradcheck_accum.lint.knowledge import Knowledge
@@ -17,14 +19,30 @@ from gradcheck_accum.lint.reach import Reach
 
 _MOST_SCENARIOS = 16
 _MOST_RESTARTS = 40
+_PATIENCE = 60_000
+"""Evaluations after which no more scenarios are tried while none of them has found anything."""
+_LIMIT = 400_000
+"""Evaluations after which an entrance is given up."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """The ledger of one loop under one set of answers, given by condition."""
+    """The ledger of one loop under one set of answers, given by condition, and what is wrong with it."""
 
     decisions: dict[str, bool]
     ledger: Ledger
+    diagnoses: tuple[Diagnosis, ...]
+
+    @property
+    def is_unknown(self) -> bool:
+        """Whether nothing can be concluded from this scenario."""
+        windows = (*self.ledger.windows, *self.ledger.abandoned)
+        return bool(windows) and all(window.unknown for window in windows)
+
+    @property
+    def lines(self) -> set[int]:
+        """The lines that did something to gradients."""
+        return {event.where.line for event in self.ledger.trace.events}
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,13 +71,18 @@ def _scenarios(
     visited: set[ast.AST],
 ) -> list[Scenario]:
     knowledge = Knowledge()
-    pending: list[dict[str, bool]] = [{}]
+    pending: list[tuple[int, int, dict[str, bool]]] = [(0, 0, {})]
+    """Decisions to try, with how remote from the gradients they are: the nearest first."""
     tried: set[frozenset[tuple[str, bool]]] = set()
     found: list[Scenario] = []
-    while pending and len(tried) < _MOST_SCENARIOS:
-        given = pending.pop(0)
+    agreement = _Agreement()
+    order = itertools.count(1)
+    spent = 0
+    while pending and len(tried) < _MOST_SCENARIOS and (spent < _PATIENCE or agreement.has_findings):
+        remoteness, _, given = heapq.heappop(pending)
         run = _complete_run(module, path, reach, knowledge, function, given)
-        if run is None:
+        spent += run.spent if run is not None else 0
+        if run is None or spent > _LIMIT:
             return []
         visited |= run.visited
         if function is not None:
@@ -70,11 +93,16 @@ def _scenarios(
         tried.add(key)
         if function is None or run.recorder.micro_batch > 0:
             # A function without a loop over data is a piece of somebody else's loop: its ledger says nothing.
-            found.append(Scenario(run.decisions, fold(run.recorder.trace())))
+            ledger = fold(run.recorder.trace())
+            found.append(Scenario(run.decisions, ledger, tuple(diagnose(ledger))))
+            agreement.hear(found[-1])
+            if agreement.is_settled(reach.gradient_lines(run.visited, module if function is None else None)):
+                break
         asked = list(run.decisions)
         for position in range(len(given), len(asked)):
-            prefix = {name: run.decisions[name] for name in asked[:position]}
-            pending.append({**prefix, asked[position]: not run.decisions[asked[position]]})
+            flipped = {name: run.decisions[name] for name in asked[:position]}
+            flipped[asked[position]] = not run.decisions[asked[position]]
+            heapq.heappush(pending, (remoteness + run.remoteness[asked[position]], next(order), flipped))
     return found
 
 
@@ -98,6 +126,9 @@ def _complete_run(
                 _enter(run, reach, function, scope)
         except Restart:
             continue
+        except Doubted:
+            # What else the entrance would have called is no entrance of its own, as if it had been called.
+            run.visited |= reach.callees(run.visited, module if function is None else None)
         except (OutOfBudget, RecursionError):
             return None
         return run
@@ -121,29 +152,41 @@ def _enter(run: Interpreter, reach: Reach, function: ast.FunctionDef | ast.Async
         call_from_outside(run, v.Function(function, scope, instance))
 
 
+class _Agreement:
+    """What the scenarios so far agree on: per line the codes that every known one which ran it has found."""
+
+    def __init__(self) -> None:
+        self._codes: dict[int, set[str]] = {}
+
+    def hear(self, scenario: Scenario) -> None:
+        """Take one scenario's diagnoses for its vote."""
+        if scenario.is_unknown:
+            return
+        for line in scenario.lines:
+            found = {d.mistake.code for d in scenario.diagnoses if d.where.line == line}
+            self._codes[line] = self._codes[line] & found if line in self._codes else found
+
+    def holds(self, diagnosis: Diagnosis) -> bool:
+        """Whether every known scenario that ran the line of ``diagnosis`` found the same."""
+        return diagnosis.mistake.code in self._codes.get(diagnosis.where.line, ())
+
+    @property
+    def has_findings(self) -> bool:
+        """Whether anything is agreed on so far."""
+        return any(self._codes.values())
+
+    def is_settled(self, lines: set[int]) -> bool:
+        """Whether no further scenario could bring a finding, if only ``lines`` can do anything to gradients."""
+        return not self.has_findings and lines <= self._codes.keys()
+
+
 def agreed(scenarios: list[Scenario]) -> list[Diagnosis]:
     """The diagnoses that hold in every scenario which runs the line that they name."""
-    judged = [(s, diagnose(s.ledger)) for s in scenarios]
+    agreement = _Agreement()
+    for scenario in scenarios:
+        agreement.hear(scenario)
     found: dict[tuple[str, int], Diagnosis] = {}
-    for _, diagnoses in judged:
-        for diagnosis in diagnoses:
+    for scenario in scenarios:
+        for diagnosis in scenario.diagnoses:
             found.setdefault((diagnosis.mistake.code, diagnosis.where.line), diagnosis)
-    kept: list[Diagnosis] = []
-    for (code, line), diagnosis in found.items():
-        votes = [
-            any(d.mistake.code == code and d.where.line == line for d in diagnoses)
-            for scenario, diagnoses in judged
-            if _runs(scenario, line) and not _is_unknown(scenario)
-        ]
-        if votes and all(votes):
-            kept.append(diagnosis)
-    return kept
-
-
-def _runs(scenario: Scenario, line: int) -> bool:
-    return any(event.where.line == line for event in scenario.ledger.trace.events)
-
-
-def _is_unknown(scenario: Scenario) -> bool:
-    windows = (*scenario.ledger.windows, *scenario.ledger.abandoned)
-    return bool(windows) and all(window.unknown for window in windows)
+    return [diagnosis for diagnosis in found.values() if agreement.holds(diagnosis)]

@@ -15,6 +15,7 @@ from gradcheck_accum.lint.control import Broke, Continued, Exhausted, Raised, Re
 from gradcheck_accum.lint.iteration import inner_training_loop, plan
 from gradcheck_accum.lint.objects import make_class
 from gradcheck_accum.lint.reach import call_name
+from gradcheck_accum.lint.source import text_of
 from gradcheck_accum.lint.values import Num, Tensor
 
 if TYPE_CHECKING:
@@ -150,7 +151,7 @@ def _with(run: Interpreter, node: ast.With, scope: v.Scope) -> None:
 
 
 def _try(run: Interpreter, node: ast.Try, scope: v.Scope) -> None:
-    catching = [h for h in node.handlers if h.type is None or "StopIteration" in ast.unparse(h.type)]
+    catching = [h for h in node.handlers if h.type is None or "StopIteration" in text_of(h.type)]
     run.stops += bool(catching)
     try:
         run.execute(node.body, scope)

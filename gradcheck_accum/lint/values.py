@@ -97,8 +97,8 @@ class Tensor:
 
     def scaled(self, factor: Factor) -> Tensor:
         """This tensor times a constant."""
-        parts = tuple(replace(part, factors=(*part.factors, factor)) for part in self.parts)
-        return replace(self, parts=parts)
+        parts = tuple(Part(p.name, p.reduction, (*p.factors, factor), p.micro_batch) for p in self.parts)
+        return Tensor(parts, self.models, self.grad_scaled, self.elementwise)
 
     def reduced(self, reduction: Reduction) -> Tensor:
         """This tensor after its units were averaged or summed."""
