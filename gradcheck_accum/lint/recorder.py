@@ -168,6 +168,9 @@ class Recorder:
         A loop that does something unknown in one turn may do it in the others too; only what is unknown after the
         last step leaves the windows before it as they are.
         """
+        if events and not any(isinstance(event, Backward) for event in events):
+            # Whoever makes the gradients is not in sight.
+            return "where the gradients of a step come from"
         if any(not owned for owned in stores.values()):
             return "whose gradients an optimizer owns"
         last = max((i for i, event in enumerate(events) if isinstance(event, Step)), default=-1)

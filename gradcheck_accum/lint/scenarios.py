@@ -21,8 +21,8 @@ _MOST_SCENARIOS = 16
 _MOST_RESTARTS = 40
 _PATIENCE = 60_000
 """Evaluations after which no more scenarios are tried while none of them has found anything."""
-_LIMIT = 400_000
-"""Evaluations after which an entrance is given up."""
+_LONG_PATIENCE = 200_000
+"""The same where one has: what others could object is heard first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,12 +78,12 @@ def _scenarios(
     agreement = _Agreement()
     order = itertools.count(1)
     spent = 0
-    while pending and len(tried) < _MOST_SCENARIOS and (spent < _PATIENCE or agreement.has_findings):
+    while pending and len(tried) < _MOST_SCENARIOS and spent < agreement.patience:
         remoteness, _, given = heapq.heappop(pending)
         run = _complete_run(module, path, reach, knowledge, function, given)
-        spent += run.spent if run is not None else 0
-        if run is None or spent > _LIMIT:
+        if run is None:
             return []
+        spent += run.spent
         visited |= run.visited
         if function is not None:
             visited.add(function)
@@ -171,13 +171,13 @@ class _Agreement:
         return diagnosis.mistake.code in self._codes.get(diagnosis.where.line, ())
 
     @property
-    def has_findings(self) -> bool:
-        """Whether anything is agreed on so far."""
-        return any(self._codes.values())
+    def patience(self) -> int:
+        """After how many evaluations no more scenarios are worth their time."""
+        return _LONG_PATIENCE if any(self._codes.values()) else _PATIENCE
 
     def is_settled(self, lines: set[int]) -> bool:
         """Whether no further scenario could bring a finding, if only ``lines`` can do anything to gradients."""
-        return not self.has_findings and lines <= self._codes.keys()
+        return not any(self._codes.values()) and lines <= self._codes.keys()
 
 
 def agreed(scenarios: list[Scenario]) -> list[Diagnosis]:
