@@ -55,9 +55,12 @@ def _lint(source: str | bytes, path: str, *, named: bool = True) -> tuple[list[F
     if not matters:
         return [], 0
     found: dict[tuple[str, int], Diagnosis] = {}
-    for _, scenarios in explore(module, path):
-        for diagnosis in agreed(scenarios):
-            found.setdefault((diagnosis.mistake.code, diagnosis.where.line), diagnosis)
+    try:
+        for _, scenarios in explore(module, path):
+            for diagnosis in agreed(scenarios):
+                found.setdefault((diagnosis.mistake.code, diagnosis.where.line), diagnosis)
+    except RecursionError:
+        raise LintError("nested too deeply to be analysed") from None
     if not found:
         return [], 0
     statements = _statement_lines(module)

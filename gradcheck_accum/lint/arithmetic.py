@@ -5,13 +5,14 @@ from __future__ import annotations
 import ast
 import operator
 from collections.abc import Callable
+from dataclasses import replace
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
 from gradcheck_accum.events import Factor, Operation, Purpose, Reduction
 from gradcheck_accum.lint import values as v
 from gradcheck_accum.lint.knowledge import bind_steps
-from gradcheck_accum.lint.values import UNKNOWN, Num, Symbol, Tensor
+from gradcheck_accum.lint.values import UNKNOWN, Num, Symbol, Tensor, bounded
 
 if TYPE_CHECKING:
     from gradcheck_accum.lint.interpreter import Interpreter
@@ -23,6 +24,9 @@ _ARITHMETIC: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.Mod: operator.mod,
     ast.FloorDiv: operator.floordiv,
 }
+
+_MOST_PARTS = 512
+"""Losses in one sum beyond which none of them is followed."""
 
 
 def binary(run: Interpreter, op: ast.operator, left: Any, right: Any) -> Any:
@@ -36,11 +40,12 @@ def binary(run: Interpreter, op: ast.operator, left: Any, right: Any) -> Any:
     if isinstance(left, Tensor) or isinstance(right, Tensor):
         return _tensor_arithmetic(run, op, left, right)
     if isinstance(op, ast.Add) and isinstance(left, list) and isinstance(right, list):
-        return left + right
+        return left + right if len(left) + len(right) <= v.LONGEST_LIST else UNKNOWN
     if isinstance(op, ast.Add) and isinstance(left, tuple) and isinstance(right, tuple):
-        return left + right
+        return left + right if len(left) + len(right) <= v.LONGEST_LIST else UNKNOWN
     if isinstance(op, ast.Mult) and isinstance(left, list) and isinstance(right, Num):
-        return left * right.value if isinstance(right.value, int) and 0 <= right.value <= 10_000 else UNKNOWN
+        fits = isinstance(right.value, int) and 0 <= right.value * max(len(left), 1) <= v.LONGEST_LIST
+        return left * right.value if fits else UNKNOWN  # type: ignore[operator]
     if isinstance(left, v.Parameters) and isinstance(right, v.Parameters):
         known = left.sources is not None and right.sources is not None
         return v.Parameters(left.sources | right.sources if known else None)  # type: ignore[operator]
@@ -60,23 +65,32 @@ def _fresh(run: Interpreter, name: str) -> v.Part:
 
 def _arithmetic(op: ast.operator, left: Num, right: Num) -> Any:
     try:
-        if isinstance(op, ast.Div):
-            if isinstance(left.value, float) or isinstance(right.value, float):
-                return left.derive(left.value / right.value, right)
-            return left.derive(Fraction(left.value) / Fraction(right.value), right)
-        if isinstance(op, ast.Pow) and abs(float(right.value)) < 64 and abs(float(left.value)) < 1e6:
-            return left.derive(float(left.value) ** float(right.value), right)
-        if type(op) in _ARITHMETIC:
-            return left.derive(_ARITHMETIC[type(op)](left.value, right.value), right)
+        result = _computed(op, left, right)
     except (ZeroDivisionError, OverflowError, ValueError):
-        pass
-    return UNKNOWN
+        return UNKNOWN
+    return bounded(result) if result is not None else UNKNOWN
+
+
+def _computed(op: ast.operator, left: Num, right: Num) -> Num | None:
+    if isinstance(op, ast.Div):
+        if isinstance(left.value, float) or isinstance(right.value, float):
+            return left.derive(left.value / right.value, right)
+        return left.derive(Fraction(left.value) / Fraction(right.value), right)
+    if isinstance(op, ast.Pow) and abs(float(right.value)) < 64 and abs(float(left.value)) < 1e6:
+        power = float(left.value) ** float(right.value)
+        # A negative number to a broken power is complex.
+        return left.derive(power, right) if isinstance(power, float) else None
+    if type(op) in _ARITHMETIC:
+        return left.derive(_ARITHMETIC[type(op)](left.value, right.value), right)
+    return None
 
 
 def _tensor_arithmetic(run: Interpreter, op: ast.operator, left: Any, right: Any) -> Any:
     if isinstance(left, Tensor) and isinstance(right, Tensor):
         if isinstance(op, (ast.Add, ast.Sub)):
             parts = (*left.parts, *right.parts)
+            if len(parts) > _MOST_PARTS:
+                return replace(left, parts=left.parts[:1]).scaled(Factor(None))
             return Tensor(parts, left.models | right.models, left.grad_scaled or right.grad_scaled)
         if left.elementwise or right.elementwise:
             return Tensor(left.parts, left.models | right.models, left.grad_scaled, elementwise=True)
@@ -116,6 +130,8 @@ def factor_of(value: Any, operation: Operation) -> Factor:
     if not isinstance(value, Num) or (operation is Operation.DIVIDE and value.value == 0):
         return Factor(None, operation)
     number = float(value.value)
+    if operation is Operation.DIVIDE and abs(number) < 1 / v.LARGEST:
+        return Factor(None, operation)
     purpose = Purpose.ACCUMULATION if value.tags & {v.STEPS, v.DERIVED} else Purpose.UNKNOWN
     if operation is Operation.DIVIDE:
         return Factor(1 / number, operation, purpose)

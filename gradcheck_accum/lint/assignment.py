@@ -58,6 +58,9 @@ def _unpack(value: Any, targets: list[ast.expr]) -> list[Any]:
         return list(value) if len(value) >= count else [*value, *[Symbol()] * (count - len(value))]
     if isinstance(value, Symbol):
         return [value.member(str(i)) for i in range(count)]
+    if isinstance(value, v.Optimizer):
+        # `optimizer, scheduler = make_optimizer(...)`: only their own names tell them apart.
+        return [Symbol(target.id) if isinstance(target, ast.Name) else Symbol() for target in targets]
     if isinstance(value, v.Parameters) and count == 2:
         return [Symbol(), value]
     return [value] * count

@@ -125,6 +125,10 @@ def call_value(run: Interpreter, node: ast.Call, callee: Any, args: list[Any], k
             return computation(run, node, args, kwargs, frozenset({callee.name}))
         case v.Criterion():
             return loss(run, callee.name, callee.reduction, args, kwargs)
+        case v.Partial():
+            return call_value(run, node, callee.callee, [*callee.args, *args], {**callee.kwargs, **kwargs})
+        case v.Configured():
+            return computation(run, node, args, kwargs, frozenset()).scaled(Factor(None))
         case v.Reference():
             return _library(run, node, callee, args, kwargs)
         case Symbol():
@@ -194,6 +198,8 @@ def _unresolved(run: Interpreter, node: ast.Call, name: str, args: list[Any], kw
         return computed.scaled(Factor(None)) if inherited else computed
     if len(given) == 1 and isinstance(given[0], (v.Model, v.Parameters, v.Loader)):
         return given[0]
+    if any(isinstance(value, Num) and value.tags & {v.STEPS, v.DERIVED} for value in given):
+        return v.Configured(f"{name}()")
     if inherited or any(v.carries_steps(value) for value in given):
         return Symbol(f"{name}()")
     return Symbol(f"{name}()") if not given else _result_of(run, node, given)

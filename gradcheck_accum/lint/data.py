@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from gradcheck_accum.lint.interpreter import Interpreter
 
 _DATASET_NAME = re.compile(r"dataset|data_set|_ds$|^ds$|samples|examples", re.IGNORECASE)
+_LONGEST_PASS = 5_000
 
 
 def stream(run: Interpreter, source: Any) -> Any:
@@ -44,13 +46,15 @@ def draw_from(run: Interpreter, source: Any) -> Any:
 def chunks(run: Interpreter, count: Any) -> Any:
     """A batch split into ``count`` micro-batches."""
     count = bind_steps(run, count) if run.loop_depth else count
-    return v.Chunks(count.value) if isinstance(count, Num) and isinstance(count.value, int) else Symbol()
+    known = isinstance(count, Num) and isinstance(count.value, int) and 0 < count.value <= v.LONGEST_LIST
+    return v.Chunks(count.value) if known else Symbol()
 
 
 def split(run: Interpreter, data: Any, size: Any) -> Any:
     """A batch split into micro-batches of ``size`` rows: as many as are assumed where the source does not show."""
     if isinstance(data, v.Data) and data.rows and isinstance(size, Num) and isinstance(size.value, int) and size.value:
-        return v.Chunks(-(-data.rows // size.value))
+        count = -(-data.rows // size.value)
+        return v.Chunks(count) if 0 < count <= v.LONGEST_LIST else Symbol()
     return v.Chunks(ASSUMED_STEPS) if isinstance(data, (v.Data, Symbol)) else Symbol()
 
 
@@ -66,7 +70,10 @@ def slice_of_data(run: Interpreter, bounds: list[Any]) -> None:
 def length_of(run: Interpreter, loader: v.Loader) -> int:
     """How many micro-batches a pass over ``loader`` has: what the source shows, else the assumed number."""
     if loader.length is not None:
-        return loader.length
+        if loader.length <= _LONGEST_PASS:
+            return loader.length
+        # So many micro-batches show nothing that a few whole windows and the remainder do not.
+        return loader.length % math.lcm(*run.knowledge.window) + run.knowledge.unbounded_length()
     run.recorder.assumed_length = True
     return run.knowledge.pass_length()
 

@@ -12,12 +12,12 @@ from gradcheck_accum.lint.arithmetic import binary
 from gradcheck_accum.lint.assignment import assign
 from gradcheck_accum.lint.calls import call
 from gradcheck_accum.lint.conditions import choose, decide, truth_of
-from gradcheck_accum.lint.data import length_of, rows_of, slice_of_data
+from gradcheck_accum.lint.data import length_of, length_of_value, rows_of, slice_of_data
 from gradcheck_accum.lint.iteration import items_of
 from gradcheck_accum.lint.knowledge import bind_in_comparison
 from gradcheck_accum.lint.objects import attribute
 from gradcheck_accum.lint.source import text_of
-from gradcheck_accum.lint.values import UNKNOWN, Num, Symbol, Tensor, is_settled
+from gradcheck_accum.lint.values import UNKNOWN, Num, Symbol, Tensor, bounded, is_settled
 
 if TYPE_CHECKING:
     from gradcheck_accum.lint.interpreter import Interpreter
@@ -45,7 +45,7 @@ def evaluate(run: Interpreter, node: ast.expr, scope: v.Scope) -> Any:
 def _constant(run: Interpreter, node: ast.Constant, scope: v.Scope) -> Any:
     value = node.value
     if isinstance(value, (int, float)) and not isinstance(value, bool):
-        return Num(value)
+        return bounded(Num(value))
     return value if isinstance(value, (str, bool, type(None))) else UNKNOWN
 
 
@@ -86,7 +86,7 @@ def _subscript(run: Interpreter, node: ast.Subscript, scope: v.Scope) -> Any:
         case Symbol():
             if isinstance(index, str):
                 return value.member(index)
-            return Symbol()
+            return _slice_of_batches(run, value, node.slice, scope)
     return UNKNOWN
 
 
@@ -97,7 +97,7 @@ def _slice(run: Interpreter, items: Any, node: ast.Slice, scope: v.Scope) -> Any
         if number is not None and not (isinstance(number, Num) and isinstance(number.value, int)):
             return UNKNOWN
         bounds.append(number.value if isinstance(number, Num) else None)  # type: ignore[arg-type]
-    return items[slice(*bounds)]
+    return items[slice(*bounds)] if bounds[2] != 0 else UNKNOWN
 
 
 def _slice_of_loader(run: Interpreter, loader: v.Loader, index: ast.expr, scope: v.Scope) -> Any:
@@ -106,6 +106,17 @@ def _slice_of_loader(run: Interpreter, loader: v.Loader, index: ast.expr, scope:
         run.recorder.draw()
         return v.Data()
     return _slice(run, [v.Data()] * length_of(run, loader), index, scope)
+
+
+def _slice_of_batches(run: Interpreter, batches: Symbol, index: ast.expr, scope: v.Scope) -> Any:
+    """An unknown sequence cut at a multiple of K or of its own length: so only lists of batches are."""
+    if not isinstance(index, ast.Slice):
+        return UNKNOWN
+    bounds = [evaluate(run, bound, scope) for bound in (index.lower, index.upper) if bound is not None]
+    if not any(isinstance(b, Num) and b.tags & {v.STEPS, v.DERIVED, v.LENGTH} for b in bounds):
+        return UNKNOWN
+    length = length_of_value(run, batches)
+    return _slice(run, [v.Data()] * int(length.value), index, scope) if isinstance(length, Num) else UNKNOWN
 
 
 def _binary(run: Interpreter, node: ast.BinOp, scope: v.Scope) -> Any:
@@ -208,7 +219,7 @@ def _comprehension(run: Interpreter, node: ast.ListComp | ast.GeneratorExp | ast
         return source[0]
     if isinstance(source, v.Loader) and not run.reach.backward(node.elt):
         return v.Loader(length_of(run, source), source.rows) if source.length is not None else source
-    items = items_of(run, source, limit=10_000)
+    items = items_of(run, source, limit=v.LONGEST_LIST)
     if items is None:
         return UNKNOWN
     inner = v.Scope(outer=scope)

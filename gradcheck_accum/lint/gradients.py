@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from gradcheck_accum.events import Factor, Operation, Reduction
+from gradcheck_accum.events import Factor, Reduction
 from gradcheck_accum.lint import values as v
 from gradcheck_accum.lint.control import Doubted
 from gradcheck_accum.lint.objects import sources_of
@@ -35,15 +35,7 @@ def record_backward(run: Interpreter, node: ast.AST, value: Any, weighted: bool)
 def record_step(run: Interpreter, node: ast.AST, optimizer: v.Optimizer, through_scaler: bool = False) -> None:
     """Record an optimizer's step, with K if a loss has been divided by it."""
     bound = {number.value for number in run.knowledge.bindings.values() if v.STEPS in number.tags}
-    divided = {
-        round(1 / factor.value)
-        for raw in run.recorder.raw
-        if raw.kind == "backward"
-        for term in raw.details["terms"]
-        for factor in term.factors
-        if factor.value and factor.operation is Operation.DIVIDE
-    }
-    stated = sorted((bound | run.knowledge.moduli) & divided)
+    stated = sorted((bound | run.knowledge.moduli) & run.recorder.divisors)
     run.recorder.step(node, optimizer, int(stated[0]) if len(stated) == 1 else None, through_scaler)
     if run.recorder.lost_track:
         raise Doubted

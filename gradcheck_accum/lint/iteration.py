@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from gradcheck_accum.lint import values as v
+from gradcheck_accum.lint.control import OutOfBudget
 from gradcheck_accum.lint.data import length_of
 from gradcheck_accum.lint.knowledge import bind_steps
 from gradcheck_accum.lint.source import walk
@@ -73,6 +74,8 @@ def _range(run: Interpreter, bounds: Sequence[Any], loop: ast.For, trains: bool)
             # So many turns show nothing that a few whole windows and the last few turns do not.
             kept = len(counted) % math.lcm(*run.knowledge.window) + run.knowledge.unbounded_length()
             counted = counted[:kept]
+        if len(counted) > v.LONGEST_LIST:
+            raise OutOfBudget
         return [Num(i) for i in counted]
     if not trains:
         return [Num(0), Num(1)]

@@ -21,8 +21,6 @@ from gradcheck_accum.lint.values import Num, Symbol, Tensor
 if TYPE_CHECKING:
     from gradcheck_accum.lint.interpreter import Interpreter
 
-_LONGEST_LIST = 10_000
-
 
 def _len(run: Interpreter, args: list[Any], kwargs: dict[str, Any]) -> Any:
     return length_of_value(run, args[0]) if args else Symbol()
@@ -65,9 +63,9 @@ def _list(run: Interpreter, args: list[Any], kwargs: dict[str, Any]) -> Any:
     match args[0]:
         case ("islice", v.Stream() as drawn, stop):
             count = bind_steps(run, stop) if run.loop_depth else stop
-            known = isinstance(count, Num) and isinstance(count.value, int) and 0 <= count.value <= _LONGEST_LIST
+            known = isinstance(count, Num) and isinstance(count.value, int) and 0 <= count.value <= v.LONGEST_LIST
             return list(itertools.islice(drawn.items, count.value)) if known else args[0]
-    items = items_of(run, args[0], limit=_LONGEST_LIST)
+    items = items_of(run, args[0], limit=v.LONGEST_LIST)
     return list(items) if items is not None else args[0]
 
 
@@ -77,7 +75,7 @@ def _number(function: Callable[..., Any]) -> Callable[[Interpreter, list[Any], d
         if values and all(isinstance(value, Num) for value in values):
             first, *rest = values
             try:
-                return first.derive(function(*(value.value for value in values)), *rest)
+                return v.bounded(first.derive(function(*(value.value for value in values)), *rest))
             except (ValueError, OverflowError, TypeError):
                 return Symbol()
         if not run.loop_depth and all(v.is_settled(value) for value in values):
@@ -175,7 +173,11 @@ def _cycle(run: Interpreter, args: list[Any], kwargs: dict[str, Any]) -> Any:
     return v.Stream.endless() if args else Symbol()
 
 
-def _partial_symbol(run: Interpreter, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def _partial(run: Interpreter, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    return v.Partial(args[0], args[1:], kwargs) if args else Symbol()
+
+
+def _unfollowed(run: Interpreter, args: list[Any], kwargs: dict[str, Any]) -> Any:
     return Symbol()
 
 
@@ -209,6 +211,7 @@ BUILTINS: dict[str, Callable[[Interpreter, list[Any], dict[str, Any]], Any]] = {
 
 
 LIBRARY: dict[str, Callable[[Interpreter, list[Any], dict[str, Any]], Any]] = {
+    "partial": _partial,
     "div": _divide,
     "true_divide": _divide,
     "mul": _multiply,
@@ -225,8 +228,8 @@ LIBRARY: dict[str, Callable[[Interpreter, list[Any], dict[str, Any]], Any]] = {
     "tqdm": _first,
     "trange": _range,
     "track": _first,
-    "GradScaler": _partial_symbol,
-    "autocast": _partial_symbol,
+    "GradScaler": _unfollowed,
+    "autocast": _unfollowed,
     "ceil": _convert(lambda value: -int(-value // 1)),
     "floor": _convert(lambda value: int(value // 1)),
 }

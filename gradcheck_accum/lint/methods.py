@@ -103,7 +103,7 @@ def _list_method(base: list[Any], name: str, args: list[Any]) -> Any:
     match name:
         case "append" if args:
             base.append(args[0])
-        case "extend" if args and isinstance(args[0], (list, tuple)):
+        case "extend" if args and isinstance(args[0], (list, tuple)) and len(base) + len(args[0]) <= v.LONGEST_LIST:
             base.extend(args[0])
         case "clear":
             base.clear()

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 _OPTIMIZER_NAME = re.compile(r"(^|[_.\[])(opt|optim|optimi[sz]er)(s|\d)*($|[_.\[\]])|optimi[sz]er", re.IGNORECASE)
 _NOT_OPTIMIZER = re.compile(r"sched|scaler|hook|param|args|config|cfg", re.IGNORECASE)
+_DEEPEST = 4
+_MOST_GROUPS = 64
 
 
 def new_optimizer(run: Interpreter, node: ast.Call, args: list[Any]) -> v.Optimizer:
@@ -31,15 +33,18 @@ def optimizer_for(run: Interpreter, name: str) -> v.Optimizer:
     return run.optimizers.setdefault(name, v.Optimizer(name))
 
 
-def sources_in(value: Any) -> frozenset[str] | None:
+def sources_in(value: Any, depth: int = 0) -> frozenset[str] | None:
+    """The models whose parameters a value is or holds, or None where it is not known whose."""
+    if depth > _DEEPEST:
+        return None
     if isinstance(value, v.Parameters):
         return value.sources
     if isinstance(value, v.Model):
         return frozenset({value.name})
     if isinstance(value, dict):
-        return sources_in(value.get("params"))
+        return sources_in(value.get("params"), depth + 1)
     if isinstance(value, (list, tuple)):
-        found = [s for s in map(sources_in, value) if s is not None]
+        found = [s for s in (sources_in(item, depth + 1) for item in value[:_MOST_GROUPS]) if s is not None]
         return frozenset().union(*found) if found else None
     return None
 

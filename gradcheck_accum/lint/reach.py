@@ -60,6 +60,7 @@ class Reach:
         self.classes: list[ast.ClassDef] = []
         self._calls: dict[int, set[str]] = {id(module): set()}
         """The names that are called in each statement and below it, by the statement's identity."""
+        self._inert: dict[int, bool] = {}
         self._touching = set(_TOUCH_GRADIENTS)
         stepped: set[str] = set()
         cleared: set[str] = set()
@@ -134,14 +135,17 @@ class Reach:
 
     def is_inert(self, body: Sequence[ast.stmt]) -> bool:
         """Whether statements can change nothing that a ledger records: no gradients, no control flow, no names."""
-        for statement in body:
-            if isinstance(statement, (ast.Assign, ast.AugAssign, ast.AnnAssign)) or self._any(
-                self._to_gradients, statement
-            ):
-                return False
-            if any(isinstance(n, (*_LEAVES, ast.Assign, ast.AugAssign, ast.NamedExpr)) for n in walk(statement)):
-                return False
-        return True
+        return all(self._is_inert(statement) for statement in body)
+
+    def _is_inert(self, statement: ast.stmt) -> bool:
+        known = self._inert.get(id(statement))
+        if known is None:
+            known = not self._any(self._to_gradients, statement) and not any(
+                isinstance(n, (*_LEAVES, ast.Assign, ast.AugAssign, ast.AnnAssign, ast.NamedExpr))
+                for n in walk(statement)
+            )
+            self._inert[id(statement)] = known
+        return known
 
     def called(self, node: ast.Call) -> Iterator[_Function]:
         """The functions of this file that a call may mean and that reach ``backward``."""

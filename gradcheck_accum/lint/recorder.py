@@ -17,6 +17,7 @@ from gradcheck_accum.events import (
     Factor,
     Location,
     Opaque,
+    Operation,
     Reduction,
     ScaleGrads,
     Step,
@@ -56,6 +57,8 @@ class Recorder:
     units: int = ASSUMED_UNITS
     knows_units: bool = False
     """Whether ``units`` is what the source shows, not the assumed number."""
+    divisors: set[int] = field(default_factory=set)
+    """The numbers, rounded, that losses have been divided by."""
     _last: dict[tuple[int, int], tuple[int, int]] = field(default_factory=dict)
     _steps: int = 0
     _opaque: bool = False
@@ -100,6 +103,12 @@ class Recorder:
             return
         self._last[place] = (self.micro_batch, self._steps)
         self._differentiated = True
+        self.divisors |= {
+            round(1 / factor.value)
+            for part in tensor.parts
+            for factor in part.factors
+            if factor.value and factor.operation is Operation.DIVIDE
+        }
         self.raw.append(
             _Raw(
                 "backward",

@@ -11,7 +11,7 @@ from gradcheck_accum.lint import values as v
 from gradcheck_accum.lint.arithmetic import binary, factor_of
 from gradcheck_accum.lint.assignment import assign
 from gradcheck_accum.lint.conditions import choose, truth_of
-from gradcheck_accum.lint.control import Broke, Continued, Exhausted, Raised, Returned
+from gradcheck_accum.lint.control import Broke, Continued, Exhausted, OutOfBudget, Raised, Returned
 from gradcheck_accum.lint.iteration import inner_training_loop, plan
 from gradcheck_accum.lint.objects import make_class
 from gradcheck_accum.lint.reach import call_name
@@ -57,6 +57,8 @@ def _augmented(run: Interpreter, node: ast.AugAssign, scope: v.Scope) -> None:
             run.recorder.opaque(node, "gradients changed by hand")
         return
     if isinstance(current, list) and isinstance(change, (list, tuple)) and isinstance(node.op, ast.Add):
+        if len(current) + len(change) > v.LONGEST_LIST:
+            raise OutOfBudget
         current.extend(change)
         return
     if isinstance(current, Num) and current.value == 0 and isinstance(change, Tensor):
@@ -169,6 +171,23 @@ def _try(run: Interpreter, node: ast.Try, scope: v.Scope) -> None:
     run.execute(node.finalbody, scope)
 
 
+def _match(run: Interpreter, node: ast.Match, scope: v.Scope) -> None:
+    for case in node.cases:
+        match case.pattern:
+            case ast.MatchValue(value=value):
+                test: ast.expr = ast.copy_location(ast.Compare(node.subject, [ast.Eq()], [value]), value)
+            case ast.MatchAs(pattern=None, name=None) if case.guard is None:
+                run.execute(case.body, scope)
+                return
+            case _:
+                if run.reach.acts(case.body):
+                    run.recorder.opaque(case.body[0], "what a match by structure chooses")
+                continue
+        if choose(run, test, scope, (case.body, [])):
+            run.execute(case.body, scope)
+            return
+
+
 def _return(run: Interpreter, node: ast.Return, scope: v.Scope) -> None:
     raise Returned(run.evaluate(node.value, scope) if node.value is not None else None)
 
@@ -209,6 +228,9 @@ def _global(run: Interpreter, node: ast.Global | ast.Nonlocal, scope: v.Scope) -
     scope.shared.update(node.names)
 
 
+_TRY_STAR: type[ast.stmt] = getattr(ast, "TryStar", ast.Try)
+"""``except*`` came with Python 3.11."""
+
 _HANDLERS: dict[type[ast.stmt], Callable[[Interpreter, Any, v.Scope], None]] = {
     ast.Expr: _expr,
     ast.Assign: _assign,
@@ -221,6 +243,8 @@ _HANDLERS: dict[type[ast.stmt], Callable[[Interpreter, Any, v.Scope], None]] = {
     ast.With: _with,
     ast.AsyncWith: _with,
     ast.Try: _try,
+    _TRY_STAR: _try,
+    ast.Match: _match,
     ast.Return: _return,
     ast.Break: _break,
     ast.Continue: _continue,

@@ -57,6 +57,25 @@ UNKNOWN = Symbol()
 """Something of which not even the name is known."""
 
 
+LARGEST = 2**53
+"""Beyond this no number is followed."""
+LONGEST_LIST = 10_000
+"""Items beyond which no list is followed."""
+_MOST_FACTORS = 64
+_DEEPEST = 4
+"""Lists in lists are looked into this far."""
+
+
+def bounded(number: Num) -> Num | Symbol:
+    """A number, or nothing known where it is beyond what a training loop counts or divides by."""
+    value = number.value
+    if isinstance(value, Fraction):
+        fits = abs(value.numerator) <= LARGEST and value.denominator <= LARGEST
+    else:
+        fits = -LARGEST <= value <= LARGEST
+    return number if fits else UNKNOWN
+
+
 @dataclass(frozen=True, slots=True)
 class Reference:
     """An imported name: ``torch.nn.functional`` and the like."""
@@ -97,13 +116,30 @@ class Tensor:
 
     def scaled(self, factor: Factor) -> Tensor:
         """This tensor times a constant."""
-        parts = tuple(Part(p.name, p.reduction, (*p.factors, factor), p.micro_batch) for p in self.parts)
+        if any(len(part.factors) >= _MOST_FACTORS for part in self.parts):
+            parts = tuple(Part(p.name, p.reduction, (Factor(None),), p.micro_batch) for p in self.parts)
+        else:
+            parts = tuple(Part(p.name, p.reduction, (*p.factors, factor), p.micro_batch) for p in self.parts)
         return Tensor(parts, self.models, self.grad_scaled, self.elementwise)
 
     def reduced(self, reduction: Reduction) -> Tensor:
         """This tensor after its units were averaged or summed."""
         parts = tuple(replace(part, reduction=reduction) for part in self.parts)
         return replace(self, parts=parts, elementwise=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Configured(Symbol):
+    """What a call that was given K has made: if it computes losses, they may be scaled already."""
+
+
+@dataclass(slots=True, eq=False)
+class Partial:
+    """``functools.partial``: a callable with some of its arguments."""
+
+    callee: Any
+    args: list[Any]
+    kwargs: dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,13 +266,19 @@ class Scope:
         (holder or self).names[name] = value
 
 
+def _held(value: Any, depth: int = 0) -> Iterator[Any]:
+    """A value, or what lists, tuples and dicts hold, as far as it is worth looking."""
+    if isinstance(value, (list, tuple, dict)):
+        items = value.values() if isinstance(value, dict) else value
+        for item in itertools.islice(items, 8) if depth < _DEEPEST else ():
+            yield from _held(item, depth + 1)
+    else:
+        yield value
+
+
 def is_data(value: Any) -> bool:
     """Whether a value is, or holds, input data."""
-    if isinstance(value, (list, tuple)):
-        return any(is_data(item) for item in value[:8])
-    if isinstance(value, dict):
-        return any(is_data(item) for item in value.values())
-    return isinstance(value, Data)
+    return any(isinstance(item, Data) for item in _held(value))
 
 
 def is_settled(value: Any) -> bool:
@@ -246,36 +288,22 @@ def is_settled(value: Any) -> bool:
 
 def models_in(value: Any) -> frozenset[str]:
     """The models whose output flows into a value."""
-    if isinstance(value, Tensor):
-        return value.models
-    if isinstance(value, dict):
-        value = list(value.values())
-    if isinstance(value, (list, tuple)):
-        return frozenset().union(*(models_in(item) for item in value[:8]))
-    return frozenset()
+    return frozenset().union(*(item.models for item in _held(value) if isinstance(item, Tensor)))
+
+
+_SETTINGS = frozenset(
+    {"args", "cfg", "config", "opts", "opt", "hparams", "params", "settings", "self", "state", "kwargs"}
+)
 
 
 def carries_steps(value: Any) -> bool:
     """Whether a value could tell a function what K is: K itself, or an object of settings."""
+    return any(_tells_steps(item) for item in _held(value) if not isinstance(value, dict))
+
+
+def _tells_steps(value: Any) -> bool:
     if isinstance(value, Num):
         return bool(value.tags & {STEPS, DERIVED})
     if isinstance(value, Instance):
         return not value.cls.is_model
-    if isinstance(value, (list, tuple)):
-        return any(carries_steps(item) for item in value[:8])
-    if isinstance(value, Symbol):
-        last = value.name.rpartition(".")[2].lower()
-        return last in {
-            "args",
-            "cfg",
-            "config",
-            "opts",
-            "opt",
-            "hparams",
-            "params",
-            "settings",
-            "self",
-            "state",
-            "kwargs",
-        }
-    return False
+    return isinstance(value, Symbol) and value.name.rpartition(".")[2].lower() in _SETTINGS
