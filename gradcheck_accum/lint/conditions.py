@@ -30,8 +30,13 @@ def truth_of(run: Interpreter, value: Any) -> bool | None:
     return None
 
 
-def decide(run: Interpreter, node: ast.expr, value: Any, acts: bool) -> bool:
-    """The scenario's answer to an open condition; ``acts`` says that it decides on what happens to gradients."""
+def decide(run: Interpreter, node: ast.expr, value: Any, acts: bool) -> bool | None:
+    """The scenario's answer to an open condition; ``acts`` says that it decides on what happens to gradients.
+
+    A guard gets none: whether a loop is left early is no setting.
+    """
+    if run.in_guard:
+        return None
     negated = False
     while isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
         node, negated = node.operand, not negated
@@ -48,20 +53,24 @@ def decide(run: Interpreter, node: ast.expr, value: Any, acts: bool) -> bool:
 
 def choose(run: Interpreter, test: ast.expr, scope: v.Scope, branches: Sequence[Sequence[ast.stmt]]) -> bool:
     """Which way a condition goes."""
-    value = run.evaluate(test, scope)
+    body, orelse = (list(branches[0]), list(branches[1])) if len(branches) == 2 else ([], [])
+    # A guard that leaves the loop early (an empty batch, an early stop): the main path goes on.
+    guards = run.loop_depth > 0 and _skips(body) and not orelse and not run.reach.acts(body)
+    outer, run.in_guard = run.in_guard, guards
+    try:
+        value = run.evaluate(test, scope)
+    finally:
+        run.in_guard = outer
     truth = truth_of(run, value)
     if truth is not None:
         return truth
-    body, orelse = (list(branches[0]), list(branches[1])) if len(branches) == 2 else ([], [])
-    if branches and run.reach.is_inert(body) and run.reach.is_inert(orelse):
+    if guards:
         return False
-    skips = run.loop_depth > 0 and _skips(body)
-    if skips and not orelse and not run.reach.acts(body):
-        # A guard that leaves the loop early (an empty batch, an early stop): the main path goes on.
+    if branches and run.reach.is_inert(body) and run.reach.is_inert(orelse):
         return False
     if depends_on_data(run, test, scope):
         return run.reach.acts(body)
-    return decide(run, test, value, run.reach.acts(body) or run.reach.acts(orelse))
+    return bool(decide(run, test, value, run.reach.acts(body) or run.reach.acts(orelse)))
 
 
 def depends_on_data(run: Interpreter, test: ast.expr, scope: v.Scope) -> bool:

@@ -55,7 +55,10 @@ def _name(run: Interpreter, node: ast.Name, scope: v.Scope) -> Any:
 
 
 def _attribute(run: Interpreter, node: ast.Attribute, scope: v.Scope) -> Any:
-    return attribute(run, evaluate(run, node.value, scope), node.attr)
+    value = evaluate(run, node.value, scope)
+    if node.attr == "grad" and isinstance(value, Tensor):
+        run.recorder.opaque(node, "a backward that was made for the gradients of activations")
+    return attribute(run, value, node.attr)
 
 
 def _subscript(run: Interpreter, node: ast.Subscript, scope: v.Scope) -> Any:
@@ -141,6 +144,7 @@ def _unary(run: Interpreter, node: ast.UnaryOp, scope: v.Scope) -> Any:
 def _boolean(run: Interpreter, node: ast.BoolOp, scope: v.Scope) -> Any:
     wants = isinstance(node.op, ast.Or)
     last: Any = UNKNOWN
+    unknown = False
     for operand in node.values:
         last = evaluate(run, operand, scope)
         truth = truth_of(run, last)
@@ -148,6 +152,9 @@ def _boolean(run: Interpreter, node: ast.BoolOp, scope: v.Scope) -> Any:
             truth = decide(run, operand, last, run.in_boundary)
         if truth is wants:
             return last if truth_of(run, last) is not None else truth
+        unknown = unknown or truth is None
+    if unknown:
+        return UNKNOWN
     return last if truth_of(run, last) is not None else not wants
 
 
@@ -213,8 +220,13 @@ def _comprehension(run: Interpreter, node: ast.ListComp | ast.GeneratorExp | ast
         return UNKNOWN
     generator = node.generators[0]
     source = evaluate(run, generator.iter, scope)
-    if isinstance(source, (v.Parameters, v.Chunks)):
+    if isinstance(source, v.Parameters):
         return source
+    if isinstance(source, v.Chunks):
+        inner = v.Scope(outer=scope)
+        assign(run, generator.target, v.Data(), inner)
+        element = evaluate(run, node.elt, inner)
+        return source if v.is_data(element) else [element] * source.count
     if isinstance(source, (list, tuple)) and source and all(isinstance(item, v.Parameters) for item in source):
         return source[0]
     if isinstance(source, v.Loader) and not run.reach.backward(node.elt):

@@ -51,6 +51,8 @@ class Interpreter:
         """How many blocks wait for the end of an iterator."""
         self.in_boundary = False
         """Whether the condition being evaluated decides on a step."""
+        self.in_guard = False
+        """Whether the condition being evaluated only decides on leaving a loop."""
         self.last_slice: tuple[Any, ...] = ()
         self.spent = 0
 

@@ -49,7 +49,9 @@ def plan(run: Interpreter, source: Any, loop: ast.For, trains: bool) -> tuple[It
             known = numbers and all(n is None or n >= 0 for n in numbers[:2]) and numbers[2:] != [0]
             return list(itertools.islice(items, *numbers)) if known else items, draws, is_pass
         case list() | tuple():
-            return list(source), v.is_data(source), v.is_data(source) and len(source) > 1
+            holds_data = v.is_data(source)
+            # A list of batches inside a pass over the data is a part of that pass.
+            return list(source), holds_data, holds_data and len(source) > 1 and not run.pass_depth
     return _unknown_iteration(run, source, loop, trains)
 
 
@@ -58,7 +60,7 @@ def _unknown_iteration(run: Interpreter, source: Any, loop: ast.For, trains: boo
     if not trains:
         return [element], False, False
     inner = inner_training_loop(run, loop.body)
-    if inner is not None and not _mentions(inner, loop.target):
+    if inner is not None and not _consumes(inner, loop):
         return [element, element], False, False
     if run.pass_depth or isinstance(source, (v.Data, Tensor)):
         return [element, element], False, False
@@ -143,7 +145,17 @@ def items_of(run: Interpreter, source: Any, limit: int) -> list[Any] | None:
     return None
 
 
-def _mentions(loop: ast.For | ast.While, target: ast.expr) -> bool:
-    names = {n.id for n in walk(target) if isinstance(n, ast.Name)}
-    head = loop.iter if isinstance(loop, ast.For) else loop.test
-    return any(isinstance(n, ast.Name) and n.id in names for n in walk(head))
+def _consumes(inner: ast.For | ast.While, loop: ast.For) -> bool:
+    """Whether an inner loop runs over what an outer one yields: its items, or a list that they are collected in."""
+    names = _names_in(loop.target)
+    calls = [n for statement in loop.body for n in walk(statement) if isinstance(n, ast.Call)]
+    for call in calls:
+        if isinstance(call.func, ast.Attribute) and call.func.attr == "append":
+            collects = any(_names_in(argument) & names for argument in call.args)
+            names = names | _names_in(call.func.value) if collects else names
+    head = inner.iter if isinstance(inner, ast.For) else inner.test
+    return bool(_names_in(head) & names)
+
+
+def _names_in(node: ast.expr) -> set[str]:
+    return {n.id for n in walk(node) if isinstance(n, ast.Name)}
