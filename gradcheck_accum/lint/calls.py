@@ -42,6 +42,7 @@ _MAKES_DATA = frozenset(
     "arange as_tensor empty from_numpy full linspace ones rand randint randn randperm tensor zeros".split()  # noqa: SIM905
 )
 _ACTS_ON_GRADIENTS = re.compile(r"step|optim|update|grad|flush|backward|accum|finish|finalize|train", re.IGNORECASE)
+_TELLS_STEPS = re.compile(r"accum\w*_(steps|iters|iterations|batches|every|factor)$", re.IGNORECASE)
 _DRAWS_DATA = re.compile(r"(get|next|load|fetch|read|draw|sample)_?\w*batch(es)?$|^batch$", re.IGNORECASE)
 _CHANGES_GRADIENTS = re.compile(
     r"(scale|accum|reduce|sync|average|normali[sz]e|zero|clear|update|apply)\w*_?grad"
@@ -183,6 +184,8 @@ def _unresolved(run: Interpreter, node: ast.Call, name: str, args: list[Any], kw
     """A call of something that this file does not define."""
     given = all_arguments(args, kwargs)
     tail = name.rpartition(".")[2]
+    if _TELLS_STEPS.search(tail):
+        return Symbol(text_of(node))
     inherited = is_inherited(run, name)
     if looks_like_optimizer(tail):
         return new_optimizer(run, node, given)

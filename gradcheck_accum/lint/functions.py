@@ -83,6 +83,9 @@ def call_from_outside(run: Interpreter, function: v.Function) -> None:
         default = constants.get(parameter.arg)
         number = default.value if isinstance(default, ast.Constant) else None
         known = number if isinstance(number, int) and not isinstance(number, bool) else None
+        if parameter.annotation is not None and text_of(parameter.annotation).rpartition(".")[2] == "Fabric":
+            given[parameter.arg] = v.Framework(v.Num(1))
+            continue
         symbol = Symbol(f"{getattr(node, 'name', '')}.{parameter.arg}", known)
         given[parameter.arg] = run.resolve(symbol)
     with suppress(Raised, Exhausted, Broke, Continued):
