@@ -84,11 +84,18 @@ def test_a_path_without_python_is_one_line_and_2(tmp_path: Path, capsys: pytest.
 
 
 def test_one_bad_file_does_not_hide_the_findings_of_the_others(tmp_path: Path) -> None:
-    (tmp_path / "a.py").write_text("def f(:\n    loss.backward()\n")
+    (tmp_path / "a.py").write_text("def f(:\n    loss.backward()\n    optimizer.step()\n")
     (tmp_path / "b.py").write_text(SUPPRESSED.format(comment=""))
     result = lint_paths([str(tmp_path)])
     assert [f.mistake.code for f in result.findings] == ["GA101"]
     assert len(result.unreadable) == 1
+
+
+def test_a_file_that_holds_no_loop_is_only_parsed_where_it_is_named(tmp_path: Path) -> None:
+    (tmp_path / "helpers.py").write_text("def f(:\n")
+    (tmp_path / "train.py").write_text(SUPPRESSED.format(comment=""))
+    assert lint_paths([str(tmp_path)]).unreadable == ()
+    assert len(lint_paths([str(tmp_path / "helpers.py")]).unreadable) == 1
 
 
 def test_the_code_is_never_run_and_pytorch_never_imported(tmp_path: Path) -> None:

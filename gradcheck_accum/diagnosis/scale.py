@@ -142,9 +142,11 @@ def find_remainder_scale(account: Account) -> Iterator[Diagnosis]:
 
 def _is_inside_a_pass(account: Account, window: Window) -> bool:
     """Whether a later window holds a micro-batch of the same pass over the data, where passes are known."""
-    last = window.fresh()[-1].backward.epoch
-    later = [e for w in account.windows if w.index > window.index for e in w.fresh()]
-    return last is not None and any(e.backward.epoch == last for e in later)
+    own = window.fresh()[-1].backward.epoch
+    before = any(e.backward.epoch == own for w in account.windows if w.index < window.index for e in w.fresh())
+    after = any(e.backward.epoch == own for w in account.windows if w.index > window.index for e in w.fresh())
+    # A pass's first window is short too where the one before lost its remainder and the counter went on.
+    return own is not None and after and (before or not account.abandoned)
 
 
 def _closes_pass(account: Account, window: Window) -> bool:

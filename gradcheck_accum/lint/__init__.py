@@ -24,7 +24,17 @@ from gradcheck_accum.lint.suppressions import MAY_NAME_CODES, Suppressions, stat
 from gradcheck_accum.notebooks import SUFFIX as NOTEBOOK
 from gradcheck_accum.notebooks import Notebook, NotebookError
 
-__all__ = ["Examination", "LintError", "analyse", "decode", "examine", "ledgers_of", "lint_paths", "lint_source"]
+__all__ = [
+    "Examination",
+    "LintError",
+    "analyse",
+    "decode",
+    "examine",
+    "ledgers_of",
+    "lint_paths",
+    "lint_source",
+    "may_train",
+]
 
 _LINE_BREAK = re.compile(r"\r\n|\r|\n")
 
@@ -33,6 +43,9 @@ LARGEST_FILE = 4 * 1024 * 1024
 
 LARGEST_NOTEBOOK = 256 * 1024 * 1024
 """The same for a notebook, which holds pictures beside its source."""
+
+_BACKWARD_CALL = re.compile(rb"backward[\s\\]*\(")
+_STEP_CALL = re.compile(rb"\.[\s\\]*step[\s\\]*\(")
 
 
 class LintError(Exception):
@@ -74,16 +87,24 @@ class Examination:
         return Outcome(tuple(finding for finding, _ in self.evidence), self.suppressed, self.unused)
 
 
-def examine(text: str, path: str, words: Callable[[int], str] = "line {}".format) -> Examination:
-    """Read one source; ``words`` are those for one of its lines. Raises LintError as `lint_source` does."""
+def examine(
+    text: str, path: str, words: Callable[[int], str] = "line {}".format, *, thorough: bool = False
+) -> Examination:
+    """Read one source; ``words`` are those for one of its lines. Raises LintError as `lint_source` does.
+
+    ``thorough`` looks at every scenario, also where none of them could add a finding.
+    """
     module = _parse(text, words)
     found: dict[tuple[str, int], tuple[Diagnosis, Ledger]] = {}
     ledgers: list[Ledger] = []
-    # Without the word there is no loop: the source is parsed only to tell what is no Python.
-    for _, scenarios in explore(module, path) if "backward" in text else ():
-        ledgers += [scenario.ledger for scenario in scenarios]
-        for diagnosis, ledger in agreed(scenarios):
-            found.setdefault((diagnosis.mistake.code, diagnosis.where.line), (diagnosis, ledger))
+    try:
+        # Without both calls there is no loop: the source is parsed only to tell what is no Python.
+        for _, scenarios in explore(module, path, thorough=thorough) if may_train(text.encode()) else ():
+            ledgers += [scenario.ledger for scenario in scenarios]
+            for diagnosis, ledger in agreed(scenarios):
+                found.setdefault((diagnosis.mistake.code, diagnosis.where.line), (diagnosis, ledger))
+    except RecursionError:
+        raise LintError("nested too deeply to be analysed") from None
     if not found and not MAY_NAME_CODES.search(text.encode()):
         return Examination(ledgers=tuple(ledgers))
     comments = Suppressions(text)
@@ -148,6 +169,11 @@ def decode(source: str | bytes) -> str:
         return source.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise LintError(f"not UTF-8 (byte {error.start})") from None
+
+
+def may_train(source: bytes) -> bool:
+    """Whether a source both calls ``backward`` and steps: without either there is no window to judge."""
+    return b"backward" in source and bool(_BACKWARD_CALL.search(source)) and bool(_STEP_CALL.search(source))
 
 
 def _parse(text: str, words: Callable[[int], str] = "line {}".format) -> ast.Module:

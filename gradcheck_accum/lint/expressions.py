@@ -5,26 +5,23 @@ from __future__ import annotations
 import ast
 import operator
 from collections.abc import Callable
-from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
-from gradcheck_accum.events import Factor, Operation, Purpose, Reduction
 from gradcheck_accum.lint import values as v
+from gradcheck_accum.lint.arithmetic import binary
+from gradcheck_accum.lint.assignment import assign
 from gradcheck_accum.lint.calls import call
-from gradcheck_accum.lint.values import Num, Symbol, Tensor
+from gradcheck_accum.lint.conditions import choose, decide, truth_of
+from gradcheck_accum.lint.data import length_of, length_of_value, rows_of, slice_of_data
+from gradcheck_accum.lint.iteration import items_of
+from gradcheck_accum.lint.knowledge import bind_in_comparison
+from gradcheck_accum.lint.objects import attribute
+from gradcheck_accum.lint.source import text_of
+from gradcheck_accum.lint.values import UNKNOWN, Num, Symbol, Tensor, bounded, is_settled
 
 if TYPE_CHECKING:
     from gradcheck_accum.lint.interpreter import Interpreter
 
-UNKNOWN = Symbol()
-
-_ARITHMETIC: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.Mod: operator.mod,
-    ast.FloorDiv: operator.floordiv,
-}
 _COMPARISONS: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {
     ast.Eq: operator.eq,
     ast.NotEq: operator.ne,
@@ -39,8 +36,12 @@ def evaluate(run: Interpreter, node: ast.expr, scope: v.Scope) -> Any:
     """The value of an expression; `UNKNOWN` or a named symbol where the source does not tell."""
     run.spend()
     handler = _HANDLERS.get(type(node))
-    value = run.resolve(handler(run, node, scope)) if handler else UNKNOWN
-    if isinstance(value, Tensor) and not value.is_located:
+    if handler is None:
+        return UNKNOWN
+    value = handler(run, node, scope)
+    if type(value) is Symbol:
+        value = run.resolve(value)
+    if type(value) is Tensor and not value.is_located:
         return value.located(run.recorder.locate(node))
     return value
 
@@ -48,7 +49,7 @@ def evaluate(run: Interpreter, node: ast.expr, scope: v.Scope) -> Any:
 def _constant(run: Interpreter, node: ast.Constant, scope: v.Scope) -> Any:
     value = node.value
     if isinstance(value, (int, float)) and not isinstance(value, bool):
-        return Num(value)
+        return bounded(Num(value))
     return value if isinstance(value, (str, bool, type(None))) else UNKNOWN
 
 
@@ -58,63 +59,10 @@ def _name(run: Interpreter, node: ast.Name, scope: v.Scope) -> Any:
 
 
 def _attribute(run: Interpreter, node: ast.Attribute, scope: v.Scope) -> Any:
-    return attribute(run, evaluate(run, node.value, scope), node.attr)
-
-
-def attribute(run: Interpreter, value: Any, name: str) -> Any:
-    """``value.name``."""
-    match value:
-        case v.Instance():
-            if name in value.attributes:
-                return value.attributes[name]
-            method = run.find_method(value.cls, name)
-            if method is not None:
-                function = v.Function(method, value.cls.scope, value)
-                return run.call_function(function, [], {}) if _is_property(method) else function
-            held = _class_constant(run, value.cls, name)
-            return held if held is not None else Symbol(f"{value.cls.node.name}.{name}")
-        case v.Class():
-            held = _class_constant(run, value, name)
-            return held if held is not None else Symbol(f"{value.node.name}.{name}")
-        case v.Reference():
-            return v.Reference(f"{value.path}.{name}")
-        case Tensor():
-            if name == "grad":
-                return UNKNOWN
-            if name in {"data"}:
-                return UNKNOWN
-            parts = tuple(v.Part(f".{name}", Reduction.MEAN, (), part.micro_batch) for part in value.parts[:1])
-            return Tensor(parts, value.models)
-        case v.Data():
-            return ("shape", value) if name == "shape" else value
-        case v.Parameters() if name == "grad":
-            return v.Gradient(value.sources)
-        case v.Gradient():
-            return value
-        case v.Optimizer() if name == "param_groups":
-            return [{"params": v.Parameters(value.sources)}]
-        case v.Loader() if name in {"dataset", "sampler", "batch_sampler"}:
-            return UNKNOWN
-        case Symbol():
-            if name == "param_groups":
-                return [{"params": v.Parameters(None)}]
-            return value.member(name)
-    return UNKNOWN
-
-
-def _is_property(node: ast.AST) -> bool:
-    decorators = getattr(node, "decorator_list", [])
-    return any(isinstance(d, ast.Name) and d.id in {"property", "cached_property"} for d in decorators)
-
-
-def _class_constant(run: Interpreter, cls: v.Class, name: str) -> Any:
-    for statement in cls.node.body:
-        if not isinstance(statement, (ast.Assign, ast.AnnAssign)) or statement.value is None:
-            continue
-        targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
-        if any(isinstance(target, ast.Name) and target.id == name for target in targets):
-            return evaluate(run, statement.value, cls.scope)
-    return None
+    value = evaluate(run, node.value, scope)
+    if node.attr == "grad" and isinstance(value, Tensor):
+        run.recorder.opaque(node, "a backward that was made for the gradients of activations")
+    return attribute(run, value, node.attr)
 
 
 def _subscript(run: Interpreter, node: ast.Subscript, scope: v.Scope) -> Any:
@@ -122,7 +70,7 @@ def _subscript(run: Interpreter, node: ast.Subscript, scope: v.Scope) -> Any:
     index = UNKNOWN if isinstance(node.slice, ast.Slice) else evaluate(run, node.slice, scope)
     match value:
         case ("shape", v.Data() as data):
-            return run.rows_of(data) if isinstance(index, Num) and index.value == 0 else UNKNOWN
+            return rows_of(run, data) if isinstance(index, Num) and index.value == 0 else UNKNOWN
         case list() | tuple() if isinstance(index, Num) and isinstance(index.value, int):
             return value[index.value] if -len(value) <= index.value < len(value) else UNKNOWN
         case list() | tuple() if isinstance(node.slice, ast.Slice):
@@ -134,7 +82,7 @@ def _subscript(run: Interpreter, node: ast.Subscript, scope: v.Scope) -> Any:
         case v.Data():
             if isinstance(node.slice, ast.Slice):
                 bounds = [evaluate(run, b, scope) for b in (node.slice.lower, node.slice.upper) if b is not None]
-                run.slice_of_data(bounds)
+                slice_of_data(run, bounds)
             return v.Data()
         case v.Loader():
             return _slice_of_loader(run, value, node.slice, scope)
@@ -145,7 +93,7 @@ def _subscript(run: Interpreter, node: ast.Subscript, scope: v.Scope) -> Any:
         case Symbol():
             if isinstance(index, str):
                 return value.member(index)
-            return Symbol()
+            return _slice_of_batches(run, value, node.slice, scope)
     return UNKNOWN
 
 
@@ -156,7 +104,7 @@ def _slice(run: Interpreter, items: Any, node: ast.Slice, scope: v.Scope) -> Any
         if number is not None and not (isinstance(number, Num) and isinstance(number.value, int)):
             return UNKNOWN
         bounds.append(number.value if isinstance(number, Num) else None)  # type: ignore[arg-type]
-    return items[slice(*bounds)]
+    return items[slice(*bounds)] if bounds[2] != 0 else UNKNOWN
 
 
 def _slice_of_loader(run: Interpreter, loader: v.Loader, index: ast.expr, scope: v.Scope) -> Any:
@@ -164,116 +112,35 @@ def _slice_of_loader(run: Interpreter, loader: v.Loader, index: ast.expr, scope:
     if not isinstance(index, ast.Slice):
         run.recorder.draw()
         return v.Data()
-    return _slice(run, [v.Data()] * run.length_of(loader), index, scope)
+    return _slice(run, [v.Data()] * length_of(run, loader), index, scope)
+
+
+def _slice_of_batches(run: Interpreter, batches: Symbol, index: ast.expr, scope: v.Scope) -> Any:
+    """An unknown sequence cut at a multiple of K or of its own length: so only lists of batches are."""
+    if not isinstance(index, ast.Slice):
+        return UNKNOWN
+    bounds = [evaluate(run, bound, scope) for bound in (index.lower, index.upper) if bound is not None]
+    if not any(isinstance(b, Num) and b.tags & {v.STEPS, v.DERIVED, v.LENGTH} for b in bounds):
+        return UNKNOWN
+    length = length_of_value(run, batches)
+    return _slice(run, [v.Data()] * int(length.value), index, scope) if isinstance(length, Num) else UNKNOWN
 
 
 def _binary(run: Interpreter, node: ast.BinOp, scope: v.Scope) -> Any:
     left, right = evaluate(run, node.left, scope), evaluate(run, node.right, scope)
     if isinstance(node.op, ast.Mod):
         run.note_count(node.right, right)
-    return binary(run, node.op, left, right)
-
-
-def binary(run: Interpreter, op: ast.operator, left: Any, right: Any) -> Any:
-    """``left op right``."""
-    if isinstance(left, Num) and isinstance(op, (ast.Mod, ast.FloorDiv)):
-        right = run.bind_steps(right)
-    if isinstance(left, Num) and isinstance(right, Num):
-        return _arithmetic(op, left, right)
-    if isinstance(left, bool) or isinstance(right, bool):
-        return UNKNOWN
-    if isinstance(left, Tensor) or isinstance(right, Tensor):
-        return _tensor_arithmetic(run, op, left, right)
-    if isinstance(op, ast.Add) and isinstance(left, list) and isinstance(right, list):
-        return left + right
-    if isinstance(op, ast.Add) and isinstance(left, tuple) and isinstance(right, tuple):
-        return left + right
-    if isinstance(op, ast.Mult) and isinstance(left, list) and isinstance(right, Num):
-        return left * right.value if isinstance(right.value, int) and 0 <= right.value <= 10_000 else UNKNOWN
-    if isinstance(left, v.Parameters) and isinstance(right, v.Parameters):
-        known = left.sources is not None and right.sources is not None
-        return v.Parameters(left.sources | right.sources if known else None)  # type: ignore[operator]
-    if isinstance(left, v.Gradient) or isinstance(right, v.Gradient):
-        return UNKNOWN
-    if v.is_data(left) or v.is_data(right):
-        return Tensor((_fresh(run, "expression"),), elementwise=True)
-    if isinstance(left, Symbol) and isinstance(right, Num) and right.tags & {v.STEPS, v.DERIVED} and not left.name:
-        # An unnamed result of a call, scaled by K: a loss whose making could not be followed.
-        return _tensor_arithmetic(run, op, Tensor((_fresh(run, "loss"),)), right)
-    return UNKNOWN
-
-
-def _fresh(run: Interpreter, name: str) -> v.Part:
-    return v.Part(name, Reduction.MEAN, (), run.recorder.micro_batch)
-
-
-def _arithmetic(op: ast.operator, left: Num, right: Num) -> Any:
-    try:
-        if isinstance(op, ast.Div):
-            if isinstance(left.value, float) or isinstance(right.value, float):
-                return left.derive(left.value / right.value, right)
-            return left.derive(Fraction(left.value) / Fraction(right.value), right)
-        if isinstance(op, ast.Pow) and abs(float(right.value)) < 64 and abs(float(left.value)) < 1e6:
-            return left.derive(float(left.value) ** float(right.value), right)
-        if type(op) in _ARITHMETIC:
-            return left.derive(_ARITHMETIC[type(op)](left.value, right.value), right)
-    except (ZeroDivisionError, OverflowError, ValueError):
-        pass
-    return UNKNOWN
-
-
-def _tensor_arithmetic(run: Interpreter, op: ast.operator, left: Any, right: Any) -> Any:
-    if isinstance(left, Tensor) and isinstance(right, Tensor):
-        if isinstance(op, (ast.Add, ast.Sub)):
-            parts = (*left.parts, *right.parts)
-            return Tensor(parts, left.models | right.models, left.grad_scaled or right.grad_scaled)
-        if left.elementwise or right.elementwise:
-            return Tensor(left.parts, left.models | right.models, left.grad_scaled, elementwise=True)
-        return left.scaled(Factor(None))
-    tensor, other = (left, right) if isinstance(left, Tensor) else (right, left)
-    if isinstance(op, (ast.Add, ast.Sub)):
-        return tensor
-    if isinstance(op, (ast.Mult, ast.Div)):
-        if tensor.elementwise and v.is_data(other):
-            return tensor
-        inverse = isinstance(op, ast.Div)
-        if inverse and tensor is right:
-            return tensor.scaled(Factor(None))
-        return scaled(run, tensor, other, Operation.DIVIDE if inverse else Operation.MULTIPLY)
-    return tensor.scaled(Factor(None))
-
-
-def scaled(run: Interpreter, tensor: Tensor, other: Any, operation: Operation) -> Tensor:
-    """A loss multiplied or divided by a value.
-
-    What divides a sum may count units, of which the interpretation has an assumed number only: a count that was not
-    made from it is unknown.
-    """
-    factor = factor_of(other, operation)
-    summed = tensor.elementwise or any(part.reduction is Reduction.SUM for part in tensor.parts)
-    counts = operation is Operation.DIVIDE and isinstance(other, Num) and not other.tags & {v.UNITS, v.STEPS, v.DERIVED}
-    if summed and counts and not (run.recorder.knows_units and other.value == run.recorder.units):
-        return tensor.scaled(Factor(None, operation))
-    return tensor.scaled(factor)
-
-
-def factor_of(value: Any, operation: Operation) -> Factor:
-    """What multiplying or dividing by ``value`` does to a loss."""
-    if not isinstance(value, Num) or (operation is Operation.DIVIDE and value.value == 0):
-        return Factor(None, operation)
-    number = float(value.value)
-    purpose = Purpose.ACCUMULATION if value.tags & {v.STEPS, v.DERIVED} else Purpose.UNKNOWN
-    if operation is Operation.DIVIDE:
-        return Factor(1 / number, operation, purpose)
-    # A quotient that was kept in a variable (scale = 1 / K) is still a division.
-    operation = Operation.DIVIDE if isinstance(value.value, Fraction) else operation
-    return Factor(number, operation, purpose)
+    result = binary(run, node.op, left, right)
+    if result is UNKNOWN and not run.loop_depth and is_settled(left) and is_settled(right):
+        # Settings computed from settings, before any loop: one number, though not known which.
+        return Symbol(text_of(node))
+    return result
 
 
 def _unary(run: Interpreter, node: ast.UnaryOp, scope: v.Scope) -> Any:
     value = evaluate(run, node.operand, scope)
     if isinstance(node.op, ast.Not):
-        truth = run.truth(value)
+        truth = truth_of(run, value)
         return UNKNOWN if truth is None else not truth
     if isinstance(value, Num):
         return value.derive(-value.value) if isinstance(node.op, ast.USub) else value
@@ -286,16 +153,15 @@ def _boolean(run: Interpreter, node: ast.BoolOp, scope: v.Scope) -> Any:
     unknown = False
     for operand in node.values:
         last = evaluate(run, operand, scope)
-        truth = run.truth(last)
+        truth = truth_of(run, last)
         if truth is None:
-            truth = run.decide(operand, last)
-        if truth is None:
-            unknown = True
-        elif truth is wants:
-            return last if run.truth(last) is not None else truth
+            truth = decide(run, operand, last, run.in_boundary)
+        if truth is wants:
+            return last if truth_of(run, last) is not None else truth
+        unknown = unknown or truth is None
     if unknown:
         return UNKNOWN
-    return last if run.truth(last) is not None else not wants
+    return last if truth_of(run, last) is not None else not wants
 
 
 def _compare(run: Interpreter, node: ast.Compare, scope: v.Scope) -> Any:
@@ -304,7 +170,7 @@ def _compare(run: Interpreter, node: ast.Compare, scope: v.Scope) -> Any:
     for op, right_node in zip(node.ops, node.comparators, strict=True):
         right = evaluate(run, right_node, scope)
         literal = isinstance(node.left, ast.Constant) or isinstance(right_node, ast.Constant)
-        left, right = run.bind_in_comparison(left, right, op, literal)
+        left, right = bind_in_comparison(run, left, right, op, literal)
         if isinstance(op, (ast.Eq, ast.GtE)):
             run.note_count(right_node, right)
         outcome = _compare_pair(run, op, left, right)
@@ -332,7 +198,7 @@ def _compare_pair(run: Interpreter, op: ast.cmpop, left: Any, right: Any) -> Any
 
 
 def _conditional(run: Interpreter, node: ast.IfExp, scope: v.Scope) -> Any:
-    chosen = run.choose(node.test, scope, ())
+    chosen = choose(run, node.test, scope, ())
     return evaluate(run, node.body if chosen else node.orelse, scope)
 
 
@@ -362,20 +228,25 @@ def _comprehension(run: Interpreter, node: ast.ListComp | ast.GeneratorExp | ast
         return UNKNOWN
     generator = node.generators[0]
     source = evaluate(run, generator.iter, scope)
-    if isinstance(source, (v.Parameters, v.Chunks)):
+    if isinstance(source, v.Parameters):
         return source
+    if isinstance(source, v.Chunks):
+        inner = v.Scope(outer=scope)
+        assign(run, generator.target, v.Data(), inner)
+        element = evaluate(run, node.elt, inner)
+        return source if v.is_data(element) else [element] * source.count
     if isinstance(source, (list, tuple)) and source and all(isinstance(item, v.Parameters) for item in source):
         return source[0]
-    if isinstance(source, v.Loader) and not run.reaches_backward(node.elt):
-        return v.Loader(run.length_of(source), source.rows) if source.length is not None else source
-    items = run.items_of(source, limit=10_000)
+    if isinstance(source, v.Loader) and not run.reach.backward(node.elt):
+        return v.Loader(length_of(run, source), source.rows) if source.length is not None else source
+    items = items_of(run, source, limit=v.LONGEST_LIST)
     if items is None:
         return UNKNOWN
     inner = v.Scope(outer=scope)
     results: list[Any] = []
     for item in items:
-        run.assign(generator.target, item, inner)
-        if all(run.choose(test, inner, ()) for test in generator.ifs):
+        assign(run, generator.target, item, inner)
+        if all(choose(run, test, inner, ()) for test in generator.ifs):
             results.append(evaluate(run, node.elt, inner))
     return results
 
@@ -386,7 +257,7 @@ def _lambda(run: Interpreter, node: ast.Lambda, scope: v.Scope) -> Any:
 
 def _named(run: Interpreter, node: ast.NamedExpr, scope: v.Scope) -> Any:
     value = evaluate(run, node.value, scope)
-    run.assign(node.target, value, scope)
+    assign(run, node.target, value, scope)
     return value
 
 

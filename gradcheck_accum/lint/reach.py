@@ -6,9 +6,16 @@ These answers only steer the interpretation (what to inline, which branches matt
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Iterator, Sequence
+import re
+from collections.abc import Collection, Iterable, Iterator, Sequence
+
+from gradcheck_accum.lint.source import children, text_of, walk
 
 _BACKWARD = frozenset({"backward", "manual_backward"})
+_TOUCH_GRADIENTS = _BACKWARD | frozenset(
+    "step zero_grad unscale_ clip_grad_norm_ clip_grad_value_ clip_grad_norm clip_grads_with_norm_ clip_gradients "  # noqa: SIM905
+    "div_ mul_ zero_ fill_ clamp_ clip_".split()
+)
 _GRADIENT_CALLS = _BACKWARD | frozenset(
     {
         "step",
@@ -25,7 +32,12 @@ _GRADIENT_CALLS = _BACKWARD | frozenset(
         "next",
     }
 )
+_OTHER_STEPPERS = re.compile(r"sched|profil|\bprof\b|env|logger|timer", re.IGNORECASE)
 _LEAVES = (ast.Break, ast.Continue, ast.Return, ast.Raise)
+_YIELDS = "yield"
+"""Stands among the names that a statement calls where it yields: no function can have this name."""
+_CALLS_A_NAME = "()"
+"""Stands there where what is called is a plain name, which may hold an object with a ``__call__``."""
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
@@ -35,29 +47,53 @@ def call_name(node: ast.Call) -> str:
     return func.attr if isinstance(func, ast.Attribute) else func.id if isinstance(func, ast.Name) else ""
 
 
+def _names_of(node: ast.Call) -> set[str]:
+    name = call_name(node)
+    return {name, _CALLS_A_NAME} if isinstance(node.func, ast.Name) else {name}
+
+
 class Reach:
     """Answers about one parsed file."""
 
     def __init__(self, module: ast.Module) -> None:
         self._functions: dict[str, list[_Function]] = {}
         self.classes: list[ast.ClassDef] = []
-        for node in ast.walk(module):
-            if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
-                self._functions.setdefault(node.name, []).append(node)
-            elif isinstance(node, ast.ClassDef):
-                self.classes.append(node)
-        self._calls = {
-            id(f): frozenset(call_name(n) for n in ast.walk(f) if isinstance(n, ast.Call))
-            for several in self._functions.values()
-            for f in several
-        }
+        self._calls: dict[int, set[str]] = {id(module): set()}
+        """The names that are called in each statement and below it, by the statement's identity."""
+        self._inert: dict[int, bool] = {}
+        self._touching = set(_TOUCH_GRADIENTS)
+        stepped: set[str] = set()
+        cleared: set[str] = set()
+        statements: list[tuple[ast.stmt, ast.AST]] = []
+        pairs: list[tuple[ast.AST, ast.AST]] = [(module, module)]
+        for node, holder in pairs:
+            if isinstance(node, ast.stmt):
+                statements.append((node, holder))
+                self._calls[id(node)] = set()
+                holder = node
+            match node:
+                case ast.FunctionDef() | ast.AsyncFunctionDef():
+                    self._functions.setdefault(node.name, []).append(node)
+                case ast.ClassDef():
+                    self.classes.append(node)
+                case ast.ImportFrom():
+                    self._touching |= {a.asname for a in node.names if a.asname and a.name in _TOUCH_GRADIENTS}
+                case ast.Call(func=func):
+                    self._calls[id(holder)] |= _names_of(node)
+                    if isinstance(func, ast.Attribute) and func.attr in ("step", "zero_grad"):
+                        (stepped if func.attr == "step" else cleared).add(text_of(func.value))
+                case ast.Yield() | ast.YieldFrom():
+                    self._calls[id(holder)].add(_YIELDS)
+            pairs.extend([(child, holder) for child in children(node)])
+        for statement, holder in reversed(statements):
+            self._calls[id(holder)] |= self._calls[id(statement)]
+        self.steppers = frozenset(stepped & cleared)
+        """Dotted names that are both stepped and cleared in this file: optimizers, whatever they are called."""
         self._to_backward = self._closure(_BACKWARD)
         self._to_step = self._closure(frozenset({"step"}))
         self._to_gradients = self._closure(_GRADIENT_CALLS)
         own = {cls.name for cls in self.classes} | {"object", "ABC"}
         self.open_classes = {c.name for c in self.classes if any(_last(b) not in own for b in c.bases)}
-        self.steppers = self._find_steppers(module)
-        self._cache: dict[tuple[str, int], bool] = {}
 
     def _closure(self, seeds: frozenset[str]) -> frozenset[str]:
         """The names of this file's functions that call a seed, directly or through one another, and the seeds."""
@@ -72,33 +108,18 @@ class Reach:
                     grown = True
         return frozenset(names)
 
-    @staticmethod
-    def _find_steppers(module: ast.Module) -> frozenset[str]:
-        """Dotted names that are both stepped and cleared in this file: optimizers, whatever they are called."""
-        stepped: set[str] = set()
-        cleared: set[str] = set()
-        for node in ast.walk(module):
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-                if node.func.attr == "step":
-                    stepped.add(ast.unparse(node.func.value))
-                elif node.func.attr == "zero_grad":
-                    cleared.add(ast.unparse(node.func.value))
-        return frozenset(stepped & cleared)
-
-    def _any(self, kind: str, names: frozenset[str], node: ast.AST) -> bool:
-        key = (kind, id(node))
-        if key not in self._cache:
-            self._cache[key] = any(isinstance(n, ast.Call) and self._names_of(n) & names for n in ast.walk(node))
-        return self._cache[key]
-
-    def _names_of(self, node: ast.Call) -> set[str]:
-        names = {call_name(node)}
-        # `loss_scaler(loss, ...)` may be an object of a class of this file that acts in __call__.
-        return names | {"__call__"} if isinstance(node.func, ast.Name) and "__call__" in self._functions else names
+    def _any(self, names: frozenset[str], node: ast.AST) -> bool:
+        calls = self._calls.get(id(node))
+        if calls is None:
+            calls = self._calls[id(node)] = {c for n in walk(node) if isinstance(n, ast.Call) for c in _names_of(n)}
+        if "__call__" in names and "__call__" in self._functions and _CALLS_A_NAME in calls:
+            # `loss_scaler(loss, ...)` may be an object of a class of this file that acts in __call__.
+            return True
+        return not names.isdisjoint(calls)
 
     def backward(self, node: ast.AST) -> bool:
         """Whether ``node`` calls ``backward``, itself or through this file's functions."""
-        return self._any("backward", self._to_backward, node)
+        return self._any(self._to_backward, node)
 
     def backward_in(self, body: Iterable[ast.stmt]) -> bool:
         """Whether any of the statements does."""
@@ -106,22 +127,25 @@ class Reach:
 
     def steps(self, body: Iterable[ast.stmt]) -> bool:
         """Whether any of the statements calls ``step``, itself or through this file's functions."""
-        return any(self._any("step", self._to_step, statement) for statement in body)
+        return any(self._any(self._to_step, statement) for statement in body)
 
     def acts(self, body: Iterable[ast.stmt]) -> bool:
         """Whether any of the statements changes gradients."""
-        return any(self._any("gradients", self._to_gradients - {"append", "clear", "next"}, s) for s in body)
+        return any(self._any(self._to_gradients - {"append", "clear", "next"}, s) for s in body)
 
     def is_inert(self, body: Sequence[ast.stmt]) -> bool:
         """Whether statements can change nothing that a ledger records: no gradients, no control flow, no names."""
-        for statement in body:
-            if isinstance(statement, (ast.Assign, ast.AugAssign, ast.AnnAssign)) or self._any(
-                "gradients", self._to_gradients, statement
-            ):
-                return False
-            if any(isinstance(n, (*_LEAVES, ast.Assign, ast.AugAssign, ast.NamedExpr)) for n in ast.walk(statement)):
-                return False
-        return True
+        return all(self._is_inert(statement) for statement in body)
+
+    def _is_inert(self, statement: ast.stmt) -> bool:
+        known = self._inert.get(id(statement))
+        if known is None:
+            known = not self._any(self._to_gradients, statement) and not any(
+                isinstance(n, (*_LEAVES, ast.Assign, ast.AugAssign, ast.AnnAssign, ast.NamedExpr))
+                for n in walk(statement)
+            )
+            self._inert[id(statement)] = known
+        return known
 
     def called(self, node: ast.Call) -> Iterator[_Function]:
         """The functions of this file that a call may mean and that reach ``backward``."""
@@ -135,14 +159,67 @@ class Reach:
         callers = {name for f in found for name in self._calls[id(f)]}
         return sorted(found, key=lambda f: (f.name in callers, f.lineno))
 
+    def callees(self, functions: Collection[ast.AST], module: ast.Module | None) -> set[_Function]:
+        """What functions, or a module's own statements, may call, directly or through one another.
+
+        A name may mean any function of the file and any method of the functions' own classes.
+        """
+        classes = [c for c in self.classes if any(f in functions for f in c.body)]
+        own = {id(m) for c in classes for m in c.body}
+        methods = {id(m) for c in self.classes for m in c.body}
+        found: set[_Function] = set()
+        names = {name for f in functions for name in self._calls.get(id(f), ())}
+        for statement in _own_statements(module):
+            names |= {call_name(n) for n in walk(statement) if isinstance(n, ast.Call)}
+        while names:
+            near = [f for name in names for f in self._functions.get(name, []) if id(f) in own or id(f) not in methods]
+            new = [f for f in near if f not in found]
+            found.update(new)
+            names = {name for f in new for name in self._calls[id(f)]}
+        return found
+
+    def gradient_lines(self, functions: Collection[ast.AST], module: ast.Module | None) -> set[int]:
+        """The lines that may do something to gradients in functions and in what they may call."""
+        nodes = {*functions, *self.callees(functions, module), *_own_statements(module)}
+        return {
+            n.lineno
+            for node in nodes
+            for n in walk(node)
+            if (isinstance(n, ast.Call) and call_name(n) in self._touching and not self._steps_no_weights(n))
+            or (isinstance(n, ast.Attribute) and n.attr == "grad" and isinstance(n.ctx, ast.Store))
+        }
+
+    def _steps_no_weights(self, node: ast.Call) -> bool:
+        """Whether a call is the step of a scheduler, a profiler or an environment, as its name says."""
+        if call_name(node) != "step" or not isinstance(node.func, ast.Attribute):
+            return False
+        owner = text_of(node.func.value)
+        return bool(_OTHER_STEPPERS.search(owner)) and owner not in self.steppers
+
     def is_generator(self, node: _Function) -> bool:
         """Whether a function yields."""
-        key = ("yield", id(node))
-        if key not in self._cache:
-            inner = [n for n in ast.walk(node) if isinstance(n, (ast.Yield, ast.YieldFrom))]
-            self._cache[key] = bool(inner)
-        return self._cache[key]
+        return _YIELDS in self._calls[id(node)]
+
+    @staticmethod
+    def never_ends(node: _Function) -> bool:
+        """Whether a generator yields for ever: from a ``while True`` that nothing leaves."""
+        return any(
+            isinstance(s, ast.While)
+            and _is_true(s.test)
+            and not any(isinstance(n, (ast.Break, ast.Return)) for n in walk(s))
+            for s in node.body
+        )
+
+
+def _own_statements(module: ast.Module | None) -> list[ast.stmt]:
+    """The statements that run when a module does."""
+    definitions = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+    return [s for s in module.body if not isinstance(s, definitions)] if module else []
+
+
+def _is_true(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and bool(node.value)
 
 
 def _last(node: ast.expr) -> str:
-    return ast.unparse(node).rpartition(".")[2]
+    return text_of(node).rpartition(".")[2]

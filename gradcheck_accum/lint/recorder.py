@@ -18,6 +18,7 @@ from gradcheck_accum.events import (
     Factor,
     Location,
     Opaque,
+    Operation,
     Reduction,
     ScaleGrads,
     Step,
@@ -59,8 +60,12 @@ class Recorder:
     """Whether ``units`` is what the source shows, not the assumed number."""
     counts: dict[Location, int] = field(default_factory=dict)
     """Where the source names numbers that the loop counts by."""
+    divisors: set[int] = field(default_factory=set)
+    """The numbers, rounded, that losses have been divided by."""
     _last: dict[tuple[int, int], tuple[int, int]] = field(default_factory=dict)
     _steps: int = 0
+    _opaque: bool = False
+    _differentiated: bool = False
 
     def learn_units(self, rows: int | None) -> None:
         """Note the size of the micro-batches to come, where the source shows it."""
@@ -76,7 +81,12 @@ class Recorder:
     @property
     def has_backward(self) -> bool:
         """Whether any gradient has been made yet."""
-        return any(raw.kind == "backward" for raw in self.raw)
+        return self._differentiated
+
+    @property
+    def lost_track(self) -> bool:
+        """Whether anything happened that could not be followed."""
+        return self._opaque
 
     def draw(self) -> None:
         """A new micro-batch of data begins."""
@@ -95,6 +105,13 @@ class Recorder:
             self.opaque(node, "several backwards over one batch at the same place")
             return
         self._last[place] = (self.micro_batch, self._steps)
+        self._differentiated = True
+        self.divisors |= {
+            round(1 / factor.value)
+            for part in tensor.parts
+            for factor in part.factors
+            if factor.value and factor.operation is Operation.DIVIDE
+        }
         self.raw.append(
             _Raw(
                 "backward",
@@ -133,6 +150,7 @@ class Recorder:
 
     def opaque(self, node: ast.AST, reason: str) -> None:
         """Something happened that could not be followed."""
+        self._opaque = True
         self.raw.append(_Raw("opaque", self.locate(node), None, {"reason": reason}))
 
     def trace(self) -> Trace:
@@ -163,6 +181,9 @@ class Recorder:
         A loop that does something unknown in one turn may do it in the others too; only what is unknown after the
         last step leaves the windows before it as they are.
         """
+        if events and not any(isinstance(event, Backward) for event in events):
+            # Whoever makes the gradients is not in sight.
+            return "where the gradients of a step come from"
         if any(not owned for owned in stores.values()):
             return "whose gradients an optimizer owns"
         last = max((i for i, event in enumerate(events) if isinstance(event, Step)), default=-1)

@@ -1,13 +1,12 @@
 """A run of lint over many files: which of them can matter, what is known already, and several at a time.
 
-A file that never calls ``backward`` holds no loop. Where it was found in a directory, its bytes are all that is looked
-at; where it was given by name it is parsed, so that what is no Python is said to be so.
+A file that never calls ``backward``, or never steps, holds no loop. Where it was found in a directory, its bytes are
+all that is looked at; where it was given by name it is parsed, so that what is no Python is said to be so.
 """
 
 from __future__ import annotations
 
 import os
-import re
 import signal
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -17,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from gradcheck_accum.errors import internal_error, wants_tracebacks
 from gradcheck_accum.findings import Finding, LintResult, Unreadable, UnusedSuppression
-from gradcheck_accum.lint import LintError, analyse
+from gradcheck_accum.lint import LintError, analyse, may_train
 from gradcheck_accum.lint.discovery import SourceFile, source_files
 from gradcheck_accum.lint.outcome import Outcome
 from gradcheck_accum.lint.settings import Settings
@@ -30,9 +29,6 @@ if TYPE_CHECKING:
 
 ENOUGH_FOR_WORKERS = 32
 """Files to analyse from which on several processes take less time than one."""
-
-_CALLS_BACKWARD = re.compile(rb"(?<!def )backward[\s\\]*\(")
-"""Is in the bytes of every file with a call that `gradcheck_accum.lint.reach` takes for a backward."""
 
 _MOST_WORKERS = 61
 """As many as Windows can wait for."""
@@ -100,8 +96,7 @@ def _can_matter(path: str, report_unused: bool) -> bool:
         content = Path(path).read_bytes()
     except OSError:
         return True  # the analysis will say why
-    patterns = (_CALLS_BACKWARD, MAY_NAME_CODES) if report_unused else (_CALLS_BACKWARD,)
-    return any(pattern.search(content) for pattern in patterns)
+    return may_train(content) or (report_unused and bool(MAY_NAME_CODES.search(content)))
 
 
 def _outcomes(

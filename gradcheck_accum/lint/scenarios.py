@@ -3,25 +3,46 @@
 from __future__ import annotations
 
 import ast
+import heapq
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from gradcheck_accum.diagnosis import Diagnosis, diagnose
 from gradcheck_accum.ledger import Ledger, fold
 from gradcheck_accum.lint import values as v
-from gradcheck_accum.lint.interpreter import Interpreter, Knowledge, OutOfBudget, Restart
+from gradcheck_accum.lint.control import Doubted, OutOfBudget, Restart
+from gradcheck_accum.lint.functions import call_from_outside
+from gradcheck_accum.lint.interpreter import Interpreter
+from gradcheck_accum.lint.knowledge import Knowledge
 from gradcheck_accum.lint.reach import Reach
 
 _MOST_SCENARIOS = 16
 _MOST_RESTARTS = 40
+_PATIENCE = 60_000
+"""Evaluations after which no more scenarios are tried while none of them has found anything."""
+_LONG_PATIENCE = 200_000
+"""The same where one has: what others could object is heard first."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """The ledger of one loop under one set of answers, given by condition."""
+    """The ledger of one loop under one set of answers, given by condition, and what is wrong with it."""
 
     decisions: dict[str, bool]
     ledger: Ledger
+    diagnoses: tuple[Diagnosis, ...]
+
+    @property
+    def is_unknown(self) -> bool:
+        """Whether nothing can be concluded from this scenario."""
+        windows = (*self.ledger.windows, *self.ledger.abandoned)
+        return bool(windows) and all(window.unknown for window in windows)
+
+    @property
+    def lines(self) -> set[int]:
+        """The lines that did something to gradients."""
+        return {event.where.line for event in self.ledger.trace.events}
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,15 +52,18 @@ class Root:
     function: ast.FunctionDef | ast.AsyncFunctionDef | None
 
 
-def explore(module: ast.Module, path: str) -> Iterator[tuple[Root, list[Scenario]]]:
-    """The scenarios of every entrance of a file, outermost first; code that one has run is no entrance of its own."""
+def explore(module: ast.Module, path: str, *, thorough: bool = False) -> Iterator[tuple[Root, list[Scenario]]]:
+    """The scenarios of every entrance of a file, outermost first; code that one has run is no entrance of its own.
+
+    ``thorough`` tries further scenarios even where those so far leave nothing that all could agree on.
+    """
     reach = Reach(module)
     visited: set[ast.AST] = set()
     if any(reach.backward(s) for s in module.body if not isinstance(s, (ast.FunctionDef, ast.ClassDef))):
-        yield Root(None), _scenarios(module, path, reach, None, visited)
+        yield Root(None), _scenarios(module, path, reach, None, visited, thorough)
     for function in reach.training_functions():
         if function not in visited:
-            yield Root(function), _scenarios(module, path, reach, function, visited)
+            yield Root(function), _scenarios(module, path, reach, function, visited, thorough)
 
 
 def _scenarios(
@@ -48,16 +72,22 @@ def _scenarios(
     reach: Reach,
     function: ast.FunctionDef | ast.AsyncFunctionDef | None,
     visited: set[ast.AST],
+    thorough: bool,
 ) -> list[Scenario]:
     knowledge = Knowledge()
-    pending: list[dict[str, bool]] = [{}]
+    pending: list[tuple[int, int, dict[str, bool]]] = [(0, 0, {})]
+    """Decisions to try, with how remote from the gradients they are: the nearest first."""
     tried: set[frozenset[tuple[str, bool]]] = set()
     found: list[Scenario] = []
-    while pending and len(tried) < _MOST_SCENARIOS:
-        given = pending.pop(0)
+    agreement = _Agreement()
+    order = itertools.count(1)
+    spent = 0
+    while pending and len(tried) < _MOST_SCENARIOS and spent < agreement.patience:
+        remoteness, _, given = heapq.heappop(pending)
         run = _complete_run(module, path, reach, knowledge, function, given)
         if run is None:
             return []
+        spent += run.spent
         visited |= run.visited
         if function is not None:
             visited.add(function)
@@ -67,11 +97,17 @@ def _scenarios(
         tried.add(key)
         if function is None or run.recorder.micro_batch > 0:
             # A function without a loop over data is a piece of somebody else's loop: its ledger says nothing.
-            found.append(Scenario(run.decisions, fold(run.recorder.trace())))
+            ledger = fold(run.recorder.trace())
+            found.append(Scenario(run.decisions, ledger, tuple(diagnose(ledger))))
+            agreement.hear(found[-1])
+            lines = reach.gradient_lines(run.visited, module if function is None else None)
+            if not thorough and agreement.is_settled(lines):
+                break
         asked = list(run.decisions)
         for position in range(len(given), len(asked)):
-            prefix = {name: run.decisions[name] for name in asked[:position]}
-            pending.append({**prefix, asked[position]: not run.decisions[asked[position]]})
+            flipped = {name: run.decisions[name] for name in asked[:position]}
+            flipped[asked[position]] = not run.decisions[asked[position]]
+            heapq.heappush(pending, (remoteness + run.remoteness[asked[position]], next(order), flipped))
     return found
 
 
@@ -95,6 +131,9 @@ def _complete_run(
                 _enter(run, reach, function, scope)
         except Restart:
             continue
+        except Doubted:
+            # What else the entrance would have called is no entrance of its own, as if it had been called.
+            run.visited |= reach.callees(run.visited, module if function is None else None)
         except (OutOfBudget, RecursionError):
             return None
         return run
@@ -111,36 +150,48 @@ def _enter(run: Interpreter, reach: Reach, function: ast.FunctionDef | ast.Async
         if cls is None:
             return
         instance = v.Instance(cls)
-        init = run.find_method(cls, "__init__")
+        init = cls.methods.get("__init__")
         if init is not None and init is not function:
-            run.call_from_outside(v.Function(init, scope, instance))
+            call_from_outside(run, v.Function(init, scope, instance))
     for _ in range(2):
-        run.call_from_outside(v.Function(function, scope, instance))
+        call_from_outside(run, v.Function(function, scope, instance))
+
+
+class _Agreement:
+    """What the scenarios so far agree on: per line the codes that every known one which ran it has found."""
+
+    def __init__(self) -> None:
+        self._codes: dict[int, set[str]] = {}
+
+    def hear(self, scenario: Scenario) -> None:
+        """Take one scenario's diagnoses for its vote."""
+        if scenario.is_unknown:
+            return
+        for line in scenario.lines:
+            found = {d.mistake.code for d in scenario.diagnoses if d.where.line == line}
+            self._codes[line] = self._codes[line] & found if line in self._codes else found
+
+    def holds(self, diagnosis: Diagnosis) -> bool:
+        """Whether every known scenario that ran the line of ``diagnosis`` found the same."""
+        return diagnosis.mistake.code in self._codes.get(diagnosis.where.line, ())
+
+    @property
+    def patience(self) -> int:
+        """After how many evaluations no more scenarios are worth their time."""
+        return _LONG_PATIENCE if any(self._codes.values()) else _PATIENCE
+
+    def is_settled(self, lines: set[int]) -> bool:
+        """Whether no further scenario could bring a finding, if only ``lines`` can do anything to gradients."""
+        return not any(self._codes.values()) and lines <= self._codes.keys()
 
 
 def agreed(scenarios: list[Scenario]) -> list[tuple[Diagnosis, Ledger]]:
     """The diagnoses that hold in every scenario which runs their line, each with a ledger that shows it."""
-    judged = [(s, diagnose(s.ledger)) for s in scenarios]
+    agreement = _Agreement()
+    for scenario in scenarios:
+        agreement.hear(scenario)
     found: dict[tuple[str, int], tuple[Diagnosis, Ledger]] = {}
-    for scenario, diagnoses in judged:
-        for diagnosis in diagnoses:
+    for scenario in scenarios:
+        for diagnosis in scenario.diagnoses:
             found.setdefault((diagnosis.mistake.code, diagnosis.where.line), (diagnosis, scenario.ledger))
-    kept: list[tuple[Diagnosis, Ledger]] = []
-    for (code, line), evidence in found.items():
-        votes = [
-            any(d.mistake.code == code and d.where.line == line for d in diagnoses)
-            for scenario, diagnoses in judged
-            if _runs(scenario, line) and not _is_unknown(scenario)
-        ]
-        if votes and all(votes):
-            kept.append(evidence)
-    return kept
-
-
-def _runs(scenario: Scenario, line: int) -> bool:
-    return any(event.where.line == line for event in scenario.ledger.trace.events)
-
-
-def _is_unknown(scenario: Scenario) -> bool:
-    windows = (*scenario.ledger.windows, *scenario.ledger.abandoned)
-    return bool(windows) and all(window.unknown for window in windows)
+    return [evidence for evidence in found.values() if agreement.holds(evidence[0])]

@@ -7,6 +7,7 @@ Everything that cannot be known is a `Symbol`, which remembers its name so that 
 from __future__ import annotations
 
 import ast
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
@@ -52,6 +53,29 @@ class Symbol:
         return Symbol(f"{self.name}.{name}" if self.name else "")
 
 
+UNKNOWN = Symbol()
+"""Something of which not even the name is known."""
+
+
+LARGEST = 2**53
+"""Beyond this no number is followed."""
+LONGEST_LIST = 10_000
+"""Items beyond which no list is followed."""
+_MOST_FACTORS = 64
+_DEEPEST = 4
+"""Lists in lists are looked into this far."""
+
+
+def bounded(number: Num) -> Num | Symbol:
+    """A number, or nothing known where it is beyond what a training loop counts or divides by."""
+    value = number.value
+    if isinstance(value, Fraction):
+        fits = abs(value.numerator) <= LARGEST and value.denominator <= LARGEST
+    else:
+        fits = -LARGEST <= value <= LARGEST
+    return number if fits else UNKNOWN
+
+
 @dataclass(frozen=True, slots=True)
 class Reference:
     """An imported name: ``torch.nn.functional`` and the like."""
@@ -92,8 +116,11 @@ class Tensor:
 
     def scaled(self, factor: Factor) -> Tensor:
         """This tensor times a constant."""
-        parts = tuple(replace(part, factors=(*part.factors, factor)) for part in self.parts)
-        return replace(self, parts=parts)
+        if any(len(part.factors) >= _MOST_FACTORS for part in self.parts):
+            parts = tuple(Part(p.name, p.reduction, (Factor(None),), p.micro_batch) for p in self.parts)
+        else:
+            parts = tuple(Part(p.name, p.reduction, (*p.factors, factor), p.micro_batch) for p in self.parts)
+        return Tensor(parts, self.models, self.grad_scaled, self.elementwise)
 
     @property
     def is_located(self) -> bool:
@@ -114,6 +141,20 @@ class Tensor:
         """This tensor after its units were averaged or summed."""
         parts = tuple(replace(part, reduction=reduction) for part in self.parts)
         return replace(self, parts=parts, elementwise=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Configured(Symbol):
+    """What a call that was given K has made: if it computes losses, they may be scaled already."""
+
+
+@dataclass(slots=True, eq=False)
+class Partial:
+    """``functools.partial``: a callable with some of its arguments."""
+
+    callee: Any
+    args: list[Any]
+    kwargs: dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +194,13 @@ class Gradient:
     sources: frozenset[str] | None
 
 
+@dataclass(frozen=True, slots=True)
+class Framework:
+    """An object whose ``backward`` divides the loss by ``divisor`` and is PyTorch's own otherwise."""
+
+    divisor: Any
+
+
 @dataclass(slots=True, eq=False)
 class Loader:
     """A source of micro-batches. ``length`` is None where the source does not show it."""
@@ -173,7 +221,11 @@ class Stream:
     """An iterator: ``next`` draws from it."""
 
     items: Iterator[Any]
-    draws_data: bool = False
+
+    @classmethod
+    def endless(cls) -> Stream:
+        """Batches for ever."""
+        return cls(itertools.repeat(Data()))
 
 
 @dataclass(slots=True, eq=False)
@@ -229,47 +281,44 @@ class Scope:
         (holder or self).names[name] = value
 
 
+def _held(value: Any, depth: int = 0) -> Iterator[Any]:
+    """A value, or what lists, tuples and dicts hold, as far as it is worth looking."""
+    if isinstance(value, (list, tuple, dict)):
+        items = value.values() if isinstance(value, dict) else value
+        for item in itertools.islice(items, 8) if depth < _DEEPEST else ():
+            yield from _held(item, depth + 1)
+    else:
+        yield value
+
+
 def is_data(value: Any) -> bool:
     """Whether a value is, or holds, input data."""
-    if isinstance(value, (list, tuple)):
-        return any(is_data(item) for item in value[:8])
-    if isinstance(value, dict):
-        return any(is_data(item) for item in value.values())
-    return isinstance(value, Data)
+    return any(isinstance(item, Data) for item in _held(value))
+
+
+def is_settled(value: Any) -> bool:
+    """Whether a value is a number or a name that always stands for the same thing."""
+    return isinstance(value, Num) or (isinstance(value, Symbol) and bool(value.name))
 
 
 def models_in(value: Any) -> frozenset[str]:
     """The models whose output flows into a value."""
-    if isinstance(value, Tensor):
-        return value.models
-    if isinstance(value, dict):
-        value = list(value.values())
-    if isinstance(value, (list, tuple)):
-        return frozenset().union(*(models_in(item) for item in value[:8]))
-    return frozenset()
+    return frozenset().union(*(item.models for item in _held(value) if isinstance(item, Tensor)))
+
+
+_SETTINGS = frozenset(
+    {"args", "cfg", "config", "opts", "opt", "hparams", "params", "settings", "self", "state", "kwargs"}
+)
 
 
 def carries_steps(value: Any) -> bool:
     """Whether a value could tell a function what K is: K itself, or an object of settings."""
+    return any(_tells_steps(item) for item in _held(value) if not isinstance(value, dict))
+
+
+def _tells_steps(value: Any) -> bool:
     if isinstance(value, Num):
         return bool(value.tags & {STEPS, DERIVED})
     if isinstance(value, Instance):
         return not value.cls.is_model
-    if isinstance(value, (list, tuple)):
-        return any(carries_steps(item) for item in value[:8])
-    if isinstance(value, Symbol):
-        last = value.name.rpartition(".")[2].lower()
-        return last in {
-            "args",
-            "cfg",
-            "config",
-            "opts",
-            "opt",
-            "hparams",
-            "params",
-            "settings",
-            "self",
-            "state",
-            "kwargs",
-        }
-    return False
+    return isinstance(value, Symbol) and value.name.rpartition(".")[2].lower() in _SETTINGS

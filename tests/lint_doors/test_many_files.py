@@ -26,7 +26,7 @@ def loops(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("loops")
     for number, script in enumerate((WRITTEN * 2)[: ENOUGH_FOR_WORKERS + 8]):
         (directory / f"{number:03}_{script.name}").write_bytes(script.read_bytes())
-    (directory / "020_broken.py").write_text("def f(:\n    loss.backward()\n")
+    (directory / "020_broken.py").write_text("def f(:\n    loss.backward()\n    optimizer.step()\n")
     return directory
 
 
@@ -81,10 +81,10 @@ def test_what_cannot_matter_is_not_even_parsed(project: Any) -> None:
 def test_an_error_of_ours_costs_one_file(project: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     from gradcheck_accum.lint import scenarios
 
-    def fail(module: object, path: str, *rest: object) -> Any:
+    def fail(module: object, path: str, **options: object) -> Any:
         if path == "a.py":
             raise LookupError("no\nsuch thing")
-        return explore(module, path, *rest)  # type: ignore[arg-type]
+        return explore(module, path, **options)  # type: ignore[arg-type]
 
     explore = scenarios.explore
     monkeypatch.setattr("gradcheck_accum.lint.explore", fail)

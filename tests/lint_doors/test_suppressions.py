@@ -160,7 +160,7 @@ def test_only_what_would_be_reported_is_suppressed(project: Any) -> None:
 
 
 def test_what_cannot_be_analysed_or_written_is_said(project: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    project.write("broken.py", "def f(:\n    loss.backward()\n")
+    project.write("broken.py", "def f(:\n    loss.backward()\n    optimizer.step()\n")
     project.write("train.py", LOOP.format(comment=""))
 
     def fail(*_: object) -> None:

@@ -74,7 +74,7 @@ def fix_source(source: str, path: str, *, unsafe: bool, codes: Collection[str] |
     Raises LintError as `gradcheck_accum.lint.lint_source` does.
     """
     fixed: list[Finding] = []
-    examination = examine(source, path)
+    examination = examine(source, path, thorough=True)
     text = source
     while True:
         remaining: list[Finding] = []
@@ -95,7 +95,7 @@ def offer_fixes(source: str, path: str, *, codes: Collection[str] | None = None)
     """The findings in ``source``, each with the fix that it would have on its own; raises LintError as `fix_source`."""
     return _in_order(
         finding if repaired is None else replace(finding, fix=_fix(source, repaired))
-        for finding, repaired in _offers(source, path, examine(source, path), codes)
+        for finding, repaired in _offers(source, path, examine(source, path, thorough=True), codes)
     )
 
 
@@ -196,7 +196,7 @@ def _attempts(case: Case, path: str, examination: Examination) -> Iterator[_Repa
             if repair is None:
                 return
             text = changed(case.script.text, repair.changes)
-            after = examine(text, path)
+            after = examine(text, path, thorough=True)
         except (CannotEdit, LintError):
             continue
         still_blind, still_readable = _readability(after)

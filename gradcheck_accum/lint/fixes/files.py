@@ -36,7 +36,7 @@ def with_offers(result: LintResult, given: Mapping[str, bytes] | None = None) ->
         try:
             offers = offer_fixes(decode(_read(path, given)), path, codes=_codes(found))
         except (LintError, OSError):
-            offers = []
+            offers = ()
         fixes = {_key(offer): offer.fix for offer in offers}
         findings += [replace(finding, fix=fixes.get(_key(finding))) for finding in found]
     return replace(result, findings=tuple(findings))

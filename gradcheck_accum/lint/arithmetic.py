@@ -1,0 +1,140 @@
+"""Arithmetic on numbers and on losses: where every factor that a loss is scaled by comes from."""
+
+from __future__ import annotations
+
+import ast
+import operator
+from collections.abc import Callable
+from dataclasses import replace
+from fractions import Fraction
+from typing import TYPE_CHECKING, Any
+
+from gradcheck_accum.events import Factor, Operation, Purpose, Reduction
+from gradcheck_accum.lint import values as v
+from gradcheck_accum.lint.knowledge import bind_steps
+from gradcheck_accum.lint.values import UNKNOWN, Num, Symbol, Tensor, bounded
+
+if TYPE_CHECKING:
+    from gradcheck_accum.lint.interpreter import Interpreter
+
+_ARITHMETIC: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Mod: operator.mod,
+    ast.FloorDiv: operator.floordiv,
+}
+
+_MOST_PARTS = 512
+"""Losses in one sum beyond which none of them is followed."""
+
+
+def binary(run: Interpreter, op: ast.operator, left: Any, right: Any) -> Any:
+    """``left op right``."""
+    if isinstance(left, Num) and isinstance(op, (ast.Mod, ast.FloorDiv)):
+        right = bind_steps(run, right)
+    if isinstance(left, Num) and isinstance(right, Num):
+        return _arithmetic(op, left, right)
+    if isinstance(left, bool) or isinstance(right, bool):
+        return UNKNOWN
+    if isinstance(left, Tensor) or isinstance(right, Tensor):
+        return _tensor_arithmetic(run, op, left, right)
+    if isinstance(op, ast.Add) and isinstance(left, list) and isinstance(right, list):
+        return left + right if len(left) + len(right) <= v.LONGEST_LIST else UNKNOWN
+    if isinstance(op, ast.Add) and isinstance(left, tuple) and isinstance(right, tuple):
+        return left + right if len(left) + len(right) <= v.LONGEST_LIST else UNKNOWN
+    if isinstance(op, ast.Mult) and isinstance(left, list) and isinstance(right, Num):
+        fits = isinstance(right.value, int) and 0 <= right.value * max(len(left), 1) <= v.LONGEST_LIST
+        return left * right.value if fits else UNKNOWN  # type: ignore[operator]
+    if isinstance(left, v.Parameters) and isinstance(right, v.Parameters):
+        known = left.sources is not None and right.sources is not None
+        return v.Parameters(left.sources | right.sources if known else None)  # type: ignore[operator]
+    if isinstance(left, v.Gradient) or isinstance(right, v.Gradient):
+        return UNKNOWN
+    if v.is_data(left) or v.is_data(right):
+        return Tensor((_fresh(run, "expression"),), elementwise=True)
+    if isinstance(left, Symbol) and isinstance(right, Num) and right.tags & {v.STEPS, v.DERIVED} and not left.name:
+        # An unnamed result of a call, scaled by K: a loss whose making could not be followed.
+        return _tensor_arithmetic(run, op, Tensor((_fresh(run, "loss"),)), right)
+    return UNKNOWN
+
+
+def _fresh(run: Interpreter, name: str) -> v.Part:
+    return v.Part(name, Reduction.MEAN, (), run.recorder.micro_batch)
+
+
+def _arithmetic(op: ast.operator, left: Num, right: Num) -> Any:
+    try:
+        result = _computed(op, left, right)
+    except (ZeroDivisionError, OverflowError, ValueError):
+        return UNKNOWN
+    return bounded(result) if result is not None else UNKNOWN
+
+
+def _computed(op: ast.operator, left: Num, right: Num) -> Num | None:
+    if isinstance(op, ast.Div):
+        if isinstance(left.value, float) or isinstance(right.value, float):
+            return left.derive(left.value / right.value, right)
+        return left.derive(Fraction(left.value) / Fraction(right.value), right)
+    if isinstance(op, ast.Pow) and abs(float(right.value)) < 64 and abs(float(left.value)) < 1e6:
+        power = float(left.value) ** float(right.value)
+        # A negative number to a broken power is complex.
+        return left.derive(power, right) if isinstance(power, float) else None
+    if type(op) in _ARITHMETIC:
+        return left.derive(_ARITHMETIC[type(op)](left.value, right.value), right)
+    return None
+
+
+def _tensor_arithmetic(run: Interpreter, op: ast.operator, left: Any, right: Any) -> Any:
+    if isinstance(left, Tensor) and isinstance(right, Tensor):
+        if isinstance(op, (ast.Add, ast.Sub)):
+            parts = (*left.parts, *right.parts)
+            if len(parts) > _MOST_PARTS:
+                return replace(left, parts=left.parts[:1]).scaled(Factor(None))
+            return Tensor(parts, left.models | right.models, left.grad_scaled or right.grad_scaled)
+        if left.elementwise or right.elementwise:
+            return Tensor(left.parts, left.models | right.models, left.grad_scaled, elementwise=True)
+        return left.scaled(Factor(None))
+    tensor, other = (left, right) if isinstance(left, Tensor) else (right, left)
+    if isinstance(op, (ast.Add, ast.Sub)):
+        return tensor
+    if isinstance(op, (ast.Mult, ast.Div)):
+        if tensor.elementwise and v.is_data(other):
+            return tensor
+        inverse = isinstance(op, ast.Div)
+        if inverse and tensor is right:
+            return tensor.scaled(Factor(None))
+        return scaled(run, tensor, other, Operation.DIVIDE if inverse else Operation.MULTIPLY)
+    return tensor.scaled(Factor(None))
+
+
+def scaled(run: Interpreter, tensor: Tensor, other: Any, operation: Operation) -> Tensor:
+    """A loss multiplied or divided by a value.
+
+    What divides a sum may count units, of which the interpretation has an assumed number only: a count that was not
+    made from it is unknown.
+    """
+    if operation is Operation.MULTIPLY and isinstance(other, Num) and v.UNITS in other.tags:
+        # A mean made a sum: what divides it again may be any count of units.
+        return tensor.scaled(Factor(None, operation))
+    factor = factor_of(other, operation)
+    summed = tensor.elementwise or any(part.reduction is Reduction.SUM for part in tensor.parts)
+    counts = operation is Operation.DIVIDE and isinstance(other, Num) and not other.tags & {v.UNITS, v.STEPS, v.DERIVED}
+    if summed and counts and not (run.recorder.knows_units and other.value == run.recorder.units):
+        return tensor.scaled(Factor(None, operation))
+    return tensor.scaled(factor)
+
+
+def factor_of(value: Any, operation: Operation) -> Factor:
+    """What multiplying or dividing by ``value`` does to a loss."""
+    if not isinstance(value, Num) or (operation is Operation.DIVIDE and value.value == 0):
+        return Factor(None, operation)
+    number = float(value.value)
+    if operation is Operation.DIVIDE and abs(number) < 1 / v.LARGEST:
+        return Factor(None, operation)
+    purpose = Purpose.ACCUMULATION if value.tags & {v.STEPS, v.DERIVED} else Purpose.UNKNOWN
+    if operation is Operation.DIVIDE:
+        return Factor(1 / number, operation, purpose)
+    # A quotient that was kept in a variable (scale = 1 / K) is still a division.
+    operation = Operation.DIVIDE if isinstance(value.value, Fraction) else operation
+    return Factor(number, operation, purpose)

@@ -1,0 +1,66 @@
+"""Binding names, attributes and items to values."""
+
+from __future__ import annotations
+
+import ast
+from typing import TYPE_CHECKING, Any
+
+from gradcheck_accum.lint import values as v
+from gradcheck_accum.lint.values import Num, Symbol
+
+if TYPE_CHECKING:
+    from gradcheck_accum.lint.interpreter import Interpreter
+
+
+def assign(run: Interpreter, target: ast.expr, value: Any, scope: v.Scope) -> None:
+    """Bind a target to a value."""
+    match target:
+        case ast.Name():
+            scope.assign(target.id, value)
+        case ast.Starred():
+            assign(run, target.value, value, scope)
+        case ast.Tuple() | ast.List():
+            for element, item in zip(target.elts, _unpack(value, target.elts), strict=False):
+                assign(run, element, item, scope)
+        case ast.Attribute():
+            _assign_attribute(run, target, run.evaluate(target.value, scope), value)
+        case ast.Subscript():
+            holder = run.evaluate(target.value, scope)
+            key = run.evaluate(target.slice, scope) if not isinstance(target.slice, ast.Slice) else None
+            if isinstance(holder, dict) and isinstance(key, str):
+                holder[key] = value
+            elif (
+                isinstance(holder, list)
+                and isinstance(key, Num)
+                and isinstance(key.value, int)
+                and -len(holder) <= key.value < len(holder)
+            ):
+                holder[key.value] = value
+
+
+def _assign_attribute(run: Interpreter, target: ast.Attribute, holder: Any, value: Any) -> None:
+    if target.attr == "grad" and isinstance(holder, v.Parameters):
+        if value is None:
+            run.recorder.zero(target, holder.sources)
+        elif isinstance(value, Symbol) or not isinstance(value, v.Gradient):
+            run.recorder.opaque(target, "gradients replaced by hand")
+    elif isinstance(holder, v.Instance):
+        holder.attributes[target.attr] = value
+    elif isinstance(holder, Symbol) and holder.name:
+        run.assigned[holder.member(target.attr).name] = value
+
+
+def _unpack(value: Any, targets: list[ast.expr]) -> list[Any]:
+    count = len(targets)
+    if isinstance(value, (list, tuple)) and not (
+        value and value[0] in ("range", "zip", "enumerate", "islice", "shape")
+    ):
+        return list(value) if len(value) >= count else [*value, *[Symbol()] * (count - len(value))]
+    if isinstance(value, Symbol):
+        return [value.member(str(i)) for i in range(count)]
+    if isinstance(value, v.Optimizer):
+        # `optimizer, scheduler = make_optimizer(...)`: only their own names tell them apart.
+        return [Symbol(target.id) if isinstance(target, ast.Name) else Symbol() for target in targets]
+    if isinstance(value, v.Parameters) and count == 2:
+        return [Symbol(), value]
+    return [value] * count

@@ -1,0 +1,87 @@
+"""Conditions: which way a branch goes, where the source tells and where a scenario has to choose."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from gradcheck_accum.lint import values as v
+from gradcheck_accum.lint.source import text_of, walk
+from gradcheck_accum.lint.values import Num, Symbol, Tensor
+
+if TYPE_CHECKING:
+    from gradcheck_accum.lint.interpreter import Interpreter
+
+
+def truth_of(run: Interpreter, value: Any) -> bool | None:
+    """Whether a value is true, or None where that is not known."""
+    match value:
+        case bool():
+            return value
+        case Num():
+            return value.value != 0
+        case None:
+            return False
+        case str() | list() | tuple() | dict():
+            return bool(value)
+        case v.Model() | v.Instance() | v.Optimizer() | v.Function() | v.Class():
+            return True
+    return None
+
+
+def decide(run: Interpreter, node: ast.expr, value: Any, acts: bool) -> bool | None:
+    """The scenario's answer to an open condition; ``acts`` says that it decides on what happens to gradients.
+
+    A guard gets none: whether a loop is left early is no setting.
+    """
+    if run.in_guard:
+        return None
+    negated = False
+    while isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
+        node, negated = node.operand, not negated
+    if isinstance(node, ast.Compare) and len(node.ops) == 1 and isinstance(node.ops[0], (ast.IsNot, ast.NotEq)):
+        op = ast.Is() if isinstance(node.ops[0], ast.IsNot) else ast.Eq()
+        node, negated = ast.Compare(node.left, [op], node.comparators), not negated
+    key = value.name if isinstance(value, Symbol) and value.name else text_of(node)
+    answer = run.decisions.setdefault(key, True)
+    # What is decided in the training loop is worth trying both ways before what was set up outside it.
+    remoteness = 0 if acts else 1 if run.loop_depth else 3
+    run.remoteness[key] = min(remoteness, run.remoteness.get(key, remoteness))
+    return answer != negated if not (isinstance(value, Symbol) and value.name) else answer
+
+
+def choose(run: Interpreter, test: ast.expr, scope: v.Scope, branches: Sequence[Sequence[ast.stmt]]) -> bool:
+    """Which way a condition goes."""
+    body, orelse = (list(branches[0]), list(branches[1])) if len(branches) == 2 else ([], [])
+    # A guard that leaves the loop early (an empty batch, an early stop): the main path goes on.
+    guards = run.loop_depth > 0 and _skips(body) and not orelse and not run.reach.acts(body)
+    outer, run.in_guard = run.in_guard, guards
+    try:
+        value = run.evaluate(test, scope)
+    finally:
+        run.in_guard = outer
+    truth = truth_of(run, value)
+    if truth is not None:
+        return truth
+    if guards:
+        return False
+    if branches and run.reach.is_inert(body) and run.reach.is_inert(orelse):
+        return False
+    if depends_on_data(run, test, scope):
+        return run.reach.acts(body)
+    return bool(decide(run, test, value, run.reach.acts(body) or run.reach.acts(orelse)))
+
+
+def depends_on_data(run: Interpreter, test: ast.expr, scope: v.Scope) -> bool:
+    for node in walk(test):
+        if isinstance(node, ast.Name):
+            holder = scope.find(node.id)
+            value = holder.names[node.id] if holder else None
+            if isinstance(value, (Tensor, v.Data, v.Gradient)):
+                return True
+    return False
+
+
+def _skips(body: Sequence[ast.stmt]) -> bool:
+    return bool(body) and isinstance(body[-1], (ast.Break, ast.Continue, ast.Return, ast.Raise))

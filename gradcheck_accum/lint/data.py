@@ -1,0 +1,123 @@
+"""Data: loaders and their lengths, batches and the pieces that they are cut into."""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import TYPE_CHECKING, Any
+
+from gradcheck_accum.lint import values as v
+from gradcheck_accum.lint.control import Exhausted
+from gradcheck_accum.lint.functions import call_function
+from gradcheck_accum.lint.knowledge import ASSUMED_STEPS, bind, bind_steps
+from gradcheck_accum.lint.values import Num, Symbol
+
+if TYPE_CHECKING:
+    from gradcheck_accum.lint.interpreter import Interpreter
+
+_DATASET_NAME = re.compile(r"dataset|data_set|_ds$|^ds$|samples|examples", re.IGNORECASE)
+_LONGEST_PASS = 5_000
+
+
+def stream(run: Interpreter, source: Any) -> Any:
+    """``iter(source)``."""
+    if isinstance(source, v.Loader):
+        length = length_of(run, source)
+        run.recorder.learn_units(source.rows)
+        return v.Stream(iter([v.Data()] * length))
+    if isinstance(source, v.Stream):
+        return source
+    if isinstance(source, (list, tuple)) and not (source and isinstance(source[0], str)):
+        return v.Stream(iter(source))
+    run.recorder.assumed_length = True
+    return v.Stream(iter([v.Data()] * run.knowledge.pass_length()))
+
+
+def draw_from(run: Interpreter, source: Any) -> Any:
+    """``next(source)``: a new micro-batch."""
+    run.recorder.draw()
+    if isinstance(source, v.Stream) and run.stops:
+        for item in source.items:
+            return item
+        raise Exhausted
+    return v.Data()
+
+
+def chunks(run: Interpreter, count: Any) -> Any:
+    """A batch split into ``count`` micro-batches."""
+    count = bind_steps(run, count) if run.loop_depth else count
+    known = isinstance(count, Num) and isinstance(count.value, int) and 0 < count.value <= v.LONGEST_LIST
+    return v.Chunks(count.value) if known else Symbol()
+
+
+def split(run: Interpreter, data: Any, size: Any) -> Any:
+    """A batch split into micro-batches of ``size`` rows: as many as are assumed where the source does not show."""
+    if isinstance(data, v.Data) and data.rows and isinstance(size, Num) and isinstance(size.value, int) and size.value:
+        count = -(-data.rows // size.value)
+        return v.Chunks(count) if 0 < count <= v.LONGEST_LIST else Symbol()
+    return v.Chunks(ASSUMED_STEPS) if isinstance(data, (v.Data, Symbol)) else Symbol()
+
+
+def slice_of_data(run: Interpreter, bounds: list[Any]) -> None:
+    """Data sliced by position: other bounds than the last are another micro-batch."""
+    numbers = tuple(bound.value for bound in bounds if isinstance(bound, Num))
+    if run.loop_depth and numbers and numbers != run.last_slice:
+        if not run.last_slice:
+            run.recorder.draw()
+        run.last_slice = numbers
+
+
+def length_of(run: Interpreter, loader: v.Loader) -> int:
+    """How many micro-batches a pass over ``loader`` has: what the source shows, else the assumed number."""
+    if loader.length is not None:
+        if loader.length <= _LONGEST_PASS:
+            return loader.length
+        # So many micro-batches show nothing that a few whole windows and the remainder do not.
+        return loader.length % math.lcm(*run.knowledge.window) + run.knowledge.unbounded_length()
+    run.recorder.assumed_length = True
+    return run.knowledge.pass_length()
+
+
+def length_of_value(run: Interpreter, value: Any) -> Any:
+    """``len(value)``."""
+    match value:
+        case v.Loader():
+            return Num(length_of(run, value), frozenset({v.LENGTH}))
+        case v.Data():
+            return rows_of(run, value)
+        case v.Chunks():
+            return Num(value.count, frozenset({v.LENGTH}))
+        case ("range" | "zip" | "enumerate" | "islice" | "shape", *_):
+            return Symbol()
+        case list() | tuple() | dict() | str():
+            return Num(len(value))
+        case v.Instance():
+            method = value.cls.methods.get("__len__")
+            if method is not None:
+                return call_function(run, v.Function(method, value.cls.scope, value), [], {})
+        case Symbol() if value.name and not _DATASET_NAME.search(value.name.rpartition(".")[2]):
+            run.recorder.assumed_length = True
+            return Num(run.knowledge.pass_length(), frozenset({v.LENGTH}))
+    return Symbol()
+
+
+def rows_of(run: Interpreter, data: v.Data) -> Num:
+    """The leading dimension of a batch."""
+    return Num(data.rows or run.recorder.units, frozenset({v.UNITS}))
+
+
+def new_loader(run: Interpreter, dataset: Any, size: Any, options: dict[str, Any]) -> v.Loader:
+    """``DataLoader(dataset, batch_size=size)``."""
+    if isinstance(size, Symbol) and size.name:
+        bind(run, size.name, Num(run.recorder.units, frozenset({v.UNITS})))
+    rows = dataset.rows if isinstance(dataset, v.Data) else None
+    if isinstance(dataset, v.Instance):
+        length = length_of_value(run, dataset)
+        rows = int(length.value) if isinstance(length, Num) else None
+    if not isinstance(size, Num) or not isinstance(size.value, int) or size.value < 1:
+        return v.Loader()
+    known = v.UNITS not in size.tags
+    if rows is None or not known or "batch_sampler" in options or "sampler" in options:
+        return v.Loader(rows=size.value)
+    whole = rows // size.value
+    return v.Loader(whole if options.get("drop_last") is True else -(-rows // size.value), size.value)

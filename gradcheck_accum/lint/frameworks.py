@@ -1,0 +1,47 @@
+"""Accelerate and Fabric: objects whose ``backward`` is PyTorch's own, but for what they were told to divide by."""
+
+from __future__ import annotations
+
+import ast
+from typing import TYPE_CHECKING, Any
+
+from gradcheck_accum.events import Operation
+from gradcheck_accum.lint import values as v
+from gradcheck_accum.lint.arithmetic import scaled
+from gradcheck_accum.lint.gradients import as_loss, clip, record_backward
+from gradcheck_accum.lint.values import Num, Symbol
+
+if TYPE_CHECKING:
+    from gradcheck_accum.lint.interpreter import Interpreter
+
+_DECIDES_ELSEWHERE = frozenset({"gradient_accumulation_plugin", "deepspeed_plugin", "**"})
+_PREPARES = frozenset({"prepare", "setup", "setup_module", "setup_dataloaders", "setup_optimizers", "unwrap_model"})
+
+
+def new_framework(path: str, kwargs: dict[str, Any]) -> v.Framework | None:
+    """The object that a call of an imported class makes, if it is one of those and the source shows its divisor."""
+    library, _, name = path.rpartition(".")
+    if library.partition(".")[0] == "accelerate" and name == "Accelerator" and not _DECIDES_ELSEWHERE & kwargs.keys():
+        return v.Framework(kwargs.get("gradient_accumulation_steps", Num(1)))
+    if library.partition(".")[0] in {"lightning", "lightning_fabric"} and name == "Fabric":
+        return v.Framework(Num(1))
+    return None
+
+
+def framework_method(
+    run: Interpreter, node: ast.Call, base: v.Framework, name: str, args: list[Any], kwargs: dict[str, Any]
+) -> Any:
+    """What a method of such an object does."""
+    if name == "backward" and args:
+        loss, divisor = as_loss(run, args[0]), run.resolve(base.divisor)
+        if not (isinstance(divisor, Num) and divisor.value == 1):
+            loss = scaled(run, loss, divisor, Operation.DIVIDE)
+        record_backward(run, node, loss, weighted=len(args) > 1 or bool(kwargs))
+        return None
+    if name in {"clip_grad_norm_", "clip_grad_value_"}:
+        clip(run, node, args, kwargs)
+    elif name == "clip_gradients":
+        clip(run, node, [], {})
+    elif name in _PREPARES and args:
+        return tuple(args) if len(args) > 1 else args[0]
+    return Symbol()

@@ -1,0 +1,92 @@
+"""Functions of the file: calls from inside it, and calls as a stranger would make them."""
+
+from __future__ import annotations
+
+import ast
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from gradcheck_accum.lint import values as v
+from gradcheck_accum.lint.control import Broke, Continued, Exhausted, Raised, Returned
+from gradcheck_accum.lint.source import text_of
+from gradcheck_accum.lint.values import Symbol
+
+if TYPE_CHECKING:
+    from gradcheck_accum.lint.interpreter import Interpreter
+
+_DEPTH = 12
+
+
+def call_function(run: Interpreter, function: v.Function, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    """Carry out a function of this file."""
+    node = function.node
+    if len(run.stack) >= _DEPTH or node in run.stack:
+        return Symbol()
+    scope = v.Scope(outer=function.scope)
+    _bind_arguments(run, function, scope, args, kwargs)
+    if isinstance(node, ast.Lambda):
+        return run.evaluate(node.body, scope)
+    if any(word in text_of(d) for d in node.decorator_list for word in ("no_grad", "inference_mode")):
+        return Symbol()
+    run.visited.add(node)
+    if run.reach.is_generator(node):
+        return v.Stream.endless() if run.reach.never_ends(node) else v.Loader()
+    run.stack.append(node)
+    try:
+        run.execute(node.body, scope)
+    except Returned as returned:
+        return returned.value
+    finally:
+        run.stack.pop()
+    return None
+
+
+def _bind_arguments(
+    run: Interpreter, function: v.Function, scope: v.Scope, args: list[Any], kwargs: dict[str, Any]
+) -> None:
+    node, spec = function.node, function.node.args
+    positional = [*spec.posonlyargs, *spec.args]
+    static = any("staticmethod" in text_of(d) for d in getattr(node, "decorator_list", []))
+    if function.owner is not None and not static:
+        args = [function.owner, *args]
+    name = getattr(node, "name", "lambda")
+    defaults: dict[str, ast.expr] = {
+        a.arg: d for a, d in zip(reversed(positional), reversed(spec.defaults), strict=False)
+    }
+    defaults |= {a.arg: d for a, d in zip(spec.kwonlyargs, spec.kw_defaults, strict=True) if d is not None}
+    given = dict(zip((a.arg for a in positional), args, strict=False)) | kwargs
+    for parameter in (*positional, *spec.kwonlyargs):
+        if parameter.arg in given:
+            scope.names[parameter.arg] = given[parameter.arg]
+        elif parameter.arg in defaults and not kwargs.get("**"):
+            scope.names[parameter.arg] = run.evaluate(defaults[parameter.arg], function.scope)
+        else:
+            scope.names[parameter.arg] = run.resolve(Symbol(f"{name}.{parameter.arg}"))
+    if spec.vararg is not None:
+        scope.names[spec.vararg.arg] = args[len(positional) :] or Symbol()
+    if spec.kwarg is not None:
+        scope.names[spec.kwarg.arg] = Symbol(f"{name}.{spec.kwarg.arg}")
+
+
+def call_from_outside(run: Interpreter, function: v.Function) -> None:
+    """Carry out a function that nothing in the file calls, with unknown arguments."""
+    node = function.node
+    spec = node.args
+    positional = [*spec.posonlyargs, *spec.args]
+    if function.owner is not None:
+        positional = positional[1:]
+    constants = dict(zip(reversed([a.arg for a in positional]), reversed(spec.defaults), strict=False)) | {
+        a.arg: d for a, d in zip(spec.kwonlyargs, spec.kw_defaults, strict=True) if d is not None
+    }
+    given: dict[str, Any] = {}
+    for parameter in (*positional, *spec.kwonlyargs):
+        default = constants.get(parameter.arg)
+        number = default.value if isinstance(default, ast.Constant) else None
+        known = number if isinstance(number, int) and not isinstance(number, bool) else None
+        if parameter.annotation is not None and text_of(parameter.annotation).rpartition(".")[2] == "Fabric":
+            given[parameter.arg] = v.Framework(v.Num(1))
+            continue
+        symbol = Symbol(f"{getattr(node, 'name', '')}.{parameter.arg}", known)
+        given[parameter.arg] = run.resolve(symbol)
+    with suppress(Raised, Exhausted, Broke, Continued):
+        call_function(run, function, [], given)

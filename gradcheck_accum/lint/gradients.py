@@ -1,0 +1,135 @@
+"""Calls that mean the same whatever they are called on: what is done to gradients."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from gradcheck_accum.events import Factor, Reduction
+from gradcheck_accum.lint import values as v
+from gradcheck_accum.lint.control import Doubted
+from gradcheck_accum.lint.objects import sources_of
+from gradcheck_accum.lint.optimizers import as_optimizer, is_lost_optimizer
+from gradcheck_accum.lint.values import Symbol, Tensor
+
+if TYPE_CHECKING:
+    from gradcheck_accum.lint.interpreter import Interpreter
+
+
+def as_loss(run: Interpreter, value: Any) -> Tensor:
+    """A value that ``backward`` is called on, as a loss: one that came from elsewhere may be scaled already."""
+    if isinstance(value, Tensor):
+        return value
+    factors = () if isinstance(value, Symbol) and not value.name else (Factor(None),)
+    return Tensor((v.Part("loss", Reduction.MEAN, factors, run.recorder.micro_batch),))
+
+
+def record_backward(run: Interpreter, node: ast.AST, value: Any, weighted: bool) -> None:
+    """Record a backward; ``weighted`` says that it was given a gradient argument."""
+    loss = as_loss(run, value)
+    run.recorder.backward(node, loss.scaled(Factor(None)) if weighted else loss)
+
+
+def record_step(run: Interpreter, node: ast.AST, optimizer: v.Optimizer, through_scaler: bool = False) -> None:
+    """Record an optimizer's step, with K if a loss has been divided by it."""
+    bound = {number.value for number in run.knowledge.bindings.values() if v.STEPS in number.tags}
+    stated = sorted((bound | run.knowledge.moduli) & run.recorder.divisors)
+    run.recorder.step(node, optimizer, int(stated[0]) if len(stated) == 1 else None, through_scaler)
+    if run.recorder.lost_track:
+        raise Doubted
+
+
+def backward(run: Interpreter, node: ast.Call, base: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    """``base.backward(...)``, on a loss, on a framework's object, or on `torch.autograd`."""
+    if isinstance(base, v.Reference) and base.path == "torch.autograd":
+        base, args = (args[0] if args else Symbol()), args[1:]
+        if isinstance(base, (list, tuple)):
+            base = base[0] if len(base) == 1 else Symbol("losses")
+    elif not isinstance(base, Tensor) and any(isinstance(a, (Tensor, Symbol)) for a in args[:1]):
+        run.recorder.opaque(node, "a backward that a framework makes")
+        return None
+    if isinstance(base, v.Instance):
+        return NotImplemented
+    gradient = args[:1] + [kwargs[k] for k in ("gradient", "grad_tensors") if k in kwargs]
+    record_backward(run, node, base, weighted=any(g is not None for g in gradient))
+    return None
+
+
+def _step(run: Interpreter, node: ast.Call, base: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    given = [o for o in (as_optimizer(run, a) for a in args[:1]) if o is not None]
+    optimizer = as_optimizer(run, base)
+    if optimizer is not None:
+        if args or kwargs.get("closure") is not None:
+            run.recorder.opaque(node, "an optimizer step with a closure")
+        else:
+            record_step(run, node, optimizer)
+        return None
+    if given and isinstance(base, (Symbol, v.Reference)):
+        record_step(run, node, given[0], through_scaler=True)
+        return None
+    if is_lost_optimizer(run, node, base):
+        run.recorder.opaque(node, "a step of an optimizer that could not be told")
+    return NotImplemented if isinstance(base, v.Instance) else None
+
+
+def _zero_grad(run: Interpreter, node: ast.Call, base: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    optimizer = as_optimizer(run, base)
+    if optimizer is None and is_lost_optimizer(run, node, base):
+        run.recorder.opaque(node, "gradients of an optimizer that could not be told")
+        return None
+    run.recorder.zero(node, optimizer if optimizer is not None else sources_of(run, base))
+    return None
+
+
+def _unscale(run: Interpreter, node: ast.Call, base: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    optimizer = as_optimizer(run, args[0]) if args else None
+    if optimizer is not None:
+        run.recorder.unscale(node, optimizer)
+    return None
+
+
+def _scale(run: Interpreter, node: ast.Call, base: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    if not args or isinstance(base, (v.Instance, Tensor, v.Data)):
+        return NotImplemented
+    loss = args[0] if isinstance(args[0], Tensor) else as_loss(run, args[0])
+    return replace(loss, grad_scaled=True)
+
+
+def _parameters(run: Interpreter, node: ast.Call, base: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    return v.Parameters(sources_of(run, base))
+
+
+def _clip_method(run: Interpreter, node: ast.Call, base: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    if isinstance(base, v.Reference):
+        clip(run, node, args, kwargs)
+    elif isinstance(base, v.Instance):
+        return NotImplemented
+    else:
+        run.recorder.opaque(node, "a clip that a framework makes")
+    return Symbol()
+
+
+def clip(run: Interpreter, node: ast.Call, args: list[Any], kwargs: dict[str, Any]) -> None:
+    parameters = args[0] if args else kwargs.get("parameters")
+    if isinstance(parameters, (list, tuple)) and parameters:
+        parameters = parameters[0]
+    known = parameters.sources if isinstance(parameters, (v.Parameters, v.Gradient)) else None
+    run.recorder.clip(node, known)
+
+
+CLIPS = frozenset({"clip_grad_norm_", "clip_grad_value_", "clip_grad_norm", "clip_grads_with_norm_"})
+
+
+METHODS: dict[str, Callable[[Interpreter, ast.Call, Any, list[Any], dict[str, Any]], Any]] = {
+    "backward": backward,
+    "manual_backward": backward,
+    "step": _step,
+    "zero_grad": _zero_grad,
+    "unscale_": _unscale,
+    "scale": _scale,
+    "parameters": _parameters,
+    "named_parameters": _parameters,
+    **dict.fromkeys(CLIPS, _clip_method),
+}

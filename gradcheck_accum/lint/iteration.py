@@ -1,0 +1,161 @@
+"""What loops run over: passes over the data, windows of micro-batches, counters."""
+
+from __future__ import annotations
+
+import ast
+import itertools
+import math
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from gradcheck_accum.lint import values as v
+from gradcheck_accum.lint.control import OutOfBudget
+from gradcheck_accum.lint.data import length_of
+from gradcheck_accum.lint.knowledge import bind_steps
+from gradcheck_accum.lint.source import walk
+from gradcheck_accum.lint.values import Num, Symbol, Tensor
+
+if TYPE_CHECKING:
+    from gradcheck_accum.lint.interpreter import Interpreter
+
+
+def plan(run: Interpreter, source: Any, loop: ast.For, trains: bool) -> tuple[Iterable[Any], bool, bool]:
+    """What a for loop yields, whether each item is a new micro-batch, and whether it is a pass over the data."""
+    match source:
+        case v.Loader():
+            run.recorder.learn_units(source.rows)
+            return [v.Data()] * length_of(run, source), True, True
+        case v.Chunks():
+            return [v.Data()] * source.count, True, False
+        case v.Stream():
+            return [v.Data()] * run.knowledge.unbounded_length(), True, False
+        case v.Parameters():
+            return [source], False, False
+        case ("range", *bounds):
+            return _range(run, bounds, loop, trains), False, False
+        case ("enumerate", inner, start):
+            items, draws, is_pass = plan(run, inner, loop, trains)
+            first = start.value if isinstance(start, Num) else 0
+            numbered = [(Num(first + i), item) for i, item in enumerate(items)]
+            return numbered, draws, is_pass
+        case ("zip", *sources):
+            plans = [plan(run, one, loop, trains) for one in sources]
+            items = list(zip(*(items for items, _, _ in plans), strict=False))
+            return items, any(draws for _, draws, _ in plans), any(is_pass for _, _, is_pass in plans)
+        case ("islice", inner, *bounds):
+            items, draws, is_pass = plan(run, inner, loop, trains)
+            limits = [bind_steps(run, bound) if trains and len(bounds) == 1 else bound for bound in bounds]
+            numbers = [int(b.value) if isinstance(b, Num) else None for b in limits]
+            known = numbers and all(n is None or n >= 0 for n in numbers[:2]) and numbers[2:] != [0]
+            return list(itertools.islice(items, *numbers)) if known else items, draws, is_pass
+        case list() | tuple():
+            holds_data = v.is_data(source)
+            # A list of batches inside a pass over the data is a part of that pass.
+            return list(source), holds_data, holds_data and len(source) > 1 and not run.pass_depth
+    return _unknown_iteration(run, source, loop, trains)
+
+
+def _unknown_iteration(run: Interpreter, source: Any, loop: ast.For, trains: bool) -> tuple[Iterable[Any], bool, bool]:
+    element = Symbol(f"{source.name}[]") if isinstance(source, Symbol) and source.name else Symbol()
+    if not trains:
+        return [element], False, False
+    inner = inner_training_loop(run, loop.body)
+    if inner is not None and not _consumes(inner, loop):
+        return [element, element], False, False
+    if run.pass_depth or isinstance(source, (v.Data, Tensor)):
+        return [element, element], False, False
+    run.recorder.assumed_length = True
+    return [v.Data()] * run.knowledge.pass_length(), True, True
+
+
+def _range(run: Interpreter, bounds: Sequence[Any], loop: ast.For, trains: bool) -> Iterable[Any]:
+    if bounds and all(isinstance(bound, Num) for bound in bounds):
+        numbers = [int(bound.value) for bound in bounds]
+        counted = range(*numbers) if len(numbers) < 3 or numbers[2] else range(0)
+        if trains and len(counted) > 4 * run.knowledge.unbounded_length() and not _counts_windows(bounds):
+            # So many turns show nothing that a few whole windows and the last few turns do not.
+            kept = len(counted) % math.lcm(*run.knowledge.window) + run.knowledge.unbounded_length()
+            counted = counted[:kept]
+        if len(counted) > v.LONGEST_LIST:
+            raise OutOfBudget
+        return [Num(i) for i in counted]
+    if not trains:
+        return [Num(0), Num(1)]
+    if inner_training_loop(run, loop.body) is not None:
+        return [Num(0), Num(1)]
+    if not run.reach.steps(loop.body) and len(bounds) == 1:
+        # Backward inside, the step outside: this range is the window itself.
+        bind_steps(run, bounds[0])
+        return [Num(0), Num(1)]
+    length = run.knowledge.unbounded_length()
+    if len(bounds) >= 2 and isinstance(bounds[0], Num):
+        step = bounds[2] if len(bounds) == 3 else Num(1)
+        if isinstance(step, Symbol):
+            step = Num(run.recorder.units)
+        first, stride = int(bounds[0].value), int(step.value) if isinstance(step, Num) else 1
+        if len(bounds) == 3:
+            run.recorder.assumed_length = True
+            length = run.knowledge.pass_length()
+        return [Num(first + stride * i) for i in range(length)]
+    return [Num(i) for i in range(length)]
+
+
+def _counts_windows(bounds: Sequence[Any]) -> bool:
+    return any(v.LENGTH in bound.tags for bound in bounds)
+
+
+def inner_training_loop(run: Interpreter, body: Sequence[ast.stmt]) -> ast.For | ast.While | None:
+    """The first loop inside ``body`` that makes gradients, here or in a function that it calls."""
+    for statement in body:
+        for node in walk(statement):
+            if isinstance(node, (ast.For, ast.While)) and run.reach.backward_in(node.body):
+                return node
+            if isinstance(node, ast.Call):
+                for function in run.reach.called(node):
+                    inner = next((n for n in walk(function) if _is_training_loop(run, n)), None)
+                    if inner is not None:
+                        return inner  # type: ignore[return-value]
+    return None
+
+
+def _is_training_loop(run: Interpreter, node: ast.AST) -> bool:
+    return isinstance(node, (ast.For, ast.While)) and run.reach.backward_in(node.body)
+
+
+def items_of(run: Interpreter, source: Any, limit: int) -> list[Any] | None:
+    """The items of a collection that the source shows, or None."""
+    match source:
+        case ("range", *bounds) if bounds and all(isinstance(b, Num) for b in bounds):
+            counted = range(*(int(b.value) for b in bounds))
+            return [Num(i) for i in counted] if len(counted) <= limit else None
+        case ("range" | "islice" | "shape", *_):
+            return None
+        case ("enumerate", inner, start):
+            items = items_of(run, inner, limit)
+            first = start.value if isinstance(start, Num) else 0
+            return [(Num(first + i), item) for i, item in enumerate(items)] if items is not None else None
+        case ("zip", *sources):
+            several = [items_of(run, one, limit) for one in sources]
+            known = [items for items in several if items is not None]
+            return list(zip(*known, strict=False)) if len(known) == len(several) else None
+        case list() | tuple():
+            return list(source)
+        case v.Optimizer():
+            return [source]
+    return None
+
+
+def _consumes(inner: ast.For | ast.While, loop: ast.For) -> bool:
+    """Whether an inner loop runs over what an outer one yields: its items, or a list that they are collected in."""
+    names = _names_in(loop.target)
+    calls = [n for statement in loop.body for n in walk(statement) if isinstance(n, ast.Call)]
+    for call in calls:
+        if isinstance(call.func, ast.Attribute) and call.func.attr == "append":
+            collects = any(_names_in(argument) & names for argument in call.args)
+            names = names | _names_in(call.func.value) if collects else names
+    head = inner.iter if isinstance(inner, ast.For) else inner.test
+    return bool(_names_in(head) & names)
+
+
+def _names_in(node: ast.expr) -> set[str]:
+    return {n.id for n in walk(node) if isinstance(n, ast.Name)}

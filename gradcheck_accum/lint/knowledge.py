@@ -1,0 +1,90 @@
+"""Numbers that the source leaves open: K, the length of a pass, and what runs of a loop learn about them."""
+
+from __future__ import annotations
+
+import ast
+import math
+import re
+from typing import TYPE_CHECKING, Any
+
+from gradcheck_accum.lint import values as v
+from gradcheck_accum.lint.control import Restart
+from gradcheck_accum.lint.values import Num, Symbol
+
+if TYPE_CHECKING:
+    from gradcheck_accum.lint.interpreter import Interpreter
+
+ASSUMED_STEPS = 4
+_LARGEST_STEPS = 64
+_LENGTH_NAME = re.compile(r"len|num_?batch|n_?batch|n_?iter|total|per_epoch|last|num_?steps", re.IGNORECASE)
+
+
+def bind_steps(run: Interpreter, value: Any) -> Any:
+    """Make an unknown modulus a small number, and note a known one."""
+    if isinstance(value, Num):
+        if isinstance(value.value, int) and value.value > 0 and run.in_training:
+            note_modulus(run, value.value)
+        return value
+    if isinstance(value, Symbol) and value.name:
+        default = value.default if value.default and 2 <= value.default <= _LARGEST_STEPS else ASSUMED_STEPS
+        run.knowledge.moduli.add(default)
+        bind(run, value.name, Num(default, frozenset({v.STEPS})))
+    return value
+
+
+def note_modulus(run: Interpreter, value: int) -> None:
+    if value not in run.knowledge.moduli and value > 1:
+        run.knowledge.moduli.add(value)
+        if value <= _LARGEST_STEPS:
+            raise Restart
+
+
+def bind(run: Interpreter, name: str, number: Num) -> None:
+    run.knowledge.bindings[name] = number
+    raise Restart
+
+
+def bind_in_comparison(run: Interpreter, left: Any, right: Any, op: ast.cmpop, literal: bool) -> tuple[Any, Any]:
+    """Give a symbol that a counter is compared with at a boundary its number: K, or the pass's length."""
+    if literal or not isinstance(op, (ast.Eq, ast.GtE)):
+        return left, right
+    for number, other in ((left, right), (right, left)):
+        if isinstance(number, Num) and isinstance(other, Symbol) and other.name:
+            if _LENGTH_NAME.search(other.name.rpartition(".")[2]) and run.pass_depth:
+                run.recorder.assumed_length = True
+                bind(run, other.name, Num(run.knowledge.pass_length(), frozenset({v.LENGTH})))
+            if run.in_boundary and number is left and v.UNITS in number.tags:
+                # A window that is full when it has seen so many samples: the whole window's units.
+                bind(run, other.name, Num(ASSUMED_STEPS * run.recorder.units, frozenset({v.UNITS})))
+            if run.in_boundary and number is left:
+                bind_steps(run, other)
+    return left, right
+
+
+class Knowledge:
+    """What runs of one loop have learned about its numbers; it survives restarts."""
+
+    def __init__(self) -> None:
+        self.bindings: dict[str, Num] = {}
+        self.moduli: set[int] = set()
+
+    @property
+    def window(self) -> list[int]:
+        """The numbers that some counter is taken modulo, as far as they can be accumulation steps."""
+        small = [m for m in self.moduli if m <= _LARGEST_STEPS]
+        return small or [ASSUMED_STEPS]
+
+    def pass_length(self) -> int:
+        """How many micro-batches a pass gets: two windows and a remainder, whichever modulus is K."""
+        length = 2 * max(self.window) + 1
+        while any(length % m < min(2, m - 1) for m in self.window if m > 1):
+            length += 1
+            if length > 20 * max(self.window):
+                break
+        return length if any(m > 1 for m in self.window) else 3
+
+    def unbounded_length(self) -> int:
+        """How many micro-batches a loop without an end gets: whole windows, whichever modulus is K."""
+        common = math.lcm(*self.window)
+        common = common if common <= 512 else max(self.window)
+        return common * max(1, -(-3 * max(self.window) // common)) if common > 1 else 6

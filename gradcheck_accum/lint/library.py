@@ -1,0 +1,235 @@
+"""Functions of Python and of PyTorch that have a meaning for batches, losses and counters."""
+
+from __future__ import annotations
+
+import ast
+import itertools
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from gradcheck_accum.events import Factor, Reduction
+from gradcheck_accum.lint import values as v
+from gradcheck_accum.lint.arithmetic import binary
+from gradcheck_accum.lint.data import chunks, draw_from, length_of_value, new_loader, split, stream
+from gradcheck_accum.lint.iteration import items_of
+from gradcheck_accum.lint.knowledge import bind_steps
+from gradcheck_accum.lint.losses import is_loss
+from gradcheck_accum.lint.objects import attribute
+from gradcheck_accum.lint.values import Num, Symbol, Tensor
+
+if TYPE_CHECKING:
+    from gradcheck_accum.lint.interpreter import Interpreter
+
+
+def _len(run: Interpreter, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    return length_of_value(run, args[0]) if args else Symbol()
+
+
+def _range(run: Interpreter, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    return ("range", *args)
+
+
+def _enumerate(run: Interpreter, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    start = args[1] if len(args) > 1 else kwargs.get("start", Num(0))
+    return ("enumerate", args[0], start) if args else Symbol()
+
+
+def _zip(run: Interpreter, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    return ("zip", *args)
+
+
+def _islice(run: Interpreter, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    return ("islice", *args) if args else Symbol()
+
+
+def _iter(run: Interpreter, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    return stream(run, args[0]) if args else Symbol()
+
+
+def _next(run: Interpreter, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    return draw_from(run, args[0]) if args else Symbol()
+
+
+def _first(run: Interpreter, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    return args[0] if args else kwargs.get("iterable", Symbol())
+
+
+def _list(run: Interpreter, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    if not args:
+        return []
+    if isinstance(args[0], (v.Loader, v.Parameters, v.Chunks)):
+        return args[0]
+    match args[0]:
+        case ("islice", v.Stream() as drawn, stop):
+            count = bind_steps(run, stop) if run.loop_depth else stop
+            known = isinstance(count, Num) and isinstance(count.value, int) and 0 <= count.value <= v.LONGEST_LIST
+            return list(itertools.islice(drawn.items, count.value)) if known else args[0]
+    items = items_of(run, args[0], limit=v.LONGEST_LIST)
+    return list(items) if items is not None else args[0]
+
+
+def _number(function: Callable[..., Any]) -> Callable[[Interpreter, list[Any], dict[str, Any]], Any]:
+    def apply(run: Interpreter, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        values = list(args[0]) if len(args) == 1 and isinstance(args[0], (list, tuple)) else args
+        if values and all(isinstance(value, Num) for value in values):
+            first, *rest = values
+            try:
+                return v.bounded(first.derive(function(*(value.value for value in values)), *rest))
+            except (ValueError, OverflowError, TypeError):
+                return Symbol()
+        if not run.loop_depth and all(v.is_settled(value) for value in values):
+            names = (value.name if isinstance(value, Symbol) else str(value.value) for value in values)
+            return Symbol(f"{function.__name__}({', '.join(names)})")
+        return Symbol()
+
+    return apply
+
+
+def _convert(function: Callable[[Any], Any]) -> Callable[[Interpreter, list[Any], dict[str, Any]], Any]:
+    def apply(run: Interpreter, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        if len(args) == 1 and isinstance(args[0], Num):
+            value = function(args[0].value)
+            return replace(args[0], value=value)
+        # int(args.k) is still the same unknown number; float(loss) is a metric.
+        return args[0] if args and isinstance(args[0], Symbol) else Symbol()
+
+    return apply
+
+
+def _sum(run: Interpreter, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    items = args[0] if args else None
+    if isinstance(items, (list, tuple)) and items:
+        total = items[0]
+        for item in items[1:]:
+            total = binary(run, ast.Add(), total, item)
+        return total
+    return Symbol()
+
+
+def _getattr(run: Interpreter, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    if len(args) >= 2 and isinstance(args[1], str):
+        return run.resolve(attribute(run, args[0], args[1]))
+    return Symbol()
+
+
+def _ignored(run: Interpreter, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    return Symbol()
+
+
+def _divide(run: Interpreter, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    return binary(run, ast.Div(), args[0], args[1]) if len(args) > 1 else Symbol()
+
+
+def _multiply(run: Interpreter, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    return binary(run, ast.Mult(), args[0], args[1]) if len(args) > 1 else Symbol()
+
+
+def _reduce(reduction: Reduction) -> Callable[[Interpreter, list[Any], dict[str, Any]], Any]:
+    def apply(run: Interpreter, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        value = args[0] if args else Symbol()
+        if not isinstance(value, Tensor):
+            return value
+        return value.reduced(reduction if is_loss(value) else Reduction.MEAN)
+
+    return apply
+
+
+def _stack(run: Interpreter, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    items = args[0] if args else None
+    if isinstance(items, (list, tuple)) and items and all(isinstance(item, Tensor) for item in items):
+        joined = tuple(part for item in items for part in item.parts)
+        # How the stacked losses are reduced later decides their weights, so they are not known.
+        return Tensor(joined, v.models_in(items)).scaled(Factor(None))
+    return v.Data()
+
+
+def _chunk(run: Interpreter, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    return chunks(run, args[1]) if len(args) > 1 else Symbol()
+
+
+def _split(run: Interpreter, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    return split(run, args[0], args[1]) if len(args) > 1 else Symbol()
+
+
+def _data_loader(run: Interpreter, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    dataset = args[0] if args else kwargs.get("dataset")
+    size = kwargs.get("batch_size", args[1] if len(args) > 1 else Num(1))
+    return new_loader(run, dataset, size, kwargs)
+
+
+def _tensor_dataset(run: Interpreter, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    return args[0] if args and isinstance(args[0], v.Data) else Symbol()
+
+
+def _chain(run: Interpreter, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    if args and all(isinstance(value, v.Parameters) for value in args):
+        known = [value.sources for value in args]
+        return v.Parameters(None if None in known else frozenset().union(*known))
+    return Symbol()
+
+
+def _cycle(run: Interpreter, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    return v.Stream.endless() if args else Symbol()
+
+
+def _partial(run: Interpreter, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    return v.Partial(args[0], args[1:], kwargs) if args else Symbol()
+
+
+def _unfollowed(run: Interpreter, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    return Symbol()
+
+
+BUILTINS: dict[str, Callable[[Interpreter, list[Any], dict[str, Any]], Any]] = {
+    "len": _len,
+    "range": _range,
+    "trange": _range,
+    "enumerate": _enumerate,
+    "zip": _zip,
+    "iter": _iter,
+    "next": _next,
+    "tqdm": _first,
+    "reversed": _first,
+    "sorted": _first,
+    "track": _first,
+    "list": _list,
+    "tuple": _list,
+    "sum": _sum,
+    "max": _number(max),
+    "min": _number(min),
+    "abs": _number(abs),
+    "round": _convert(round),
+    "int": _convert(int),
+    "float": _convert(lambda value: value),
+    "getattr": _getattr,
+    "print": _ignored,
+    "isinstance": _ignored,
+    "hasattr": _ignored,
+    "bool": _first,
+}
+
+
+LIBRARY: dict[str, Callable[[Interpreter, list[Any], dict[str, Any]], Any]] = {
+    "partial": _partial,
+    "div": _divide,
+    "true_divide": _divide,
+    "mul": _multiply,
+    "mean": _reduce(Reduction.MEAN),
+    "sum": _reduce(Reduction.SUM),
+    "stack": _stack,
+    "chunk": _chunk,
+    "split": _split,
+    "DataLoader": _data_loader,
+    "TensorDataset": _tensor_dataset,
+    "chain": _chain,
+    "cycle": _cycle,
+    "islice": _islice,
+    "tqdm": _first,
+    "trange": _range,
+    "track": _first,
+    "GradScaler": _unfollowed,
+    "autocast": _unfollowed,
+    "ceil": _convert(lambda value: -int(-value // 1)),
+    "floor": _convert(lambda value: int(value // 1)),
+}

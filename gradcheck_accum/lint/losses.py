@@ -1,0 +1,46 @@
+"""Losses as the calls that compute them leave them."""
+
+from __future__ import annotations
+
+import ast
+import re
+from typing import TYPE_CHECKING, Any
+
+from gradcheck_accum.events import Factor, Reduction
+from gradcheck_accum.lint import values as v
+from gradcheck_accum.lint.source import text_of
+from gradcheck_accum.lint.values import Tensor
+
+if TYPE_CHECKING:
+    from gradcheck_accum.lint.interpreter import Interpreter
+
+_SETTINGS_OF_LOSS = re.compile(r"loss|criterion|objective", re.IGNORECASE)
+
+
+def all_arguments(args: list[Any], kwargs: dict[str, Any]) -> list[Any]:
+    """The values of a call's arguments, by position and by name."""
+    return [*args, *kwargs.values()]
+
+
+def is_loss(tensor: Tensor) -> bool:
+    return tensor.elementwise or any(_SETTINGS_OF_LOSS.search(part.name) for part in tensor.parts)
+
+
+def computation(
+    run: Interpreter, node: ast.Call, args: list[Any], kwargs: dict[str, Any], models: frozenset[str]
+) -> Any:
+    """A call that computes a tensor from tensors."""
+    given = all_arguments(args, kwargs)
+    name = text_of(node.func)[:60]
+    factors = (Factor(None),) if any(v.carries_steps(value) for value in given) else ()
+    part = v.Part(name, Reduction.MEAN, factors, run.recorder.micro_batch)
+    scaled = any(isinstance(value, Tensor) and value.grad_scaled for value in given)
+    return Tensor((part,), models | v.models_in(given), scaled)
+
+
+def loss(run: Interpreter, name: str, reduction: Any, args: list[Any], kwargs: dict[str, Any]) -> Tensor:
+    models = v.models_in(all_arguments(args, kwargs))
+    kind = Reduction.SUM if reduction == "sum" else Reduction.MEAN
+    factors = () if reduction is None or isinstance(reduction, str) else (Factor(None),)
+    part = v.Part(name, kind, factors, run.recorder.micro_batch)
+    return Tensor((part,), models, elementwise=reduction == "none")

@@ -1,0 +1,129 @@
+"""Methods of tensors, batches, gradients and of Python's lists and dicts."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from gradcheck_accum.events import Operation, Reduction
+from gradcheck_accum.lint import values as v
+from gradcheck_accum.lint.arithmetic import factor_of, scaled
+from gradcheck_accum.lint.data import chunks, rows_of, split
+from gradcheck_accum.lint.losses import computation, is_loss
+from gradcheck_accum.lint.values import Num, Symbol, Tensor
+
+if TYPE_CHECKING:
+    from gradcheck_accum.lint.interpreter import Interpreter
+
+_SAME_MODEL = frozenset(
+    {"to", "cuda", "cpu", "train", "eval", "half", "float", "double", "bfloat16", "apply", "requires_grad_"}
+)
+_METRICS = frozenset({"item", "tolist", "numpy"})
+
+
+def method_of_value(run: Interpreter, node: ast.Call, base: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    name = node.func.attr if isinstance(node.func, ast.Attribute) else ""
+    match base:
+        case Tensor():
+            return _tensor_method(run, base, name, args, kwargs)
+        case v.Data():
+            return _data_method(run, base, name, args, kwargs)
+        case v.Gradient():
+            return _gradient_method(run, node, base, name, args)
+        case v.Parameters():
+            return base
+        case v.Optimizer():
+            return Symbol()
+        case v.Model():
+            return base if name in _SAME_MODEL else computation(run, node, args, kwargs, frozenset({base.name}))
+        case v.Instance() if base.cls.is_model and base.cls.methods.get(name) is None:
+            return base if name in _SAME_MODEL else Symbol()
+        case list():
+            return _list_method(base, name, args)
+        case dict():
+            return _dict_method(base, name, args)
+        case Symbol() if name in _SAME_MODEL and base.name and name != "apply":
+            return base
+        case Symbol() if name == "chunk" and args:
+            return chunks(run, args[0])
+        case Symbol() if name == "get" and args and isinstance(args[0], str):
+            return base.member(args[0])
+        case Symbol() | v.Reference() if name in {"prepare", "setup", "setup_dataloaders", "setup_optimizers"} and args:
+            return tuple(args) if len(args) > 1 else args[0]
+    return NotImplemented
+
+
+def _tensor_method(run: Interpreter, base: Tensor, name: str, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    if name in _METRICS:
+        return Symbol()
+    if name in {"detach", "detach_"}:
+        return replace(base, models=frozenset())
+    if name in {"mean", "sum", "nansum", "nanmean"}:
+        return base.reduced(Reduction.SUM if name.endswith("sum") and is_loss(base) else Reduction.MEAN)
+    if name in {"div", "div_", "true_divide", "true_divide_"} and args:
+        return scaled(run, base, args[0], Operation.DIVIDE)
+    if name in {"mul", "mul_", "multiply"} and args:
+        return scaled(run, base, args[0], Operation.MULTIPLY)
+    if name in {"size", "chunk", "split", "argmax", "eq", "ne", "max", "min", "topk"}:
+        return Symbol()
+    return base
+
+
+def _data_method(run: Interpreter, base: v.Data, name: str, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    if name == "size":
+        if not args:
+            return ("shape", base)
+        return rows_of(run, base) if isinstance(args[0], Num) and args[0].value == 0 else Symbol()
+    if name == "chunk" and args:
+        return chunks(run, args[0])
+    if name in {"split", "tensor_split"} and args:
+        return split(run, base, args[0])
+    if name in {"numel", "item", "dim", "ndim", "tolist", "max", "min"}:
+        return Symbol()
+    keeps = name in {"to", "cuda", "cpu", "float", "long", "double", "clone"}
+    keeps = keeps or (name == "unsqueeze" and bool(args) and isinstance(args[0], Num) and args[0].value != 0)
+    return v.Data(base.rows if keeps else None)
+
+
+def _gradient_method(run: Interpreter, node: ast.Call, base: v.Gradient, name: str, args: list[Any]) -> Any:
+    if name in {"zero_", "fill_"}:
+        run.recorder.zero(node, base.sources)
+    elif name in {"div_", "mul_"} and args:
+        operation = Operation.DIVIDE if name == "div_" else Operation.MULTIPLY
+        run.recorder.scale_grads(node, base.sources, factor_of(args[0], operation))
+    elif name in {"clamp_", "clip_"}:
+        run.recorder.clip(node, base.sources)
+    elif name in {"add_", "copy_", "sub_"}:
+        run.recorder.opaque(node, "gradients changed by hand")
+    return base
+
+
+def _list_method(base: list[Any], name: str, args: list[Any]) -> Any:
+    match name:
+        case "append" if args:
+            base.append(args[0])
+        case "extend" if args and isinstance(args[0], (list, tuple)) and len(base) + len(args[0]) <= v.LONGEST_LIST:
+            base.extend(args[0])
+        case "clear":
+            base.clear()
+        case "pop":
+            return base.pop() if base else Symbol()
+        case "copy":
+            return list(base)
+        case _:
+            return Symbol()
+    return None
+
+
+def _dict_method(base: dict[str, Any], name: str, args: list[Any]) -> Any:
+    match name:
+        case "get" if args and isinstance(args[0], str):
+            return base.get(args[0], args[1] if len(args) > 1 else None)
+        case "items":
+            return list(base.items())
+        case "values":
+            return list(base.values())
+        case "keys":
+            return list(base)
+    return Symbol()

@@ -1,0 +1,152 @@
+"""Objects: classes of the file, their attributes and methods, and the models that calls make."""
+
+from __future__ import annotations
+
+import ast
+from typing import TYPE_CHECKING, Any
+
+from gradcheck_accum.events import Reduction
+from gradcheck_accum.lint import values as v
+from gradcheck_accum.lint.functions import call_function
+from gradcheck_accum.lint.source import text_of
+from gradcheck_accum.lint.values import UNKNOWN, Symbol, Tensor
+
+if TYPE_CHECKING:
+    from gradcheck_accum.lint.interpreter import Interpreter
+
+
+def new_model(run: Interpreter, node: ast.Call) -> v.Model:
+    """A network made by a call; the same call makes the same one."""
+    place = (node.lineno, node.col_offset)
+    return run.models.setdefault(place, v.Model(f"{text_of(node.func)} (line {node.lineno})"))
+
+
+def instantiate(run: Interpreter, node: ast.Call, cls: v.Class, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    """An object of a class of this file."""
+    if cls.is_model:
+        return new_model(run, node)
+    instance = v.Instance(cls)
+    init = cls.methods.get("__init__")
+    if init is not None:
+        call_function(run, v.Function(init, cls.scope, instance), args, kwargs)
+    elif any(isinstance(d, (ast.Name, ast.Call)) and "dataclass" in text_of(d) for d in cls.node.decorator_list):
+        fields = [s.target.id for s in cls.node.body if isinstance(s, ast.AnnAssign) and isinstance(s.target, ast.Name)]
+        instance.attributes.update({**dict(zip(fields, args, strict=False)), **kwargs})
+    return instance
+
+
+def sources_of(run: Interpreter, base: Any) -> frozenset[str] | None:
+    """The root name of a model whose parameters are asked for."""
+    match base:
+        case v.Model():
+            return frozenset({base.name})
+        case v.Instance():
+            return frozenset({base.cls.node.name})
+        case v.Parameters():
+            return base.sources
+        case Symbol() if base.name:
+            return frozenset({base.name})
+    return None
+
+
+def root_of(name: str) -> frozenset[str]:
+    """The model that an unresolved call runs."""
+    parent, _, last = name.rpartition(".")
+    own = parent and last in {"forward", "module", "loss", "compute_loss", "training_step", "generate"}
+    return frozenset({parent if own else name})
+
+
+def make_class(run: Interpreter, node: ast.ClassDef, scope: v.Scope) -> v.Class:
+    methods = {m.name: m for m in node.body if isinstance(m, (ast.FunctionDef, ast.AsyncFunctionDef))}
+    bases = [run.evaluate(base, scope) for base in node.bases]
+    names = [text_of(base) for base in node.bases]
+    is_model = "forward" in methods or any(name.endswith("Module") and "Lightning" not in name for name in names)
+    for base in bases:
+        if isinstance(base, v.Class):
+            methods = {**base.methods, **methods}
+            is_model = is_model or base.is_model
+    harmless = {"object", "ABC", "Generic", "Protocol"}
+    complete = all(
+        (isinstance(base, v.Class) and base.complete) or name.rpartition(".")[2] in harmless
+        for base, name in zip(bases, names, strict=True)
+    )
+    return v.Class(node, scope, methods, complete, is_model)
+
+
+def super_method(run: Interpreter, node: ast.Call, scope: v.Scope) -> v.Function | None:
+    """The method that ``super().name(...)`` calls, where the base class is in this file."""
+    func = node.func
+    if not (isinstance(func, ast.Attribute) and isinstance(func.value, ast.Call)):
+        return None
+    if not (isinstance(func.value.func, ast.Name) and func.value.func.id == "super"):
+        return None
+    holder = scope.find("self")
+    instance = holder.names["self"] if holder else None
+    if not isinstance(instance, v.Instance):
+        return None
+    for base in instance.cls.node.bases:
+        parent = run.evaluate(base, instance.cls.scope)
+        if isinstance(parent, v.Class) and func.attr in parent.methods:
+            return v.Function(parent.methods[func.attr], parent.scope, instance)
+    return None
+
+
+def is_inherited(run: Interpreter, name: str) -> bool:
+    """Whether a dotted name is a method that a class of this file has from a base elsewhere."""
+    return name.partition(".")[0] in run.reach.open_classes
+
+
+def attribute(run: Interpreter, value: Any, name: str) -> Any:
+    """``value.name``."""
+    match value:
+        case v.Instance():
+            if name in value.attributes:
+                return value.attributes[name]
+            method = value.cls.methods.get(name)
+            if method is not None:
+                function = v.Function(method, value.cls.scope, value)
+                return call_function(run, function, [], {}) if _is_property(method) else function
+            held = _class_constant(run, value.cls, name)
+            return held if held is not None else Symbol(f"{value.cls.node.name}.{name}")
+        case v.Class():
+            held = _class_constant(run, value, name)
+            return held if held is not None else Symbol(f"{value.node.name}.{name}")
+        case v.Reference():
+            return v.Reference(f"{value.path}.{name}")
+        case Tensor():
+            if name == "grad":
+                return UNKNOWN
+            if name in {"data"}:
+                return UNKNOWN
+            parts = tuple(v.Part(f".{name}", Reduction.MEAN, (), part.micro_batch) for part in value.parts[:1])
+            return Tensor(parts, value.models)
+        case v.Data():
+            return ("shape", value) if name == "shape" else value
+        case v.Parameters() if name == "grad":
+            return v.Gradient(value.sources)
+        case v.Gradient():
+            return value
+        case v.Optimizer() if name == "param_groups":
+            return [{"params": v.Parameters(value.sources)}]
+        case v.Loader() if name in {"dataset", "sampler", "batch_sampler"}:
+            return UNKNOWN
+        case Symbol():
+            if name == "param_groups":
+                return [{"params": v.Parameters(None)}]
+            return value.member(name)
+    return UNKNOWN
+
+
+def _is_property(node: ast.AST) -> bool:
+    decorators = getattr(node, "decorator_list", [])
+    return any(isinstance(d, ast.Name) and d.id in {"property", "cached_property"} for d in decorators)
+
+
+def _class_constant(run: Interpreter, cls: v.Class, name: str) -> Any:
+    for statement in cls.node.body:
+        if not isinstance(statement, (ast.Assign, ast.AnnAssign)) or statement.value is None:
+            continue
+        targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
+        if any(isinstance(target, ast.Name) and target.id == name for target in targets):
+            return run.evaluate(statement.value, cls.scope)
+    return None

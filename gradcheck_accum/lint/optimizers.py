@@ -1,0 +1,75 @@
+"""Which optimizer a value or a name stands for, and whose parameters it updates."""
+
+from __future__ import annotations
+
+import ast
+import re
+from typing import TYPE_CHECKING, Any
+
+from gradcheck_accum.lint import values as v
+from gradcheck_accum.lint.source import text_of
+from gradcheck_accum.lint.values import Symbol
+
+if TYPE_CHECKING:
+    from gradcheck_accum.lint.interpreter import Interpreter
+
+_OPTIMIZER_NAME = re.compile(r"(^|[_.\[])(opt|optim|optimi[sz]er)(s|\d)*($|[_.\[\]])|optimi[sz]er", re.IGNORECASE)
+_NOT_OPTIMIZER = re.compile(r"sched|scaler|hook|param|args|config|cfg", re.IGNORECASE)
+_DEEPEST = 4
+_MOST_GROUPS = 64
+
+
+def new_optimizer(run: Interpreter, node: ast.Call, args: list[Any]) -> v.Optimizer:
+    """An optimizer made by a call; the same call makes the same one."""
+    sources = [found for found in map(sources_in, args) if found is not None]
+    known = frozenset().union(*sources) if sources else None
+    place = (node.lineno, node.col_offset)
+    name = f"{text_of(node.func)} (line {node.lineno})"
+    return run.optimizers.setdefault(place, v.Optimizer(name, known or None))
+
+
+def optimizer_for(run: Interpreter, name: str) -> v.Optimizer:
+    """The optimizer that an unknown name stands for."""
+    return run.optimizers.setdefault(name, v.Optimizer(name))
+
+
+def sources_in(value: Any, depth: int = 0) -> frozenset[str] | None:
+    """The models whose parameters a value is or holds, or None where it is not known whose."""
+    if depth > _DEEPEST:
+        return None
+    if isinstance(value, v.Parameters):
+        return value.sources
+    if isinstance(value, v.Model):
+        return frozenset({value.name})
+    if isinstance(value, dict):
+        return sources_in(value.get("params"), depth + 1)
+    if isinstance(value, (list, tuple)):
+        found = [s for s in (sources_in(item, depth + 1) for item in value[:_MOST_GROUPS]) if s is not None]
+        return frozenset().union(*found) if found else None
+    return None
+
+
+def looks_like_optimizer(name: str) -> bool:
+    """Whether a name is one that people give to optimizers."""
+    last = name.rpartition(".")[2]
+    return bool(_OPTIMIZER_NAME.search(last)) and not _NOT_OPTIMIZER.search(last)
+
+
+def as_optimizer(run: Interpreter, value: Any) -> v.Optimizer | None:
+    if isinstance(value, v.Optimizer):
+        return value
+    if (
+        isinstance(value, Symbol)
+        and value.name
+        and (looks_like_optimizer(value.name) or value.name in run.reach.steppers)
+    ):
+        return optimizer_for(run, value.name)
+    return None
+
+
+def is_lost_optimizer(run: Interpreter, node: ast.Call, base: Any) -> bool:
+    """Whether a method is called on what the source calls an optimizer, while it is not known which one it is."""
+    if not isinstance(base, Symbol) or not isinstance(node.func, ast.Attribute):
+        return False
+    text = text_of(node.func.value)
+    return looks_like_optimizer(text) or text in run.reach.steppers

@@ -1,0 +1,261 @@
+"""Statements, carried out one by one: branches, loops, assignments and definitions."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
+
+from gradcheck_accum.events import Operation
+from gradcheck_accum.lint import values as v
+from gradcheck_accum.lint.arithmetic import binary, factor_of
+from gradcheck_accum.lint.assignment import assign
+from gradcheck_accum.lint.conditions import choose, truth_of
+from gradcheck_accum.lint.control import Broke, Continued, Exhausted, OutOfBudget, Raised, Returned
+from gradcheck_accum.lint.iteration import inner_training_loop, plan
+from gradcheck_accum.lint.objects import make_class
+from gradcheck_accum.lint.reach import call_name
+from gradcheck_accum.lint.source import text_of
+from gradcheck_accum.lint.values import Num, Tensor
+
+if TYPE_CHECKING:
+    from gradcheck_accum.lint.interpreter import Interpreter
+
+
+def execute(run: Interpreter, statements: Iterable[ast.stmt], scope: v.Scope) -> None:
+    """Carry out statements in order."""
+    for statement in statements:
+        run.spend()
+        handler = _HANDLERS.get(type(statement))
+        if handler is not None:
+            handler(run, statement, scope)
+
+
+def _expr(run: Interpreter, node: ast.Expr, scope: v.Scope) -> None:
+    run.evaluate(node.value, scope)
+
+
+def _assign(run: Interpreter, node: ast.Assign, scope: v.Scope) -> None:
+    value = run.evaluate(node.value, scope)
+    for target in node.targets:
+        assign(run, target, value, scope)
+
+
+def _annotated(run: Interpreter, node: ast.AnnAssign, scope: v.Scope) -> None:
+    if node.value is not None:
+        assign(run, node.target, run.evaluate(node.value, scope), scope)
+
+
+def _augmented(run: Interpreter, node: ast.AugAssign, scope: v.Scope) -> None:
+    current = run.evaluate(node.target, scope)
+    change = run.evaluate(node.value, scope)
+    if isinstance(current, v.Gradient):
+        if isinstance(node.op, (ast.Div, ast.Mult)):
+            operation = Operation.DIVIDE if isinstance(node.op, ast.Div) else Operation.MULTIPLY
+            run.recorder.scale_grads(node, current.sources, factor_of(change, operation))
+        else:
+            run.recorder.opaque(node, "gradients changed by hand")
+        return
+    if isinstance(current, list) and isinstance(change, (list, tuple)) and isinstance(node.op, ast.Add):
+        if len(current) + len(change) > v.LONGEST_LIST:
+            raise OutOfBudget
+        current.extend(change)
+        return
+    if isinstance(current, Num) and current.value == 0 and isinstance(change, Tensor):
+        result: Any = change
+    else:
+        result = binary(run, node.op, current, change)
+    if isinstance(result, Tensor) and not result.is_located:
+        result = result.located(run.recorder.locate(node))
+    target = node.target
+    if isinstance(target, (ast.Attribute, ast.Subscript)):
+        holder = run.evaluate(target.value, scope)
+        if isinstance(holder, Tensor) and isinstance(result, Tensor):
+            # `outputs.loss /= K`: the output that holds the loss is what the name is bound to.
+            assign(run, target.value, result, scope)
+            return
+    assign(run, target, result, scope)
+
+
+def _if(run: Interpreter, node: ast.If, scope: v.Scope) -> None:
+    outer, run.in_boundary = run.in_boundary, run.reach.steps(node.body) or run.reach.steps(node.orelse)
+    try:
+        chosen = choose(run, node.test, scope, (node.body, node.orelse))
+    finally:
+        run.in_boundary = outer
+    run.execute(node.body if chosen else node.orelse, scope)
+
+
+def _for(run: Interpreter, node: ast.For, scope: v.Scope) -> None:
+    source = run.evaluate(node.iter, scope)
+    trains = run.reach.backward_in(node.body)
+    items, draws, is_pass = plan(run, source, node, trains)
+    if is_pass and trains:
+        run.recorder.epoch = run.recorder.passes
+        run.recorder.passes += 1
+        run.pass_depth += 1
+    elif trains and isinstance(source, tuple) and run.pass_depth == 0:
+        run.recorder.epoch = None
+    run.loop_depth += trains
+    try:
+        for item in items:
+            if draws and trains:
+                run.recorder.draw()
+            run.last_slice = ()
+            assign(run, node.target, item, scope)
+            try:
+                run.execute(node.body, scope)
+            except Continued:
+                continue
+        run.execute(node.orelse, scope)
+    except Broke:
+        pass
+    finally:
+        run.loop_depth -= trains
+        if is_pass and trains:
+            run.pass_depth -= 1
+
+
+def _while(run: Interpreter, node: ast.While, scope: v.Scope) -> None:
+    trains = run.reach.backward_in(node.body)
+    limit = run.knowledge.unbounded_length() if trains else 2
+    if trains and inner_training_loop(run, node.body) is not None:
+        limit = 3
+    if trains:
+        run.recorder.epoch = None
+    run.loop_depth += trains
+    turns = 0
+    try:
+        while True:
+            known = truth_of(run, run.evaluate(node.test, scope))
+            endless = known is None or isinstance(node.test, ast.Constant)
+            if known is False or (endless and turns >= limit) or turns > 5_000:
+                break
+            turns += 1
+            run.last_slice = ()
+            try:
+                run.execute(node.body, scope)
+            except Continued:
+                continue
+    except Broke:
+        pass
+    finally:
+        run.loop_depth -= trains
+
+
+def _with(run: Interpreter, node: ast.With, scope: v.Scope) -> None:
+    for item in node.items:
+        entered = item.context_expr
+        value = run.evaluate(entered, scope)
+        if isinstance(entered, ast.Call) and call_name(entered) == "accumulate":
+            run.recorder.opaque(entered, "a framework that gates its own steps")
+        if item.optional_vars is not None:
+            assign(run, item.optional_vars, value, scope)
+    run.execute(node.body, scope)
+
+
+def _try(run: Interpreter, node: ast.Try, scope: v.Scope) -> None:
+    catching = [h for h in node.handlers if h.type is None or "StopIteration" in text_of(h.type)]
+    run.stops += bool(catching)
+    try:
+        run.execute(node.body, scope)
+    except Exhausted:
+        if not catching:
+            raise
+        run.execute(catching[0].body, scope)
+    except Raised:
+        if not node.handlers:
+            raise
+    else:
+        run.execute(node.orelse, scope)
+    finally:
+        run.stops -= bool(catching)
+    run.execute(node.finalbody, scope)
+
+
+def _match(run: Interpreter, node: ast.Match, scope: v.Scope) -> None:
+    for case in node.cases:
+        match case.pattern:
+            case ast.MatchValue(value=value):
+                test: ast.expr = ast.copy_location(ast.Compare(node.subject, [ast.Eq()], [value]), value)
+            case ast.MatchAs(pattern=None, name=None) if case.guard is None:
+                run.execute(case.body, scope)
+                return
+            case _:
+                if run.reach.acts(case.body):
+                    run.recorder.opaque(case.body[0], "what a match by structure chooses")
+                continue
+        if choose(run, test, scope, (case.body, [])):
+            run.execute(case.body, scope)
+            return
+
+
+def _return(run: Interpreter, node: ast.Return, scope: v.Scope) -> None:
+    raise Returned(run.evaluate(node.value, scope) if node.value is not None else None)
+
+
+def _break(run: Interpreter, node: ast.Break, scope: v.Scope) -> None:
+    raise Broke
+
+
+def _continue(run: Interpreter, node: ast.Continue, scope: v.Scope) -> None:
+    raise Continued
+
+
+def _raise(run: Interpreter, node: ast.Raise, scope: v.Scope) -> None:
+    raise Raised
+
+
+def _function(run: Interpreter, node: ast.FunctionDef, scope: v.Scope) -> None:
+    scope.assign(node.name, v.Function(node, scope))
+
+
+def _class(run: Interpreter, node: ast.ClassDef, scope: v.Scope) -> None:
+    scope.assign(node.name, make_class(run, node, scope))
+
+
+def _import(run: Interpreter, node: ast.Import, scope: v.Scope) -> None:
+    for alias in node.names:
+        name = alias.asname or alias.name.partition(".")[0]
+        scope.assign(name, v.Reference(alias.name if alias.asname else name))
+
+
+def _import_from(run: Interpreter, node: ast.ImportFrom, scope: v.Scope) -> None:
+    for alias in node.names:
+        module = "." * node.level + (node.module or "")
+        scope.assign(alias.asname or alias.name, v.Reference(f"{module}.{alias.name}"))
+
+
+def _global(run: Interpreter, node: ast.Global | ast.Nonlocal, scope: v.Scope) -> None:
+    scope.shared.update(node.names)
+
+
+_TRY_STAR: type[ast.stmt] = getattr(ast, "TryStar", ast.Try)
+"""``except*`` came with Python 3.11."""
+
+_HANDLERS: dict[type[ast.stmt], Callable[[Interpreter, Any, v.Scope], None]] = {
+    ast.Expr: _expr,
+    ast.Assign: _assign,
+    ast.AnnAssign: _annotated,
+    ast.AugAssign: _augmented,
+    ast.If: _if,
+    ast.For: _for,
+    ast.AsyncFor: _for,
+    ast.While: _while,
+    ast.With: _with,
+    ast.AsyncWith: _with,
+    ast.Try: _try,
+    _TRY_STAR: _try,
+    ast.Match: _match,
+    ast.Return: _return,
+    ast.Break: _break,
+    ast.Continue: _continue,
+    ast.Raise: _raise,
+    ast.FunctionDef: _function,
+    ast.AsyncFunctionDef: _function,
+    ast.ClassDef: _class,
+    ast.Import: _import,
+    ast.ImportFrom: _import_from,
+    ast.Global: _global,
+    ast.Nonlocal: _global,
+}
