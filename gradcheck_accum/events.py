@@ -200,7 +200,8 @@ class Trace:
     full windows and a remainder, and not the loop's. ``precision`` is the unit roundoff of the dtype that the
     factors were read in: the relative error to allow when two of them are compared. ``from_start`` is False where
     watching began in the middle of the loop, so that a short first window may be an earlier pass's last. ``counts`` are
-    the places that name a number which the loop counts by, each once.
+    the places that name a number which the loop counts by, each once. ``assumed_steps`` are the
+    names of K that the source leaves open, each with the number that was taken for it.
     """
 
     events: tuple[Event, ...]
@@ -209,3 +210,4 @@ class Trace:
     precision: float = 0.0
     from_start: bool = True
     counts: tuple[Count, ...] = ()
+    assumed_steps: tuple[tuple[str, int], ...] = ()

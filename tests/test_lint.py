@@ -123,3 +123,18 @@ def train(model, loader, optimizer):
             optimizer.zero_grad()
 """
     assert lint_source(source, "train.py") == []
+
+
+@pytest.mark.parametrize(
+    ("parameter", "told"),
+    [("steps", " (taking steps as 4)"), ("steps=8", " (taking steps as 8)"), ("x, steps: int", " (taking steps as 4)")],
+)
+def test_a_number_that_was_assumed_is_said_to_be(parameter: str, told: str) -> None:
+    source = SUPPRESSED.format(comment="").replace("optimizer)", f"optimizer, {parameter})").replace("% 4", "% steps")
+    (finding,) = lint_source(source, "train.py")
+    assert finding.message.endswith(told)
+
+
+def test_a_number_that_the_source_has_is_not() -> None:
+    (finding,) = lint_source(SUPPRESSED.format(comment=""), "train.py")
+    assert "taking" not in finding.message

@@ -119,12 +119,19 @@ def examine(
             suppressed.append(mistake.code)
         else:
             shown = lines[where.line - 1].strip()
-            kept.append((Finding(mistake, where, diagnosis.message, diagnosis.help, text=shown), ledger))
+            message = diagnosis.message + _assumption(ledger)
+            kept.append((Finding(mistake, where, message, diagnosis.help, text=shown), ledger))
     unused = tuple(
         UnusedSuppression(Location(path, comment.line, comment.column, comment.line, comment.end_column), message)
         for comment, message in comments.unused()
     )
     return Examination(tuple(kept), tuple(suppressed), unused, tuple(ledgers))
+
+
+def _assumption(ledger: Ledger) -> str:
+    """In words, what the numbers of a message rest on."""
+    assumed = " and ".join(f"{name} as {value}" for name, value in ledger.trace.assumed_steps)
+    return f" (taking {assumed})" if assumed else ""
 
 
 def ledgers_of(source: str | bytes, path: str) -> list[Ledger]:

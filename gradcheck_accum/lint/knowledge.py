@@ -68,6 +68,15 @@ class Knowledge:
         self.bindings: dict[str, Num] = {}
         self.moduli: set[int] = set()
 
+    def assumed_steps(self) -> tuple[tuple[str, int], ...]:
+        """The names that were taken for K, as the source has them, and their numbers."""
+        found = {
+            name.rpartition(".")[2]: int(number.value)
+            for name, number in self.bindings.items()
+            if v.STEPS in number.tags
+        }
+        return tuple(found.items())
+
     @property
     def window(self) -> list[int]:
         """The numbers that some counter is taken modulo, as far as they can be accumulation steps."""

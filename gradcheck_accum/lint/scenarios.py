@@ -6,7 +6,7 @@ import ast
 import heapq
 import itertools
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gradcheck_accum.diagnosis import Diagnosis, diagnose
 from gradcheck_accum.ledger import Ledger, fold
@@ -97,7 +97,7 @@ def _scenarios(
         tried.add(key)
         if function is None or run.recorder.micro_batch > 0:
             # A function without a loop over data is a piece of somebody else's loop: its ledger says nothing.
-            ledger = fold(run.recorder.trace())
+            ledger = fold(replace(run.recorder.trace(), assumed_steps=knowledge.assumed_steps()))
             found.append(Scenario(run.decisions, ledger, tuple(diagnose(ledger))))
             agreement.hear(found[-1])
             lines = reach.gradient_lines(run.visited, module if function is None else None)
