@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gradcheck_accum.events import Location
+from gradcheck_accum.location import Location
 from gradcheck_accum.mistakes import Mistake
 
 

@@ -14,7 +14,6 @@ from gradcheck_accum.events import (
     Event,
     Factor,
     GraphsHeld,
-    Location,
     Opaque,
     Operation,
     Purpose,
@@ -29,6 +28,7 @@ from gradcheck_accum.events import (
     ZeroGrad,
 )
 from gradcheck_accum.ledger import Fate, fold
+from gradcheck_accum.location import Location
 from gradcheck_accum.weights import read_weights
 
 MODEL = frozenset({"model"})

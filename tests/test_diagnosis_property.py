@@ -13,8 +13,9 @@ from hypothesis import assume, given, note, settings
 from hypothesis import strategies as st
 
 from gradcheck_accum.diagnosis import diagnose
-from gradcheck_accum.events import Backward, Event, Factor, Location, Operation, Reduction, Step, Term, Trace, ZeroGrad
+from gradcheck_accum.events import Backward, Event, Factor, Operation, Reduction, Step, Term, Trace, ZeroGrad
 from gradcheck_accum.ledger import fold
+from gradcheck_accum.location import Location
 
 MODEL = frozenset({"model"})
 

@@ -16,6 +16,7 @@ import gradcheck_accum
 PACKAGE = Path(gradcheck_accum.__file__).parent
 
 FLOORS = [
+    {"location"},
     {"errors", "events", "mistakes", "notebooks"},
     {"findings", "ledger"},
     {"weights"},

@@ -17,8 +17,8 @@ from gradcheck_accum.diagnosis.pace import find_average, find_held_graphs, find_
 from gradcheck_accum.diagnosis.scale import find_remainder_scale, find_scale, find_step_every_batch
 from gradcheck_accum.diagnosis.scaler import find_scaler_misuse, find_scaler_pace
 from gradcheck_accum.diagnosis.zeroing import find_stale, find_zeroing
-from gradcheck_accum.events import Location
 from gradcheck_accum.ledger import Ledger
+from gradcheck_accum.location import Location
 from gradcheck_accum.weights import read_weights
 
 __all__ = ["Diagnosis", "diagnose"]

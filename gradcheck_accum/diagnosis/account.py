@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from gradcheck_accum.events import Location, Reduction
+from gradcheck_accum.events import Reduction
 from gradcheck_accum.ledger import Fate, Ledger, Window, nominal_steps
+from gradcheck_accum.location import Location
 from gradcheck_accum.mistakes import CATALOGUE, Mistake
 from gradcheck_accum.weights import Readings, Series, Weight
 

@@ -6,8 +6,9 @@ from collections import Counter
 from collections.abc import Iterator
 
 from gradcheck_accum.diagnosis.account import Account, Diagnosis, Shares, diagnosis, line, opens_short, plural, times
-from gradcheck_accum.events import Location, Reduction
+from gradcheck_accum.events import Reduction
 from gradcheck_accum.ledger import Window
+from gradcheck_accum.location import Location
 
 
 def find_scale(account: Account) -> Iterator[Diagnosis]:

@@ -12,17 +12,19 @@ import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from gradcheck_accum.diagnosis import Diagnosis
-from gradcheck_accum.events import Location
 from gradcheck_accum.findings import Finding, LintResult, UnusedSuppression
-from gradcheck_accum.ledger import Ledger
 from gradcheck_accum.lint.outcome import Outcome, in_cells
-from gradcheck_accum.lint.scenarios import agreed, explore
 from gradcheck_accum.lint.settings import Settings
 from gradcheck_accum.lint.suppressions import MAY_NAME_CODES, Suppressions, statement_lines
+from gradcheck_accum.location import Location
 from gradcheck_accum.notebooks import SUFFIX as NOTEBOOK
 from gradcheck_accum.notebooks import Notebook, NotebookError
+
+if TYPE_CHECKING:
+    from gradcheck_accum.diagnosis import Diagnosis
+    from gradcheck_accum.ledger import Ledger
 
 __all__ = [
     "Examination",
@@ -99,10 +101,13 @@ def examine(
     ledgers: list[Ledger] = []
     try:
         # Without both calls there is no loop: the source is parsed only to tell what is no Python.
-        for _, scenarios in explore(module, path, thorough=thorough) if may_train(text.encode()) else ():
-            ledgers += [scenario.ledger for scenario in scenarios]
-            for diagnosis, ledger in agreed(scenarios):
-                found.setdefault((diagnosis.mistake.code, diagnosis.where.line), (diagnosis, ledger))
+        if may_train(text.encode()):
+            from gradcheck_accum.lint import scenarios  # the interpreter, which most files do not need
+
+            for _, own in scenarios.explore(module, path, thorough=thorough):
+                ledgers += [scenario.ledger for scenario in own]
+                for diagnosis, ledger in scenarios.agreed(own):
+                    found.setdefault((diagnosis.mistake.code, diagnosis.where.line), (diagnosis, ledger))
     except RecursionError:
         raise LintError("nested too deeply to be analysed") from None
     if not found and not MAY_NAME_CODES.search(text.encode()):
@@ -137,7 +142,9 @@ def _assumption(ledger: Ledger) -> str:
 def ledgers_of(source: str | bytes, path: str) -> list[Ledger]:
     """The ledger of every scenario of every loop in ``source``; raises LintError as `lint_source` does."""
     module = _parse(decode(source))
-    return [scenario.ledger for _, scenarios in explore(module, path) for scenario in scenarios]
+    from gradcheck_accum.lint import scenarios
+
+    return [scenario.ledger for _, own in scenarios.explore(module, path) for scenario in own]
 
 
 def lint_paths(

@@ -14,10 +14,10 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from gradcheck_accum.events import Location
 from gradcheck_accum.findings import Edit, Finding, Fix, UnusedSuppression
 from gradcheck_accum.lint.files import write_atomically
 from gradcheck_accum.lint.outcome import Outcome
+from gradcheck_accum.location import Location
 from gradcheck_accum.mistakes import CATALOGUE
 
 DIRECTORY = ".gradcheck-accum-cache"

@@ -25,6 +25,7 @@ from gradcheck_accum.lint.objects import (
     super_method,
 )
 from gradcheck_accum.lint.optimizers import as_optimizer, looks_like_optimizer, new_optimizer
+from gradcheck_accum.lint.reach import call_name
 from gradcheck_accum.lint.source import text_of
 from gradcheck_accum.lint.values import Num, Symbol, Tensor
 
@@ -114,11 +115,23 @@ def _keep_in_place_result(run: Interpreter, node: ast.Call, result: Any, scope: 
         assign(run, func.value, result, scope)
 
 
+def _draws_a_batch(run: Interpreter, name: str, given: list[Any]) -> bool:
+    """Whether a call in a training loop gives the next batch: its name says so, and it was given none."""
+    named = run.loop_depth > 0 and bool(_DRAWS_DATA.search(name))
+    return named and not any(isinstance(a, Tensor) or v.is_data(a) for a in given)
+
+
 def call_value(run: Interpreter, node: ast.Call, callee: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     """Call a value that has been evaluated."""
     match callee:
         case v.Function():
-            return call_function(run, callee, args, kwargs)
+            before = run.recorder.micro_batch
+            result = call_function(run, callee, args, kwargs)
+            if run.recorder.micro_batch == before and _draws_a_batch(run, call_name(node), [*args, *kwargs.values()]):
+                # One of this file's functions that cuts a batch out of data it knows of.
+                run.recorder.draw()
+                return result if v.is_data(result) else v.Data()
+            return result
         case v.Class():
             return instantiate(run, node, callee, args, kwargs)
         case v.Instance():
@@ -197,7 +210,7 @@ def _unresolved(run: Interpreter, node: ast.Call, name: str, args: list[Any], kw
     handed = inherited or any(as_optimizer(run, value) is not None for value in given)
     if run.in_training and ((acts and handed) or _CHANGES_GRADIENTS.search(tail)):
         run.recorder.opaque(node, f"a call of {tail}, which is defined elsewhere")
-    if run.loop_depth and _DRAWS_DATA.search(tail) and not any(isinstance(a, Tensor) or v.is_data(a) for a in given):
+    if _draws_a_batch(run, tail, given):
         run.recorder.draw()
         return v.Data()
     if any(isinstance(value, (Tensor, v.Data)) or v.is_data(value) or v.models_in(value) for value in given):

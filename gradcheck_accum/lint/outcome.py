@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 
-from gradcheck_accum.events import Location
 from gradcheck_accum.findings import Finding, UnusedSuppression
+from gradcheck_accum.location import Location
 from gradcheck_accum.notebooks import Notebook
 
 _LINE = re.compile(r"\bline (\d+)")

@@ -16,7 +16,6 @@ from gradcheck_accum.events import (
     Count,
     Event,
     Factor,
-    Location,
     Opaque,
     Operation,
     Reduction,
@@ -28,6 +27,7 @@ from gradcheck_accum.events import (
     ZeroGrad,
 )
 from gradcheck_accum.lint.values import Optimizer, Part, Tensor
+from gradcheck_accum.location import Location
 
 ASSUMED_UNITS = 7
 """Units in a micro-batch where the source does not show its size: a number that is not likely to be a K."""

@@ -13,7 +13,8 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any
 
-from gradcheck_accum.events import Factor, Location, Reduction
+from gradcheck_accum.events import Factor, Reduction
+from gradcheck_accum.location import Location
 
 STEPS = "steps"
 """Tag of a number that is K, the accumulation steps."""

@@ -12,8 +12,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from gradcheck_accum.diagnosis import Diagnosis
-from gradcheck_accum.events import Location
 from gradcheck_accum.findings import Edit, Finding, Fix, LintResult, UnusedSuppression
+from gradcheck_accum.location import Location
 from gradcheck_accum.mistakes import Mistake
 from gradcheck_accum.report.words import fixable
 from gradcheck_accum.verdict import ReferenceReport, VerifyResult, WindowReport

@@ -7,7 +7,7 @@ import unicodedata
 from collections.abc import Mapping
 from pathlib import Path
 
-from gradcheck_accum.events import Location
+from gradcheck_accum.location import Location
 from gradcheck_accum.notebooks import Notebook, NotebookError
 from gradcheck_accum.report.paint import PLAIN, Paint
 

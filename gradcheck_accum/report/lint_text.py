@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 
-from gradcheck_accum.events import Location
 from gradcheck_accum.findings import Finding, LintResult, UnusedSuppression
+from gradcheck_accum.location import Location
 from gradcheck_accum.mistakes import CATALOGUE
 from gradcheck_accum.report.frame import Sources, code_frame
 from gradcheck_accum.report.paint import PLAIN, Paint

@@ -6,7 +6,7 @@ import weakref
 from typing import Any
 
 from gradcheck_accum.engine.tape import Program
-from gradcheck_accum.events import Location
+from gradcheck_accum.location import Location
 
 
 class BatchCounter:

@@ -8,7 +8,7 @@ import sysconfig
 from functools import lru_cache
 from pathlib import Path
 
-from gradcheck_accum.events import Location
+from gradcheck_accum.location import Location
 
 _OURS = str(Path(__file__).resolve().parents[1]) + os.sep
 _LIBRARIES = tuple(

@@ -14,7 +14,8 @@ import torch
 from torch.optim.optimizer import Optimizer
 
 from gradcheck_accum.engine.tolerance import unit_roundoff
-from gradcheck_accum.events import Event, Factor, Location, Opaque, Operation, ScaleGrads, Unscale, ZeroGrad
+from gradcheck_accum.events import Event, Factor, Opaque, Operation, ScaleGrads, Unscale, ZeroGrad
+from gradcheck_accum.location import Location
 from gradcheck_accum.verify.measure import dense
 
 CHANGED_BY_HAND = "gradients were changed by hand"

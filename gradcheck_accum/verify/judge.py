@@ -11,8 +11,9 @@ from gradcheck_accum.diagnosis import Diagnosis, diagnose
 from gradcheck_accum.engine.cost import WindowCost
 from gradcheck_accum.engine.reference import LARGE_BATCH, MICRO_BATCHES
 from gradcheck_accum.engine.tolerance import CLIP_ROUNDINGS, replay_tolerance, sum_tolerance, unit_roundoff
-from gradcheck_accum.events import Location, Trace
+from gradcheck_accum.events import Trace
 from gradcheck_accum.ledger import Fate, Ledger, Window, fold
+from gradcheck_accum.location import Location
 from gradcheck_accum.mistakes import CATALOGUE
 from gradcheck_accum.verdict import ReferenceReport, Verdict, VerifyResult, WindowReport
 from gradcheck_accum.verify.gradients import CHANGED_BY_HAND

@@ -23,7 +23,6 @@ from gradcheck_accum.events import (
     Event,
     Factor,
     GraphsHeld,
-    Location,
     Opaque,
     Reduction,
     ScalerUpdate,
@@ -35,6 +34,7 @@ from gradcheck_accum.events import (
     ZeroGrad,
 )
 from gradcheck_accum.ledger import fold
+from gradcheck_accum.location import Location
 from gradcheck_accum.verify.batches import BatchCounter
 from gradcheck_accum.verify.clipping import ClipCall
 from gradcheck_accum.verify.frames import user_location

@@ -87,7 +87,7 @@ def test_an_error_of_ours_costs_one_file(project: Any, monkeypatch: pytest.Monke
         return explore(module, path, **options)  # type: ignore[arg-type]
 
     explore = scenarios.explore
-    monkeypatch.setattr("gradcheck_accum.lint.explore", fail)
+    monkeypatch.setattr("gradcheck_accum.lint.scenarios.explore", fail)
     project.write("a.py")
     project.write("b.py")
     assert project.lint() == 2

@@ -6,8 +6,8 @@ import json
 import math
 
 from gradcheck_accum.diagnosis import Diagnosis
-from gradcheck_accum.events import Location
 from gradcheck_accum.findings import Edit, Finding, Fix, LintResult, Unreadable
+from gradcheck_accum.location import Location
 from gradcheck_accum.mistakes import CATALOGUE
 from gradcheck_accum.report.as_json import lint_json, rules_json, verify_json
 from gradcheck_accum.verdict import ReferenceReport, Verdict, VerifyResult, WindowReport

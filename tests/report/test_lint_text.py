@@ -6,8 +6,8 @@ import io
 
 import pytest
 
-from gradcheck_accum.events import Location
 from gradcheck_accum.findings import Finding, LintResult, Unreadable
+from gradcheck_accum.location import Location
 from gradcheck_accum.mistakes import CATALOGUE
 from gradcheck_accum.report.frame import Sources, code_frame
 from gradcheck_accum.report.lint_text import lint_text, unreadable_text

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from gradcheck_accum.diagnosis import Diagnosis
-from gradcheck_accum.events import Location
+from gradcheck_accum.location import Location
 from gradcheck_accum.mistakes import CATALOGUE
 from gradcheck_accum.report.frame import Sources
 from gradcheck_accum.report.paint import Paint

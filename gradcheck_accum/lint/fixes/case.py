@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 import libcst as cst
 
-from gradcheck_accum.events import Location
 from gradcheck_accum.findings import Finding
 from gradcheck_accum.ledger import Ledger, Window, nominal_steps
 from gradcheck_accum.lint.fixes.script import CannotEdit, Change, Script, nodes_in
+from gradcheck_accum.location import Location
 from gradcheck_accum.weights import read_weights
 
 SIMPLE = (cst.Name, cst.Attribute, cst.Integer, cst.Subscript)

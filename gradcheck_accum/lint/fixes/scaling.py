@@ -6,10 +6,11 @@ from collections.abc import Iterator
 
 import libcst as cst
 
-from gradcheck_accum.events import Backward, Factor, Location
+from gradcheck_accum.events import Backward, Factor
 from gradcheck_accum.lint.fixes.case import SIMPLE, Case, Repair
 from gradcheck_accum.lint.fixes.counting import NumberedLoop, name_of_window, numbered_loop
 from gradcheck_accum.lint.fixes.script import CannotEdit, Change, Script
+from gradcheck_accum.location import Location
 
 _DIVIDING_METHODS = frozenset({"div", "true_divide"})
 _BINDS_TIGHTER = (

@@ -14,7 +14,7 @@ from typing import TypeVar
 import libcst as cst
 from libcst.metadata import MetadataWrapper, PositionProvider
 
-from gradcheck_accum.events import Location
+from gradcheck_accum.location import Location
 
 _NEWLINE = re.compile(r"\r\n|\r|\n")
 _Node = TypeVar("_Node", bound=cst.CSTNode)

@@ -6,9 +6,10 @@ from collections.abc import Iterator
 
 import libcst as cst
 
-from gradcheck_accum.events import Backward, Location, Step, ZeroGrad
+from gradcheck_accum.events import Backward, Step, ZeroGrad
 from gradcheck_accum.lint.fixes.case import Case, Repair, is_visible
 from gradcheck_accum.lint.fixes.script import CannotEdit, Script
+from gradcheck_accum.location import Location
 
 
 def clear_after_step(case: Case) -> Iterator[Repair]:

@@ -1,0 +1,23 @@
+"""A place in a source file: what every event, finding and report points to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Location:
+    """A place in a source file; lines and columns count from 1, and 0 in the end fields means "not known".
+
+    ``cell`` is 0 but in a notebook: there it counts all cells from 1, and lines count from the cell's first.
+    """
+
+    path: str
+    line: int
+    column: int = 1
+    end_line: int = 0
+    end_column: int = 0
+    cell: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.path}:cell {self.cell}:{self.line}" if self.cell else f"{self.path}:{self.line}"
