@@ -73,20 +73,19 @@ def judge(watch: Watch, script: str, options: Options, *, complete: bool) -> Ver
 
 
 def _on_optimizers(reports: Sequence[WindowReport]) -> list[str]:
-    """Where an optimizer hides a mistake: its update hardly depends on the gradient's scale."""
-    hidden = [
-        r
-        for r in reports
-        if r.grad_rel_error and r.param_rel_error is not None and r.verdict is Verdict.DEVIATES
-        if r.grad_rel_error > 0.1 and r.param_rel_error < 0.1 * r.grad_rel_error
-    ]
-    if not hidden:
-        return []
-    worst = max(hidden, key=lambda r: r.grad_rel_error or 0.0)
+    """Where an optimizer hides a mistake: its update hardly depends on the gradient's scale.
+
+    Told from the first window that deviates: later ones carry what the earlier ones left in the optimizer's state.
+    """
+    first: dict[str, WindowReport] = {}
+    for report in reports:
+        if report.verdict is Verdict.DEVIATES and report.grad_rel_error and report.param_rel_error is not None:
+            first.setdefault(report.optimizer, report)
     return [
-        f"{worst.optimizer} hides most of it: in window {worst.index} the gradient is off by "
-        f"{worst.grad_rel_error:.3g} of its norm, the update by {worst.param_rel_error:.1e}; a clip, a new learning "
-        "rate or another optimizer will show it"
+        f"{r.optimizer} hides most of it: in window {r.index} the gradient is off by {r.grad_rel_error:.3g} of its "
+        f"norm, the update by {r.param_rel_error:.1e}; a clip, a new learning rate or another optimizer will show it"
+        for r in first.values()
+        if (r.grad_rel_error or 0.0) > 0.1 and (r.param_rel_error or 0.0) < 0.1 * (r.grad_rel_error or 0.0)
     ]
 
 
