@@ -185,7 +185,7 @@ def _find_series(windows: Sequence[Window]) -> tuple[Series, ...]:
 
     Two places that run on the same batch of data are two terms. Two that never do, and of which one repeats within
     a window or whose losses are divided by their number, are the same term written twice (the last micro-batch of a
-    window outside ``no_sync``, say).
+    window outside ``no_sync``, say); so are two that never share a window (a flush with a backward of its own).
     """
     batches: dict[tuple[str, int], set[int]] = {}
     repeats: set[tuple[str, int]] = set()
@@ -207,8 +207,9 @@ def _find_series(windows: Sequence[Window]) -> tuple[Series, ...]:
     groups: list[list[tuple[str, int]]] = []
     for line, own in batches.items():
         for group in groups:
-            joined = all(not own & batches[other] for other in group) and any(
-                frozenset((line, other)) in together and {line, other} & repeats for other in group
+            meets = [other for other in group if frozenset((line, other)) in together]
+            joined = all(not own & batches[other] for other in group) and (
+                not meets or any({line, other} & repeats for other in meets)
             )
             if joined and set(names[line]) == set(names[group[0]]):
                 group.append(line)

@@ -375,6 +375,19 @@ def test_the_last_micro_batch_on_a_line_of_its_own_belongs_to_the_window(k: int)
     assert codes(events) == []
 
 
+def test_a_flush_with_a_backward_of_its_own_is_the_same_loss() -> None:
+    full = list(loop([4, 4], 4))
+    rest = [backward(8 + i, 4, line=30) for i in range(2)]
+    right = [backward(8 + i, 2, line=30) for i in range(2)]
+    assert codes([*full, *rest, step(31), zero(32)]) == ["GA103"]
+    assert codes([*full, *right, step(31), zero(32)]) == []
+
+
+def test_plain_training_before_accumulation_is_right() -> None:
+    plain = [e for i in range(6) for e in (backward(i, line=5), step(6), zero(7))]
+    assert codes([*plain, *loop([4, 4, 4, 4], 4)]) == []
+
+
 def test_gradients_that_only_pass_through_may_be_cleared() -> None:
     events: list[Event] = []
     for i in range(6):
