@@ -54,7 +54,7 @@ def judge(watch: Watch, script: str, options: Options, *, complete: bool) -> Ver
         if problem and problem not in notes:
             notes.append(problem)
     if replays:
-        notes.append(f"the replayed large batch and the micro-batches' own gradients agree to {max(replays):.1e}")
+        notes.append(f"the replay and the micro-batches' own gradients agree to {max(replays):.1e}")
     notes += _on_optimizers(reports)
     if watch.measurer.cost is not None:
         notes.append(_on_cost(watch.measurer.cost))
