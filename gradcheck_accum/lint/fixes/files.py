@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import codecs
 import os
-import tempfile
 from collections.abc import Collection, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gradcheck_accum.findings import Finding, LintResult, Unreadable
 from gradcheck_accum.lint import LintError, decode
+from gradcheck_accum.lint.files import write_atomically
 from gradcheck_accum.lint.fixes import FixResult, fix_source, offer_fixes
 from gradcheck_accum.notebooks import SUFFIX as NOTEBOOK
 
@@ -71,7 +70,9 @@ def write_all(found: LintResult, fixed: LintResult, rewrites: Collection[Rewrite
     failed: dict[str, Unreadable] = {}
     for rewrite in rewrites:
         try:
-            write(Path(rewrite.path), rewrite.after)
+            if not os.access(rewrite.path, os.W_OK):
+                raise PermissionError(0, "permission denied", rewrite.path)
+            write_atomically(Path(rewrite.path), rewrite.after)
         except OSError as error:
             failed[rewrite.path] = Unreadable(rewrite.path, f"cannot be written: {error.strerror or error}")
     if not failed:
@@ -84,31 +85,6 @@ def write_all(found: LintResult, fixed: LintResult, rewrites: Collection[Rewrite
         fixed=tuple(f for f in fixed.fixed if f.where.path not in failed),
         unreadable=(*fixed.unreadable, *failed.values()),
     )
-
-
-def write(path: Path, content: bytes) -> None:
-    """Put ``content`` in a file's place at once: whoever reads it sees all of the old or all of the new.
-
-    The mode stays, and so does a link: what it points to is written. Raises OSError and leaves the file as it is.
-    """
-    target = path.resolve()
-    if not os.access(target, os.W_OK):
-        raise PermissionError(0, "permission denied", str(target))
-    before = target.stat()
-    handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".tmp")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(name, before.st_mode & 0o7777)
-        with suppress(OSError, AttributeError):
-            os.chown(name, before.st_uid, before.st_gid)
-        os.replace(name, target)
-    except BaseException:
-        with suppress(OSError):
-            os.unlink(name)
-        raise
 
 
 def _key(finding: Finding) -> tuple[str, int]:
