@@ -1,4 +1,4 @@
-"""Helpers beside the tests are imported by name; one thread is quickest for models this small."""
+"""Helpers beside the tests, and the benchmarks, are imported by name; one thread is quickest for models this small."""
 
 from __future__ import annotations
 
@@ -9,5 +9,5 @@ import torch
 
 pytest_plugins = ["pytester"]
 
-sys.path.insert(0, str(Path(__file__).parent))
+sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1] / "benchmarks")]
 torch.set_num_threads(1)

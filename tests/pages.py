@@ -15,7 +15,6 @@ else:
 
 RULES = Path(__file__).parents[1] / "rules"
 _FENCE = re.compile(r"```(\S+)(?: (\w+))?\n(.*?)```", re.DOTALL)
-_ERROR = re.compile(r"# error: \[([a-z0-9, -]+)\]")
 
 
 @dataclass(frozen=True)
@@ -42,13 +41,3 @@ def read_page(path: Path) -> Page:
 
 def pages() -> list[Page]:
     return [read_page(path) for path in sorted(RULES.glob("GA*.md"))]
-
-
-def expected_errors(source: str) -> set[tuple[int, str]]:
-    """The (line, rule name) pairs that a script's own comments declare."""
-    return {
-        (number, name.strip())
-        for number, line in enumerate(source.splitlines(), 1)
-        for found in _ERROR.findall(line)
-        for name in found.split(",")
-    }

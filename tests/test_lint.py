@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from pages import expected_errors
+from score_loops import expected as expected_errors
 
 from gradcheck_accum.cli import main
 from gradcheck_accum.lint import lint_paths, lint_source

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from pages import Page, expected_errors, pages
+from pages import Page, pages
+from score_loops import expected as expected_errors
 from watching import found, watch_source
 
 from gradcheck_accum.lint import lint_source
