@@ -142,19 +142,23 @@ def find_remainder_scale(account: Account) -> Iterator[Diagnosis]:
 
 
 def _is_inside_a_pass(account: Account, window: Window) -> bool:
-    """Whether a later window holds a micro-batch of the same pass over the data, where passes are known."""
+    """Whether a window is short though its pass over the data goes on, and did not just begin after a loss."""
     own = window.fresh()[-1].backward.epoch
     before = any(e.backward.epoch == own for w in account.windows if w.index < window.index for e in w.fresh())
-    after = any(e.backward.epoch == own for w in account.windows if w.index > window.index for e in w.fresh())
     # A pass's first window is short too where the one before lost its remainder and the counter went on.
-    return own is not None and after and (before or not account.abandoned)
+    return _goes_on(account, window) and (before or not account.abandoned)
 
 
 def _closes_pass(account: Account, window: Window) -> bool:
-    """Whether no later window holds a micro-batch of the same pass over the data, as far as passes are known."""
-    last = window.fresh()[-1].backward.epoch
-    later = [e for w in account.windows if w.index > window.index for e in w.fresh()]
-    return window is not account.windows[0] and all(e.backward.epoch is None or e.backward.epoch != last for e in later)
+    """Whether a window, not the first, is the last of its pass over the data, as far as passes are known."""
+    return window is not account.windows[0] and not _goes_on(account, window)
+
+
+def _goes_on(account: Account, window: Window) -> bool:
+    """Whether a later window holds a micro-batch of the same pass over the data, where passes are known."""
+    own = window.fresh()[-1].backward.epoch
+    later = (e for w in account.windows if w.index > window.index for e in w.fresh())
+    return own is not None and any(e.backward.epoch == own for e in later)
 
 
 def _states_steps(account: Account) -> bool:

@@ -97,11 +97,12 @@ def examine(
     ``thorough`` looks at every scenario, also where none of them could add a finding.
     """
     module = _parse(text, words)
+    content = text.encode()
     found: dict[tuple[str, int], tuple[Diagnosis, Ledger]] = {}
     ledgers: list[Ledger] = []
     try:
         # Without both calls there is no loop: the source is parsed only to tell what is no Python.
-        if may_train(text.encode()):
+        if may_train(content):
             from gradcheck_accum.lint import scenarios  # the interpreter, which most files do not need
 
             for _, own in scenarios.explore(module, path, thorough=thorough):
@@ -110,7 +111,7 @@ def examine(
                     found.setdefault((diagnosis.mistake.code, diagnosis.where.line), (diagnosis, ledger))
     except RecursionError:
         raise LintError("nested too deeply to be analysed") from None
-    if not found and not MAY_NAME_CODES.search(text.encode()):
+    if not found and not MAY_NAME_CODES.search(content):
         return Examination(ledgers=tuple(ledgers))
     comments = Suppressions(text)
     statements = statement_lines(module)
