@@ -25,6 +25,7 @@ from gradcheck_accum.notebooks import Notebook, NotebookError
 if TYPE_CHECKING:
     from gradcheck_accum.diagnosis import Diagnosis
     from gradcheck_accum.ledger import Ledger
+    from gradcheck_accum.lint.scenarios import Scenario
 
 __all__ = [
     "Examination",
@@ -77,12 +78,12 @@ def analyse(source: str | bytes, path: str) -> Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Examination:
-    """All that reading one source shows: each finding with a ledger that shows it, and the ledgers of all scenarios."""
+    """All that reading one source shows: each finding with a ledger that shows it, and every scenario."""
 
     evidence: tuple[tuple[Finding, Ledger], ...] = ()
     suppressed: tuple[str, ...] = ()
     unused: tuple[UnusedSuppression, ...] = ()
-    ledgers: tuple[Ledger, ...] = ()
+    scenarios: tuple[Scenario, ...] = ()
 
     def outcome(self) -> Outcome:
         """What is told of it."""
@@ -99,20 +100,20 @@ def examine(
     module = _parse(text, words)
     content = text.encode()
     found: dict[tuple[str, int], tuple[Diagnosis, Ledger]] = {}
-    ledgers: list[Ledger] = []
+    every: list[Scenario] = []
     try:
         # Without both calls there is no loop: the source is parsed only to tell what is no Python.
         if may_train(content):
             from gradcheck_accum.lint import scenarios  # the interpreter, which most files do not need
 
             for _, own in scenarios.explore(module, path, thorough=thorough):
-                ledgers += [scenario.ledger for scenario in own]
+                every += own
                 for diagnosis, ledger in scenarios.agreed(own):
                     found.setdefault((diagnosis.mistake.code, diagnosis.where.line), (diagnosis, ledger))
     except RecursionError:
         raise LintError("nested too deeply to be analysed") from None
     if not found and not MAY_NAME_CODES.search(content):
-        return Examination(ledgers=tuple(ledgers))
+        return Examination(scenarios=tuple(every))
     comments = Suppressions(text)
     statements = statement_lines(module)
     lines = _LINE_BREAK.split(text)
@@ -131,7 +132,7 @@ def examine(
         UnusedSuppression(Location(path, comment.line, comment.column, comment.line, comment.end_column), message)
         for comment, message in comments.unused()
     )
-    return Examination(tuple(kept), tuple(suppressed), unused, tuple(ledgers))
+    return Examination(tuple(kept), tuple(suppressed), unused, tuple(every))
 
 
 def _assumption(ledger: Ledger) -> str:

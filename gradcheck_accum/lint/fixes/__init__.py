@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 
-from gradcheck_accum.diagnosis import Diagnosis, diagnose
+from gradcheck_accum.diagnosis import Diagnosis
 from gradcheck_accum.findings import Edit, Finding, Fix
 from gradcheck_accum.ledger import Ledger
 from gradcheck_accum.lint import Examination, LintError, examine
@@ -208,9 +208,9 @@ def _codes(examination: Examination) -> Counter[str]:
     return Counter(finding.mistake.code for finding, _ in examination.evidence)
 
 
-def _shown(examination: Examination) -> list[list[Diagnosis]]:
+def _shown(examination: Examination) -> list[tuple[Diagnosis, ...]]:
     """The diagnoses of every scenario, agreed on or not."""
-    return [diagnose(ledger) for ledger in examination.ledgers]
+    return [scenario.diagnoses for scenario in examination.scenarios]
 
 
 def _shown_codes(examination: Examination) -> Counter[str]:
@@ -220,8 +220,9 @@ def _shown_codes(examination: Examination) -> Counter[str]:
 
 def _readability(examination: Examination) -> tuple[int, int]:
     """How many ledgers hold something unknown, and how many do not and have a step."""
-    known = [is_readable(ledger, (*ledger.windows, *ledger.abandoned)) for ledger in examination.ledgers]
-    stepping = [bool(ledger.windows) for ledger in examination.ledgers]
+    ledgers = [scenario.ledger for scenario in examination.scenarios]
+    known = [is_readable(ledger, (*ledger.windows, *ledger.abandoned)) for ledger in ledgers]
+    stepping = [bool(ledger.windows) for ledger in ledgers]
     return known.count(False), sum(readable and steps for readable, steps in zip(known, stepping, strict=True))
 
 
