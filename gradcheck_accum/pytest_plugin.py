@@ -112,15 +112,12 @@ def accum_check() -> Callable[..., VerifyResult]:
     ) -> VerifyResult:
         __tracebackhide__ = True
         from gradcheck_accum.report.verify_text import verify_text
-        from gradcheck_accum.verify import observe
+        from gradcheck_accum.verify import judged
 
-        name = getattr(loop, "__qualname__", "the loop")
-        with observe(loss_coefficient=loss_coefficient, script=name) as observation:
-            loop(*args, **kwargs)
-        result = observation.result()
+        result = judged(loop, args, kwargs, loss_coefficient=loss_coefficient)
         if result.exit_status:
             # pytest's summary shows the first line alone: it must say what is wrong.
-            first = f"{name}: {result.verdict.value}: {result.reason}"
+            first = f"{result.script}: {result.verdict.value}: {result.reason}"
             pytest.fail(f"{first}\n\n{verify_text(result)}", pytrace=False)
         return result
 

@@ -131,7 +131,7 @@ def test_a_coefficient_equal_to_one_over_k_beside_a_division_by_k_is_the_objecti
 def test_a_stated_coefficient_settles_what_a_factor_is() -> None:
     ledger = fold(Trace(tuple(loop([4, 4], multiply=(0.25,)))))
     assert diagnose(ledger) == []
-    assert [d.mistake.code for d in diagnose(ledger, coefficient=0.25)] == ["GA101"]
+    assert [d.mistake.code for d in diagnose(ledger, read_weights(ledger, coefficient=0.25))] == ["GA101"]
 
 
 def test_the_source_may_say_what_a_factor_is_for() -> None:

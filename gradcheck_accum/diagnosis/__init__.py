@@ -19,7 +19,7 @@ from gradcheck_accum.diagnosis.scaler import find_scaler_misuse, find_scaler_pac
 from gradcheck_accum.diagnosis.zeroing import find_stale, find_zeroing
 from gradcheck_accum.ledger import Ledger
 from gradcheck_accum.location import Location
-from gradcheck_accum.weights import read_weights
+from gradcheck_accum.weights import Readings, read_weights
 
 __all__ = ["Diagnosis", "diagnose"]
 
@@ -37,12 +37,12 @@ _FINDERS = (
 _FINDERS_OF_THE_WHOLE = (find_scaler_pace, find_schedule, find_average, find_held_graphs)
 
 
-def diagnose(ledger: Ledger, *, coefficient: float | None = None) -> list[Diagnosis]:
+def diagnose(ledger: Ledger, readings: Readings | None = None) -> list[Diagnosis]:
     """Every mistake that the ledger shows, in order of place; what is unknown is never one.
 
-    ``coefficient`` is the loss's intended coefficient where the caller states it.
+    ``readings`` are the ledger's weights where they have been read already, with a stated coefficient for example.
     """
-    readings = read_weights(ledger, coefficient=coefficient)
+    readings = readings or read_weights(ledger)
     found: dict[tuple[str, Location], Diagnosis] = {}
     accounts = [Account.of(ledger, optimizer, store, readings) for optimizer, store in ledger.accounts()]
     everything = chain(

@@ -7,6 +7,7 @@ are the tape's leaves, and a large batch is the same tape over the leaves of sev
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -141,7 +142,7 @@ class Tape(TorchFunctionMode):
     """Records while it is entered; ask it for the program of a loss right before its backward."""
 
     segments: list[list[Call]] = field(default_factory=lambda: [[]])
-    paused: int = 0
+    _paused: int = 0
     _depth: int = 0
 
     def __post_init__(self) -> None:
@@ -152,7 +153,7 @@ class Tape(TorchFunctionMode):
         if torch.compiler.is_compiling():
             return func(*args, **kwargs)
         result = func(*args, **kwargs)
-        if self._depth == 0 and not self.paused and torch.is_grad_enabled():
+        if self._depth == 0 and not self._paused and torch.is_grad_enabled():
             self._record(func, args, kwargs, result)
         return result
 
@@ -169,7 +170,7 @@ class Tape(TorchFunctionMode):
 
     def call_module(self, module: nn.Module, call: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """Run an outermost module call, and record it as one."""
-        if self._depth or self.paused or not torch.is_grad_enabled():
+        if self._depth or self._paused or not torch.is_grad_enabled():
             self._depth += 1
             try:
                 return call(*args, **kwargs)
@@ -184,6 +185,15 @@ class Tape(TorchFunctionMode):
         random = not torch.equal(state, torch.get_rng_state())
         self._record(module, args, kwargs, result, rng_state=state if random else None, random=random)
         return result
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """While it is entered, nothing is recorded."""
+        self._paused += 1
+        try:
+            yield
+        finally:
+            self._paused -= 1
 
     def next_segment(self) -> None:
         """A backward has run: what was recorded long before it can be forgotten."""

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any
 from gradcheck_accum.verify.script import verify_script
 
 if TYPE_CHECKING:
-    from gradcheck_accum.verify.session import Observation, observe
+    from gradcheck_accum.verify.session import Observation, judged, observe
     from gradcheck_accum.verify.watching import AccumulationError, check, watch
 
-__all__ = ["AccumulationError", "Observation", "check", "observe", "verify_script", "watch"]
+__all__ = ["AccumulationError", "Observation", "check", "judged", "observe", "verify_script", "watch"]
 
 
 def __getattr__(name: str) -> Any:
-    if name in {"Observation", "observe"}:
+    if name in {"Observation", "judged", "observe"}:
         from gradcheck_accum.verify import session
 
         return getattr(session, name)

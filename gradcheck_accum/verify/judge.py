@@ -30,11 +30,18 @@ Numbers = tuple[float | None, float | None, float | None]
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What the caller asked for: the loss's coefficient, and a tolerance in place of the derived one."""
+    """What the caller asked for: the loss's coefficient, and a tolerance in place of the derived one.
+
+    Raises ValueError unless ``rtol`` and ``atol`` are given both or neither.
+    """
 
     loss_coefficient: float | None = None
     rtol: float | None = None
     atol: float | None = None
+
+    def __post_init__(self) -> None:
+        if (self.rtol is None) != (self.atol is None):
+            raise ValueError("rtol and atol are given both or neither")
 
 
 def judge(watch: Watch, script: str, options: Options, *, complete: bool) -> VerifyResult:
@@ -42,12 +49,12 @@ def judge(watch: Watch, script: str, options: Options, *, complete: bool) -> Ver
     trace = Trace(tuple(watch.events), complete=complete, precision=watch.precision, from_start=watch.from_start)
     ledger = fold(trace)
     readings = read_weights(ledger, coefficient=options.loss_coefficient)
-    diagnosis = diagnose(ledger, coefficient=options.loss_coefficient)
+    diagnosis = diagnose(ledger, readings)
     reports: list[WindowReport] = []
     notes = [*dict.fromkeys(readings.notes)]
     replays: list[float] = []
     for index, measured in enumerate(watch.measured):
-        report, replayed, problem = _judge_window(index, measured, ledger, readings, options, watch.replay)
+        report, replayed, problem = _judge_window(index, measured, ledger, readings, options, watch.measurer.replays)
         reports.append(report)
         if replayed is not None:
             replays.append(replayed)
@@ -64,7 +71,7 @@ def judge(watch: Watch, script: str, options: Options, *, complete: bool) -> Ver
     diagnosis += _by_measurement(watch.measured, reports)
     dtype = ", ".join(sorted({_name(m.dtype) for m in watch.measured}))
     device = ", ".join(sorted({m.device for m in watch.measured if m.device}))
-    engine = watch.engine
+    engine = watch.measurer.engine
     replayed_in = "" if engine.dtype is None else f"{_name(engine.dtype)} (replay), {dtype} (ledger)"
     replayed_on = "" if engine.device is None else f"{engine.device} (replay), {device} (ledger)"
     settings = "deterministic algorithms, TF32 off"

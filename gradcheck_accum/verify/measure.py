@@ -12,7 +12,7 @@ not what float64 does, and gradients in float64 are kept as the factor R of V = 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -78,3 +78,16 @@ def dense(tensor: torch.Tensor) -> torch.Tensor:
 def norm_of(tensors: list[torch.Tensor] | tuple[torch.Tensor, ...]) -> float:
     """The Euclidean norm of several tensors together."""
     return math.hypot(*(float(norm) for norm in torch._foreach_norm(tensors)))
+
+
+def combination(
+    weighted: Iterable[tuple[float, Vector]], parameters: Sequence[torch.Tensor]
+) -> list[torch.Tensor | None]:
+    """Σ w_i v_i as a gradient over ``parameters``."""
+    total: list[torch.Tensor | None] = [None] * len(parameters)
+    for weight, vector in weighted:
+        for position, part in enumerate(vector):
+            if part is not None:
+                before = total[position]
+                total[position] = part * weight if before is None else before + part * weight
+    return total

@@ -5,7 +5,8 @@ from __future__ import annotations
 import gc
 import os
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -45,6 +46,7 @@ from gradcheck_accum.verify.measuring import Measurer
 from gradcheck_accum.verify.records import Measured, Record
 from gradcheck_accum.verify.shadow import ShadowStep
 from gradcheck_accum.verify.trajectory import Trajectory
+from gradcheck_accum.weights import read_weights
 
 CHANGED_ON_ITS_WAY = "a hook on the parameters changes their gradients while they are added up"
 WITH_CLOSURE = "a step with a closure runs its own backwards"
@@ -64,8 +66,6 @@ class Watch:
         """Whether ``events`` go back to where the loop began."""
         self.precision = 0.0
         self.tape = Tape()
-        self.replay = replay
-        self.engine = engine
         self.max_windows = max_windows
         self._process = os.getpid()
         self._busy = 0
@@ -147,7 +147,7 @@ class Watch:
 
     def module_called(self, module: nn.Module, call: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """A module is called."""
-        if self.idle or not self.replay:
+        if self.idle or not self.measurer.replays:
             return call(*args, **kwargs)
         return self.tape.call_module(module, call, args, kwargs)
 
@@ -182,9 +182,9 @@ class Watch:
             self._mark_graph(loss)
             reading = read_loss(loss, self._scales, weight)
             self.precision = max(self.precision, unit_roundoff(loss.dtype)) if loss.is_floating_point() else 0.0
-            if self.replay and weight == 1.0:
+            if self.measurer.replays and weight == 1.0:
                 original = self._unscaled.get(id(loss), (None, loss))[1]
-                with _paused(self.tape):
+                with self.tape.paused():
                     program = self.tape.program(original)
         else:
             reading = LossReading((Term("a loss with a gradient argument", Reduction.MEAN, None, (Factor(None),)),))
@@ -422,13 +422,14 @@ class Watch:
             scales = {key: self.book.scale_inside.get(key, 1.0) for key in used}
             used, before = _multiplied(used, scales), _multiplied(before, scales)
         ledger = fold(Trace(tuple(self.events[-self._recent() :]), precision=self.precision))
+        readings = read_weights(ledger)
         own = {id(e.backward) for w in ledger.windows if w.step is measured.step for e in w.entries}
         vectors = self.measurer.measure(measured, own, parameters, before, used, self.book.parameters)
         if self.trajectory is not None:
-            self.trajectory.step(optimizer, self.book.optimizers, measured, ledger, own)
+            self.trajectory.step(optimizer, self.book.optimizers, measured, ledger, readings, own)
         if measured.products is None:
             return None
-        return ShadowStep.prepare(optimizer, parameters, vectors, ledger, measured)
+        return ShadowStep.prepare(optimizer, parameters, vectors, ledger, readings, measured)
 
     def _count_graphs(self, where: Location) -> None:
         """Emit how many losses are still held with their graphs, whose backwards have run."""
@@ -449,8 +450,15 @@ class Watch:
     def _add(self, event: Event) -> None:
         self.events.append(event)
 
-    def _own_work(self) -> _Busy:
-        return _Busy(self)
+    @contextmanager
+    def _own_work(self) -> Iterator[None]:
+        """While it is entered, what happens is ours and not the loop's."""
+        self._busy += 1
+        try:
+            with self.tape.paused():
+                yield
+        finally:
+            self._busy -= 1
 
 
 @dataclass(slots=True)
@@ -467,34 +475,6 @@ class _Mark:
     """Hangs on a node of a loss's graph, and is gone when the graph is."""
 
     __slots__ = ("__weakref__",)
-
-
-class _Busy:
-    """While it is entered, what happens is ours and not the loop's."""
-
-    def __init__(self, watch: Watch) -> None:
-        self.watch = watch
-
-    def __enter__(self) -> None:
-        self.watch._busy += 1
-        self.watch.tape.paused += 1
-
-    def __exit__(self, *exception: object) -> None:
-        self.watch._busy -= 1
-        self.watch.tape.paused -= 1
-
-
-class _paused:
-    """While it is entered, the tape does not record."""
-
-    def __init__(self, tape: Tape) -> None:
-        self.tape = tape
-
-    def __enter__(self) -> None:
-        self.tape.paused += 1
-
-    def __exit__(self, *exception: object) -> None:
-        self.tape.paused -= 1
 
 
 def _multiplied(gradients: dict[int, torch.Tensor | None], factors: dict[int, float]) -> dict[int, torch.Tensor | None]:

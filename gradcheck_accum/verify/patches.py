@@ -17,6 +17,8 @@ from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook, 
 from torch.optim.swa_utils import AveragedModel
 from torch.utils.data import dataloader
 
+from gradcheck_accum.verify.gradients import parameters_of
+
 
 class Observer(Protocol):
     """What the patches tell."""
@@ -92,7 +94,7 @@ def _patch_optimizers(observer: Observer, stack: ExitStack) -> None:
         observer.optimizer_made(optimizer)
 
     def zero_grad(optimizer: Optimizer, *args: Any, **kwargs: Any) -> None:
-        own = [p for group in optimizer.param_groups for p in group["params"]]
+        own = parameters_of(optimizer)
         observer.before_zero(own)
         zero(optimizer, *args, **kwargs)
         observer.after_zero(own)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 
@@ -58,27 +58,41 @@ def observe(
     large batches, from the same start, and reports how far the weights drift from it; it needs the replay. Raises
     ValueError for options that do not fit.
     """
-    if (rtol is None) != (atol is None):
-        raise ValueError("rtol and atol are given both or neither")
+    options = Options(loss_coefficient, rtol, atol)
     if trajectory and reference == "ledger":
         raise ValueError("a trajectory needs the replay reference")
     engine = ReferenceEngine(_device(device), _dtype(dtype))
     watch = Watch(replay=reference != "ledger", engine=engine, max_windows=max_windows)
     if trajectory:
         watch.trajectory = Trajectory(engine)
-    options = Options(loss_coefficient, rtol, atol)
     observation = Observation(watch, options, script)
-    with ExitStack() as stack:
-        stack.callback(watch.release)
-        install(watch, stack)
-        watch.adopt_existing()
-        if watch.replay:
-            stack.enter_context(watch.tape)
+    with installed(watch):
         try:
             yield observation
             observation.complete = True
         except SeenEnough:
             observation.complete = False
+
+
+@contextmanager
+def installed(watch: Watch) -> Iterator[None]:
+    """PyTorch tells ``watch`` what happens, for as long as it is entered."""
+    with ExitStack() as stack:
+        stack.callback(watch.release)
+        install(watch, stack)
+        watch.adopt_existing()
+        if watch.measurer.replays:
+            stack.enter_context(watch.tape)
+        yield
+
+
+def judged(
+    loop: Callable[..., object], args: Sequence[object], kwargs: Mapping[str, object], **options: Any
+) -> VerifyResult:
+    """What ``loop(*args, **kwargs)`` comes to, called once under `observe` with ``options``."""
+    with observe(script=getattr(loop, "__qualname__", "the loop"), **options) as observation:
+        loop(*args, **kwargs)
+    return observation.result()
 
 
 def _device(name: str | None) -> torch.device | None:

@@ -18,11 +18,11 @@ from gradcheck_accum.engine.reference import ReferenceEngine
 from gradcheck_accum.ledger import Ledger
 from gradcheck_accum.verify.clipping import clipped
 from gradcheck_accum.verify.gradients import parameters_of
-from gradcheck_accum.verify.measure import Vector, norm_of
+from gradcheck_accum.verify.measure import Vector, combination, norm_of
 from gradcheck_accum.verify.measuring import Measurer
 from gradcheck_accum.verify.records import Measured
 from gradcheck_accum.verify.weighing import replay_correction
-from gradcheck_accum.weights import read_weights
+from gradcheck_accum.weights import Readings
 
 
 class Trajectory:
@@ -36,7 +36,13 @@ class Trajectory:
         self._start: dict[int, torch.Tensor] = {}
 
     def step(
-        self, optimizer: Optimizer, optimizers: list[Optimizer], measured: Measured, ledger: Ledger, members: set[int]
+        self,
+        optimizer: Optimizer,
+        optimizers: list[Optimizer],
+        measured: Measured,
+        ledger: Ledger,
+        readings: Readings,
+        members: set[int],
     ) -> None:
         """Take the reference's own step for a window, before the loop takes its."""
         if not self._optimizers:
@@ -51,7 +57,7 @@ class Trajectory:
         with self._in_place(everything):
             self._measurer.replay(scratch, members, own, everything, vectors)
         self._measurer.forget(set())
-        gradients = self._combined(scratch, vectors, ledger, len(own))
+        gradients = self._combined(scratch, vectors, ledger, readings, own)
         limited = None if gradients is None else clipped(gradients, [id(p) for p in own], measured.clips)
         if limited is None:
             self.lost = scratch.replay_problem or "a window's large batch could not be put together"
@@ -98,17 +104,12 @@ class Trajectory:
 
     @staticmethod
     def _combined(
-        scratch: Measured, vectors: list[Vector], ledger: Ledger, count: int
+        scratch: Measured, vectors: list[Vector], ledger: Ledger, readings: Readings, parameters: list[torch.Tensor]
     ) -> list[torch.Tensor | None] | None:
-        readings = read_weights(ledger)
-        total: list[torch.Tensor | None] = [None] * count
+        weighted: list[tuple[float, Vector]] = []
         for replay in scratch.replays:
             weights = replay_correction(scratch, replay, ledger, readings)
             if weights is None:
                 return None
-            for index, weight in zip(replay.vectors, weights, strict=True):
-                for position, part in enumerate(vectors[index]):
-                    if part is not None:
-                        before = total[position]
-                        total[position] = part * weight if before is None else before + part * weight
-        return total if scratch.replays and not scratch.replay_problem else None
+            weighted += zip(weights, (vectors[index] for index in replay.vectors), strict=True)
+        return combination(weighted, parameters) if weighted and not scratch.replay_problem else None

@@ -5,9 +5,8 @@ from __future__ import annotations
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
 
 from torch.optim.optimizer import Optimizer
 
@@ -15,8 +14,7 @@ from gradcheck_accum.engine.reference import ReferenceEngine
 from gradcheck_accum.verdict import Verdict, VerifyResult
 from gradcheck_accum.verify.judge import Options, judge
 from gradcheck_accum.verify.observer import Watch
-from gradcheck_accum.verify.patches import install
-from gradcheck_accum.verify.session import ReferenceName, observe
+from gradcheck_accum.verify.session import ReferenceName, installed, judged
 
 _KEPT_WINDOWS = 8
 """Windows that the ledger looks back on: enough to know K, and no more to keep than a training run can spare."""
@@ -49,11 +47,8 @@ def check(
     ``atol`` (given both or neither) replace the derived tolerance. Returns the result where every step is right,
     raises `AccumulationError` where it is not or could not be decided, and whatever the loop raises.
     """
-    name = getattr(loop, "__qualname__", "the loop")
-    options: dict[str, Any] = {"reference": reference, "loss_coefficient": loss_coefficient, "rtol": rtol, "atol": atol}
-    with observe(script=name, **options) as observation:
-        loop(*args, **kwargs)
-    result = observation.result()
+    options = {"reference": reference, "loss_coefficient": loss_coefficient, "rtol": rtol, "atol": atol}
+    result = judged(loop, args, kwargs, **options)
     if result.exit_status:
         raise AccumulationError(result)
     return result
@@ -143,8 +138,6 @@ def watch(
     """
     if every < 1:
         raise ValueError("every is a number of windows, at least 1")
-    if (rtol is None) != (atol is None):
-        raise ValueError("rtol and atol are given both or neither")
 
     def tell(result: VerifyResult) -> None:
         if on_deviation is None:
@@ -152,12 +145,7 @@ def watch(
         on_deviation(result)
 
     watching = Watching(every, Options(loss_coefficient, rtol, atol), tell, replay=reference != "ledger")
-    with ExitStack() as stack:
-        stack.callback(watching.release)
-        install(watching, stack)
-        watching.adopt_existing()
-        if watching.replay:
-            stack.enter_context(watching.tape)
+    with installed(watching):
         yield
         if every == 1:
             last = judge(watching, "the loop", watching.options, complete=True)
