@@ -9,6 +9,18 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from textwrap import dedent
 
+LOOP = """\
+for i, (x, y) in enumerate(loader):
+    (F.cross_entropy(model(x), y){scale}).backward()
+    {boundary}"""
+"""What stands for ``{loop}`` in a shape that is not about the loop itself."""
+
+BOUNDARY = """\
+if (i + 1) % K == 0:
+        optimizer.step()
+        optimizer.zero_grad()"""
+"""What stands for ``{boundary}`` in a loop that counts micro-batches from 0 in ``i``."""
+
 HEAD = """\
 import torch, torch.nn as nn, torch.nn.functional as F
 from torch.utils.data import DataLoader, TensorDataset
@@ -41,7 +53,7 @@ class Shape:
     def source(self, **marks: str) -> str:
         """The script with its marks filled in."""
         text = self.head + dedent(self.body).lstrip("\n")
-        for name, value in {**self.marks, **marks}.items():
+        for name, value in {"loop": LOOP, "boundary": BOUNDARY, **self.marks, **marks}.items():
             text = text.replace("{" + name + "}", value)
         return text
 
@@ -52,6 +64,7 @@ def _wrong(codes: str, **marks: str) -> tuple[dict[str, str], frozenset[str]]:
 
 UNSCALED = _wrong("GA101", scale="")
 SCALED = {"scale": " / K"}
+SCALED_OR_NOT = (SCALED, (UNSCALED,))
 
 SHAPES = [
     Shape(
@@ -62,12 +75,9 @@ SHAPES = [
             with torch.autocast("cpu", dtype=torch.bfloat16):
                 loss = F.cross_entropy(model(x), y){scale}
             loss.backward()
-            if (i + 1) % K == 0:
-                optimizer.step()
-                optimizer.zero_grad()
+            {boundary}
         """,
-        SCALED,
-        (UNSCALED,),
+        *SCALED_OR_NOT,
     ),
     Shape(
         "autocast-fp16-scaler",
@@ -103,8 +113,7 @@ SHAPES = [
                 scaler.update()
                 optimizer.zero_grad()
         """,
-        SCALED,
-        (UNSCALED,),
+        *SCALED_OR_NOT,
     ),
     Shape(
         "torch-cuda-amp-spelling",
@@ -122,8 +131,7 @@ SHAPES = [
                 scaler.update()
                 optimizer.zero_grad(set_to_none=True)
         """,
-        SCALED,
-        (UNSCALED,),
+        *SCALED_OR_NOT,
     ),
     Shape(
         "clip-by-norm",
@@ -239,8 +247,7 @@ SHAPES = [
                 for p in model.parameters():
                     p.grad.zero_()
         """,
-        SCALED,
-        (UNSCALED,),
+        *SCALED_OR_NOT,
     ),
     Shape(
         "encoder-and-head",
@@ -291,8 +298,7 @@ SHAPES = [
                 other.step()
                 optimizer.zero_grad()
         """,
-        SCALED,
-        (UNSCALED,),
+        *SCALED_OR_NOT,
     ),
     Shape(
         "lbfgs",
@@ -331,14 +337,9 @@ SHAPES = [
         "a fused optimizer",
         """
         optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=True)
-        for i, (x, y) in enumerate(loader):
-            (F.cross_entropy(model(x), y){scale}).backward()
-            if (i + 1) % K == 0:
-                optimizer.step()
-                optimizer.zero_grad()
+        {loop}
         """,
-        SCALED,
-        (UNSCALED,),
+        *SCALED_OR_NOT,
     ),
     Shape(
         "fused-with-scaler",
@@ -353,8 +354,7 @@ SHAPES = [
                 scaler.update()
                 optimizer.zero_grad()
         """,
-        SCALED,
-        (UNSCALED,),
+        *SCALED_OR_NOT,
     ),
     Shape(
         "foreach-and-groups",
@@ -362,14 +362,9 @@ SHAPES = [
         """
         groups = [{"params": model[0].parameters(), "lr": 0.1}, {"params": model[2].parameters(), "weight_decay": 0.1}]
         optimizer = torch.optim.SGD(groups, lr=0.05, momentum=0.9, foreach=True)
-        for i, (x, y) in enumerate(loader):
-            (F.cross_entropy(model(x), y){scale}).backward()
-            if (i + 1) % K == 0:
-                optimizer.step()
-                optimizer.zero_grad()
+        {loop}
         """,
-        SCALED,
-        (UNSCALED,),
+        *SCALED_OR_NOT,
     ),
     Shape(
         "frozen-and-unused",
@@ -379,14 +374,9 @@ SHAPES = [
         model.unused = nn.Linear(2, 2)
         model.forward = lambda x: model[2](model[1](model[0](x)))
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        for i, (x, y) in enumerate(loader):
-            (F.cross_entropy(model(x), y){scale}).backward()
-            if (i + 1) % K == 0:
-                optimizer.step()
-                optimizer.zero_grad()
+        {loop}
         """,
-        SCALED,
-        (UNSCALED,),
+        *SCALED_OR_NOT,
     ),
     Shape(
         "group-added-later",
@@ -398,12 +388,9 @@ SHAPES = [
                 optimizer.add_param_group({"params": model[0].parameters()})
                 model[0].zero_grad()
             (F.cross_entropy(model(x), y){scale}).backward()
-            if (i + 1) % K == 0:
-                optimizer.step()
-                optimizer.zero_grad()
+            {boundary}
         """,
-        SCALED,
-        (UNSCALED,),
+        *SCALED_OR_NOT,
     ),
     Shape(
         "tied-weights",
@@ -423,12 +410,9 @@ SHAPES = [
         for i, batch in enumerate(tokens):
             scores = model(batch[:, :-1])
             (F.cross_entropy(scores.flatten(0, 1), batch[:, 1:].flatten()){scale}).backward()
-            if (i + 1) % K == 0:
-                optimizer.step()
-                optimizer.zero_grad()
+            {boundary}
         """,
-        SCALED,
-        (UNSCALED,),
+        *SCALED_OR_NOT,
     ),
     Shape(
         "sparse",
@@ -439,12 +423,9 @@ SHAPES = [
         tokens, targets = torch.randint(0, 20, (8, 4)), torch.randint(0, 3, (8, 4))
         for i in range(8):
             (F.cross_entropy(model(tokens[i]), targets[i]){scale}).backward()
-            if (i + 1) % K == 0:
-                optimizer.step()
-                optimizer.zero_grad()
+            {boundary}
         """,
-        SCALED,
-        (UNSCALED,),
+        *SCALED_OR_NOT,
     ),
     Shape(
         "checkpointing",
@@ -454,12 +435,9 @@ SHAPES = [
         for i, (x, y) in enumerate(loader):
             scores = model[2](checkpoint(lambda t: model[1](model[0](t)), x, use_reentrant=False))
             (F.cross_entropy(scores, y){scale}).backward()
-            if (i + 1) % K == 0:
-                optimizer.step()
-                optimizer.zero_grad()
+            {boundary}
         """,
-        SCALED,
-        (UNSCALED,),
+        *SCALED_OR_NOT,
     ),
     Shape(
         "checkpointing-reentrant",
@@ -469,12 +447,9 @@ SHAPES = [
         for i, (x, y) in enumerate(loader):
             scores = model[2](checkpoint(lambda t: model[1](model[0](t)), x.requires_grad_(), use_reentrant=True))
             (F.cross_entropy(scores, y){scale}).backward()
-            if (i + 1) % K == 0:
-                optimizer.step()
-                optimizer.zero_grad()
+            {boundary}
         """,
-        SCALED,
-        (UNSCALED,),
+        *SCALED_OR_NOT,
     ),
     Shape(
         "compiled",
@@ -483,12 +458,9 @@ SHAPES = [
         compiled = torch.compile(model, backend="aot_eager")
         for i, (x, y) in enumerate(loader):
             (F.cross_entropy(compiled(x), y){scale}).backward()
-            if (i + 1) % K == 0:
-                optimizer.step()
-                optimizer.zero_grad()
+            {boundary}
         """,
-        SCALED,
-        (UNSCALED,),
+        *SCALED_OR_NOT,
     ),
     Shape(
         "carried-state",
@@ -501,12 +473,9 @@ SHAPES = [
         for i in range(8):
             states, state = rnn(data[i], state.detach())
             (F.cross_entropy(head(states).flatten(0, 1), labels[i].flatten()){scale}).backward()
-            if (i + 1) % K == 0:
-                optimizer.step()
-                optimizer.zero_grad()
+            {boundary}
         """,
-        SCALED,
-        (UNSCALED,),
+        *SCALED_OR_NOT,
     ),
     Shape(
         "two-losses-added",
@@ -516,12 +485,9 @@ SHAPES = [
             out = model(x)
             loss = F.cross_entropy(out, y) + 0.1 * out.pow(2).mean()
             (loss{scale}).backward()
-            if (i + 1) % K == 0:
-                optimizer.step()
-                optimizer.zero_grad()
+            {boundary}
         """,
-        SCALED,
-        (UNSCALED,),
+        *SCALED_OR_NOT,
     ),
     Shape(
         "two-losses-two-backwards",
@@ -531,12 +497,9 @@ SHAPES = [
             out = model(x)
             (F.cross_entropy(out, y){scale}).backward(retain_graph=True)
             (0.1 * out.pow(2).mean(){scale}).backward()
-            if (i + 1) % K == 0:
-                optimizer.step()
-                optimizer.zero_grad()
+            {boundary}
         """,
-        SCALED,
-        (UNSCALED,),
+        *SCALED_OR_NOT,
     ),
     Shape(
         "weight-penalty",
@@ -545,12 +508,9 @@ SHAPES = [
         for i, (x, y) in enumerate(loader):
             penalty = sum((p ** 2).sum() for p in model.parameters())
             ((F.cross_entropy(model(x), y) + 0.01 * penalty){scale}).backward()
-            if (i + 1) % K == 0:
-                optimizer.step()
-                optimizer.zero_grad()
+            {boundary}
         """,
-        SCALED,
-        (UNSCALED,),
+        *SCALED_OR_NOT,
     ),
     Shape(
         "several-forwards",
@@ -559,12 +519,9 @@ SHAPES = [
         for i, (x, y) in enumerate(loader):
             loss = F.mse_loss(model(x), model(x.flip(1)))
             (loss{scale}).backward()
-            if (i + 1) % K == 0:
-                optimizer.step()
-                optimizer.zero_grad()
+            {boundary}
         """,
-        SCALED,
-        (UNSCALED,),
+        *SCALED_OR_NOT,
     ),
     Shape(
         "gradient-penalty",
@@ -578,12 +535,9 @@ SHAPES = [
             slope, = torch.autograd.grad(score.sum(), x, create_graph=True)
             loss = score.mean() + ((slope.norm(dim=1) - 1) ** 2).mean()
             (loss{scale}).backward()
-            if (i + 1) % K == 0:
-                optimizer.step()
-                optimizer.zero_grad()
+            {boundary}
         """,
-        SCALED,
-        (UNSCALED,),
+        *SCALED_OR_NOT,
     ),
     Shape(
         "tokens-counted-beforehand",
@@ -642,12 +596,9 @@ SHAPES = [
         """
         for i, (x, y) in enumerate(loader):
             (F.cross_entropy(model(x), y, label_smoothing=0.1){scale}).backward()
-            if (i + 1) % K == 0:
-                optimizer.step()
-                optimizer.zero_grad()
+            {boundary}
         """,
-        SCALED,
-        (UNSCALED,),
+        *SCALED_OR_NOT,
     ),
     Shape(
         "masked-by-hand",
@@ -675,12 +626,9 @@ SHAPES = [
         weights = torch.rand(8, 4) + 0.5
         for i, ((x, y), w) in enumerate(zip(loader, weights)):
             ((F.cross_entropy(model(x), y, reduction="none") * w).mean(){scale}).backward()
-            if (i + 1) % K == 0:
-                optimizer.step()
-                optimizer.zero_grad()
+            {boundary}
         """,
-        SCALED,
-        (UNSCALED,),
+        *SCALED_OR_NOT,
     ),
     Shape(
         "loss-in-the-output",
@@ -698,12 +646,9 @@ SHAPES = [
         for i, (x, y) in enumerate(loader):
             out = wrapped(x, y)
             (out.loss{scale}).backward()
-            if (i + 1) % K == 0:
-                optimizer.step()
-                optimizer.zero_grad()
+            {boundary}
         """,
-        SCALED,
-        (UNSCALED,),
+        *SCALED_OR_NOT,
     ),
     Shape(
         "dropout",
@@ -711,14 +656,9 @@ SHAPES = [
         """
         model = nn.Sequential(nn.Linear(6, 8), nn.Dropout(0.5), nn.Linear(8, 3))
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        for i, (x, y) in enumerate(loader):
-            (F.cross_entropy(model(x), y){scale}).backward()
-            if (i + 1) % K == 0:
-                optimizer.step()
-                optimizer.zero_grad()
+        {loop}
         """,
-        SCALED,
-        (UNSCALED,),
+        *SCALED_OR_NOT,
     ),
     Shape(
         "noise-outside-modules",
@@ -727,12 +667,9 @@ SHAPES = [
         for i, (x, y) in enumerate(loader):
             noisy = x + 0.1 * torch.randn_like(x)
             (F.cross_entropy(model(noisy), y){scale}).backward()
-            if (i + 1) % K == 0:
-                optimizer.step()
-                optimizer.zero_grad()
+            {boundary}
         """,
-        SCALED,
-        (UNSCALED,),
+        *SCALED_OR_NOT,
     ),
     Shape(
         "batch-norm",
@@ -740,14 +677,9 @@ SHAPES = [
         """
         model = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Linear(8, 3))
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        for i, (x, y) in enumerate(loader):
-            (F.cross_entropy(model(x), y){scale}).backward()
-            if (i + 1) % K == 0:
-                optimizer.step()
-                optimizer.zero_grad()
+        {loop}
         """,
-        SCALED,
-        (UNSCALED,),
+        *SCALED_OR_NOT,
         verdict="not-equivalent-by-construction",
         reason="BatchNorm1d",
     ),
@@ -758,14 +690,9 @@ SHAPES = [
         model = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Linear(8, 3))
         model[1].eval()
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        for i, (x, y) in enumerate(loader):
-            (F.cross_entropy(model(x), y){scale}).backward()
-            if (i + 1) % K == 0:
-                optimizer.step()
-                optimizer.zero_grad()
+        {loop}
         """,
-        SCALED,
-        (UNSCALED,),
+        *SCALED_OR_NOT,
     ),
     Shape(
         "in-batch-negatives",
@@ -774,9 +701,7 @@ SHAPES = [
         for i, (x, y) in enumerate(loader):
             a, b = F.normalize(model(x)), F.normalize(model(x.flip(1)))
             (F.cross_entropy(a @ b.T / 0.1, torch.arange(4)){scale}).backward()
-            if (i + 1) % K == 0:
-                optimizer.step()
-                optimizer.zero_grad()
+            {boundary}
         """,
         SCALED,
         verdict="not-equivalent-by-construction",
@@ -789,12 +714,9 @@ SHAPES = [
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         for i, (x, y) in enumerate(loader):
             (F.cross_entropy(model(x.bfloat16()), y){scale}).backward()
-            if (i + 1) % K == 0:
-                optimizer.step()
-                optimizer.zero_grad()
+            {boundary}
         """,
-        SCALED,
-        (UNSCALED,),
+        *SCALED_OR_NOT,
     ),
     Shape(
         "pure-float64",
@@ -804,12 +726,9 @@ SHAPES = [
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         for i, (x, y) in enumerate(loader):
             (F.cross_entropy(model(x.double()), y){scale}).backward()
-            if (i + 1) % K == 0:
-                optimizer.step()
-                optimizer.zero_grad()
+            {boundary}
         """,
-        SCALED,
-        (UNSCALED,),
+        *SCALED_OR_NOT,
     ),
     Shape(
         "pure-bf16-many",
@@ -821,12 +740,9 @@ SHAPES = [
         for i in range(2 * K):
             x, y = torch.randn(4, 6).bfloat16(), torch.randint(0, 3, (4,))
             (F.cross_entropy(model(x), y){scale}).backward()
-            if (i + 1) % K == 0:
-                optimizer.step()
-                optimizer.zero_grad()
+            {boundary}
         """,
-        SCALED,
-        (UNSCALED,),
+        *SCALED_OR_NOT,
     ),
     Shape(
         "token-ratio-0.9",
@@ -907,8 +823,7 @@ SHAPES = [
                     optimizer.step()
                     optimizer.zero_grad()
         """,
-        SCALED,
-        (UNSCALED,),
+        *SCALED_OR_NOT,
     ),
     Shape(
         "stacked-losses",
