@@ -14,17 +14,13 @@ batch gives each unit the weight a.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
 
-from gradcheck_accum.events import Backward, Factor, Operation, Purpose, Reduction, Term
+from gradcheck_accum.events import Backward, Operation, Reduction, Term
+from gradcheck_accum.factors import RELATIVE_TOLERANCE, Column, Evidence, Point, is_ambiguous
 from gradcheck_accum.ledger import Entry, Fate, Ledger, Window, nominal_steps
-
-_Same = Callable[[float, float], bool]
-
-RELATIVE_TOLERANCE = 1e-5
-"""Two factors read in float32 or better are the same number within this."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,19 +47,6 @@ class Weight:
     units: float | None
     share: float | None
     relative: float | None
-
-
-@dataclass(frozen=True, slots=True)
-class _Point:
-    """One term of one backward with the numbers that its factors may turn out to be."""
-
-    backward: Backward
-    term: Term
-    factors: tuple[Factor, ...]
-    steps: int
-    length: int
-    window_units: float | None
-    window_rows: float | None
 
 
 @dataclass(slots=True)
@@ -228,14 +211,14 @@ def _divided_by(window: Window, count: int) -> bool:
     )
 
 
-def _points(series: Series, windows: Iterable[Window], steps: int) -> list[_Point]:
-    points: list[_Point] = []
+def _points(series: Series, windows: Iterable[Window], steps: int) -> list[Point]:
+    points: list[Point] = []
     for window in windows:
         own = [(e, t) for e in window.fresh() for t in e.backward.terms if series.holds(e.backward, t)]
         units, rows = _total(t.units for _, t in own), _total(t.rows for _, t in own)
         for entry, term in own:
             factors = (*term.factors, *(scaling.factor for scaling in entry.grad_factors))
-            points.append(_Point(entry.backward, term, factors, steps, len(own), units, rows))
+            points.append(Point(entry.backward, term, factors, steps, len(own), units, rows))
     return points
 
 
@@ -244,7 +227,7 @@ def _total(values: Iterable[float | None]) -> float | None:
     return None if None in known else math.fsum(v for v in known if v is not None)
 
 
-def _read_series(points: Sequence[_Point], coefficient: float | None, readings: Readings) -> _Reading:
+def _read_series(points: Sequence[Point], coefficient: float | None, readings: Readings) -> _Reading:
     reading = _Reading(points[0].term.reduction if points else Reduction.NONE)
     for point in points:
         values = [factor.value for factor in point.factors]
@@ -253,17 +236,18 @@ def _read_series(points: Sequence[_Point], coefficient: float | None, readings: 
         reading.units[id(point.backward)] = point.term.units
     if any(value is None for value in reading.coefficient.values()):
         return reading
-    columns = _columns(points)
+    evidence = Evidence(points, readings.same)
+    columns = evidence.columns()
     normalised = reading.kind is not Reduction.SUM
     if reading.kind is Reduction.SUM:
-        columns, normalised = _read_sum(reading, points, columns, readings.same)
+        columns, normalised = _read_sum(reading, evidence, columns)
     if coefficient is not None:
         reading.objective = {id(point.backward): coefficient for point in points}
         return reading
-    scaling = [c for c in columns if normalised and _is_scaling(c, points, readings.same)]
+    scaling = [c for c in columns if normalised and evidence.is_scaling(c)]
     objective = [c for c in columns if c not in scaling]
-    uneven = [c for c in objective if _varies_within_a_window(c, points, readings.same)]
-    if uneven and _adds_up([*scaling, *uneven], points, readings.same):
+    uneven = [c for c in objective if evidence.varies_within_a_window(c)]
+    if uneven and evidence.adds_up([*scaling, *uneven]):
         # Shares that add up to the whole are the accumulation's, whatever they were computed from.
         scaling, objective = [*scaling, *uneven], [c for c in objective if c not in uneven]
     elif uneven:
@@ -272,7 +256,7 @@ def _read_series(points: Sequence[_Point], coefficient: float | None, readings: 
     for column in scaling:
         # The other reading of a coefficient that happens to equal 1/K: the objective's, if that makes the loop right
         # and something else scales already.
-        if len(scaling) > 1 and _may_be_objective(column, points) and _right_without(column, scaling, points, readings):
+        if len(scaling) > 1 and evidence.may_be_objective(column) and evidence.is_right_without(column, scaling):
             objective.append(column)
             scaling.remove(column)
             readings.notes.append(
@@ -280,7 +264,7 @@ def _read_series(points: Sequence[_Point], coefficient: float | None, readings: 
                 "because another factor already scales the window"
             )
             break
-    if len(scaling) == 1 and not objective and _ambiguous(scaling[0]):
+    if len(scaling) == 1 and not objective and is_ambiguous(scaling[0]):
         readings.notes.append(
             f"the factor {scaling[0][0].value:.6g} of {points[0].term.name} equals 1/K and was read as loss scaling; "
             "if it is part of the objective, state --loss-coefficient"
@@ -290,37 +274,7 @@ def _read_series(points: Sequence[_Point], coefficient: float | None, readings: 
     return reading
 
 
-_Column = tuple[Factor, ...]
-"""The factors that stand at one position between reduction and backward, one for each point of a series."""
-
-
-def _columns(points: Sequence[_Point]) -> list[_Column]:
-    """Align the factors of a series; where their number changes they are taken as one product."""
-    if len({len(point.factors) for point in points}) == 1:
-        return [tuple(p.factors[i] for p in points) for i in range(len(points[0].factors))]
-    products = []
-    for point in points:
-        value = math.prod(f.value or 1.0 for f in point.factors)
-        products.append(Factor(value, Operation.DIVIDE if value < 1 else Operation.MULTIPLY))
-    return [tuple(products)]
-
-
-def _matches(column: _Column, points: Sequence[_Point], value: Callable[[_Point], float | None], same: _Same) -> bool:
-    """Whether a column equals ``value`` at every point."""
-    for factor, point in zip(column, points, strict=True):
-        expected = value(point)
-        if expected is None or factor.value is None or not same(factor.value, expected):
-            return False
-    return True
-
-
-def _inverse(value: float | None) -> float | None:
-    return 1.0 / value if value else None
-
-
-def _read_sum(
-    reading: _Reading, points: Sequence[_Point], columns: list[_Column], same: _Same
-) -> tuple[list[_Column], bool]:
+def _read_sum(reading: _Reading, evidence: Evidence, columns: list[Column]) -> tuple[list[Column], bool]:
     """A sum divided by a count is a mean: over the micro-batch's units, or over the whole window's.
 
     Returns the columns that are left once the count has been taken out, and whether there was one. Where the count
@@ -330,11 +284,11 @@ def _read_sum(
     for column in columns:
         if any(factor.operation is not Operation.DIVIDE or not factor.value for factor in column):
             continue
-        own = _is_own_count(column, points, same)
-        full = not own and _is_full_window_count(column, points, same)
-        if not own and not full and not _is_window_count(column, points, same):
+        own = evidence.is_own_count(column)
+        full = {} if own else evidence.full_window_counts(column)
+        if not own and not full and not evidence.is_window_count(column):
             continue
-        for factor, point in zip(column, points, strict=True):
+        for factor, point in zip(column, evidence.points, strict=True):
             key = id(point.backward)
             count = full[key] if full else 1.0 / (factor.value or 1.0)
             reading.coefficient[key] = (reading.coefficient[key] or 0.0) * count
@@ -344,144 +298,3 @@ def _read_sum(
             reading.kind = Reduction.MEAN
         return [other for other in columns if other is not column], True
     return columns, False
-
-
-def _is_own_count(column: _Column, points: Sequence[_Point], same: _Same) -> bool:
-    """Whether a divisor counts the micro-batch's units: all of them, its rows, or those that a mask left."""
-    return (
-        _matches(column, points, lambda p: _inverse(p.term.units), same)
-        or _matches(column, points, lambda p: _inverse(p.term.rows), same)
-        or (_varies_within_a_window(column, points, same) and not _opens_short(points))
-        or all(_is_count(f, p, 1.0, p.term.units) for f, p in zip(column, points, strict=True))
-    )
-
-
-def _is_window_count(column: _Column, points: Sequence[_Point], same: _Same) -> bool:
-    """Whether a divisor counts the units of the whole window."""
-    return (
-        _matches(column, points, lambda p: _inverse(p.window_units), same)
-        or _matches(column, points, lambda p: _inverse(p.window_rows), same)
-        or _follows_the_window(column, points, same)
-        or all(_is_count(f, p, p.term.units, p.window_units) for f, p in zip(column, points, strict=True))
-    )
-
-
-def _is_full_window_count(column: _Column, points: Sequence[_Point], same: _Same) -> dict[int, float]:
-    """Each point's own window units (or rows) where a constant divisor counts those of every full window.
-
-    Empty where it does not.
-    """
-    constant = all(f.value is not None and same(f.value, column[0].value or 0.0) for f in column)
-    full = [i for i, p in enumerate(points) if p.length == p.steps > 1]
-    for totals in ([p.window_units for p in points], [p.window_rows for p in points]):
-        known = {id(p.backward): total for p, total in zip(points, totals, strict=True) if total}
-        if constant and full and len(known) == len(points):
-            count = 1.0 / (column[0].value or 1.0)
-            if all(same(known[id(points[i].backward)], count) for i in full):
-                return known
-    return {}
-
-
-def _is_count(factor: Factor, point: _Point, more_than: float | None, up_to: float | None) -> bool:
-    """Whether 1/factor is a whole number in the range of a count, and not the number of micro-batches."""
-    if not factor.value or more_than is None or up_to is None:
-        return False
-    count = 1.0 / factor.value
-    whole = math.isclose(count, round(count), rel_tol=RELATIVE_TOLERANCE)
-    return whole and more_than < count <= up_to and round(count) not in (point.steps, point.length)
-
-
-def _varies_within_a_window(column: _Column, points: Sequence[_Point], same: _Same) -> bool:
-    start = 0
-    while start < len(points):
-        values = [f.value or 0.0 for f in column[start : start + points[start].length]]
-        if any(not same(value, values[0]) for value in values):
-            return True
-        start += points[start].length
-    return False
-
-
-def _opens_short(points: Sequence[_Point]) -> bool:
-    """Whether the first window is cut short: then what was computed for a window may lie in two of them."""
-    return points[0].length < points[0].steps
-
-
-def _adds_up(columns: Sequence[_Column], points: Sequence[_Point], same: _Same) -> bool:
-    """Whether the products of ``columns`` add up to 1 in every full window."""
-    start, full = 0, 0
-    while start < len(points):
-        length = points[start].length
-        if length == points[start].steps:
-            full += 1
-            shares = [math.prod(c[i].value or 0.0 for c in columns) for i in range(start, start + length)]
-            if not same(math.fsum(shares), 1.0):
-                return False
-        start += length
-    return full > 0
-
-
-def _follows_the_window(column: _Column, points: Sequence[_Point], same: _Same) -> bool:
-    """Whether a divisor is constant within windows and changes between them, as a window's own total does."""
-    values = [factor.value or 0.0 for factor in column]
-    return not _varies_within_a_window(column, points, same) and any(not same(v, values[0]) for v in values)
-
-
-def _is_scaling(column: _Column, points: Sequence[_Point], same: _Same) -> bool:
-    """Whether the factors at one position are the accumulation's rather than the objective's."""
-    purposes = {factor.purpose for factor in column}
-    if len(purposes) == 1 and Purpose.UNKNOWN not in purposes:
-        return Purpose.ACCUMULATION in purposes
-    if all(factor.value is not None and same(factor.value, 1.0) for factor in column):
-        return True
-    candidates: list[Callable[[_Point], float | None]] = [
-        lambda p: 1.0 / p.steps if p.steps > 1 else None,
-        lambda p: 1.0 / p.length,
-        lambda p: p.term.units / p.window_units if p.term.units and p.window_units else None,
-        lambda p: p.term.rows / p.window_rows if p.term.rows and p.window_rows else None,
-    ]
-    if all(factor.operation is Operation.DIVIDE for factor in column):
-        candidates += [
-            lambda p: _inverse(p.term.units),
-            lambda p: _inverse(p.term.rows),
-            lambda p: _inverse(p.window_units),
-            lambda p: _inverse(p.window_rows),
-            # K off by one is a mistake about K, not a coefficient.
-            lambda p: 1.0 / (p.steps + 1) if p.steps > 1 else None,
-            lambda p: 1.0 / (p.steps - 1) if p.steps > 2 else None,
-        ]
-    return any(_matches(column, points, candidate, same) for candidate in candidates) or _depends_on_units(
-        column, points, same
-    )
-
-
-def _depends_on_units(column: _Column, points: Sequence[_Point], same: _Same) -> bool:
-    """Whether a factor changes, and only ever with the micro-batch's units or the window's length."""
-    values: dict[tuple[float | None, float | None, int], float] = {}
-    for factor, point in zip(column, points, strict=True):
-        key = (point.term.units, point.window_units, point.length)
-        if not same(values.setdefault(key, factor.value or 0.0), factor.value or 0.0):
-            return False
-    return any(not same(v, column[0].value or 0.0) for v in values.values())
-
-
-def _may_be_objective(column: _Column, points: Sequence[_Point]) -> bool:
-    """A multiplication, or a division by the number of terms (the mean of two losses), may be the objective's."""
-    value = column[0].value or 0.0
-    if any(factor.purpose is not Purpose.UNKNOWN or factor.value != column[0].value for factor in column):
-        return False
-    return column[0].operation is Operation.MULTIPLY or math.isclose(value * len(points[0].backward.terms), 1.0)
-
-
-def _right_without(column: _Column, scaling: Sequence[_Column], points: Sequence[_Point], readings: Readings) -> bool:
-    others = [c for c in scaling if c is not column]
-    full = [i for i, point in enumerate(points) if point.length == point.steps]
-    return bool(full) and all(
-        readings.same(math.prod(c[i].value or 0.0 for c in others) * points[i].steps, 1.0) for i in full
-    )
-
-
-def _ambiguous(column: _Column) -> bool:
-    return all(
-        factor.purpose is Purpose.UNKNOWN and factor.operation is Operation.MULTIPLY and factor.value != 1.0
-        for factor in column
-    )

@@ -1,7 +1,7 @@
 """The shapes that training loops come in: each as a right loop, with what verify must say, and wrong twins.
 
-A shape is a script in two parts that share ``{fault}`` marks: `Shape.right` and each of `Shape.wrong` are the same
-text with marks filled in. What is expected of every one was worked out from what the loop does, not from a run.
+The right loop and each of its wrong twins are the same script with other texts for its marks. What is expected of every
+one was worked out from what the loop does, not from a run.
 """
 
 from __future__ import annotations
@@ -48,11 +48,10 @@ class Shape:
     wrong: tuple[tuple[dict[str, str], frozenset[str]], ...] = ()
     verdict: str = "equivalent"
     reason: str = ""
-    head: str = HEAD
 
     def source(self, **marks: str) -> str:
         """The script with its marks filled in."""
-        text = self.head + dedent(self.body).lstrip("\n")
+        text = HEAD + dedent(self.body).lstrip("\n")
         for name, value in {"loop": LOOP, "boundary": BOUNDARY, **self.marks, **marks}.items():
             text = text.replace("{" + name + "}", value)
         return text

@@ -18,7 +18,7 @@ PACKAGE = Path(gradcheck_accum.__file__).parent
 FLOORS = [
     {"location"},
     {"errors", "events", "mistakes", "notebooks"},
-    {"findings", "ledger"},
+    {"factors", "findings", "ledger"},
     {"weights"},
     {"diagnosis"},
     {"verdict"},

@@ -1,0 +1,198 @@
+"""What the factors between a loss's reduction and ``backward`` are there for, as far as their numbers tell.
+
+A number says nothing alone: 0.25 is an objective's coefficient or a division by K = 4. Beside the counts of its window
+(micro-batches, units, rows), and beside the same factor of the other micro-batches, it mostly does.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from gradcheck_accum.events import Backward, Factor, Operation, Purpose, Term
+
+RELATIVE_TOLERANCE = 1e-5
+"""Two factors read in float32 or better are the same number within this."""
+
+Column = tuple[Factor, ...]
+"""The factors that stand at one position between reduction and backward, one for each point of a series."""
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One term of one backward with the numbers that its factors may turn out to be.
+
+    ``steps`` is K, ``length`` how many points the window holds, ``window_units`` and ``window_rows`` their sums.
+    """
+
+    backward: Backward
+    term: Term
+    factors: tuple[Factor, ...]
+    steps: int
+    length: int
+    window_units: float | None
+    window_rows: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """The points of one series, and what their columns of factors can be told to be by them.
+
+    ``same`` says whether two numbers are equal within the precision that they were read in.
+    """
+
+    points: Sequence[Point]
+    same: Callable[[float, float], bool]
+
+    def columns(self) -> list[Column]:
+        """Align the factors of a series; where their number changes they are taken as one product."""
+        if len({len(point.factors) for point in self.points}) == 1:
+            return [tuple(p.factors[i] for p in self.points) for i in range(len(self.points[0].factors))]
+        products = []
+        for point in self.points:
+            value = math.prod(f.value or 1.0 for f in point.factors)
+            products.append(Factor(value, Operation.DIVIDE if value < 1 else Operation.MULTIPLY))
+        return [tuple(products)]
+
+    def is_own_count(self, column: Column) -> bool:
+        """Whether a divisor counts the micro-batch's units: all of them, its rows, or those that a mask left."""
+        return (
+            self._matches(column, lambda p: _inverse(p.term.units))
+            or self._matches(column, lambda p: _inverse(p.term.rows))
+            or (self.varies_within_a_window(column) and not self._opens_short())
+            or all(self._is_count(f, p, 1.0, p.term.units) for f, p in zip(column, self.points, strict=True))
+        )
+
+    def is_window_count(self, column: Column) -> bool:
+        """Whether a divisor counts the units of the whole window."""
+        return (
+            self._matches(column, lambda p: _inverse(p.window_units))
+            or self._matches(column, lambda p: _inverse(p.window_rows))
+            or self._follows_the_window(column)
+            or all(self._is_count(f, p, p.term.units, p.window_units) for f, p in zip(column, self.points, strict=True))
+        )
+
+    def full_window_counts(self, column: Column) -> dict[int, float]:
+        """Each point's own window units (or rows) where a constant divisor counts those of every full window.
+
+        Empty where it does not.
+        """
+        constant = all(f.value is not None and self.same(f.value, column[0].value or 0.0) for f in column)
+        full = [i for i, p in enumerate(self.points) if p.length == p.steps > 1]
+        for totals in ([p.window_units for p in self.points], [p.window_rows for p in self.points]):
+            known = {id(p.backward): total for p, total in zip(self.points, totals, strict=True) if total}
+            if constant and full and len(known) == len(self.points):
+                count = 1.0 / (column[0].value or 1.0)
+                if all(self.same(known[id(self.points[i].backward)], count) for i in full):
+                    return known
+        return {}
+
+    def is_scaling(self, column: Column) -> bool:
+        """Whether the factors at one position are the accumulation's rather than the objective's."""
+        purposes = {factor.purpose for factor in column}
+        if len(purposes) == 1 and Purpose.UNKNOWN not in purposes:
+            return Purpose.ACCUMULATION in purposes
+        if all(factor.value is not None and self.same(factor.value, 1.0) for factor in column):
+            return True
+        candidates: list[Callable[[Point], float | None]] = [
+            lambda p: 1.0 / p.steps if p.steps > 1 else None,
+            lambda p: 1.0 / p.length,
+            lambda p: p.term.units / p.window_units if p.term.units and p.window_units else None,
+            lambda p: p.term.rows / p.window_rows if p.term.rows and p.window_rows else None,
+        ]
+        if all(factor.operation is Operation.DIVIDE for factor in column):
+            candidates += [
+                lambda p: _inverse(p.term.units),
+                lambda p: _inverse(p.term.rows),
+                lambda p: _inverse(p.window_units),
+                lambda p: _inverse(p.window_rows),
+                # K off by one is a mistake about K, not a coefficient.
+                lambda p: 1.0 / (p.steps + 1) if p.steps > 1 else None,
+                lambda p: 1.0 / (p.steps - 1) if p.steps > 2 else None,
+            ]
+        return any(self._matches(column, candidate) for candidate in candidates) or self._depends_on_units(column)
+
+    def may_be_objective(self, column: Column) -> bool:
+        """A multiplication, or a division by the number of terms (the mean of two losses), may be the objective's."""
+        value = column[0].value or 0.0
+        if any(factor.purpose is not Purpose.UNKNOWN or factor.value != column[0].value for factor in column):
+            return False
+        return column[0].operation is Operation.MULTIPLY or math.isclose(
+            value * len(self.points[0].backward.terms), 1.0
+        )
+
+    def is_right_without(self, column: Column, scaling: Sequence[Column]) -> bool:
+        """Whether the other scaling columns make every full window right by themselves."""
+        others = [c for c in scaling if c is not column]
+        full = [i for i, point in enumerate(self.points) if point.length == point.steps]
+        return bool(full) and all(
+            self.same(math.prod(c[i].value or 0.0 for c in others) * self.points[i].steps, 1.0) for i in full
+        )
+
+    def adds_up(self, columns: Sequence[Column]) -> bool:
+        """Whether the products of ``columns`` add up to 1 in every full window."""
+        full = [w for w in self._windows() if len(w) == self.points[w[0]].steps]
+        shares = ([math.prod(c[i].value or 0.0 for c in columns) for i in window] for window in full)
+        return bool(full) and all(self.same(math.fsum(own), 1.0) for own in shares)
+
+    def varies_within_a_window(self, column: Column) -> bool:
+        """Whether the micro-batches of one window have different factors."""
+        windows = ([column[i].value or 0.0 for i in window] for window in self._windows())
+        return any(not self.same(value, values[0]) for values in windows for value in values)
+
+    def _windows(self) -> list[range]:
+        """The positions of the points of each window."""
+        windows: list[range] = []
+        start = 0
+        while start < len(self.points):
+            windows.append(range(start, start + self.points[start].length))
+            start = windows[-1].stop
+        return windows
+
+    def _follows_the_window(self, column: Column) -> bool:
+        """Whether a divisor is constant within windows and changes between them, as a window's own total does."""
+        values = [factor.value or 0.0 for factor in column]
+        return not self.varies_within_a_window(column) and any(not self.same(v, values[0]) for v in values)
+
+    def _opens_short(self) -> bool:
+        """Whether the first window is cut short: then what was computed for a window may lie in two of them."""
+        return self.points[0].length < self.points[0].steps
+
+    def _depends_on_units(self, column: Column) -> bool:
+        """Whether a factor changes, and only ever with the micro-batch's units or the window's length."""
+        values: dict[tuple[float | None, float | None, int], float] = {}
+        for factor, point in zip(column, self.points, strict=True):
+            key = (point.term.units, point.window_units, point.length)
+            if not self.same(values.setdefault(key, factor.value or 0.0), factor.value or 0.0):
+                return False
+        return any(not self.same(v, column[0].value or 0.0) for v in values.values())
+
+    def _matches(self, column: Column, value: Callable[[Point], float | None]) -> bool:
+        """Whether a column equals ``value`` at every point."""
+        for factor, point in zip(column, self.points, strict=True):
+            expected = value(point)
+            if expected is None or factor.value is None or not self.same(factor.value, expected):
+                return False
+        return True
+
+    @staticmethod
+    def _is_count(factor: Factor, point: Point, more_than: float | None, up_to: float | None) -> bool:
+        """Whether 1/factor is a whole number in the range of a count, and not the number of micro-batches."""
+        if not factor.value or more_than is None or up_to is None:
+            return False
+        count = 1.0 / factor.value
+        whole = math.isclose(count, round(count), rel_tol=RELATIVE_TOLERANCE)
+        return whole and more_than < count <= up_to and round(count) not in (point.steps, point.length)
+
+
+def is_ambiguous(column: Column) -> bool:
+    """Whether the accumulation's factors could as well be the objective's."""
+    return all(
+        factor.purpose is Purpose.UNKNOWN and factor.operation is Operation.MULTIPLY and factor.value != 1.0
+        for factor in column
+    )
+
+
+def _inverse(value: float | None) -> float | None:
+    return 1.0 / value if value else None
