@@ -279,7 +279,8 @@ def _read_sum(reading: _Reading, evidence: Evidence, columns: list[Column]) -> t
 
     Returns the columns that are left once the count has been taken out, and whether there was one. Where the count
     is the micro-batch's own the reading becomes a mean; where it is the window's, each unit already has the weight
-    1/N. A sum that nothing normalises is a sum objective, and its constant factors are its coefficient.
+    1/N; the units of a full window, as a constant, count a shorter one wrongly. A sum that nothing normalises is a
+    sum objective, and its constant factors are its coefficient.
     """
     for column in columns:
         if any(factor.operation is not Operation.DIVIDE or not factor.value for factor in column):

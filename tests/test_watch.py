@@ -144,3 +144,27 @@ def test_options_that_do_not_fit() -> None:
 def test_importing_the_package_imports_nothing_else() -> None:
     code = "import sys, gradcheck_accum; assert 'torch' not in sys.modules and 'ast' not in sys.modules"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
+def test_falling_asleep_inside_a_scalers_step_leaves_nothing_of_it_behind() -> None:
+    # The scaler makes only the first steps: later ones are the optimizer's own, and no scaler's.
+    training = Training(24)
+    scaler = torch.amp.GradScaler("cpu", init_scale=256.0)
+    heard: list[VerifyResult] = []
+
+    def loop() -> None:
+        for i, (x, y) in enumerate(training.loader):
+            scaled = i < 20
+            loss = cross_entropy(training.model(x), y) / 4
+            (scaler.scale(loss) if i < 32 else loss).backward()
+            if (i + 1) % 4 == 0:
+                if scaled:
+                    scaler.step(training.optimizer)
+                    scaler.update()
+                else:
+                    training.optimizer.step()
+                training.optimizer.zero_grad()
+
+    with gradcheck_accum.watch(every=4, on_deviation=heard.append):
+        loop()
+    assert [codes(result) for result in heard] == [["GA503"]]

@@ -103,6 +103,9 @@ class Watch:
         self._since.clear()
         self._clips.clear()
         self._graphs.clear()
+        # A scaler's step that was under way when we fell asleep has ended since.
+        self._scaler_step.clear()
+        self._unscaled_optimizers.clear()
         self.book.look(self.book.parameters)
 
     def forget_before(self, windows: int) -> None:
