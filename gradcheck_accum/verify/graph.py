@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -51,67 +51,68 @@ def read_loss(loss: torch.Tensor, scales: dict[Any, float], weight: float = 1.0)
 
     ``scales`` maps the graph nodes that a grad scaler made to its scale; ``weight`` is ``backward``'s own argument.
     """
-    found: list[Term] = []
-    scale = [1.0]
-    outer = () if weight == 1.0 else (Factor(weight),)
-    _walk(loss.grad_fn, outer, found, scales, scale)
+    walk = _Walk(scales)
+    walk.follow(loss.grad_fn, () if weight == 1.0 else (Factor(weight),))
     names: dict[str, int] = {}
     terms: list[Term] = []
-    for term in found:
+    for term in walk.found:
         names[term.name] = names.get(term.name, 0) + 1
         name = term.name if names[term.name] == 1 else f"{term.name} #{names[term.name]}"
         terms.append(Term(name, term.reduction, term.units, term.factors, term.rows))
-    return LossReading(tuple(terms), scale[0])
+    return LossReading(tuple(terms), walk.scale)
 
 
-def _walk(
-    node: Any, outer: tuple[Factor, ...], found: list[Term], scales: dict[Any, float], scale: list[float]
-) -> None:
-    """Follow scalar nodes inwards; ``outer`` are the factors applied after ``node``, innermost first."""
-    for _ in range(_DEPTH):
-        if node is None:
-            return
-        name = node.name()
-        if node in scales:
-            scale[0] *= scales[node]
-            node = _only_input(node)
-            continue
-        if name.startswith(("MulBackward", "DivBackward")):
-            factor = _factor(node, name)
-            if factor is None:
-                found.append(Term("a product of losses", Reduction.MEAN, None, (Factor(None), *outer)))
+@dataclass(slots=True)
+class _Walk:
+    """A way from a loss inwards over scalar nodes; ``found`` are the terms, ``scale`` is what grad scalers put in."""
+
+    scales: dict[Any, float]
+    found: list[Term] = field(default_factory=list)
+    scale: float = 1.0
+
+    def follow(self, node: Any, outer: tuple[Factor, ...]) -> None:
+        """Go on from ``node``; ``outer`` are the factors applied after it, innermost first."""
+        for _ in range(_DEPTH):
+            if node is None:
                 return
-            outer = (factor, *outer)
-            node = _only_input(node)
-        elif name.startswith("NegBackward"):
-            outer = (Factor(-1.0), *outer)
-            node = _only_input(node)
-        elif name.startswith(_PASSES):
-            node = _only_input(node)
-        elif name.startswith(("AddBackward", "SubBackward")):
-            _walk_sum(node, name, outer, found, scales, scale)
-            return
-        elif name.startswith(("MeanBackward0", "SumBackward0")) and _stack_below(node) is not None:
-            _walk_stack(node, name, outer, found, scales, scale)
-            return
-        else:
-            found.append(_frontier(node, name, outer))
-            return
+            name = node.name()
+            if node in self.scales:
+                self.scale *= self.scales[node]
+                node = _only_input(node)
+                continue
+            if name.startswith(("MulBackward", "DivBackward")):
+                factor = _factor(node, name)
+                if factor is None:
+                    self.found.append(Term("a product of losses", Reduction.MEAN, None, (Factor(None), *outer)))
+                    return
+                outer = (factor, *outer)
+                node = _only_input(node)
+            elif name.startswith("NegBackward"):
+                outer = (Factor(-1.0), *outer)
+                node = _only_input(node)
+            elif name.startswith(_PASSES):
+                node = _only_input(node)
+            elif name.startswith(("AddBackward", "SubBackward")):
+                self._follow_sum(node, name, outer)
+                return
+            elif name.startswith(("MeanBackward0", "SumBackward0")) and _stack_below(node) is not None:
+                self._follow_stack(node, name, outer)
+                return
+            else:
+                self.found.append(_frontier(node, name, outer))
+                return
 
+    def _follow_sum(self, node: Any, name: str, outer: tuple[Factor, ...]) -> None:
+        alpha = float(getattr(node, "_saved_alpha", 1) or 1)
+        for position, (inner, _) in enumerate(node.next_functions):
+            factor = (-alpha if name.startswith("Sub") else alpha) if position else 1.0
+            self.follow(inner, outer if factor == 1.0 else (Factor(factor), *outer))
 
-def _walk_sum(
-    node: Any,
-    name: str,
-    outer: tuple[Factor, ...],
-    found: list[Term],
-    scales: dict[Any, float],
-    scale: list[float],
-) -> None:
-    alpha = float(getattr(node, "_saved_alpha", 1) or 1)
-    for position, (inner, _) in enumerate(node.next_functions):
-        factor = (-alpha if name.startswith("Sub") else alpha) if position else 1.0
-        factors = outer if factor == 1.0 else (Factor(factor), *outer)
-        _walk(inner, factors, found, scales, scale)
+    def _follow_stack(self, node: Any, name: str, outer: tuple[Factor, ...]) -> None:
+        inputs = [inner for inner, _ in _stack_below(node).next_functions]
+        share = (Factor(1 / len(inputs)),) if name.startswith("Mean") else ()
+        for inner in inputs:
+            self.follow(inner, (*share, *outer))
 
 
 def _stack_below(node: Any) -> Any:
@@ -125,20 +126,6 @@ def _stack_below(node: Any) -> Any:
 def _is_scalar_node(node: Any) -> bool:
     name: str = node.name()
     return name.startswith((*_LOSSES, "MeanBackward0", "SumBackward0", "MulBackward", "DivBackward", "AddBackward"))
-
-
-def _walk_stack(
-    node: Any,
-    name: str,
-    outer: tuple[Factor, ...],
-    found: list[Term],
-    scales: dict[Any, float],
-    scale: list[float],
-) -> None:
-    inputs = [inner for inner, _ in _stack_below(node).next_functions]
-    share = (Factor(1 / len(inputs)),) if name.startswith("Mean") else ()
-    for inner in inputs:
-        _walk(inner, (*share, *outer), found, scales, scale)
 
 
 def _only_input(node: Any) -> Any:
