@@ -2,13 +2,15 @@
 
 For every parameter the sum of what arrived since it was cleared is kept beside it: one extra copy of the gradients.
 Version counters tell cheaply that nothing was done to a gradient; what goes past them (``p.grad.data``) is found when
-the gradient is compared, before it is cleared, clipped or used.
+the gradient is compared, before it is cleared, clipped or used. Where nobody touches a gradient while it grows, the sum
+is that of the window's one part as well (`gradcheck_accum.verify.parts`), and is kept and added to once for both.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
+from typing import Any
 
 import torch
 from torch.optim.optimizer import Optimizer
@@ -16,7 +18,8 @@ from torch.optim.optimizer import Optimizer
 from gradcheck_accum.engine.tolerance import unit_roundoff
 from gradcheck_accum.events import Event, Factor, Opaque, Operation, ScaleGrads, Unscale, ZeroGrad
 from gradcheck_accum.location import Location
-from gradcheck_accum.verify.measure import dense
+from gradcheck_accum.verify.measure import dense, same_bits
+from gradcheck_accum.verify.parts import Part
 
 CHANGED_BY_HAND = "gradients were changed by hand"
 PARTLY_CLEARED = "only some of the gradients were cleared"
@@ -32,6 +35,11 @@ class GradientBook:
         self.scale_inside: dict[int, float] = {}
         """The grad scaler's scale that is still to be divided out of a parameter's gradient."""
         self._expected: dict[int, torch.Tensor | None] = {}
+        self._part = Part(None)
+        self._sharing: dict[int, Part] = {}
+        """The part whose sum is the very tensor that is expected of a parameter."""
+        self._exact: set[int] = set()
+        """The parameters whose gradients were found to be as expected bit for bit at the last look."""
         self._seen: dict[int, tuple[int, int]] = {}
         self._cells: dict[int, str] = {}
         self._size = (-1, -1)
@@ -77,42 +85,74 @@ class GradientBook:
             if key in self.parameters:
                 gradient = self.parameters[key].grad
                 self._expected[key] = None if gradient is None else dense(gradient).detach().clone()
+                self._sharing.pop(key, None)
                 self._mark(key)
 
     def _mark(self, key: int) -> None:
         gradient = self.parameters[key].grad
         self._seen[key] = (0, 0) if gradient is None else (id(gradient), gradient._version)
 
-    def arrived(self, gradients: dict[int, torch.Tensor]) -> bool:
-        """A backward has added ``gradients``; whether something else had its hands on them on their way."""
+    def part_of(self, kind: Hashable, scale: float) -> Part:
+        """The part that a backward of this kind, with this grad scaler's scale inside, adds to."""
+        if (self._part.kind, self._part.scale) != (kind, scale):
+            self._part = Part(kind, scale)
+        return self._part
+
+    def close_part(self) -> None:
+        """Somebody touched gradients, or stepped: what comes from here on is apart from what came before."""
+        self._part = Part(None)
+
+    def arrives(self, key: int, own: torch.Tensor) -> None:
+        """A backward is about to add ``own`` to a parameter's gradient."""
+        then, total = self._expected.get(key), self._part.total
+        shared = then is not None and total.get(key) is then
+        if then is None:
+            self._expected[key] = then = own.clone()
+            if key not in total:
+                total[key] = then
+                self._sharing[key] = self._part
+                shared = True
+        else:
+            if not shared and self._sharing.pop(key, None) is not None:
+                # An earlier part's sum must stay as it is.
+                self._expected[key] = then = then.clone()
+            then.add_(own)
+        if shared:
+            return
+        if key in total:
+            total[key].add_(own)
+        else:
+            total[key] = own.clone()
+
+    def arrived(self, squares: dict[int, torch.Tensor]) -> bool:
+        """A backward has added gradients of these ‖·‖²; whether something else had its hands on them."""
         changed = False
-        for key, own in gradients.items():
-            now, then = self.parameters[key].grad, self._expected.get(key)
+        for key, square in squares.items():
+            now = self.parameters[key].grad
             if now is None:
                 # ``autograd.grad`` inside a module, or a hook that applied the gradient at once.
-                self._expected[key] = None
-                self._mark(key)
+                self.look([key])
                 changed = True
                 continue
-            added_once = then is not None and self._seen.get(key) == (id(now), now._version - 1)
-            if then is None:
-                self._expected[key] = own.clone()
-            else:
-                then.add_(own)
-            if not added_once and not self._holds(key, own):
+            # The first gradient is stored as a new tensor; each of the others is added once.
+            seen = self._seen.get(key, (0, 0))
+            added_once = seen == (id(now), now._version - 1)
+            if not added_once and not self._holds(key, square):
                 changed = True
                 self.look([key])
             self._mark(key)
         return changed
 
-    def _holds(self, key: int, own: torch.Tensor) -> bool:
+    def _holds(self, key: int, added: torch.Tensor | None = None) -> bool:
+        """Whether a gradient is what is expected; ``added`` is ‖·‖² of the last to be added."""
         now, expected = self.parameters[key].grad, self._expected[key]
         if now is None or expected is None:
             return now is expected
         values = dense(now).detach()
-        if torch.equal(values, expected):
+        if same_bits(values, expected):
+            self._exact.add(key)
             return True
-        room = 4 * unit_roundoff(now.dtype) * (expected.abs() + own.abs())
+        room = 4 * unit_roundoff(now.dtype) * (expected.abs() if added is None else expected.abs() + added.sqrt())
         return bool(((values - expected).abs() <= room).all()) or not bool(torch.isfinite(expected).all())
 
     def _is_untouched(self, key: int, thoroughly: bool) -> bool:
@@ -121,13 +161,14 @@ class GradientBook:
             return now is expected
         if self._seen.get(key) == (id(now), now._version) and not thoroughly:
             return True
-        return self._holds(key, expected)
+        return self._holds(key)
 
     def changes(self, where: Location, *, thoroughly: bool) -> tuple[list[Event], list[int]]:
         """What was done to ``.grad`` since the last look by other means than a watched call, and to which parameters.
 
         ``thoroughly`` compares the values, and not the version counters alone.
         """
+        self._exact.clear()
         changed = [key for key in self.parameters if not self._is_untouched(key, thoroughly)]
         if not changed:
             return [], []
@@ -181,21 +222,35 @@ class GradientBook:
         self.look(keys)
         return frozenset(whole), frozenset(part)
 
-    def held(self, optimizer: Optimizer) -> dict[int, torch.Tensor | None]:
-        """Copies of an optimizer's gradients, without the grad scaler's scale that is still to be divided out."""
+    def held(self, optimizer: Optimizer, *, beyond_change: bool = False) -> dict[int, torch.Tensor | None]:
+        """An optimizer's gradients as they are, without the grad scaler's scale that is still to be divided out.
+
+        Asked right after a thorough look for changes, so that most are what is expected, and no copy is needed for
+        them to hold ``beyond_change`` of a gradient; what is expected grows with the next backward.
+        """
         found: dict[int, torch.Tensor | None] = {}
         for parameter in parameters_of(optimizer):
-            scale = self.scale_inside.get(id(parameter), 1.0)
-            gradient = parameter.grad
-            if gradient is not None:
-                gradient = gradient.detach() / scale if scale != 1.0 else gradient.detach().clone()
-            found[id(parameter)] = gradient
+            key, gradient = id(parameter), parameter.grad
+            if key in self._exact:
+                gradient = self._expected[key]
+            elif gradient is not None:
+                gradient = gradient.detach().clone() if beyond_change else gradient.detach()
+            found[key] = self._unscaled(key, gradient)
         return found
+
+    def _unscaled(self, key: int, gradient: torch.Tensor | None) -> torch.Tensor | None:
+        scale = self.scale_inside.get(key, 1.0)
+        return gradient if gradient is None or scale == 1.0 else gradient / scale
 
 
 def parameters_of(optimizer: Optimizer) -> list[torch.Tensor]:
     """The parameters of all groups."""
     return [p for group in optimizer.param_groups for p in group["params"]]
+
+
+def with_subclasses(kind: type[Any]) -> list[type[Any]]:
+    """A class and all that are made from it."""
+    return [kind, *(below for own in type.__subclasses__(kind) for below in with_subclasses(own))]
 
 
 def is_cleared(gradient: torch.Tensor | None) -> bool:

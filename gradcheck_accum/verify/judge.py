@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -19,11 +20,14 @@ from gradcheck_accum.verdict import ReferenceReport, Verdict, VerifyResult, Wind
 from gradcheck_accum.verify.gradients import CHANGED_BY_HAND
 from gradcheck_accum.verify.observer import CHANGED_ON_ITS_WAY, Watch
 from gradcheck_accum.verify.records import Measured
-from gradcheck_accum.verify.weighing import entry_corrections, replay_correction
+from gradcheck_accum.verify.weighing import entry_corrections, in_vectors, replay_correction
 from gradcheck_accum.weights import Readings, read_weights
 
 VISIBLE_LOSS = 0.05
 """The part of a gradient that rounding may eat before it is told as a mistake: no single rounding eats as much."""
+
+Terms = list[tuple[int, float]]
+"""A combination of a window's vectors: (vector, factor)."""
 
 Numbers = tuple[float | None, float | None, float | None]
 
@@ -163,13 +167,17 @@ def _judge_window(
     if measured.products is None:
         return report(Verdict.INCONCLUSIVE, measured.unmeasured), None, ""
     corrections = entry_corrections(measured, ledger, readings)
-    if corrections is None:
+    terms = None if corrections is None else in_vectors(measured, corrections)
+    if corrections is None or terms is None:
         return report(Verdict.INCONCLUSIVE, _why_unknown(windows)), None, ""
-    numbers = _compare(measured, corrections, options)
+    contributions = sum(abs(w) * norm for w, norm in zip(corrections, measured.own_norms, strict=True) if w)
+    if not math.isfinite(contributions) or not math.isfinite(measured.products.norm(0)):
+        return report(Verdict.INCONCLUSIVE, "a micro-batch's gradient is not finite"), None, ""
+    numbers = _compare(measured, terms, contributions, options)
     error, _, tolerance = numbers
     if error is None or tolerance is None:
         return report(Verdict.INCONCLUSIVE, "the reference gradient is zero", numbers), None, ""
-    apart = _replay_distance(measured, corrections, ledger, readings) if wants_replay else None
+    apart = _replay_distance(measured, corrections, terms, contributions, ledger, readings) if wants_replay else None
     agrees = apart is not None and (apart[0] <= apart[1] or (options.rtol is not None and apart[0] <= options.rtol))
     replayed = apart[0] if apart is not None and agrees else None
     by_hand = next((w.unknown for w in windows if w.unknown in (CHANGED_BY_HAND, CHANGED_ON_ITS_WAY)), "")
@@ -222,22 +230,19 @@ def _why_unknown(windows: Sequence[Window]) -> str:
     return reasons[0] if reasons else "the weight of a loss could not be read off its graph"
 
 
-def _terms(measured: Measured, corrections: Sequence[float], scale: float = 1.0) -> list[tuple[int, float]]:
-    return [(measured.first_record + i, scale * weight) for i, weight in enumerate(corrections)]
+def _compare(measured: Measured, reference: Terms, contributions: float, options: Options) -> Numbers:
+    """The gradient before any clip beside the ledger reference: relative error, ratio of norms, tolerance.
 
-
-def _compare(measured: Measured, corrections: Sequence[float], options: Options) -> Numbers:
-    """The gradient before any clip beside the ledger reference: relative error, ratio of norms, tolerance."""
+    ``contributions`` is Σ‖g_j‖ of the micro-batches as the reference weighs them.
+    """
     products = measured.products
     if products is None:
         return None, None, None
-    reference = _terms(measured, corrections)
     norm = products.combined_norm(reference)
     if norm == 0:
         return (0.0, 1.0, 0.0) if products.norm(0) == 0 else (None, None, None)
     error = products.combined_norm([(0, 1.0), *((i, -w) for i, w in reference)]) / norm
-    contributions = sum(abs(w) * products.norm(i) for i, w in reference)
-    tolerance = sum_tolerance(len(corrections), measured.dtype, contributions, norm)
+    tolerance = sum_tolerance(len(measured.records), measured.dtype, contributions, norm)
     if options.rtol is not None:
         tolerance = options.rtol + (options.atol or 0.0) / norm
     return error, products.norm(0) / norm, tolerance
@@ -262,7 +267,12 @@ def _compare_clipped(measured: Measured) -> str:
 
 
 def _replay_distance(
-    measured: Measured, corrections: Sequence[float], ledger: Ledger, readings: Readings
+    measured: Measured,
+    corrections: Sequence[float],
+    reference: Terms,
+    contributions: float,
+    ledger: Ledger,
+    readings: Readings,
 ) -> tuple[float, float] | None:
     """How far the replayed large batch is from the ledger reference, and how far it may be."""
     products = measured.products
@@ -275,12 +285,10 @@ def _replay_distance(
         if weights is None:
             return None
         replayed += zip(replay.vectors, weights, strict=True)
-    reference = _terms(measured, corrections)
     norm = products.combined_norm(reference)
     if norm == 0:
         return None
     distance = products.combined_norm([*replayed, *((i, -w) for i, w in reference)]) / norm
-    contributions = sum(abs(w) * products.norm(i) for i, w in reference)
     return distance, replay_tolerance(len(corrections), measured.compute_dtype, contributions, norm)
 
 

@@ -2,7 +2,7 @@
 
 What a window should have been is known for certain only when the whole run has been seen (is a factor the loop's
 scaling, or the loss's own?), and by then its gradients are gone. So at the step every vector that any reading could
-need is multiplied with every other, in float64: the gradient itself, each micro-batch's own contribution, and the
+need is multiplied with every other, in float64: the gradient itself, the contributions of the micro-batches, and the
 replayed large batches. The distance of the gradient from any combination of them follows later.
 
 Inner products lose half of the digits of a small distance: 1e-8 of 1e-16. That is far below what float32 rounds, but
@@ -46,8 +46,58 @@ class InnerProducts:
 
 
 def inner_products(vectors: Sequence[Vector], parameters: Sequence[torch.Tensor]) -> InnerProducts:
-    """All inner products of ``vectors``, each a gradient over ``parameters``."""
+    """All inner products of ``vectors``, each a gradient over ``parameters``.
+
+    What equals the first bit for bit, as the sum of the contributions to a right gradient does, is not measured twice.
+    """
+    same = [i > 0 and are_equal(v, vectors[0]) for i, v in enumerate(vectors)]
+    found = _inner_products([v for v, is_first in zip(vectors, same, strict=True) if not is_first], parameters)
+    places = torch.tensor([0 if is_first else i - sum(same[:i]) for i, is_first in enumerate(same)])
+    matrix = found.matrix[:, places]
+    return InnerProducts(matrix if found.is_factor else matrix[places], found.is_factor)
+
+
+def are_equal(left: Vector, right: Vector) -> bool:
+    """Whether two gradients are the same bit for bit."""
+    return all(
+        a is b
+        or (
+            a is not None and b is not None and a.dtype is b.dtype and torch.equal(dense(a).detach(), dense(b).detach())
+        )
+        for a, b in zip(left, right, strict=True)
+    )
+
+
+def same_bits(left: torch.Tensor, right: torch.Tensor) -> bool:
+    """Whether two tensors of one shape are the same bit for bit; those of different dtypes are not."""
+    if left.dtype is not right.dtype:
+        return False
+    if left.is_contiguous() and right.is_contiguous() and left.nbytes % 8 == 0:
+        # Whole words are compared twice as fast as floats, and a NaN equals itself.
+        left, right = left.view(-1).view(torch.int64), right.view(-1).view(torch.int64)
+    return torch.equal(left, right)
+
+
+def squared_norm(gradient: torch.Tensor) -> torch.Tensor:
+    """‖g‖² as a tensor on its device, in float32 at least; infinite where it is beyond that dtype."""
+    flat = gradient.reshape(-1)
+    if flat.dtype not in (torch.float32, torch.float64):
+        flat = flat.float()
+    return torch.dot(flat, flat)
+
+
+def is_finite(vector: Vector) -> bool:
+    """Whether every element of a gradient is a finite number."""
+    parts = [dense(part).detach() for part in vector if part is not None]
+    return all(bool(norm.isfinite()) for norm in torch._foreach_norm(parts, math.inf)) if parts else True
+
+
+def _inner_products(vectors: Sequence[Vector], parameters: Sequence[torch.Tensor]) -> InnerProducts:
     exact = any(parameter.dtype is torch.float64 for parameter in parameters)
+    if len(vectors) == 1:
+        # Its norm is all that there is to know, and a dot product in its own dtype tells enough digits of it.
+        squared = math.fsum(float(squared_norm(dense(part).detach())) for part in vectors[0] if part is not None)
+        return InnerProducts(torch.tensor([[math.sqrt(squared) if exact else squared]], dtype=torch.float64), exact)
     total = torch.zeros(0 if exact else len(vectors), len(vectors), dtype=torch.float64)
     block = torch.empty(len(vectors), min(_BLOCK, max(p.numel() for p in parameters)), dtype=torch.float64)
     for position, parameter in enumerate(parameters):
@@ -83,11 +133,12 @@ def norm_of(tensors: list[torch.Tensor] | tuple[torch.Tensor, ...]) -> float:
 def combination(
     weighted: Iterable[tuple[float, Vector]], parameters: Sequence[torch.Tensor]
 ) -> list[torch.Tensor | None]:
-    """Σ w_i v_i as a gradient over ``parameters``."""
+    """Σ w_i v_i as a gradient over ``parameters``, to be read only: its tensors may be those of a vector."""
     total: list[torch.Tensor | None] = [None] * len(parameters)
     for weight, vector in weighted:
         for position, part in enumerate(vector):
             if part is not None:
                 before = total[position]
-                total[position] = part * weight if before is None else before + part * weight
+                own = part if weight == 1.0 else part * weight
+                total[position] = own if before is None else before + own
     return total

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -12,7 +13,8 @@ from gradcheck_accum.engine.cost import WindowCost, window_cost
 from gradcheck_accum.engine.reference import LARGE_BATCH, MICRO_BATCHES, CannotReplay, ReferenceEngine
 from gradcheck_accum.engine.tape import Program
 from gradcheck_accum.verify.clipping import clipped
-from gradcheck_accum.verify.measure import Vector, dense, inner_products
+from gradcheck_accum.verify.measure import Vector, inner_products, is_finite
+from gradcheck_accum.verify.parts import Part, norms_of
 from gradcheck_accum.verify.records import Measured, Record, Replay
 
 _Gradients = dict[int, torch.Tensor]
@@ -41,12 +43,12 @@ class Measurer:
 
         ``members`` are the identities of the backwards that belong to this window (a remainder that was thrown away
         does not), ``everything`` are all watched parameters, by identity. Returns the vectors that were measured:
-        those two, each record's own gradient, then what the clips should have left and what was replayed.
+        those two, the parts of the gradient, then what the clips should have left and what was replayed.
         """
         keys = [id(p) for p in parameters]
         vectors: list[Vector] = [[before_clip.get(k) for k in keys], [used.get(k) for k in keys]]
-        vectors += [[record.gradients.get(k) for k in keys] for record in measured.records]
-        if any(v is not None and not bool(torch.isfinite(dense(v)).all()) for v in vectors[0]):
+        vectors += _parts(measured, keys)
+        if not _is_a_sum(vectors) and not is_finite(vectors[0]):
             measured.unmeasured = "the gradient is not finite"
             return []
         if measured.clips:
@@ -87,7 +89,7 @@ class Measurer:
             if key not in self._replayed:
                 # All that these micro-batches reached is replayed at the first step that uses them: after it the
                 # weights are no longer those that the gradients were computed with.
-                reached = {k for record in records for k in record.gradients}
+                reached = {k for record in records for k in record.squares}
                 wanted = [p for k, p in everything.items() if k in reached]
                 try:
                     self._replayed[key] = self._run(measured, known, wanted)
@@ -113,6 +115,27 @@ class Measurer:
                 measured.replay_problem = str(error)
         several = [self.engine.one_by_one(program, parameters) for program in programs]
         return MICRO_BATCHES, [dict(zip(keys, gradient, strict=True)) for gradient in several]
+
+
+def _parts(measured: Measured, keys: Sequence[int]) -> list[Vector]:
+    """The sums that the records' gradients are in; one with an overflow in it is left out, its norms infinite."""
+    norms = norms_of([[r.squares[k] for k in keys if k in r.squares] for r in measured.records])
+    vectors: dict[Part, Vector] = {}
+    for record, norm in zip(measured.records, norms, strict=True):
+        if record.part is not None:
+            vectors.setdefault(record.part, record.part.vector(keys))
+            if not math.isfinite(norm):
+                vectors[record.part] = [None] * len(keys)
+    places = {part: position for position, part in enumerate(vectors, 2)}
+    measured.own_vectors = [places[r.part] for r in measured.records if r.part is not None]
+    spoilt = {r.part for r, norm in zip(measured.records, norms, strict=True) if not math.isfinite(norm)}
+    measured.own_norms = [math.inf if r.part in spoilt else n for r, n in zip(measured.records, norms, strict=True)]
+    return list(vectors.values())
+
+
+def _is_a_sum(vectors: Sequence[Vector]) -> bool:
+    """Whether the gradient is one part's very tensors, whose contributions were seen to be finite."""
+    return any(all(a is b for a, b in zip(vectors[0], part, strict=True)) for part in vectors[2:])
 
 
 def _coupled(programs: Sequence[Program | None]) -> list[str]:

@@ -26,6 +26,7 @@ from gradcheck_accum.events import (
     GraphsHeld,
     Opaque,
     Reduction,
+    ScaleGrads,
     ScalerUpdate,
     SchedulerStep,
     Step,
@@ -37,16 +38,21 @@ from gradcheck_accum.events import (
 from gradcheck_accum.ledger import fold
 from gradcheck_accum.location import Location
 from gradcheck_accum.verify.batches import BatchCounter
-from gradcheck_accum.verify.clipping import ClipCall
+from gradcheck_accum.verify.clipping import ClipCall, clipped
 from gradcheck_accum.verify.frames import user_location
-from gradcheck_accum.verify.gradients import PARTLY_CLEARED, GradientBook, parameters_of
+from gradcheck_accum.verify.gradients import PARTLY_CLEARED, GradientBook, parameters_of, with_subclasses
 from gradcheck_accum.verify.graph import LossReading, read_loss
-from gradcheck_accum.verify.measure import dense
+from gradcheck_accum.verify.measure import are_equal, combination, dense, squared_norm
 from gradcheck_accum.verify.measuring import Measurer
+from gradcheck_accum.verify.parts import Part, kind_of
 from gradcheck_accum.verify.records import Measured, Record
 from gradcheck_accum.verify.shadow import ShadowStep
 from gradcheck_accum.verify.trajectory import Trajectory
+from gradcheck_accum.verify.weighing import entry_corrections, in_vectors
 from gradcheck_accum.weights import read_weights
+
+_TOUCHING = (ZeroGrad, ScaleGrads, Clip, Unscale, Opaque, Step)
+"""Events that may set backwards apart: those before weigh otherwise than those after."""
 
 CHANGED_ON_ITS_WAY = "a hook on the parameters changes their gradients while they are added up"
 WITH_CLOSURE = "a step with a closure runs its own backwards"
@@ -75,8 +81,8 @@ class Watch:
         self.trajectory: Trajectory | None = None
         self.stray_backwards = 0
         self._hooks: list[Any] = []
-        self._arriving: dict[int, torch.Tensor] | None = None
-        self._reading: tuple[LossReading, Program | None, Location] | None = None
+        self._arriving: dict[int, list[torch.Tensor]] | None = None
+        self._reading: tuple[LossReading, Program | None, Location, Part] | None = None
         self._depth = 0
         self._backwards = 0
         self._scales: dict[Any, float] = {}
@@ -107,6 +113,7 @@ class Watch:
         self._scaler_step.clear()
         self._unscaled_optimizers.clear()
         self.book.look(self.book.parameters)
+        self.book.close_part()
 
     def forget_before(self, windows: int) -> None:
         """Forget all but the last ``windows`` windows."""
@@ -117,12 +124,12 @@ class Watch:
 
     def adopt_existing(self) -> None:
         """Take in the optimizers that were made before watching began."""
-        # What nobody holds any more would only be in the way.
-        gc.collect()
-        for candidate in gc.get_objects():
-            # The type is asked, not the object: some objects answer isinstance with a warning of their own.
-            if issubclass(type(candidate), Optimizer) and getattr(candidate, "param_groups", None):
-                self.optimizer_made(candidate)
+        if _optimizers_alive():
+            # What nobody holds any more would only be in the way.
+            gc.collect()
+        for optimizer in _optimizers_alive():
+            if getattr(optimizer, "param_groups", None):
+                self.optimizer_made(optimizer)
 
     def release(self) -> None:
         """Remove the hooks from the parameters."""
@@ -140,9 +147,9 @@ class Watch:
     def _arrival(self, key: int) -> Callable[[torch.Tensor], None]:
         def arrived(gradient: torch.Tensor) -> None:
             if self._arriving is not None and not self.idle:
-                earlier = self._arriving.get(key)
                 own = dense(gradient.detach())
-                self._arriving[key] = own.clone() if earlier is None else earlier + own
+                self._arriving.setdefault(key, []).append(squared_norm(own))
+                self.book.arrives(key, own)
 
         return arrived
 
@@ -191,7 +198,8 @@ class Watch:
                     program = self.tape.program(original)
         else:
             reading = LossReading((Term("a loss with a gradient argument", Reduction.MEAN, None, (Factor(None),)),))
-        self._reading = (reading, program, where)
+        part = self.book.part_of(kind_of(where, reading.terms, self.batches.current_pass), reading.scale)
+        self._reading = (reading, program, where, part)
         self._arriving = {}
 
     def _mark_graph(self, loss: torch.Tensor) -> None:
@@ -207,15 +215,20 @@ class Watch:
         self._depth -= 1
         if self._depth or self._reading is None or self._arriving is None:
             return
-        reading, program, where = self._reading
-        arrived, self._arriving, self._reading = self._arriving, None, None
+        reading, program, where, part = self._reading
+        # Reentrant checkpointing may fill one parameter several times in one backward: no norm is larger than the sum.
+        arrived = {
+            key: own[0] if len(own) == 1 else torch.stack(own).sqrt().sum().square()
+            for key, own in self._arriving.items()
+        }
+        self._arriving, self._reading = None, None
         self._scales.clear()
         self._unscaled.clear()
         self.tape.next_segment()
         if not arrived:
             self.stray_backwards += 1
             return
-        gradients = {key: g / reading.scale if reading.scale != 1.0 else g for key, g in arrived.items()}
+        squares = {key: own / reading.scale**2 if reading.scale != 1.0 else own for key, own in arrived.items()}
         event = Backward(
             where=where,
             micro_batch=self.batches.backward(where, program),
@@ -226,7 +239,7 @@ class Watch:
         )
         self._add(event)
         self._backwards += 1
-        record = Record(event, gradients, program, self.book.arrived(arrived))
+        record = Record(event, part, squares, program, self.book.arrived(arrived))
         for optimizer in self.book.optimizers:
             own = [id(p) for p in parameters_of(optimizer) if id(p) in arrived]
             if own:
@@ -252,9 +265,9 @@ class Watch:
                 clips.changed_since = True
 
     def before_zero(self, parameters: list[torch.Tensor]) -> None:
-        """``zero_grad`` is entered."""
+        """``zero_grad`` is entered; what values are cleared does not matter."""
         if not self.idle:
-            self._notice_changes(user_location())
+            self._notice_changes(user_location(), thoroughly=False)
 
     def after_zero(self, parameters: list[torch.Tensor]) -> None:
         """``zero_grad`` has returned."""
@@ -277,7 +290,9 @@ class Watch:
             if any(id(p) in keys for p in parameters_of(optimizer)):
                 known = self._clips.get(id(optimizer))
                 if known is None or known.backwards != self._backwards:
-                    self._clips[id(optimizer)] = _ClipsSoFar(self._backwards, self.book.held(optimizer))
+                    self._clips[id(optimizer)] = _ClipsSoFar(
+                        self._backwards, self.book.held(optimizer, beyond_change=True)
+                    )
 
     def after_clip(self, parameters: Any, kind: str, limit: float, norm_type: float) -> None:
         """A clip has returned."""
@@ -408,7 +423,7 @@ class Watch:
         for record in measured.records:
             # Only the numbers are needed from here on, unless another optimizer has yet to step on them.
             if id(record) not in awaited:
-                record.gradients, record.program = {}, None
+                record.part, record.program = None, None
         self.measurer.forget(awaited)
         self.measured.append(measured)
         if self.max_windows is not None and len(self.measured) >= self.max_windows:
@@ -432,7 +447,19 @@ class Watch:
             self.trajectory.step(optimizer, self.book.optimizers, measured, ledger, readings, own)
         if measured.products is None:
             return None
-        return ShadowStep.prepare(optimizer, parameters, vectors, ledger, readings, measured)
+        corrections = entry_corrections(measured, ledger, readings)
+        weighted = None if corrections is None else in_vectors(measured, corrections)
+        if weighted is None:
+            return None
+        sum_of_parts = combination([(weight, vectors[index]) for index, weight in weighted], parameters)
+        reference = clipped(sum_of_parts, [id(p) for p in parameters], measured.clips)
+        if reference is None:
+            return None
+        if are_equal(reference, vectors[1]):
+            # The same gradient makes the same update: nothing is learned from making it twice.
+            measured.update_error = 0.0
+            return None
+        return ShadowStep.prepare(optimizer, parameters, reference)
 
     def _count_graphs(self, where: Location) -> None:
         """Emit how many losses are still held with their graphs, whose backwards have run."""
@@ -452,6 +479,8 @@ class Watch:
 
     def _add(self, event: Event) -> None:
         self.events.append(event)
+        if isinstance(event, _TOUCHING):
+            self.book.close_part()
 
     @contextmanager
     def _own_work(self) -> Iterator[None]:
@@ -478,6 +507,12 @@ class _Mark:
     """Hangs on a node of a loss's graph, and is gone when the graph is."""
 
     __slots__ = ("__weakref__",)
+
+
+def _optimizers_alive() -> list[Optimizer]:
+    # The type is asked, not the object: some objects answer isinstance with a warning of their own.
+    kinds = set(with_subclasses(Optimizer))
+    return [candidate for candidate in gc.get_objects() if type(candidate) in kinds]
 
 
 def _multiplied(gradients: dict[int, torch.Tensor | None], factors: dict[int, float]) -> dict[int, torch.Tensor | None]:

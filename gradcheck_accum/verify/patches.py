@@ -17,7 +17,7 @@ from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook, 
 from torch.optim.swa_utils import AveragedModel
 from torch.utils.data import dataloader
 
-from gradcheck_accum.verify.gradients import parameters_of
+from gradcheck_accum.verify.gradients import parameters_of, with_subclasses
 
 
 class Observer(Protocol):
@@ -196,7 +196,7 @@ def _patch_schedules(observer: Observer, stack: ExitStack) -> None:
 
         return step
 
-    for kind in _with_subclasses(LRScheduler):
+    for kind in with_subclasses(LRScheduler):
         for name in ("__init__", "step"):
             if name in vars(kind):
                 _replace(kind, name, watched(vars(kind)[name], name == "step"), stack)
@@ -208,10 +208,6 @@ def _patch_schedules(observer: Observer, stack: ExitStack) -> None:
         observer.average_updated()
 
     _replace(AveragedModel, "update_parameters", functools.wraps(update)(update_parameters), stack)
-
-
-def _with_subclasses(kind: type[Any]) -> list[type[Any]]:
-    return [kind, *(below for own in type.__subclasses__(kind) for below in _with_subclasses(own))]
 
 
 def _patch_data(observer: Observer, stack: ExitStack) -> None:

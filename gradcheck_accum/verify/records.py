@@ -10,14 +10,19 @@ from gradcheck_accum.engine.tape import Program
 from gradcheck_accum.events import Backward, Step
 from gradcheck_accum.verify.clipping import ClipCall
 from gradcheck_accum.verify.measure import InnerProducts
+from gradcheck_accum.verify.parts import Part
 
 
 @dataclass(slots=True, eq=False)
 class Record:
-    """One backward with the gradients that it alone gave, by parameter identity, and how to run it again."""
+    """One backward, the part that its gradients went into, and how to run it again.
+
+    ``squares`` are ‖·‖² of its own gradients, by parameter identity, without a grad scaler's scale.
+    """
 
     event: Backward
-    gradients: dict[int, torch.Tensor]
+    part: Part | None
+    squares: dict[int, torch.Tensor]
     program: Program | None
     changed: bool = False
 
@@ -35,6 +40,8 @@ class Replay:
 class Measured:
     """One optimizer step as it was measured; vector 0 is the gradient before any clip, 1 the one that was used.
 
+    ``own_vectors`` are, for each record, the index of the vector that its gradient is in, together with those of other
+    records of its part; ``own_norms`` are ‖g_j‖.
     ``update_error`` is |Δw - Δw_ref| / |Δw_ref|, None where Δw_ref is zero or unknown; ``drift`` how far the weights
     are from those of a reference run, where one was asked for. ``unmeasured`` says why there are no ``products``.
     """
@@ -42,6 +49,8 @@ class Measured:
     step: Step
     records: list[Record]
     products: InnerProducts | None = None
+    own_vectors: list[int] = field(default_factory=list)
+    own_norms: list[float] = field(default_factory=list)
     dtype: torch.dtype = torch.float32
     compute_dtype: torch.dtype = torch.float32
     device: str = ""
@@ -53,8 +62,3 @@ class Measured:
     update_error: float | None = None
     drift: float | None = None
     unmeasured: str = ""
-
-    @property
-    def first_record(self) -> int:
-        """The index of the first record's own gradient among the inner products."""
-        return 2

@@ -3,21 +3,12 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import torch
 from torch.optim.optimizer import Optimizer
 
-from gradcheck_accum.ledger import Ledger
-from gradcheck_accum.verify.clipping import clipped
 from gradcheck_accum.verify.gradients import parameters_of
-from gradcheck_accum.verify.measure import combination, norm_of
-from gradcheck_accum.verify.weighing import entry_corrections
-from gradcheck_accum.weights import Readings
-
-if TYPE_CHECKING:
-    from gradcheck_accum.verify.records import Measured
+from gradcheck_accum.verify.measure import Vector, norm_of
 
 
 class ShadowStep:
@@ -29,22 +20,8 @@ class ShadowStep:
         self._copied = copied
 
     @classmethod
-    def prepare(
-        cls,
-        optimizer: Optimizer,
-        parameters: list[torch.Tensor],
-        vectors: Sequence[Sequence[torch.Tensor | None]],
-        ledger: Ledger,
-        readings: Readings,
-        measured: Measured,
-    ) -> ShadowStep | None:
-        """Copy the optimizer before its step and give the copy the reference gradient; None where there is none.
-
-        ``ledger`` and ``readings`` are those of the last windows: what the whole run will show is not known yet.
-        """
-        corrections = entry_corrections(measured, ledger, readings)
-        if corrections is None:
-            return None
+    def prepare(cls, optimizer: Optimizer, parameters: list[torch.Tensor], reference: Vector) -> ShadowStep | None:
+        """Copy the optimizer before its step and give the copy the reference gradient; None where it has no copy."""
         try:
             copied = copy.deepcopy(optimizer)
         except Exception:
@@ -53,13 +30,8 @@ class ShadowStep:
         targets = [p for p in parameters_of(copied) if p.requires_grad]
         if len(targets) != len(parameters):
             return None
-        own = vectors[measured.first_record :]
-        references = combination(zip(corrections, own, strict=False), parameters)
-        limited = clipped(references, [id(p) for p in parameters], measured.clips)
-        if limited is None:
-            return None
-        for target, reference in zip(targets, limited, strict=True):
-            target.grad = None if reference is None else reference.to(target.dtype)
+        for target, gradient in zip(targets, reference, strict=True):
+            target.grad = None if gradient is None else gradient.to(target.dtype)
         return cls(parameters, copied)
 
     def finish(self) -> float | None:

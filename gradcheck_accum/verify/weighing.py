@@ -40,6 +40,18 @@ def entry_corrections(measured: Measured, ledger: Ledger, readings: Readings) ->
     return corrections
 
 
+def in_vectors(measured: Measured, corrections: Sequence[float]) -> list[tuple[int, float]] | None:
+    """The corrections of a step's records as those of the vectors that they are in: (vector, factor).
+
+    None where records of one part would need different factors, which what a part is made of should rule out.
+    """
+    found: dict[int, float] = {}
+    for vector, correction in zip(measured.own_vectors, corrections, strict=True):
+        if not math.isclose(found.setdefault(vector, correction), correction, rel_tol=1e-9):
+            return None
+    return list(found.items())
+
+
 def replay_correction(measured: Measured, replay: Replay, ledger: Ledger, readings: Readings) -> list[float] | None:
     """For each vector of a replay, the factor that makes it the large batch's gradient.
 
