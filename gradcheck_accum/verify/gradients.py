@@ -22,6 +22,9 @@ from gradcheck_accum.verify.measure import dense, same_bits
 from gradcheck_accum.verify.parts import Part
 
 CHANGED_BY_HAND = "gradients were changed by hand"
+_LOSSY = (torch.bfloat16, torch.float16)
+"""The dtypes in which rounding eats much of a sum: to see what, a part has a sum of its own there, in float32."""
+
 PARTLY_CLEARED = "only some of the gradients were cleared"
 
 
@@ -105,24 +108,25 @@ class GradientBook:
     def arrives(self, key: int, own: torch.Tensor) -> None:
         """A backward is about to add ``own`` to a parameter's gradient."""
         then, total = self._expected.get(key), self._part.total
-        shared = then is not None and total.get(key) is then
         if then is None:
             self._expected[key] = then = own.clone()
-            if key not in total:
+            if key not in total and own.dtype not in _LOSSY:
                 total[key] = then
                 self._sharing[key] = self._part
-                shared = True
+                return
         else:
-            if not shared and self._sharing.pop(key, None) is not None:
+            shared = self._sharing.get(key)
+            if shared is not None and shared is not self._part:
                 # An earlier part's sum must stay as it is.
+                del self._sharing[key]
                 self._expected[key] = then = then.clone()
             then.add_(own)
-        if shared:
-            return
+            if shared is self._part:
+                return
         if key in total:
             total[key].add_(own)
         else:
-            total[key] = own.clone()
+            total[key] = own.float() if own.dtype in _LOSSY else own.clone()
 
     def arrived(self, squares: dict[int, torch.Tensor]) -> bool:
         """A backward has added gradients of these ‖·‖²; whether something else had its hands on them."""

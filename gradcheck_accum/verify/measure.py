@@ -80,7 +80,7 @@ def same_bits(left: torch.Tensor, right: torch.Tensor) -> bool:
 
 def squared_norm(gradient: torch.Tensor) -> torch.Tensor:
     """‖g‖² as a tensor on its device, in float32 at least; infinite where it is beyond that dtype."""
-    flat = gradient.reshape(-1)
+    flat = (torch.view_as_real(gradient) if gradient.is_complex() else gradient).reshape(-1)
     if flat.dtype not in (torch.float32, torch.float64):
         flat = flat.float()
     return torch.dot(flat, flat)
