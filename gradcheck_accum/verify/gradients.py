@@ -105,10 +105,12 @@ class GradientBook:
     def arrives(self, key: int, own: torch.Tensor) -> None:
         """A backward is about to add ``own`` to a parameter's gradient."""
         then, total = self._expected.get(key), self._part.total
+        # What low precision rounds away must still be in the sum that it is compared with.
+        exact = own if own.dtype in (torch.float32, torch.float64) else own.float()
         shared = then is not None and total.get(key) is then
         if then is None:
             self._expected[key] = then = own.clone()
-            if key not in total:
+            if key not in total and exact is own:
                 total[key] = then
                 self._sharing[key] = self._part
                 shared = True
@@ -120,9 +122,9 @@ class GradientBook:
         if shared:
             return
         if key in total:
-            total[key].add_(own)
+            total[key].add_(exact)
         else:
-            total[key] = own.clone()
+            total[key] = exact.clone()
 
     def arrived(self, squares: dict[int, torch.Tensor]) -> bool:
         """A backward has added gradients of these ‖·‖²; whether something else had its hands on them."""
