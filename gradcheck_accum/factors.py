@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from gradcheck_accum.events import Backward, Factor, Operation, Purpose, Term
+from gradcheck_accum.events import Backward, Factor, Operation, Purpose, Reduction, Term
 
 RELATIVE_TOLERANCE = 1e-5
 """Two factors read in float32 or better are the same number within this."""
@@ -57,11 +57,17 @@ class Evidence:
 
     def is_own_count(self, column: Column) -> bool:
         """Whether a divisor counts the micro-batch's units: all of them, its rows, or those that a mask left."""
-        return (
-            self._matches(column, lambda p: _inverse(p.term.units))
-            or self._matches(column, lambda p: _inverse(p.term.rows))
-            or (self.varies_within_a_window(column) and not self._opens_short())
-            or all(self._is_count(f, p, 1.0, p.term.units) for f, p in zip(column, self.points, strict=True))
+        if self._matches(column, lambda p: _inverse(p.term.units)) or self._matches(
+            column, lambda p: _inverse(p.term.rows)
+        ):
+            return True
+        if self._matches(column, lambda p: _inverse(p.window_units)) or self._matches(
+            column, lambda p: _inverse(p.window_rows)
+        ):
+            # The rows of a window may be fewer than the elements of one micro-batch's sum.
+            return False
+        return (self.varies_within_a_window(column) and not self._opens_short()) or all(
+            self._is_count(f, p, 1.0, p.term.units) for f, p in zip(column, self.points, strict=True)
         )
 
     def is_window_count(self, column: Column) -> bool:
@@ -113,6 +119,47 @@ class Evidence:
             ]
         return any(self._matches(column, candidate) for candidate in candidates) or self._depends_on_units(column)
 
+    def divides_for_nothing(self, column: Column) -> bool:
+        """Whether every micro-batch is a window of its own, and its loss divided by the same whole number all the same.
+
+        Half of a mean square and the mean of several terms are objectives that people write so.
+        """
+        value = column[0].value
+        if not value or any(f.operation is not Operation.DIVIDE or f.value != value for f in column):
+            return False
+        count = round(1.0 / value)
+        usual = count == 2 or any(count == len(point.backward.terms) for point in self.points)
+        alone = len(self.points) > 1 and all(point.length == point.steps == 1 for point in self.points)
+        return alone and not usual and count > 1 and self.same(value * count, 1.0)
+
+    def shared_columns(self) -> int:
+        """How many of the last columns stand at all terms of their backwards: factors of the loss as a whole."""
+        if len({len(point.factors) for point in self.points}) != 1:
+            return 1
+        return min(_shared_factors(p.backward) + len(p.factors) - len(p.term.factors) for p in self.points)
+
+    def belongs_to_its_term(self, column: Column, loss_is_scaled: bool) -> bool:
+        """Whether a factor that stands at one of several terms weighs that term, and not the micro-batch.
+
+        It does where the loss as a whole is scaled, where no other term has the like (a coefficient that happens to
+        equal 1/K), or where the terms' factors make up the same sum in every micro-batch (samples that are mixed).
+        """
+        constant = all(f.value is not None and self.same(f.value, column[0].value or 0.0) for f in column)
+        if self._depends_on_units(column) or (constant and column[0].operation is Operation.DIVIDE):
+            return False
+        if loss_is_scaled:
+            return True
+        if constant:
+            return any(not self._scales_otherwise(p) for p in self.points)
+        sums = [_inner_sum(point.backward) for point in self.points]
+        return all(self.same(total, sums[0]) for total in sums)
+
+    def _scales_otherwise(self, point: Point) -> bool:
+        """Whether every other term that counts units has a factor of 1/K too."""
+        others = [t for t in point.backward.terms if t is not point.term and t.reduction is not Reduction.NONE]
+        counts = (point.steps, point.length)
+        return all(any(f.value and self.same(f.value * n, 1.0) for f in t.factors for n in counts) for t in others)
+
     def may_be_objective(self, column: Column) -> bool:
         """A multiplication, or a division by the number of terms (the mean of two losses), may be the objective's."""
         value = column[0].value or 0.0
@@ -122,12 +169,11 @@ class Evidence:
             value * len(self.points[0].backward.terms), 1.0
         )
 
-    def is_right_without(self, column: Column, scaling: Sequence[Column]) -> bool:
-        """Whether the other scaling columns make every full window right by themselves."""
-        others = [c for c in scaling if c is not column]
+    def is_right_with(self, columns: Sequence[Column]) -> bool:
+        """Whether these columns make every full window right by themselves."""
         full = [i for i, point in enumerate(self.points) if point.length == point.steps]
         return bool(full) and all(
-            self.same(math.prod(c[i].value or 0.0 for c in others) * self.points[i].steps, 1.0) for i in full
+            self.same(math.prod(c[i].value or 0.0 for c in columns) * self.points[i].steps, 1.0) for i in full
         )
 
     def adds_up(self, columns: Sequence[Column]) -> bool:
@@ -192,6 +238,19 @@ def is_ambiguous(column: Column) -> bool:
         factor.purpose is Purpose.UNKNOWN and factor.operation is Operation.MULTIPLY and factor.value != 1.0
         for factor in column
     )
+
+
+def _shared_factors(backward: Backward) -> int:
+    """How many factors all terms of a backward end with."""
+    ways = [term.factors[::-1] for term in backward.terms]
+    return next((i for i, own in enumerate(zip(*ways, strict=False)) if len(set(own)) > 1), min(map(len, ways)))
+
+
+def _inner_sum(backward: Backward) -> float:
+    """The sum of what the terms of a backward are multiplied by before they are added up."""
+    shared = _shared_factors(backward)
+    inner = [term.factors[: len(term.factors) - shared] for term in backward.terms]
+    return math.fsum(math.prod(f.value or 0.0 for f in own) for own in inner)
 
 
 def _inverse(value: float | None) -> float | None:

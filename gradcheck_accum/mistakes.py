@@ -61,7 +61,7 @@ _ALL = (
         "window-interrupted",
         "micro-batches that never ran are still counted in the window that they are missing from",
     ),
-    Mistake("GA304", "step-every-batch", "the loss is divided by K, yet every micro-batch steps", dynamic=False),
+    Mistake("GA304", "step-every-batch", "the loss is divided by K, yet every micro-batch steps"),
     Mistake("GA401", "clip-before-complete", "gradients are clipped before the window is complete"),
     Mistake(
         "GA402",

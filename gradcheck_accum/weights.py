@@ -89,6 +89,12 @@ class Readings:
         """How the losses of ``series`` add up: a mean over units, a sum over units, or once per step."""
         return self._read[window.optimizer, window.store, series].kind
 
+    def same_objective(self, window: Window, series: Series) -> bool:
+        """Whether the objective weighs ``series`` the same in all micro-batches of ``window``."""
+        own = self._read[window.optimizer, window.store, series].objective
+        values = [own.get(id(entry.backward), 1.0) for entry in window.fresh()]
+        return all(self.same(value, values[0]) for value in values)
+
     def weights(self, window: Window, series: Series) -> tuple[Weight, ...]:
         """The weights of one series' entries in ``window``, in the window's order."""
         reading = self._read[window.optimizer, window.store, series]
@@ -244,24 +250,30 @@ def _read_series(points: Sequence[Point], coefficient: float | None, readings: R
     if coefficient is not None:
         reading.objective = {id(point.backward): coefficient for point in points}
         return reading
-    scaling = [c for c in columns if normalised and evidence.is_scaling(c)]
-    objective = [c for c in columns if c not in scaling]
-    uneven = [c for c in objective if evidence.varies_within_a_window(c)]
+    # What the source leaves open, a run does not: each of its windows was really one micro-batch.
+    idle = [c for c in columns if readings.precision and evidence.divides_for_nothing(c)]
+    scaling = [c for c in columns if normalised and (evidence.is_scaling(c) or any(c is i for i in idle))]
+    scaling = _without_coefficients_of_terms(evidence, columns, scaling)
+    objective = [c for c in columns if not any(c is other for other in scaling)]
+    mixed = [c for c in objective if _is_of_its_term(evidence, columns, c, scaling)]
+    uneven = [c for c in objective if evidence.varies_within_a_window(c) and not any(c is m for m in mixed)]
     if uneven and evidence.adds_up([*scaling, *uneven]):
         # Shares that add up to the whole are the accumulation's, whatever they were computed from.
         scaling, objective = [*scaling, *uneven], [c for c in objective if c not in uneven]
     elif uneven:
         reading.coefficient = dict.fromkeys(reading.coefficient)
         return reading
-    for column in scaling:
-        # The other reading of a coefficient that happens to equal 1/K: the objective's, if that makes the loop right
-        # and something else scales already.
-        if len(scaling) > 1 and evidence.may_be_objective(column) and evidence.is_right_without(column, scaling):
-            objective.append(column)
-            scaling.remove(column)
-            readings.notes.append(
+    # The other reading of coefficients that happen to equal 1/K: the objective's, if that makes the loop right and
+    # something else scales already.
+    doubtful = [c for c in scaling if c[0].value != 1.0 and evidence.may_be_objective(c)]
+    for chosen in ([c] for c in doubtful) if len(doubtful) == 1 else (*([c] for c in doubtful), doubtful):
+        rest = [c for c in scaling if not any(c is other for other in chosen)]
+        if rest and chosen and evidence.is_right_with(rest):
+            objective, scaling = [*objective, *chosen], rest
+            readings.notes.extend(
                 f"the factor {column[0].value:.6g} of {points[0].term.name} was read as part of the objective, "
                 "because another factor already scales the window"
+                for column in chosen
             )
             break
     if len(scaling) == 1 and not objective and is_ambiguous(scaling[0]):
@@ -272,6 +284,24 @@ def _read_series(points: Sequence[Point], coefficient: float | None, readings: R
     for position, point in enumerate(points):
         reading.objective[id(point.backward)] = math.prod(c[position].value or 1.0 for c in objective)
     return reading
+
+
+def _is_of_its_term(evidence: Evidence, columns: Sequence[Column], column: Column, scaling: Sequence[Column]) -> bool:
+    """Whether ``column`` is one term's own, and weighs it in the objective."""
+    if len(evidence.points[0].backward.terms) < 2:
+        return False
+    whole = columns[len(columns) - evidence.shared_columns() :] if evidence.shared_columns() else ()
+    if any(column is c for c in whole):
+        return False
+    scaled = any(c is s for c in whole for s in scaling if any(f.value != 1.0 for f in s))
+    return evidence.belongs_to_its_term(column, scaled)
+
+
+def _without_coefficients_of_terms(
+    evidence: Evidence, columns: Sequence[Column], scaling: list[Column]
+) -> list[Column]:
+    """The scaling columns without what weighs one of several terms against the others."""
+    return [c for c in scaling if not _is_of_its_term(evidence, columns, c, scaling)]
 
 
 def _read_sum(reading: _Reading, evidence: Evidence, columns: list[Column]) -> tuple[list[Column], bool]:

@@ -651,7 +651,7 @@ SHAPES = [
     ),
     Shape(
         "dropout",
-        "dropout: the micro-batches are run again with the loop's own random numbers",
+        "dropout: the large batch gets the masks that the loop drew",
         """
         model = nn.Sequential(nn.Linear(6, 8), nn.Dropout(0.5), nn.Linear(8, 3))
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -838,6 +838,291 @@ SHAPES = [
                 losses = []
         """,
         {"total": "torch.stack(losses).mean()"},
+    ),
+    Shape(
+        "fused-scaler-skips-a-step",
+        "a fused optimizer whose scaler skips a step on inf",
+        """
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=True)
+        scaler = torch.amp.GradScaler("cpu", init_scale=256.0)
+        for i, (x, y) in enumerate(loader):
+            loss = F.cross_entropy(model(x), y){scale}
+            if i == 1:
+                loss = loss * float("inf")
+            scaler.scale(loss).backward()
+            if (i + 1) % K == 0:
+                scaler.step(optimizer)
+                scaler.update()
+                optimizer.zero_grad()
+        """,
+        *SCALED_OR_NOT,
+    ),
+    Shape(
+        "closure-of-sgd",
+        "a closure that only returns the loss",
+        """
+        for i, (x, y) in enumerate(loader):
+            loss = F.cross_entropy(model(x), y) / K
+            loss.backward()
+            if (i + 1) % K == 0:
+                optimizer.step(lambda: loss)
+                optimizer.zero_grad()
+        """,
+        verdict="inconclusive",
+        reason="closure",
+    ),
+    Shape(
+        "reentrant-shared-block",
+        "reentrant gradient checkpointing of a block that is used twice",
+        """
+        from torch.utils.checkpoint import checkpoint
+        first, block, last = nn.Linear(6, 6), nn.Sequential(nn.Linear(6, 6), nn.Tanh()), nn.Linear(6, 3)
+        optimizer = torch.optim.SGD([*first.parameters(), *block.parameters(), *last.parameters()], lr=0.1)
+        for i, (x, y) in enumerate(loader):
+            h = first(x)
+            for _ in range(2):
+                h = checkpoint(block, h, use_reentrant=True)
+            (F.cross_entropy(last(h), y){scale}).backward()
+            {boundary}
+        """,
+        *SCALED_OR_NOT,
+    ),
+    Shape(
+        "state-assigned",
+        "weights loaded with load_state_dict(assign=True) before the optimizer is made",
+        """
+        model.load_state_dict({k: v + 0.01 for k, v in model.state_dict().items()}, assign=True)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        {loop}
+        """,
+        *SCALED_OR_NOT,
+    ),
+    Shape(
+        "model-copied",
+        "a deep copy of a model whose optimizer was made before",
+        """
+        import copy
+        model = copy.deepcopy(model)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        {loop}
+        """,
+        *SCALED_OR_NOT,
+    ),
+    Shape(
+        "model-and-optimizer-copied",
+        "a model and its optimizer copied together, during training",
+        """
+        import copy
+        for i, (x, y) in enumerate(loader):
+            if i == K:
+                model, optimizer = copy.deepcopy((model, optimizer))
+            (F.cross_entropy(model(x), y){scale}).backward()
+            {boundary}
+        """,
+        *SCALED_OR_NOT,
+    ),
+    Shape(
+        "optimizer-state-restored",
+        "a checkpoint that is restored during training",
+        """
+        optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+        for i, (x, y) in enumerate(loader):
+            if i == K:
+                model.load_state_dict({k: v.clone() for k, v in model.state_dict().items()})
+                optimizer.load_state_dict(optimizer.state_dict())
+            (F.cross_entropy(model(x), y){scale}).backward()
+            {boundary}
+        """,
+        *SCALED_OR_NOT,
+    ),
+    Shape(
+        "optimizer-of-its-own",
+        "an optimizer that PyTorch does not know as one",
+        """
+        class Own(torch.optim.Optimizer):
+            def __init__(self, parameters):
+                self.param_groups = [{"params": list(parameters)}]
+            def step(self):
+                with torch.no_grad():
+                    for p in self.param_groups[0]["params"]:
+                        p -= 0.1 * p.grad
+                        p.grad = None
+        optimizer = Own(model.parameters())
+        for i, (x, y) in enumerate(loader):
+            (F.cross_entropy(model(x), y) / K).backward()
+            if (i + 1) % K == 0:
+                optimizer.step()
+        """,
+        verdict="inconclusive",
+        reason="optimizer.step() was never called",
+    ),
+    Shape(
+        "gradients-assigned",
+        "gradients from torch.autograd.grad, put into .grad by hand",
+        """
+        for i, (x, y) in enumerate(loader):
+            if i % K == 0:
+                total = [torch.zeros_like(p) for p in model.parameters()]
+            for t, g in zip(total, torch.autograd.grad(F.cross_entropy(model(x), y) / K, list(model.parameters()))):
+                t += g
+            if (i + 1) % K == 0:
+                for p, t in zip(model.parameters(), total):
+                    p.grad = t
+                optimizer.step()
+        """,
+        verdict="inconclusive",
+        reason="no gradient was made for this step",
+    ),
+    Shape(
+        "keyword-arguments",
+        "a model that is called with keywords",
+        """
+        class Keyed(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.inner = model
+            def forward(self, *, inputs, labels=None, scale=1.0):
+                return {"loss": scale * F.cross_entropy(self.inner(inputs), labels)}
+        keyed = Keyed()
+        for i, batch in enumerate({"inputs": x, "labels": y} for x, y in loader):
+            (keyed(**batch)["loss"]{scale}).backward()
+            {boundary}
+        """,
+        *SCALED_OR_NOT,
+    ),
+    Shape(
+        "compiled-in-place",
+        "a model compiled in place",
+        """
+        model.compile(backend="aot_eager")
+        {loop}
+        """,
+        *SCALED_OR_NOT,
+    ),
+    Shape(
+        "one-process-ddp",
+        "DistributedDataParallel with one process",
+        """
+        import tempfile, torch.distributed as dist
+        store = dist.FileStore(tempfile.mktemp(), 1)
+        dist.init_process_group("gloo", store=store, rank=0, world_size=1)
+        wrapped = nn.parallel.DistributedDataParallel(model)
+        for i, (x, y) in enumerate(loader):
+            (F.cross_entropy(wrapped(x), y){scale}).backward()
+            {boundary}
+        dist.destroy_process_group()
+        """,
+        *SCALED_OR_NOT,
+    ),
+    Shape(
+        "mixed-samples",
+        "mixed samples: two losses weighed by a random share of each micro-batch",
+        """
+        for i, (x, y) in enumerate(loader):
+            share = float(torch.rand(()))
+            order = torch.randperm(len(x))
+            scores = model(share * x + (1 - share) * x[order])
+            loss = share * F.cross_entropy(scores, y) + (1 - share) * F.cross_entropy(scores, y[order])
+            (loss{scale}).backward()
+            {boundary}
+        """,
+        *SCALED_OR_NOT,
+    ),
+    Shape(
+        "coefficient-of-one-over-k",
+        "a coefficient of one loss that happens to equal 1/K",
+        """
+        K = 2
+        for i, (x, y) in enumerate(loader):
+            scores = model(x)
+            loss = F.cross_entropy(scores, y) + 0.5 * (0.5 * scores.pow(2).mean()) - 0.01 * scores.sigmoid().mean()
+            (loss{scale}).backward()
+            {boundary}
+        """,
+        *SCALED_OR_NOT,
+    ),
+    Shape(
+        "instance-and-prior",
+        "a batch of two halves that are parted again (prior preservation)",
+        """
+        for i, (x, _) in enumerate(loader):
+            own, prior = model(x).chunk(2)
+            loss = F.mse_loss(own, x[:2, :3]) + F.mse_loss(prior, x[2:, :3])
+            (loss{scale}).backward()
+            {boundary}
+        """,
+        *SCALED_OR_NOT,
+    ),
+    Shape(
+        "time-first",
+        "recurrent layers in PyTorch's own order: time first",
+        """
+        rnn, head = nn.GRU(3, 5), nn.Linear(5, 2)
+        optimizer = torch.optim.SGD([*rnn.parameters(), *head.parameters()], lr=0.1)
+        for i in range(8):
+            x, y = torch.randn(6, 4, 3), torch.randint(0, 2, (6, 4))
+            (F.cross_entropy(head(rnn(x)[0]).view(-1, 2), y.view(-1)){scale}).backward()
+            {boundary}
+        """,
+        *SCALED_OR_NOT,
+    ),
+    Shape(
+        "rows-by-number",
+        "the last token of every sample, picked by the numbers of rows",
+        """
+        rnn, head = nn.RNN(3, 5, batch_first=True), nn.Linear(5, 2)
+        optimizer = torch.optim.SGD([*rnn.parameters(), *head.parameters()], lr=0.1)
+        for i in range(8):
+            x, lengths, y = torch.randn(4, 6, 3), torch.randint(1, 7, (4,)), torch.randint(0, 2, (4,))
+            last = rnn(x)[0][torch.arange(4), lengths - 1]
+            (F.cross_entropy(head(last), y){scale}).backward()
+            {boundary}
+        """,
+        *SCALED_OR_NOT,
+    ),
+    Shape(
+        "sums-divided-afterwards",
+        "sums of several terms, whose gradients are divided by the window's samples",
+        """
+        batches = [(torch.randn(n, 6), torch.randint(0, 3, (n,))) for n in (3, 6, 4, 3, 2, 6, 3, 5)]
+        for start in range(0, 8, K):
+            count = 0
+            for x, y in batches[start:start + K]:
+                scores = F.log_softmax(model(x), 1)
+                (0.9 * F.nll_loss(scores, y, reduction="sum") - 0.1 / 3 * scores.sum()).backward()
+                count += len(y)
+            for p in model.parameters():
+                p.grad.data.mul_(1 / {count})
+            optimizer.step()
+            optimizer.zero_grad()
+        """,
+        {"count": "count"},
+    ),
+    Shape(
+        "dropout-and-batch-norm",
+        "BatchNorm in training mode beside dropout",
+        """
+        model = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Dropout(0.2), nn.Linear(8, 3))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        {loop}
+        """,
+        *SCALED_OR_NOT,
+        verdict="not-equivalent-by-construction",
+        reason="BatchNorm1d",
+    ),
+    Shape(
+        "contrastive-with-dropout",
+        "in-batch negatives made by dropout",
+        """
+        model = nn.Sequential(nn.Linear(6, 8), nn.Dropout(0.2), nn.Linear(8, 3))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for i, (x, y) in enumerate(loader):
+            a, b = F.normalize(model(x)), F.normalize(model(x))
+            (F.cross_entropy(a @ b.T / 0.1, torch.arange(4)){scale}).backward()
+            {boundary}
+        """,
+        SCALED,
+        verdict="not-equivalent-by-construction",
     ),
     Shape(
         "model-in-eval",

@@ -66,3 +66,12 @@ def test_watching_leaves_the_final_weights_bit_for_bit(script: Path) -> None:
         runpy.run_path(str(script), run_name="__main__")
     assert "weights" in plain.getvalue()
     assert watched.getvalue() == plain.getvalue()
+
+
+def test_every_loop_that_peers_were_tried_on_gets_its_cause() -> None:
+    # benchmarks/verify_peers.py runs these as scripts; what verify says of each stands beside the fixture.
+    listed = runpy.run_path(str(FIXTURES.parent / "benchmarks" / "verify_peers.py"))["ROWS"]
+    for row in listed:
+        wanted = expected(FIXTURES / row.script)["verify"]
+        assert {d["code"] for d in wanted["diagnosis"]} == row.causes
+        assert wanted["verdict"] == ("deviates" if row.causes else "equivalent")

@@ -48,7 +48,9 @@ def test_watching_changes_no_bit(shape: Shape, tmp_path: Path) -> None:
     path = tmp_path / "train.py"
     path.write_text(shape.source(), encoding="utf-8")
     plain = _end(path)
-    with observe():
-        watched = _end(path)
-    assert plain.keys() == watched.keys()
-    assert [name for name in plain if not torch.equal(plain[name], watched[name])] == []
+    # A trajectory has everything in it that either reference does, and takes steps of its own.
+    for options in ({"reference": "ledger"}, {"trajectory": True}):
+        with observe(**options):  # type: ignore[arg-type]
+            watched = _end(path)
+        assert plain.keys() == watched.keys()
+        assert [name for name in plain if not torch.equal(plain[name], watched[name])] == [], options

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import subprocess
@@ -11,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from gradcheck_accum.cli import main
-from gradcheck_accum.verify import verify_script
+from gradcheck_accum.verify import observe, verify_script
+from gradcheck_accum.verify.child import _Progress
 
 LOOP = """\
 import torch
@@ -172,3 +174,33 @@ def test_a_device_that_cannot_be_used_is_one_line_and_2(device: str, capfd: pyte
     assert (status, out) == (2, "")
     assert f"device {device} cannot be used" in err
     assert err.count("\n") == 1
+
+
+class Terminal(io.StringIO):
+    """A stream that is a terminal, or not."""
+
+    def __init__(self, tty: bool) -> None:
+        super().__init__()
+        self._tty = tty
+
+    def isatty(self) -> bool:
+        return self._tty
+
+
+@pytest.mark.parametrize("tty", [True, False])
+def test_a_long_run_shows_on_a_terminal_how_far_it_is(tty: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = iter([0.0, 4.0, 11.0, 12.0, 25.0])
+    monkeypatch.setattr("time.monotonic", lambda: next(now))
+    stream = Terminal(tty)
+    progress = _Progress(stream)
+    for step in range(1, 5):
+        progress(step)
+    lines = ["gradcheck-accum: 2 windows watched in 11 s", "gradcheck-accum: 4 windows watched in 25 s"]
+    assert stream.getvalue().splitlines() == (lines if tty else [])
+
+
+def test_the_progress_of_a_run_is_told_after_every_step(tmp_path: Path) -> None:
+    told: list[int] = []
+    with observe(on_step=told.append):
+        exec(compile(LOOP, "train.py", "exec"), {})
+    assert told == [1, 2]

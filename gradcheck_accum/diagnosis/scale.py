@@ -167,18 +167,23 @@ def _states_steps(account: Account) -> bool:
 
 def find_step_every_batch(account: Account) -> Iterator[Diagnosis]:
     """GA304: every micro-batch is a window of its own, yet carries the weight of one of K."""
+    if any(w.micro_batches != 1 for w in account.windows):
+        return
     for window in account.known():
         stated = window.step.accumulation_steps if window.step else None
-        if not stated or stated < 2 or any(w.micro_batches != 1 for w in account.windows):
-            continue
         for series in account.series():
             shares = account.shares(window, series)
-            if shares is not None and window.step is not None and account.same(shares.level, 1.0 / stated):
+            if shares is None or window.step is None or not shares.level:
+                continue
+            # A run states no K: there the divisor is all that is left of it.
+            divisor = stated or round(1.0 / shares.level)
+            if divisor >= 2 and account.same(shares.level, 1.0 / divisor):
+                unless = "" if stated else "; or state --loss-coefficient, if the division belongs to the objective"
                 yield diagnosis(
                     "GA304",
                     window.step.where,
-                    f"the loss is divided by {stated}, yet every micro-batch steps: no gradient is accumulated and "
-                    f"each update is {times(1.0 / stated)} of what it should be",
-                    "step only when the window is complete",
+                    f"the loss is divided by {divisor}, yet every micro-batch steps: no gradient is accumulated and "
+                    f"each update is {times(1.0 / divisor)} of what it should be",
+                    f"step only when the window is complete{unless}",
                     window,
                 )

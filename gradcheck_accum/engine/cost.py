@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 
-from gradcheck_accum.engine.reference import CannotReplay, ReferenceEngine
+from gradcheck_accum.engine.joining import Layout
+from gradcheck_accum.engine.reference import CannotReplay, Pass, ReferenceEngine
 from gradcheck_accum.engine.tape import Program
 
 
@@ -30,19 +32,19 @@ class WindowCost:
 
 
 def window_cost(
-    engine: ReferenceEngine, programs: Sequence[Program], parameters: Sequence[torch.Tensor]
+    engine: ReferenceEngine, programs: Sequence[Program], parameters: Sequence[torch.Tensor], layout: Layout
 ) -> WindowCost | None:
     """Run a window both ways once more, and measure; None where the large batch cannot be run."""
     try:
-        large = _run(engine, programs, parameters)
-        each = [_run(engine, [program], parameters) for program in programs]
+        large = _measured(partial(engine.large_batch, programs, parameters, layout), parameters)
+        each = [_measured(partial(engine.one_by_one, program, parameters), parameters) for program in programs]
     except CannotReplay:
         return None
     accumulated = Cost(max(cost.kept for cost in each), sum(cost.seconds for cost in each))
     return WindowCost(len(programs), accumulated, large)
 
 
-def _run(engine: ReferenceEngine, programs: Sequence[Program], parameters: Sequence[torch.Tensor]) -> Cost:
+def _measured(run: Callable[[], Pass], parameters: Sequence[torch.Tensor]) -> Cost:
     own = {p.untyped_storage().data_ptr() for p in parameters}
     kept: dict[int, int] = {}
 
@@ -55,7 +57,7 @@ def _run(engine: ReferenceEngine, programs: Sequence[Program], parameters: Seque
 
     start = time.perf_counter()
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        engine.large_batch(programs, parameters)
+        run()
     if any(p.is_cuda for p in parameters):
         torch.cuda.synchronize()
     return Cost(sum(kept.values()), time.perf_counter() - start)

@@ -3,21 +3,39 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, replace
 
 import torch
 from torch import nn
 
 from gradcheck_accum.engine.determinism import reference_settings, untouched
-from gradcheck_accum.engine.tape import Program, concatenate
+from gradcheck_accum.engine.joining import Layout, join, rows_of
+from gradcheck_accum.engine.loss_graph import LossReading, read_loss
+from gradcheck_accum.engine.randomness import ByRows, NotByRows, set_random_state
+from gradcheck_accum.engine.tape import Program
 
 LARGE_BATCH = "one large batch"
+STREAMED = "one large batch, in chunks"
 MICRO_BATCHES = "micro-batches, one by one"
 
 
 class CannotReplay(Exception):
     """The recorded calls can not be run again as asked; the message says why."""
+
+
+class DoesNotFit(CannotReplay):
+    """There is not enough memory for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """One forward and backward pass: the gradient for each parameter, and how the loss came about."""
+
+    gradients: list[torch.Tensor]
+    reading: LossReading
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,45 +50,86 @@ class ReferenceEngine:
         """Whether references run on the loop's own modules, in its own dtype and place."""
         return self.device is None and self.dtype is None
 
-    def large_batch(self, programs: Sequence[Program], parameters: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """The gradient of the loss over all micro-batches concatenated, one tensor for each parameter.
+    def large_batch(
+        self, programs: Sequence[Program], parameters: Sequence[torch.Tensor], layout: Layout | None = None
+    ) -> Pass:
+        """One pass over all micro-batches as one batch, with the random numbers that the loop drew for each of them.
 
         The loss keeps the factors of the first micro-batch. Raises CannotReplay.
         """
+        layout = layout or Layout()
         self._check(programs)
+        if any(program.numbers != programs[0].numbers for program in programs):
+            raise CannotReplay("a number that the loss was computed with differs between micro-batches")
+        draws = None
+        if any(program.random for program in programs):
+            rows = rows_of(programs, layout)
+            if rows is None or layout.parts > 1:
+                raise CannotReplay("random numbers cannot be drawn again row by row")
+            draws = ByRows(rows)
         try:
-            leaves = concatenate(programs)
-        except ValueError as error:
+            with _memory():
+                leaves = join(programs, layout)
+        except (ValueError, RuntimeError) as error:
             raise CannotReplay(str(error)) from None
-        return self._gradient(programs[0], leaves, parameters, with_rng=False)
+        if draws is None:
+            return self._pass(programs[0], leaves, parameters)
+        mode = draws
 
-    def one_by_one(self, program: Program, parameters: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """One micro-batch's gradient, with the random numbers that the loop drew. Raises CannotReplay."""
+        def around(step: int) -> AbstractContextManager[None]:
+            states = [program.rng_states[step] for program in programs]
+            return mode.starting([s for s in states if s is not None] if all(states) else None)
+
+        return self._pass(programs[0], leaves, parameters, around, mode)
+
+    def one_by_one(self, program: Program, parameters: Sequence[torch.Tensor]) -> Pass:
+        """One micro-batch's pass, with the random numbers that the loop drew. Raises CannotReplay."""
         self._check([program])
-        return self._gradient(program, program.leaves, parameters, with_rng=True)
+
+        def around(step: int) -> AbstractContextManager[None]:
+            state = program.rng_states[step]
+            if state is not None:
+                set_random_state(state)
+            return nullcontext()
+
+        return self._pass(program, program.leaves, parameters, around)
 
     @staticmethod
     def _check(programs: Sequence[Program]) -> None:
         if not all(program.is_intact() for program in programs):
             raise CannotReplay("the data was changed in place after it was used")
 
-    def _gradient(
-        self, program: Program, leaves: list[torch.Tensor], parameters: Sequence[torch.Tensor], *, with_rng: bool
-    ) -> list[torch.Tensor]:
+    def _pass(
+        self,
+        program: Program,
+        leaves: list[torch.Tensor],
+        parameters: Sequence[torch.Tensor],
+        around: Callable[[int], AbstractContextManager[None]] | None = None,
+        mode: ByRows | None = None,
+    ) -> Pass:
         with untouched(program.modules), reference_settings(), torch.enable_grad():
             try:
-                if not self.is_native:
-                    program, leaves, parameters = self._moved(program, leaves, parameters)
-                loss = program.run(leaves, with_rng=with_rng)
-                wanted = [p for p in parameters if p.requires_grad]
-                grads = torch.autograd.grad(loss, wanted, allow_unused=True)
+                with _memory():
+                    if not self.is_native:
+                        program, leaves, parameters = self._moved(program, leaves, parameters)
+                    wanted = [p for p in parameters if p.requires_grad]
+                    with mode or nullcontext():
+                        loss = program.run(leaves, around)
+                    # The mode would see plain numbers where the graph holds them as tensors.
+                    reading = read_loss(loss, {})
+                    with mode or nullcontext():
+                        grads = torch.autograd.grad(loss, wanted, allow_unused=True)
+            except CannotReplay:
+                raise
+            except NotByRows as error:
+                raise CannotReplay(str(error)) from None
             except Exception as error:
                 # The script's own code runs here, on a batch of another size: whatever it raises means the same.
                 raise CannotReplay(
                     f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
                 ) from error
         found = dict(zip((id(p) for p in wanted), grads, strict=True))
-        return [_dense(found.get(id(p)), p) for p in parameters]
+        return Pass([_dense(found.get(id(p)), p) for p in parameters], reading)
 
     def _moved(
         self, program: Program, leaves: list[torch.Tensor], parameters: Sequence[torch.Tensor]
@@ -88,12 +147,45 @@ class ReferenceEngine:
             (own[id(f)] if isinstance(f, nn.Module) else f, args, kwargs, None if self.dtype else autocast)
             for f, args, kwargs, autocast in program.steps
         ]
-        moved = Program(steps, program.leaves, program.versions, program.result, program.rng_states, program.random)
-        return moved, moved_leaves, copied
+        return replace(program, steps=steps), moved_leaves, copied
 
     def _move(self, tensor: torch.Tensor) -> torch.Tensor:
         dtype = self.dtype if tensor.is_floating_point() else None
         return tensor.detach().to(device=self.device, dtype=dtype)
+
+
+@contextmanager
+def _memory() -> Iterator[None]:
+    """Raises DoesNotFit where memory runs out inside, and gives back what had been taken."""
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:
+        if not is_out_of_memory(error):
+            raise
+        message = str(error).splitlines()[0] if str(error) else type(error).__name__
+    else:
+        return
+    # The error is gone here, and with it what its traceback held.
+    if torch.cuda.is_available() and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        torch.cuda.empty_cache()
+    raise DoesNotFit(f"the large batch does not fit in memory: {message}")
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an error says that memory has run out, on a GPU or on the host."""
+    if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
+        return True
+    text = str(error).lower()
+    return any(words in text for words in ("out of memory", "not enough memory", "can't allocate memory"))
+
+
+def coefficient(reading: LossReading) -> list[float | None]:
+    """What each term of a loss is multiplied by after its reduction; None where that is unknown."""
+    found: list[float | None] = []
+    for term in reading.terms:
+        values = [factor.value for factor in term.factors]
+        found.append(None if None in values else math.prod(v for v in values if v is not None))
+    return found
 
 
 def _dense(gradient: torch.Tensor | None, parameter: torch.Tensor) -> torch.Tensor:

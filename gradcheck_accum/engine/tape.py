@@ -6,8 +6,8 @@ are the tape's leaves, and a large batch is the same tape over the leaves of sev
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,8 +15,22 @@ import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode, resolve_name
 
+from gradcheck_accum.engine.randomness import State, random_state, same_state
+
 KEPT_SEGMENTS = 3
 """How many backwards a recorded call stays usable for: a tensor may be made before one backward and used by another."""
+
+
+_BY_ROW_NUMBER = {
+    "index_add",
+    "index_copy",
+    "index_select",
+    "scatter",
+    "scatter_add",
+    "scatter_reduce",
+    "segment_reduce",
+}
+"""Calls whose index is mostly of rows of the batch itself (the nodes of graphs)."""
 
 
 @dataclass(slots=True)
@@ -27,8 +41,7 @@ class Call:
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     outputs: list[torch.Tensor]
-    rng_state: torch.Tensor | None = None
-    random: bool = False
+    rng_state: State | None = None
     autocast: tuple[str, torch.dtype] | None = None
 
 
@@ -49,14 +62,25 @@ class _Leaf:
 
 @dataclass(slots=True)
 class Program:
-    """How one micro-batch's loss is computed from its leaves, free of the tensors in between."""
+    """How one micro-batch's loss is computed from its leaves, free of the tensors in between.
+
+    ``rng_states`` are the states of the generators before each step that drew from them, ``numbers`` the plain numbers
+    that its tensors (scalars apart) were computed with. ``by_position`` says that the loop itself takes a batch apart
+    by the places of its samples, so that micro-batches put together may not be the batch that it would have made.
+    """
 
     steps: list[tuple[Callable[..., Any], Any, Any, tuple[str, torch.dtype] | None]]
     leaves: list[torch.Tensor]
     versions: list[int]
     result: Any
-    rng_states: list[torch.Tensor | None]
-    random: bool
+    rng_states: list[State | None]
+    numbers: list[object]
+    by_position: bool
+
+    @property
+    def random(self) -> bool:
+        """Whether any of it draws random numbers."""
+        return any(state is not None for state in self.rng_states)
 
     @property
     def modules(self) -> list[nn.Module]:
@@ -78,22 +102,20 @@ class Program:
             _name(s[0]) for s in other.steps
         ]
 
-    def run(self, leaves: list[torch.Tensor], *, with_rng: bool = False) -> torch.Tensor:
-        """The loss over ``leaves``; ``with_rng`` draws the random numbers that the recording drew.
+    def run(
+        self, leaves: list[torch.Tensor], around: Callable[[int], AbstractContextManager[None]] | None = None
+    ) -> torch.Tensor:
+        """The loss over ``leaves``; every step runs inside ``around`` its position.
 
         Raises whatever a call raises that does not fit the leaves.
         """
         made: list[list[torch.Tensor]] = []
-        for (function, args, kwargs, autocast), state in zip(self.steps, self.rng_states, strict=True):
-            if with_rng and state is not None:
-                torch.set_rng_state(state)
+        for position, (function, args, kwargs, autocast) in enumerate(self.steps):
             args = _fill(args, leaves, made)
             kwargs = _fill(kwargs, leaves, made)
-            if autocast is None:
+            cast = nullcontext() if autocast is None else torch.autocast(autocast[0], dtype=autocast[1])
+            with cast, nullcontext() if around is None else around(position):
                 result = function(*args, **kwargs)
-            else:
-                with torch.autocast(autocast[0], dtype=autocast[1]):
-                    result = function(*args, **kwargs)
             made.append(list(tensors_in(result)))
         value = _fill(self.result, leaves, made)
         if not isinstance(value, torch.Tensor):
@@ -152,12 +174,14 @@ class Tape(TorchFunctionMode):
         kwargs = kwargs or {}
         if torch.compiler.is_compiling():
             return func(*args, **kwargs)
+        if self._depth or self._paused or not torch.is_grad_enabled():
+            return func(*args, **kwargs)
+        state = random_state()
         result = func(*args, **kwargs)
-        if self._depth == 0 and not self._paused and torch.is_grad_enabled():
-            self._record(func, args, kwargs, result)
+        self._record(func, args, kwargs, result, state)
         return result
 
-    def _record(self, function: Any, args: Any, kwargs: Any, result: Any, **details: Any) -> None:
+    def _record(self, function: Any, args: Any, kwargs: Any, result: Any, state: State) -> None:
         if isinstance(result, torch.Tensor):
             outputs = [result] if result.requires_grad and not result.is_leaf else []
         elif result is None or isinstance(result, (bool, int, float, str, torch.Size, torch.dtype, torch.device)):
@@ -166,7 +190,8 @@ class Tape(TorchFunctionMode):
             outputs = [t for t in tensors_in(result) if t.requires_grad]
         if outputs:
             kept = [result] if isinstance(result, torch.Tensor) else list(tensors_in(result))
-            self.segments[-1].append(Call(function, args, kwargs, kept, autocast=_autocast(), **details))
+            drew = not same_state(state, random_state())
+            self.segments[-1].append(Call(function, args, kwargs, kept, state if drew else None, _autocast()))
 
     def call_module(self, module: nn.Module, call: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """Run an outermost module call, and record it as one."""
@@ -176,14 +201,13 @@ class Tape(TorchFunctionMode):
                 return call(*args, **kwargs)
             finally:
                 self._depth -= 1
-        state = torch.get_rng_state()
+        state = random_state()
         self._depth += 1
         try:
             result = call(*args, **kwargs)
         finally:
             self._depth -= 1
-        random = not torch.equal(state, torch.get_rng_state())
-        self._record(module, args, kwargs, result, rng_state=state if random else None, random=random)
+        self._record(module, args, kwargs, result, state)
         return result
 
     @contextmanager
@@ -246,7 +270,8 @@ class Tape(TorchFunctionMode):
             [leaf._version for leaf in leaves],
             produced[id(loss)],
             [call.rng_state for call in chosen],
-            any(call.random for call in chosen),
+            [n for c in chosen if any(o.dim() for o in c.outputs) for n in _numbers_in((c.args, c.kwargs))],
+            any(_parts_rows(call) for call in chosen),
         )
 
     @staticmethod
@@ -277,37 +302,31 @@ def _autocast() -> tuple[str, torch.dtype] | None:
     return None
 
 
-def concatenate(programs: Iterable[Program]) -> list[torch.Tensor]:
-    """The leaves of several micro-batches as those of one batch.
-
-    A leaf that is one object in all of them (class weights, a parameter) stays as it is; others are joined along
-    their leading dimension. Raises ValueError where they do not fit together.
-    """
-    programs = list(programs)
-    first = programs[0]
-    if not all(first.same_shape(other) for other in programs[1:]):
-        raise ValueError("the micro-batches were computed by different calls")
-    joined: list[torch.Tensor] = []
-    for position, leaf in enumerate(first.leaves):
-        own = [program.leaves[position] for program in programs]
-        if all(other is leaf or _is_same_view(other, leaf) for other in own):
-            joined.append(leaf)
-        elif leaf.dim() == 0:
-            if any(not torch.equal(other, leaf) for other in own):
-                raise ValueError("a number that the loss was computed with differs between micro-batches")
-            joined.append(leaf)
-        elif any(other.shape[1:] != leaf.shape[1:] for other in own):
-            raise ValueError("the micro-batches' tensors have different shapes")
-        else:
-            # Data may need a gradient too (an adversarial example, a gradient penalty, reentrant checkpointing).
-            joined.append(torch.cat([other.detach() for other in own]).requires_grad_(leaf.requires_grad))
-    return joined
+def _parts_rows(call: Call) -> bool:
+    """Whether a call takes its tensor apart along the first dimension, at places that are fixed."""
+    name = getattr(call.function, "__name__", "")
+    if name == "__getitem__":
+        index = call.args[1][0] if isinstance(call.args[1], tuple) and call.args[1] else call.args[1]
+        if isinstance(index, torch.Tensor):
+            return not index.is_floating_point() and index.dtype is not torch.bool
+        return isinstance(index, int) or (isinstance(index, slice) and index != slice(None))
+    if name.rstrip("_") in _BY_ROW_NUMBER:
+        return True
+    if name not in ("chunk", "split", "tensor_split", "unbind", "narrow", "select"):
+        return False
+    at = {"unbind": 1, "narrow": 1, "select": 1}.get(name, 2)
+    axis = call.kwargs.get("dim", call.args[at] if len(call.args) > at else 0)
+    return isinstance(axis, int) and axis % max(call.args[0].dim(), 1) == 0
 
 
-def _is_same_view(left: torch.Tensor, right: torch.Tensor) -> bool:
-    return (
-        left.data_ptr() == right.data_ptr()
-        and left.shape == right.shape
-        and left.stride() == right.stride()
-        and left.data_ptr() != 0
-    )
+def _numbers_in(value: Any) -> Iterator[object]:
+    """The plain numbers in nested containers, in a fixed order."""
+    if isinstance(value, (bool, int, float)):
+        yield value
+    elif isinstance(value, slice):
+        yield from _numbers_in((value.start, value.stop, value.step))
+    elif isinstance(value, dict):
+        yield from _numbers_in(tuple(value.values()))
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from _numbers_in(item)

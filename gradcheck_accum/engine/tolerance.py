@@ -1,33 +1,63 @@
 """How far a right gradient may be from its reference, derived from rounding and not tuned.
 
-*The sum check.* A loop adds m contributions g_j in a dtype of unit roundoff u. Adding m numbers in any order gives the
-sum with an error of at most gamma_(m-1) Σ|g_j| in each element, gamma_k = k u / (1 - k u) (Higham, Accuracy and
-Stability of Numerical Algorithms, 2nd ed., section 4.2). A factor on the loss is rounded once when it is applied and
-once when the gradient is multiplied by it, which adds a few to k. In the Euclidean norm the bound is
-gamma_(m+c) Σ‖g_j‖.
+docs/tolerances.md has the derivations, their sources, and what was measured beside them. In short, for a loop that adds
+contributions g_1, ..., g_m in a dtype of unit roundoff u, with partial sums s_j = g_1 + ... + g_j:
 
-*The replay check.* The large batch is computed in another summation order and other matrix shapes, so both it and the
-loop carry the rounding of a whole forward and backward pass. Those errors are independent from operation to operation
-and grow like √m u relative to Σ‖g_j‖; the constant stands for the depth of the graph.
+- *At worst* the sum is off by gamma_(m-1) Σ|g_j| in each element, gamma_k = k u / (1 - k u) (Higham, Accuracy and
+  Stability of Numerical Algorithms, 2nd ed., section 4.2). Where every micro-batch weighs what it should, nothing but
+  rounding can be the cause of an error below that.
+- *As a rule* roundings are independent of each other: each is at most u |s_j|, and their sum is of the order of
+  u √(Σ ‖s_j‖²), which grows like √m and not like m (Higham and Mary, SIAM J. Sci. Comput. 41, 2019, A2815).
+- *The norm* of the sum is off by less still, because roundings are hardly ever along the sum.
+- *The replay* sums in another order, in other matrix shapes: each pass carries the rounding of a whole forward and
+  backward, in the dtype that computes.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
-
-FACTOR_ROUNDINGS = 8
-"""Roundings that scaling a loss and its gradient adds to the m - 1 additions of the sum check."""
-
-MEASURING_ROUNDINGS = 16
-"""Roundings of the measurement itself, which is done in float64: only beside float64 do they count."""
 
 CLIP_ROUNDINGS = 32
 """Roundings that a clip's norm, quotient and product may differ by where the gradient is the same."""
 
-_REPLAY_CONSTANT = 64.0
-_REPLAY_CONSTANT_LOW_PRECISION = 6.0
+_FACTOR_ROUNDINGS = 8
+"""Roundings of scaling a gradient by hand, and of reading off its factors."""
+
+_MEASURING_ROUNDINGS = 16
+"""Roundings of the measurement itself, which is done in float64: only beside float64 do they count."""
+
+_DEVIATIONS = 4.0
+"""How many times its usual size an error of independent roundings may be; 0.45 of it was measured."""
+
+_PASS_ROUNDINGS = 64.0
+_PASS_ROUNDINGS_LOW_PRECISION = 6.0
+"""Roundings of a forward and backward pass, as one relative error: low precision accumulates in higher."""
+
+
+@dataclass(frozen=True, slots=True)
+class Addends:
+    """The sizes of what a window adds up: Euclidean norms of its contributions and of their sum."""
+
+    contributions: Sequence[float]
+    total: float
+
+    @property
+    def partial_sums(self) -> float:
+        """√(Σ ‖s_j‖²), as large as it is where the partial sums grow to the total, or wander to √(Σ ‖g_j‖²)."""
+        return math.sqrt(len(self.contributions)) * max(self.total, math.hypot(*self.contributions))
+
+
+@dataclass(frozen=True, slots=True)
+class SumTolerance:
+    """Relative errors: ``usual`` and ``worst`` of a sum in the Euclidean norm, ``norm`` of that norm itself."""
+
+    usual: float
+    worst: float
+    norm: float
 
 
 def unit_roundoff(dtype: torch.dtype) -> float:
@@ -41,21 +71,29 @@ def gamma(count: int, roundoff: float) -> float:
     return product / (1 - product) if product < 1 else math.inf
 
 
-def sum_tolerance(entries: int, dtype: torch.dtype, contribution_norms: float, reference_norm: float) -> float:
-    """The relative error in the Euclidean norm that adding ``entries`` contributions may cause.
+def sum_tolerance(addends: Addends, dtype: torch.dtype) -> SumTolerance:
+    """How far a sum of gradients in ``dtype`` may be from the exact one."""
+    if addends.total == 0:
+        return SumTolerance(0.0, 0.0, 0.0)
+    roundoff, count = unit_roundoff(dtype), len(addends.contributions)
+    extra = _FACTOR_ROUNDINGS + (_MEASURING_ROUNDINGS if dtype is torch.float64 else 0)
+    # Beside float64 the measurement's own roundings are as large as those of the contributions.
+    relative_to = math.fsum(addends.contributions) if dtype is torch.float64 else addends.total
+    worst = gamma(count + extra, roundoff) * math.fsum(addends.contributions) / addends.total
+    usual = roundoff * (_DEVIATIONS * addends.partial_sums + extra * relative_to) / addends.total
+    # 0.25 √K eps was measured for the norm: four times that, and the roundings that all elements may share.
+    norm = roundoff * (2 * math.sqrt(count) + extra)
+    return SumTolerance(min(usual, worst), worst, norm)
 
-    ``contribution_norms`` is Σ‖g_j‖ and ``reference_norm`` is ‖g_ref‖.
+
+def replay_tolerance(addends: Addends, dtype: torch.dtype, compute_dtype: torch.dtype) -> float:
+    """The relative error that a replay as one large batch may show.
+
+    ``dtype`` is the gradients', ``compute_dtype`` the lowest that computed anything.
     """
-    if reference_norm == 0:
+    if addends.total == 0:
         return 0.0
-    roundings = entries + FACTOR_ROUNDINGS + (MEASURING_ROUNDINGS if dtype is torch.float64 else 0)
-    return gamma(roundings, unit_roundoff(dtype)) * contribution_norms / reference_norm
-
-
-def replay_tolerance(entries: int, dtype: torch.dtype, contribution_norms: float, reference_norm: float) -> float:
-    """The relative error that a replay as one large batch may show; ``dtype`` is the lowest that computed anything."""
-    if reference_norm == 0:
-        return 0.0
-    low = dtype in (torch.bfloat16, torch.float16)
-    constant = _REPLAY_CONSTANT_LOW_PRECISION if low else _REPLAY_CONSTANT
-    return constant * math.sqrt(max(entries, 1)) * unit_roundoff(dtype) * contribution_norms / reference_norm
+    low = compute_dtype in (torch.bfloat16, torch.float16)
+    passes = _PASS_ROUNDINGS_LOW_PRECISION if low else _PASS_ROUNDINGS
+    noise = passes * unit_roundoff(compute_dtype) * (math.hypot(*addends.contributions) + addends.total)
+    return noise / addends.total + sum_tolerance(addends, dtype).usual

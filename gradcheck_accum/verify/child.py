@@ -11,12 +11,13 @@ import pickle
 import runpy
 import signal
 import sys
+import time
 import traceback
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TextIO
 
 from gradcheck_accum.verdict import VerifyResult
 
@@ -32,6 +33,7 @@ def main() -> None:
 
     process = os.getpid()
     script, module = request["script"], request["module"]
+    progress = _Progress(sys.stderr)
     sys.argv = [script or module, *request["arguments"]]
     sys.path.insert(0, os.getcwd() if module else str(Path(script).resolve().parent))
     # A polite end from outside (a time limit) still leaves a report of what was seen.
@@ -40,7 +42,7 @@ def main() -> None:
     finished = False
     with ExitStack() as stack:
         try:
-            observation = stack.enter_context(observe(script=script or module, **request["options"]))
+            observation = stack.enter_context(observe(script=script or module, on_step=progress, **request["options"]))
         except ValueError as problem:
             # An option that does not fit; nothing of the script has run.
             _give(answer, VerifyResult.failed(script or module, str(problem)))
@@ -69,6 +71,25 @@ def main() -> None:
     elif error:
         result = replace(result, error=error)
     _give(answer, result)
+
+
+class _Progress:
+    """Says on a terminal, in a line of its own every now and then, that a long run is still watched."""
+
+    EVERY = 10.0
+    """Seconds between two lines: a run that is shorter needs none."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._enabled = stream.isatty()
+        self._start = self._last = time.monotonic()
+
+    def __call__(self, steps: int) -> None:
+        now = time.monotonic()
+        if self._enabled and now - self._last >= self.EVERY:
+            self._last = now
+            self._stream.write(f"gradcheck-accum: {steps} windows watched in {now - self._start:.0f} s\n")
+            self._stream.flush()
 
 
 def _give(answer: Path, result: VerifyResult) -> NoReturn:

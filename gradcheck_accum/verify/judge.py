@@ -10,8 +10,16 @@ import torch
 
 from gradcheck_accum.diagnosis import Diagnosis, diagnose
 from gradcheck_accum.engine.cost import WindowCost
-from gradcheck_accum.engine.reference import LARGE_BATCH, MICRO_BATCHES
-from gradcheck_accum.engine.tolerance import CLIP_ROUNDINGS, replay_tolerance, sum_tolerance, unit_roundoff
+from gradcheck_accum.engine.reference import LARGE_BATCH, MICRO_BATCHES, STREAMED
+from gradcheck_accum.engine.streaming import Streamed
+from gradcheck_accum.engine.tolerance import (
+    CLIP_ROUNDINGS,
+    Addends,
+    SumTolerance,
+    replay_tolerance,
+    sum_tolerance,
+    unit_roundoff,
+)
 from gradcheck_accum.events import Trace
 from gradcheck_accum.ledger import Fate, Ledger, Window, fold
 from gradcheck_accum.location import Location
@@ -67,6 +75,8 @@ def judge(watch: Watch, script: str, options: Options, *, complete: bool) -> Ver
     if replays:
         notes.append(f"the replay and the micro-batches' own gradients agree to {max(replays):.1e}")
     notes += _on_optimizers(reports)
+    if watch.measurer.streamed is not None:
+        notes.append(_on_chunks(watch.measurer.streamed))
     if watch.measurer.cost is not None:
         notes.append(_on_cost(watch.measurer.cost))
     if watch.trajectory is not None and watch.trajectory.lost:
@@ -100,6 +110,14 @@ def _on_optimizers(reports: Sequence[WindowReport]) -> list[str]:
     ]
 
 
+def _on_chunks(streamed: Streamed) -> str:
+    """How the gradient of a large batch came about that does not fit in memory."""
+    return (
+        f"the large batch does not fit in memory: its gradient was added up in float64 over {streamed.chunks} chunks "
+        f"(as two halves, the largest of them has the same gradient to {streamed.proof:.1e})"
+    )
+
+
 def _on_cost(cost: WindowCost) -> str:
     """What accumulation buys, of the first window that was run both ways."""
     one, large = cost.accumulated, cost.large_batch
@@ -127,6 +145,8 @@ def _reference_kind(watch: Watch, replays: Sequence[float]) -> str:
     parts = ["ledger (each micro-batch's own gradient, weighted as the large batch weighs it)"]
     if LARGE_BATCH in kinds:
         parts.append("replay (the window's data as one large batch)")
+    if STREAMED in kinds:
+        parts.append("replay (the window's data as one large batch, in chunks)")
     if MICRO_BATCHES in kinds:
         parts.append("replay (the window's micro-batches, one by one, with the loop's random numbers)")
     return " and ".join(parts)
@@ -170,21 +190,30 @@ def _judge_window(
     terms = None if corrections is None else in_vectors(measured, corrections)
     if corrections is None or terms is None:
         return report(Verdict.INCONCLUSIVE, _why_unknown(windows)), None, ""
-    contributions = sum(abs(w) * norm for w, norm in zip(corrections, measured.own_norms, strict=True) if w)
-    if not math.isfinite(contributions) or not math.isfinite(measured.products.norm(0)):
+    contributions = [abs(w) * norm for w, norm in zip(corrections, measured.own_norms, strict=True) if w]
+    if not math.isfinite(sum(contributions)) or not math.isfinite(measured.products.norm(0)):
         return report(Verdict.INCONCLUSIVE, "a micro-batch's gradient is not finite"), None, ""
-    numbers = _compare(measured, terms, contributions, options)
-    error, _, tolerance = numbers
-    if error is None or tolerance is None:
-        return report(Verdict.INCONCLUSIVE, "the reference gradient is zero", numbers), None, ""
-    apart = _replay_distance(measured, corrections, terms, contributions, ledger, readings) if wants_replay else None
+    addends = Addends(contributions, measured.products.combined_norm(terms))
+    compared = _compare(measured, terms, addends, options)
+    if compared is None:
+        return report(Verdict.INCONCLUSIVE, "the reference gradient is zero"), None, ""
+    error, ratio, allowed = compared
+    even = all(_is_even(window, readings) for window in windows)
+    # Where every micro-batch weighs what it should, what is within the worst of rounding is rounding.
+    tolerance = allowed.worst if even and error > allowed.usual else allowed.usual
+    wrong = error > tolerance or (abs(ratio - 1.0) > allowed.norm and not (even and error <= allowed.worst))
+    numbers = error, ratio, tolerance
+    apart = _replay_distance(measured, corrections, terms, addends, ledger, readings) if wants_replay else None
     agrees = apart is not None and (apart[0] <= apart[1] or (options.rtol is not None and apart[0] <= options.rtol))
     replayed = apart[0] if apart is not None and agrees else None
     by_hand = next((w.unknown for w in windows if w.unknown in (CHANGED_BY_HAND, CHANGED_ON_ITS_WAY)), "")
-    if error > tolerance and by_hand:
+    if wrong and by_hand:
         return report(Verdict.INCONCLUSIVE, by_hand, numbers), None, ""
     if error > tolerance:
         reason = f"the gradient differs from the reference by {error:.3g} of its norm, {tolerance:.1e} is allowed"
+        return report(Verdict.DEVIATES, reason, numbers), replayed, ""
+    if wrong:
+        reason = f"the gradient's norm is {ratio:.6g} of the reference's, and {allowed.norm:.1e} off is allowed"
         return report(Verdict.DEVIATES, reason, numbers), replayed, ""
     clipped = _compare_clipped(measured)
     if clipped:
@@ -197,7 +226,18 @@ def _judge_window(
         return report(Verdict.EQUIVALENT, "", numbers), None, note
     if not agrees:
         return report(Verdict.NOT_EQUIVALENT_BY_CONSTRUCTION, _coupling(measured, *apart), numbers), None, ""
-    return report(Verdict.EQUIVALENT, "", numbers), replayed, ""
+    if all(replay.kind != MICRO_BATCHES for replay in measured.replays):
+        return report(Verdict.EQUIVALENT, "", numbers), replayed, ""
+    if measured.coupled_chunks is not None:
+        reason = _coupling(measured, *measured.coupled_chunks, "a part of the large batch", "its halves'")
+        return report(Verdict.NOT_EQUIVALENT_BY_CONSTRUCTION, reason, numbers), None, ""
+    if measured.coupled_modules:
+        return report(Verdict.NOT_EQUIVALENT_BY_CONSTRUCTION, f"{_cause(measured)}", numbers), None, ""
+    note = (
+        f"not replayed as one large batch ({measured.replay_problem}): each micro-batch was run again by itself, which "
+        "does not show whether the samples of a batch influence each other"
+    )
+    return report(Verdict.EQUIVALENT, "", numbers), replayed, note
 
 
 def _by_measurement(measured: Sequence[Measured], reports: Sequence[WindowReport]) -> list[Diagnosis]:
@@ -230,22 +270,31 @@ def _why_unknown(windows: Sequence[Window]) -> str:
     return reasons[0] if reasons else "the weight of a loss could not be read off its graph"
 
 
-def _compare(measured: Measured, reference: Terms, contributions: float, options: Options) -> Numbers:
-    """The gradient before any clip beside the ledger reference: relative error, ratio of norms, tolerance.
+def _is_even(window: Window, readings: Readings) -> bool:
+    """Whether every entry of a window is this step's own and weighs what it should."""
+    weights = readings.relative_weights(window)
+    return all(e.fate is Fate.LIVE for e in window.entries) and all(w and readings.same(w, 1.0) for w in weights)
 
-    ``contributions`` is Σ‖g_j‖ of the micro-batches as the reference weighs them.
+
+def _compare(
+    measured: Measured, reference: Terms, addends: Addends, options: Options
+) -> tuple[float, float, SumTolerance] | None:
+    """The gradient before any clip beside the ledger reference: relative error, ratio of norms, what is allowed.
+
+    ``addends`` are the micro-batches' gradients as the reference weighs them. None where the reference is zero and the
+    gradient is not.
     """
     products = measured.products
     if products is None:
-        return None, None, None
-    norm = products.combined_norm(reference)
-    if norm == 0:
-        return (0.0, 1.0, 0.0) if products.norm(0) == 0 else (None, None, None)
-    error = products.combined_norm([(0, 1.0), *((i, -w) for i, w in reference)]) / norm
-    tolerance = sum_tolerance(len(measured.records), measured.dtype, contributions, norm)
+        return None
+    if addends.total == 0:
+        return (0.0, 1.0, SumTolerance(0.0, 0.0, 0.0)) if products.norm(0) == 0 else None
+    error = products.combined_norm([(0, 1.0), *((i, -w) for i, w in reference)]) / addends.total
+    allowed = sum_tolerance(addends, measured.dtype)
     if options.rtol is not None:
-        tolerance = options.rtol + (options.atol or 0.0) / norm
-    return error, products.norm(0) / norm, tolerance
+        given = options.rtol + (options.atol or 0.0) / addends.total
+        allowed = SumTolerance(given, given, given)
+    return error, products.norm(0) / addends.total, allowed
 
 
 def _compare_clipped(measured: Measured) -> str:
@@ -270,7 +319,7 @@ def _replay_distance(
     measured: Measured,
     corrections: Sequence[float],
     reference: Terms,
-    contributions: float,
+    addends: Addends,
     ledger: Ledger,
     readings: Readings,
 ) -> tuple[float, float] | None:
@@ -285,23 +334,32 @@ def _replay_distance(
         if weights is None:
             return None
         replayed += zip(replay.vectors, weights, strict=True)
-    norm = products.combined_norm(reference)
-    if norm == 0:
+    if addends.total == 0:
         return None
-    distance = products.combined_norm([*replayed, *((i, -w) for i, w in reference)]) / norm
-    return distance, replay_tolerance(len(corrections), measured.compute_dtype, contributions, norm)
+    distance = products.combined_norm([*replayed, *((i, -w) for i, w in reference)]) / addends.total
+    return distance, replay_tolerance(addends, measured.dtype, measured.compute_dtype)
 
 
-def _coupling(measured: Measured, distance: float, allowed: float) -> str:
+def _coupling(
+    measured: Measured,
+    distance: float,
+    allowed: float,
+    whole: str = "the true large batch",
+    parts: str = "the micro-batches'",
+) -> str:
+    return (
+        f"{whole}'s gradient differs from {parts} together by {distance:.3g} of its norm ({allowed:.1e} is rounding): "
+        f"{_cause(measured)}"
+    )
+
+
+def _cause(measured: Measured) -> str:
     cause = (
         f"{', '.join(measured.coupled_modules)} in training mode uses statistics of its own batch"
         if measured.coupled_modules
         else "what the model computes for one sample depends on the others in its batch"
     )
-    return (
-        f"the true large batch's gradient differs from the micro-batches' together by {distance:.3g} of its norm "
-        f"({allowed:.1e} is rounding): {cause}, so no accumulation can equal the large batch"
-    )
+    return f"{cause}, so no accumulation can equal the large batch"
 
 
 def _verdict(

@@ -3,21 +3,39 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import torch
 from torch import nn
 
 from gradcheck_accum.engine.cost import WindowCost, window_cost
-from gradcheck_accum.engine.reference import LARGE_BATCH, MICRO_BATCHES, CannotReplay, ReferenceEngine
+from gradcheck_accum.engine.joining import LAYOUTS, Layout
+from gradcheck_accum.engine.reference import (
+    LARGE_BATCH,
+    MICRO_BATCHES,
+    STREAMED,
+    CannotReplay,
+    DoesNotFit,
+    ReferenceEngine,
+)
+from gradcheck_accum.engine.streaming import CoupledChunks, Streamed, Streamer
 from gradcheck_accum.engine.tape import Program
+from gradcheck_accum.engine.tolerance import Addends, replay_tolerance
+from gradcheck_accum.ledger import Ledger
+from gradcheck_accum.location import Location
 from gradcheck_accum.verify.clipping import clipped
-from gradcheck_accum.verify.measure import Vector, inner_products, is_finite
+from gradcheck_accum.verify.measure import Vector, combination, dense, inner_products, is_finite, norm_of
 from gradcheck_accum.verify.parts import Part, norms_of
 from gradcheck_accum.verify.records import Measured, Record, Replay
+from gradcheck_accum.verify.weighing import entry_corrections, replay_correction
+from gradcheck_accum.weights import Readings
 
 _Gradients = dict[int, torch.Tensor]
+
+_SEARCHES = 2
+"""Windows in which another layout of a large batch is looked for, before its model is taken for batch-coupled."""
 
 
 @dataclass(slots=True)
@@ -28,7 +46,15 @@ class Measurer:
     replays: bool
     cost: WindowCost | None = None
     """What the first window that was run as one large batch costs both ways."""
+    streamed: Streamed | None = None
+    """The last large batch that had to be computed in chunks."""
+    _streamer: Streamer = field(init=False)
+    _layouts: dict[Location, Layout] = field(default_factory=dict)
+    _searches: Counter[Location] = field(default_factory=Counter)
     _replayed: dict[tuple[int, ...], tuple[str, list[_Gradients]]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._streamer = Streamer(self.engine)
 
     def measure(
         self,
@@ -38,12 +64,15 @@ class Measurer:
         before_clip: dict[int, torch.Tensor | None],
         used: dict[int, torch.Tensor | None],
         everything: dict[int, torch.Tensor],
+        ledger: Ledger,
+        readings: Readings,
     ) -> list[Vector]:
         """Measure a step on ``parameters``, whose gradients are given as they were before any clip and as they are.
 
         ``members`` are the identities of the backwards that belong to this window (a remainder that was thrown away
-        does not), ``everything`` are all watched parameters, by identity. Returns the vectors that were measured:
-        those two, the parts of the gradient, then what the clips should have left and what was replayed.
+        does not), ``everything`` are all watched parameters, by identity; ``ledger`` and ``readings`` are those of the
+        last windows. Returns the vectors that were measured: those two, the parts of the gradient, then what the clips
+        should have left and what was replayed.
         """
         keys = [id(p) for p in parameters]
         vectors: list[Vector] = [[before_clip.get(k) for k in keys], [used.get(k) for k in keys]]
@@ -57,7 +86,7 @@ class Measurer:
                 vectors.append(expected)
                 measured.after_clip = len(vectors) - 1
         if self.replays:
-            self.replay(measured, members, parameters, everything, vectors)
+            self.replay(measured, members, parameters, everything, vectors, (ledger, readings))
         measured.products = inner_products(vectors, parameters)
         return vectors
 
@@ -72,8 +101,12 @@ class Measurer:
         parameters: list[torch.Tensor],
         everything: dict[int, torch.Tensor],
         vectors: list[Vector],
+        told: tuple[Ledger, Readings] | None = None,
     ) -> None:
-        """Replay a window with the weights as they are; what it gives is added to ``vectors``."""
+        """Replay a window with the weights as they are; what it gives is added to ``vectors``.
+
+        ``told`` is what the ledger says of the window, where its micro-batches' gradients are of these weights.
+        """
         programs = [record.program for record in measured.records]
         low = [p.lowest_dtype for p in programs if p is not None and p.lowest_dtype is not None]
         measured.compute_dtype = low[0] if low else measured.dtype
@@ -91,8 +124,16 @@ class Measurer:
                 # weights are no longer those that the gradients were computed with.
                 reached = {k for record in records for k in record.squares}
                 wanted = [p for k, p in everything.items() if k in reached]
+
+                def agrees(
+                    gradient: Sequence[torch.Tensor], own: list[int] = own, wanted: list[torch.Tensor] = wanted
+                ) -> bool:
+                    by_key = {id(p): g for p, g in zip(wanted, gradient, strict=True)}
+                    vector = [by_key.get(id(p)) for p in parameters]
+                    return told is None or _agrees(measured, own, vector, vectors, parameters, told)
+
                 try:
-                    self._replayed[key] = self._run(measured, known, wanted)
+                    self._replayed[key] = self._run(measured, records[0].event.where, known, wanted, agrees)
                 except CannotReplay as error:
                     measured.replay_problem = str(error)
                     return
@@ -102,19 +143,103 @@ class Measurer:
             measured.replays.append(Replay(own, list(range(first, len(vectors))), kind))
 
     def _run(
-        self, measured: Measured, programs: list[Program], parameters: list[torch.Tensor]
+        self,
+        measured: Measured,
+        where: Location,
+        programs: list[Program],
+        parameters: list[torch.Tensor],
+        agrees: Callable[[Sequence[torch.Tensor]], bool],
     ) -> tuple[str, list[_Gradients]]:
         keys = [id(p) for p in parameters]
-        if not any(program.random for program in programs):
-            try:
-                gradient = self.engine.large_batch(programs, parameters)
-                if self.cost is None and len(programs) > 1:
-                    self.cost = window_cost(self.engine, programs, parameters)
-                return LARGE_BATCH, [dict(zip(keys, gradient, strict=True))]
-            except CannotReplay as error:
-                measured.replay_problem = str(error)
-        several = [self.engine.one_by_one(program, parameters) for program in programs]
+        try:
+            kind, gradient = self._one_batch(measured, where, programs, parameters, agrees)
+            return kind, [dict(zip(keys, gradient, strict=True))]
+        except CoupledChunks as error:
+            measured.coupled_chunks = error.distance, error.allowed
+        except CannotReplay as error:
+            measured.replay_problem = str(error)
+        several = [self.engine.one_by_one(program, parameters).gradients for program in programs]
         return MICRO_BATCHES, [dict(zip(keys, gradient, strict=True)) for gradient in several]
+
+    def _one_batch(
+        self,
+        measured: Measured,
+        where: Location,
+        programs: list[Program],
+        parameters: list[torch.Tensor],
+        agrees: Callable[[Sequence[torch.Tensor]], bool],
+    ) -> tuple[str, Sequence[torch.Tensor]]:
+        """The large batch in the layout that the loop's batches have: the one in which it is what they are together.
+
+        No other layout comes so close by chance, so that only where none does the model couples its samples.
+        """
+        known = self._layouts.get(where)
+        first: tuple[str, Sequence[torch.Tensor]] | None = None
+        problem: CannotReplay | None = None
+        for layout in LAYOUTS if known is None else (known,):
+            try:
+                found = self._in_layout(layout, programs, parameters, measured.compute_dtype)
+            except (CoupledChunks, DoesNotFit):
+                raise
+            except CannotReplay as error:
+                problem = problem or error
+                continue
+            if known is not None or agrees(found[1]):
+                self._layouts[where] = layout
+                return found
+            if layout == Layout():
+                first = found
+            if measured.coupled_modules:
+                break
+        if first is not None and any(program.by_position for program in programs):
+            raise CannotReplay("the loop takes its batches apart by the places of their samples")
+        if first is None:
+            raise problem or CannotReplay("its data could not be put together")
+        self._searches[where] += 1
+        if self._searches[where] >= _SEARCHES:
+            self._layouts[where] = Layout()
+        return first
+
+    def _in_layout(
+        self, layout: Layout, programs: list[Program], parameters: list[torch.Tensor], dtype: torch.dtype
+    ) -> tuple[str, Sequence[torch.Tensor]]:
+        if self._streamer.size is None:
+            try:
+                gradient = self.engine.large_batch(programs, parameters, layout).gradients
+            except DoesNotFit:
+                if len(programs) == 1:
+                    raise
+            else:
+                if self.cost is None and len(programs) > 1:
+                    self.cost = window_cost(self.engine, programs, parameters, layout)
+                return LARGE_BATCH, gradient
+        self.streamed = self._streamer.large_batch(programs, parameters, layout, dtype)
+        return STREAMED, self.streamed.gradients
+
+
+def _agrees(
+    measured: Measured,
+    own: list[int],
+    vector: Vector,
+    vectors: Sequence[Vector],
+    parameters: Sequence[torch.Tensor],
+    told: tuple[Ledger, Readings],
+) -> bool:
+    """Whether a large batch's gradient is that of its micro-batches together, as far as their weights are known."""
+    corrections = entry_corrections(measured, *told)
+    scale = replay_correction(measured, Replay(own, [0], LARGE_BATCH), *told)
+    if corrections is None or scale is None:
+        return True
+    weights = {measured.own_vectors[i]: corrections[i] for i in own}
+    reference = [(weight, vectors[index]) for index, weight in weights.items()]
+    difference = combination([(scale[0], vector), *((-weight, part) for weight, part in reference)], parameters)
+    contributions = [abs(corrections[i]) * measured.own_norms[i] for i in own]
+    addends = Addends(contributions, _norm(combination(reference, parameters)))
+    return _norm(difference) <= addends.total * replay_tolerance(addends, measured.dtype, measured.compute_dtype)
+
+
+def _norm(vector: Vector) -> float:
+    return norm_of([dense(part) for part in vector if part is not None])
 
 
 def _parts(measured: Measured, keys: Sequence[int]) -> list[Vector]:

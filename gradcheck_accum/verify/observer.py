@@ -14,6 +14,7 @@ import torch
 from torch import nn
 from torch.optim.optimizer import Optimizer
 
+from gradcheck_accum.engine.loss_graph import LossReading, read_loss
 from gradcheck_accum.engine.reference import ReferenceEngine
 from gradcheck_accum.engine.tape import Program, Tape
 from gradcheck_accum.engine.tolerance import unit_roundoff
@@ -41,7 +42,6 @@ from gradcheck_accum.verify.batches import BatchCounter
 from gradcheck_accum.verify.clipping import ClipCall, clipped
 from gradcheck_accum.verify.frames import user_location
 from gradcheck_accum.verify.gradients import PARTLY_CLEARED, GradientBook, parameters_of, with_subclasses
-from gradcheck_accum.verify.graph import LossReading, read_loss
 from gradcheck_accum.verify.measure import are_equal, combination, dense, squared_norm
 from gradcheck_accum.verify.measuring import Measurer
 from gradcheck_accum.verify.parts import Part, kind_of
@@ -55,6 +55,7 @@ _TOUCHING = (ZeroGrad, ScaleGrads, Clip, Unscale, Opaque, Step)
 """Events that may set backwards apart: those before weigh otherwise than those after."""
 
 CHANGED_ON_ITS_WAY = "a hook on the parameters changes their gradients while they are added up"
+SKIPPED = "skipped by the grad scaler (inf or nan)"
 WITH_CLOSURE = "a step with a closure runs its own backwards"
 
 
@@ -80,6 +81,8 @@ class Watch:
         self.measurer = Measurer(engine, replay)
         self.trajectory: Trajectory | None = None
         self.stray_backwards = 0
+        self.on_step: Callable[[int], object] | None = None
+        """Told after every step how many there have been."""
         self._hooks: list[Any] = []
         self._arriving: dict[int, list[torch.Tensor]] | None = None
         self._reading: tuple[LossReading, Program | None, Location, Part] | None = None
@@ -355,7 +358,7 @@ class Watch:
             step = self._step_event(optimizer, skipped=True)
             self._add(step)
             records = self._since.pop(id(optimizer), [])
-            self.measured.append(Measured(step, records, unmeasured="skipped by the grad scaler (inf or nan)"))
+            self.measured.append(Measured(step, records, unmeasured=SKIPPED))
             self._unscaled_optimizers.discard(id(optimizer))
 
     def _step_event(self, optimizer: Optimizer, skipped: bool = False) -> Step:
@@ -371,7 +374,9 @@ class Watch:
         self.optimizer_made(optimizer)
         where = user_location()
         self._notice_changes(where)
-        step = self._step_event(optimizer)
+        # A fused optimizer is called all the same, and leaves its weights as they are.
+        skipped = bool(getattr(optimizer, "found_inf", False))
+        step = self._step_event(optimizer, skipped)
         if self._scaler_step:
             self._scaler_step[-1] = True
         if with_closure:
@@ -382,7 +387,7 @@ class Watch:
         parameters = [p for p in parameters_of(optimizer) if p.requires_grad]
         if parameters:
             measured.dtype, measured.device = parameters[0].dtype, parameters[0].device.type
-        measured.unmeasured = self._why_not(optimizer, measured, parameters, with_closure)
+        measured.unmeasured = SKIPPED if skipped else self._why_not(optimizer, measured, parameters, with_closure)
         if not measured.unmeasured:
             with self._own_work():
                 shadow = self._measure(optimizer, measured, parameters)
@@ -426,6 +431,8 @@ class Watch:
                 record.part, record.program = None, None
         self.measurer.forget(awaited)
         self.measured.append(measured)
+        if self.on_step is not None:
+            self.on_step(len(self.measured))
         if self.max_windows is not None and len(self.measured) >= self.max_windows:
             raise SeenEnough
 
@@ -442,7 +449,7 @@ class Watch:
         ledger = fold(Trace(tuple(self.events[-self._recent() :]), precision=self.precision))
         readings = read_weights(ledger)
         own = {id(e.backward) for w in ledger.windows if w.step is measured.step for e in w.entries}
-        vectors = self.measurer.measure(measured, own, parameters, before, used, self.book.parameters)
+        vectors = self.measurer.measure(measured, own, parameters, before, used, self.book.parameters, ledger, readings)
         if self.trajectory is not None:
             self.trajectory.step(optimizer, self.book.optimizers, measured, ledger, readings, own)
         if measured.products is None:

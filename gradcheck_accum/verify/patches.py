@@ -88,9 +88,15 @@ def _patch_backward(observer: Observer, stack: ExitStack) -> None:
 
 def _patch_optimizers(observer: Observer, stack: ExitStack) -> None:
     add, zero, module_zero = Optimizer.add_param_group, Optimizer.zero_grad, nn.Module.zero_grad
+    restore = Optimizer.__setstate__
 
     def add_param_group(optimizer: Optimizer, *args: Any, **kwargs: Any) -> None:
         add(optimizer, *args, **kwargs)
+        observer.optimizer_made(optimizer)
+
+    def set_state(optimizer: Optimizer, state: Any) -> None:
+        # A copy, or what was unpickled: no parameter group is added to it.
+        restore(optimizer, state)
         observer.optimizer_made(optimizer)
 
     def zero_grad(optimizer: Optimizer, *args: Any, **kwargs: Any) -> None:
@@ -106,6 +112,7 @@ def _patch_optimizers(observer: Observer, stack: ExitStack) -> None:
         observer.after_zero(own)
 
     _replace(Optimizer, "add_param_group", functools.wraps(add)(add_param_group), stack)
+    _replace(Optimizer, "__setstate__", functools.wraps(restore)(set_state), stack)
     _replace(Optimizer, "zero_grad", functools.wraps(zero)(zero_grad), stack)
     _replace(nn.Module, "zero_grad", functools.wraps(module_zero)(zero_module), stack)
 

@@ -43,7 +43,9 @@ class Measured:
     ``own_vectors`` are, for each record, the index of the vector that its gradient is in, together with those of other
     records of its part; ``own_norms`` are ‖g_j‖.
     ``update_error`` is |Δw - Δw_ref| / |Δw_ref|, None where Δw_ref is zero or unknown; ``drift`` how far the weights
-    are from those of a reference run, where one was asked for. ``unmeasured`` says why there are no ``products``.
+    are from those of a reference run, where one was asked for. ``coupled_chunks`` is how far a part of a large batch
+    that did not fit is from its halves together, and what rounding allows, where that is less. ``unmeasured`` says why
+    there are no ``products``.
     """
 
     step: Step
@@ -58,6 +60,7 @@ class Measured:
     after_clip: int | None = None
     replays: list[Replay] = field(default_factory=list)
     replay_problem: str = ""
+    coupled_chunks: tuple[float, float] | None = None
     coupled_modules: list[str] = field(default_factory=list)
     update_error: float | None = None
     drift: float | None = None

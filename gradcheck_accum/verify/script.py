@@ -78,7 +78,7 @@ def _run(asked: Path, answer: Path, timeout: float | None) -> tuple[int, bool]:
     environment = dict(os.environ)
     package = str(Path(__file__).resolve().parents[2])
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, [environment.get("PYTHONPATH", ""), package]))
-    child = subprocess.Popen(command, stdout=sys.stderr.fileno(), env=environment)
+    child = subprocess.Popen(command, stdout=_standard_error(), env=environment)
     try:
         return child.wait(timeout), False
     except subprocess.TimeoutExpired:
@@ -90,6 +90,14 @@ def _run(asked: Path, answer: Path, timeout: float | None) -> tuple[int, bool]:
     except subprocess.TimeoutExpired:
         child.kill()
         return child.wait(), True
+
+
+def _standard_error() -> int:
+    try:
+        return sys.stderr.fileno()
+    except (AttributeError, OSError, ValueError):
+        # A notebook or a test has put something else in its place.
+        return 2
 
 
 def _unreadable(script: str) -> str:

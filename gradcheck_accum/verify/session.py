@@ -45,6 +45,7 @@ def observe(
     atol: float | None = None,
     trajectory: bool = False,
     script: str = "the loop",
+    on_step: Callable[[int], object] | None = None,
 ) -> Iterator[Observation]:
     """Watch every training loop that runs inside the block; it is not changed by being watched.
 
@@ -55,14 +56,15 @@ def observe(
     ``reference`` chooses what the gradients are compared with, ``dtype`` and ``device`` where references are computed
     (by default as the loop does), ``max_windows`` how many steps are watched before the block is left. ``rtol`` and
     ``atol`` (given both or neither) replace the derived tolerance. ``trajectory`` trains a reference alongside on true
-    large batches, from the same start, and reports how far the weights drift from it; it needs the replay. Raises
-    ValueError for options that do not fit.
+    large batches, from the same start, and reports how far the weights drift from it; it needs the replay.
+    ``on_step`` is called after every step with their number so far. Raises ValueError for options that do not fit.
     """
     options = Options(loss_coefficient, rtol, atol)
     if trajectory and reference == "ledger":
         raise ValueError("a trajectory needs the replay reference")
     engine = ReferenceEngine(_device(device), _dtype(dtype))
     watch = Watch(replay=reference != "ledger", engine=engine, max_windows=max_windows)
+    watch.on_step = on_step
     if trajectory:
         watch.trajectory = Trajectory(engine)
     observation = Observation(watch, options, script)

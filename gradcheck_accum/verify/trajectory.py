@@ -63,10 +63,14 @@ class Trajectory:
             self.lost = scratch.replay_problem or "a window's large batch could not be put together"
             return
         for parameter, gradient in zip(own, limited, strict=True):
-            self._twins[id(parameter)].grad = gradient
+            self._twins[id(parameter)].grad = _like(gradient, parameter)
         for group, real in zip(twin.param_groups, optimizer.param_groups, strict=False):
             group.update({key: value for key, value in real.items() if key != "params"})
-        type(twin).step(twin)
+        try:
+            type(twin).step(twin)
+        except Exception as error:
+            # A step that needs more than gradients must not end the loop's own run.
+            self.lost = f"the copy of the optimizer cannot step by itself ({type(error).__name__})"
 
     def drift(self, optimizer: Optimizer) -> float | None:
         """|w - w_ref| / |w_ref - w_0| over an optimizer's parameters; None where the reference has not moved."""
@@ -113,3 +117,12 @@ class Trajectory:
                 return None
             weighted += zip(weights, (vectors[index] for index in replay.vectors), strict=True)
         return combination(weighted, parameters) if weighted and not scratch.replay_problem else None
+
+
+def _like(gradient: torch.Tensor | None, parameter: torch.Tensor) -> torch.Tensor | None:
+    """A gradient in the form that the loop's own has: some optimizers take sparse ones only."""
+    if gradient is None:
+        return None
+    gradient = gradient.to(parameter.dtype)
+    own = parameter.grad
+    return gradient.to_sparse(own.sparse_dim()) if own is not None and own.is_sparse else gradient

@@ -67,7 +67,7 @@ def replay_correction(measured: Measured, replay: Replay, ledger: Ledger, readin
         own = {id(measured.records[i].event) for i in replay.records}
         for series, weight in _weights_of(first, window, readings):
             whole = {id(w.entry.backward) for w in readings.weights(window, series) if w.entry.fate is not Fate.STALE}
-            if not weight.share or whole != own:
+            if not weight.share or whole != own or not readings.same_objective(window, series):
                 return None
             factor = _hand_factor(weight.entry) / weight.share
             term = next(t for t in first.terms if series.holds(first, t))

@@ -1,0 +1,133 @@
+"""Puts the data of several micro-batches together as one batch, and takes it apart again.
+
+Loops lay out their batches in a few ways: samples along the first dimension, or along the second where time comes
+first, or in equal parts that belong together row by row (instance and prior images, anchors and positives).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+
+from gradcheck_accum.engine.tape import Program
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Where the samples of a batch are: along ``dimension``, in ``parts`` that belong together row by row."""
+
+    dimension: int = 0
+    parts: int = 1
+
+
+LAYOUTS = (Layout(), Layout(parts=2), Layout(parts=3), Layout(dimension=1))
+"""The usual one first."""
+
+
+def join(programs: Sequence[Program], layout: Layout) -> list[torch.Tensor]:
+    """The leaves of several micro-batches as those of one batch.
+
+    A leaf that is one object in all of them (class weights, a parameter) stays as it is; others are joined. Raises
+    ValueError where they do not fit together.
+    """
+    first = programs[0]
+    if not all(first.same_shape(other) for other in programs[1:]):
+        raise ValueError("the micro-batches were computed by different calls")
+    rows = rows_of(programs, layout)
+    each = [[program.leaves[i] for program in programs] for i in range(len(first.leaves))]
+    return [_joined(own, layout, rows) for own in each]
+
+
+def _joined(own: list[torch.Tensor], layout: Layout, rows: list[int] | None) -> torch.Tensor:
+    leaf, axis = own[0], layout.dimension
+    if _is_shared(own):
+        return leaf
+    if leaf.dim() == 0:
+        if any(not torch.equal(other, leaf) for other in own):
+            raise ValueError("a number that the loss was computed with differs between micro-batches")
+        return leaf
+    if rows is None:
+        raise ValueError("the micro-batches' rows cannot be told")
+    if leaf.dim() == axis == 1:
+        # Where time comes first, labels are often flat: the rows of each time after each other.
+        own = [other.detach().reshape(-1, count) for other, count in zip(own, rows, strict=True)]
+        return _put_together(own, 1, 1).flatten()
+    if axis == 0 and all(_counts_rows(other, count * layout.parts) for other, count in zip(own, rows, strict=True)):
+        return torch.arange(sum(len(other) for other in own), dtype=leaf.dtype, device=leaf.device)
+    if any(_without(other.shape, axis) != _without(leaf.shape, axis) for other in own):
+        raise ValueError("the micro-batches' tensors have different shapes")
+    parts = layout.parts
+    if parts > 1 and [other.shape[axis] for other in own] != [parts * count for count in rows]:
+        # What has the rows of one part only is in the order of the micro-batches already.
+        parts = 1
+    # Data may need a gradient too (an adversarial example, a gradient penalty, reentrant checkpointing).
+    return _put_together([other.detach() for other in own], axis, parts).requires_grad_(leaf.requires_grad)
+
+
+def _counts_rows(leaf: torch.Tensor, rows: int) -> bool:
+    """Whether a leaf is the numbers of a micro-batch's own rows: an index, or the labels of in-batch negatives."""
+    whole = leaf.dim() == 1 and not leaf.is_floating_point() and leaf.dtype is not torch.bool
+    return (
+        whole and len(leaf) == rows > 1 and torch.equal(leaf, torch.arange(rows, dtype=leaf.dtype, device=leaf.device))
+    )
+
+
+def _put_together(own: Sequence[torch.Tensor], axis: int, parts: int) -> torch.Tensor:
+    cut = [other.chunk(parts, axis) for other in own]
+    return torch.cat([pieces[part] for part in range(parts) for pieces in cut], axis)
+
+
+def _is_shared(own: list[torch.Tensor]) -> bool:
+    return all(other is own[0] or _is_same_view(other, own[0]) for other in own)
+
+
+def _without(shape: torch.Size, axis: int) -> tuple[int, ...]:
+    return (*shape[:axis], *shape[axis + 1 :])
+
+
+def rows_of(programs: Sequence[Program], layout: Layout) -> list[int] | None:
+    """How many rows each micro-batch has in one part; None where its leaves do not tell."""
+    axis = layout.dimension
+    joint = [
+        [p.leaves[i].shape[axis] for p in programs] for i in data_of(programs) if programs[0].leaves[i].dim() > axis
+    ]
+    if not joint or not all(min(joint)):
+        return None
+    if layout.parts > 1 and all(counts == joint[0] for counts in joint):
+        # No tensor has the rows of one part only: all of them hold all parts.
+        return None if any(n % layout.parts for n in joint[0]) else [n // layout.parts for n in joint[0]]
+    return min(joint)
+
+
+def data_of(programs: Sequence[Program]) -> list[int]:
+    """The positions of the leaves that every micro-batch has of its own."""
+    each = [[program.leaves[i] for program in programs] for i in range(len(programs[0].leaves))]
+    return [i for i, own in enumerate(each) if own[0].dim() and not _is_shared(own)]
+
+
+def halves(program: Program, data: Sequence[int]) -> tuple[Program, Program] | None:
+    """The two halves of one micro-batch's rows in the leaves ``data``, or None where they cannot be told."""
+    rows = min((program.leaves[i].shape[0] for i in data), default=0)
+    if program.random or rows < 2 or any(program.leaves[i].shape[0] % rows for i in data):
+        return None
+    cut = rows // 2
+
+    def part(start: int, stop: int) -> Program:
+        leaves = list(program.leaves)
+        for i in data:
+            each = leaves[i].shape[0] // rows
+            leaves[i] = leaves[i].detach()[start * each : stop * each].requires_grad_(leaves[i].requires_grad)
+        return replace(program, leaves=leaves, versions=[leaf._version for leaf in leaves])
+
+    return part(0, cut), part(cut, rows)
+
+
+def _is_same_view(left: torch.Tensor, right: torch.Tensor) -> bool:
+    return (
+        left.data_ptr() == right.data_ptr()
+        and left.shape == right.shape
+        and left.stride() == right.stride()
+        and left.data_ptr() != 0
+    )

@@ -1,0 +1,129 @@
+"""The random numbers of a large batch: those that the loop drew for its micro-batches, each for its own rows.
+
+A dropout mask depends on the state of the generator and on the shape that is asked for. A large batch that draws for
+itself gets other masks than the loop had, and no comparison is possible. So each random operation is carried out for
+every micro-batch's rows apart, from the state that the loop had there, and the parts are put together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+State = tuple[torch.Tensor, ...]
+"""The states of the generators: the CPU's, and those of the CUDA devices once they are in use."""
+
+
+class NotByRows(Exception):
+    """Random numbers were drawn that do not belong to rows, or where no micro-batch's state is known."""
+
+
+def random_state() -> State:
+    """The state of every generator that a loop may draw from."""
+    if torch.cuda.is_available() and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        return torch.get_rng_state(), *torch.cuda.get_rng_state_all()
+    return (torch.get_rng_state(),)
+
+
+def set_random_state(state: State) -> None:
+    """Put the generators back to ``state``."""
+    torch.set_rng_state(state[0])
+    if len(state) > 1:
+        torch.cuda.set_rng_state_all(list(state[1:]))
+
+
+def same_state(left: State, right: State) -> bool:
+    """Whether nothing was drawn between two states."""
+    # CUDA generators that came into use in between have not been drawn from before.
+    return all(torch.equal(a, b) for a, b in zip(left, right, strict=False))
+
+
+class ByRows(TorchDispatchMode):
+    """Draws for the rows of several micro-batches, ``rows`` of them each, along their common dimension."""
+
+    def __init__(self, rows: Sequence[int]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._rows = rows
+        self._states: list[State] | None = None
+
+    def starting(self, states: list[State] | None) -> AbstractContextManager[None]:
+        """While it is entered, the micro-batches' generators go on from ``states``; None where nothing may be drawn."""
+        return _Starting(self, states)
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if torch.Tag.nondeterministic_seeded not in func.tags:
+            return func(*args, **kwargs)
+        if self._states is None:
+            raise NotByRows("random numbers are drawn in a place that cannot be repeated row by row")
+        if isinstance(args[0], torch.Tensor):
+            return self._filled(func, args, kwargs) if func._schema.is_mutable else self._mapped(func, args, kwargs)
+        return self._made(func, args, kwargs)
+
+    def _filled(self, func: Any, args: Any, kwargs: Any) -> torch.Tensor:
+        target: torch.Tensor = args[0]
+        shares = self._shares(target.shape)
+        # Where each micro-batch's own tensor was contiguous, the order of the draws is that of a contiguous part.
+        parts = [
+            torch.empty_like(part, memory_format=torch.contiguous_format)
+            for part in torch.split(target, shares[1], shares[0])
+        ]
+        self._each(lambda part: func(part, *args[1:], **kwargs), parts)
+        return target.copy_(torch.cat(parts, shares[0]))
+
+    def _mapped(self, func: Any, args: Any, kwargs: Any) -> Any:
+        shares = self._shares(args[0].shape)
+        size = args[0].shape[shares[0]]
+        own = [
+            [torch.split(a, shares[1], shares[0])[j] if _spans(a, shares[0], size) else a for a in args]
+            for j in range(len(self._rows))
+        ]
+        results = self._each(lambda given: func(*given, **kwargs), own)
+        if isinstance(results[0], torch.Tensor):
+            return torch.cat(results, shares[0])
+        return tuple(torch.cat(parts, shares[0]) for parts in zip(*results, strict=True))
+
+    def _made(self, func: Any, args: Any, kwargs: Any) -> torch.Tensor:
+        at = next((i for i, a in enumerate(args) if isinstance(a, (list, torch.Size))), None)
+        if at is None:
+            raise NotByRows("random numbers are drawn that do not belong to rows")
+        axis, sizes = self._shares(args[at])
+        shapes = [[size if i == axis else n for i, n in enumerate(args[at])] for size in sizes]
+        return torch.cat(self._each(lambda s: func(*args[:at], s, *args[at + 1 :], **kwargs), shapes), axis)
+
+    def _each(self, draw: Any, parts: Sequence[Any]) -> list[Any]:
+        states = self._states or []
+        results = []
+        for position, part in enumerate(parts):
+            set_random_state(states[position])
+            results.append(draw(part))
+            states[position] = random_state()
+        return results
+
+    def _shares(self, shape: Sequence[int]) -> tuple[int, list[int]]:
+        """The dimension that holds the rows, and how much of it is each micro-batch's."""
+        total = sum(self._rows)
+        # Some layers turn their data round to (time, rows, features), whatever they were given.
+        axes = [axis for axis in (0, 1) if axis < len(shape) and shape[axis] and shape[axis] % total == 0]
+        if len(axes) != 1 and not (axes and shape[0] == total):
+            raise NotByRows("random numbers are drawn that do not belong to rows")
+        return axes[0], [shape[axes[0]] // total * own for own in self._rows]
+
+
+def _spans(value: Any, axis: int, size: int) -> bool:
+    return isinstance(value, torch.Tensor) and value.dim() > axis and value.shape[axis] == size
+
+
+class _Starting(AbstractContextManager[None]):
+    def __init__(self, mode: ByRows, states: list[State] | None) -> None:
+        self._mode, self._states = mode, states
+
+    def __enter__(self) -> None:
+        self._mode._states = self._states
+
+    def __exit__(self, *error: object) -> None:
+        self._mode._states = None

@@ -1,0 +1,178 @@
+"""A large batch that does not fit in memory: its gradient added up in float64 over chunks that do.
+
+The gradient of a mean over N units is Σ_c n_c/N ∇L_c over chunks c of n_c units, that of a sum Σ_c ∇L_c, if and only
+if the model treats every sample by itself. That is not taken on trust: the largest chunk is run as two halves as well,
+and only where those give the gradient of the whole chunk, within rounding, is the stream a reference.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from gradcheck_accum.engine.joining import Layout, data_of, halves
+from gradcheck_accum.engine.loss_graph import LossReading
+from gradcheck_accum.engine.reference import CannotReplay, DoesNotFit, Pass, ReferenceEngine, coefficient
+from gradcheck_accum.engine.tape import Program
+from gradcheck_accum.engine.tolerance import Addends, replay_tolerance
+from gradcheck_accum.events import Reduction
+
+Chunk = Sequence[Program]
+
+
+class CoupledChunks(CannotReplay):
+    """A chunk's gradient is not that of its halves together: the model couples the samples of a batch."""
+
+    def __init__(self, distance: float, allowed: float) -> None:
+        self.distance, self.allowed = distance, allowed
+        super().__init__(
+            "the large batch does not fit in memory, and cannot be computed in chunks: a chunk's gradient differs "
+            f"from its halves' together by {distance:.3g} of its norm"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Streamed:
+    """A large batch's gradient (in float64), and how it was had: the chunks' number and how far the proof was off."""
+
+    gradients: list[torch.Tensor]
+    chunks: int
+    proof: float
+
+
+@dataclass(slots=True)
+class Streamer:
+    """Streams large batches, and remembers the size of chunks that fit: micro-batches, or parts of one."""
+
+    engine: ReferenceEngine
+    size: int | None = None
+
+    def large_batch(
+        self, programs: Chunk, parameters: Sequence[torch.Tensor], layout: Layout, dtype: torch.dtype
+    ) -> Streamed:
+        """The gradient of ``programs`` as one batch, whose lowest dtype is ``dtype``. Raises CannotReplay."""
+        data = data_of(programs)
+        if not data:
+            raise CannotReplay("the large batch does not fit in memory, and its data cannot be told apart")
+        pieces, size = list(programs), self.size or math.ceil(len(programs) / 2)
+        while True:
+            chunks = [pieces[i : i + size] for i in range(0, len(pieces), size)]
+            try:
+                result = self._stream(chunks, data, parameters, layout, dtype)
+            except DoesNotFit:
+                if size > 1:
+                    size = math.ceil(size / 2)
+                    continue
+                parts = [halves(piece, data) or (piece,) for piece in pieces]
+                if layout != Layout() or all(len(part) == 1 for part in parts):
+                    raise
+                pieces = [half for part in parts for half in part]
+            else:
+                # Parts of micro-batches are made anew for every window.
+                self.size = size if len(pieces) == len(programs) else 1
+                return result
+
+    def _stream(
+        self,
+        chunks: Sequence[Chunk],
+        data: Sequence[int],
+        parameters: Sequence[torch.Tensor],
+        layout: Layout,
+        dtype: torch.dtype,
+    ) -> Streamed:
+        # The largest chunk fits where all do, and can be cut in halves where any can.
+        largest = max(range(len(chunks)), key=lambda i: sum(len(piece.leaves[data[0]]) for piece in chunks[i]))
+        tried = self.engine.large_batch(chunks[largest], parameters, layout)
+        proof = self._prove(chunks[largest], tried, data, parameters, layout, dtype)
+        total: _Sum | None = None
+        for position, chunk in enumerate(chunks):
+            one = tried if position == largest else self.engine.large_batch(chunk, parameters, layout)
+            # A large batch has the factors of its first micro-batch.
+            total = total or _Sum(like=one.reading, beside=tried)
+            total.add(one)
+        return Streamed(total.gradients() if total else [], len(chunks), proof)
+
+    def _prove(
+        self,
+        chunk: Chunk,
+        whole: Pass,
+        data: Sequence[int],
+        parameters: Sequence[torch.Tensor],
+        layout: Layout,
+        dtype: torch.dtype,
+    ) -> float:
+        """How far a chunk's gradient is from its halves' together. Raises CoupledChunks where that is not rounding."""
+        if len(chunk) > 1:
+            middle = len(chunk) // 2
+            parts: Sequence[Chunk] = [chunk[:middle], chunk[middle:]]
+        else:
+            cut = halves(chunk[0], data) if layout == Layout() else None
+            if cut is None:
+                raise CannotReplay("the large batch does not fit in memory, and chunks are not proven")
+            parts = [[half] for half in cut]
+        passes = [self.engine.large_batch(part, parameters, layout) for part in parts]
+        together = _Sum(like=whole.reading, beside=whole)
+        for one in passes:
+            together.add(one)
+        norm = _norm(whole.gradients)
+        difference = [a.double() - b for a, b in zip(whole.gradients, together.gradients(), strict=True)]
+        distance = _norm(difference) / norm if norm else 0.0
+        addends = Addends([_norm(one.gradients) for one in passes], norm)
+        allowed = replay_tolerance(addends, parameters[0].dtype, dtype)
+        if not distance <= allowed:
+            raise CoupledChunks(distance, allowed)
+        return distance
+
+
+class _Sum:
+    """Σ s_c g_c in float64: the gradient of the whole batch with the factors that the loss ``like`` has.
+
+    Units are counted in those of the pass ``beside``.
+    """
+
+    def __init__(self, like: LossReading, beside: Pass) -> None:
+        self._like = like
+        self._beside = beside.reading
+        self._shares: list[float] = []
+        self._total = [torch.zeros_like(g, dtype=torch.float64) for g in beside.gradients]
+
+    def add(self, one: Pass) -> None:
+        """Add a chunk. Raises CannotReplay where its share is not known, or not the same for all terms."""
+        share, factor = self._share(one.reading)
+        self._shares.append(share)
+        if not share:
+            # All its targets are ignored: a mean over nothing.
+            return
+        for total, gradient in zip(self._total, one.gradients, strict=True):
+            total.add_(gradient.double(), alpha=share * factor)
+
+    def _share(self, reading: LossReading) -> tuple[float, float]:
+        """A chunk's units, and what its factors must be multiplied by."""
+        wanted, own = coefficient(self._like), coefficient(reading)
+        kinds = [term.reduction for term in reading.terms]
+        known = bool(own) and len(own) == len(wanted) == len(self._beside.terms) and all((*wanted, *own))
+        # A sum counts for itself, a mean for its units, and what has no units once in all.
+        if not known or (Reduction.SUM in kinds and len(set(kinds)) > 1):
+            raise CannotReplay("the large batch does not fit in memory, and its chunks' shares in it are not known")
+        shares = [
+            term.units / other.units if term.units is not None and other.units else math.nan
+            for term, other in zip(reading.terms, self._beside.terms, strict=True)
+            if term.reduction is Reduction.MEAN
+        ] or [1.0]
+        factors = [(w or 0.0) / (c or 1.0) for w, c in zip(wanted, own, strict=True)]
+        if any(not math.isclose(n, all_[0], rel_tol=1e-6) for all_ in (shares, factors) for n in all_):
+            raise CannotReplay("the large batch does not fit in memory, and the terms of its loss count other units")
+        return shares[0], factors[0]
+
+    def gradients(self) -> list[torch.Tensor]:
+        """What has been added, as the gradient of the whole."""
+        if all(term.reduction is Reduction.SUM for term in self._like.terms):
+            return self._total
+        return [total / math.fsum(self._shares) for total in self._total]
+
+
+def _norm(tensors: Sequence[torch.Tensor]) -> float:
+    return math.hypot(*(float(torch.linalg.vector_norm(t.double())) for t in tensors))

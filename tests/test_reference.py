@@ -1,0 +1,278 @@
+"""The true large batch run again: in chunks where it does not fit, with the loop's random numbers and layout."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from gradcheck_accum.engine.joining import Layout
+from gradcheck_accum.engine.reference import ReferenceEngine
+from gradcheck_accum.engine.streaming import CoupledChunks, Streamer
+from gradcheck_accum.engine.tape import Program, Tape
+from gradcheck_accum.verdict import Verdict, VerifyResult
+from gradcheck_accum.verify import observe
+
+ROWS = 4
+
+
+class Small(nn.Module):
+    """Runs out of memory on more than ``fits`` rows."""
+
+    def __init__(self, inner: nn.Module, fits: int, error: Exception) -> None:
+        super().__init__()
+        self.inner, self.fits, self.error = inner, fits, error
+        self.most = 0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if len(x) > self.fits:
+            raise self.error
+        self.most = max(self.most, len(x))
+        out: torch.Tensor = self.inner(x)
+        return out
+
+
+OUT_OF_MEMORY = [
+    torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB."),
+    RuntimeError("CUDA error: out of memory"),
+    RuntimeError("[enforce fail at alloc_cpu.cpp] . DefaultCPUAllocator: can't allocate memory"),
+    MemoryError(),
+]
+
+
+def layers(*more: nn.Module) -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(6, 8), *more, nn.Tanh(), nn.Linear(8, 3))
+
+
+def batches(count: int, rows: Sequence[int] = (ROWS,)) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    torch.manual_seed(1)
+    sizes = [rows[i % len(rows)] for i in range(count)]
+    return [(torch.randn(n, 6), torch.randint(0, 3, (n,))) for n in sizes]
+
+
+Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+
+
+def trained(model: nn.Module, data: Sequence[tuple[torch.Tensor, ...]], loss: Loss, **options: object) -> VerifyResult:
+    """The verdict on a loop over ``data``, eight micro-batches a window."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with observe(**options) as observation:  # type: ignore[arg-type]
+        for i, (x, y) in enumerate(data):
+            loss(model(x), y).backward()
+            if (i + 1) % 8 == 0:
+                optimizer.step()
+                optimizer.zero_grad()
+    return observation.result()
+
+
+def mean_over_eight(scores: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return F.cross_entropy(scores, y) / 8
+
+
+@pytest.mark.parametrize("error", OUT_OF_MEMORY, ids=lambda e: f"{type(e).__name__}-{str(e)[:12]}")
+def test_a_large_batch_that_does_not_fit_is_streamed_and_the_verdict_says_so(error: Exception) -> None:
+    model = Small(layers(), 2 * ROWS, error)
+    result = trained(model, batches(16), mean_over_eight)
+    assert result.verdict is Verdict.EQUIVALENT, result.reason
+    assert "in chunks" in result.reference.kind
+    assert any("does not fit in memory" in note and "4 chunks" in note for note in result.notes)
+    # Chunks are as large as fit: the halves of 8 micro-batches twice.
+    assert model.most == 2 * ROWS
+
+
+def test_a_streamed_reference_still_finds_the_mistake() -> None:
+    result = trained(Small(layers(), 8, MemoryError()), batches(16), F.cross_entropy)
+    assert result.verdict is Verdict.DEVIATES
+    assert [d.mistake.code for d in result.diagnosis] == ["GA101"]
+
+
+def test_a_batch_coupled_model_is_not_streamed() -> None:
+    result = trained(Small(layers(nn.BatchNorm1d(8)), 8, MemoryError()), batches(16), mean_over_eight)
+    assert result.verdict is Verdict.NOT_EQUIVALENT_BY_CONSTRUCTION
+    assert "a part of the large batch's gradient differs from its halves' together" in result.reason
+    assert "in chunks" not in result.reference.kind
+
+
+def test_where_only_single_samples_fit_nothing_is_proven_and_the_verdict_says_so() -> None:
+    result = trained(Small(layers(), 1, MemoryError()), batches(16, [1]), mean_over_eight)
+    assert result.verdict is Verdict.EQUIVALENT
+    assert any("not proven" in note and "one by one" not in note for note in result.notes), result.notes
+    assert "one by one" in result.reference.kind
+
+
+def recorded(model: nn.Module, data: Sequence[tuple[torch.Tensor, ...]], loss: Loss) -> list[Program]:
+    """How each micro-batch's loss was computed; the model is called as `verify` calls it."""
+    tape, programs = Tape(), []
+    with tape:
+        for x, y in data:
+            scores = tape.call_module(model, model, (x,), {})
+            program = tape.program(loss(scores, y))
+            assert program is not None
+            programs.append(program)
+    return programs
+
+
+def large_batch_in_float64(
+    model: nn.Module, data: Sequence[tuple[torch.Tensor, ...]], loss: Loss
+) -> list[torch.Tensor]:
+    x, y = (torch.cat(parts) for parts in zip(*data, strict=True))
+    model.double()
+    gradient = torch.autograd.grad(loss(model(x.double()), y), list(model.parameters()))
+    model.float()
+    return list(gradient)
+
+
+UNEVEN = [3, 7, 2, 4]
+
+LOSSES: list[Loss] = [
+    F.cross_entropy,
+    lambda scores, y: F.cross_entropy(scores, y, reduction="sum") / 32,
+    lambda scores, y: F.cross_entropy(scores, y, ignore_index=1),
+    lambda scores, y: F.cross_entropy(scores, y) + 0.1 * scores.pow(2).mean(),
+]
+
+
+@pytest.mark.parametrize("loss", LOSSES, ids=["mean", "sum", "ignored targets", "two terms"])
+@pytest.mark.parametrize("fits", [2, 3, 5, 16])
+def test_a_stream_is_the_gradient_of_the_one_batch(loss: Loss, fits: int) -> None:
+    data, model = batches(8, UNEVEN), layers()
+    programs = recorded(Small(model, 1000, MemoryError()), data, loss)
+    small = programs[0].modules[0]
+    assert isinstance(small, Small)
+    # Micro-batches of up to 7 rows: where fewer fit, they are cut too.
+    small.fits = fits
+    streamer = Streamer(ReferenceEngine())
+    parameters = list(model.parameters())
+    streamed = streamer.large_batch(programs, parameters, Layout(), torch.float32)
+    expected = large_batch_in_float64(model, data, loss)
+    assert all(g.dtype is torch.float64 for g in streamed.gradients)
+    for got, right in zip(streamed.gradients, expected, strict=True):
+        torch.testing.assert_close(got, right, rtol=1e-5, atol=1e-7)
+    assert streamed.proof < 1e-5
+
+
+def test_terms_that_count_other_units_are_not_streamed() -> None:
+    def loss(scores: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return F.cross_entropy(scores, y, ignore_index=1) + 0.1 * scores.pow(2).mean()
+
+    model = layers()
+    programs = recorded(model, batches(8), loss)
+    with pytest.raises(Exception, match="count other units"):
+        Streamer(ReferenceEngine()).large_batch(programs, list(model.parameters()), Layout(), torch.float32)
+
+
+def test_chunks_of_a_coupled_model_are_refused_with_their_distance() -> None:
+    model = layers(nn.BatchNorm1d(8))
+    programs = recorded(model, batches(8), F.cross_entropy)
+    with pytest.raises(CoupledChunks) as caught:
+        Streamer(ReferenceEngine()).large_batch(programs, list(model.parameters()), Layout(), torch.float32)
+    assert caught.value.distance > 1000 * caught.value.allowed
+
+
+def by_hand(mask: bool) -> nn.Module:
+    return nn.Sequential(nn.Linear(6, 8), nn.Dropout(0.5 if mask else 0.0), nn.Linear(8, 3))
+
+
+def test_dropout_is_drawn_again_as_the_loop_drew_it() -> None:
+    # The masks of the micro-batches, each from the generator's state at that time, on the rows of one batch.
+    model, data = by_hand(True), batches(8, UNEVEN)
+    programs = recorded(model, data, F.cross_entropy)
+    masks = []
+    for program, (x, _) in zip(programs, data, strict=True):
+        state = program.rng_states[0]
+        assert state is not None
+        torch.set_rng_state(state[0])
+        masks.append(F.dropout(torch.ones(len(x), 8), 0.5))
+    x, y = (torch.cat(parts) for parts in zip(*data, strict=True))
+    loss = F.cross_entropy(model[2](model[0](x) * torch.cat(masks)), y)  # type: ignore[index]
+    parameters = list(model.parameters())
+    expected = torch.autograd.grad(loss, parameters)
+    got = ReferenceEngine().large_batch(programs, parameters).gradients
+    for one, right in zip(got, expected, strict=True):
+        torch.testing.assert_close(one, right, rtol=1e-5, atol=1e-7)
+
+
+def contrastive(scores: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    one = F.normalize(scores)
+    return F.cross_entropy(one @ one.T / 0.1, y) / 8
+
+
+@pytest.mark.parametrize(
+    ("model", "loss"),
+    [(by_hand(True), contrastive), (layers(nn.BatchNorm1d(8), nn.Dropout(0.1)), mean_over_eight)],
+    ids=["in-batch negatives", "BatchNorm"],
+)
+def test_dropout_does_not_hide_that_a_model_couples_its_batch(model: nn.Module, loss: Loss) -> None:
+    result = trained(model, batches(16), loss)
+    assert result.verdict is Verdict.NOT_EQUIVALENT_BY_CONSTRUCTION
+    assert "one large batch" in result.reason or "the true large batch" in result.reason
+
+
+def test_numbers_drawn_once_for_a_batch_are_no_coupling() -> None:
+    class Warped(nn.Linear):
+        """All samples get the same random bend."""
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return super().forward(x * torch.rand(6))
+
+    result = trained(Warped(6, 3), batches(16), mean_over_eight)
+    assert result.verdict is Verdict.EQUIVALENT
+    assert any("do not belong to rows" in note for note in result.notes)
+
+
+def test_time_may_come_first() -> None:
+    # (time, rows, features), as recurrent layers have it by default, and flat labels.
+    torch.manual_seed(0)
+    rnn, head = nn.RNN(3, 5), nn.Linear(5, 2)
+    optimizer = torch.optim.SGD([*rnn.parameters(), *head.parameters()], lr=0.1)
+    with observe() as observation:
+        for i in range(8):
+            x, y = torch.randn(7, 4, 3), torch.randint(0, 2, (7, 4))
+            states, _ = rnn(x)
+            (F.cross_entropy(head(states).view(-1, 2), y.reshape(-1)) / 4).backward()
+            if (i + 1) % 4 == 0:
+                optimizer.step()
+                optimizer.zero_grad()
+    result = observation.result()
+    assert (result.verdict, result.diagnosis) == (Verdict.EQUIVALENT, ())
+    assert "as one large batch" in result.reference.kind
+
+
+def test_parts_of_a_batch_that_belong_together_row_by_row() -> None:
+    # Instance images first, prior images after them: the large batch has all the instances first.
+    torch.manual_seed(0)
+    model = nn.Linear(6, 6)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with observe() as observation:
+        for i in range(8):
+            x, target = torch.randn(4, 6), torch.randn(4, 6)
+            own, prior = model(x).chunk(2)
+            wanted, usual = target.chunk(2)
+            ((F.mse_loss(own, wanted) + 0.5 * F.mse_loss(prior, usual)) / 4).backward()
+            if (i + 1) % 4 == 0:
+                optimizer.step()
+                optimizer.zero_grad()
+    result = observation.result()
+    assert (result.verdict, result.diagnosis) == (Verdict.EQUIVALENT, ())
+    assert "as one large batch" in result.reference.kind
+
+
+def test_a_number_that_differs_between_micro_batches_is_not_taken_for_coupling() -> None:
+    def loop() -> VerifyResult:
+        model = nn.Linear(6, 3)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        with observe() as observation:
+            for i, (x, y) in enumerate(batches(8)):
+                (F.cross_entropy(model(x) / (i + 1), y) / 4).backward()
+                if (i + 1) % 4 == 0:
+                    optimizer.step()
+                    optimizer.zero_grad()
+        return observation.result()
+
+    result = loop()
+    assert result.verdict is Verdict.EQUIVALENT
+    assert any("a number that the loss was computed with differs" in note for note in result.notes)
