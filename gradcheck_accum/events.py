@@ -142,14 +142,22 @@ class ScalerUpdate(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchedulerStep(Event):
-    """A learning rate scheduler moved on; ``horizon`` is the number of moves that it was made for, where it says."""
+    """A learning rate scheduler moved on.
 
+    ``scheduler`` tells it from others; ``horizon`` is the number of moves that it was made for, where it says, and
+    ``since`` the first micro-batch that ran after it was made.
+    """
+
+    scheduler: str = ""
     horizon: int | None = None
+    since: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AverageUpdate(Event):
-    """A moving average of the weights took in the weights."""
+    """A moving average of the weights took in the weights; ``average`` tells it from others."""
+
+    average: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

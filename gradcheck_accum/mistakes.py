@@ -88,7 +88,6 @@ _ALL = (
         "scheduler-every-batch",
         "the learning rate moves at every micro-batch, though the weights do not",
         severity=Severity.WARNING,
-        static=False,
         moves_gradient=False,
     ),
     Mistake(
@@ -97,6 +96,13 @@ _ALL = (
         "the moving average takes in the same weights at every micro-batch",
         severity=Severity.WARNING,
         static=False,
+        moves_gradient=False,
+    ),
+    Mistake(
+        "GA603",
+        "schedule-cut-short",
+        "the learning rate's schedule is made for micro-batches but moves once per step",
+        severity=Severity.WARNING,
         moves_gradient=False,
     ),
     Mistake(

@@ -34,7 +34,7 @@ def binary(run: Interpreter, op: ast.operator, left: Any, right: Any) -> Any:
     if isinstance(left, Num) and isinstance(op, (ast.Mod, ast.FloorDiv)):
         right = bind_steps(run, right)
     if isinstance(left, Num) and isinstance(right, Num):
-        return _arithmetic(op, left, right)
+        return of_numbers(op, left, right)
     if isinstance(left, bool) or isinstance(right, bool):
         return UNKNOWN
     if isinstance(left, Tensor) or isinstance(right, Tensor):
@@ -63,7 +63,8 @@ def _fresh(run: Interpreter, name: str) -> v.Part:
     return v.Part(name, Reduction.MEAN, (), run.recorder.micro_batch)
 
 
-def _arithmetic(op: ast.operator, left: Num, right: Num) -> Any:
+def of_numbers(op: ast.operator, left: Num, right: Num) -> Any:
+    """``left op right`` of known numbers."""
     try:
         result = _computed(op, left, right)
     except (ZeroDivisionError, OverflowError, ValueError):

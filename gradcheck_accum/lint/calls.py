@@ -26,6 +26,7 @@ from gradcheck_accum.lint.objects import (
 )
 from gradcheck_accum.lint.optimizers import as_optimizer, looks_like_optimizer, new_optimizer
 from gradcheck_accum.lint.reach import call_name
+from gradcheck_accum.lint.schedulers import new_scheduler
 from gradcheck_accum.lint.source import text_of
 from gradcheck_accum.lint.values import Num, Symbol, Tensor
 
@@ -165,6 +166,9 @@ def _library(run: Interpreter, node: ast.Call, callee: v.Reference, args: list[A
     if tail in CLIPS:
         clip(run, node, args, kwargs)
         return Symbol()
+    scheduler = new_scheduler(run, path, args, kwargs)
+    if scheduler is not None:
+        return scheduler
     if tail in _OPTIMIZER_CLASSES or (path.startswith("torch.optim.") and tail[:1].isupper() and "sched" not in path):
         return new_optimizer(run, node, all_arguments(args, kwargs))
     if tail.endswith("Loss") and tail[:1].isupper():

@@ -39,7 +39,7 @@ def evaluate(run: Interpreter, node: ast.expr, scope: v.Scope) -> Any:
     if handler is None:
         return UNKNOWN
     value = handler(run, node, scope)
-    if type(value) is Symbol:
+    if type(value) in (Symbol, v.Computed):
         value = run.resolve(value)
     if type(value) is Tensor and not value.is_located:
         return value.located(run.recorder.locate(node))
@@ -132,8 +132,7 @@ def _binary(run: Interpreter, node: ast.BinOp, scope: v.Scope) -> Any:
         run.note_count(node.right, right)
     result = binary(run, node.op, left, right)
     if result is UNKNOWN and not run.loop_depth and is_settled(left) and is_settled(right):
-        # Settings computed from settings, before any loop: one number, though not known which.
-        return Symbol(text_of(node))
+        return v.Computed(text_of(node), op=node.op, left=left, right=right)
     return result
 
 

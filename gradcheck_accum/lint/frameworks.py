@@ -9,6 +9,7 @@ from gradcheck_accum.events import Operation
 from gradcheck_accum.lint import values as v
 from gradcheck_accum.lint.arithmetic import scaled
 from gradcheck_accum.lint.gradients import as_loss, clip, record_backward
+from gradcheck_accum.lint.schedulers import without_schedulers
 from gradcheck_accum.lint.values import Num, Symbol
 
 if TYPE_CHECKING:
@@ -43,5 +44,6 @@ def framework_method(
     elif name == "clip_gradients":
         clip(run, node, [], {})
     elif name in _PREPARES and args:
-        return tuple(args) if len(args) > 1 else args[0]
+        prepared = without_schedulers(args)
+        return tuple(prepared) if len(prepared) > 1 else prepared[0]
     return Symbol()

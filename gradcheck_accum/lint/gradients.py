@@ -12,6 +12,7 @@ from gradcheck_accum.lint import values as v
 from gradcheck_accum.lint.control import Doubted
 from gradcheck_accum.lint.objects import sources_of
 from gradcheck_accum.lint.optimizers import as_optimizer, is_lost_optimizer
+from gradcheck_accum.lint.schedulers import move
 from gradcheck_accum.lint.values import Symbol, Tensor
 
 if TYPE_CHECKING:
@@ -58,6 +59,9 @@ def backward(run: Interpreter, node: ast.Call, base: Any, args: list[Any], kwarg
 
 
 def _step(run: Interpreter, node: ast.Call, base: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    if isinstance(base, v.Scheduler):
+        move(run, node, base, args, kwargs)
+        return None
     given = [o for o in (as_optimizer(run, a) for a in args[:1]) if o is not None]
     optimizer = as_optimizer(run, base)
     if optimizer is not None:

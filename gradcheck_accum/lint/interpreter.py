@@ -41,6 +41,8 @@ class Interpreter:
         """The functions that are being carried out."""
         self.assigned: dict[str, Any] = {}
         """What was assigned to attributes of objects that nothing else is known of, by dotted name."""
+        self.turns: dict[str, int] = {}
+        """How many turns loops over an unknown range were given, by the name of that number."""
         self.optimizers: dict[Any, v.Optimizer] = {}
         self.models: dict[Any, v.Model] = {}
         self.pass_depth = 0

@@ -82,6 +82,7 @@ def _range(run: Interpreter, bounds: Sequence[Any], loop: ast.For, trains: bool)
     if not trains:
         return [Num(0), Num(1)]
     if inner_training_loop(run, loop.body) is not None:
+        _note_turns(run, bounds, 2)
         return [Num(0), Num(1)]
     if not run.reach.steps(loop.body) and len(bounds) == 1:
         # Backward inside, the step outside: this range is the window itself.
@@ -98,6 +99,12 @@ def _range(run: Interpreter, bounds: Sequence[Any], loop: ast.For, trains: bool)
             length = run.knowledge.pass_length()
         return [Num(first + stride * i) for i in range(length)]
     return [Num(i) for i in range(length)]
+
+
+def _note_turns(run: Interpreter, bounds: Sequence[Any], turns: int) -> None:
+    """Remember how many turns stand for an unknown number of epochs: schedules are planned by it."""
+    if isinstance(bounds[-1], Symbol) and bounds[-1].name and (len(bounds) == 1 or bounds[0] == Num(0)):
+        run.turns[bounds[-1].name] = turns
 
 
 def _counts_windows(bounds: Sequence[Any]) -> bool:

@@ -11,6 +11,7 @@ from gradcheck_accum.lint import values as v
 from gradcheck_accum.lint.arithmetic import factor_of, scaled
 from gradcheck_accum.lint.data import chunks, rows_of, split
 from gradcheck_accum.lint.losses import computation, is_loss
+from gradcheck_accum.lint.schedulers import without_schedulers
 from gradcheck_accum.lint.values import Num, Symbol, Tensor
 
 if TYPE_CHECKING:
@@ -50,7 +51,8 @@ def method_of_value(run: Interpreter, node: ast.Call, base: Any, args: list[Any]
         case Symbol() if name == "get" and args and isinstance(args[0], str):
             return base.member(args[0])
         case Symbol() | v.Reference() if name in {"prepare", "setup", "setup_dataloaders", "setup_optimizers"} and args:
-            return tuple(args) if len(args) > 1 else args[0]
+            prepared = without_schedulers(args)
+            return tuple(prepared) if len(prepared) > 1 else prepared[0]
     return NotImplemented
 
 

@@ -20,13 +20,14 @@ from gradcheck_accum.events import (
     Operation,
     Reduction,
     ScaleGrads,
+    SchedulerStep,
     Step,
     Term,
     Trace,
     Unscale,
     ZeroGrad,
 )
-from gradcheck_accum.lint.values import Optimizer, Part, Tensor
+from gradcheck_accum.lint.values import Optimizer, Part, Scheduler, Tensor
 from gradcheck_accum.location import Location
 
 ASSUMED_UNITS = 7
@@ -54,6 +55,8 @@ class Recorder:
     micro_batch: int = -1
     epoch: int | None = None
     passes: int = 0
+    schedulers: int = 0
+    """How many learning rate schedulers were made."""
     assumed_length: bool = False
     units: int = ASSUMED_UNITS
     knows_units: bool = False
@@ -148,6 +151,11 @@ class Recorder:
         details = {"steps": steps, "through_scaler": through_scaler}
         self.raw.append(_Raw("step", self.locate(node), optimizer, details))
 
+    def move(self, node: ast.AST, scheduler: Scheduler, horizon: int) -> None:
+        """A learning rate scheduler that was made for ``horizon`` moves made one."""
+        details = {"scheduler": scheduler.name, "since": scheduler.since, "horizon": horizon}
+        self.raw.append(_Raw("move", self.locate(node), None, details))
+
     def opaque(self, node: ast.AST, reason: str) -> None:
         """Something happened that could not be followed."""
         self._opaque = True
@@ -240,6 +248,8 @@ def _event(raw: _Raw, stores: frozenset[str]) -> Event | None:
                 accumulation_steps=details["steps"],
                 through_scaler=details["through_scaler"],
             )
+        case "move":
+            return SchedulerStep(where=where, **details)
         case "opaque":
             return Opaque(where=where, stores=stores, reason=details["reason"])
     return None

@@ -149,6 +149,24 @@ class Configured(Symbol):
     """What a call that was given K has made: if it computes losses, they may be scaled already."""
 
 
+@dataclass(frozen=True, slots=True)
+class Computed(Symbol):
+    """A setting computed from settings before any loop: one number, though not known which. ``name`` is its source."""
+
+    op: ast.operator | None = None
+    left: Any = None
+    right: Any = None
+
+
+@dataclass(slots=True, eq=False)
+class Scheduler:
+    """A learning rate scheduler, made before the micro-batch ``since``, for ``horizon`` moves where it says."""
+
+    name: str
+    since: int
+    horizon: Any = None
+
+
 @dataclass(slots=True, eq=False)
 class Partial:
     """``functools.partial``: a callable with some of its arguments."""
