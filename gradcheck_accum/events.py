@@ -162,9 +162,13 @@ class AverageUpdate(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GraphsHeld(Event):
-    """At a step the graphs of ``count`` micro-batches' losses were still held, though their backwards had run."""
+    """At a step the graphs of ``count`` micro-batches' losses were still held, though their backwards had run.
+
+    ``where`` is the step or, if the engine has ``read`` in the source what holds them, that place.
+    """
 
     count: int
+    read: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

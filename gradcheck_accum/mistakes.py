@@ -110,7 +110,6 @@ _ALL = (
         "graph-retained",
         "losses are kept with their graphs, micro-batch after micro-batch",
         severity=Severity.WARNING,
-        static=False,
         moves_gradient=False,
     ),
     Mistake(

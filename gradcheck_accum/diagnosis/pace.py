@@ -5,17 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Generic, TypeVar
 
-from gradcheck_accum.diagnosis.account import Diagnosis, diagnosis, line, plural
-from gradcheck_accum.events import AverageUpdate, Backward, Event, GraphsHeld, SchedulerStep, Step
+from gradcheck_accum.diagnosis.account import Diagnosis, diagnosis, line
+from gradcheck_accum.events import AverageUpdate, Backward, Event, SchedulerStep, Step
 from gradcheck_accum.ledger import Ledger
 
 _E = TypeVar("_E", bound=Event)
-
-_STEPS_OF_GROWTH = 3
-"""Steps in a row at which more graphs must be held than before: fewer may be a list that is about to be used."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,20 +153,3 @@ def find_average(ledger: Ledger) -> Iterator[Diagnosis]:
             f"{_at_last_step(pace.life)}: the same weights are taken in again, and its decay is not what was set",
             "update the average once per window, after the step",
         )
-
-
-def find_held_graphs(ledger: Ledger) -> Iterator[Diagnosis]:
-    """GA801: more and more losses that are still held with their graphs."""
-    held = [event for event in ledger.trace.events if isinstance(event, GraphsHeld)]
-    growing = 1
-    for earlier, later in pairwise(held):
-        growing = growing + 1 if later.count > earlier.count else 1
-        if growing >= _STEPS_OF_GROWTH:
-            yield diagnosis(
-                "GA801",
-                held[-1].where,
-                f"losses are kept with their graphs: at the last step those of {plural(held[-1].count)} were still "
-                "in memory, and more at every step",
-                "keep a number: total += loss.item(), or loss.detach()",
-            )
-            return

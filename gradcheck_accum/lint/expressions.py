@@ -13,6 +13,7 @@ from gradcheck_accum.lint.assignment import assign
 from gradcheck_accum.lint.calls import call
 from gradcheck_accum.lint.conditions import choose, decide, truth_of
 from gradcheck_accum.lint.data import length_of, length_of_value, rows_of, slice_of_data
+from gradcheck_accum.lint.graphs import summed
 from gradcheck_accum.lint.iteration import items_of
 from gradcheck_accum.lint.knowledge import bind_in_comparison
 from gradcheck_accum.lint.objects import attribute
@@ -131,6 +132,7 @@ def _binary(run: Interpreter, node: ast.BinOp, scope: v.Scope) -> Any:
     if isinstance(node.op, ast.Mod):
         run.note_count(node.right, right)
     result = binary(run, node.op, left, right)
+    result = summed(run, node, result)
     if result is UNKNOWN and not run.loop_depth and is_settled(left) and is_settled(right):
         return v.Computed(text_of(node), op=node.op, left=left, right=right)
     return result

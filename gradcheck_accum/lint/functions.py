@@ -32,11 +32,13 @@ def call_function(run: Interpreter, function: v.Function, args: list[Any], kwarg
     if run.reach.is_generator(node):
         return v.Stream.endless() if run.reach.never_ends(node) else v.Loader()
     run.stack.append(node)
+    run.frames.append(scope)
     try:
         run.execute(node.body, scope)
     except Returned as returned:
         return returned.value
     finally:
+        run.frames.pop()
         run.stack.pop()
     return None
 

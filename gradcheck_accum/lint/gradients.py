@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from gradcheck_accum.events import Factor, Reduction
 from gradcheck_accum.lint import values as v
 from gradcheck_accum.lint.control import Doubted
+from gradcheck_accum.lint.graphs import count_held_graphs
 from gradcheck_accum.lint.objects import sources_of
 from gradcheck_accum.lint.optimizers import as_optimizer, is_lost_optimizer
 from gradcheck_accum.lint.schedulers import move
@@ -37,6 +38,7 @@ def record_step(run: Interpreter, node: ast.AST, optimizer: v.Optimizer, through
     """Record an optimizer's step, with K if a loss has been divided by it."""
     bound = {number.value for number in run.knowledge.bindings.values() if v.STEPS in number.tags}
     stated = sorted((bound | run.knowledge.moduli) & run.recorder.divisors)
+    count_held_graphs(run)
     run.recorder.step(node, optimizer, int(stated[0]) if len(stated) == 1 else None, through_scaler)
     if run.recorder.lost_track:
         raise Doubted

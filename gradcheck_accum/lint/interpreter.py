@@ -19,6 +19,7 @@ from gradcheck_accum.lint.knowledge import Knowledge
 from gradcheck_accum.lint.reach import Reach
 from gradcheck_accum.lint.recorder import Recorder
 from gradcheck_accum.lint.values import Num, Symbol
+from gradcheck_accum.location import Location
 
 _BUDGET = 150_000
 _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
@@ -39,6 +40,12 @@ class Interpreter:
         """The functions that were carried out."""
         self.stack: list[ast.AST] = []
         """The functions that are being carried out."""
+        self.frames: list[v.Scope] = []
+        """The names of the module and of the functions that are being carried out."""
+        self.collected: dict[int, tuple[list[Any], Location]] = {}
+        """The lists that losses are collected in, by identity, with the place that does."""
+        self.no_graphs = 0
+        """How many blocks are under way in which PyTorch builds no graphs."""
         self.assigned: dict[str, Any] = {}
         """What was assigned to attributes of objects that nothing else is known of, by dotted name."""
         self.turns: dict[str, int] = {}
@@ -99,5 +106,6 @@ class Interpreter:
                 for s in body
                 if isinstance(s, _DEFINITIONS) or (isinstance(s, _CONSTANTS) and not self.reach.backward(s))
             ]
+        self.frames.append(scope)
         with suppress(Raised, Returned, Exhausted, Broke, Continued):
             self.execute(body, scope)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import ast
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from gradcheck_accum.events import Operation, Reduction
 from gradcheck_accum.lint import values as v
 from gradcheck_accum.lint.arithmetic import factor_of, scaled
 from gradcheck_accum.lint.data import chunks, rows_of, split
+from gradcheck_accum.lint.graphs import appended
 from gradcheck_accum.lint.losses import computation, is_loss
 from gradcheck_accum.lint.schedulers import without_schedulers
 from gradcheck_accum.lint.values import Num, Symbol, Tensor
@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 
 _SAME_MODEL = frozenset(
     {"to", "cuda", "cpu", "train", "eval", "half", "float", "double", "bfloat16", "apply", "requires_grad_"}
+)
+_TELL_NO_LOSS = frozenset(
+    {"all", "any", "dim", "ge", "gt", "isfinite", "isinf", "isnan", "le", "lt", "nelement", "numel"}
 )
 _METRICS = frozenset({"item", "tolist", "numpy"})
 
@@ -41,7 +44,7 @@ def method_of_value(run: Interpreter, node: ast.Call, base: Any, args: list[Any]
         case v.Instance() if base.cls.is_model and base.cls.methods.get(name) is None:
             return base if name in _SAME_MODEL else Symbol()
         case list():
-            return _list_method(base, name, args)
+            return _list_method(run, node, base, name, args)
         case dict():
             return _dict_method(base, name, args)
         case Symbol() if name in _SAME_MODEL and base.name and name != "apply":
@@ -60,14 +63,14 @@ def _tensor_method(run: Interpreter, base: Tensor, name: str, args: list[Any], k
     if name in _METRICS:
         return Symbol()
     if name in {"detach", "detach_"}:
-        return replace(base, models=frozenset())
+        return base.detached()
     if name in {"mean", "sum", "nansum", "nanmean"}:
         return base.reduced(Reduction.SUM if name.endswith("sum") and is_loss(base) else Reduction.MEAN)
     if name in {"div", "div_", "true_divide", "true_divide_"} and args:
         return scaled(run, base, args[0], Operation.DIVIDE)
     if name in {"mul", "mul_", "multiply"} and args:
         return scaled(run, base, args[0], Operation.MULTIPLY)
-    if name in {"size", "chunk", "split", "argmax", "eq", "ne", "max", "min", "topk"}:
+    if name in {"size", "chunk", "split", "argmax", "eq", "ne", "max", "min", "topk"} | _TELL_NO_LOSS:
         return Symbol()
     return base
 
@@ -101,10 +104,11 @@ def _gradient_method(run: Interpreter, node: ast.Call, base: v.Gradient, name: s
     return base
 
 
-def _list_method(base: list[Any], name: str, args: list[Any]) -> Any:
+def _list_method(run: Interpreter, node: ast.Call, base: list[Any], name: str, args: list[Any]) -> Any:
     match name:
         case "append" if args:
             base.append(args[0])
+            appended(run, node, base, args[0])
         case "extend" if args and isinstance(args[0], (list, tuple)) and len(base) + len(args[0]) <= v.LONGEST_LIST:
             base.extend(args[0])
         case "clear":

@@ -118,7 +118,9 @@ def attribute(run: Interpreter, value: Any, name: str) -> Any:
                 return UNKNOWN
             if name in {"data"}:
                 return UNKNOWN
-            parts = tuple(v.Part(f".{name}", Reduction.MEAN, (), part.micro_batch) for part in value.parts[:1])
+            parts = tuple(
+                v.Part(f".{name}", Reduction.MEAN, (), part.micro_batch, (part.flow, name)) for part in value.parts[:1]
+            )
             return Tensor(parts, value.models)
         case v.Data():
             return ("shape", value) if name == "shape" else value

@@ -7,6 +7,7 @@ steps there is one store, and if several do each owns the models whose parameter
 from __future__ import annotations
 
 import ast
+from collections.abc import Hashable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,6 +17,7 @@ from gradcheck_accum.events import (
     Count,
     Event,
     Factor,
+    GraphsHeld,
     Opaque,
     Operation,
     Reduction,
@@ -65,6 +67,10 @@ class Recorder:
     """Where the source names numbers that the loop counts by."""
     divisors: set[int] = field(default_factory=set)
     """The numbers, rounded, that losses have been divided by."""
+    graphs: dict[Hashable, int] = field(default_factory=dict)
+    """The micro-batches of the losses that ``backward`` has run on, by their flow."""
+    keepers: dict[Location, None] = field(default_factory=dict)
+    """The places that keep losses of several micro-batches, in the order of their first time."""
     _last: dict[tuple[int, int], tuple[int, int]] = field(default_factory=dict)
     _steps: int = 0
     _opaque: bool = False
@@ -109,6 +115,7 @@ class Recorder:
             return
         self._last[place] = (self.micro_batch, self._steps)
         self._differentiated = True
+        self.graphs.update({part.flow: part.micro_batch for part in tensor.parts})
         self.divisors |= {
             round(1 / factor.value)
             for part in tensor.parts
@@ -155,6 +162,10 @@ class Recorder:
         """A learning rate scheduler that was made for ``horizon`` moves made one."""
         details = {"scheduler": scheduler.name, "since": scheduler.since, "horizon": horizon}
         self.raw.append(_Raw("move", self.locate(node), None, details))
+
+    def held(self, where: Location, count: int) -> None:
+        """The graphs of ``count`` micro-batches are still held by what stands at ``where``."""
+        self.raw.append(_Raw("held", where, None, {"count": count}))
 
     def opaque(self, node: ast.AST, reason: str) -> None:
         """Something happened that could not be followed."""
@@ -250,6 +261,8 @@ def _event(raw: _Raw, stores: frozenset[str]) -> Event | None:
             )
         case "move":
             return SchedulerStep(where=where, **details)
+        case "held":
+            return GraphsHeld(where=where, read=True, **details)
         case "opaque":
             return Opaque(where=where, stores=stores, reason=details["reason"])
     return None

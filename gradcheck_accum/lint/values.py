@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 import itertools
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any
@@ -98,30 +98,42 @@ class Data:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One reduced loss inside a tensor, with the factors that it was multiplied by since."""
+    """One reduced loss inside a tensor, with the factors that it was multiplied by since.
+
+    ``flow`` tells what was computed at one time from what was at another: parts with the same one share a graph.
+    """
 
     name: str
     reduction: Reduction
     factors: tuple[Factor, ...] = ()
     micro_batch: int = -1
+    flow: Hashable = field(default_factory=object, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """The result of a computation: of which models (by root name), and of which losses it is the sum."""
+    """The result of a computation: of which models (by root name), and of which losses it is the sum.
+
+    ``summed_at`` is the place that added the losses of several micro-batches up.
+    """
 
     parts: tuple[Part, ...]
     models: frozenset[str] = frozenset()
     grad_scaled: bool = False
     elementwise: bool = False
+    summed_at: Location | None = field(default=None, compare=False)
 
     def scaled(self, factor: Factor) -> Tensor:
         """This tensor times a constant."""
         if any(len(part.factors) >= _MOST_FACTORS for part in self.parts):
-            parts = tuple(Part(p.name, p.reduction, (Factor(None),), p.micro_batch) for p in self.parts)
+            parts = tuple(replace(p, factors=(Factor(None),)) for p in self.parts)
         else:
-            parts = tuple(Part(p.name, p.reduction, (*p.factors, factor), p.micro_batch) for p in self.parts)
-        return Tensor(parts, self.models, self.grad_scaled, self.elementwise)
+            parts = tuple(replace(p, factors=(*p.factors, factor)) for p in self.parts)
+        return replace(self, parts=parts)
+
+    def detached(self) -> Tensor:
+        """The same numbers without their graph."""
+        return replace(self, parts=tuple(replace(part, flow=object()) for part in self.parts), models=frozenset())
 
     @property
     def is_located(self) -> bool:
