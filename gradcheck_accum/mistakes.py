@@ -95,7 +95,6 @@ _ALL = (
         "ema-every-batch",
         "the moving average takes in the same weights at every micro-batch",
         severity=Severity.WARNING,
-        static=False,
         moves_gradient=False,
     ),
     Mistake(

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from gradcheck_accum.events import Factor, Reduction
 from gradcheck_accum.lint import values as v
 from gradcheck_accum.lint.assignment import assign
+from gradcheck_accum.lint.averages import new_average, note_update
 from gradcheck_accum.lint.frameworks import framework_method, new_framework
 from gradcheck_accum.lint.functions import call_function
 from gradcheck_accum.lint.gradients import CLIPS, METHODS, backward, clip
@@ -62,6 +63,8 @@ def call(run: Interpreter, node: ast.Call, scope: v.Scope) -> Any:
     if isinstance(node.func, ast.Attribute):
         base = run.evaluate(node.func.value, scope)
         method = METHODS.get(node.func.attr)
+        if node.func.attr in {"lerp_", "add_"}:
+            note_update(run, node, scope)
         args, kwargs = _arguments(run, node, scope)
         if isinstance(base, v.Framework):
             return framework_method(run, node, base, node.func.attr, args, kwargs)
@@ -169,6 +172,9 @@ def _library(run: Interpreter, node: ast.Call, callee: v.Reference, args: list[A
     scheduler = new_scheduler(run, path, args, kwargs)
     if scheduler is not None:
         return scheduler
+    average = new_average(path)
+    if average is not None:
+        return average
     if tail in _OPTIMIZER_CLASSES or (path.startswith("torch.optim.") and tail[:1].isupper() and "sched" not in path):
         return new_optimizer(run, node, all_arguments(args, kwargs))
     if tail.endswith("Loss") and tail[:1].isupper():

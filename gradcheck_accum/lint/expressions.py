@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from gradcheck_accum.lint import values as v
 from gradcheck_accum.lint.arithmetic import binary
 from gradcheck_accum.lint.assignment import assign
+from gradcheck_accum.lint.averages import note_update
 from gradcheck_accum.lint.calls import call
 from gradcheck_accum.lint.conditions import choose, decide, truth_of
 from gradcheck_accum.lint.data import length_of, length_of_value, rows_of, slice_of_data
@@ -129,6 +130,8 @@ def _slice_of_batches(run: Interpreter, batches: Symbol, index: ast.expr, scope:
 
 def _binary(run: Interpreter, node: ast.BinOp, scope: v.Scope) -> Any:
     left, right = evaluate(run, node.left, scope), evaluate(run, node.right, scope)
+    if isinstance(node.op, ast.Add):
+        note_update(run, node, scope)
     if isinstance(node.op, ast.Mod):
         run.note_count(node.right, right)
     result = binary(run, node.op, left, right)

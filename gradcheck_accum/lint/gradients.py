@@ -64,6 +64,8 @@ def _step(run: Interpreter, node: ast.Call, base: Any, args: list[Any], kwargs: 
     if isinstance(base, v.Scheduler):
         move(run, node, base, args, kwargs)
         return None
+    if isinstance(base, v.Average):
+        return NotImplemented
     given = [o for o in (as_optimizer(run, a) for a in args[:1]) if o is not None]
     optimizer = as_optimizer(run, base)
     if optimizer is not None:

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any
 from gradcheck_accum.events import Operation, Reduction
 from gradcheck_accum.lint import values as v
 from gradcheck_accum.lint.arithmetic import factor_of, scaled
+from gradcheck_accum.lint.averages import is_update
 from gradcheck_accum.lint.data import chunks, rows_of, split
+from gradcheck_accum.lint.functions import call_function
 from gradcheck_accum.lint.graphs import appended
 from gradcheck_accum.lint.losses import computation, is_loss
 from gradcheck_accum.lint.schedulers import without_schedulers
@@ -39,6 +41,12 @@ def method_of_value(run: Interpreter, node: ast.Call, base: Any, args: list[Any]
             return base
         case v.Optimizer():
             return Symbol()
+        case v.Average() if is_update(base, name):
+            run.recorder.average(node)
+            return Symbol()
+        case v.Model() if base.cls is not None and run.reach.averages(base.cls.methods.get(name)):
+            own = v.Function(base.cls.methods[name], base.cls.scope, v.Instance(base.cls))
+            return call_function(run, own, args, kwargs)
         case v.Model():
             return base if name in _SAME_MODEL else computation(run, node, args, kwargs, frozenset({base.name}))
         case v.Instance() if base.cls.is_model and base.cls.methods.get(name) is None:

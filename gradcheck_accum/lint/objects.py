@@ -15,16 +15,16 @@ if TYPE_CHECKING:
     from gradcheck_accum.lint.interpreter import Interpreter
 
 
-def new_model(run: Interpreter, node: ast.Call) -> v.Model:
+def new_model(run: Interpreter, node: ast.Call, cls: v.Class | None = None) -> v.Model:
     """A network made by a call; the same call makes the same one."""
     place = (node.lineno, node.col_offset)
-    return run.models.setdefault(place, v.Model(f"{text_of(node.func)} (line {node.lineno})"))
+    return run.models.setdefault(place, v.Model(f"{text_of(node.func)} (line {node.lineno})", cls))
 
 
 def instantiate(run: Interpreter, node: ast.Call, cls: v.Class, args: list[Any], kwargs: dict[str, Any]) -> Any:
     """An object of a class of this file."""
     if cls.is_model:
-        return new_model(run, node)
+        return new_model(run, node, cls)
     instance = v.Instance(cls)
     init = cls.methods.get("__init__")
     if init is not None:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gradcheck_accum.events import (
+    AverageUpdate,
     Backward,
     Clip,
     Count,
@@ -163,6 +164,10 @@ class Recorder:
         details = {"scheduler": scheduler.name, "since": scheduler.since, "horizon": horizon}
         self.raw.append(_Raw("move", self.locate(node), None, details))
 
+    def average(self, node: ast.AST) -> None:
+        """A moving average took in the weights."""
+        self.raw.append(_Raw("average", self.locate(node)))
+
     def held(self, where: Location, count: int) -> None:
         """The graphs of ``count`` micro-batches are still held by what stands at ``where``."""
         self.raw.append(_Raw("held", where, None, {"count": count}))
@@ -261,6 +266,8 @@ def _event(raw: _Raw, stores: frozenset[str]) -> Event | None:
             )
         case "move":
             return SchedulerStep(where=where, **details)
+        case "average":
+            return AverageUpdate(where=where)
         case "held":
             return GraphsHeld(where=where, read=True, **details)
         case "opaque":

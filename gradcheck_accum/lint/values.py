@@ -180,6 +180,13 @@ class Scheduler:
 
 
 @dataclass(slots=True, eq=False)
+class Average:
+    """A moving average of a model's weights, of a kind that a library has."""
+
+    kind: str
+
+
+@dataclass(slots=True, eq=False)
 class Partial:
     """``functools.partial``: a callable with some of its arguments."""
 
@@ -198,9 +205,10 @@ class Criterion:
 
 @dataclass(slots=True, eq=False)
 class Model:
-    """A network made in this file; ``name`` tells it from others."""
+    """A network made in this file; ``name`` tells it from others, and ``cls`` is its class if that is in the file."""
 
     name: str
+    cls: Class | None = None
 
 
 @dataclass(slots=True, eq=False)
