@@ -172,6 +172,20 @@ class GraphsHeld(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LossShown(Event):
+    """A number made of the losses of ``micro_batches`` was shown to a person at ``shown_at``.
+
+    ``where`` is the place that read it, ``backward`` that of the backward of those losses. ``share`` is how often what
+    ``backward`` got stands in it: 1 for its mean, K for the sum over a window.
+    """
+
+    shown_at: Location
+    backward: Location
+    micro_batches: int
+    share: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Opaque(Event):
     """Something happened to ``stores`` that the engine could not follow; what comes after it is unknown."""
 

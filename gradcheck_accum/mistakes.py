@@ -112,6 +112,14 @@ _ALL = (
         moves_gradient=False,
     ),
     Mistake(
+        "GA802",
+        "metric-misreported",
+        "a loss that was divided for the gradients' sake is shown as the loss",
+        severity=Severity.WARNING,
+        dynamic=False,
+        moves_gradient=False,
+    ),
+    Mistake(
         "GA901",
         "batch-coupled",
         "the model couples the samples of a batch, so that no accumulation equals the large batch",

@@ -14,6 +14,7 @@ from gradcheck_accum.diagnosis.account import Account, Diagnosis
 from gradcheck_accum.diagnosis.boundary import find_off_by_one, find_remainder
 from gradcheck_accum.diagnosis.clipping import find_clip
 from gradcheck_accum.diagnosis.graphs import find_held_graphs, find_kept_losses
+from gradcheck_accum.diagnosis.metrics import find_misreported
 from gradcheck_accum.diagnosis.pace import find_average, find_cut_short, find_schedule
 from gradcheck_accum.diagnosis.scale import find_remainder_scale, find_scale, find_step_every_batch
 from gradcheck_accum.diagnosis.scaler import find_scaler_misuse, find_scaler_pace
@@ -34,6 +35,7 @@ _FINDERS = (
     find_step_every_batch,
     find_clip,
     find_scaler_misuse,
+    find_misreported,
 )
 _FINDERS_OF_THE_WHOLE = (
     find_scaler_pace,

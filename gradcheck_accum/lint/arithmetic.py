@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from gradcheck_accum.events import Factor, Operation, Purpose, Reduction
 from gradcheck_accum.lint import values as v
 from gradcheck_accum.lint.knowledge import bind_steps
+from gradcheck_accum.lint.metrics import combined
 from gradcheck_accum.lint.values import UNKNOWN, Num, Symbol, Tensor, bounded
 
 if TYPE_CHECKING:
@@ -31,6 +32,8 @@ _MOST_PARTS = 512
 
 def binary(run: Interpreter, op: ast.operator, left: Any, right: Any) -> Any:
     """``left op right``."""
+    if isinstance(left, v.Figure) or isinstance(right, v.Figure):
+        return combined(op, left, right)
     if isinstance(left, Num) and isinstance(op, (ast.Mod, ast.FloorDiv)):
         right = bind_steps(run, right)
     if isinstance(left, Num) and isinstance(right, Num):

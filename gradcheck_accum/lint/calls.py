@@ -16,6 +16,7 @@ from gradcheck_accum.lint.gradients import CLIPS, METHODS, backward, clip
 from gradcheck_accum.lint.library import BUILTINS, LIBRARY
 from gradcheck_accum.lint.losses import all_arguments, computation, loss
 from gradcheck_accum.lint.methods import method_of_value
+from gradcheck_accum.lint.metrics import read, shown_by_call
 from gradcheck_accum.lint.objects import (
     attribute,
     instantiate,
@@ -68,6 +69,7 @@ def call(run: Interpreter, node: ast.Call, scope: v.Scope) -> Any:
         args, kwargs = _arguments(run, node, scope)
         if isinstance(base, v.Framework):
             return framework_method(run, node, base, node.func.attr, args, kwargs)
+        shown_by_call(run, node, base, all_arguments(args, kwargs))
         if method is not None and not _defines(base, node.func.attr):
             handled = method(run, node, base, args, kwargs)
             if handled is not NotImplemented:
@@ -83,6 +85,9 @@ def call(run: Interpreter, node: ast.Call, scope: v.Scope) -> Any:
     else:
         callee = run.evaluate(node.func, scope)
         args, kwargs = _arguments(run, node, scope)
+        shown_by_call(run, node, callee, all_arguments(args, kwargs))
+        if callee == Symbol("float") and len(args) == 1 and isinstance(args[0], Tensor):
+            return read(run, node, args[0])
     if callee == Symbol("range") and node.args and args:
         run.note_count(node.args[-1], args[-1])
     return call_value(run, node, callee, args, kwargs)

@@ -17,6 +17,7 @@ from gradcheck_accum.lint.data import length_of, length_of_value, rows_of, slice
 from gradcheck_accum.lint.graphs import summed
 from gradcheck_accum.lint.iteration import items_of
 from gradcheck_accum.lint.knowledge import bind_in_comparison
+from gradcheck_accum.lint.metrics import shown
 from gradcheck_accum.lint.objects import attribute
 from gradcheck_accum.lint.source import text_of
 from gradcheck_accum.lint.values import UNKNOWN, Num, Symbol, Tensor, bounded, is_settled
@@ -132,6 +133,8 @@ def _binary(run: Interpreter, node: ast.BinOp, scope: v.Scope) -> Any:
     left, right = evaluate(run, node.left, scope), evaluate(run, node.right, scope)
     if isinstance(node.op, ast.Add):
         note_update(run, node, scope)
+    if isinstance(left, str):
+        shown(run, node, [right])
     if isinstance(node.op, ast.Mod):
         run.note_count(node.right, right)
     result = binary(run, node.op, left, right)
@@ -277,7 +280,7 @@ def _formatted(run: Interpreter, node: ast.JoinedStr, scope: v.Scope) -> Any:
     for part in node.values:
         if isinstance(part, ast.FormattedValue):
             # A whole epoch may be run inside the braces.
-            evaluate(run, part.value, scope)
+            shown(run, part.value, [evaluate(run, part.value, scope)])
     return UNKNOWN
 
 

@@ -58,7 +58,7 @@ def count_held_graphs(run: Interpreter) -> None:
             items, where = run.collected.get(id(holder), (holder, None))
             parts = tuple(part for item in items if isinstance(item, Tensor) for part in item.parts)
         if where in held:
-            batches = {run.recorder.graphs[part.flow] for part in parts if part.flow in run.recorder.graphs}
+            batches = {part.micro_batch for part in parts if part.flow in run.recorder.graphs}
             held[where] = max(held[where], len(batches))
     for where, count in held.items():
         run.recorder.held(where, count)

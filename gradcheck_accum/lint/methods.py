@@ -13,6 +13,7 @@ from gradcheck_accum.lint.data import chunks, rows_of, split
 from gradcheck_accum.lint.functions import call_function
 from gradcheck_accum.lint.graphs import appended
 from gradcheck_accum.lint.losses import computation, is_loss
+from gradcheck_accum.lint.metrics import read
 from gradcheck_accum.lint.schedulers import without_schedulers
 from gradcheck_accum.lint.values import Num, Symbol, Tensor
 
@@ -32,7 +33,7 @@ def method_of_value(run: Interpreter, node: ast.Call, base: Any, args: list[Any]
     name = node.func.attr if isinstance(node.func, ast.Attribute) else ""
     match base:
         case Tensor():
-            return _tensor_method(run, base, name, args, kwargs)
+            return _tensor_method(run, node, base, name, args, kwargs)
         case v.Data():
             return _data_method(run, base, name, args, kwargs)
         case v.Gradient():
@@ -67,9 +68,11 @@ def method_of_value(run: Interpreter, node: ast.Call, base: Any, args: list[Any]
     return NotImplemented
 
 
-def _tensor_method(run: Interpreter, base: Tensor, name: str, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def _tensor_method(
+    run: Interpreter, node: ast.Call, base: Tensor, name: str, args: list[Any], kwargs: dict[str, Any]
+) -> Any:
     if name in _METRICS:
-        return Symbol()
+        return read(run, node, base)
     if name in {"detach", "detach_"}:
         return base.detached()
     if name in {"mean", "sum", "nansum", "nanmean"}:

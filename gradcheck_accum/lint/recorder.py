@@ -7,6 +7,8 @@ steps there is one store, and if several do each owns the models whose parameter
 from __future__ import annotations
 
 import ast
+import itertools
+import math
 from collections.abc import Hashable
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,6 +21,7 @@ from gradcheck_accum.events import (
     Event,
     Factor,
     GraphsHeld,
+    LossShown,
     Opaque,
     Operation,
     Reduction,
@@ -30,7 +33,7 @@ from gradcheck_accum.events import (
     Unscale,
     ZeroGrad,
 )
-from gradcheck_accum.lint.values import Optimizer, Part, Scheduler, Tensor
+from gradcheck_accum.lint.values import Figure, Optimizer, Part, Scheduler, Tensor
 from gradcheck_accum.location import Location
 
 ASSUMED_UNITS = 7
@@ -68,8 +71,10 @@ class Recorder:
     """Where the source names numbers that the loop counts by."""
     divisors: set[int] = field(default_factory=set)
     """The numbers, rounded, that losses have been divided by."""
-    graphs: dict[Hashable, int] = field(default_factory=dict)
-    """The micro-batches of the losses that ``backward`` has run on, by their flow."""
+    graphs: dict[Hashable, Part] = field(default_factory=dict)
+    """The losses that ``backward`` has run on, by their flow."""
+    backwards: dict[Hashable, Location] = field(default_factory=dict)
+    """Where it has, by the same."""
     keepers: dict[Location, None] = field(default_factory=dict)
     """The places that keep losses of several micro-batches, in the order of their first time."""
     _last: dict[tuple[int, int], tuple[int, int]] = field(default_factory=dict)
@@ -116,7 +121,8 @@ class Recorder:
             return
         self._last[place] = (self.micro_batch, self._steps)
         self._differentiated = True
-        self.graphs.update({part.flow: part.micro_batch for part in tensor.parts})
+        self.graphs.update({part.flow: part for part in tensor.parts})
+        self.backwards.update({part.flow: where for part in tensor.parts})
         self.divisors |= {
             round(1 / factor.value)
             for part in tensor.parts
@@ -168,6 +174,11 @@ class Recorder:
         """A moving average took in the weights."""
         self.raw.append(_Raw("average", self.locate(node)))
 
+    def show(self, node: ast.AST, figure: Figure) -> None:
+        """A number that was read off losses is shown to a person."""
+        if figure.read_at is not None:
+            self.raw.append(_Raw("show", figure.read_at, None, {"shown_at": self.locate(node), "figure": figure}))
+
     def held(self, where: Location, count: int) -> None:
         """The graphs of ``count`` micro-batches are still held by what stands at ``where``."""
         self.raw.append(_Raw("held", where, None, {"count": count}))
@@ -185,6 +196,9 @@ class Recorder:
         everything = frozenset().union(*stores.values()) if stores else frozenset({_ONE_STORE})
         for raw in self.raw:
             reach = self._reach(raw, stores, everything)
+            if raw.kind == "show":
+                events.extend(self._shown(raw))
+                continue
             if raw.kind == "backward" and not reach:
                 # No optimizer's model is among those that the loss came from: the flow was lost on the way.
                 event: Event | None = Opaque(where=raw.where, stores=everything, reason="which models a loss reaches")
@@ -197,6 +211,28 @@ class Recorder:
             events.insert(0, Opaque(where=self.raw[0].where, stores=everything, reason=reason))
         counts = tuple(Count(where, value) for where, value in self.counts.items())
         return Trace(tuple(events), assumed_length=self.assumed_length, counts=counts)
+
+    def _shown(self, raw: _Raw) -> list[LossShown]:
+        """What a number that was shown is made of, if that is known by now."""
+        figure: Figure = raw.details["figure"]
+        shares: dict[int, set[float]] = {}
+        for part in figure.parts:
+            sent = self.graphs.get(part.origin)
+            share = _share(part, sent) if sent is not None else None
+            if share is None:
+                return []
+            shares.setdefault(part.micro_batch, set()).add(round(share, 9))
+        if any(len(several) > 1 for several in shares.values()):
+            return []
+        return [
+            LossShown(
+                where=raw.where,
+                shown_at=raw.details["shown_at"],
+                backward=self.backwards[figure.parts[-1].origin],
+                micro_batches=len(shares),
+                share=math.fsum(share for several in shares.values() for share in several),
+            )
+        ]
 
     @staticmethod
     def _doubt(events: list[Event], stores: dict[int, frozenset[str]]) -> str:
@@ -230,6 +266,18 @@ class Recorder:
         if len(stores) <= 1 or raw.owner is None:
             return everything
         return raw.owner & everything
+
+
+def _share(part: Part, sent: Part) -> float | None:
+    """How often what was sent back stands in a part of the same loss; None where a factor is not known."""
+    if part.reduction is not sent.reduction:
+        return None
+    pairs = zip(part.factors, sent.factors, strict=False)
+    common = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] is pair[1], pairs))
+    own, other = ([f.value for f in p.factors[common:]] for p in (part, sent))
+    if None in own or None in other or 0.0 in other:
+        return None
+    return math.prod(f or 0.0 for f in own) / math.prod(f or 1.0 for f in other)
 
 
 def _terms(parts: tuple[Part, ...], units: int) -> tuple[Term, ...]:

@@ -97,6 +97,13 @@ class Data:
 
 
 @dataclass(frozen=True, slots=True)
+class Detached:
+    """The flow of what has left its graph: the same numbers."""
+
+    flow: Hashable
+
+
+@dataclass(frozen=True, slots=True)
 class Part:
     """One reduced loss inside a tensor, with the factors that it was multiplied by since.
 
@@ -108,6 +115,14 @@ class Part:
     factors: tuple[Factor, ...] = ()
     micro_batch: int = -1
     flow: Hashable = field(default_factory=object, compare=False)
+
+    @property
+    def origin(self) -> Hashable:
+        """The flow of the numbers, whether they have left their graph or not."""
+        flow = self.flow
+        while isinstance(flow, Detached):
+            flow = flow.flow
+        return flow
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +148,8 @@ class Tensor:
 
     def detached(self) -> Tensor:
         """The same numbers without their graph."""
-        return replace(self, parts=tuple(replace(part, flow=object()) for part in self.parts), models=frozenset())
+        parts = tuple(replace(part, flow=Detached(part.flow)) for part in self.parts)
+        return replace(self, parts=parts, models=frozenset())
 
     @property
     def is_located(self) -> bool:
@@ -177,6 +193,14 @@ class Scheduler:
     name: str
     since: int
     horizon: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class Figure(Symbol):
+    """A number read off losses at ``read_at``, with all that they were multiplied by since."""
+
+    parts: tuple[Part, ...] = ()
+    read_at: Location | None = None
 
 
 @dataclass(slots=True, eq=False)
