@@ -105,6 +105,20 @@ _ALL = (
         moves_gradient=False,
     ),
     Mistake(
+        "GA701",
+        "sync-every-batch",
+        "gradients are averaged over the ranks at every micro-batch: slow, not wrong",
+        severity=Severity.WARNING,
+        dynamic=False,
+        moves_gradient=False,
+    ),
+    Mistake(
+        "GA702",
+        "unsynced-step",
+        "the step uses gradients that were not averaged over the ranks",
+        dynamic=False,
+    ),
+    Mistake(
         "GA801",
         "graph-retained",
         "losses are kept with their graphs, micro-batch after micro-batch",

@@ -6,6 +6,8 @@ import ast
 from typing import TYPE_CHECKING, Any
 
 from gradcheck_accum.lint import values as v
+from gradcheck_accum.lint.distributed import SWITCH
+from gradcheck_accum.lint.objects import sources_of
 from gradcheck_accum.lint.values import Num, Symbol
 
 if TYPE_CHECKING:
@@ -44,6 +46,8 @@ def _assign_attribute(run: Interpreter, target: ast.Attribute, holder: Any, valu
             run.recorder.zero(target, holder.sources)
         elif isinstance(value, Symbol) or not isinstance(value, v.Gradient):
             run.recorder.opaque(target, "gradients replaced by hand")
+    elif target.attr == SWITCH and sources_of(run, holder) is not None:
+        run.sync.switch(sources_of(run, holder) or (), value if isinstance(value, bool) else None)
     elif isinstance(holder, v.Instance):
         holder.attributes[target.attr] = value
     elif isinstance(holder, Symbol) and holder.name:

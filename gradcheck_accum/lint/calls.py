@@ -10,6 +10,7 @@ from gradcheck_accum.events import Factor, Reduction
 from gradcheck_accum.lint import values as v
 from gradcheck_accum.lint.assignment import assign
 from gradcheck_accum.lint.averages import new_average, note_update
+from gradcheck_accum.lint.distributed import pause
 from gradcheck_accum.lint.frameworks import framework_method, new_framework
 from gradcheck_accum.lint.functions import call_function
 from gradcheck_accum.lint.gradients import CLIPS, METHODS, backward, clip
@@ -185,6 +186,8 @@ def _library(run: Interpreter, node: ast.Call, callee: v.Reference, args: list[A
     if tail.endswith("Loss") and tail[:1].isupper():
         return v.Criterion(tail, kwargs.get("reduction", "mean"))
     if tail in _WRAPPERS and args:
+        if path.startswith("torch.") and tail == "DistributedDataParallel":
+            run.sync.wrap(sources_of(run, args[0]) or ())
         return args[0]
     if path.startswith("torch.") and tail in _MAKES_DATA:
         return v.Data(_rows(tail, args, kwargs))
@@ -215,7 +218,9 @@ def _rows(tail: str, args: list[Any], kwargs: dict[str, Any]) -> int | None:
 def _unresolved(run: Interpreter, node: ast.Call, name: str, args: list[Any], kwargs: dict[str, Any]) -> Any:
     """A call of something that this file does not define."""
     given = all_arguments(args, kwargs)
-    tail = name.rpartition(".")[2]
+    owner, _, tail = name.rpartition(".")
+    if tail == "no_sync" and owner:
+        return pause(run, Symbol(owner), True)
     if _TELLS_STEPS.search(tail):
         return Symbol(text_of(node))
     inherited = is_inherited(run, name)

@@ -15,6 +15,7 @@ from typing import Any
 from gradcheck_accum.lint import expressions, statements
 from gradcheck_accum.lint import values as v
 from gradcheck_accum.lint.control import Broke, Continued, Exhausted, OutOfBudget, Raised, Returned
+from gradcheck_accum.lint.distributed import Synchronisation
 from gradcheck_accum.lint.knowledge import Knowledge
 from gradcheck_accum.lint.reach import Reach
 from gradcheck_accum.lint.recorder import Recorder
@@ -40,6 +41,8 @@ class Interpreter:
         """The functions that were carried out."""
         self.stack: list[ast.AST] = []
         """The functions that are being carried out."""
+        self.sync = Synchronisation(mentioned=reach.mentions_ranks)
+        """Which models average their gradients over the ranks."""
         self.frames: list[v.Scope] = []
         """The names of the module and of the functions that are being carried out."""
         self.collected: dict[int, tuple[list[Any], Location]] = {}

@@ -108,6 +108,8 @@ def attribute(run: Interpreter, value: Any, name: str) -> Any:
                 return call_function(run, function, [], {}) if _is_property(method) else function
             held = _class_constant(run, value.cls, name)
             return held if held is not None else Symbol(f"{value.cls.node.name}.{name}")
+        case v.Model() if name == "no_sync":
+            return Symbol(f"{value.name}.{name}")
         case v.Class():
             held = _class_constant(run, value, name)
             return held if held is not None else Symbol(f"{value.node.name}.{name}")

@@ -68,6 +68,8 @@ class Reach:
         stepped: set[str] = set()
         cleared: set[str] = set()
         updates = {_BLENDS}
+        self.mentions_ranks = False
+        """Whether the file has a word for leaving gradients local to their rank."""
         statements: list[tuple[ast.stmt, ast.AST]] = []
         pairs: list[tuple[ast.AST, ast.AST]] = [(module, module)]
         for node, holder in pairs:
@@ -87,6 +89,8 @@ class Reach:
                     updates.add(UPDATES.get(call_name(node), _BLENDS))
                     if isinstance(func, ast.Attribute) and func.attr in ("step", "zero_grad"):
                         (stepped if func.attr == "step" else cleared).add(text_of(func.value))
+                case ast.Attribute(attr="no_sync" | "no_backward_sync" | "require_backward_grad_sync"):
+                    self.mentions_ranks = True
                 case ast.Yield() | ast.YieldFrom():
                     self._calls[id(holder)].add(_YIELDS)
             if isinstance(node, (ast.BinOp, ast.Call)) and blended(node):

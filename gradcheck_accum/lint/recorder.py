@@ -107,8 +107,8 @@ class Recorder:
         """A new micro-batch of data begins."""
         self.micro_batch += 1
 
-    def backward(self, node: ast.AST, tensor: Tensor) -> None:
-        """``backward`` was called on ``tensor``."""
+    def backward(self, node: ast.AST, tensor: Tensor, synced: bool | None) -> None:
+        """``backward`` was called on ``tensor``; ``synced`` says whether its gradients are averaged over the ranks."""
         where = self.locate(node)
         batches = {part.micro_batch for part in tensor.parts if part.micro_batch >= 0}
         place = (where.line, where.column)
@@ -139,6 +139,7 @@ class Recorder:
                     "epoch": self.epoch,
                     "terms": _terms(tensor.parts, self.units),
                     "grad_scaled": tensor.grad_scaled,
+                    "synced": synced,
                 },
             )
         )

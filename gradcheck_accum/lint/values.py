@@ -203,6 +203,18 @@ class Figure(Symbol):
     read_at: Location | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class LocalGradients:
+    """A context in which the gradients of models stay local if it is ``enabled``; None where that is not known.
+
+    ``made_here`` is False for one that was not seen to be made.
+    """
+
+    sources: frozenset[str]
+    enabled: bool | None
+    made_here: bool = True
+
+
 @dataclass(slots=True, eq=False)
 class Average:
     """A moving average of a model's weights, of a kind that a library has."""
