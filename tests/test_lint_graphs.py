@@ -144,6 +144,27 @@ def train(model, loader, optimizer, criterion, K):
     assert lines(text) == []
 
 
+def test_what_else_a_call_gives_beside_the_loss_may_have_no_graph() -> None:
+    text = """\
+def train(model, loader, optimizer, compute, K):
+    total = 0
+    for i, (x, y) in enumerate(loader):
+        shown, loss = compute(model(x), y)
+        (loss / K).backward()
+        total += {kept}
+        if (i + 1) % K == 0:
+            optimizer.step()
+            optimizer.zero_grad()
+"""
+    assert lines(text.format(kept="shown")) == []
+    assert lines(text.format(kept="loss")) == ["total += loss"]
+    by_place = text.replace("shown, loss = compute(model(x), y)", "out = compute(model(x), y)").replace(
+        "loss", "out[1]"
+    )
+    assert lines(by_place.format(kept="out[0]")) == []
+    assert lines(by_place.format(kept="out[1]")) == ["total += out[1]"]
+
+
 def test_two_losses_of_one_batch_are_added_up_and_let_go() -> None:
     text = source(early="other = criterion(out, x); loss = loss + other; both = 0; both += loss")
     assert lines(text) == []

@@ -136,6 +136,7 @@ def test_other_ways_to_divide(divide: str) -> None:
         {"each": "running += loss.item() * len(x)", "end": "print(running / len(loader.dataset))"},
         {"each": ADD, "end": "print(math.exp(running / len(loader)))"},
         {"each": ADD, "end": "save(running / len(loader))"},
+        {"each": ADD, "end": "print(running / len(train_data))"},
         {"each": ADD, "end": "print('scaled loss', running / len(loader))"},
         {"each": "running = 0.9 * running + 0.1 * loss.item()", "end": "print(running)"},
         # One micro-batch's own loss.

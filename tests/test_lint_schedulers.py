@@ -108,3 +108,17 @@ def test_the_message_names_the_step() -> None:
     assert "at every micro-batch" in message
     assert "(at line 16)" in message
     assert "(taking K as 4)" in message
+
+
+@pytest.mark.parametrize(
+    "length",
+    [
+        "len(train_data) // batch_size * epochs",
+        "len(train_set) // K * epochs",
+        "len(loader) // world_size * epochs",
+        "len(other_loader) // K * epochs",
+    ],
+)
+def test_a_length_that_the_loop_does_not_count_by_is_not_told(length: str) -> None:
+    for place in ("after", "inside"):
+        assert codes(f"CosineAnnealingLR(optimizer, {length})", **{place: "scheduler.step()"}) == []

@@ -33,7 +33,7 @@ _MOST_PARTS = 512
 def binary(run: Interpreter, op: ast.operator, left: Any, right: Any) -> Any:
     """``left op right``."""
     if isinstance(left, v.Figure) or isinstance(right, v.Figure):
-        return combined(op, left, right)
+        return combined(run, op, left, right)
     if isinstance(left, Num) and isinstance(op, (ast.Mod, ast.FloorDiv)):
         right = bind_steps(run, right)
     if isinstance(left, Num) and isinstance(right, Num):

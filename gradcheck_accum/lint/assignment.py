@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from gradcheck_accum.lint import values as v
 from gradcheck_accum.lint.distributed import SWITCH
 from gradcheck_accum.lint.objects import sources_of
-from gradcheck_accum.lint.values import Num, Symbol
+from gradcheck_accum.lint.values import Num, Symbol, Tensor
 
 if TYPE_CHECKING:
     from gradcheck_accum.lint.interpreter import Interpreter
@@ -67,4 +67,6 @@ def _unpack(value: Any, targets: list[ast.expr]) -> list[Any]:
         return [Symbol(target.id) if isinstance(target, ast.Name) else Symbol() for target in targets]
     if isinstance(value, v.Parameters) and count == 2:
         return [Symbol(), value]
+    if isinstance(value, Tensor):
+        return [value.element(place) for place in range(count)]
     return [value] * count

@@ -90,7 +90,8 @@ def _subscript(run: Interpreter, node: ast.Subscript, scope: v.Scope) -> Any:
         case v.Loader():
             return _slice_of_loader(run, value, node.slice, scope)
         case Tensor():
-            return attribute(run, value, str(index) if isinstance(index, str) else "item")
+            item = attribute(run, value, str(index) if isinstance(index, str) else "item")
+            return item.element(index) if isinstance(item, Tensor) and isinstance(index, Num) else item
         case v.Parameters() | v.Gradient():
             return value
         case Symbol():

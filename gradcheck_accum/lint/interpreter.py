@@ -91,6 +91,7 @@ class Interpreter:
         """Note where the source names a number that the loop may count by."""
         if isinstance(value, Num) and isinstance(value.value, int) and value.value > 1 and self.in_training:
             self.recorder.counts[self.recorder.locate(node)] = value.value
+            self.recorder.counted |= value.names
 
     def resolve(self, value: Any) -> Any:
         """A symbol's value where one has become known."""

@@ -24,6 +24,7 @@ def plan(run: Interpreter, source: Any, loop: ast.For, trains: bool) -> tuple[It
     match source:
         case v.Loader():
             run.recorder.learn_units(source.rows)
+            run.recorder.counted |= {v.tag_of_length(source)} if trains else set()
             return [v.Data()] * length_of(run, source), True, True
         case v.Chunks():
             return [v.Data()] * source.count, True, False
@@ -65,6 +66,8 @@ def _unknown_iteration(run: Interpreter, source: Any, loop: ast.For, trains: boo
     if run.pass_depth or isinstance(source, (v.Data, Tensor)):
         return [element, element], False, False
     run.recorder.assumed_length = True
+    if isinstance(source, Symbol):
+        run.recorder.counted.add(v.tag_of_length(source))
     return [v.Data()] * run.knowledge.pass_length(), True, True
 
 

@@ -130,7 +130,7 @@ def _reduce(reduction: Reduction) -> Callable[[Interpreter, list[Any], dict[str,
     def apply(run: Interpreter, args: list[Any], kwargs: dict[str, Any]) -> Any:
         value = args[0] if args else Symbol()
         if isinstance(value, list) and reduction is Reduction.MEAN and any(isinstance(i, v.Figure) for i in value):
-            return mean(value)
+            return mean(run, value)
         if not isinstance(value, Tensor):
             return value
         return value.reduced(reduction if is_loss(value) else Reduction.MEAN)

@@ -32,13 +32,16 @@ def read(run: Interpreter, node: ast.AST, tensor: Tensor) -> Figure:
     return Figure(parts=tensor.parts, read_at=run.recorder.locate(node))
 
 
-def combined(op: ast.operator, left: Any, right: Any) -> Any:
+def combined(run: Interpreter, op: ast.operator, left: Any, right: Any) -> Any:
     """``left op right`` where at least one of them is a number read off losses."""
     figure, other = (left, right) if isinstance(left, Figure) else (right, left)
     if isinstance(op, ast.Add):
         if isinstance(other, Figure) and len(figure.parts) + len(other.parts) <= _MOST_PARTS:
             return replace(right, parts=(*left.parts, *right.parts))
         return figure if isinstance(other, Num) and other.value == 0 else UNKNOWN
+    if isinstance(other, Num) and v.LENGTH in other.tags and not other.tags & run.recorder.counted:
+        # The length of something else than what the loop runs over, a data set's say: its number is not known.
+        return UNKNOWN
     if not isinstance(other, Num) or (isinstance(op, ast.Div) and (figure is right or other.value == 0)):
         return UNKNOWN
     if isinstance(op, (ast.Mult, ast.Div)):
@@ -47,14 +50,14 @@ def combined(op: ast.operator, left: Any, right: Any) -> Any:
     return UNKNOWN
 
 
-def mean(values: list[Any]) -> Any:
+def mean(run: Interpreter, values: list[Any]) -> Any:
     """The mean of several numbers."""
     total: Any = Num(0)
     for value in values:
         if not isinstance(value, Figure) or not isinstance(total, (Figure, Num)):
             return UNKNOWN
-        total = combined(ast.Add(), total, value)
-    return combined(ast.Div(), total, Num(len(values))) if isinstance(total, Figure) else UNKNOWN
+        total = combined(run, ast.Add(), total, value)
+    return combined(run, ast.Div(), total, Num(len(values))) if isinstance(total, Figure) else UNKNOWN
 
 
 def shown_by_call(run: Interpreter, node: ast.Call, base: Any, values: Iterable[Any]) -> None:

@@ -33,7 +33,7 @@ from gradcheck_accum.events import (
     Unscale,
     ZeroGrad,
 )
-from gradcheck_accum.lint.values import Figure, Optimizer, Part, Scheduler, Tensor
+from gradcheck_accum.lint.values import UNITS, Figure, Num, Optimizer, Part, Scheduler, Tensor
 from gradcheck_accum.location import Location
 
 ASSUMED_UNITS = 7
@@ -69,6 +69,8 @@ class Recorder:
     """Whether ``units`` is what the source shows, not the assumed number."""
     counts: dict[Location, int] = field(default_factory=dict)
     """Where the source names numbers that the loop counts by."""
+    counted: set[str] = field(default_factory=set)
+    """What the loop counts by: tags of names, and of the lengths of what it runs over."""
     divisors: set[int] = field(default_factory=set)
     """The numbers, rounded, that losses have been divided by."""
     graphs: dict[Hashable, Part] = field(default_factory=dict)
@@ -166,7 +168,7 @@ class Recorder:
         details = {"steps": steps, "through_scaler": through_scaler}
         self.raw.append(_Raw("step", self.locate(node), optimizer, details))
 
-    def move(self, node: ast.AST, scheduler: Scheduler, horizon: int) -> None:
+    def move(self, node: ast.AST, scheduler: Scheduler, horizon: Num) -> None:
         """A learning rate scheduler that was made for ``horizon`` moves made one."""
         details = {"scheduler": scheduler.name, "since": scheduler.since, "horizon": horizon}
         self.raw.append(_Raw("move", self.locate(node), None, details))
@@ -197,6 +199,9 @@ class Recorder:
         everything = frozenset().union(*stores.values()) if stores else frozenset({_ONE_STORE})
         for raw in self.raw:
             reach = self._reach(raw, stores, everything)
+            if raw.kind == "move":
+                events.extend(self._move(raw))
+                continue
             if raw.kind == "show":
                 events.extend(self._shown(raw))
                 continue
@@ -212,6 +217,19 @@ class Recorder:
             events.insert(0, Opaque(where=self.raw[0].where, stores=everything, reason=reason))
         counts = tuple(Count(where, value) for where, value in self.counts.items())
         return Trace(tuple(events), assumed_length=self.assumed_length, counts=counts)
+
+    def _move(self, raw: _Raw) -> list[SchedulerStep]:
+        """A scheduler's move, if what it was made for is counted by the loop too.
+
+        A length is known if it is that of the data that the loop runs over, a number that stands for a name if the loop
+        counts by it: another divisor may be a batch size, or the number of ranks.
+        """
+        horizon: Num = raw.details["horizon"]
+        length_is_known = not self.assumed_length or bool(horizon.tags & self.counted - horizon.names)
+        if not length_is_known or UNITS in horizon.tags or not horizon.names <= self.counted:
+            return []
+        details = raw.details | {"horizon": math.ceil(horizon.value)}
+        return [SchedulerStep(where=raw.where, **details)]
 
     def _shown(self, raw: _Raw) -> list[LossShown]:
         """What a number that was shown is made of, if that is known by now."""
@@ -313,8 +331,6 @@ def _event(raw: _Raw, stores: frozenset[str]) -> Event | None:
                 accumulation_steps=details["steps"],
                 through_scaler=details["through_scaler"],
             )
-        case "move":
-            return SchedulerStep(where=where, **details)
         case "average":
             return AverageUpdate(where=where)
         case "held":

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import math
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -47,7 +46,7 @@ def new_scheduler(run: Interpreter, path: str, args: list[Any], kwargs: dict[str
 
 def move(run: Interpreter, node: ast.AST, scheduler: v.Scheduler, args: list[Any], kwargs: dict[str, Any]) -> None:
     """``scheduler.step()``; with an epoch or a metric it goes by those, not by how often it is called."""
-    horizon = _horizon(run, scheduler) if not args and not kwargs else None
+    horizon = _number(run, scheduler.horizon) if not args and not kwargs else None
     if horizon is not None:
         run.recorder.move(node, scheduler, horizon)
 
@@ -57,19 +56,8 @@ def without_schedulers(values: Iterable[Any]) -> list[Any]:
     return [Symbol() if isinstance(value, v.Scheduler) else value for value in values]
 
 
-def _horizon(run: Interpreter, scheduler: v.Scheduler) -> int | None:
-    """The number of moves that a scheduler was made for, in the passes that the interpretation ran.
-
-    None where the source does not say, and where it says a number that has nothing to do with the assumed length of
-    the data.
-    """
-    number = _number(run, scheduler.horizon)
-    if number is None or (run.recorder.assumed_length and v.LENGTH not in number.tags):
-        return None
-    return math.ceil(number.value)
-
-
 def _number(run: Interpreter, value: Any) -> Num | None:
+    """A setting as a number, in the passes that the interpretation runs; None where the source does not say."""
     if isinstance(value, Num):
         return value
     if isinstance(value, v.Computed) and value.op is not None:

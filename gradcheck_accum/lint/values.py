@@ -26,12 +26,31 @@ UNITS = "units"
 """Tag of a number that counts the units of one micro-batch."""
 
 
+_NAME = "name of "
+_LENGTH_OF = "length of "
+
+
+def tag_of_name(name: str) -> str:
+    """Tag of a number that was taken for a name whose number the source leaves open."""
+    return f"{_NAME}{name}"
+
+
+def tag_of_length(source: Any) -> str:
+    """Tag of the length of what a loop may run over."""
+    return f"{_LENGTH_OF}{source.name if isinstance(source, Symbol) else id(source)}"
+
+
 @dataclass(frozen=True, slots=True)
 class Num:
     """A known number; ``tags`` say what it was made from."""
 
     value: int | float | Fraction
     tags: frozenset[str] = frozenset()
+
+    @property
+    def names(self) -> set[str]:
+        """The tags of the names that it was made from."""
+        return {tag for tag in self.tags if tag.startswith(_NAME)}
 
     def derive(self, value: int | float | Fraction, *others: Num) -> Num:
         """The result of arithmetic on this number and ``others``."""
@@ -137,6 +156,10 @@ class Tensor:
     grad_scaled: bool = False
     elementwise: bool = False
     summed_at: Location | None = field(default=None, compare=False)
+
+    def element(self, key: Hashable) -> Tensor:
+        """One of several things that a call gave together, as far as their flows tell them apart."""
+        return replace(self, parts=tuple(replace(part, flow=(part.flow, key)) for part in self.parts))
 
     def scaled(self, factor: Factor) -> Tensor:
         """This tensor times a constant."""
