@@ -162,3 +162,31 @@ def test_the_message_names_the_loop() -> None:
     assert lines[finding.where.line - 1].strip() == "loss.backward()"
     step = next(number for number, text in enumerate(lines, 1) if "optimizer.step" in text)
     assert f"the step at line {step}" in finding.message
+
+
+KARPATHY = """\
+import torch
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+model = make_model()
+if ddp:
+    model = DDP(model, device_ids=[rank])
+optimizer = torch.optim.AdamW(model.parameters())
+for step in range(max_steps):
+    optimizer.zero_grad()
+    for micro_step in range(steps):
+        x, y = loader.next_batch()
+        {before}
+        logits, loss = model(x, y)
+        loss = loss / steps
+        {after}
+        loss.backward()
+    optimizer.step()
+"""
+SWITCH = "model.require_backward_grad_sync = (micro_step == steps - 1)"
+
+
+def test_a_switch_between_forward_and_backward_in_a_loop_of_micro_steps() -> None:
+    late = lint_source(KARPATHY.format(before="pass", after=f"if ddp: {SWITCH}"), "train.py")
+    assert [f.mistake.code for f in late] == ["GA702"]
+    assert lint_source(KARPATHY.format(before=f"if ddp: {SWITCH}", after="pass"), "train.py") == []

@@ -34,7 +34,8 @@ def binary(run: Interpreter, op: ast.operator, left: Any, right: Any) -> Any:
     """``left op right``."""
     if isinstance(left, v.Figure) or isinstance(right, v.Figure):
         return combined(run, op, left, right)
-    if isinstance(left, Num) and isinstance(op, (ast.Mod, ast.FloorDiv)):
+    if isinstance(left, Num) and isinstance(op, (ast.Mod, ast.FloorDiv)) and (left.tags or run.in_training):
+        # Of a setting divided by another (total_batch // batch) neither is K: what comes of it may be.
         right = bind_steps(run, right)
     if isinstance(left, Num) and isinstance(right, Num):
         return of_numbers(op, left, right)

@@ -75,7 +75,10 @@ def _range(run: Interpreter, bounds: Sequence[Any], loop: ast.For, trains: bool)
     if bounds and all(isinstance(bound, Num) for bound in bounds):
         numbers = [int(bound.value) for bound in bounds]
         counted = range(*numbers) if len(numbers) < 3 or numbers[2] else range(0)
-        if trains and len(counted) > 4 * run.knowledge.unbounded_length() and not _counts_windows(bounds):
+        # A range inside of which nobody steps is the window itself.
+        is_window = trains and not run.reach.steps(loop.body)
+        many = len(counted) > 4 * run.knowledge.unbounded_length()
+        if trains and many and not is_window and not _counts_windows(bounds):
             # So many turns show nothing that a few whole windows and the last few turns do not.
             kept = len(counted) % math.lcm(*run.knowledge.window) + run.knowledge.unbounded_length()
             counted = counted[:kept]
