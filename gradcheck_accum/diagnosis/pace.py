@@ -9,7 +9,7 @@ from typing import Generic, TypeVar
 
 from gradcheck_accum.diagnosis.account import Diagnosis, diagnosis, line
 from gradcheck_accum.events import AverageUpdate, Backward, Event, SchedulerStep, Step
-from gradcheck_accum.ledger import Ledger
+from gradcheck_accum.ledger import Ledger, nominal_steps
 
 _E = TypeVar("_E", bound=Event)
 
@@ -113,12 +113,12 @@ def find_schedule(ledger: Ledger) -> Iterator[Diagnosis]:
             counts = [count for count in counts if abs(horizon - count) <= _passes(pace.life)]
         if not counts or (horizon is not None and horizon >= pace.made):
             continue
-        often = f"{pace.made / counts[0]:.2g} times"
+        often = f"{nominal_steps(ledger.windows)} times"
         yield diagnosis(
             "GA601",
             pace.event.where,
-            f"the learning rate's schedule moves at every micro-batch: {often} for every step of the "
-            f"optimizer{_at_last_step(pace.life)}, so it runs ahead of the training that it was planned for",
+            f"the learning rate's schedule moves at every micro-batch, {often} for every step of "
+            f"the optimizer{_at_last_step(pace.life)}, so it runs ahead of the training that it was planned for",
             "step the scheduler once per window, after the optimizer; or plan its length in micro-batches",
         )
 
@@ -138,7 +138,7 @@ def find_cut_short(ledger: Ledger) -> Iterator[Diagnosis]:
                 pace.event.where,
                 "the learning rate's schedule was made for as many moves as there are micro-batches, but moves once "
                 f"for every step of the optimizer{_at_last_step(pace.life)}: training ends when only "
-                f"1/{horizon / pace.made:.2g} of it has run",
+                f"1/{nominal_steps(ledger.windows)} of it has run",
                 "plan the schedule for the number of steps: divide its length by the accumulation steps",
             )
 

@@ -242,12 +242,14 @@ def _unresolved(run: Interpreter, node: ast.Call, name: str, args: list[Any], kw
         return v.Configured(f"{name}()")
     if inherited or any(v.carries_steps(value) for value in given):
         return Symbol(f"{name}()")
-    return Symbol(f"{name}()") if not given else _result_of(run, node, given)
+    return Symbol(f"{name}()") if not given else _result_of(run, node, name, given)
 
 
-def _result_of(run: Interpreter, node: ast.Call, args: list[Any]) -> Any:
+def _result_of(run: Interpreter, node: ast.Call, name: str, args: list[Any]) -> Any:
     """What an unresolved call gives that got nothing that is known to be data."""
     if run.loop_depth and any(isinstance(value, Symbol) for value in args):
         part = v.Part(text_of(node.func)[:60], Reduction.MEAN, (), run.recorder.micro_batch)
-        return Tensor((part,), root_of(text_of(node.func)))
+        models = root_of(name or text_of(node.func))
+        run.sync.forward(models)
+        return Tensor((part,), models)
     return Symbol(f"{text_of(node)[:80]}")

@@ -109,8 +109,9 @@ def _range(run: Interpreter, bounds: Sequence[Any], loop: ast.For, trains: bool)
 
 def _note_turns(run: Interpreter, bounds: Sequence[Any], turns: int) -> None:
     """Remember how many turns stand for an unknown number of epochs: schedules are planned by it."""
-    if isinstance(bounds[-1], Symbol) and bounds[-1].name and (len(bounds) == 1 or bounds[0] == Num(0)):
-        run.turns[bounds[-1].name] = turns
+    last = bounds[-1] if bounds and (len(bounds) == 1 or bounds[0] == Num(0)) else None
+    if isinstance(last, Symbol) and last.name:
+        run.turns[last.name] = turns
 
 
 def _counts_windows(bounds: Sequence[Any]) -> bool:
