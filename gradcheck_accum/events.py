@@ -81,7 +81,8 @@ class Backward(Event):
 
     ``micro_batch`` numbers the batches of data from 0 over the whole run (two backwards over one batch share it);
     ``epoch`` is None where passes over the data can not be told apart; ``grad_scaled`` says that an AMP gradient
-    scaler's scale is inside.
+    scaler's scale is inside. ``synced`` says whether the gradients were averaged over the ranks of distributed training
+    by the end of it, None where that is not known or there is nothing to average.
     """
 
     micro_batch: int
@@ -89,6 +90,7 @@ class Backward(Event):
     terms: tuple[Term, ...]
     epoch: int | None = None
     grad_scaled: bool = False
+    synced: bool | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,21 +144,47 @@ class ScalerUpdate(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchedulerStep(Event):
-    """A learning rate scheduler moved on; ``horizon`` is the number of moves that it was made for, where it says."""
+    """A learning rate scheduler moved on.
 
+    ``scheduler`` tells it from others; ``horizon`` is the number of moves that it was made for, where it says, and
+    ``since`` the first micro-batch that ran after it was made.
+    """
+
+    scheduler: str = ""
     horizon: int | None = None
+    since: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AverageUpdate(Event):
-    """A moving average of the weights took in the weights."""
+    """A moving average of the weights took in the weights; ``average`` tells it from others."""
+
+    average: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GraphsHeld(Event):
-    """At a step the graphs of ``count`` micro-batches' losses were still held, though their backwards had run."""
+    """At a step the graphs of ``count`` micro-batches' losses were still held, though their backwards had run.
+
+    ``where`` is the step or, if the engine has ``read`` in the source what holds them, that place.
+    """
 
     count: int
+    read: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LossShown(Event):
+    """A number made of the losses of ``micro_batches`` was shown to a person at ``shown_at``.
+
+    ``where`` is the place that read it, ``backward`` that of the backward of those losses. ``share`` is how often what
+    ``backward`` got stands in it: 1 for its mean, K for the sum over a window.
+    """
+
+    shown_at: Location
+    backward: Location
+    micro_batches: int
+    share: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,6 +14,7 @@ else:
     import tomli as tomllib
 
 RULES = Path(__file__).parents[1] / "rules"
+_MARK = re.compile(r"  # (?:error|verify): \[[a-z-]+\]")
 _FENCE = re.compile(r"```(\S+)(?: (\w+))?\n(.*?)```", re.DOTALL)
 
 
@@ -37,6 +38,20 @@ def read_page(path: Path) -> Page:
         elif language == "py":
             examples.setdefault(kind, []).append(body)
     return Page(path, text.splitlines()[0].removeprefix("# "), settings, examples)
+
+
+def unmarked(source: str) -> str:
+    """An example without the comments that say what is wrong with it."""
+    return _MARK.sub("", source)
+
+
+def for_verify(source: str) -> str:
+    """An example with the marks of verify for those of lint, where the two name different lines."""
+    return (
+        re.sub(r"  # error: \[[a-z-]+\]", "", source).replace("# verify: [", "# error: [")
+        if "# verify: [" in source
+        else source
+    )
 
 
 def pages() -> list[Page]:

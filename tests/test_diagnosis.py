@@ -14,6 +14,7 @@ from gradcheck_accum.events import (
     Event,
     Factor,
     GraphsHeld,
+    LossShown,
     Opaque,
     Operation,
     Purpose,
@@ -47,12 +48,21 @@ def backward(
     reduction: Reduction = Reduction.MEAN,
     stores: frozenset[str] = MODEL,
     scaled: bool = False,
+    synced: bool | None = None,
     multiply: Iterable[float] = (),
     name: str = "loss",
 ) -> Backward:
     factors = [Factor(1 / d, Operation.DIVIDE) for d in divisors] + [Factor(m) for m in multiply]
     term = Term(name, reduction, units, tuple(factors), rows=units)
-    return Backward(where=at(line), micro_batch=batch, stores=stores, terms=(term,), epoch=epoch, grad_scaled=scaled)
+    return Backward(
+        where=at(line),
+        micro_batch=batch,
+        stores=stores,
+        terms=(term,),
+        epoch=epoch,
+        grad_scaled=scaled,
+        synced=synced,
+    )
 
 
 def step(line: int = 20, optimizer: str = "opt", stores: frozenset[str] = MODEL, **kwargs: object) -> Step:
@@ -330,6 +340,76 @@ def test_schedules_and_averages_at_every_micro_batch() -> None:
     assert codes(loop([4, 4, 4], 4, closing=(step(), zero(), average))) == []
     # Once per step and once per epoch is not once per micro-batch.
     assert codes(loop([2, 2], 2, closing=(step(), zero(), fast))) == []
+
+
+def test_two_schedulers_on_one_line_are_not_one_that_moves_twice() -> None:
+    both = tuple(SchedulerStep(where=at(30), scheduler=name) for name in ("first", "second"))
+    assert codes(loop([2, 2, 2, 2], 2, closing=(step(), zero(), *both))) == []
+    assert codes(loop([2, 2, 2, 2], 2, after=both)) == ["GA601"]
+    averages = tuple(AverageUpdate(where=at(30), average=name) for name in ("first", "second"))
+    assert codes(loop([2, 2, 2, 2], 2, closing=(step(), zero(), *averages))) == []
+
+
+def test_a_schedule_that_was_made_for_anything_but_the_steps() -> None:
+    # 12 micro-batches, 3 steps: 12 is planned in micro-batches, 3 in steps, and 7 is neither.
+    for horizon, every_batch, every_step in ((3, ["GA601"], []), (7, [], []), (12, [], ["GA603"]), (24, [], [])):
+        move = SchedulerStep(where=at(30), horizon=horizon)
+        assert codes(loop([4, 4, 4], 4, after=(move,))) == every_batch
+        assert codes(loop([4, 4, 4], 4, closing=(step(), zero(), move))) == every_step
+    cut_short = SchedulerStep(where=at(30), horizon=12)
+    assert codes(loop([4, 4, 4], 4, closing=(step(), zero(), cut_short)), complete=False) == []
+
+
+def test_gradients_that_stay_local_to_their_rank() -> None:
+    def window(*synced: bool | None) -> list[Event]:
+        events: list[Event] = []
+        for turn in range(3):
+            events += [backward(4 * turn + i, 4, synced=one) for i, one in enumerate(synced)]
+            events += [step(), zero()]
+        return events
+
+    assert codes(window(False, False, False, True)) == []
+    assert codes(window(True, True, True, True)) == ["GA701"]
+    assert codes(window(True, False, True, True)) == []
+    assert codes(window(False, False, False, False)) == ["GA702"]
+    assert codes(window(True, True, True, False)) == ["GA702"]
+    assert codes(window(None, None, None, None)) == []
+    assert codes(window(True, True, True, None)) == []
+    assert codes(loop([1, 1, 1], synced=True)) == []
+
+
+def test_a_mean_of_divided_losses_that_is_shown() -> None:
+    def shown(share: float, micro_batches: int = 12, line: int = 10) -> LossShown:
+        return LossShown(where=at(40), shown_at=at(41), backward=at(line), micro_batches=micro_batches, share=share)
+
+    assert codes([*loop([4, 4, 4], 4), shown(1.0)]) == ["GA802"]
+    assert codes([*loop([4, 4, 4], 4), shown(4.0)]) == []
+    assert codes([*loop([4, 4, 4], 4), shown(1.0), shown(3.0)]) == []
+    assert codes([*loop([4, 4, 4], 4), shown(1.0, micro_batches=1)]) == []
+    assert codes([*loop([4, 4, 4], 4), shown(1.0, line=11)]) == []
+    assert codes([*loop([1, 1, 1]), shown(1.0)]) == []
+    # The gradients were divided, and the loss was not.
+    divided = ScaleGrads(where=at(19), stores=MODEL, factor=Factor(0.25, Operation.DIVIDE))
+    assert codes([*loop([4, 4, 4], closing=(divided, step(), zero())), shown(1.0)]) == []
+
+
+def test_a_place_that_keeps_the_losses_of_a_pass() -> None:
+    def passes(*counts: int, epoch: int | None = 0) -> list[Event]:
+        events: list[Event] = []
+        for turn, count in enumerate(counts):
+            events += [backward(4 * turn + i, 4, epoch=epoch) for i in range(4)]
+            events += [GraphsHeld(where=at(15), count=count, read=True), step(), zero()]
+        return events
+
+    assert codes(passes(4, 8)) == ["GA801"]
+    assert codes(passes(4, 4)) == []
+    assert codes(passes(4)) == []
+    assert codes(passes(0, 0)) == []
+    # Where passes are not told apart, it takes one step more, and a pass ends where less is held.
+    assert codes(passes(4, 8, epoch=None)) == []
+    assert codes(passes(4, 8, 12, epoch=None)) == ["GA801"]
+    assert codes(passes(4, 8, 12, 4, 8, 12, epoch=None)) == ["GA801"]
+    assert codes(passes(4, 8, 4, 8, 4, 8, epoch=None)) == []
 
 
 def test_graphs_that_are_held_on_and_on() -> None:

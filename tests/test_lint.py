@@ -138,3 +138,36 @@ def test_a_number_that_was_assumed_is_said_to_be(parameter: str, told: str) -> N
 def test_a_number_that_the_source_has_is_not() -> None:
     (finding,) = lint_source(SUPPRESSED.format(comment=""), "train.py")
     assert "taking" not in finding.message
+
+
+def test_a_long_window_is_run_whole() -> None:
+    source = """\
+def train(model, data, optimizer, criterion, steps):
+    for _ in range(steps):
+        for micro in range(128):
+            x, y = next(data)
+            loss = criterion(model(x), y) / {divisor}
+            loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+    assert lint_source(source.format(divisor=128), "train.py") == []
+    assert [f.mistake.code for f in lint_source(source.format(divisor=1), "train.py")] == ["GA101"]
+
+
+def test_a_quotient_of_settings_is_one_number() -> None:
+    source = """\
+total_batch_size = 524288
+steps = total_batch_size // (B * T * world_size)
+optimizer = model.configure_optimizers(lr=1e-3)
+for step in range(max_steps):
+    optimizer.zero_grad()
+    for micro in range(steps):
+        x, y = loader.next_batch()
+        logits, loss = model(x, y)
+        {scale}
+        loss.backward()
+    optimizer.step()
+"""
+    assert lint_source(source.format(scale="loss = loss / steps"), "train.py") == []
+    assert [f.mistake.code for f in lint_source(source.format(scale="pass"), "train.py")] == ["GA101"]

@@ -11,7 +11,7 @@ def main(model, optimizer, loader, accum, epochs):
             is_accumulating = (iteration + 1) % accum != 0
             with fabric.no_backward_sync(model, enabled=is_accumulating):
                 loss = model(batch).loss
-                fabric.backward(loss)  # error: [missing-loss-scaling]
+                fabric.backward(loss)  # error: [missing-loss-scaling, unsynced-step]
             if not is_accumulating or iteration + 1 == len(loader):
                 optimizer.step()
                 optimizer.zero_grad()

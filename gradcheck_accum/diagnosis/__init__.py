@@ -13,7 +13,10 @@ from itertools import chain
 from gradcheck_accum.diagnosis.account import Account, Diagnosis
 from gradcheck_accum.diagnosis.boundary import find_off_by_one, find_remainder
 from gradcheck_accum.diagnosis.clipping import find_clip
-from gradcheck_accum.diagnosis.pace import find_average, find_held_graphs, find_schedule
+from gradcheck_accum.diagnosis.graphs import find_held_graphs, find_kept_losses
+from gradcheck_accum.diagnosis.metrics import find_misreported
+from gradcheck_accum.diagnosis.pace import find_average, find_cut_short, find_schedule
+from gradcheck_accum.diagnosis.ranks import find_synchronisation
 from gradcheck_accum.diagnosis.scale import find_remainder_scale, find_scale, find_step_every_batch
 from gradcheck_accum.diagnosis.scaler import find_scaler_misuse, find_scaler_pace
 from gradcheck_accum.diagnosis.zeroing import find_stale, find_zeroing
@@ -33,8 +36,17 @@ _FINDERS = (
     find_step_every_batch,
     find_clip,
     find_scaler_misuse,
+    find_misreported,
+    find_synchronisation,
 )
-_FINDERS_OF_THE_WHOLE = (find_scaler_pace, find_schedule, find_average, find_held_graphs)
+_FINDERS_OF_THE_WHOLE = (
+    find_scaler_pace,
+    find_schedule,
+    find_cut_short,
+    find_average,
+    find_held_graphs,
+    find_kept_losses,
+)
 
 
 def diagnose(ledger: Ledger, readings: Readings | None = None) -> list[Diagnosis]:

@@ -1,30 +1,82 @@
-"""Patterns of pace, which no gradient shows: GA601, GA602, GA801."""
+"""Patterns of pace, which no gradient shows: what happens once per micro-batch instead of once per step."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from itertools import pairwise
-from typing import TypeVar
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar
 
-from gradcheck_accum.diagnosis.account import Diagnosis, diagnosis, plural
-from gradcheck_accum.events import AverageUpdate, Backward, Event, GraphsHeld, SchedulerStep, Step
-from gradcheck_accum.ledger import Ledger
+from gradcheck_accum.diagnosis.account import Diagnosis, diagnosis, line
+from gradcheck_accum.events import AverageUpdate, Backward, Event, SchedulerStep, Step
+from gradcheck_accum.ledger import Ledger, nominal_steps
 
 _E = TypeVar("_E", bound=Event)
 
-_STEPS_OF_GROWTH = 3
-"""Steps in a row at which more graphs must be held than before: fewer may be a list that is about to be used."""
+
+@dataclass(frozen=True, slots=True)
+class Pace(Generic[_E]):
+    """Something that happens again and again: the last of its events, all of them, and everything in its time."""
+
+    event: _E
+    own: list[_E]
+    life: tuple[Event, ...]
+
+    @property
+    def made(self) -> int:
+        """How often it happened."""
+        return len(self.own)
 
 
-def every_micro_batch(ledger: Ledger, kind: type[_E]) -> _E | None:
-    """An event of a kind that most windows of several micro-batches hold once for each of them; None otherwise."""
-    full = busy = 0
-    last: _E | None = None
-    batches: set[int] = set()
-    count = 0
-    for event in ledger.trace.events:
+def every_micro_batch(ledger: Ledger, kind: type[_E]) -> Iterator[Pace[_E]]:
+    """The things of a kind that happen once per micro-batch in most of the windows that hold several."""
+    for pace in _paces(ledger, kind):
+        if _keeps_pace(pace):
+            yield pace
+
+
+def _paces(ledger: Ledger, kind: type[_E]) -> Iterator[Pace[_E]]:
+    """The things of a kind, each with its time; nothing where no window could be followed."""
+    events = ledger.trace.events
+    things: dict[tuple[str, int, str], list[_E]] = {}
+    for event in events:
         if isinstance(event, kind):
-            count, last = count + 1, event
+            things.setdefault((event.where.path, event.where.line, _name(event)), []).append(event)
+    if all(window.unknown for window in ledger.windows):
+        return
+    for (*place, _), own in things.items():
+        # A function that is called again makes its things anew: each is judged by its own time.
+        made = sorted({_since(others[0]) for (*other, _), others in things.items() if other == place})
+        ends = next((batch for batch in made if batch > _since(own[0])), None)
+        yield Pace(own[-1], own, tuple(_between(events, _since(own[0]), ends)))
+
+
+def _between(events: Sequence[Event], first: int, end: int | None) -> Iterator[Event]:
+    """The events from one micro-batch on, up to another."""
+    now = 0
+    for event in events:
+        now = event.micro_batch if isinstance(event, Backward) else now
+        if now >= first and (end is None or now < end):
+            yield event
+
+
+def _since(event: Event) -> int:
+    return event.since if isinstance(event, SchedulerStep) else 0
+
+
+def _name(event: Event) -> str:
+    """What an event tells its own thing (a scheduler, an average) from others by."""
+    return getattr(event, "scheduler", "") or getattr(event, "average", "")
+
+
+def _keeps_pace(pace: Pace[_E]) -> bool:
+    """Whether most windows of several micro-batches hold as many of the events as micro-batches."""
+    counted = {id(event) for event in pace.own}
+    full = busy = count = 0
+    batches: set[int] = set()
+    for event in pace.life:
+        if id(event) in counted:
+            count += 1
         elif isinstance(event, Backward):
             batches.add(event.micro_batch)
         elif isinstance(event, Step) and batches:
@@ -33,61 +85,71 @@ def every_micro_batch(ledger: Ledger, kind: type[_E]) -> _E | None:
                 # What follows the window's last micro-batch comes after its step: it is counted with the next.
                 busy += count >= len(batches) - (full == 1)
             batches, count = set(), 0
-    return last if full and busy * 2 > full and last is not None and _outnumbers_steps(ledger, kind) else None
+    # More than one for each step and one for each pass over the data.
+    return busy * 2 > full and pace.made > sum(_steps(pace.life).values()) + _passes(pace.life)
 
 
-def _outnumbers_steps(ledger: Ledger, kind: type[Event]) -> bool:
-    """Whether there are more events of a kind than one for each step and one for each pass over the data."""
-    events = ledger.trace.events
-    steps = sum(isinstance(event, Step) for event in events)
-    passes = len({event.epoch for event in events if isinstance(event, Backward)})
-    return sum(isinstance(event, kind) for event in events) > steps + passes
+def _passes(events: Sequence[Event]) -> int:
+    return len({event.epoch for event in events if isinstance(event, Backward)})
+
+
+def _steps(events: Sequence[Event]) -> Counter[str]:
+    """How many steps each optimizer made."""
+    return Counter(event.optimizer for event in events if isinstance(event, Step))
+
+
+def _at_last_step(events: Sequence[Event]) -> str:
+    """In words, where the loop steps."""
+    return next((f" (at {line(e.where)})" for e in reversed(events) if isinstance(e, Step)), "")
 
 
 def find_schedule(ledger: Ledger) -> Iterator[Diagnosis]:
     """GA601: a schedule that runs K times as fast as the steps that it was made for."""
-    step = every_micro_batch(ledger, SchedulerStep)
-    if step is None:
+    for pace in every_micro_batch(ledger, SchedulerStep):
+        horizon = pace.event.horizon
+        counts = [count for _, count in _steps(pace.life).most_common()]
+        if horizon is not None:
+            # Made for as many moves as there are micro-batches it is right; for anything but the steps, something else.
+            counts = [count for count in counts if abs(horizon - count) <= _passes(pace.life)]
+        if not counts or (horizon is not None and horizon >= pace.made):
+            continue
+        often = f"{nominal_steps(ledger.windows)} times"
+        yield diagnosis(
+            "GA601",
+            pace.event.where,
+            f"the learning rate's schedule moves at every micro-batch, {often} for every step of "
+            f"the optimizer{_at_last_step(pace.life)}, so it runs ahead of the training that it was planned for",
+            "step the scheduler once per window, after the optimizer; or plan its length in micro-batches",
+        )
+
+
+def find_cut_short(ledger: Ledger) -> Iterator[Diagnosis]:
+    """GA603: a schedule that was made for as many moves as there are micro-batches, and makes one for each step."""
+    if not ledger.trace.complete:
         return
-    made = sum(isinstance(event, SchedulerStep) for event in ledger.trace.events)
-    if step.horizon is not None and step.horizon >= made:
-        # Its horizon was counted in micro-batches too.
-        return
-    steps = sum(isinstance(event, Step) for event in ledger.trace.events)
-    yield diagnosis(
-        "GA601",
-        step.where,
-        f"the learning rate's schedule moves at every micro-batch: {made} times over {steps} steps of the optimizer, "
-        "so it runs ahead of the training that it was planned for",
-        "step the scheduler once per window, after the optimizer; or plan its length in micro-batches",
-    )
+    for pace in _paces(ledger, SchedulerStep):
+        horizon, slack = pace.event.horizon, _passes(pace.life)
+        batches = len({event.micro_batch for event in pace.life if isinstance(event, Backward)})
+        with_steps = any(abs(pace.made - count) <= slack for count in _steps(pace.life).values())
+        # Once per epoch is another habit than once per step, and where the two are the same nothing can be told.
+        if with_steps and slack < pace.made <= batches // 2 and horizon == batches:
+            yield diagnosis(
+                "GA603",
+                pace.event.where,
+                "the learning rate's schedule was made for as many moves as there are micro-batches, but moves once "
+                f"for every step of the optimizer{_at_last_step(pace.life)}: training ends when only "
+                f"1/{nominal_steps(ledger.windows)} of it has run",
+                "plan the schedule for the number of steps: divide its length by the accumulation steps",
+            )
 
 
 def find_average(ledger: Ledger) -> Iterator[Diagnosis]:
     """GA602: a moving average that takes in the same weights several times."""
-    update = every_micro_batch(ledger, AverageUpdate)
-    if update is not None:
+    for pace in every_micro_batch(ledger, AverageUpdate):
         yield diagnosis(
             "GA602",
-            update.where,
-            "the moving average is updated at every micro-batch, though the weights change once per window: the same "
-            "weights are taken in again, and its decay is not what was set",
+            pace.event.where,
+            "the moving average is updated at every micro-batch, though the weights change once per window"
+            f"{_at_last_step(pace.life)}: the same weights are taken in again, and its decay is not what was set",
             "update the average once per window, after the step",
         )
-
-
-def find_held_graphs(ledger: Ledger) -> Iterator[Diagnosis]:
-    """GA801: more and more losses that are still held with their graphs."""
-    held = [event for event in ledger.trace.events if isinstance(event, GraphsHeld)]
-    growing = 1
-    for earlier, later in pairwise(held):
-        growing = growing + 1 if later.count > earlier.count else 1
-        if growing >= _STEPS_OF_GROWTH:
-            yield diagnosis(
-                "GA801",
-                held[-1].where,
-                f"losses are kept with their graphs: at the last step those of {plural(held[-1].count)} were still "
-                "in memory, and more at every step",
-                "keep a number: total += loss.item(), or loss.detach()",
-            )
-            return

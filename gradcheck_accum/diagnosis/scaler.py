@@ -12,11 +12,10 @@ from gradcheck_accum.ledger import Fate, Ledger
 
 def find_scaler_pace(ledger: Ledger) -> Iterator[Diagnosis]:
     """GA502: the scale chosen anew at every micro-batch."""
-    update = every_micro_batch(ledger, ScalerUpdate)
-    if update is not None:
+    for pace in every_micro_batch(ledger, ScalerUpdate):
         yield diagnosis(
             "GA502",
-            update.where,
+            pace.event.where,
             "the grad scaler is updated at every micro-batch: a change of scale falls into the middle of a window, "
             "and its growth interval counts micro-batches, not steps",
             "call scaler.update() once, right after scaler.step(optimizer)",

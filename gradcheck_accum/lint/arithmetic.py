@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from gradcheck_accum.events import Factor, Operation, Purpose, Reduction
 from gradcheck_accum.lint import values as v
 from gradcheck_accum.lint.knowledge import bind_steps
+from gradcheck_accum.lint.metrics import combined
 from gradcheck_accum.lint.values import UNKNOWN, Num, Symbol, Tensor, bounded
 
 if TYPE_CHECKING:
@@ -31,10 +32,13 @@ _MOST_PARTS = 512
 
 def binary(run: Interpreter, op: ast.operator, left: Any, right: Any) -> Any:
     """``left op right``."""
-    if isinstance(left, Num) and isinstance(op, (ast.Mod, ast.FloorDiv)):
+    if isinstance(left, v.Figure) or isinstance(right, v.Figure):
+        return combined(run, op, left, right)
+    if isinstance(left, Num) and isinstance(op, (ast.Mod, ast.FloorDiv)) and (left.tags or run.in_training):
+        # Of a setting divided by another (total_batch // batch) neither is K: what comes of it may be.
         right = bind_steps(run, right)
     if isinstance(left, Num) and isinstance(right, Num):
-        return _arithmetic(op, left, right)
+        return of_numbers(op, left, right)
     if isinstance(left, bool) or isinstance(right, bool):
         return UNKNOWN
     if isinstance(left, Tensor) or isinstance(right, Tensor):
@@ -63,7 +67,8 @@ def _fresh(run: Interpreter, name: str) -> v.Part:
     return v.Part(name, Reduction.MEAN, (), run.recorder.micro_batch)
 
 
-def _arithmetic(op: ast.operator, left: Num, right: Num) -> Any:
+def of_numbers(op: ast.operator, left: Num, right: Num) -> Any:
+    """``left op right`` of known numbers."""
     try:
         result = _computed(op, left, right)
     except (ZeroDivisionError, OverflowError, ValueError):

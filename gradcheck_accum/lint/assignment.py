@@ -6,7 +6,9 @@ import ast
 from typing import TYPE_CHECKING, Any
 
 from gradcheck_accum.lint import values as v
-from gradcheck_accum.lint.values import Num, Symbol
+from gradcheck_accum.lint.distributed import SWITCH
+from gradcheck_accum.lint.objects import sources_of
+from gradcheck_accum.lint.values import Num, Symbol, Tensor
 
 if TYPE_CHECKING:
     from gradcheck_accum.lint.interpreter import Interpreter
@@ -44,6 +46,8 @@ def _assign_attribute(run: Interpreter, target: ast.Attribute, holder: Any, valu
             run.recorder.zero(target, holder.sources)
         elif isinstance(value, Symbol) or not isinstance(value, v.Gradient):
             run.recorder.opaque(target, "gradients replaced by hand")
+    elif target.attr == SWITCH and sources_of(run, holder) is not None:
+        run.sync.switch(sources_of(run, holder) or (), value if isinstance(value, bool) else None)
     elif isinstance(holder, v.Instance):
         holder.attributes[target.attr] = value
     elif isinstance(holder, Symbol) and holder.name:
@@ -63,4 +67,6 @@ def _unpack(value: Any, targets: list[ast.expr]) -> list[Any]:
         return [Symbol(target.id) if isinstance(target, ast.Name) else Symbol() for target in targets]
     if isinstance(value, v.Parameters) and count == 2:
         return [Symbol(), value]
+    if isinstance(value, Tensor):
+        return [value.element(place) for place in range(count)]
     return [value] * count

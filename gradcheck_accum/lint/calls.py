@@ -9,12 +9,15 @@ from typing import TYPE_CHECKING, Any
 from gradcheck_accum.events import Factor, Reduction
 from gradcheck_accum.lint import values as v
 from gradcheck_accum.lint.assignment import assign
+from gradcheck_accum.lint.averages import new_average, note_update
+from gradcheck_accum.lint.distributed import pause
 from gradcheck_accum.lint.frameworks import framework_method, new_framework
 from gradcheck_accum.lint.functions import call_function
 from gradcheck_accum.lint.gradients import CLIPS, METHODS, backward, clip
 from gradcheck_accum.lint.library import BUILTINS, LIBRARY
 from gradcheck_accum.lint.losses import all_arguments, computation, loss
 from gradcheck_accum.lint.methods import method_of_value
+from gradcheck_accum.lint.metrics import read, shown_by_call
 from gradcheck_accum.lint.objects import (
     attribute,
     instantiate,
@@ -26,6 +29,7 @@ from gradcheck_accum.lint.objects import (
 )
 from gradcheck_accum.lint.optimizers import as_optimizer, looks_like_optimizer, new_optimizer
 from gradcheck_accum.lint.reach import call_name
+from gradcheck_accum.lint.schedulers import new_scheduler
 from gradcheck_accum.lint.source import text_of
 from gradcheck_accum.lint.values import Num, Symbol, Tensor
 
@@ -61,9 +65,12 @@ def call(run: Interpreter, node: ast.Call, scope: v.Scope) -> Any:
     if isinstance(node.func, ast.Attribute):
         base = run.evaluate(node.func.value, scope)
         method = METHODS.get(node.func.attr)
+        if node.func.attr in {"lerp_", "add_"}:
+            note_update(run, node, scope)
         args, kwargs = _arguments(run, node, scope)
         if isinstance(base, v.Framework):
             return framework_method(run, node, base, node.func.attr, args, kwargs)
+        shown_by_call(run, node, base, all_arguments(args, kwargs))
         if method is not None and not _defines(base, node.func.attr):
             handled = method(run, node, base, args, kwargs)
             if handled is not NotImplemented:
@@ -79,6 +86,9 @@ def call(run: Interpreter, node: ast.Call, scope: v.Scope) -> Any:
     else:
         callee = run.evaluate(node.func, scope)
         args, kwargs = _arguments(run, node, scope)
+        shown_by_call(run, node, callee, all_arguments(args, kwargs))
+        if callee == Symbol("float") and len(args) == 1 and isinstance(args[0], Tensor):
+            return read(run, node, args[0])
     if callee == Symbol("range") and node.args and args:
         run.note_count(node.args[-1], args[-1])
     return call_value(run, node, callee, args, kwargs)
@@ -165,11 +175,19 @@ def _library(run: Interpreter, node: ast.Call, callee: v.Reference, args: list[A
     if tail in CLIPS:
         clip(run, node, args, kwargs)
         return Symbol()
+    scheduler = new_scheduler(run, path, args, kwargs)
+    if scheduler is not None:
+        return scheduler
+    average = new_average(path)
+    if average is not None:
+        return average
     if tail in _OPTIMIZER_CLASSES or (path.startswith("torch.optim.") and tail[:1].isupper() and "sched" not in path):
         return new_optimizer(run, node, all_arguments(args, kwargs))
     if tail.endswith("Loss") and tail[:1].isupper():
         return v.Criterion(tail, kwargs.get("reduction", "mean"))
     if tail in _WRAPPERS and args:
+        if path.startswith("torch.") and tail == "DistributedDataParallel":
+            run.sync.wrap(sources_of(run, args[0]) or ())
         return args[0]
     if path.startswith("torch.") and tail in _MAKES_DATA:
         return v.Data(_rows(tail, args, kwargs))
@@ -200,7 +218,9 @@ def _rows(tail: str, args: list[Any], kwargs: dict[str, Any]) -> int | None:
 def _unresolved(run: Interpreter, node: ast.Call, name: str, args: list[Any], kwargs: dict[str, Any]) -> Any:
     """A call of something that this file does not define."""
     given = all_arguments(args, kwargs)
-    tail = name.rpartition(".")[2]
+    owner, _, tail = name.rpartition(".")
+    if tail == "no_sync" and owner:
+        return pause(run, Symbol(owner), True)
     if _TELLS_STEPS.search(tail):
         return Symbol(text_of(node))
     inherited = is_inherited(run, name)
@@ -222,12 +242,14 @@ def _unresolved(run: Interpreter, node: ast.Call, name: str, args: list[Any], kw
         return v.Configured(f"{name}()")
     if inherited or any(v.carries_steps(value) for value in given):
         return Symbol(f"{name}()")
-    return Symbol(f"{name}()") if not given else _result_of(run, node, given)
+    return Symbol(f"{name}()") if not given else _result_of(run, node, name, given)
 
 
-def _result_of(run: Interpreter, node: ast.Call, args: list[Any]) -> Any:
+def _result_of(run: Interpreter, node: ast.Call, name: str, args: list[Any]) -> Any:
     """What an unresolved call gives that got nothing that is known to be data."""
     if run.loop_depth and any(isinstance(value, Symbol) for value in args):
         part = v.Part(text_of(node.func)[:60], Reduction.MEAN, (), run.recorder.micro_batch)
-        return Tensor((part,), root_of(text_of(node.func)))
+        models = root_of(name or text_of(node.func))
+        run.sync.forward(models)
+        return Tensor((part,), models)
     return Symbol(f"{text_of(node)[:80]}")

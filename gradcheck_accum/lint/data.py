@@ -82,7 +82,7 @@ def length_of_value(run: Interpreter, value: Any) -> Any:
     """``len(value)``."""
     match value:
         case v.Loader():
-            return Num(length_of(run, value), frozenset({v.LENGTH}))
+            return Num(length_of(run, value), frozenset({v.LENGTH, v.tag_of_length(value)}))
         case v.Data():
             return rows_of(run, value)
         case v.Chunks():
@@ -97,7 +97,7 @@ def length_of_value(run: Interpreter, value: Any) -> Any:
                 return call_function(run, v.Function(method, value.cls.scope, value), [], {})
         case Symbol() if value.name and not _DATASET_NAME.search(value.name.rpartition(".")[2]):
             run.recorder.assumed_length = True
-            return Num(run.knowledge.pass_length(), frozenset({v.LENGTH}))
+            return Num(run.knowledge.pass_length(), frozenset({v.LENGTH, v.tag_of_length(value)}))
     return Symbol()
 
 

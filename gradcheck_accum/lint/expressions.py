@@ -10,11 +10,14 @@ from typing import TYPE_CHECKING, Any
 from gradcheck_accum.lint import values as v
 from gradcheck_accum.lint.arithmetic import binary
 from gradcheck_accum.lint.assignment import assign
+from gradcheck_accum.lint.averages import note_update
 from gradcheck_accum.lint.calls import call
 from gradcheck_accum.lint.conditions import choose, decide, truth_of
 from gradcheck_accum.lint.data import length_of, length_of_value, rows_of, slice_of_data
+from gradcheck_accum.lint.graphs import summed
 from gradcheck_accum.lint.iteration import items_of
 from gradcheck_accum.lint.knowledge import bind_in_comparison
+from gradcheck_accum.lint.metrics import shown
 from gradcheck_accum.lint.objects import attribute
 from gradcheck_accum.lint.source import text_of
 from gradcheck_accum.lint.values import UNKNOWN, Num, Symbol, Tensor, bounded, is_settled
@@ -39,7 +42,7 @@ def evaluate(run: Interpreter, node: ast.expr, scope: v.Scope) -> Any:
     if handler is None:
         return UNKNOWN
     value = handler(run, node, scope)
-    if type(value) is Symbol:
+    if type(value) in (Symbol, v.Computed):
         value = run.resolve(value)
     if type(value) is Tensor and not value.is_located:
         return value.located(run.recorder.locate(node))
@@ -87,7 +90,8 @@ def _subscript(run: Interpreter, node: ast.Subscript, scope: v.Scope) -> Any:
         case v.Loader():
             return _slice_of_loader(run, value, node.slice, scope)
         case Tensor():
-            return attribute(run, value, str(index) if isinstance(index, str) else "item")
+            item = attribute(run, value, str(index) if isinstance(index, str) else "item")
+            return item.element(index) if isinstance(item, Tensor) and isinstance(index, Num) else item
         case v.Parameters() | v.Gradient():
             return value
         case Symbol():
@@ -128,12 +132,16 @@ def _slice_of_batches(run: Interpreter, batches: Symbol, index: ast.expr, scope:
 
 def _binary(run: Interpreter, node: ast.BinOp, scope: v.Scope) -> Any:
     left, right = evaluate(run, node.left, scope), evaluate(run, node.right, scope)
+    if isinstance(node.op, ast.Add):
+        note_update(run, node, scope)
+    if isinstance(left, str):
+        shown(run, node, [right])
     if isinstance(node.op, ast.Mod):
         run.note_count(node.right, right)
     result = binary(run, node.op, left, right)
+    result = summed(run, node, result)
     if result is UNKNOWN and not run.loop_depth and is_settled(left) and is_settled(right):
-        # Settings computed from settings, before any loop: one number, though not known which.
-        return Symbol(text_of(node))
+        return v.Computed(text_of(node), op=node.op, left=left, right=right)
     return result
 
 
@@ -273,7 +281,7 @@ def _formatted(run: Interpreter, node: ast.JoinedStr, scope: v.Scope) -> Any:
     for part in node.values:
         if isinstance(part, ast.FormattedValue):
             # A whole epoch may be run inside the braces.
-            evaluate(run, part.value, scope)
+            shown(run, part.value, [evaluate(run, part.value, scope)])
     return UNKNOWN
 
 

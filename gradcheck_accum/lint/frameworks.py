@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any
 from gradcheck_accum.events import Operation
 from gradcheck_accum.lint import values as v
 from gradcheck_accum.lint.arithmetic import scaled
+from gradcheck_accum.lint.distributed import PAUSES, pause
 from gradcheck_accum.lint.gradients import as_loss, clip, record_backward
+from gradcheck_accum.lint.schedulers import without_schedulers
 from gradcheck_accum.lint.values import Num, Symbol
 
 if TYPE_CHECKING:
@@ -42,6 +44,9 @@ def framework_method(
         clip(run, node, args, kwargs)
     elif name == "clip_gradients":
         clip(run, node, [], {})
+    elif name in PAUSES and args:
+        return pause(run, args[0], kwargs.get("enabled", args[1] if len(args) > 1 else True))
     elif name in _PREPARES and args:
-        return tuple(args) if len(args) > 1 else args[0]
+        prepared = without_schedulers(args)
+        return tuple(prepared) if len(prepared) > 1 else prepared[0]
     return Symbol()

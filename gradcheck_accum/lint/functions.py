@@ -26,17 +26,22 @@ def call_function(run: Interpreter, function: v.Function, args: list[Any], kwarg
     _bind_arguments(run, function, scope, args, kwargs)
     if isinstance(node, ast.Lambda):
         return run.evaluate(node.body, scope)
-    if any(word in text_of(d) for d in node.decorator_list for word in ("no_grad", "inference_mode")):
+    without_graphs = any(word in text_of(d) for d in node.decorator_list for word in ("no_grad", "inference_mode"))
+    if without_graphs and not run.reach.averages(node):
         return Symbol()
     run.visited.add(node)
     if run.reach.is_generator(node):
         return v.Stream.endless() if run.reach.never_ends(node) else v.Loader()
     run.stack.append(node)
+    run.frames.append(scope)
+    run.no_graphs += without_graphs
     try:
         run.execute(node.body, scope)
     except Returned as returned:
         return returned.value
     finally:
+        run.no_graphs -= without_graphs
+        run.frames.pop()
         run.stack.pop()
     return None
 

@@ -10,8 +10,11 @@ from typing import TYPE_CHECKING, Any
 from gradcheck_accum.events import Factor, Reduction
 from gradcheck_accum.lint import values as v
 from gradcheck_accum.lint.control import Doubted
+from gradcheck_accum.lint.distributed import PAUSES, pause
+from gradcheck_accum.lint.graphs import count_held_graphs
 from gradcheck_accum.lint.objects import sources_of
 from gradcheck_accum.lint.optimizers import as_optimizer, is_lost_optimizer
+from gradcheck_accum.lint.schedulers import move
 from gradcheck_accum.lint.values import Symbol, Tensor
 
 if TYPE_CHECKING:
@@ -29,13 +32,15 @@ def as_loss(run: Interpreter, value: Any) -> Tensor:
 def record_backward(run: Interpreter, node: ast.AST, value: Any, weighted: bool) -> None:
     """Record a backward; ``weighted`` says that it was given a gradient argument."""
     loss = as_loss(run, value)
-    run.recorder.backward(node, loss.scaled(Factor(None)) if weighted else loss)
+    synced = run.sync.of_backward(loss.models)
+    run.recorder.backward(node, loss.scaled(Factor(None)) if weighted else loss, synced)
 
 
 def record_step(run: Interpreter, node: ast.AST, optimizer: v.Optimizer, through_scaler: bool = False) -> None:
     """Record an optimizer's step, with K if a loss has been divided by it."""
     bound = {number.value for number in run.knowledge.bindings.values() if v.STEPS in number.tags}
     stated = sorted((bound | run.knowledge.moduli) & run.recorder.divisors)
+    count_held_graphs(run)
     run.recorder.step(node, optimizer, int(stated[0]) if len(stated) == 1 else None, through_scaler)
     if run.recorder.lost_track:
         raise Doubted
@@ -58,6 +63,11 @@ def backward(run: Interpreter, node: ast.Call, base: Any, args: list[Any], kwarg
 
 
 def _step(run: Interpreter, node: ast.Call, base: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    if isinstance(base, v.Scheduler):
+        move(run, node, base, args, kwargs)
+        return None
+    if isinstance(base, v.Average):
+        return NotImplemented
     given = [o for o in (as_optimizer(run, a) for a in args[:1]) if o is not None]
     optimizer = as_optimizer(run, base)
     if optimizer is not None:
@@ -101,6 +111,12 @@ def _parameters(run: Interpreter, node: ast.Call, base: Any, args: list[Any], kw
     return v.Parameters(sources_of(run, base))
 
 
+def _pause(run: Interpreter, node: ast.Call, base: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    if isinstance(base, v.Instance) and not base.cls.is_model:
+        return NotImplemented
+    return pause(run, args[0] if args else base, kwargs.get("enabled", args[1] if len(args) > 1 else True))
+
+
 def _clip_method(run: Interpreter, node: ast.Call, base: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     if isinstance(base, v.Reference):
         clip(run, node, args, kwargs)
@@ -131,5 +147,6 @@ METHODS: dict[str, Callable[[Interpreter, ast.Call, Any, list[Any], dict[str, An
     "scale": _scale,
     "parameters": _parameters,
     "named_parameters": _parameters,
+    **dict.fromkeys(PAUSES, _pause),
     **dict.fromkeys(CLIPS, _clip_method),
 }

@@ -15,10 +15,12 @@ from typing import Any
 from gradcheck_accum.lint import expressions, statements
 from gradcheck_accum.lint import values as v
 from gradcheck_accum.lint.control import Broke, Continued, Exhausted, OutOfBudget, Raised, Returned
+from gradcheck_accum.lint.distributed import Synchronisation
 from gradcheck_accum.lint.knowledge import Knowledge
 from gradcheck_accum.lint.reach import Reach
 from gradcheck_accum.lint.recorder import Recorder
 from gradcheck_accum.lint.values import Num, Symbol
+from gradcheck_accum.location import Location
 
 _BUDGET = 150_000
 _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
@@ -39,8 +41,18 @@ class Interpreter:
         """The functions that were carried out."""
         self.stack: list[ast.AST] = []
         """The functions that are being carried out."""
+        self.sync = Synchronisation(mentioned=reach.mentions_ranks)
+        """Which models average their gradients over the ranks."""
+        self.frames: list[v.Scope] = []
+        """The names of the module and of the functions that are being carried out."""
+        self.collected: dict[int, tuple[list[Any], Location]] = {}
+        """The lists that losses are collected in, by identity, with the place that does."""
+        self.no_graphs = 0
+        """How many blocks are under way in which PyTorch builds no graphs."""
         self.assigned: dict[str, Any] = {}
         """What was assigned to attributes of objects that nothing else is known of, by dotted name."""
+        self.turns: dict[str, int] = {}
+        """How many turns loops over an unknown range were given, by the name of that number."""
         self.optimizers: dict[Any, v.Optimizer] = {}
         self.models: dict[Any, v.Model] = {}
         self.pass_depth = 0
@@ -79,6 +91,7 @@ class Interpreter:
         """Note where the source names a number that the loop may count by."""
         if isinstance(value, Num) and isinstance(value.value, int) and value.value > 1 and self.in_training:
             self.recorder.counts[self.recorder.locate(node)] = value.value
+            self.recorder.counted |= value.names
 
     def resolve(self, value: Any) -> Any:
         """A symbol's value where one has become known."""
@@ -97,5 +110,6 @@ class Interpreter:
                 for s in body
                 if isinstance(s, _DEFINITIONS) or (isinstance(s, _CONSTANTS) and not self.reach.backward(s))
             ]
+        self.frames.append(scope)
         with suppress(Raised, Returned, Exhausted, Broke, Continued):
             self.execute(body, scope)

@@ -24,6 +24,7 @@ def plan(run: Interpreter, source: Any, loop: ast.For, trains: bool) -> tuple[It
     match source:
         case v.Loader():
             run.recorder.learn_units(source.rows)
+            run.recorder.counted |= {v.tag_of_length(source)} if trains else set()
             return [v.Data()] * length_of(run, source), True, True
         case v.Chunks():
             return [v.Data()] * source.count, True, False
@@ -65,6 +66,8 @@ def _unknown_iteration(run: Interpreter, source: Any, loop: ast.For, trains: boo
     if run.pass_depth or isinstance(source, (v.Data, Tensor)):
         return [element, element], False, False
     run.recorder.assumed_length = True
+    if isinstance(source, Symbol):
+        run.recorder.counted.add(v.tag_of_length(source))
     return [v.Data()] * run.knowledge.pass_length(), True, True
 
 
@@ -72,7 +75,10 @@ def _range(run: Interpreter, bounds: Sequence[Any], loop: ast.For, trains: bool)
     if bounds and all(isinstance(bound, Num) for bound in bounds):
         numbers = [int(bound.value) for bound in bounds]
         counted = range(*numbers) if len(numbers) < 3 or numbers[2] else range(0)
-        if trains and len(counted) > 4 * run.knowledge.unbounded_length() and not _counts_windows(bounds):
+        # A range inside of which nobody steps is the window itself.
+        is_window = trains and not run.reach.steps(loop.body)
+        many = len(counted) > 4 * run.knowledge.unbounded_length()
+        if trains and many and not is_window and not _counts_windows(bounds):
             # So many turns show nothing that a few whole windows and the last few turns do not.
             kept = len(counted) % math.lcm(*run.knowledge.window) + run.knowledge.unbounded_length()
             counted = counted[:kept]
@@ -82,6 +88,7 @@ def _range(run: Interpreter, bounds: Sequence[Any], loop: ast.For, trains: bool)
     if not trains:
         return [Num(0), Num(1)]
     if inner_training_loop(run, loop.body) is not None:
+        _note_turns(run, bounds, 2)
         return [Num(0), Num(1)]
     if not run.reach.steps(loop.body) and len(bounds) == 1:
         # Backward inside, the step outside: this range is the window itself.
@@ -98,6 +105,13 @@ def _range(run: Interpreter, bounds: Sequence[Any], loop: ast.For, trains: bool)
             length = run.knowledge.pass_length()
         return [Num(first + stride * i) for i in range(length)]
     return [Num(i) for i in range(length)]
+
+
+def _note_turns(run: Interpreter, bounds: Sequence[Any], turns: int) -> None:
+    """Remember how many turns stand for an unknown number of epochs: schedules are planned by it."""
+    last = bounds[-1] if bounds and (len(bounds) == 1 or bounds[0] == Num(0)) else None
+    if isinstance(last, Symbol) and last.name:
+        run.turns[last.name] = turns
 
 
 def _counts_windows(bounds: Sequence[Any]) -> bool:

@@ -28,7 +28,7 @@ def bind_steps(run: Interpreter, value: Any) -> Any:
     if isinstance(value, Symbol) and value.name:
         default = value.default if value.default and 2 <= value.default <= _LARGEST_STEPS else ASSUMED_STEPS
         run.knowledge.moduli.add(default)
-        bind(run, value.name, Num(default, frozenset({v.STEPS})))
+        bind(run, value.name, Num(default, frozenset({v.STEPS, v.tag_of_name(value.name)})))
     return value
 
 

@@ -15,6 +15,7 @@ from gradcheck_accum.lint.data import chunks, draw_from, length_of_value, new_lo
 from gradcheck_accum.lint.iteration import items_of
 from gradcheck_accum.lint.knowledge import bind_steps
 from gradcheck_accum.lint.losses import is_loss
+from gradcheck_accum.lint.metrics import mean
 from gradcheck_accum.lint.objects import attribute
 from gradcheck_accum.lint.values import Num, Symbol, Tensor
 
@@ -128,6 +129,8 @@ def _multiply(run: Interpreter, args: list[Any], kwargs: dict[str, Any]) -> Any:
 def _reduce(reduction: Reduction) -> Callable[[Interpreter, list[Any], dict[str, Any]], Any]:
     def apply(run: Interpreter, args: list[Any], kwargs: dict[str, Any]) -> Any:
         value = args[0] if args else Symbol()
+        if isinstance(value, list) and reduction is Reduction.MEAN and any(isinstance(i, v.Figure) for i in value):
+            return mean(run, value)
         if not isinstance(value, Tensor):
             return value
         return value.reduced(reduction if is_loss(value) else Reduction.MEAN)

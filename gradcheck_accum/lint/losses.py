@@ -30,6 +30,7 @@ def computation(
     run: Interpreter, node: ast.Call, args: list[Any], kwargs: dict[str, Any], models: frozenset[str]
 ) -> Any:
     """A call that computes a tensor from tensors."""
+    run.sync.forward(models)
     given = all_arguments(args, kwargs)
     name = text_of(node.func)[:60]
     factors = (Factor(None),) if any(v.carries_steps(value) for value in given) else ()

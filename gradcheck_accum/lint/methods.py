@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import ast
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from gradcheck_accum.events import Operation, Reduction
 from gradcheck_accum.lint import values as v
 from gradcheck_accum.lint.arithmetic import factor_of, scaled
+from gradcheck_accum.lint.averages import is_update
 from gradcheck_accum.lint.data import chunks, rows_of, split
+from gradcheck_accum.lint.functions import call_function
+from gradcheck_accum.lint.graphs import appended
 from gradcheck_accum.lint.losses import computation, is_loss
+from gradcheck_accum.lint.metrics import read
+from gradcheck_accum.lint.schedulers import without_schedulers
 from gradcheck_accum.lint.values import Num, Symbol, Tensor
 
 if TYPE_CHECKING:
@@ -19,6 +23,9 @@ if TYPE_CHECKING:
 _SAME_MODEL = frozenset(
     {"to", "cuda", "cpu", "train", "eval", "half", "float", "double", "bfloat16", "apply", "requires_grad_"}
 )
+_TELL_NO_LOSS = frozenset(
+    {"all", "any", "dim", "ge", "gt", "isfinite", "isinf", "isnan", "le", "lt", "nelement", "numel"}
+)
 _METRICS = frozenset({"item", "tolist", "numpy"})
 
 
@@ -26,7 +33,7 @@ def method_of_value(run: Interpreter, node: ast.Call, base: Any, args: list[Any]
     name = node.func.attr if isinstance(node.func, ast.Attribute) else ""
     match base:
         case Tensor():
-            return _tensor_method(run, base, name, args, kwargs)
+            return _tensor_method(run, node, base, name, args, kwargs)
         case v.Data():
             return _data_method(run, base, name, args, kwargs)
         case v.Gradient():
@@ -35,12 +42,18 @@ def method_of_value(run: Interpreter, node: ast.Call, base: Any, args: list[Any]
             return base
         case v.Optimizer():
             return Symbol()
+        case v.Average() if is_update(base, name):
+            run.recorder.average(node)
+            return Symbol()
+        case v.Model() if base.cls is not None and run.reach.averages(base.cls.methods.get(name)):
+            own = v.Function(base.cls.methods[name], base.cls.scope, v.Instance(base.cls))
+            return call_function(run, own, args, kwargs)
         case v.Model():
             return base if name in _SAME_MODEL else computation(run, node, args, kwargs, frozenset({base.name}))
         case v.Instance() if base.cls.is_model and base.cls.methods.get(name) is None:
             return base if name in _SAME_MODEL else Symbol()
         case list():
-            return _list_method(base, name, args)
+            return _list_method(run, node, base, name, args)
         case dict():
             return _dict_method(base, name, args)
         case Symbol() if name in _SAME_MODEL and base.name and name != "apply":
@@ -50,22 +63,25 @@ def method_of_value(run: Interpreter, node: ast.Call, base: Any, args: list[Any]
         case Symbol() if name == "get" and args and isinstance(args[0], str):
             return base.member(args[0])
         case Symbol() | v.Reference() if name in {"prepare", "setup", "setup_dataloaders", "setup_optimizers"} and args:
-            return tuple(args) if len(args) > 1 else args[0]
+            prepared = without_schedulers(args)
+            return tuple(prepared) if len(prepared) > 1 else prepared[0]
     return NotImplemented
 
 
-def _tensor_method(run: Interpreter, base: Tensor, name: str, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def _tensor_method(
+    run: Interpreter, node: ast.Call, base: Tensor, name: str, args: list[Any], kwargs: dict[str, Any]
+) -> Any:
     if name in _METRICS:
-        return Symbol()
+        return read(run, node, base)
     if name in {"detach", "detach_"}:
-        return replace(base, models=frozenset())
+        return base.detached()
     if name in {"mean", "sum", "nansum", "nanmean"}:
         return base.reduced(Reduction.SUM if name.endswith("sum") and is_loss(base) else Reduction.MEAN)
     if name in {"div", "div_", "true_divide", "true_divide_"} and args:
         return scaled(run, base, args[0], Operation.DIVIDE)
     if name in {"mul", "mul_", "multiply"} and args:
         return scaled(run, base, args[0], Operation.MULTIPLY)
-    if name in {"size", "chunk", "split", "argmax", "eq", "ne", "max", "min", "topk"}:
+    if name in {"size", "chunk", "split", "argmax", "eq", "ne", "max", "min", "topk"} | _TELL_NO_LOSS:
         return Symbol()
     return base
 
@@ -99,10 +115,11 @@ def _gradient_method(run: Interpreter, node: ast.Call, base: v.Gradient, name: s
     return base
 
 
-def _list_method(base: list[Any], name: str, args: list[Any]) -> Any:
+def _list_method(run: Interpreter, node: ast.Call, base: list[Any], name: str, args: list[Any]) -> Any:
     match name:
         case "append" if args:
             base.append(args[0])
+            appended(run, node, base, args[0])
         case "extend" if args and isinstance(args[0], (list, tuple)) and len(base) + len(args[0]) <= v.LONGEST_LIST:
             base.extend(args[0])
         case "clear":

@@ -15,16 +15,16 @@ if TYPE_CHECKING:
     from gradcheck_accum.lint.interpreter import Interpreter
 
 
-def new_model(run: Interpreter, node: ast.Call) -> v.Model:
+def new_model(run: Interpreter, node: ast.Call, cls: v.Class | None = None) -> v.Model:
     """A network made by a call; the same call makes the same one."""
     place = (node.lineno, node.col_offset)
-    return run.models.setdefault(place, v.Model(f"{text_of(node.func)} (line {node.lineno})"))
+    return run.models.setdefault(place, v.Model(f"{text_of(node.func)} (line {node.lineno})", cls))
 
 
 def instantiate(run: Interpreter, node: ast.Call, cls: v.Class, args: list[Any], kwargs: dict[str, Any]) -> Any:
     """An object of a class of this file."""
     if cls.is_model:
-        return new_model(run, node)
+        return new_model(run, node, cls)
     instance = v.Instance(cls)
     init = cls.methods.get("__init__")
     if init is not None:
@@ -108,6 +108,8 @@ def attribute(run: Interpreter, value: Any, name: str) -> Any:
                 return call_function(run, function, [], {}) if _is_property(method) else function
             held = _class_constant(run, value.cls, name)
             return held if held is not None else Symbol(f"{value.cls.node.name}.{name}")
+        case v.Model() if name == "no_sync":
+            return Symbol(f"{value.name}.{name}")
         case v.Class():
             held = _class_constant(run, value, name)
             return held if held is not None else Symbol(f"{value.node.name}.{name}")
@@ -118,7 +120,9 @@ def attribute(run: Interpreter, value: Any, name: str) -> Any:
                 return UNKNOWN
             if name in {"data"}:
                 return UNKNOWN
-            parts = tuple(v.Part(f".{name}", Reduction.MEAN, (), part.micro_batch) for part in value.parts[:1])
+            parts = tuple(
+                v.Part(f".{name}", Reduction.MEAN, (), part.micro_batch, (part.flow, name)) for part in value.parts[:1]
+            )
             return Tensor(parts, value.models)
         case v.Data():
             return ("shape", value) if name == "shape" else value

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from gradcheck_accum.lint.interpreter import Interpreter
 
 _OPTIMIZER_NAME = re.compile(r"(^|[_.\[])(opt|optim|optimi[sz]er)(s|\d)*($|[_.\[\]])|optimi[sz]er", re.IGNORECASE)
-_NOT_OPTIMIZER = re.compile(r"sched|scaler|hook|param|args|config|cfg", re.IGNORECASE)
+_NOT_OPTIMIZER = re.compile(r"sched|scaler|hook|param|args|config(?!ure_optim)|cfg", re.IGNORECASE)
 _DEEPEST = 4
 _MOST_GROUPS = 64
 

@@ -9,6 +9,7 @@ import ast
 import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
+from gradcheck_accum.lint.averages import UPDATES, blended
 from gradcheck_accum.lint.source import children, text_of, walk
 
 _BACKWARD = frozenset({"backward", "manual_backward"})
@@ -36,6 +37,8 @@ _OTHER_STEPPERS = re.compile(r"sched|profil|\bprof\b|env|logger|timer", re.IGNOR
 _LEAVES = (ast.Break, ast.Continue, ast.Return, ast.Raise)
 _YIELDS = "yield"
 """Stands among the names that a statement calls where it yields: no function can have this name."""
+_BLENDS = "(average)"
+"""Stands there where it blends weights into an average."""
 _CALLS_A_NAME = "()"
 """Stands there where what is called is a plain name, which may hold an object with a ``__call__``."""
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
@@ -64,6 +67,9 @@ class Reach:
         self._touching = set(_TOUCH_GRADIENTS)
         stepped: set[str] = set()
         cleared: set[str] = set()
+        updates = {_BLENDS}
+        self.mentions_ranks = False
+        """Whether the file has a word for leaving gradients local to their rank."""
         statements: list[tuple[ast.stmt, ast.AST]] = []
         pairs: list[tuple[ast.AST, ast.AST]] = [(module, module)]
         for node, holder in pairs:
@@ -80,10 +86,15 @@ class Reach:
                     self._touching |= {a.asname for a in node.names if a.asname and a.name in _TOUCH_GRADIENTS}
                 case ast.Call(func=func):
                     self._calls[id(holder)] |= _names_of(node)
+                    updates.add(UPDATES.get(call_name(node), _BLENDS))
                     if isinstance(func, ast.Attribute) and func.attr in ("step", "zero_grad"):
                         (stepped if func.attr == "step" else cleared).add(text_of(func.value))
+                case ast.Attribute(attr="no_sync" | "no_backward_sync" | "require_backward_grad_sync"):
+                    self.mentions_ranks = True
                 case ast.Yield() | ast.YieldFrom():
                     self._calls[id(holder)].add(_YIELDS)
+            if isinstance(node, (ast.BinOp, ast.Call)) and blended(node):
+                self._calls[id(holder)].add(_BLENDS)
             pairs.extend([(child, holder) for child in children(node)])
         for statement, holder in reversed(statements):
             self._calls[id(holder)] |= self._calls[id(statement)]
@@ -92,6 +103,7 @@ class Reach:
         self._to_backward = self._closure(_BACKWARD)
         self._to_step = self._closure(frozenset({"step"}))
         self._to_gradients = self._closure(_GRADIENT_CALLS)
+        self._to_averages = self._closure(frozenset(updates))
         own = {cls.name for cls in self.classes} | {"object", "ABC"}
         self.open_classes = {c.name for c in self.classes if any(_last(b) not in own for b in c.bases)}
 
@@ -140,12 +152,16 @@ class Reach:
     def _is_inert(self, statement: ast.stmt) -> bool:
         known = self._inert.get(id(statement))
         if known is None:
-            known = not self._any(self._to_gradients, statement) and not any(
+            known = not self._any(self._to_gradients | self._to_averages, statement) and not any(
                 isinstance(n, (*_LEAVES, ast.Assign, ast.AugAssign, ast.AnnAssign, ast.NamedExpr))
                 for n in walk(statement)
             )
             self._inert[id(statement)] = known
         return known
+
+    def averages(self, function: ast.AST | None) -> bool:
+        """Whether a function takes weights into an average, itself or through this file's functions."""
+        return function is not None and self._any(self._to_averages, function)
 
     def called(self, node: ast.Call) -> Iterator[_Function]:
         """The functions of this file that a call may mean and that reach ``backward``."""

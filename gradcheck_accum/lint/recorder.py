@@ -7,26 +7,33 @@ steps there is one store, and if several do each owns the models whose parameter
 from __future__ import annotations
 
 import ast
+import itertools
+import math
+from collections.abc import Hashable
 from dataclasses import dataclass, field
 from typing import Any
 
 from gradcheck_accum.events import (
+    AverageUpdate,
     Backward,
     Clip,
     Count,
     Event,
     Factor,
+    GraphsHeld,
+    LossShown,
     Opaque,
     Operation,
     Reduction,
     ScaleGrads,
+    SchedulerStep,
     Step,
     Term,
     Trace,
     Unscale,
     ZeroGrad,
 )
-from gradcheck_accum.lint.values import Optimizer, Part, Tensor
+from gradcheck_accum.lint.values import UNITS, Figure, Num, Optimizer, Part, Scheduler, Tensor
 from gradcheck_accum.location import Location
 
 ASSUMED_UNITS = 7
@@ -54,14 +61,24 @@ class Recorder:
     micro_batch: int = -1
     epoch: int | None = None
     passes: int = 0
+    schedulers: int = 0
+    """How many learning rate schedulers were made."""
     assumed_length: bool = False
     units: int = ASSUMED_UNITS
     knows_units: bool = False
     """Whether ``units`` is what the source shows, not the assumed number."""
     counts: dict[Location, int] = field(default_factory=dict)
     """Where the source names numbers that the loop counts by."""
+    counted: set[str] = field(default_factory=set)
+    """What the loop counts by: tags of names, and of the lengths of what it runs over."""
     divisors: set[int] = field(default_factory=set)
     """The numbers, rounded, that losses have been divided by."""
+    graphs: dict[Hashable, Part] = field(default_factory=dict)
+    """The losses that ``backward`` has run on, by their flow."""
+    backwards: dict[Hashable, Location] = field(default_factory=dict)
+    """Where it has, by the same."""
+    keepers: dict[Location, None] = field(default_factory=dict)
+    """The places that keep losses of several micro-batches, in the order of their first time."""
     _last: dict[tuple[int, int], tuple[int, int]] = field(default_factory=dict)
     _steps: int = 0
     _opaque: bool = False
@@ -92,8 +109,8 @@ class Recorder:
         """A new micro-batch of data begins."""
         self.micro_batch += 1
 
-    def backward(self, node: ast.AST, tensor: Tensor) -> None:
-        """``backward`` was called on ``tensor``."""
+    def backward(self, node: ast.AST, tensor: Tensor, synced: bool | None) -> None:
+        """``backward`` was called on ``tensor``; ``synced`` says whether its gradients are averaged over the ranks."""
         where = self.locate(node)
         batches = {part.micro_batch for part in tensor.parts if part.micro_batch >= 0}
         place = (where.line, where.column)
@@ -106,6 +123,8 @@ class Recorder:
             return
         self._last[place] = (self.micro_batch, self._steps)
         self._differentiated = True
+        self.graphs.update({part.flow: part for part in tensor.parts})
+        self.backwards.update({part.flow: where for part in tensor.parts})
         self.divisors |= {
             round(1 / factor.value)
             for part in tensor.parts
@@ -122,6 +141,7 @@ class Recorder:
                     "epoch": self.epoch,
                     "terms": _terms(tensor.parts, self.units),
                     "grad_scaled": tensor.grad_scaled,
+                    "synced": synced,
                 },
             )
         )
@@ -148,6 +168,24 @@ class Recorder:
         details = {"steps": steps, "through_scaler": through_scaler}
         self.raw.append(_Raw("step", self.locate(node), optimizer, details))
 
+    def move(self, node: ast.AST, scheduler: Scheduler, horizon: Num) -> None:
+        """A learning rate scheduler that was made for ``horizon`` moves made one."""
+        details = {"scheduler": scheduler.name, "since": scheduler.since, "horizon": horizon}
+        self.raw.append(_Raw("move", self.locate(node), None, details))
+
+    def average(self, node: ast.AST) -> None:
+        """A moving average took in the weights."""
+        self.raw.append(_Raw("average", self.locate(node)))
+
+    def show(self, node: ast.AST, figure: Figure) -> None:
+        """A number that was read off losses is shown to a person."""
+        if figure.read_at is not None:
+            self.raw.append(_Raw("show", figure.read_at, None, {"shown_at": self.locate(node), "figure": figure}))
+
+    def held(self, where: Location, count: int) -> None:
+        """The graphs of ``count`` micro-batches are still held by what stands at ``where``."""
+        self.raw.append(_Raw("held", where, None, {"count": count}))
+
     def opaque(self, node: ast.AST, reason: str) -> None:
         """Something happened that could not be followed."""
         self._opaque = True
@@ -161,6 +199,12 @@ class Recorder:
         everything = frozenset().union(*stores.values()) if stores else frozenset({_ONE_STORE})
         for raw in self.raw:
             reach = self._reach(raw, stores, everything)
+            if raw.kind == "move":
+                events.extend(self._move(raw))
+                continue
+            if raw.kind == "show":
+                events.extend(self._shown(raw))
+                continue
             if raw.kind == "backward" and not reach:
                 # No optimizer's model is among those that the loss came from: the flow was lost on the way.
                 event: Event | None = Opaque(where=raw.where, stores=everything, reason="which models a loss reaches")
@@ -173,6 +217,41 @@ class Recorder:
             events.insert(0, Opaque(where=self.raw[0].where, stores=everything, reason=reason))
         counts = tuple(Count(where, value) for where, value in self.counts.items())
         return Trace(tuple(events), assumed_length=self.assumed_length, counts=counts)
+
+    def _move(self, raw: _Raw) -> list[SchedulerStep]:
+        """A scheduler's move, if what it was made for is counted by the loop too.
+
+        A length is known if it is that of the data that the loop runs over, a number that stands for a name if the loop
+        counts by it: another divisor may be a batch size, or the number of ranks.
+        """
+        horizon: Num = raw.details["horizon"]
+        length_is_known = not self.assumed_length or bool(horizon.tags & self.counted - horizon.names)
+        if not length_is_known or UNITS in horizon.tags or not horizon.names <= self.counted:
+            return []
+        details = raw.details | {"horizon": math.ceil(horizon.value)}
+        return [SchedulerStep(where=raw.where, **details)]
+
+    def _shown(self, raw: _Raw) -> list[LossShown]:
+        """What a number that was shown is made of, if that is known by now."""
+        figure: Figure = raw.details["figure"]
+        shares: dict[int, set[float]] = {}
+        for part in figure.parts:
+            sent = self.graphs.get(part.origin)
+            share = _share(part, sent) if sent is not None else None
+            if share is None:
+                return []
+            shares.setdefault(part.micro_batch, set()).add(round(share, 9))
+        if any(len(several) > 1 for several in shares.values()):
+            return []
+        return [
+            LossShown(
+                where=raw.where,
+                shown_at=raw.details["shown_at"],
+                backward=self.backwards[figure.parts[-1].origin],
+                micro_batches=len(shares),
+                share=math.fsum(share for several in shares.values() for share in several),
+            )
+        ]
 
     @staticmethod
     def _doubt(events: list[Event], stores: dict[int, frozenset[str]]) -> str:
@@ -208,6 +287,18 @@ class Recorder:
         return raw.owner & everything
 
 
+def _share(part: Part, sent: Part) -> float | None:
+    """How often what was sent back stands in a part of the same loss; None where a factor is not known."""
+    if part.reduction is not sent.reduction:
+        return None
+    pairs = zip(part.factors, sent.factors, strict=False)
+    common = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] is pair[1], pairs))
+    own, other = ([f.value for f in p.factors[common:]] for p in (part, sent))
+    if None in own or None in other or 0.0 in other:
+        return None
+    return math.prod(f or 0.0 for f in own) / math.prod(f or 1.0 for f in other)
+
+
 def _terms(parts: tuple[Part, ...], units: int) -> tuple[Term, ...]:
     terms: list[Term] = []
     seen: dict[str, int] = {}
@@ -240,6 +331,10 @@ def _event(raw: _Raw, stores: frozenset[str]) -> Event | None:
                 accumulation_steps=details["steps"],
                 through_scaler=details["through_scaler"],
             )
+        case "average":
+            return AverageUpdate(where=where)
+        case "held":
+            return GraphsHeld(where=where, read=True, **details)
         case "opaque":
             return Opaque(where=where, stores=stores, reason=details["reason"])
     return None

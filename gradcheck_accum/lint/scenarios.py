@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from gradcheck_accum.diagnosis import Diagnosis, diagnose
+from gradcheck_accum.events import Backward
 from gradcheck_accum.ledger import Ledger, fold
 from gradcheck_accum.lint import values as v
 from gradcheck_accum.lint.control import Doubted, OutOfBudget, Restart
@@ -43,6 +44,11 @@ class Scenario:
     def lines(self) -> set[int]:
         """The lines that did something to gradients."""
         return {event.where.line for event in self.ledger.trace.events}
+
+    def silent_on(self, line: int) -> set[str]:
+        """The codes that this scenario can say nothing about at a line: without ranks there is nothing to average."""
+        backwards = [e for e in self.ledger.trace.events if isinstance(e, Backward) and e.where.line == line]
+        return set() if any(e.synced is not None for e in backwards) else {"GA701", "GA702"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +168,8 @@ class _Agreement:
 
     def __init__(self) -> None:
         self._codes: dict[int, set[str]] = {}
+        self._silent: dict[int, set[str]] = {}
+        """Per line the codes that none of them could judge."""
 
     def hear(self, scenario: Scenario) -> None:
         """Take one scenario's diagnoses for its vote."""
@@ -169,7 +177,12 @@ class _Agreement:
             return
         for line in scenario.lines:
             found = {d.mistake.code for d in scenario.diagnoses if d.where.line == line}
-            self._codes[line] = self._codes[line] & found if line in self._codes else found
+            silent = scenario.silent_on(line)
+            if line in self._codes:
+                self._codes[line] = self._codes[line] & (found | silent) | (found & self._silent[line])
+                self._silent[line] &= silent
+            else:
+                self._codes[line], self._silent[line] = found, silent
 
     def holds(self, diagnosis: Diagnosis) -> bool:
         """Whether every known scenario that ran the line of ``diagnosis`` found the same."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Iterable
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 from gradcheck_accum.events import Operation
@@ -12,6 +13,8 @@ from gradcheck_accum.lint.arithmetic import binary, factor_of
 from gradcheck_accum.lint.assignment import assign
 from gradcheck_accum.lint.conditions import choose, truth_of
 from gradcheck_accum.lint.control import Broke, Continued, Exhausted, OutOfBudget, Raised, Returned
+from gradcheck_accum.lint.distributed import context_of
+from gradcheck_accum.lint.graphs import appended, makes_no_graphs, summed
 from gradcheck_accum.lint.iteration import inner_training_loop, plan
 from gradcheck_accum.lint.objects import make_class
 from gradcheck_accum.lint.reach import call_name
@@ -60,11 +63,14 @@ def _augmented(run: Interpreter, node: ast.AugAssign, scope: v.Scope) -> None:
         if len(current) + len(change) > v.LONGEST_LIST:
             raise OutOfBudget
         current.extend(change)
+        for item in change:
+            appended(run, node, current, item)
         return
     if isinstance(current, Num) and current.value == 0 and isinstance(change, Tensor):
         result: Any = change
     else:
         result = binary(run, node.op, current, change)
+    result = summed(run, node, result)
     if isinstance(result, Tensor) and not result.is_located:
         result = result.located(run.recorder.locate(node))
     target = node.target
@@ -144,14 +150,25 @@ def _while(run: Interpreter, node: ast.While, scope: v.Scope) -> None:
 
 
 def _with(run: Interpreter, node: ast.With, scope: v.Scope) -> None:
+    entries: list[tuple[ast.expr, Any]] = []
     for item in node.items:
         entered = item.context_expr
         value = run.evaluate(entered, scope)
+        entries.append((entered, value))
         if isinstance(entered, ast.Call) and call_name(entered) == "accumulate":
             run.recorder.opaque(entered, "a framework that gates its own steps")
         if item.optional_vars is not None:
             assign(run, item.optional_vars, value, scope)
-    run.execute(node.body, scope)
+    contexts = [context_of(run, entered, value, scope) for entered, value in entries]
+    without_graphs = any(makes_no_graphs(item.context_expr) for item in node.items)
+    run.no_graphs += without_graphs
+    try:
+        with ExitStack() as stack:
+            for context in filter(None, contexts):
+                stack.enter_context(run.sync.entered(context))
+            run.execute(node.body, scope)
+    finally:
+        run.no_graphs -= without_graphs
 
 
 def _try(run: Interpreter, node: ast.Try, scope: v.Scope) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 import itertools
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any
@@ -26,12 +26,31 @@ UNITS = "units"
 """Tag of a number that counts the units of one micro-batch."""
 
 
+_NAME = "name of "
+_LENGTH_OF = "length of "
+
+
+def tag_of_name(name: str) -> str:
+    """Tag of a number that was taken for a name whose number the source leaves open."""
+    return f"{_NAME}{name}"
+
+
+def tag_of_length(source: Any) -> str:
+    """Tag of the length of what a loop may run over."""
+    return f"{_LENGTH_OF}{source.name if isinstance(source, Symbol) else id(source)}"
+
+
 @dataclass(frozen=True, slots=True)
 class Num:
     """A known number; ``tags`` say what it was made from."""
 
     value: int | float | Fraction
     tags: frozenset[str] = frozenset()
+
+    @property
+    def names(self) -> set[str]:
+        """The tags of the names that it was made from."""
+        return {tag for tag in self.tags if tag.startswith(_NAME)}
 
     def derive(self, value: int | float | Fraction, *others: Num) -> Num:
         """The result of arithmetic on this number and ``others``."""
@@ -97,31 +116,63 @@ class Data:
 
 
 @dataclass(frozen=True, slots=True)
+class Detached:
+    """The flow of what has left its graph: the same numbers."""
+
+    flow: Hashable
+
+
+@dataclass(frozen=True, slots=True)
 class Part:
-    """One reduced loss inside a tensor, with the factors that it was multiplied by since."""
+    """One reduced loss inside a tensor, with the factors that it was multiplied by since.
+
+    ``flow`` tells what was computed at one time from what was at another: parts with the same one share a graph.
+    """
 
     name: str
     reduction: Reduction
     factors: tuple[Factor, ...] = ()
     micro_batch: int = -1
+    flow: Hashable = field(default_factory=object, compare=False)
+
+    @property
+    def origin(self) -> Hashable:
+        """The flow of the numbers, whether they have left their graph or not."""
+        flow = self.flow
+        while isinstance(flow, Detached):
+            flow = flow.flow
+        return flow
 
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """The result of a computation: of which models (by root name), and of which losses it is the sum."""
+    """The result of a computation: of which models (by root name), and of which losses it is the sum.
+
+    ``summed_at`` is the place that added the losses of several micro-batches up.
+    """
 
     parts: tuple[Part, ...]
     models: frozenset[str] = frozenset()
     grad_scaled: bool = False
     elementwise: bool = False
+    summed_at: Location | None = field(default=None, compare=False)
+
+    def element(self, key: Hashable) -> Tensor:
+        """One of several things that a call gave together, as far as their flows tell them apart."""
+        return replace(self, parts=tuple(replace(part, flow=(part.flow, key)) for part in self.parts))
 
     def scaled(self, factor: Factor) -> Tensor:
         """This tensor times a constant."""
         if any(len(part.factors) >= _MOST_FACTORS for part in self.parts):
-            parts = tuple(Part(p.name, p.reduction, (Factor(None),), p.micro_batch) for p in self.parts)
+            parts = tuple(replace(p, factors=(Factor(None),)) for p in self.parts)
         else:
-            parts = tuple(Part(p.name, p.reduction, (*p.factors, factor), p.micro_batch) for p in self.parts)
-        return Tensor(parts, self.models, self.grad_scaled, self.elementwise)
+            parts = tuple(replace(p, factors=(*p.factors, factor)) for p in self.parts)
+        return replace(self, parts=parts)
+
+    def detached(self) -> Tensor:
+        """The same numbers without their graph."""
+        parts = tuple(replace(part, flow=Detached(part.flow)) for part in self.parts)
+        return replace(self, parts=parts, models=frozenset())
 
     @property
     def is_located(self) -> bool:
@@ -149,6 +200,51 @@ class Configured(Symbol):
     """What a call that was given K has made: if it computes losses, they may be scaled already."""
 
 
+@dataclass(frozen=True, slots=True)
+class Computed(Symbol):
+    """A setting computed from settings before any loop: one number, though not known which. ``name`` is its source."""
+
+    op: ast.operator | None = None
+    left: Any = None
+    right: Any = None
+
+
+@dataclass(slots=True, eq=False)
+class Scheduler:
+    """A learning rate scheduler, made before the micro-batch ``since``, for ``horizon`` moves where it says."""
+
+    name: str
+    since: int
+    horizon: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class Figure(Symbol):
+    """A number read off losses at ``read_at``, with all that they were multiplied by since."""
+
+    parts: tuple[Part, ...] = ()
+    read_at: Location | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LocalGradients:
+    """A context in which the gradients of models stay local if it is ``enabled``; None where that is not known.
+
+    ``made_here`` is False for one that was not seen to be made.
+    """
+
+    sources: frozenset[str]
+    enabled: bool | None
+    made_here: bool = True
+
+
+@dataclass(slots=True, eq=False)
+class Average:
+    """A moving average of a model's weights, of a kind that a library has."""
+
+    kind: str
+
+
 @dataclass(slots=True, eq=False)
 class Partial:
     """``functools.partial``: a callable with some of its arguments."""
@@ -168,9 +264,10 @@ class Criterion:
 
 @dataclass(slots=True, eq=False)
 class Model:
-    """A network made in this file; ``name`` tells it from others."""
+    """A network made in this file; ``name`` tells it from others, and ``cls`` is its class if that is in the file."""
 
     name: str
+    cls: Class | None = None
 
 
 @dataclass(slots=True, eq=False)

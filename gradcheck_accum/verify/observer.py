@@ -336,12 +336,12 @@ class Watch:
             return
         horizons = (getattr(scheduler, name, None) for name in ("total_steps", "T_max", "total_iters"))
         horizon = next((h for h in horizons if isinstance(h, int) and not isinstance(h, bool)), None)
-        self._add(SchedulerStep(where=user_location(), horizon=horizon))
+        self._add(SchedulerStep(where=user_location(), scheduler=f"{id(scheduler):x}", horizon=horizon))
 
-    def average_updated(self) -> None:
+    def average_updated(self, average: Any) -> None:
         """A moving average has taken in the weights."""
         if not self.idle:
-            self._add(AverageUpdate(where=user_location()))
+            self._add(AverageUpdate(where=user_location(), average=f"{id(average):x}"))
 
     # Steps
 

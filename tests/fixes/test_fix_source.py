@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from pages import Page, pages
+from pages import Page, pages, unmarked
 from watching import found, watch_source
 
 from gradcheck_accum.lint import lint_source
@@ -74,7 +74,7 @@ def test_the_page_shows_what_the_fix_makes(page: Page, tmp_path: Path) -> None:
     (finding,) = offer_fixes(bad, "train.py")
     assert finding.fix is not None
     assert finding.fix.safe == (page.settings["fix"] == "safe")
-    assert page.examples["fixed"] == [result.source.replace(f"  # error: [{page.settings['name']}]", "")]
+    assert page.examples["fixed"] == [unmarked(result.source)]
     measured = watch_source(result.source, tmp_path)
     assert measured.verdict is Verdict.EQUIVALENT, measured.reason
     assert measured.diagnosis == ()

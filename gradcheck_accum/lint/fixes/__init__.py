@@ -20,6 +20,7 @@ from gradcheck_accum.lint import Examination, LintError, examine
 from gradcheck_accum.lint.fixes.boundary import count_from_one, step_for_remainder
 from gradcheck_accum.lint.fixes.case import Case, Repair, is_readable
 from gradcheck_accum.lint.fixes.clipping import clip_complete_window, clip_what_is_used, unscale_first
+from gradcheck_accum.lint.fixes.graphs import detach
 from gradcheck_accum.lint.fixes.scaling import divide, divide_by_window, undivide
 from gradcheck_accum.lint.fixes.script import CannotEdit, Script, changed
 from gradcheck_accum.lint.fixes.zeroing import add_clearing, clear_after_step, clear_other
@@ -39,6 +40,7 @@ _REPAIRS: dict[str, Callable[[Case], Iterator[Repair]]] = {
     "GA101": divide,
     "GA103": divide_by_window,
     "GA301": step_for_remainder,
+    "GA801": detach,
 }
 """What repairs each mistake, in the order of repairing: what stands in a window first, how much it weighs after that,
 and last the remainder, which needs windows that are right."""

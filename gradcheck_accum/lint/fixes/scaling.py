@@ -57,7 +57,7 @@ def _divided(script: Script, call: cst.Call, divisor: str, scaled: bool) -> Chan
         return _divided_argument(script, call, divisor)
     if scaled and isinstance(loss, cst.Call):
         return _divided_argument(script, loss, divisor)
-    return script.replace(func.value, f"({_operand(script, loss)} / {divisor})")
+    return script.replace(func.value, f"({operand(script, loss)} / {divisor})")
 
 
 def _divided_argument(script: Script, call: cst.Call, divisor: str) -> Change:
@@ -66,11 +66,11 @@ def _divided_argument(script: Script, call: cst.Call, divisor: str) -> Change:
     loss = call.args[0].value
     if isinstance(loss, (cst.List, cst.Tuple)):
         raise CannotEdit("several losses")
-    return script.replace(loss, f"{_operand(script, loss)} / {divisor}")
+    return script.replace(loss, f"{operand(script, loss)} / {divisor}")
 
 
-def _operand(script: Script, node: cst.BaseExpression) -> str:
-    """The source of an expression as the left side of a division."""
+def operand(script: Script, node: cst.BaseExpression) -> str:
+    """The source of an expression as the left side of a division, or with a method behind it."""
     code = script.code(node)
     return code if isinstance(node, _BINDS_TIGHTER) or node.lpar else f"({code})"
 

@@ -1,0 +1,35 @@
+"""Patterns of gradients that are averaged over ranks: GA701, GA702."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gradcheck_accum.diagnosis.account import Account, Diagnosis, diagnosis, line, plural
+
+
+def find_synchronisation(account: Account) -> Iterator[Diagnosis]:
+    """GA701: every micro-batch's gradients are averaged. GA702: those of a window's last micro-batch are not."""
+    windows = [w for w in account.known() if w.step is not None and w.fresh()]
+    for window in windows:
+        last = window.fresh()[-1].backward
+        if last.synced is False and window.step is not None:
+            yield diagnosis(
+                "GA702",
+                last.where,
+                f"the window's last micro-batch leaves its gradients local: the step at {line(window.step.where)} uses "
+                "gradients that were not averaged over the ranks, and the ranks' weights drift apart",
+                "let the last micro-batch of every window run forward and backward outside no_sync()",
+                window,
+            )
+    full = [w for w in windows if w.micro_batches == account.steps > 1]
+    if not full or not all(entry.backward.synced for w in full for entry in w.fresh()):
+        return
+    first, step = full[0].fresh()[0].backward, full[0].step
+    yield diagnosis(
+        "GA701",
+        first.where,
+        f"gradients are averaged over the ranks at every micro-batch: {account.steps} times for the step"
+        f"{f' at {line(step.where)}' if step else ''}, of which only the last is needed",
+        f"run the first {plural(account.steps - 1)} of a window forward and backward under no_sync()",
+        *full,
+    )

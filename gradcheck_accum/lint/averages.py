@@ -1,0 +1,100 @@
+"""Moving averages of the weights: those of libraries, and those written by hand as d * average + (1 - d) * p."""
+
+from __future__ import annotations
+
+import ast
+import math
+from typing import TYPE_CHECKING
+
+from gradcheck_accum.lint import values as v
+from gradcheck_accum.lint.source import text_of
+from gradcheck_accum.lint.values import Symbol
+
+if TYPE_CHECKING:
+    from gradcheck_accum.lint.interpreter import Interpreter
+
+UPDATES = {
+    "AveragedModel": "update_parameters",
+    "ModelEma": "update",
+    "ModelEmaV2": "update",
+    "ModelEmaV3": "update",
+    "EMAModel": "step",
+    "ExponentialMovingAverage": "update",
+}
+"""The method by which each kind takes in the weights, at every call."""
+_LIBRARIES = ("torch.", "timm.", "diffusers.", "torch_ema.")
+_SIMPLE = (ast.Name, ast.Attribute, ast.Subscript)
+
+
+def new_average(path: str) -> v.Average | None:
+    """The average that a call of an imported name makes, or None if it makes none."""
+    kind = path.rpartition(".")[2]
+    return v.Average(kind) if kind in UPDATES and path.startswith(_LIBRARIES) else None
+
+
+def is_update(average: v.Average, method: str) -> bool:
+    """Whether a method of a library's average takes in the weights."""
+    return UPDATES[average.kind] == method
+
+
+def note_update(run: Interpreter, node: ast.expr, scope: v.Scope) -> None:
+    """Record an expression that takes weights into an average, if it is one."""
+    for operand in blended(node):
+        target, weights = (run.evaluate(one, scope) if isinstance(one, _SIMPLE) else Symbol() for one in operand)
+        if isinstance(weights, v.Parameters) and not isinstance(target, (v.Gradient, v.Tensor, v.Data)):
+            own = target.sources if isinstance(target, v.Parameters) else None
+            if own is None or own != weights.sources:
+                run.recorder.average(node)
+                return
+
+
+def blended(node: ast.expr) -> list[tuple[ast.expr, ast.expr]]:
+    """The average and what it takes in, in either order, where an expression blends the two by d and 1 - d."""
+    match node:
+        case ast.BinOp(op=ast.Add(), left=ast.BinOp(op=ast.Mult()) as left, right=ast.BinOp(op=ast.Mult()) as right):
+            for one, first in ((left.left, left.right), (left.right, left.left)):
+                for other, second in ((right.left, right.right), (right.right, right.left)):
+                    if _add_up(one, other):
+                        return [(_bare(first), _bare(second)), (_bare(second), _bare(first))]
+        case ast.Call(func=ast.Attribute(value=target, attr="lerp_"), args=[weights, _]):
+            return [(_bare(target), _bare(weights))]
+        case ast.Call(
+            func=ast.Attribute(
+                value=ast.Call(func=ast.Attribute(value=target, attr="mul_"), args=[decay]), attr="add_"
+            ),
+            args=[added],
+            keywords=keywords,
+        ):
+            alpha = next((k.value for k in keywords if k.arg == "alpha"), None)
+            if alpha is not None and _add_up(decay, alpha):
+                return [(_bare(target), _bare(added))]
+            if isinstance(added, ast.BinOp) and isinstance(added.op, ast.Mult) and alpha is None:
+                for one, other in ((added.left, added.right), (added.right, added.left)):
+                    if _add_up(decay, one):
+                        return [(_bare(target), _bare(other))]
+    return []
+
+
+def _add_up(one: ast.expr, other: ast.expr) -> bool:
+    """Whether two expressions are the parts of one: d and 1 - d, or two such numbers."""
+    for part, rest in ((one, other), (other, one)):
+        if isinstance(rest, ast.BinOp) and isinstance(rest.op, ast.Sub) and _is_one(rest.left):
+            return text_of(rest.right) == text_of(part)
+    numbers = [n.value for n in (one, other) if isinstance(n, ast.Constant) and isinstance(n.value, float)]
+    return len(numbers) == 2 and math.isclose(sum(numbers), 1.0)
+
+
+def _is_one(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and node.value == 1
+
+
+def _bare(node: ast.expr) -> ast.expr:
+    """An operand without what changes no number: ``p.data``, ``p.detach()``, ``p.clone()``."""
+    while True:
+        match node:
+            case ast.Attribute(value=inner, attr="data"):
+                node = inner
+            case ast.Call(func=ast.Attribute(value=inner, attr="detach" | "clone" | "to" | "cpu" | "float")):
+                node = inner
+            case _:
+                return node

@@ -1,0 +1,90 @@
+"""Which losses are kept with their graphs, and by what: a sum over micro-batches, or a list of their losses."""
+
+from __future__ import annotations
+
+import ast
+import itertools
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from gradcheck_accum.lint import values as v
+from gradcheck_accum.lint.reach import call_name
+from gradcheck_accum.lint.values import Tensor
+
+if TYPE_CHECKING:
+    from gradcheck_accum.lint.interpreter import Interpreter
+
+_DEEPEST = 6
+
+
+def makes_no_graphs(context: ast.expr) -> bool:
+    """Whether a ``with`` statement's expression switches graphs off."""
+    return isinstance(context, ast.Call) and call_name(context) in {"no_grad", "inference_mode"}
+
+
+def summed(run: Interpreter, node: ast.BinOp | ast.AugAssign, result: Any) -> Any:
+    """The result of an operation, with its place if it is the one that adds up losses of several micro-batches."""
+    if not isinstance(result, Tensor):
+        return result
+    if run.no_graphs:
+        return result.detached()
+    if isinstance(node.op, ast.Add) and len({part.micro_batch for part in result.parts}) > 1:
+        where = run.recorder.locate(node)
+        run.recorder.keepers.setdefault(where)
+        return replace(result, summed_at=where)
+    return result
+
+
+def appended(run: Interpreter, node: ast.AST, items: list[Any], item: Any) -> None:
+    """Note the place that collects losses in a list."""
+    if isinstance(item, Tensor):
+        where = run.recorder.locate(node)
+        run.recorder.keepers.setdefault(where)
+        # The list itself is kept, so that no other can come to have its identity.
+        run.collected[id(items)] = items, where
+
+
+def count_held_graphs(run: Interpreter) -> None:
+    """Tell the recorder, at a step, how many micro-batches' graphs each place holds."""
+    keepers = run.recorder.keepers
+    if not keepers:
+        return
+    held = dict.fromkeys(keepers, 0)
+    for holder in _reachable([*(frame.names for frame in _live(run)), run.assigned]):
+        if isinstance(holder, Tensor):
+            where, parts = holder.summed_at, holder.parts
+        else:
+            items, where = run.collected.get(id(holder), (holder, None))
+            parts = tuple(part for item in items if isinstance(item, Tensor) for part in item.parts)
+        if where in held:
+            batches = {part.micro_batch for part in parts if part.flow in run.recorder.graphs}
+            held[where] = max(held[where], len(batches))
+    for where, count in held.items():
+        run.recorder.held(where, count)
+
+
+def _live(run: Interpreter) -> Iterator[v.Scope]:
+    """The scopes whose names can still be read."""
+    for frame in run.frames:
+        scope: v.Scope | None = frame
+        while scope is not None:
+            yield scope
+            scope = scope.outer
+
+
+def _reachable(roots: list[Any]) -> Iterator[Tensor | list[Any]]:
+    """The sums and lists of losses below some values, each once."""
+    seen: set[int] = set()
+    pending = [(root, 0) for root in roots]
+    while pending:
+        value, depth = pending.pop()
+        if isinstance(value, Tensor):
+            yield value
+        elif isinstance(value, (list, tuple, dict, v.Instance)) and id(value) not in seen and depth < _DEEPEST:
+            seen.add(id(value))
+            if isinstance(value, list):
+                yield value
+            items = value.attributes if isinstance(value, v.Instance) else value
+            below = items.values() if isinstance(items, dict) else items
+            pending.extend((item, depth + 1) for item in itertools.islice(below, v.LONGEST_LIST))

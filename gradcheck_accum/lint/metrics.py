@@ -1,0 +1,76 @@
+"""Numbers that are read off losses: how they are added up and divided, and where a person gets to see them."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from gradcheck_accum.events import Factor
+from gradcheck_accum.lint import values as v
+from gradcheck_accum.lint.reach import call_name
+from gradcheck_accum.lint.source import text_of
+from gradcheck_accum.lint.values import UNKNOWN, Figure, Num, Tensor
+
+if TYPE_CHECKING:
+    from gradcheck_accum.lint.interpreter import Interpreter
+
+_SHOWS = frozenset(
+    "print info debug warning log write format add_scalar log_metric log_metrics log_dict set_postfix "  # noqa: SIM905
+    "set_postfix_str set_description".split()
+)
+_COMPUTES = ("math.", "numpy.", "torch.", "np.")
+_SAYS_SO = re.compile("scaled", re.IGNORECASE)
+_MOST_PARTS = 512
+_DEEPEST = 3
+
+
+def read(run: Interpreter, node: ast.AST, tensor: Tensor) -> Figure:
+    """The number that a loss holds: ``loss.item()``, ``float(loss)``."""
+    return Figure(parts=tensor.parts, read_at=run.recorder.locate(node))
+
+
+def combined(run: Interpreter, op: ast.operator, left: Any, right: Any) -> Any:
+    """``left op right`` where at least one of them is a number read off losses."""
+    figure, other = (left, right) if isinstance(left, Figure) else (right, left)
+    if isinstance(op, ast.Add):
+        if isinstance(other, Figure) and len(figure.parts) + len(other.parts) <= _MOST_PARTS:
+            return replace(right, parts=(*left.parts, *right.parts))
+        return figure if isinstance(other, Num) and other.value == 0 else UNKNOWN
+    if isinstance(other, Num) and v.LENGTH in other.tags and not other.tags & run.recorder.counted:
+        # The length of something else than what the loop runs over, a data set's say: its number is not known.
+        return UNKNOWN
+    if not isinstance(other, Num) or (isinstance(op, ast.Div) and (figure is right or other.value == 0)):
+        return UNKNOWN
+    if isinstance(op, (ast.Mult, ast.Div)):
+        value = float(other.value) if isinstance(op, ast.Mult) else 1.0 / float(other.value)
+        return replace(figure, parts=tuple(replace(p, factors=(*p.factors, Factor(value))) for p in figure.parts))
+    return UNKNOWN
+
+
+def mean(run: Interpreter, values: list[Any]) -> Any:
+    """The mean of several numbers."""
+    total: Any = Num(0)
+    for value in values:
+        if not isinstance(value, Figure) or not isinstance(total, (Figure, Num)):
+            return UNKNOWN
+        total = combined(run, ast.Add(), total, value)
+    return combined(run, ast.Div(), total, Num(len(values))) if isinstance(total, Figure) else UNKNOWN
+
+
+def shown_by_call(run: Interpreter, node: ast.Call, base: Any, values: Iterable[Any]) -> None:
+    """Record what a call shows to a person, if it is one that does."""
+    computes = isinstance(base, v.Reference) and f"{base.path}.".startswith(_COMPUTES)
+    if call_name(node) in _SHOWS and not computes:
+        shown(run, node, values)
+
+
+def shown(run: Interpreter, node: ast.expr, values: Iterable[Any], depth: int = 0) -> None:
+    """Record the numbers among some values that an expression shows to a person."""
+    for value in values:
+        if isinstance(value, (Figure, Tensor)) and not _SAYS_SO.search(text_of(node)):
+            run.recorder.show(node, value if isinstance(value, Figure) else read(run, node, value))
+        elif isinstance(value, (list, tuple, dict)) and depth < _DEEPEST:
+            shown(run, node, value.values() if isinstance(value, dict) else value[:8], depth + 1)

@@ -1,0 +1,146 @@
+"""GA602: averages that take in the weights at every micro-batch, and what only looks like one."""
+
+from __future__ import annotations
+
+import pytest
+
+from gradcheck_accum.lint import lint_source
+
+LOOP = """\
+import copy
+import torch
+from diffusers.training_utils import EMAModel
+from elsewhere import EMA
+from timm.utils import ModelEmaV2
+from torch.optim.swa_utils import AveragedModel
+
+class Shadow:
+    def __init__(self, model, decay):
+        self.model, self.decay, self.shadow = model, decay, {{}}
+
+    def update(self):
+        for name, param in self.model.named_parameters():
+            if param.requires_grad:
+                new = (1.0 - self.decay) * param.data + self.decay * self.shadow[name]
+                self.shadow[name] = new.clone()
+
+class Teacher(torch.nn.Module):
+    def __init__(self, model):
+        super().__init__()
+        self.module = copy.deepcopy(model)
+
+    @torch.no_grad()
+    def follow(self, model):
+        for own, new in zip(self.module.parameters(), model.parameters()):
+            own.mul_(0.99).add_(new, alpha=0.01)
+
+@torch.no_grad()
+def follow(target, source, decay=0.999):
+    for t, s in zip(target.parameters(), source.parameters()):
+        {rule}
+
+def train(model, teacher, loader, optimizer, criterion, K, epochs, ema=None):
+    average = {average}
+    for epoch in range(epochs):
+        for i, (x, y) in enumerate(loader):
+            loss = criterion(model(x), y) / K
+            loss.backward()
+            {before}
+            if (i + 1) % K == 0:
+                optimizer.step()
+                optimizer.zero_grad()
+                {inside}
+            {after}
+        optimizer.zero_grad()
+        {end}
+"""
+USUAL = "t.mul_(decay).add_(s, alpha=1 - decay)"
+
+
+def codes(average: str = "None", rule: str = USUAL, **places: str) -> list[str]:
+    slots = dict.fromkeys(("before", "inside", "after", "end"), "pass") | places
+    found = lint_source(LOOP.format(average=average, rule=rule, **slots), "train.py")
+    return [f.mistake.code for f in found if f.mistake.code == "GA602"]
+
+
+AVERAGES = [
+    ("AveragedModel(model)", "average.update_parameters(model)"),
+    ("torch.optim.swa_utils.AveragedModel(model)", "if average is not None: average.update_parameters(model)"),
+    ("ModelEmaV2(model)", "average.update(model)"),
+    ("EMAModel(model.parameters())", "average.step(model.parameters())"),
+    ("Shadow(model, 0.99)", "average.update()"),
+    ("Teacher(model)", "average.follow(model)"),
+    ("None", "follow(teacher, model)"),
+    ("None", "if teacher is not None: follow(teacher, model)"),
+]
+
+
+@pytest.mark.parametrize("place", ["before", "after"])
+@pytest.mark.parametrize(("average", "update"), AVERAGES)
+def test_an_update_at_every_micro_batch(average: str, update: str, place: str) -> None:
+    assert codes(average, **{place: update}) == ["GA602"]
+
+
+@pytest.mark.parametrize("place", ["inside", "end"])
+@pytest.mark.parametrize(("average", "update"), AVERAGES)
+def test_an_update_once_per_step_or_epoch_is_right(average: str, update: str, place: str) -> None:
+    assert codes(average, **{place: update}) == []
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        USUAL,
+        "t.data.mul_(decay).add_((1 - decay) * s.data)",
+        "t.data.mul_(decay).add_(s.data * (1.0 - decay))",
+        "t.copy_(decay * t + (1 - decay) * s)",
+        "t.data = t.data * decay + s.data * (1 - decay)",
+        "t.data.copy_(0.99 * t.data + 0.01 * s.data)",
+        "t.lerp_(s, 1 - decay)",
+    ],
+)
+def test_the_ways_to_write_an_average(rule: str) -> None:
+    assert codes(rule=rule, after="follow(teacher, model)") == ["GA602"]
+    assert codes(rule=rule, inside="follow(teacher, model)") == []
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        "t.copy_(s)",
+        "t.mul_(decay).add_(s, alpha=0.5)",
+        "t.data = t.data - 0.1 * s.data",
+        "t.grad.mul_(decay).add_(s.grad, alpha=1 - decay)",
+        "t.lerp_(t, 0.5)",
+        "running = decay * running + (1 - decay) * s.grad",
+    ],
+)
+def test_what_is_no_average_of_the_weights(rule: str) -> None:
+    assert codes(rule=rule, after="follow(teacher, model)") == []
+
+
+@pytest.mark.parametrize(
+    ("average", "update"),
+    [
+        ("EMA(model)", "average.update()"),
+        ("None", "ema.update(model)"),
+        ("0.0", "average = 0.9 * average + 0.1 * loss.item()"),
+        ("AveragedModel(model)", "if (i + 1) % 100 == 0: average.update_parameters(model)"),
+        ("AveragedModel(model)", "if (i + 1) % K == 0: average.update_parameters(model)"),
+        ("AveragedModel(model)", "average(x)"),
+    ],
+)
+def test_what_is_not_known_to_be_an_average_of_every_micro_batch(average: str, update: str) -> None:
+    assert codes(average, after=update) == []
+
+
+def test_two_averages_that_are_updated_once_per_step() -> None:
+    text = LOOP.format(
+        average="[AveragedModel(model), AveragedModel(model)]",
+        rule=USUAL,
+        before="pass",
+        inside="[one.update_parameters(model) for one in average]",
+        after="pass",
+        end="pass",
+    )
+    assert "GA602" not in [f.mistake.code for f in lint_source(text.replace("% K", "% 2"), "train.py")]

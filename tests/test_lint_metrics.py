@@ -1,0 +1,171 @@
+"""GA802: means of losses that were divided by K, shown as the loss; and the many ways to show it right."""
+
+from __future__ import annotations
+
+import pytest
+
+from gradcheck_accum.lint import lint_source
+
+LOOP = """\
+import logging, math, wandb
+import numpy as np
+import torch
+from tqdm import tqdm
+from torch.utils.tensorboard import SummaryWriter
+
+logger = logging.getLogger(__name__)
+writer = SummaryWriter()
+
+class Meter:
+    def __init__(self):
+        self.sum, self.count = 0.0, 0
+
+    def update(self, value, n=1):
+        self.sum += value * n
+        self.count += n
+
+    @property
+    def mean(self):
+        return self.sum / self.count
+
+def train(model, loader, optimizer, criterion, K, epochs):
+    for epoch in range(epochs):
+        running, losses, meter, bar, updates = 0.0, [], Meter(), tqdm(loader), 0
+        for i, (x, y) in enumerate(bar):
+            loss = criterion(model(x), y)
+            {early}
+            {divide}
+            {backward}
+            {each}
+            if (i + 1) % K == 0:
+                {scale}
+                optimizer.step()
+                optimizer.zero_grad()
+                updates += 1
+                {inside}
+        optimizer.zero_grad()
+        {end}
+"""
+
+
+def codes(**places: str) -> list[str]:
+    slots = dict.fromkeys(("early", "each", "scale", "inside", "end"), "pass")
+    slots |= {"divide": "loss = loss / K", "backward": "loss.backward()"} | places
+    return [f.mistake.code for f in lint_source(LOOP.format(**slots), "train.py")]
+
+
+def is_flagged(**places: str) -> bool:
+    found = codes(**places)
+    assert set(found) <= {"GA301", "GA802"}
+    return "GA802" in found
+
+
+ADD = "running += loss.item()"
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        "print(running / len(loader))",
+        "print('loss', round(running / len(loader), 4))",
+        "print(f'loss {running / len(loader):.3f}')",
+        "print('loss %.3f' % (running / len(loader)))",
+        "print('loss {}'.format(running / len(loader)))",
+        "logger.info('loss %s', running / len(loader))",
+        "writer.add_scalar('loss', running / len(loader), epoch)",
+        "wandb.log({'loss': running / len(loader)})",
+        "mean = running / len(loader); print(mean)",
+    ],
+)
+def test_a_mean_over_micro_batches_of_divided_losses(end: str) -> None:
+    assert is_flagged(each=ADD, end=end)
+
+
+@pytest.mark.parametrize(
+    ("each", "end"),
+    [
+        ("running += float(loss)", "print(running / len(loader))"),
+        ("running += loss.detach()", "print(running / len(loader))"),
+        ("running += loss.detach().item()", "print(running / (i + 1))"),
+        ("losses.append(loss.item())", "print(sum(losses) / len(losses))"),
+        ("losses.append(loss.item())", "print(np.mean(losses))"),
+        ("meter.update(loss.item())", "print(meter.mean)"),
+        ("running += loss.item(); bar.set_postfix(loss=running / (i + 1))", "pass"),
+    ],
+)
+def test_other_ways_to_the_same_mean(each: str, end: str) -> None:
+    assert is_flagged(each=each, end=end)
+
+
+def test_a_window_averaged_once_more() -> None:
+    assert is_flagged(each=ADD, inside="print(running / K); running = 0.0")
+
+
+@pytest.mark.parametrize("divide", ["loss /= K", "loss = loss * (1 / K)", "loss = torch.div(loss, K)"])
+def test_other_ways_to_divide(divide: str) -> None:
+    assert is_flagged(divide=divide, each=ADD, end="print(running / len(loader))")
+
+
+@pytest.mark.parametrize(
+    "places",
+    [
+        # Multiplied back, or read before the division.
+        {"each": "running += loss.item() * K", "end": "print(running / len(loader))"},
+        {"each": ADD, "end": "print(running * K / len(loader))"},
+        {"early": ADD, "end": "print(running / len(loader))"},
+        {"divide": "pass", "backward": "(loss / K).backward()", "each": ADD, "end": "print(running / len(loader))"},
+        {
+            "divide": "scaled = loss / K",
+            "backward": "scaled.backward()",
+            "each": ADD,
+            "end": "print(running / (i + 1))",
+        },
+        # Sums over windows, and means over windows.
+        {"each": ADD, "inside": "print(running); running = 0.0"},
+        {"each": ADD, "end": "print(running / updates)"},
+        {"each": ADD, "end": "print(running / (len(loader) / K))"},
+        {"each": ADD, "end": "print(running)"},
+        # Divided on the gradients, not on the loss.
+        {
+            "divide": "pass",
+            "scale": "for p in model.parameters(): p.grad.div_(K)",
+            "each": ADD,
+            "end": "print(running / len(loader))",
+        },
+        # Not known to be a mean, not known to be shown, or told to be scaled.
+        {"each": "running += loss.item() * len(x)", "end": "print(running / len(loader.dataset))"},
+        {"each": ADD, "end": "print(math.exp(running / len(loader)))"},
+        {"each": ADD, "end": "save(running / len(loader))"},
+        {"each": ADD, "end": "print(running / len(train_data))"},
+        {"each": ADD, "end": "print('scaled loss', running / len(loader))"},
+        {"each": "running = 0.9 * running + 0.1 * loss.item()", "end": "print(running)"},
+        # One micro-batch's own loss.
+        {"each": "print(loss.item())"},
+        {"each": "bar.set_postfix(loss=loss.item())", "inside": "print(f'{loss.item():.3f}')"},
+        {"each": "running += loss.item(); print(running) if i % 100 == 0 else None"},
+    ],
+)
+def test_what_is_right_or_not_certain(places: dict[str, str]) -> None:
+    assert not is_flagged(**places)
+
+
+def test_a_loss_that_is_not_divided_is_shown_right() -> None:
+    found = codes(divide="pass", each=ADD, end="print(running / len(loader))")
+    assert "GA101" in found
+    assert "GA802" not in found
+
+
+def test_the_message_names_both_places() -> None:
+    text = LOOP.format(
+        early="pass",
+        divide="loss = loss / K",
+        backward="loss.backward()",
+        each=ADD,
+        scale="pass",
+        inside="pass",
+        end="print(running / len(loader))",
+    )
+    (finding,) = [f for f in lint_source(text, "train.py") if f.mistake.code == "GA802"]
+    lines = [number for number, line in enumerate(text.splitlines(), 1) if "backward" in line or "print(run" in line]
+    assert text.splitlines()[finding.where.line - 1].strip() == ADD
+    assert all(f"line {number}" in finding.message for number in lines)

@@ -1,0 +1,124 @@
+"""GA601 and GA603: schedules whose length the source shows, moved per micro-batch or per step."""
+
+from __future__ import annotations
+
+import pytest
+
+from gradcheck_accum.lint import lint_source
+
+LOOP = """\
+import math
+import torch
+import transformers
+from accelerate import Accelerator
+from torch.optim.lr_scheduler import CosineAnnealingLR, OneCycleLR, StepLR
+
+def train(model, loader, criterion, epochs, K, accelerator):
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    scheduler = {scheduler}
+    for epoch in range(epochs):
+        for i, (x, y) in enumerate(loader):
+            loss = criterion(model(x), y)
+            (loss / K).backward()
+            {before}
+            if (i + 1) % K == 0:
+                optimizer.step()
+                optimizer.zero_grad()
+                {inside}
+            {after}
+        optimizer.zero_grad()
+        {per_epoch}
+"""
+
+
+def codes(scheduler: str, **places: str) -> list[str]:
+    slots = dict.fromkeys(("before", "inside", "after", "per_epoch"), "pass") | places
+    found = lint_source(LOOP.format(scheduler=scheduler, **slots), "train.py")
+    return [f.mistake.code for f in found if f.mistake.code.startswith("GA6")]
+
+
+IN_STEPS = [
+    "CosineAnnealingLR(optimizer, T_max=epochs * (len(loader) // K))",
+    "CosineAnnealingLR(optimizer, len(loader) // K * epochs)",
+    "OneCycleLR(optimizer, 0.1, epochs=epochs, steps_per_epoch=math.ceil(len(loader) / K))",
+    "transformers.get_linear_schedule_with_warmup(optimizer, 10, int(epochs * len(loader) / K))",
+    "transformers.get_scheduler('cosine', optimizer, num_training_steps=len(loader) // K * epochs)",
+]
+IN_MICRO_BATCHES = [line.replace(" // K", "").replace(" / K", "") for line in IN_STEPS]
+NOT_TOLD = [
+    "StepLR(optimizer, 1000)",
+    "CosineAnnealingLR(optimizer, T_max=epochs)",
+    "CosineAnnealingLR(optimizer, T_max=1000)",
+    "torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 0.99**step)",
+    "make_scheduler(optimizer, len(loader) // K * epochs)",
+    "accelerator.prepare(CosineAnnealingLR(optimizer, len(loader) // K * epochs))",
+]
+
+
+@pytest.mark.parametrize("place", ["before", "after"])
+@pytest.mark.parametrize("scheduler", IN_STEPS)
+def test_planned_in_steps_and_moved_at_every_micro_batch(scheduler: str, place: str) -> None:
+    assert codes(scheduler, **{place: "scheduler.step()"}) == ["GA601"]
+
+
+@pytest.mark.parametrize("scheduler", IN_STEPS)
+def test_planned_in_steps_and_moved_once_per_step_is_right(scheduler: str) -> None:
+    assert codes(scheduler, inside="scheduler.step()") == []
+
+
+@pytest.mark.parametrize("scheduler", IN_MICRO_BATCHES)
+def test_planned_in_micro_batches_and_moved_once_per_step(scheduler: str) -> None:
+    assert codes(scheduler, inside="scheduler.step()") == ["GA603"]
+
+
+@pytest.mark.parametrize("scheduler", IN_MICRO_BATCHES)
+def test_planned_in_micro_batches_and_moved_with_them_is_right(scheduler: str) -> None:
+    assert codes(scheduler, after="scheduler.step()") == []
+
+
+@pytest.mark.parametrize("place", ["before", "inside", "after", "per_epoch"])
+@pytest.mark.parametrize("scheduler", NOT_TOLD)
+def test_a_length_that_is_not_told_is_no_finding(scheduler: str, place: str) -> None:
+    assert codes(scheduler, **{place: "scheduler.step()"}) == []
+
+
+@pytest.mark.parametrize("scheduler", [*IN_STEPS, *IN_MICRO_BATCHES])
+@pytest.mark.parametrize("call", ["scheduler.step(epoch)", "scheduler.step(loss.item())"])
+def test_moved_by_a_number_of_its_own(scheduler: str, call: str) -> None:
+    assert codes(scheduler, after=call) == []
+
+
+@pytest.mark.parametrize("scheduler", [*IN_STEPS, *IN_MICRO_BATCHES])
+def test_moved_once_per_epoch_is_none_of_these(scheduler: str) -> None:
+    assert codes(scheduler, per_epoch="scheduler.step()") == []
+
+
+def test_two_schedulers_that_move_once_per_step_are_none_that_moves_twice() -> None:
+    schedulers = "[CosineAnnealingLR(optimizer, len(loader) // K * epochs), StepLR(optimizer, 10)]"
+    assert codes(schedulers, inside="[s.step() for s in scheduler]") == []
+    source = LOOP.format(scheduler=schedulers, before="pass", inside="pass", after="pass", per_epoch="pass")
+    assert "GA601" not in [f.mistake.code for f in lint_source(source.replace("% K", "% 2"), "train.py")]
+
+
+def test_the_message_names_the_step() -> None:
+    source = LOOP.format(
+        scheduler=IN_STEPS[0], before="scheduler.step()", inside="pass", after="pass", per_epoch="pass"
+    )
+    (message,) = [f.message for f in lint_source(source, "train.py") if f.mistake.code == "GA601"]
+    assert "at every micro-batch" in message
+    assert "(at line 16)" in message
+    assert "(taking K as 4)" in message
+
+
+@pytest.mark.parametrize(
+    "length",
+    [
+        "len(train_data) // batch_size * epochs",
+        "len(train_set) // K * epochs",
+        "len(loader) // world_size * epochs",
+        "len(other_loader) // K * epochs",
+    ],
+)
+def test_a_length_that_the_loop_does_not_count_by_is_not_told(length: str) -> None:
+    for place in ("after", "inside"):
+        assert codes(f"CosineAnnealingLR(optimizer, {length})", **{place: "scheduler.step()"}) == []
