@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gradcheck_accum.findings import Finding, LintResult, UnusedSuppression
+from gradcheck_accum.gate import LARGEST_FILE, may_train
 from gradcheck_accum.lint.outcome import Outcome, in_cells
 from gradcheck_accum.lint.settings import Settings
 from gradcheck_accum.lint.suppressions import MAY_NAME_CODES, Suppressions, statement_lines
@@ -36,19 +37,12 @@ __all__ = [
     "ledgers_of",
     "lint_paths",
     "lint_source",
-    "may_train",
 ]
 
 _LINE_BREAK = re.compile(r"\r\n|\r|\n")
 
-LARGEST_FILE = 4 * 1024 * 1024
-"""Bytes above which a source is not analysed: no person wrote it."""
-
 LARGEST_NOTEBOOK = 256 * 1024 * 1024
 """The same for a notebook, which holds pictures beside its source."""
-
-_BACKWARD_CALL = re.compile(rb"backward[\s\\]*\(")
-_STEP_CALL = re.compile(rb"\.[\s\\]*step[\s\\]*\(")
 
 
 class LintError(Exception):
@@ -185,11 +179,6 @@ def decode(source: str | bytes) -> str:
         return source.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise LintError(f"not UTF-8 (byte {error.start})") from None
-
-
-def may_train(source: bytes) -> bool:
-    """Whether a source both calls ``backward`` and steps: without either there is no window to judge."""
-    return b"backward" in source and bool(_BACKWARD_CALL.search(source)) and bool(_STEP_CALL.search(source))
 
 
 def _parse(text: str, words: Callable[[int], str] = "line {}".format) -> ast.Module:

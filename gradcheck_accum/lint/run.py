@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING
 
 from gradcheck_accum.errors import internal_error, wants_tracebacks
 from gradcheck_accum.findings import Finding, LintResult, Unreadable, UnusedSuppression
-from gradcheck_accum.lint import LintError, analyse, may_train
+from gradcheck_accum.gate import may_train
+from gradcheck_accum.lint import LintError, analyse
 from gradcheck_accum.lint.discovery import SourceFile, source_files
 from gradcheck_accum.lint.outcome import Outcome
 from gradcheck_accum.lint.settings import Settings

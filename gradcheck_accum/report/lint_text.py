@@ -9,7 +9,7 @@ from gradcheck_accum.location import Location
 from gradcheck_accum.mistakes import CATALOGUE
 from gradcheck_accum.report.frame import Sources, code_frame
 from gradcheck_accum.report.paint import PLAIN, Paint
-from gradcheck_accum.report.words import fixable, plural, shown_path
+from gradcheck_accum.report.words import fixable, no_mistakes, plural, shown_path
 
 
 def finding_text(finding: Finding, sources: Sources, paint: Paint = PLAIN) -> str:
@@ -63,7 +63,7 @@ def _summary(result: LintResult) -> str:
         files = len({finding.where.path for finding in result.findings})
         text = f"Found {plural(len(result.findings), 'mistake')} in {plural(files, 'file')}"
     else:
-        text = f"No mistakes found in {plural(result.files, 'file')}"
+        text = no_mistakes(result.files).removesuffix(".")
     extra = []
     if result.suppressed:
         extra.append(f"{result.suppressed} suppressed")
