@@ -52,7 +52,16 @@ class Root:
     function: ast.FunctionDef | ast.AsyncFunctionDef | None
 
 
-def explore(module: ast.Module, path: str, *, thorough: bool = False) -> Iterator[tuple[Root, list[Scenario]]]:
+@dataclass(frozen=True, slots=True)
+class Explored:
+    """The scenarios of one entrance; ``is_thorough`` if none was left out that could add nothing to what is found."""
+
+    root: Root
+    scenarios: list[Scenario]
+    is_thorough: bool
+
+
+def explore(module: ast.Module, path: str, *, thorough: bool = False) -> Iterator[Explored]:
     """The scenarios of every entrance of a file, outermost first; code that one has run is no entrance of its own.
 
     ``thorough`` tries further scenarios even where those so far leave nothing that all could agree on.
@@ -60,20 +69,21 @@ def explore(module: ast.Module, path: str, *, thorough: bool = False) -> Iterato
     reach = Reach(module)
     visited: set[ast.AST] = set()
     if any(reach.backward(s) for s in module.body if not isinstance(s, (ast.FunctionDef, ast.ClassDef))):
-        yield Root(None), _scenarios(module, path, reach, None, visited, thorough)
+        yield _scenarios(module, path, reach, Root(None), visited, thorough)
     for function in reach.training_functions():
         if function not in visited:
-            yield Root(function), _scenarios(module, path, reach, function, visited, thorough)
+            yield _scenarios(module, path, reach, Root(function), visited, thorough)
 
 
 def _scenarios(
     module: ast.Module,
     path: str,
     reach: Reach,
-    function: ast.FunctionDef | ast.AsyncFunctionDef | None,
+    root: Root,
     visited: set[ast.AST],
     thorough: bool,
-) -> list[Scenario]:
+) -> Explored:
+    function = root.function
     knowledge = Knowledge()
     pending: list[tuple[int, int, dict[str, bool]]] = [(0, 0, {})]
     """Decisions to try, with how remote from the gradients they are: the nearest first."""
@@ -86,7 +96,7 @@ def _scenarios(
         remoteness, _, given = heapq.heappop(pending)
         run = _complete_run(module, path, reach, knowledge, function, given)
         if run is None:
-            return []
+            return Explored(root, [], is_thorough=True)
         spent += run.spent
         visited |= run.visited
         if function is not None:
@@ -102,13 +112,13 @@ def _scenarios(
             agreement.hear(found[-1])
             lines = reach.gradient_lines(run.visited, module if function is None else None)
             if not thorough and agreement.is_settled(lines):
-                break
+                return Explored(root, found, is_thorough=False)
         asked = list(run.decisions)
         for position in range(len(given), len(asked)):
             flipped = {name: run.decisions[name] for name in asked[:position]}
             flipped[asked[position]] = not run.decisions[asked[position]]
             heapq.heappush(pending, (remoteness + run.remoteness[asked[position]], next(order), flipped))
-    return found
+    return Explored(root, found, is_thorough=True)
 
 
 def _complete_run(

@@ -127,6 +127,7 @@ def _edit(edit: Edit) -> dict[str, Any]:
         "end_line": edit.end_line,
         "end_column": edit.end_column,
         "content": edit.content,
+        **({"cell": edit.cell} if edit.cell else {}),
     }
 
 

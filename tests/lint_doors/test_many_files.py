@@ -105,13 +105,13 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     from gradcheck_accum.lint import run
 
     analysed: list[str] = []
-    analyse = run.analyse
+    open_document = run.open_document
 
     def count(source: bytes, path: str) -> Any:
         analysed.append(path)
-        return analyse(source, path)
+        return open_document(source, path)
 
-    monkeypatch.setattr(run, "analyse", count)
+    monkeypatch.setattr(run, "open_document", count)
     return analysed
 
 
