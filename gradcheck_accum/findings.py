@@ -106,6 +106,8 @@ class LintResult:
     unused: tuple[UnusedSuppression, ...] | None = None
     fixed: tuple[Finding, ...] = ()
     """What was found and has been fixed: none of ``findings``."""
+    not_followed: int = 0
+    """Loops that took more than the budget to follow, of which nothing is known."""
     rewrites: tuple[Rewrite, ...] = ()
     """What fixing would make of the files that it changes, where that was asked for."""
 

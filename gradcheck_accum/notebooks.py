@@ -64,6 +64,8 @@ class Notebook:
             raise NotebookError(f"not a notebook: not UTF-8 (byte {error.start})") from None
         except json.JSONDecodeError as error:
             raise NotebookError(f"not a notebook: not JSON ({error.msg}, line {error.lineno})") from None
+        except ValueError as error:  # a number of more digits than Python reads
+            raise NotebookError(f"not a notebook: {error}") from None
         except RecursionError:
             raise NotebookError("not a notebook: nested too deeply") from None
         self._cells: list[_Cell] = []

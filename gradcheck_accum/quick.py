@@ -31,6 +31,8 @@ def _is_without_loop(path: str) -> bool:
     import warnings
     from _ast import PyCF_ONLY_AST  # what `ast.parse` does, without the module
 
+    if not os.path.isfile(path):
+        return False  # what comes out of a pipe could not be read again
     try:
         with open(path, "rb") as stream:
             content = stream.read(LARGEST_FILE + 1)

@@ -39,6 +39,9 @@ __all__ = [
 
 _LINE_BREAK = re.compile(r"\r\n|\r|\n")
 
+_BYTES_AS_AN_EVALUATION = 8
+"""How many bytes take about as long to parse as one evaluation does."""
+
 
 def lint_source(source: str | bytes, path: str) -> list[Finding]:
     """The findings in ``source``, in order of line; a ``path`` to an .ipynb makes it a notebook.
@@ -53,7 +56,8 @@ def lint_source(source: str | bytes, path: str) -> list[Finding]:
 class Examination:
     """All that reading one source shows: each finding with a ledger that shows it, and the scenarios.
 
-    ``is_thorough`` says whether those are all scenarios, also where none of them could add a finding.
+    ``is_thorough`` says whether those are all scenarios, also where none of them could add a finding;
+    ``not_followed`` counts the loops that took more than the budget, and ``cost`` the evaluations of all.
     """
 
     evidence: tuple[tuple[Finding, Ledger], ...] = ()
@@ -61,10 +65,14 @@ class Examination:
     unused: tuple[UnusedSuppression, ...] = ()
     scenarios: tuple[Scenario, ...] = ()
     is_thorough: bool = True
+    not_followed: int = 0
+    cost: int = 0
 
     def outcome(self) -> Outcome:
         """What is told of it."""
-        return Outcome(tuple(finding for finding, _ in self.evidence), self.suppressed, self.unused)
+        return Outcome(
+            tuple(finding for finding, _ in self.evidence), self.suppressed, self.unused, not_followed=self.not_followed
+        )
 
 
 def examine(
@@ -76,7 +84,7 @@ def examine(
     """
     module = _parse(text, words)
     content = text.encode()
-    is_thorough = True
+    is_thorough, not_followed, cost = True, 0, len(content) // _BYTES_AS_AN_EVALUATION
     found: dict[tuple[str, int], tuple[Diagnosis, Ledger]] = {}
     every: list[Scenario] = []
     try:
@@ -87,12 +95,14 @@ def examine(
             for explored in scenarios.explore(module, path, thorough=thorough):
                 every += explored.scenarios
                 is_thorough = is_thorough and explored.is_thorough
+                not_followed += not explored.is_followed
+                cost += explored.spent
                 for diagnosis, ledger in scenarios.agreed(explored.scenarios):
                     found.setdefault((diagnosis.mistake.code, diagnosis.where.line), (diagnosis, ledger))
     except RecursionError:
         raise LintError("nested too deeply to be analysed") from None
     if not found and not MAY_NAME_CODES.search(content):
-        return Examination(scenarios=tuple(every), is_thorough=is_thorough)
+        return Examination((), (), (), tuple(every), is_thorough, not_followed, cost)
     comments = Suppressions(text)
     statements = statement_lines(module)
     lines = _LINE_BREAK.split(text)
@@ -111,7 +121,7 @@ def examine(
         UnusedSuppression(Location(path, comment.line, comment.column, comment.line, comment.end_column), message)
         for comment, message in comments.unused()
     )
-    return Examination(tuple(kept), tuple(suppressed), unused, tuple(every), is_thorough)
+    return Examination(tuple(kept), tuple(suppressed), unused, tuple(every), is_thorough, not_followed, cost)
 
 
 def _assumption(ledger: Ledger) -> str:

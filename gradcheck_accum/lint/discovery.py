@@ -97,7 +97,7 @@ class _Walk:
         if ".gitignore" in names:
             ignores = [*ignores, *_ignore_of(real, os.path.join(real, ".gitignore"))]
         for entry in entries:
-            path = os.path.join(real, entry.name)
+            path = entry.path
             try:
                 directory = entry.is_dir(follow_symlinks=False)
                 if not directory and not (entry.name.endswith(SUFFIXES) and entry.is_file()):

@@ -140,6 +140,12 @@ def open_document(content: str | bytes, path: str) -> Document:
     return (NotebookDocument if path.endswith(NOTEBOOK) else Document)(content, path)
 
 
+def read(path: str) -> bytes:
+    """The content of a file, or enough of it to tell that it is too large. Raises OSError."""
+    with open(path, "rb") as file:
+        return file.read((LARGEST_NOTEBOOK if path.endswith(NOTEBOOK) else LARGEST_FILE) + 1)
+
+
 def decode(source: str | bytes) -> str:
     """The text of a file, without a byte order mark; raises LintError where it is too large or not UTF-8."""
     if len(source) > LARGEST_FILE:

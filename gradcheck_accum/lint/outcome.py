@@ -11,12 +11,14 @@ from gradcheck_accum.findings import Finding, Rewrite, UnusedSuppression
 class Outcome:
     """The findings that no comment hides, the codes of those that one does, and the comments that hide nothing.
 
-    ``problem`` is the line that says why there was no analysis, if there was none. ``rewrite`` is what fixing makes of
-    the file where that was asked for; else every finding has the fix that it would have.
+    ``problem`` is the line that says why there was no analysis, if there was none; ``not_followed`` counts the loops
+    that took more than the budget, of which nothing is known. ``rewrite`` is what fixing makes of the file where that
+    was asked for; else every finding has the fix that it would have.
     """
 
     findings: tuple[Finding, ...] = ()
     suppressed: tuple[str, ...] = ()
     unused: tuple[UnusedSuppression, ...] = ()
     problem: str = ""
+    not_followed: int = 0
     rewrite: Rewrite | None = None

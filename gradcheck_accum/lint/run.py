@@ -20,7 +20,7 @@ from gradcheck_accum.findings import Finding, LintResult, Rewrite, Unreadable, U
 from gradcheck_accum.gate import may_train
 from gradcheck_accum.lint import LintError, examine
 from gradcheck_accum.lint.discovery import SourceFile, source_files
-from gradcheck_accum.lint.document import open_document
+from gradcheck_accum.lint.document import open_document, read
 from gradcheck_accum.lint.outcome import Outcome
 from gradcheck_accum.lint.settings import Settings, SettingsError
 from gradcheck_accum.lint.suppressions import MAY_NAME_CODES
@@ -130,6 +130,7 @@ def chosen(
         suppressed,
         None if settings.baseline is None else len(findings) - len(kept),
         tuple(unused) if report_unused else None,
+        not_followed=sum(outcome.not_followed for _, outcome in outcomes),
         rewrites=tuple(outcome.rewrite for _, outcome in outcomes if outcome.rewrite),
     )
 
@@ -151,7 +152,7 @@ def _new(findings: Sequence[Finding], settings: Settings) -> Sequence[Finding]:
 
 def _can_matter(path: str, report_unused: bool) -> bool:
     try:
-        content = Path(path).read_bytes()
+        content = read(path)
     except OSError:
         return True  # the analysis will say why
     return may_train(content) or (report_unused and bool(MAY_NAME_CODES.search(content)))
@@ -190,7 +191,7 @@ def _outcomes(
 
 def _key_of(path: str) -> str:
     try:
-        return _key(Path(path).read_bytes(), path)
+        return _key(read(path), path)
     except OSError:
         return ""
 
@@ -204,7 +205,7 @@ def _key(content: bytes, path: str) -> str:
 def _analyse_file(path: str, work: _Work, keyed: bool) -> tuple[str, Outcome]:
     """The outcome of a file, and the key of the very bytes that it is of; no key where it must not be remembered."""
     try:
-        content = Path(path).read_bytes()
+        content = read(path)
     except OSError as error:
         return "", Outcome(problem=error.strerror or "cannot be read")
     outcome = _guarded(content, path, work)

@@ -23,6 +23,8 @@ _PATIENCE = 60_000
 """Evaluations after which no more scenarios are tried while none of them has found anything."""
 _LONG_PATIENCE = 200_000
 """The same where one has: what others could object is heard first."""
+_MOST_EVALUATIONS = 1_000_000
+"""Evaluations in one file after which further entrances are left alone: 15 times what any file seen so far needed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,11 +56,17 @@ class Root:
 
 @dataclass(frozen=True, slots=True)
 class Explored:
-    """The scenarios of one entrance; ``is_thorough`` if none was left out that could add nothing to what is found."""
+    """The scenarios of one entrance, and the evaluations that they took.
+
+    ``is_thorough`` if none was left out that could add nothing to what is found; not ``is_followed`` if a run of it
+    took more than its budget, so that nothing is known.
+    """
 
     root: Root
     scenarios: list[Scenario]
-    is_thorough: bool
+    spent: int
+    is_thorough: bool = True
+    is_followed: bool = True
 
 
 def explore(module: ast.Module, path: str, *, thorough: bool = False) -> Iterator[Explored]:
@@ -68,11 +76,20 @@ def explore(module: ast.Module, path: str, *, thorough: bool = False) -> Iterato
     """
     reach = Reach(module)
     visited: set[ast.AST] = set()
+    spent = 0
     if any(reach.backward(s) for s in module.body if not isinstance(s, (ast.FunctionDef, ast.ClassDef))):
-        yield _scenarios(module, path, reach, Root(None), visited, thorough)
+        own = _scenarios(module, path, reach, Root(None), visited, thorough)
+        spent += own.spent
+        yield own
     for function in reach.training_functions():
-        if function not in visited:
-            yield _scenarios(module, path, reach, Root(function), visited, thorough)
+        if function in visited:
+            continue
+        if spent > _MOST_EVALUATIONS:
+            yield Explored(Root(function), [], 0, is_followed=False)
+            continue
+        own = _scenarios(module, path, reach, Root(function), visited, thorough)
+        spent += own.spent
+        yield own
 
 
 def _scenarios(
@@ -94,10 +111,10 @@ def _scenarios(
     spent = 0
     while pending and len(tried) < _MOST_SCENARIOS and spent < agreement.patience:
         remoteness, _, given = heapq.heappop(pending)
-        run = _complete_run(module, path, reach, knowledge, function, given)
+        run, took = _complete_run(module, path, reach, knowledge, function, given)
+        spent += took
         if run is None:
-            return Explored(root, [], is_thorough=True)
-        spent += run.spent
+            return Explored(root, [], spent, is_followed=False)
         visited |= run.visited
         if function is not None:
             visited.add(function)
@@ -112,13 +129,13 @@ def _scenarios(
             agreement.hear(found[-1])
             lines = reach.gradient_lines(run.visited, module if function is None else None)
             if not thorough and agreement.is_settled(lines):
-                return Explored(root, found, is_thorough=False)
+                return Explored(root, found, spent, is_thorough=False)
         asked = list(run.decisions)
         for position in range(len(given), len(asked)):
             flipped = {name: run.decisions[name] for name in asked[:position]}
             flipped[asked[position]] = not run.decisions[asked[position]]
             heapq.heappush(pending, (remoteness + run.remoteness[asked[position]], next(order), flipped))
-    return Explored(root, found, is_thorough=True)
+    return Explored(root, found, spent)
 
 
 def _complete_run(
@@ -128,8 +145,12 @@ def _complete_run(
     knowledge: Knowledge,
     function: ast.FunctionDef | ast.AsyncFunctionDef | None,
     decisions: dict[str, bool],
-) -> Interpreter | None:
-    """One run to its end, restarted while it learns numbers; None where it needs more than its budget."""
+) -> tuple[Interpreter | None, int]:
+    """One run to its end, restarted while it learns numbers; None where it needs more than its budget.
+
+    And how many evaluations that took.
+    """
+    spent = 0
     for _ in range(_MOST_RESTARTS):
         run = Interpreter(path, reach, knowledge, decisions)
         scope = v.Scope(names={"__name__": "__main__"})
@@ -140,14 +161,15 @@ def _complete_run(
                 run.run_module(module, scope, definitions_only=True)
                 _enter(run, reach, function, scope)
         except Restart:
+            spent += run.spent
             continue
         except Doubted:
             # What else the entrance would have called is no entrance of its own, as if it had been called.
             run.visited |= reach.callees(run.visited, module if function is None else None)
         except (OutOfBudget, RecursionError):
-            return None
-        return run
-    return None
+            return None, spent + run.spent
+        return run, spent + run.spent
+    return None, spent
 
 
 def _enter(run: Interpreter, reach: Reach, function: ast.FunctionDef | ast.AsyncFunctionDef, scope: v.Scope) -> None:

@@ -71,6 +71,8 @@ def _summary(result: LintResult) -> str:
         extra.append(f"{result.in_baseline} in the baseline")
     if result.unused:
         extra.append(plural(len(result.unused), "unused suppression"))
+    if result.not_followed:
+        extra.append(f"{plural(result.not_followed, 'loop')} too long to be followed")
     if result.unreadable:
         extra.append(f"{plural(len(result.unreadable), 'path')} could not be analysed")
     lines = [f"{text} ({', '.join(extra)})." if extra else f"{text}."]

@@ -48,6 +48,8 @@ _DEEPEST = 4
 """How many repairs one fix may be made of: a clearing, a boundary, its remainder, and the remainder's divisor."""
 _WIDEST = 2
 """How many incomplete repairs of one finding are tried to be completed."""
+_MOST_EVALUATIONS = 500_000
+"""Evaluations after which no more repairs are tried in one file: what is left then has no fix."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +64,13 @@ class FixResult:
     def source(self) -> str:
         """The file as text."""
         return self.document.content().decode()
+
+
+@dataclass(slots=True)
+class _Budget:
+    """How many evaluations may still be spent on looking for repairs in one file."""
+
+    left: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,9 +110,10 @@ def fixed(
 ) -> FixResult:
     """Fix what the examination of a file has found, those of ``codes`` only where given, until none can be fixed."""
     done: list[Finding] = []
+    budget = _Budget(_MOST_EVALUATIONS)
     while True:
         remaining: list[Finding] = []
-        for offer in _offers(document, examination, codes):
+        for offer in _offers(document, examination, codes, budget):
             fix = offer.finding.fix
             if fix and offer.document and offer.examination and (fix.safe or unsafe) and len(done) < _MOST_FIXES:
                 document, examination = offer.document, offer.examination
@@ -118,14 +128,17 @@ def offered(
     document: Document, examination: Examination, *, codes: Collection[str] | None = None
 ) -> tuple[Finding, ...]:
     """What the examination of a file has found, each with the fix that it would have on its own."""
-    return _in_order(offer.finding for offer in _offers(document, examination, codes))
+    budget = _Budget(_MOST_EVALUATIONS)
+    return _in_order(offer.finding for offer in _offers(document, examination, codes, budget))
 
 
 def _in_order(findings: Iterable[Finding]) -> tuple[Finding, ...]:
     return tuple(sorted(findings, key=in_order))
 
 
-def _offers(document: Document, examination: Examination, codes: Collection[str] | None) -> Iterator[_Offer]:
+def _offers(
+    document: Document, examination: Examination, codes: Collection[str] | None, budget: _Budget
+) -> Iterator[_Offer]:
     """The findings, each with its fix if there is one, in the order in which they are best fixed."""
     found = [(f, ledger) for f, ledger in examination.evidence if codes is None or f.mistake.code in codes]
     wanted = [(f, ledger) for f, ledger in found if f.mistake.code in _REPAIRS]
@@ -139,7 +152,7 @@ def _offers(document: Document, examination: Examination, codes: Collection[str]
     order = list(_REPAIRS)
     for finding, ledger in sorted(wanted, key=lambda item: order.index(item[0].mistake.code)):
         goal = _Goal.of(examination, finding)
-        repaired = _repair(script, document, examination, finding, ledger, goal, _DEEPEST)
+        repaired = _repair(script, document, examination, finding, ledger, goal, budget, _DEEPEST)
         yield _offer(document, finding, repaired)
 
 
@@ -191,13 +204,14 @@ def _repair(
     finding: Finding,
     ledger: Ledger,
     goal: _Goal,
+    budget: _Budget,
     depth: int,
 ) -> _Repaired | None:
     """The first repair that meets the goal: one alone if possible, else completed by another."""
     beside = {f.mistake.code for f, _ in examination.evidence if f.where.line == finding.where.line}
     case = Case(finding, ledger, script, frozenset(beside))
     incomplete: list[_Repaired] = []
-    for repaired in _attempts(case, document, examination):
+    for repaired in _attempts(case, document, examination, budget):
         if goal.is_met(repaired.examination):
             return repaired
         if finding.mistake.code not in goal.missed(repaired.examination):
@@ -210,7 +224,9 @@ def _repair(
             continue
         for other, evidence in repaired.examination.evidence:
             if other.mistake.code == first:
-                rest = _repair(repaired_script, document, repaired.examination, other, evidence, goal, depth - 1)
+                rest = _repair(
+                    repaired_script, document, repaired.examination, other, evidence, goal, budget, depth - 1
+                )
                 if rest is not None:
                     return replace(
                         rest, messages=(*repaired.messages, *rest.messages), safe=repaired.safe and rest.safe
@@ -218,14 +234,14 @@ def _repair(
     return None
 
 
-def _attempts(case: Case, document: Document, examination: Examination) -> Iterator[_Repaired]:
+def _attempts(case: Case, document: Document, examination: Examination, budget: _Budget) -> Iterator[_Repaired]:
     """The script after each repair that leaves its ledgers as readable as they were."""
     make = _REPAIRS.get(case.finding.mistake.code)
     if make is None:
         return
     blind, readable = _readability(examination)
     repairs = make(case)
-    while True:
+    while budget.left > 0:
         try:
             repair = next(repairs, None)
             if repair is None:
@@ -233,7 +249,9 @@ def _attempts(case: Case, document: Document, examination: Examination) -> Itera
             text = changed(case.script.text, repair.changes)
             after = examine(text, document.path, thorough=True)
         except (CannotEdit, LintError):
+            budget.left -= examination.cost
             continue
+        budget.left -= after.cost
         still_blind, still_readable = _readability(after)
         if text != case.script.text and still_blind <= blind and still_readable >= readable:
             yield _Repaired(text, (repair.message,), repair.safe, after)
