@@ -54,7 +54,7 @@ def _divided(script: Script, call: ast.Call, divisor: str, scaled: bool) -> Chan
         return _divided_argument(script, call, divisor)
     if scaled and isinstance(loss, ast.Call):
         return _divided_argument(script, loss, divisor)
-    return script.replace(func.value, f"({_operand(script, loss)} / {divisor})")
+    return script.replace(func.value, f"({operand(script, loss)} / {divisor})")
 
 
 def _divided_argument(script: Script, call: ast.Call, divisor: str) -> Change:
@@ -63,10 +63,10 @@ def _divided_argument(script: Script, call: ast.Call, divisor: str) -> Change:
     loss = call.args[0]
     if isinstance(loss, (ast.List, ast.Tuple)):
         raise CannotEdit("several losses")
-    return script.replace(loss, f"{_operand(script, loss)} / {divisor}")
+    return script.replace(loss, f"{operand(script, loss)} / {divisor}")
 
 
-def _operand(script: Script, node: ast.expr) -> str:
+def operand(script: Script, node: ast.expr) -> str:
     """The source of an expression as the left side of a division."""
     code = script.code(node)
     return code if isinstance(node, _BINDS_TIGHTER) or script.is_parenthesised(node) else f"({code})"
