@@ -11,9 +11,10 @@ Importing this package imports nothing else: `check`, `watch` and what they rais
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
+TYPE_CHECKING = False  # as in `typing`, which takes as long to load as half of a bare start of Python
 if TYPE_CHECKING:
+    from typing import Any
+
     from gradcheck_accum.verify import AccumulationError, check, watch
 
 __version__ = "0.1.0"

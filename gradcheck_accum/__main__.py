@@ -1,8 +1,23 @@
-"""``python -m gradcheck_accum``."""
+"""``python -m gradcheck_accum``, and the installed command."""
 
 import sys
 
-from gradcheck_accum.cli import main
+from gradcheck_accum.quick import answer
+
+
+def main() -> int:
+    """Run the command line and return the exit status: the short way where there is nothing to say."""
+    text = answer(sys.argv[1:])
+    if text is not None:
+        try:
+            print(text, flush=True)
+            return 0
+        except OSError:
+            pass  # nobody reads: the long way knows what to do then
+    from gradcheck_accum.cli import main as long_way
+
+    return long_way()
+
 
 if __name__ == "__main__":
     sys.exit(main())

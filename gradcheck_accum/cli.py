@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Literal, NoReturn
 
 from gradcheck_accum import __version__
 from gradcheck_accum.errors import internal_error, wants_tracebacks
@@ -217,16 +217,12 @@ def _lint_as_settled(options: argparse.Namespace) -> int:
     if options.write_baseline or options.add_noqa:
         return _start_with(result, options)
     if options.diff:
-        return _diff(options, result, given)
+        return _diff(options, result)
     report = sys.stdout
     if options.fix:
-        result = _fix(options, result, given)
+        result = _fix(result, given)
         # The fixed standard input goes where it would have been written to, and the report beside it.
         report = sys.stderr if given else report
-    elif result.findings:
-        from gradcheck_accum.lint.fixes.files import with_offers
-
-        result = with_offers(result, given)
     sources = Sources({path: content.decode("utf-8-sig", errors="replace") for path, content in given.items()})
     if options.output_format == "json":
         from gradcheck_accum.report.as_json import lint_json
@@ -241,32 +237,36 @@ def _lint_as_settled(options: argparse.Namespace) -> int:
     return OK if options.exit_zero and result.exit_status == FOUND else result.exit_status
 
 
-def _fix(options: argparse.Namespace, result: LintResult, given: dict[str, bytes]) -> LintResult:
-    """Fix what was found, in place; contents that were ``given`` are printed instead, and brought up to date."""
-    from gradcheck_accum.lint.fixes.files import with_fixes, write_all
+def _fixes(options: argparse.Namespace) -> Literal["safe", "unsafe"] | None:
+    if not (options.fix or options.diff) or options.write_baseline or options.add_noqa:
+        return None
+    return "unsafe" if options.unsafe_fixes else "safe"
 
-    fixed, rewrites = with_fixes(result, given, unsafe=options.unsafe_fixes)
+
+def _fix(result: LintResult, given: dict[str, bytes]) -> LintResult:
+    """Fix what was found, in place; contents that were ``given`` are printed instead, and brought up to date."""
+    from gradcheck_accum.lint.fixes.files import fixed_result, write_all
+
     if not given:
-        return write_all(result, fixed, rewrites)
-    given.update({rewrite.path: rewrite.after for rewrite in rewrites})
+        return write_all(result)
+    given.update({rewrite.path: rewrite.after for rewrite in result.rewrites})
     for content in given.values():
         sys.stdout.buffer.write(content)
-    return fixed
+    return fixed_result(result)
 
 
-def _diff(options: argparse.Namespace, result: LintResult, given: dict[str, bytes]) -> int:
-    from gradcheck_accum.lint.fixes.files import with_fixes
+def _diff(options: argparse.Namespace, result: LintResult) -> int:
     from gradcheck_accum.report.diff_text import diff_text
 
     _complain_of_unreadable(result)
-    fixed, rewrites = with_fixes(result, given, unsafe=options.unsafe_fixes)
-    for rewrite in rewrites:
-        sys.stdout.write(diff_text(rewrite.path, rewrite.before.decode(), rewrite.after.decode()))
-    count = len(fixed.fixed)
+    for rewrite in result.rewrites:
+        for piece in rewrite.pieces:
+            sys.stdout.write(diff_text(rewrite.path, piece))
+    count = sum(len(rewrite.fixed) for rewrite in result.rewrites)
     print(f"Would fix {count} mistake{'' if count == 1 else 's'}.", file=sys.stderr)
     if result.unreadable:
         return ERROR
-    return FOUND if rewrites and not options.exit_zero else OK
+    return FOUND if result.rewrites and not options.exit_zero else OK
 
 
 def _lint_paths(paths: Sequence[str], options: argparse.Namespace) -> LintResult:
@@ -283,6 +283,7 @@ def _lint_paths(paths: Sequence[str], options: argparse.Namespace) -> LintResult
             cache_in=None if options.no_cache else settings.root,
             progress=progress,
             report_unused=options.report_unused_suppressions,
+            fixes=_fixes(options),
         )
     finally:
         progress.clear()
@@ -293,7 +294,7 @@ def _lint_stdin(source: bytes, options: argparse.Namespace) -> LintResult:
 
     path: str = options.stdin_filename
     settings = _settings(options, [path])
-    return lint_given(source, path, settings, report_unused=options.report_unused_suppressions)
+    return lint_given(source, path, settings, report_unused=options.report_unused_suppressions, fixes=_fixes(options))
 
 
 def _settings(options: argparse.Namespace, paths: Sequence[str]) -> Settings:

@@ -10,13 +10,17 @@ from gradcheck_accum.mistakes import Mistake
 
 @dataclass(frozen=True, slots=True, order=True)
 class Edit:
-    """Replace the text from (``line``, ``column``) up to (``end_line``, ``end_column``) by ``content``; 1-based."""
+    """Replace the text from (``line``, ``column``) up to (``end_line``, ``end_column``) by ``content``; 1-based.
+
+    In a notebook lines count from the first of the ``cell``, as in a `Location`.
+    """
 
     line: int
     column: int
     end_line: int
     end_column: int
     content: str
+    cell: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +47,12 @@ class Finding:
     text: str = ""
 
 
+def in_order(finding: Finding) -> tuple[str, int, int, int, str]:
+    """What findings are sorted by: their places, cell by cell in a notebook."""
+    where = finding.where
+    return where.path, where.cell, where.line, where.column, finding.mistake.code
+
+
 @dataclass(frozen=True, slots=True)
 class UnusedSuppression:
     """A comment that switches off what is not there."""
@@ -57,6 +67,27 @@ class Unreadable:
 
     path: str
     reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A text before and after its fixes: a script's, or that of one ``cell`` of a notebook."""
+
+    before: str
+    after: str
+    cell: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Rewrite:
+    """What fixing makes of a file: its content before and after, what of it differs, what is fixed, what remains."""
+
+    path: str
+    before: bytes
+    after: bytes
+    pieces: tuple[Piece, ...]
+    fixed: tuple[Finding, ...]
+    remaining: tuple[Finding, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +106,10 @@ class LintResult:
     unused: tuple[UnusedSuppression, ...] | None = None
     fixed: tuple[Finding, ...] = ()
     """What was found and has been fixed: none of ``findings``."""
+    not_followed: int = 0
+    """Loops that took more than the budget to follow, of which nothing is known."""
+    rewrites: tuple[Rewrite, ...] = ()
+    """What fixing would make of the files that it changes, where that was asked for."""
 
     @property
     def exit_status(self) -> int:

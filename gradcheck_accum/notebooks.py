@@ -30,37 +30,52 @@ class NotebookError(ValueError):
     """What was read is no notebook; the message is one line that says why."""
 
 
+_BOUNDARY = "#\x1f"
+"""The line between two cells of the joined source: a comment that nobody writes, so that cells can be told apart again
+after the source has changed."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Cell:
-    """A code cell: its ``number`` among all cells, and the line of the joined source on which it begins."""
+    """A code cell: its ``number`` among all cells, and the line of the joined source on which it begins.
+
+    ``text`` is the cell as it is, and ``lines`` are those that stand for its lines in the joined source.
+    """
 
     number: int
     first: int
+    text: str
+    lines: tuple[str, ...]
 
 
 class Notebook:
     """One notebook. ``source`` joins its Python cells, with magics and shell lines made harmless where they stand.
 
     Lines and columns of ``source`` are those of the cells: `place` gives a line's cell and its line in there, `line`
-    is the way back, and `replaced` writes changed cells into the notebook.
+    is the way back. `cells_of` takes a changed source apart, and `replaced` writes cells into the notebook's ``text``.
     """
 
     def __init__(self, content: bytes | str) -> None:
         """Raises NotebookError where ``content`` is no notebook of format 4."""
         try:
-            self._text = content.decode("utf-8-sig") if isinstance(content, bytes) else content
-            document = json.loads(self._text)
+            self.text = content.decode("utf-8-sig") if isinstance(content, bytes) else content
+            document = json.loads(self.text)
         except UnicodeDecodeError as error:
             raise NotebookError(f"not a notebook: not UTF-8 (byte {error.start})") from None
         except json.JSONDecodeError as error:
             raise NotebookError(f"not a notebook: not JSON ({error.msg}, line {error.lineno})") from None
+        except ValueError as error:  # a number of more digits than Python reads
+            raise NotebookError(f"not a notebook: {error}") from None
         except RecursionError:
             raise NotebookError("not a notebook: nested too deeply") from None
         self._cells: list[_Cell] = []
         lines: list[str] = []
         for number, cell in _python_cells(document):
-            self._cells.append(_Cell(number, len(lines) + 1))
-            lines += _harmless(cell)
+            if lines:
+                lines.append(_BOUNDARY)
+            own = _harmless(cell)
+            self._cells.append(_Cell(number, len(lines) + 1, cell, tuple(own)))
+            lines += own
         self.source = "".join(f"{line}\n" for line in lines)
 
     def place(self, line: int) -> tuple[int, int]:
@@ -80,11 +95,34 @@ class Notebook:
 
     def cell(self, number: int) -> str:
         """The text of a cell as it is, magics and all."""
-        return str(_text(json.loads(self._text)["cells"][number - 1]))
+        return str(_text(json.loads(self.text)["cells"][number - 1]))
+
+    def cells(self) -> dict[int, str]:
+        """The text of every cell that is in ``source``."""
+        return {cell.number: cell.text for cell in self._cells}
+
+    def cells_of(self, source: str) -> dict[int, str]:
+        """The texts of the cells that differ in a changed ``source``, magics and all.
+
+        Raises NotebookError where a line was changed that only stands for a magic.
+        """
+        parts: list[list[str]] = [[]]
+        for line in source.split("\n")[:-1]:
+            if line == _BOUNDARY:
+                parts.append([])
+            else:
+                parts[-1].append(line)
+        if len(parts) != max(len(self._cells), 1):
+            raise NotebookError("the cells cannot be told apart")
+        return {
+            cell.number: _restored(cell, part)
+            for cell, part in zip(self._cells, parts, strict=False)
+            if tuple(part) != cell.lines
+        }
 
     def replaced(self, cells: Mapping[int, str]) -> str:
         """The notebook's text with other sources for some of its cells; nothing else of it changes."""
-        text = self._text
+        text = self.text
         spans = _source_spans(text)
         for number in sorted(cells, reverse=True):
             start, end = spans[number - 1]
@@ -137,7 +175,8 @@ def _encoded(source: str, like: str) -> str:
     escape = like.isascii() and "\\u" in like
     if not like.startswith("["):
         return json.dumps(source, ensure_ascii=escape)
-    lines = [json.dumps(line, ensure_ascii=escape) for line in source.splitlines(keepends=True)]
+    kept = {_DECODE(like, start)[0]: like[start:end] for start, end in _items(like, 0)}
+    lines = [kept.get(line) or json.dumps(line, ensure_ascii=escape) for line in source.splitlines(keepends=True)]
     opening, closing = _SPACE.match(like, 1), re.search(r"[ \t\r\n]*\]$", like)
     first, last = opening.group() if opening else "", closing.group() if closing else "]"
     between = f",{first or ' '}"
@@ -179,6 +218,23 @@ def _text(cell: dict[str, Any]) -> Any:
     if isinstance(source, list) and all(isinstance(line, str) for line in source):
         return "".join(source)
     return source
+
+
+def _restored(cell: _Cell, lines: Sequence[str]) -> str:
+    """A cell with other lines: what was not changed is as it was, with its magics and the ends of its lines."""
+    from difflib import SequenceMatcher  # where something is fixed only
+
+    texts, ends = _LINE_BREAK.split(cell.text), _LINE_BREAK.findall(cell.text)
+    usual = ends[0] if ends else "\n"
+    found: list[tuple[str, str]] = []
+    for kind, start, end, from_, to in SequenceMatcher(None, cell.lines, lines, autojunk=False).get_opcodes():
+        if kind == "equal":
+            found += zip(texts[start:end], [*ends, usual][start:end], strict=True)
+        elif list(cell.lines[start:end]) != texts[start:end]:
+            raise NotebookError("a line that only IPython understands")
+        else:
+            found += [(line, usual) for line in lines[from_:to]]
+    return "".join(text + end for text, end in found[:-1]) + (found[-1][0] if found else "")
 
 
 def _harmless(cell: str) -> list[str]:

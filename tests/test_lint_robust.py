@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import ast
 import copy
+import json
 import random
 import tracemalloc
 from pathlib import Path
 
 import pytest
 
+from gradcheck_accum.cli import main
 from gradcheck_accum.lint import LintError, lint_source
 
 ROOT = Path(__file__).parents[1]
@@ -128,3 +130,87 @@ def test_deep_nesting_is_analysed_or_refused(depth: int) -> None:
             lint_source(LOOP.format(before="pass", inside=inside), "train.py")
         except LintError as error:
             assert "deep" in str(error) or "not Python" in str(error)
+
+
+def test_what_takes_too_long_is_given_up_and_said_to_be(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gradcheck_accum.lint.scenarios._MOST_EVALUATIONS", 200_000)
+    each_calls_three = (f"def f{i}(n):\n    f{i + 1}(n); f{i + 1}(n + 1); f{i + 1}(n + 2)\n" for i in range(30))
+    path = tmp_path / "train.py"
+    path.write_text("".join(each_calls_three) + "def f30(n):\n    loss.backward(); optimizer.step()\nf0(0)\n")
+    assert main(["lint", "--no-cache", str(path)]) == 0
+    assert "loops too long to be followed)." in capsys.readouterr().out
+
+
+def test_a_file_of_many_faulty_loops_is_no_longer_searched_for_fixes_than_others(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gradcheck_accum.lint.fixes._MOST_EVALUATIONS", 10_000)
+    faulty = (
+        LOOP.format(before="pass", inside="pass").replace(" / K", "").replace("== 0:", "== 0 or i + 1 == len(loader):")
+    )
+    path = tmp_path / "train.py"
+    path.write_text("".join(faulty.replace("def train", f"def train{i}") for i in range(12)))
+    assert main(["lint", "--no-cache", "--output-format", "json", str(path)]) == 1
+    fixes = [finding["fix"] for finding in json.loads(capsys.readouterr().out)["findings"]]
+    assert len(fixes) == 12
+    assert 0 < sum(fix is not None for fix in fixes) < 12
+
+
+PATHOLOGICAL = {
+    "parentheses": ("x = " + "(" * 5000 + "1" + ")" * 5000, 2),
+    "attributes": ("x = a" + ".b" * 20_000, 2),
+    "signs": ("x = " + "-" * 3000 + "1", 2),
+    "elifs": ("if a: pass\n" + "".join(f"elif a == {i}: pass\n" for i in range(5000)), 2),
+    "lambdas": ("f = " + "lambda: " * 2000 + "1", 0),
+    "a null byte": ("x = 1\0", 2),
+    "a lone surrogate in a string": ("x = '\\ud800'", 0),
+    "a huge number": (f"K2 = 9 ** 9 ** 9; K3 = 1 << 10 ** 10; K4 = {'9' * 4000}", 0),
+    "a huge string": ("s = 'a' * 10 ** 12; t = [0] * 10 ** 12", 0),
+    "a long line": (f"x = [{'1, ' * 100_000}]", 0),
+    "a call of itself": ("def f(n):\n    f(n - 1); f(n - 2)\nf(100)", 0),
+    "its own base": ("class A(A):\n    pass\nA().f()", 0),
+}
+
+
+@pytest.mark.parametrize(("piece", "status"), PATHOLOGICAL.values(), ids=list(PATHOLOGICAL))
+def test_one_clear_line_or_an_answer(
+    piece: str, status: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "train.py"
+    loop = LOOP.format(before="pass", inside="pass").replace("== 0:", "== 0 or i + 1 == len(loader):")
+    path.write_text(f"{loop.replace('/ K', '/ min(K, len(loader) - i // K * K)')}{piece}\n")
+    assert main(["lint", "--no-cache", str(path)]) == status
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == (status == 2)
+    assert all(line.startswith("gradcheck-accum: ") and "internal error" not in line for line in lines)
+
+
+CELL = b'{"nbformat": 4, "cells": [{"cell_type": "code", "source": %s}]}'
+NOTEBOOKS = {
+    "brackets": (b"[" * 100_000, 2),
+    "a number too long for Python": (b'{"nbformat": ' + b"9" * 10_000 + b"}", 2),
+    "a lone surrogate": (CELL % b'"x = \\"\\ud800\\""', 2),
+    "a null byte": (CELL % b'"x = 1\\u0000"', 2),
+    "no source": (CELL % b"1", 2),
+    "no cells": (b'{"nbformat": 4, "cells": []}', 0),
+    "UTF-16": (b"\xff\xfe", 2),
+}
+
+
+@pytest.mark.parametrize(("content", "status"), NOTEBOOKS.values(), ids=list(NOTEBOOKS))
+def test_one_clear_line_for_a_strange_notebook(
+    content: bytes, status: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "train.ipynb"
+    path.write_bytes(content)
+    assert main(["lint", "--no-cache", str(path)]) == status
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == (status == 2)
+    assert all(line.startswith("gradcheck-accum: ") and "internal error" not in line for line in lines)
+
+
+def test_an_endless_file_is_too_large(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["lint", "/dev/zero"]) == 2
+    assert capsys.readouterr().err == "gradcheck-accum: /dev/zero: larger than 4 MiB, not analysed\n"

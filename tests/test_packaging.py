@@ -49,7 +49,7 @@ def test_entry_points(wheel: Path) -> None:
         (name,) = (name for name in archive.namelist() if name.endswith("entry_points.txt"))
         parser = configparser.ConfigParser()
         parser.read_string(archive.read(name).decode())
-    assert dict(parser["console_scripts"]) == {"gradcheck-accum": "gradcheck_accum.cli:main"}
+    assert dict(parser["console_scripts"]) == {"gradcheck-accum": "gradcheck_accum.__main__:main"}
     assert dict(parser["pytest11"]) == {"gradcheck_accum": "gradcheck_accum.pytest_plugin"}
 
 

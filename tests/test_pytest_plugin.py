@@ -77,7 +77,7 @@ def test_the_projects_settings_count(pytester: pytest.Pytester) -> None:
 
 
 def test_a_file_that_is_not_python_fails_in_one_line(pytester: pytest.Pytester) -> None:
-    pytester.makepyfile(train="def train(:\n    loss.backward()")
+    pytester.makepyfile(train="def train(:\n    loss.backward()\n    optimizer.step()")
     result = pytester.runpytest("--accum-lint", "train.py")
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(["train.py: not Python*"])

@@ -12,15 +12,15 @@ import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from gradcheck_accum.findings import Finding, LintResult, UnusedSuppression
-from gradcheck_accum.lint.outcome import Outcome, in_cells
+from gradcheck_accum.gate import may_train
+from gradcheck_accum.lint.document import LintError, decode, open_document
+from gradcheck_accum.lint.outcome import Outcome
 from gradcheck_accum.lint.settings import Settings
 from gradcheck_accum.lint.suppressions import MAY_NAME_CODES, Suppressions, statement_lines
 from gradcheck_accum.location import Location
-from gradcheck_accum.notebooks import SUFFIX as NOTEBOOK
-from gradcheck_accum.notebooks import Notebook, NotebookError
 
 if TYPE_CHECKING:
     from gradcheck_accum.diagnosis import Diagnosis
@@ -30,29 +30,17 @@ if TYPE_CHECKING:
 __all__ = [
     "Examination",
     "LintError",
-    "analyse",
     "decode",
     "examine",
     "ledgers_of",
     "lint_paths",
     "lint_source",
-    "may_train",
 ]
 
 _LINE_BREAK = re.compile(r"\r\n|\r|\n")
 
-LARGEST_FILE = 4 * 1024 * 1024
-"""Bytes above which a source is not analysed: no person wrote it."""
-
-LARGEST_NOTEBOOK = 256 * 1024 * 1024
-"""The same for a notebook, which holds pictures beside its source."""
-
-_BACKWARD_CALL = re.compile(rb"backward[\s\\]*\(")
-_STEP_CALL = re.compile(rb"\.[\s\\]*step[\s\\]*\(")
-
-
-class LintError(Exception):
-    """A file that could not be analysed; the message is one line that says why."""
+_BYTES_AS_AN_EVALUATION = 8
+"""How many bytes take about as long to parse as one evaluation does."""
 
 
 def lint_source(source: str | bytes, path: str) -> list[Finding]:
@@ -60,34 +48,31 @@ def lint_source(source: str | bytes, path: str) -> list[Finding]:
 
     Raises LintError where the source is too large, not UTF-8 or not Python.
     """
-    return list(analyse(source, path).findings)
-
-
-def analyse(source: str | bytes, path: str) -> Outcome:
-    """All that is to be known about one source. Raises LintError as `lint_source` does."""
-    if not path.endswith(NOTEBOOK):
-        return examine(decode(source), path).outcome()
-    if len(source) > LARGEST_NOTEBOOK:
-        raise LintError(f"larger than {LARGEST_NOTEBOOK // 1024 // 1024} MiB, not analysed")
-    try:
-        notebook = Notebook(source)
-    except NotebookError as error:
-        raise LintError(str(error)) from None
-    return in_cells(examine(decode(notebook.source), path, notebook.words).outcome(), notebook)
+    document = open_document(source, path)
+    return list(document.outcome(examine(document.source, path, document.words).outcome()).findings)
 
 
 @dataclass(frozen=True, slots=True)
 class Examination:
-    """All that reading one source shows: each finding with a ledger that shows it, and every scenario."""
+    """All that reading one source shows: each finding with a ledger that shows it, and the scenarios.
+
+    ``is_thorough`` says whether those are all scenarios, also where none of them could add a finding;
+    ``not_followed`` counts the loops that took more than the budget, and ``cost`` the evaluations of all.
+    """
 
     evidence: tuple[tuple[Finding, Ledger], ...] = ()
     suppressed: tuple[str, ...] = ()
     unused: tuple[UnusedSuppression, ...] = ()
     scenarios: tuple[Scenario, ...] = ()
+    is_thorough: bool = True
+    not_followed: int = 0
+    cost: int = 0
 
     def outcome(self) -> Outcome:
         """What is told of it."""
-        return Outcome(tuple(finding for finding, _ in self.evidence), self.suppressed, self.unused)
+        return Outcome(
+            tuple(finding for finding, _ in self.evidence), self.suppressed, self.unused, not_followed=self.not_followed
+        )
 
 
 def examine(
@@ -99,6 +84,7 @@ def examine(
     """
     module = _parse(text, words)
     content = text.encode()
+    is_thorough, not_followed, cost = True, 0, len(content) // _BYTES_AS_AN_EVALUATION
     found: dict[tuple[str, int], tuple[Diagnosis, Ledger]] = {}
     every: list[Scenario] = []
     try:
@@ -106,14 +92,17 @@ def examine(
         if may_train(content):
             from gradcheck_accum.lint import scenarios  # the interpreter, which most files do not need
 
-            for _, own in scenarios.explore(module, path, thorough=thorough):
-                every += own
-                for diagnosis, ledger in scenarios.agreed(own):
+            for explored in scenarios.explore(module, path, thorough=thorough):
+                every += explored.scenarios
+                is_thorough = is_thorough and explored.is_thorough
+                not_followed += not explored.is_followed
+                cost += explored.spent
+                for diagnosis, ledger in scenarios.agreed(explored.scenarios):
                     found.setdefault((diagnosis.mistake.code, diagnosis.where.line), (diagnosis, ledger))
     except RecursionError:
         raise LintError("nested too deeply to be analysed") from None
     if not found and not MAY_NAME_CODES.search(content):
-        return Examination(scenarios=tuple(every))
+        return Examination((), (), (), tuple(every), is_thorough, not_followed, cost)
     comments = Suppressions(text)
     statements = statement_lines(module)
     lines = _LINE_BREAK.split(text)
@@ -132,7 +121,7 @@ def examine(
         UnusedSuppression(Location(path, comment.line, comment.column, comment.line, comment.end_column), message)
         for comment, message in comments.unused()
     )
-    return Examination(tuple(kept), tuple(suppressed), unused, tuple(every))
+    return Examination(tuple(kept), tuple(suppressed), unused, tuple(every), is_thorough, not_followed, cost)
 
 
 def _assumption(ledger: Ledger) -> str:
@@ -146,7 +135,7 @@ def ledgers_of(source: str | bytes, path: str) -> list[Ledger]:
     module = _parse(decode(source))
     from gradcheck_accum.lint import scenarios
 
-    return [scenario.ledger for _, own in scenarios.explore(module, path) for scenario in own]
+    return [scenario.ledger for explored in scenarios.explore(module, path) for scenario in explored.scenarios]
 
 
 def lint_paths(
@@ -157,11 +146,13 @@ def lint_paths(
     cache_in: Path | None = None,
     progress: Callable[[int, int], None] | None = None,
     report_unused: bool = False,
+    fixes: Literal["safe", "unsafe"] | None = None,
 ) -> LintResult:
     """Lint files, and every Python file and notebook below directories, as ``settings`` say.
 
     A path that cannot be analysed is reported, not raised. Many files are analysed in up to ``jobs`` processes, and
     outcomes are remembered in the directory ``cache_in``; ``progress`` is told how many files are done, of how many.
+    With ``fixes`` the result says what fixing makes of each file; nothing is written but the cache.
     """
     from gradcheck_accum.lint.run import lint_files  # builds upon this module
 
@@ -172,24 +163,8 @@ def lint_paths(
         cache_in=cache_in,
         progress=progress,
         report_unused=report_unused,
+        fixes=fixes,
     )
-
-
-def decode(source: str | bytes) -> str:
-    """The text of a file, without a byte order mark; raises LintError where it is too large or not UTF-8."""
-    if len(source) > LARGEST_FILE:
-        raise LintError(f"larger than {LARGEST_FILE // 1024 // 1024} MiB, not analysed")
-    if isinstance(source, str):
-        return source
-    try:
-        return source.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise LintError(f"not UTF-8 (byte {error.start})") from None
-
-
-def may_train(source: bytes) -> bool:
-    """Whether a source both calls ``backward`` and steps: without either there is no window to judge."""
-    return b"backward" in source and bool(_BACKWARD_CALL.search(source)) and bool(_STEP_CALL.search(source))
 
 
 def _parse(text: str, words: Callable[[int], str] = "line {}".format) -> ast.Module:

@@ -105,6 +105,7 @@ def _outcome(record: dict[str, Any], path: str) -> Outcome:
         tuple(CATALOGUE[code].code for code in record["suppressed"]),
         tuple(UnusedSuppression(_location(item["where"], path), item["message"]) for item in record["unused"]),
         record["problem"],
+        record["not_followed"],
     )
 
 

@@ -71,6 +71,9 @@ def source_files(paths: Iterable[str], settings: Settings) -> Iterator[SourceFil
             yield Unreadable(name, getattr(error, "strerror", None) or str(error))
 
 
+_Level = Iterator["tuple[str, str] | _Level"]
+
+
 class _Walk:
     """A walk below one directory, whose path without links is ``root``."""
 
@@ -85,11 +88,20 @@ class _Walk:
 
     def files(self, name: str) -> Iterator[tuple[str, str]]:
         """Each file as a person would write it, and without links. Raises OSError if ``root`` cannot be read."""
-        yield from self._below(self._root, "" if name == os.curdir else name, self._ignores, os.scandir(self._root))
+        shown = "" if name == os.curdir else name
+        # Not by recursion: directories can be nested more deeply than calls.
+        levels = [self._level(self._root, shown, self._ignores, os.scandir(self._root))]
+        while levels:
+            found = next(levels[-1], None)
+            if found is None:
+                levels.pop()
+            elif isinstance(found, tuple):
+                yield found
+            else:
+                levels.append(found)
 
-    def _below(
-        self, real: str, shown: str, ignores: list[_Ignore], scan: Iterable[os.DirEntry[str]]
-    ) -> Iterator[tuple[str, str]]:
+    def _level(self, real: str, shown: str, ignores: list[_Ignore], scan: Iterable[os.DirEntry[str]]) -> _Level:
+        """The files in one directory, and the levels of the directories in it, in order of name."""
         entries = sorted(scan, key=lambda entry: entry.name)
         names = {entry.name for entry in entries}
         if real != self._root and names & _ENVIRONMENT_MARKS:
@@ -97,7 +109,7 @@ class _Walk:
         if ".gitignore" in names:
             ignores = [*ignores, *_ignore_of(real, os.path.join(real, ".gitignore"))]
         for entry in entries:
-            path = os.path.join(real, entry.name)
+            path = entry.path
             try:
                 directory = entry.is_dir(follow_symlinks=False)
                 if not directory and not (entry.name.endswith(SUFFIXES) and entry.is_file()):
@@ -105,7 +117,7 @@ class _Walk:
                 if self._is_excluded(entry.name, path, directory) or _is_ignored(path, directory, ignores):
                     continue
                 if directory:
-                    yield from self._below(path, os.path.join(shown, entry.name), ignores, os.scandir(path))
+                    yield self._level(path, os.path.join(shown, entry.name), ignores, os.scandir(path))
                 else:
                     yield os.path.join(shown, entry.name), os.path.realpath(path) if entry.is_symlink() else path
             except OSError:  # no permission, gone meanwhile, or a link that leads nowhere

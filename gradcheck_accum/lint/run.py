@@ -10,16 +10,19 @@ import os
 import signal
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from gradcheck_accum.errors import internal_error, wants_tracebacks
-from gradcheck_accum.findings import Finding, LintResult, Unreadable, UnusedSuppression
-from gradcheck_accum.lint import LintError, analyse, may_train
+from gradcheck_accum.findings import Finding, LintResult, Rewrite, Unreadable, UnusedSuppression, in_order
+from gradcheck_accum.gate import may_train
+from gradcheck_accum.lint import LintError, examine
 from gradcheck_accum.lint.discovery import SourceFile, source_files
+from gradcheck_accum.lint.document import open_document, read
 from gradcheck_accum.lint.outcome import Outcome
-from gradcheck_accum.lint.settings import Settings
+from gradcheck_accum.lint.settings import Settings, SettingsError
 from gradcheck_accum.lint.suppressions import MAY_NAME_CODES
 
 if TYPE_CHECKING:
@@ -36,6 +39,46 @@ _MOST_WORKERS = 61
 Progress = Callable[[int, int], None]
 """Told how many files are done, of how many."""
 
+Fixes = Literal["safe", "unsafe"]
+"""Which fixes are to be made: those that change the mistake alone, or the others too."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """What is done with one file, all of it from one look: its findings, and their fixes."""
+
+    settings: Settings
+    fixes: Fixes | None
+
+    def outcome(self, content: bytes, path: str) -> Outcome:
+        """The outcome of a file. Raises LintError, and SettingsError for a baseline that is none."""
+        document = open_document(content, path)
+        examination = examine(document.source, path, document.words)
+        outcome = document.outcome(examination.outcome())
+        if not outcome.findings:
+            return outcome
+        from gradcheck_accum.lint import fixes  # where there is something to fix only
+
+        if self.fixes is None:
+            return replace(outcome, findings=fixes.offered(document, examination))
+        codes = {finding.mistake.code for finding in self._reported(outcome.findings, path)}
+        done = fixes.fixed(document, examination, unsafe=self.fixes == "unsafe", codes=codes)
+        if not done.fixed:
+            others = [finding for finding in outcome.findings if finding.mistake.code not in codes]
+            return replace(outcome, findings=tuple(sorted([*done.remaining, *others], key=in_order)))
+        remaining = tuple(self._reported(done.remaining, path))
+        pieces = tuple(document.pieces(done.document))
+        rewrite = Rewrite(path, content, done.document.content(), pieces, done.fixed, remaining)
+        return replace(outcome, rewrite=rewrite)
+
+    def could_fix(self, outcome: Outcome) -> bool:
+        """Whether there may be something to fix in a file with this outcome."""
+        fixes = [finding.fix for finding in outcome.findings if finding.fix]
+        return self.fixes is not None and any(fix.safe or self.fixes == "unsafe" for fix in fixes)
+
+    def _reported(self, findings: Iterable[Finding], path: str) -> Sequence[Finding]:
+        return _new(_selected(findings, path, self.settings), self.settings)
+
 
 def lint_files(
     paths: Iterable[str],
@@ -45,19 +88,23 @@ def lint_files(
     cache_in: Path | None,
     progress: Progress | None,
     report_unused: bool,
+    fixes: Fixes | None,
 ) -> LintResult:
     """Lint files, and those below directories; see `gradcheck_accum.lint.lint_paths`."""
     found = list(source_files(paths, settings))
     files = [item for item in found if isinstance(item, SourceFile)]
     mattering = [file.path for file in files if file.named or _can_matter(file.path, report_unused)]
-    outcomes = _outcomes(mattering, jobs, cache_in, progress)
+    outcomes = _outcomes(mattering, _Work(settings, fixes), jobs, cache_in, progress)
     unreadable = [item for item in found if isinstance(item, Unreadable)]
     return chosen(outcomes, settings, unreadable, len(files), report_unused)
 
 
-def lint_given(source: bytes, path: str, settings: Settings, *, report_unused: bool) -> LintResult:
+def lint_given(
+    source: bytes, path: str, settings: Settings, *, report_unused: bool, fixes: Fixes | None = None
+) -> LintResult:
     """Lint a source that is on no disk as if it stood at ``path``."""
-    return chosen([(path, _guarded(source, path))], settings, [], 1, report_unused)
+    outcome = _guarded(source, path, _Work(settings, fixes))
+    return chosen([(path, outcome)], settings, [], 1, report_unused)
 
 
 def chosen(
@@ -72,15 +119,10 @@ def chosen(
     unused: list[UnusedSuppression] = []
     suppressed = 0
     for path, outcome in outcomes:
-        findings += [f for f in outcome.findings if settings.reports(f.mistake.code, path)]
+        findings += _selected(outcome.findings, path, settings)
         suppressed += sum(settings.reports(code, path) for code in outcome.suppressed)
         unused += outcome.unused
-    kept = findings
-    if settings.baseline is not None:
-        from gradcheck_accum.lint.baseline import Baseline
-
-        baseline = Baseline(settings.baseline)
-        kept = [finding for finding in findings if not baseline.takes(finding)]
+    kept = _new(findings, settings)
     return LintResult(
         tuple(kept),
         (*unreadable, *(Unreadable(path, outcome.problem) for path, outcome in outcomes if outcome.problem)),
@@ -88,19 +130,36 @@ def chosen(
         suppressed,
         None if settings.baseline is None else len(findings) - len(kept),
         tuple(unused) if report_unused else None,
+        not_followed=sum(outcome.not_followed for _, outcome in outcomes),
+        rewrites=tuple(outcome.rewrite for _, outcome in outcomes if outcome.rewrite),
     )
+
+
+def _selected(findings: Iterable[Finding], path: str, settings: Settings) -> list[Finding]:
+    """The findings in one file that are to be reported."""
+    return [finding for finding in findings if settings.reports(finding.mistake.code, path)]
+
+
+def _new(findings: Sequence[Finding], settings: Settings) -> Sequence[Finding]:
+    """The findings that the baseline does not list. Raises SettingsError where it is none."""
+    if settings.baseline is None:
+        return findings
+    from gradcheck_accum.lint.baseline import Baseline
+
+    baseline = Baseline(settings.baseline)
+    return [finding for finding in findings if not baseline.takes(finding)]
 
 
 def _can_matter(path: str, report_unused: bool) -> bool:
     try:
-        content = Path(path).read_bytes()
+        content = read(path)
     except OSError:
         return True  # the analysis will say why
     return may_train(content) or (report_unused and bool(MAY_NAME_CODES.search(content)))
 
 
 def _outcomes(
-    paths: Sequence[str], jobs: int, cache_in: Path | None, progress: Progress | None
+    paths: Sequence[str], work: _Work, jobs: int, cache_in: Path | None, progress: Progress | None
 ) -> list[tuple[str, Outcome]]:
     """The outcome of every path, in order."""
     cache: Cache | None = None
@@ -112,15 +171,15 @@ def _outcomes(
     new = []
     for path in paths:
         known = cache and cache.get(_key_of(path), path)
-        if known:
+        if known and not work.could_fix(known):
             outcomes[path] = known
         else:
             new.append(path)
     try:
-        analysed = _map(partial(_analyse_file, keyed=cache is not None), new, jobs)
+        analysed = _map(partial(_analyse_file, work=work, keyed=cache is not None), new, jobs)
         for done, (path, (key, outcome)) in enumerate(zip(new, analysed, strict=True), len(paths) - len(new) + 1):
             outcomes[path] = outcome
-            if cache and key:
+            if cache and key and not (work.fixes and outcome.findings):
                 cache.put(key, outcome)
             if progress:
                 progress(done, len(paths))
@@ -132,7 +191,7 @@ def _outcomes(
 
 def _key_of(path: str) -> str:
     try:
-        return _key(Path(path).read_bytes(), path)
+        return _key(read(path), path)
     except OSError:
         return ""
 
@@ -143,23 +202,25 @@ def _key(content: bytes, path: str) -> str:
     return digest(content, os.path.splitext(path)[1])
 
 
-def _analyse_file(path: str, keyed: bool) -> tuple[str, Outcome]:
+def _analyse_file(path: str, work: _Work, keyed: bool) -> tuple[str, Outcome]:
     """The outcome of a file, and the key of the very bytes that it is of; no key where it must not be remembered."""
     try:
-        content = Path(path).read_bytes()
+        content = read(path)
     except OSError as error:
         return "", Outcome(problem=error.strerror or "cannot be read")
-    outcome = _guarded(content, path)
+    outcome = _guarded(content, path, work)
     lasting = keyed and not outcome.problem
     return _key(content, path) if lasting else "", outcome
 
 
-def _guarded(content: bytes, path: str) -> Outcome:
+def _guarded(content: bytes, path: str, work: _Work) -> Outcome:
     """The outcome of a source; what goes wrong is its problem, and no other file's."""
     try:
-        return analyse(content, path)
+        return work.outcome(content, path)
     except LintError as error:
         return Outcome(problem=str(error))
+    except SettingsError:
+        raise
     except Exception as error:
         if wants_tracebacks():
             raise

@@ -24,6 +24,8 @@ _PATIENCE = 60_000
 """Evaluations after which no more scenarios are tried while none of them has found anything."""
 _LONG_PATIENCE = 200_000
 """The same where one has: what others could object is heard first."""
+_MOST_EVALUATIONS = 1_000_000
+"""Evaluations in one file after which further entrances are left alone: 15 times what any file seen so far needed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,28 +60,53 @@ class Root:
     function: ast.FunctionDef | ast.AsyncFunctionDef | None
 
 
-def explore(module: ast.Module, path: str, *, thorough: bool = False) -> Iterator[tuple[Root, list[Scenario]]]:
+@dataclass(frozen=True, slots=True)
+class Explored:
+    """The scenarios of one entrance, and the evaluations that they took.
+
+    ``is_thorough`` if none was left out that could add nothing to what is found; not ``is_followed`` if a run of it
+    took more than its budget, so that nothing is known.
+    """
+
+    root: Root
+    scenarios: list[Scenario]
+    spent: int
+    is_thorough: bool = True
+    is_followed: bool = True
+
+
+def explore(module: ast.Module, path: str, *, thorough: bool = False) -> Iterator[Explored]:
     """The scenarios of every entrance of a file, outermost first; code that one has run is no entrance of its own.
 
     ``thorough`` tries further scenarios even where those so far leave nothing that all could agree on.
     """
     reach = Reach(module)
     visited: set[ast.AST] = set()
+    spent = 0
     if any(reach.backward(s) for s in module.body if not isinstance(s, (ast.FunctionDef, ast.ClassDef))):
-        yield Root(None), _scenarios(module, path, reach, None, visited, thorough)
+        own = _scenarios(module, path, reach, Root(None), visited, thorough)
+        spent += own.spent
+        yield own
     for function in reach.training_functions():
-        if function not in visited:
-            yield Root(function), _scenarios(module, path, reach, function, visited, thorough)
+        if function in visited:
+            continue
+        if spent > _MOST_EVALUATIONS:
+            yield Explored(Root(function), [], 0, is_followed=False)
+            continue
+        own = _scenarios(module, path, reach, Root(function), visited, thorough)
+        spent += own.spent
+        yield own
 
 
 def _scenarios(
     module: ast.Module,
     path: str,
     reach: Reach,
-    function: ast.FunctionDef | ast.AsyncFunctionDef | None,
+    root: Root,
     visited: set[ast.AST],
     thorough: bool,
-) -> list[Scenario]:
+) -> Explored:
+    function = root.function
     knowledge = Knowledge()
     pending: list[tuple[int, int, dict[str, bool]]] = [(0, 0, {})]
     """Decisions to try, with how remote from the gradients they are: the nearest first."""
@@ -90,10 +117,10 @@ def _scenarios(
     spent = 0
     while pending and len(tried) < _MOST_SCENARIOS and spent < agreement.patience:
         remoteness, _, given = heapq.heappop(pending)
-        run = _complete_run(module, path, reach, knowledge, function, given)
+        run, took = _complete_run(module, path, reach, knowledge, function, given)
+        spent += took
         if run is None:
-            return []
-        spent += run.spent
+            return Explored(root, [], spent, is_followed=False)
         visited |= run.visited
         if function is not None:
             visited.add(function)
@@ -108,13 +135,13 @@ def _scenarios(
             agreement.hear(found[-1])
             lines = reach.gradient_lines(run.visited, module if function is None else None)
             if not thorough and agreement.is_settled(lines):
-                break
+                return Explored(root, found, spent, is_thorough=False)
         asked = list(run.decisions)
         for position in range(len(given), len(asked)):
             flipped = {name: run.decisions[name] for name in asked[:position]}
             flipped[asked[position]] = not run.decisions[asked[position]]
             heapq.heappush(pending, (remoteness + run.remoteness[asked[position]], next(order), flipped))
-    return found
+    return Explored(root, found, spent)
 
 
 def _complete_run(
@@ -124,8 +151,12 @@ def _complete_run(
     knowledge: Knowledge,
     function: ast.FunctionDef | ast.AsyncFunctionDef | None,
     decisions: dict[str, bool],
-) -> Interpreter | None:
-    """One run to its end, restarted while it learns numbers; None where it needs more than its budget."""
+) -> tuple[Interpreter | None, int]:
+    """One run to its end, restarted while it learns numbers; None where it needs more than its budget.
+
+    And how many evaluations that took.
+    """
+    spent = 0
     for _ in range(_MOST_RESTARTS):
         run = Interpreter(path, reach, knowledge, decisions)
         scope = v.Scope(names={"__name__": "__main__"})
@@ -136,14 +167,15 @@ def _complete_run(
                 run.run_module(module, scope, definitions_only=True)
                 _enter(run, reach, function, scope)
         except Restart:
+            spent += run.spent
             continue
         except Doubted:
             # What else the entrance would have called is no entrance of its own, as if it had been called.
             run.visited |= reach.callees(run.visited, module if function is None else None)
         except (OutOfBudget, RecursionError):
-            return None
-        return run
-    return None
+            return None, spent + run.spent
+        return run, spent + run.spent
+    return None, spent
 
 
 def _enter(run: Interpreter, reach: Reach, function: ast.FunctionDef | ast.AsyncFunctionDef, scope: v.Scope) -> None:

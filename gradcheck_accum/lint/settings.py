@@ -14,11 +14,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gradcheck_accum.mistakes import CATALOGUE
+from gradcheck_accum.pyproject import TABLE, settings_files
 
 if TYPE_CHECKING:
     from pathspec import GitIgnoreSpec
-
-TABLE = "gradcheck-accum"
 
 
 class SettingsError(Exception):
@@ -104,34 +103,16 @@ def codes(key: str, selectors: Iterable[str]) -> frozenset[str]:
 
 def settings_for(paths: Iterable[str]) -> Settings:
     """The settings of the project that ``paths`` belong to. Raises SettingsError."""
-    for directory in _upward(_common_directory(paths)):
-        file = directory / "pyproject.toml"
-        table = _table(file)
+    for name, content in settings_files(paths):
+        file = Path(name)
+        table = _table(file, content)
         if table is not None:
             return _read(table, file)
     return Settings()
 
 
-def _common_directory(paths: Iterable[str]) -> Path:
-    directories = [path if os.path.isdir(path) else os.path.dirname(path) for path in map(os.path.abspath, paths)]
-    try:
-        return Path(os.path.commonpath(directories))
-    except ValueError:  # no paths, or paths on several drives
-        return Path.cwd()
-
-
-def _upward(directory: Path) -> Iterable[Path]:
-    return (directory, *directory.parents)
-
-
-def _table(file: Path) -> Any:
-    """Our table of a pyproject.toml, or None if there is no such file or it has none."""
-    try:
-        content = file.read_bytes()
-    except OSError:
-        return None
-    if TABLE.encode() not in content:
-        return None
+def _table(file: Path, content: bytes) -> Any:
+    """Our table of a pyproject.toml, or None if it has none."""
     if sys.version_info >= (3, 11):
         import tomllib
     else:

@@ -37,6 +37,7 @@ def lint_json(result: LintResult) -> str:
             "suppressed": result.suppressed,
             "fixed": len(result.fixed),
             "fixable": dict(zip(("safe", "unsafe"), fixable(result), strict=True)),
+            "not_followed": result.not_followed,
             "unreadable": [{"path": item.path, "reason": item.reason} for item in result.unreadable],
         },
     }
@@ -127,6 +128,7 @@ def _edit(edit: Edit) -> dict[str, Any]:
         "end_line": edit.end_line,
         "end_column": edit.end_column,
         "content": edit.content,
+        **({"cell": edit.cell} if edit.cell else {}),
     }
 
 

@@ -6,12 +6,16 @@ import difflib
 import re
 from collections.abc import Iterator
 
+from gradcheck_accum.findings import Piece
 from gradcheck_accum.report.words import shown_path
 
 
-def diff_text(path: str, before: str, after: str) -> str:
-    """The difference between two texts of one file; empty where there is none."""
-    name = shown_path(path)
+def diff_text(path: str, piece: Piece) -> str:
+    """What differs in a file; in a notebook, which no ``patch`` could take, in one of its cells."""
+    name, before, after = shown_path(path), piece.before, piece.after
+    if piece.cell:
+        # Whether a cell's last line has an end is of no interest to anybody.
+        name, before, after = f"{name}:cell {piece.cell}", before.rstrip("\n") + "\n", after.rstrip("\n") + "\n"
     return "".join(_marked(difflib.unified_diff(_lines(before), _lines(after), name, name)))
 
 

@@ -9,7 +9,7 @@ from gradcheck_accum.location import Location
 from gradcheck_accum.mistakes import CATALOGUE
 from gradcheck_accum.report.frame import Sources, code_frame
 from gradcheck_accum.report.paint import PLAIN, Paint
-from gradcheck_accum.report.words import fixable, plural, shown_path
+from gradcheck_accum.report.words import fixable, no_mistakes, plural, shown_path
 
 
 def finding_text(finding: Finding, sources: Sources, paint: Paint = PLAIN) -> str:
@@ -63,7 +63,7 @@ def _summary(result: LintResult) -> str:
         files = len({finding.where.path for finding in result.findings})
         text = f"Found {plural(len(result.findings), 'mistake')} in {plural(files, 'file')}"
     else:
-        text = f"No mistakes found in {plural(result.files, 'file')}"
+        text = no_mistakes(result.files).removesuffix(".")
     extra = []
     if result.suppressed:
         extra.append(f"{result.suppressed} suppressed")
@@ -71,6 +71,8 @@ def _summary(result: LintResult) -> str:
         extra.append(f"{result.in_baseline} in the baseline")
     if result.unused:
         extra.append(plural(len(result.unused), "unused suppression"))
+    if result.not_followed:
+        extra.append(f"{plural(result.not_followed, 'loop')} too long to be followed")
     if result.unreadable:
         extra.append(f"{plural(len(result.unreadable), 'path')} could not be analysed")
     lines = [f"{text} ({', '.join(extra)})." if extra else f"{text}."]

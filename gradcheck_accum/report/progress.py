@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TextIO
 
 _ENOUGH = 20
@@ -15,7 +16,7 @@ class ProgressBar:
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
-        self._enabled = stream.isatty()
+        self._enabled = stream.isatty() and os.environ.get("TERM") != "dumb"
         self._shown = ""
 
     def __call__(self, done: int, total: int) -> None:

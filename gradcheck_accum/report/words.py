@@ -4,15 +4,23 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Sequence
 from itertools import groupby
 
-from gradcheck_accum.findings import LintResult
+TYPE_CHECKING = False  # as in `typing`, which the short way through lint does without
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from gradcheck_accum.findings import LintResult
 
 
 def plural(count: int, noun: str) -> str:
     """``count`` of ``noun``: "1 file", "2 files"."""
     return f"{count} {noun if count == 1 else noun + 's'}"
+
+
+def no_mistakes(files: int) -> str:
+    """What is said of files in which nothing was found."""
+    return f"No mistakes found in {plural(files, 'file')}."
 
 
 def fixable(result: LintResult) -> tuple[int, int]:

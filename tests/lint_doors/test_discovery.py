@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -97,3 +99,15 @@ def test_directories_are_walked_in_order(project: Any) -> None:
     for path in ("b.py", "a/z.py", "a.py", "c/a.py"):
         project.write(path)
     assert project.paths() == ["a/z.py", "a.py", "b.py", "c/a.py"]
+
+
+def test_directories_may_be_nested_more_deeply_than_calls(project: Any) -> None:
+    where = project.root
+    for _ in range(1_100):
+        os.mkdir("a")
+        os.chdir("a")
+    Path("train.py").write_bytes(b"x = 1\n")
+    os.chdir(where)
+    assert project.lint(".") == 0
+    assert project.out == "No mistakes found in 1 file.\n"
+    subprocess.run(["rm", "-r", "a"], check=True)  # `shutil.rmtree`, which pytest clears up with, cannot

@@ -142,7 +142,7 @@ def test_replacing_a_cell_changes_nothing_else(notebook: Any, indent: Any) -> No
     assert book.replaced({number: book.cell(number) for number in (1, 2, 3)}) == text
     assert book.cell(2) == "%time b\nc"
     assert book.replaced({1: "b = 'ä'", 2: "%time d\nc"}) == text.replace("a = ", "b = ").replace("time b", "time d")
-    assert Notebook(book.replaced({2: "1\n2\n3", 4: "x"})).source == "a = 'ä'\n1\n2\n3\nx\n"
+    assert Notebook(book.replaced({2: "1\n2\n3", 4: "x"})).cells() == {1: "a = 'ä'", 2: "1\n2\n3", 4: "x"}
     assert Notebook(book.replaced({2: ""})).cell(2) == ""
 
 

@@ -62,6 +62,7 @@ def test_lint() -> None:
             "suppressed": 1,
             "fixed": 0,
             "fixable": {"safe": 1, "unsafe": 0},
+            "not_followed": 0,
             "unreadable": [{"path": "x.py", "reason": "no such file or directory"}],
         },
     }

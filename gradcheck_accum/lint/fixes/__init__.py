@@ -7,16 +7,15 @@ uncovers another mistake (a remainder, once the loss is divided by K) is complet
 
 from __future__ import annotations
 
-import difflib
-import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from gradcheck_accum.diagnosis import Diagnosis
-from gradcheck_accum.findings import Edit, Finding, Fix
+from gradcheck_accum.findings import Finding, Fix, in_order
 from gradcheck_accum.ledger import Ledger
 from gradcheck_accum.lint import Examination, LintError, examine
+from gradcheck_accum.lint.document import CannotHold, Document, open_document
 from gradcheck_accum.lint.fixes.boundary import count_from_one, step_for_remainder
 from gradcheck_accum.lint.fixes.case import Case, Repair, is_readable
 from gradcheck_accum.lint.fixes.clipping import clip_complete_window, clip_what_is_used, unscale_first
@@ -25,7 +24,7 @@ from gradcheck_accum.lint.fixes.scaling import divide, divide_by_window, undivid
 from gradcheck_accum.lint.fixes.script import CannotEdit, Script, changed
 from gradcheck_accum.lint.fixes.zeroing import add_clearing, clear_after_step, clear_other
 
-__all__ = ["FixResult", "fix_source", "offer_fixes"]
+__all__ = ["FixResult", "fix_source", "fixed", "offer_fixes", "offered"]
 
 _REPAIRS: dict[str, Callable[[Case], Iterator[Repair]]] = {
     "GA201": clear_after_step,
@@ -51,15 +50,29 @@ _DEEPEST = 4
 """How many repairs one fix may be made of: a clearing, a boundary, its remainder, and the remainder's divisor."""
 _WIDEST = 2
 """How many incomplete repairs of one finding are tried to be completed."""
+_MOST_EVALUATIONS = 500_000
+"""Evaluations after which no more repairs are tried in one file: what is left then has no fix."""
 
 
 @dataclass(frozen=True, slots=True)
 class FixResult:
-    """A source after its fixes: what was fixed, and what remains, with the fix that each would have."""
+    """A file after its fixes: what was fixed, and what remains, with the fix that each would have."""
 
-    source: str
+    document: Document
     fixed: tuple[Finding, ...]
     remaining: tuple[Finding, ...]
+
+    @property
+    def source(self) -> str:
+        """The file as text."""
+        return self.document.content().decode()
+
+
+@dataclass(slots=True)
+class _Budget:
+    """How many evaluations may still be spent on looking for repairs in one file."""
+
+    left: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,56 +83,91 @@ class _Repaired:
     examination: Examination
 
 
+@dataclass(frozen=True, slots=True)
+class _Offer:
+    """A finding as it is told, with its fix, and the file after that fix if there is one."""
+
+    finding: Finding
+    document: Document | None = None
+    examination: Examination | None = None
+
+
 def fix_source(source: str, path: str, *, unsafe: bool, codes: Collection[str] | None = None) -> FixResult:
-    """Fix the findings in ``source``, those of ``codes`` only where given, one after the other until none can be.
+    """Fix the findings in ``source``, those of ``codes`` only where given; a ``path`` to an .ipynb makes it a notebook.
 
     Raises LintError as `gradcheck_accum.lint.lint_source` does.
     """
-    fixed: list[Finding] = []
-    examination = examine(source, path, thorough=True)
-    text = source
-    while True:
-        remaining: list[Finding] = []
-        done: _Repaired | None = None
-        for finding, repaired in _offers(text, path, examination, codes):
-            offered = finding if repaired is None else replace(finding, fix=_fix(text, repaired))
-            if repaired is not None and (repaired.safe or unsafe) and len(fixed) < _MOST_FIXES:
-                done = repaired
-                fixed.append(offered)
-                break
-            remaining.append(offered)
-        if done is None:
-            return FixResult(text, tuple(fixed), _in_order(remaining))
-        text, examination = done.text, done.examination
+    document = open_document(source, path)
+    return fixed(document, examine(document.source, path, document.words, thorough=True), unsafe=unsafe, codes=codes)
 
 
 def offer_fixes(source: str, path: str, *, codes: Collection[str] | None = None) -> tuple[Finding, ...]:
     """The findings in ``source``, each with the fix that it would have on its own; raises LintError as `fix_source`."""
-    return _in_order(
-        finding if repaired is None else replace(finding, fix=_fix(source, repaired))
-        for finding, repaired in _offers(source, path, examine(source, path, thorough=True), codes)
-    )
+    document = open_document(source, path)
+    return offered(document, examine(document.source, path, document.words, thorough=True), codes=codes)
+
+
+def fixed(
+    document: Document, examination: Examination, *, unsafe: bool, codes: Collection[str] | None = None
+) -> FixResult:
+    """Fix what the examination of a file has found, those of ``codes`` only where given, until none can be fixed."""
+    done: list[Finding] = []
+    budget = _Budget(_MOST_EVALUATIONS)
+    while True:
+        remaining: list[Finding] = []
+        for offer in _offers(document, examination, codes, budget):
+            fix = offer.finding.fix
+            if fix and offer.document and offer.examination and (fix.safe or unsafe) and len(done) < _MOST_FIXES:
+                document, examination = offer.document, offer.examination
+                done.append(offer.finding)
+                break
+            remaining.append(offer.finding)
+        else:
+            return FixResult(document, tuple(done), _in_order(remaining))
+
+
+def offered(
+    document: Document, examination: Examination, *, codes: Collection[str] | None = None
+) -> tuple[Finding, ...]:
+    """What the examination of a file has found, each with the fix that it would have on its own."""
+    budget = _Budget(_MOST_EVALUATIONS)
+    return _in_order(offer.finding for offer in _offers(document, examination, codes, budget))
 
 
 def _in_order(findings: Iterable[Finding]) -> tuple[Finding, ...]:
-    return tuple(sorted(findings, key=lambda finding: (finding.where, finding.mistake.code)))
+    return tuple(sorted(findings, key=in_order))
 
 
 def _offers(
-    text: str, path: str, examination: Examination, codes: Collection[str] | None
-) -> Iterator[tuple[Finding, _Repaired | None]]:
-    """The findings, each with its repair if there is one, in the order in which they are best fixed."""
+    document: Document, examination: Examination, codes: Collection[str] | None, budget: _Budget
+) -> Iterator[_Offer]:
+    """The findings, each with its fix if there is one, in the order in which they are best fixed."""
     found = [(f, ledger) for f, ledger in examination.evidence if codes is None or f.mistake.code in codes]
     wanted = [(f, ledger) for f, ledger in found if f.mistake.code in _REPAIRS]
-    script = _parse(text) if wanted else None
+    script = _parse(document.source) if wanted else None
     if script is None:
-        yield from ((finding, None) for finding, _ in found)
+        yield from (_Offer(document.told(finding)) for finding, _ in found)
         return
-    yield from ((finding, None) for finding, _ in found if finding.mistake.code not in _REPAIRS)
+    yield from (_Offer(document.told(finding)) for finding, _ in found if finding.mistake.code not in _REPAIRS)
+    if not examination.is_thorough:
+        examination = examine(document.source, document.path, thorough=True)
     order = list(_REPAIRS)
     for finding, ledger in sorted(wanted, key=lambda item: order.index(item[0].mistake.code)):
         goal = _Goal.of(examination, finding)
-        yield finding, _repair(script, path, examination, finding, ledger, goal, _DEEPEST)
+        repaired = _repair(script, document, examination, finding, ledger, goal, budget, _DEEPEST)
+        yield _offer(document, finding, repaired)
+
+
+def _offer(document: Document, finding: Finding, repaired: _Repaired | None) -> _Offer:
+    told = document.told(finding)
+    if repaired is None:
+        return _Offer(told)
+    try:
+        after = document.with_source(repaired.text)
+    except CannotHold:
+        return _Offer(told)
+    fix = Fix(repaired.safe, "; ".join(dict.fromkeys(repaired.messages)), document.edits(after))
+    return _Offer(replace(told, fix=fix), after, repaired.examination)
 
 
 def _parse(text: str) -> Script | None:
@@ -153,18 +201,19 @@ class _Goal:
 
 def _repair(
     script: Script,
-    path: str,
+    document: Document,
     examination: Examination,
     finding: Finding,
     ledger: Ledger,
     goal: _Goal,
+    budget: _Budget,
     depth: int,
 ) -> _Repaired | None:
     """The first repair that meets the goal: one alone if possible, else completed by another."""
     beside = {f.mistake.code for f, _ in examination.evidence if f.where.line == finding.where.line}
     case = Case(finding, ledger, script, frozenset(beside))
     incomplete: list[_Repaired] = []
-    for repaired in _attempts(case, path, examination):
+    for repaired in _attempts(case, document, examination, budget):
         if goal.is_met(repaired.examination):
             return repaired
         if finding.mistake.code not in goal.missed(repaired.examination):
@@ -177,7 +226,9 @@ def _repair(
             continue
         for other, evidence in repaired.examination.evidence:
             if other.mistake.code == first:
-                rest = _repair(repaired_script, path, repaired.examination, other, evidence, goal, depth - 1)
+                rest = _repair(
+                    repaired_script, document, repaired.examination, other, evidence, goal, budget, depth - 1
+                )
                 if rest is not None:
                     return replace(
                         rest, messages=(*repaired.messages, *rest.messages), safe=repaired.safe and rest.safe
@@ -185,22 +236,24 @@ def _repair(
     return None
 
 
-def _attempts(case: Case, path: str, examination: Examination) -> Iterator[_Repaired]:
+def _attempts(case: Case, document: Document, examination: Examination, budget: _Budget) -> Iterator[_Repaired]:
     """The script after each repair that leaves its ledgers as readable as they were."""
     make = _REPAIRS.get(case.finding.mistake.code)
     if make is None:
         return
     blind, readable = _readability(examination)
     repairs = make(case)
-    while True:
+    while budget.left > 0:
         try:
             repair = next(repairs, None)
             if repair is None:
                 return
             text = changed(case.script.text, repair.changes)
-            after = examine(text, path, thorough=True)
+            after = examine(text, document.path, thorough=True)
         except (CannotEdit, LintError):
+            budget.left -= examination.cost
             continue
+        budget.left -= after.cost
         still_blind, still_readable = _readability(after)
         if text != case.script.text and still_blind <= blind and still_readable >= readable:
             yield _Repaired(text, (repair.message,), repair.safe, after)
@@ -226,22 +279,3 @@ def _readability(examination: Examination) -> tuple[int, int]:
     known = [is_readable(ledger, (*ledger.windows, *ledger.abandoned)) for ledger in ledgers]
     stepping = [bool(ledger.windows) for ledger in ledgers]
     return known.count(False), sum(readable and steps for readable, steps in zip(known, stepping, strict=True))
-
-
-def _fix(text: str, repaired: _Repaired) -> Fix:
-    return Fix(repaired.safe, "; ".join(dict.fromkeys(repaired.messages)), tuple(_edits(text, repaired.text)))
-
-
-def _edits(before: str, after: str) -> Iterator[Edit]:
-    """What has to be replaced in ``before``, in whole lines."""
-    old, new = split_lines(before), split_lines(after)
-    for kind, start, end, from_, to in difflib.SequenceMatcher(None, old, new, autojunk=False).get_opcodes():
-        if kind != "equal":
-            at_end = end == len(old) and end > 0 and not old[-1].endswith(("\n", "\r"))
-            last = (end, len(old[end - 1]) + 1) if at_end and end > start else (end + 1, 1)
-            yield Edit(start + 1, 1, *last, "".join(new[from_:to]))
-
-
-def split_lines(text: str) -> list[str]:
-    """The lines of ``text`` with their ends, as Python reads them (form feeds end none)."""
-    return re.findall(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+\Z", text)

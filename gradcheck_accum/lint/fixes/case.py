@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-import libcst as cst
-
 from gradcheck_accum.findings import Finding
 from gradcheck_accum.ledger import Ledger, Window, nominal_steps
-from gradcheck_accum.lint.fixes.script import CannotEdit, Change, Script, nodes_in
+from gradcheck_accum.lint.fixes.script import FUNCTIONS, LOOPS, CannotEdit, Change, Script, is_simple
+from gradcheck_accum.lint.source import walk
 from gradcheck_accum.location import Location
 from gradcheck_accum.weights import read_weights
 
-SIMPLE = (cst.Name, cst.Attribute, cst.Integer, cst.Subscript)
-"""Expressions that can be written again anywhere: they do nothing, and bind tighter than any operator."""
+
+def is_repeatable(node: ast.expr) -> bool:
+    """Whether an expression can be written again anywhere: it does nothing, and binds tighter than any operator."""
+    return isinstance(node, (ast.Name, ast.Attribute, ast.Subscript)) or integer(node) is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,28 +63,28 @@ class Case:
         """Whether the ledger knows what every entry of the account weighs."""
         return is_readable(self.ledger, self.account())
 
-    def steps_near(self, statement: cst.CSTNode) -> list[list[Location]]:
+    def steps_near(self, statement: ast.stmt) -> list[list[Location]]:
         """The steps that a statement may belong to: those in its own block, and else all of them."""
         places = self.step_places()
         block = self.script.block(statement)
         own = [p for p in places if self.script.block(self.script.statement(self.call(p))) is block]
         return [own, places] if own and own != places else [places]
 
-    def call(self, where: Location) -> cst.Call:
+    def call(self, where: Location) -> ast.Call:
         """The call that an event happened at."""
-        found = self.script.find(where, cst.Call)
+        found = self.script.find(where, ast.Call)
         if found is None:
             raise CannotEdit("not a call")
         return found
 
-    def names_of_steps(self, at: cst.CSTNode) -> list[str]:
+    def names_of_steps(self, at: ast.AST) -> list[str]:
         """How the source names K where that name can be read at ``at`` too, the likeliest first."""
-        nodes = [node for node in self.places_of_steps() if isinstance(node, SIMPLE)]
+        nodes = [node for node in self.places_of_steps() if is_repeatable(node)]
         return list(dict.fromkeys(self.script.code(node) for node in nodes if is_visible(self.script, node, at)))
 
-    def places_of_steps(self) -> list[cst.BaseExpression]:
+    def places_of_steps(self) -> list[ast.expr]:
         """Where the source names K: a number that the windows are counted by, not one that merely equals it."""
-        ranked: list[tuple[int, cst.BaseExpression]] = []
+        ranked: list[tuple[int, ast.expr]] = []
         for count in self.ledger.trace.counts:
             node = self.script.expression(count.where) if count.value == self.steps() else None
             rank = self._rank(node) if node is not None else None
@@ -90,21 +92,22 @@ class Case:
                 ranked.append((rank, node))
         return [node for _, node in sorted(ranked, key=lambda item: item[0])]
 
-    def _rank(self, count: cst.BaseExpression) -> int | None:
+    def _rank(self, count: ast.expr) -> int | None:
         """How surely a number counts windows: 0 where it decides on the step, None where it decides on others."""
         script = self.script
         steps = [self.call(place) for place in self.step_places()]
         for parent in script.parents(count):
-            if isinstance(parent, (cst.SimpleStatementLine, cst.SimpleStatementSuite)):
+            if isinstance(parent, ast.stmt) and is_simple(parent):
                 return 1
-            if isinstance(parent, cst.If):
+            if isinstance(parent, ast.If):
                 if any(parent in script.parents(step) for step in steps):
                     return 0
                 # A guard that leaves (`if (i + 1) % K: continue`) decides on all that follows, and a call of a function
                 # of this file may reach the step; a log line decides on nothing.
-                leaves = any(isinstance(n, (cst.Continue, cst.Break, cst.Return)) for n in nodes_in(parent.body))
+                inside = [node for statement in parent.body for node in walk(statement)]
+                leaves = any(isinstance(node, (ast.Continue, ast.Break, ast.Return)) for node in inside)
                 return 1 if leaves or script.calls_own_function(parent.body) else None
-            if isinstance(parent, cst.For):
+            if isinstance(parent, LOOPS):
                 # A loop that holds the backward and not the step is the window; one that holds both is a pass.
                 return 0 if not any(parent in script.parents(step) for step in steps) else None
         return 1
@@ -124,32 +127,36 @@ def is_readable(ledger: Ledger, windows: Iterable[Window]) -> bool:
     )
 
 
-def is_visible(script: Script, node: cst.CSTNode, at: cst.CSTNode) -> bool:
+def integer(node: ast.expr) -> int | None:
+    """The whole number that an expression is, if it is one."""
+    return node.value if isinstance(node, ast.Constant) and type(node.value) is int else None
+
+
+def is_visible(script: Script, node: ast.AST, at: ast.AST) -> bool:
     """Whether the names in an expression mean the same at another place of the script."""
-    functions = [script.function_of(at), *(p for p in script.parents(at) if isinstance(p, cst.FunctionDef)), None]
+    functions = [script.function_of(at), *(p for p in script.parents(at) if isinstance(p, FUNCTIONS)), None]
     own = script.function_of(node)
     if own in functions:
         return True
     roots = _roots(node)
-    if "self" in roots and script.enclosing(node, cst.ClassDef) is script.enclosing(at, cst.ClassDef):
+    if "self" in roots and script.class_of(node) is script.class_of(at):
         roots.remove("self")
     # What a function does not bind itself it reads from the module, as every other function can.
     return not any(_binds(own, root) for root in roots)
 
 
-def _roots(node: cst.CSTNode) -> set[str]:
-    if isinstance(node, cst.Attribute):
-        return _roots(node.value)
-    if isinstance(node, cst.Name):
-        return {node.value}
-    return set[str]().union(*(_roots(child) for child in node.children))
+def _roots(node: ast.AST) -> set[str]:
+    return {name.id for name in walk(node) if isinstance(name, ast.Name)}
 
 
-def _binds(function: cst.CSTNode | None, name: str) -> bool:
-    for node in nodes_in(function) if function else ():
-        target = node.name if isinstance(node, (cst.Param, cst.FunctionDef)) else getattr(node, "target", None)
-        if isinstance(target, cst.CSTNode) and any(
-            isinstance(n, cst.Name) and n.value == name for n in nodes_in(target)
-        ):
+def _binds(function: ast.AST | None, name: str) -> bool:
+    for node in walk(function) if function else ():
+        if isinstance(node, ast.Name):
+            bound = None if isinstance(node.ctx, ast.Load) else node.id
+        elif isinstance(node, ast.alias):
+            bound = node.asname or node.name.partition(".")[0]
+        else:
+            bound = getattr(node, "arg" if isinstance(node, ast.arg) else "name", None)
+        if bound == name:
             return True
     return False

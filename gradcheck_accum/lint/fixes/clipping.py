@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterator
-
-import libcst as cst
 
 from gradcheck_accum.events import Unscale
 from gradcheck_accum.lint.fixes.case import Case, Repair, is_visible
@@ -25,13 +24,14 @@ def clip_what_is_used(case: Case) -> Iterator[Repair]:
 def _before_steps(case: Case, *, safe: bool) -> Iterator[Repair]:
     script, call = case.script, case.call(case.finding.where)
     statement = script.statement(call)
-    if not isinstance(statement, cst.Expr):
+    if not isinstance(statement, ast.Expr):
         raise CannotEdit("the norm is kept, and may be needed here")
     condition = _own_condition(script, statement)
+    comment = script.comment_behind(statement)
     if condition is not None:
         lines, removed = script.lines_of(condition), [script.remove_block(condition)]
+        lines[-1] += comment
     else:
-        comment = script.comment_behind(statement)
         lines, removed = script.lines_of(statement), [script.remove(statement)]
         lines[-1] += comment
         unscaling = _unscaling_before(case, statement)
@@ -45,16 +45,14 @@ def _before_steps(case: Case, *, safe: bool) -> Iterator[Repair]:
             yield Repair("Clip right before the step", safe, [*removed, *changes])
 
 
-def _own_condition(script: Script, statement: cst.BaseSmallStatement) -> cst.If | None:
+def _own_condition(script: Script, statement: ast.stmt) -> ast.If | None:
     """The ``if`` that does nothing else than ask whether to clip."""
-    condition = script.parent(script.block(statement))
-    if not isinstance(condition, cst.If) or condition.orelse is not None or len(condition.body.body) != 1:
-        block = script.block(statement)
-        return block if isinstance(block, cst.If) and block.orelse is None and len(block.body.body) == 1 else None
-    return condition
+    condition = script.parent(statement)
+    alone = isinstance(condition, ast.If) and not condition.orelse and len(condition.body) == 1
+    return condition if isinstance(condition, ast.If) and alone else None
 
 
-def _unscaling_before(case: Case, statement: cst.BaseSmallStatement) -> cst.BaseSmallStatement | None:
+def _unscaling_before(case: Case, statement: ast.stmt) -> ast.stmt | None:
     """The call of ``unscale_`` that stands right before the clip and belongs to it."""
     script = case.script
     places = {event.where for event in case.ledger.trace.events if isinstance(event, Unscale)}
@@ -70,7 +68,7 @@ def unscale_first(case: Case) -> Iterator[Repair]:
         return
     for place in case.step_places():
         step = case.call(place)
-        if step.args and isinstance(step.func, cst.Attribute) and is_visible(script, step, call):
+        if step.args and isinstance(step.func, ast.Attribute) and is_visible(script, step, call):
             unscaling = f"{script.code(step.func.value)}.unscale_({optimizer_of(script, step)})"
             changes = [script.before(script.statement(call), [unscaling])]
             yield Repair("Unscale the gradients before the clip", True, changes)

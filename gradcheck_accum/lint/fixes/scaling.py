@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterator
 
-import libcst as cst
-
 from gradcheck_accum.events import Backward, Factor
-from gradcheck_accum.lint.fixes.case import SIMPLE, Case, Repair
+from gradcheck_accum.lint.fixes.case import Case, Repair, is_repeatable
 from gradcheck_accum.lint.fixes.counting import NumberedLoop, name_of_window, numbered_loop
 from gradcheck_accum.lint.fixes.script import CannotEdit, Change, Script
 from gradcheck_accum.location import Location
 
 _DIVIDING_METHODS = frozenset({"div", "true_divide"})
-_BINDS_TIGHTER = (
-    cst.Name, cst.Attribute, cst.Call, cst.Subscript, cst.Integer, cst.Float, cst.Await
-)  # fmt: skip
+_BINDS_TIGHTER = (ast.Name, ast.Attribute, ast.Call, ast.Subscript, ast.Constant, ast.Await)
 
 
 def divide(case: Case) -> Iterator[Repair]:
@@ -39,40 +36,40 @@ def _is_sized(case: Case, loop: NumberedLoop) -> bool:
     return loop.is_sized or not case.ledger.trace.assumed_length
 
 
-def _lengths_of_inner_loops(case: Case, call: cst.Call) -> Iterator[str]:
+def _lengths_of_inner_loops(case: Case, call: ast.Call) -> Iterator[str]:
     """The length of a loop over the window's micro-batches: it holds the backward, and not the step."""
     outside = {id(loop) for place in case.step_places() for loop in case.script.loops_of(case.call(place))}
     for loop in case.script.loops_of(call):
-        if id(loop) not in outside and isinstance(loop.iter, cst.Name):
-            yield f"len({loop.iter.value})"
+        if id(loop) not in outside and isinstance(loop.iter, ast.Name):
+            yield f"len({loop.iter.id})"
 
 
-def _divided(script: Script, call: cst.Call, divisor: str, scaled: bool) -> Change:
+def _divided(script: Script, call: ast.Call, divisor: str, scaled: bool) -> Change:
     """``loss.backward()`` with the loss divided; inside ``scaler.scale(...)`` where there is one."""
     func = call.func
-    if not isinstance(func, cst.Attribute):
+    if not isinstance(func, ast.Attribute):
         raise CannotEdit("not a method")
     loss = func.value
     if script.code(loss).rpartition(".")[2] == "autograd":
         return _divided_argument(script, call, divisor)
-    if scaled and isinstance(loss, cst.Call):
+    if scaled and isinstance(loss, ast.Call):
         return _divided_argument(script, loss, divisor)
     return script.replace(func.value, f"({operand(script, loss)} / {divisor})")
 
 
-def _divided_argument(script: Script, call: cst.Call, divisor: str) -> Change:
-    if not call.args or call.args[0].keyword is not None or call.args[0].star:
+def _divided_argument(script: Script, call: ast.Call, divisor: str) -> Change:
+    if not call.args or isinstance(call.args[0], ast.Starred):
         raise CannotEdit("no plain argument")
-    loss = call.args[0].value
-    if isinstance(loss, (cst.List, cst.Tuple)):
+    loss = call.args[0]
+    if isinstance(loss, (ast.List, ast.Tuple)):
         raise CannotEdit("several losses")
     return script.replace(loss, f"{operand(script, loss)} / {divisor}")
 
 
-def operand(script: Script, node: cst.BaseExpression) -> str:
+def operand(script: Script, node: ast.expr) -> str:
     """The source of an expression as the left side of a division, or with a method behind it."""
     code = script.code(node)
-    return code if isinstance(node, _BINDS_TIGHTER) or node.lpar else f"({code})"
+    return code if isinstance(node, _BINDS_TIGHTER) or script.is_parenthesised(node) else f"({code})"
 
 
 def undivide(case: Case) -> Iterator[Repair]:
@@ -93,7 +90,7 @@ def divide_by_window(case: Case) -> Iterator[Repair]:
         if factor.where is None or not factor.value or abs(factor.value * case.steps() - 1) > 1e-9:
             continue
         place = _Division.find(case.script, factor.where)
-        if place is None or not isinstance(place.divisor, SIMPLE):
+        if place is None or not is_repeatable(place.divisor):
             continue
         loop = numbered_loop(case.script, place.node)
         if loop is not None:
@@ -117,7 +114,7 @@ def _factors(case: Case) -> list[Factor]:
 class _Division:
     """The source that divides a loss: ``loss / K``, ``loss /= K``, ``loss.div(K)`` or ``torch.div(loss, K)``."""
 
-    def __init__(self, script: Script, node: cst.CSTNode, dividend: cst.BaseExpression, divisor: cst.BaseExpression):
+    def __init__(self, script: Script, node: ast.AST, dividend: ast.expr, divisor: ast.expr):
         self.script = script
         self.node = node
         self.dividend = dividend
@@ -126,19 +123,20 @@ class _Division:
     @classmethod
     def find(cls, script: Script, where: Location) -> _Division | None:
         """The division that spans ``where``."""
-        augmented = script.find(where, cst.AugAssign)
-        if augmented is not None and isinstance(augmented.operator, cst.DivideAssign):
+        augmented = script.find(where, ast.AugAssign)
+        if augmented is not None and isinstance(augmented.op, ast.Div):
             return cls(script, augmented, augmented.target, augmented.value)
-        binary = script.find(where, cst.BinaryOperation)
-        if binary is not None and isinstance(binary.operator, cst.Divide):
+        binary = script.find(where, ast.BinOp)
+        if binary is not None and isinstance(binary.op, ast.Div):
             return cls(script, binary, binary.left, binary.right)
-        call = script.find(where, cst.Call)
-        if call is not None and isinstance(call.func, cst.Attribute) and call.func.attr.value in _DIVIDING_METHODS:
-            arguments = [argument.value for argument in call.args if argument.keyword is None]
-            if len(arguments) == len(call.args) == 1:
-                return cls(script, call, call.func.value, arguments[0])
-            if len(arguments) == len(call.args) == 2:
-                return cls(script, call, arguments[0], arguments[1])
+        call = script.find(where, ast.Call)
+        if call is None or call.keywords:
+            return None
+        if isinstance(call.func, ast.Attribute) and call.func.attr in _DIVIDING_METHODS:
+            if len(call.args) == 1:
+                return cls(script, call, call.func.value, call.args[0])
+            if len(call.args) == 2:
+                return cls(script, call, call.args[0], call.args[1])
         return None
 
     @property
@@ -149,9 +147,9 @@ class _Division:
     def removed(self) -> Change | None:
         """The source without this division; None where a block would be left empty."""
         statement = self.script.statement(self.node)
-        if isinstance(statement, cst.Assign) and statement.value is self.node and len(statement.targets) == 1:
+        if isinstance(statement, ast.Assign) and statement.value is self.node and len(statement.targets) == 1:
             # `loss = loss / K`
-            alone = self.script.code(statement.targets[0].target) == self.script.code(self.dividend)
+            alone = self.script.code(statement.targets[0]) == self.script.code(self.dividend)
         else:
             alone = statement is self.node
         undivided = self.script.code(self.dividend)
@@ -165,22 +163,22 @@ def _is_read_elsewhere(case: Case, place: _Division) -> bool:
     """Whether the divided loss serves another end than ``backward``: what is logged would change as well."""
     script = case.script
     statement = script.statement(place.node)
-    if isinstance(statement, cst.Assign):
-        targets = [target.target for target in statement.targets]
-    elif isinstance(statement, cst.AugAssign):
+    if isinstance(statement, ast.Assign):
+        targets = statement.targets
+    elif isinstance(statement, (ast.AugAssign, ast.AnnAssign)):
         targets = [statement.target]
     else:
         # Divided inside the backward's own statement; a helper's return value may go anywhere.
-        return isinstance(statement, cst.Return)
-    if len(targets) != 1 or not isinstance(targets[0], cst.Name):
+        return isinstance(statement, ast.Return)
+    if len(targets) != 1 or not isinstance(targets[0], ast.Name):
         return True
     backwards = {id(script.statement(case.call(e.where))) for e in case.ledger.trace.events if isinstance(e, Backward)}
     own = script.start(statement)
-    for mention in script.names(targets[0].value, script.function_of(place.node)):
+    for mention in script.names(targets[0].id, script.function_of(place.node)):
         if script.start(mention) <= own:
             continue
         holder = script.small_statement(mention)
-        rebinds = isinstance(holder, cst.Assign) and any(target.target is mention for target in holder.targets)
+        rebinds = isinstance(holder, ast.Assign) and any(target is mention for target in holder.targets)
         if id(holder) not in backwards and holder is not statement and not rebinds:
             return True
     return False

@@ -1,23 +1,30 @@
-"""A script as text and as libcst's tree: where its pieces stand, and the text after one of them has changed.
+"""A script as text and as a syntax tree: where its pieces stand, and the text after one of them has changed.
 
 The tree says what and where; every change is made in the text, so that whatever is not changed stays byte for byte.
+What the tree leaves out (parentheses, semicolons, comments) is read off the tokens.
 """
 
 from __future__ import annotations
 
+import ast
 import re
-from collections.abc import Iterator
+import tokenize
+import warnings
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 from typing import TypeVar
 
-import libcst as cst
-from libcst.metadata import MetadataWrapper, PositionProvider
-
+from gradcheck_accum.lint.source import children, walk
 from gradcheck_accum.location import Location
 
 _NEWLINE = re.compile(r"\r\n|\r|\n")
-_Node = TypeVar("_Node", bound=cst.CSTNode)
+_NO_CODE = frozenset({tokenize.NL, tokenize.COMMENT, tokenize.INDENT, tokenize.DEDENT})
+_Node = TypeVar("_Node", bound=ast.AST)
+
+FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+LOOPS = (ast.For, ast.AsyncFor)
 
 
 class CannotEdit(Exception):
@@ -46,57 +53,144 @@ def changed(text: str, changes: list[Change]) -> str:
     return "".join([*pieces, text[at:]])
 
 
-def nodes_in(node: cst.CSTNode) -> Iterator[cst.CSTNode]:
-    """A node and all that stands in it."""
-    pending = [node]
-    while pending:
-        found = pending.pop()
-        yield found
-        pending += found.children
-
-
 class Script:
-    """One script. Raises CannotEdit where libcst cannot parse what Python can."""
+    """One script. Raises CannotEdit where it cannot be read."""
 
     def __init__(self, text: str) -> None:
-        try:
-            wrapper = MetadataWrapper(cst.parse_module(text), unsafe_skip_copy=True)
-            positions = wrapper.resolve(PositionProvider)
-        except (cst.ParserSyntaxError, RecursionError):
-            raise CannotEdit("libcst cannot parse it") from None
         self.text = text
-        self.module = wrapper.module
-        starts = [0, *(match.end() for match in _NEWLINE.finditer(text))]
-        self._starts = [*starts, len(text)]
-        self._parents: dict[cst.CSTNode, cst.CSTNode] = {}
-        self._spans: dict[cst.CSTNode, tuple[int, int]] = {}
-        self._at: dict[tuple[int, int], list[cst.CSTNode]] = {}
-        pending: list[cst.CSTNode] = [self.module]
-        while pending:
-            node = pending.pop()
-            for child in node.children:
-                self._parents[child] = node
-                pending.append(child)
-            place = positions.get(node)
-            # The end of a block whose last line has no end is told to be on the line after.
-            if place is not None and place.end.line <= len(starts):
-                start = starts[place.start.line - 1] + place.start.column
-                end = starts[place.end.line - 1] + place.end.column
-                self._spans[node] = (start, end)
-                self._at.setdefault((start, end), []).append(node)
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                self.module = ast.parse(text)
+        except (SyntaxError, ValueError, RecursionError, MemoryError):
+            raise CannotEdit("cannot be read") from None
+        self._starts = [0, *(match.end() for match in _NEWLINE.finditer(text)), len(text)]
+        self._parents: dict[ast.AST, ast.AST] = {}
+        self._blocks: dict[ast.AST, list[ast.stmt]] = {}
+        self._at: dict[Location, list[ast.AST]] = {}
+        for node in walk(self.module):
+            self._parents.update(dict.fromkeys(children(node), node))
+            for name in node._fields:
+                value = getattr(node, name, None)
+                if isinstance(value, list) and value and isinstance(value[0], ast.stmt):
+                    self._blocks.update(dict.fromkeys(value, value))
+            if isinstance(node, (ast.expr, ast.stmt)):
+                self._at.setdefault(_place(node), []).append(node)
 
     # Finding
 
-    def expression(self, where: Location) -> cst.BaseExpression | None:
+    def expression(self, where: Location) -> ast.expr | None:
         """The expression that spans exactly ``where``."""
-        return self.find(where, cst.BaseExpression)  # type: ignore[type-abstract]
+        return self.find(where, ast.expr)
 
     def find(self, where: Location, kind: type[_Node]) -> _Node | None:
-        """The node of one kind that spans exactly ``where``, as the syntax tree of the standard library counts."""
-        if not 1 <= where.line <= where.end_line < len(self._starts):
-            return None
-        span = self._offset(where.line, where.column), self._offset(where.end_line, where.end_column)
-        return next((node for node in self._at.get(span, []) if isinstance(node, kind)), None)
+        """The node of one kind that spans exactly ``where``."""
+        place = Location("", where.line, where.column, where.end_line, where.end_column)
+        return next((node for node in self._at.get(place, []) if isinstance(node, kind)), None)
+
+    def parents(self, node: ast.AST) -> Iterator[ast.AST]:
+        """What a node stands in, innermost first."""
+        while node in self._parents:
+            node = self._parents[node]
+            yield node
+
+    def parent(self, node: ast.AST) -> ast.AST | None:
+        """What a node stands in directly."""
+        return self._parents.get(node)
+
+    def class_of(self, node: ast.AST) -> ast.ClassDef | None:
+        """The innermost class that ``node`` stands in."""
+        return next((parent for parent in self.parents(node) if isinstance(parent, ast.ClassDef)), None)
+
+    def function_of(self, node: ast.AST) -> ast.AST | None:
+        """The function that ``node`` stands in; None for the module itself."""
+        return next((parent for parent in self.parents(node) if isinstance(parent, FUNCTIONS)), None)
+
+    def loops_of(self, node: ast.AST) -> list[ast.For | ast.AsyncFor]:
+        """The for loops of its own function that ``node`` stands in, innermost first."""
+        loops: list[ast.For | ast.AsyncFor] = []
+        for parent in self.parents(node):
+            if isinstance(parent, FUNCTIONS):
+                break
+            if isinstance(parent, LOOPS):
+                loops.append(parent)
+        return loops
+
+    def statement(self, node: ast.AST) -> ast.stmt:
+        """The simple statement that ``node`` is part of."""
+        found = self.small_statement(node)
+        if found is None:
+            raise CannotEdit("not in a simple statement")
+        return found
+
+    def small_statement(self, node: ast.AST) -> ast.stmt | None:
+        """The simple statement that ``node`` is part of; None in the head of a compound one."""
+        found = next((parent for parent in (node, *self.parents(node)) if isinstance(parent, ast.stmt)), None)
+        return found if found is not None and is_simple(found) else None
+
+    def block(self, statement: ast.stmt) -> list[ast.stmt]:
+        """The statements that one stands among; the same list for each of them."""
+        return self._blocks[statement]
+
+    def calls_own_function(self, inside: Iterable[ast.AST]) -> bool:
+        """Whether pieces of the script call a function of this file, as far as its name tells."""
+        own = {node.name for node in walk(self.module) if isinstance(node, FUNCTIONS)}
+        calls = (node.func for piece in inside for node in walk(piece) if isinstance(node, ast.Call))
+        return any(getattr(func, "attr", getattr(func, "id", None)) in own for func in calls)
+
+    def next_to(self, statement: ast.stmt, offset: int) -> ast.stmt | None:
+        """The simple statement right after (1) or before (-1) another in the same block."""
+        block = self.block(statement)
+        place = _index(block, statement) + offset
+        return block[place] if 0 <= place < len(block) and is_simple(block[place]) else None
+
+    def names(self, name: str, inside: ast.AST | None) -> list[ast.Name]:
+        """Every mention of a variable ``name`` in a function, or in the module."""
+        return [n for n in walk(inside or self.module) if isinstance(n, ast.Name) and n.id == name]
+
+    @cached_property
+    def identifiers(self) -> set[str]:
+        """Every name that stands in the script, whatever it names."""
+        kinds = ("id", "arg", "attr", "name", "asname")
+        found = {getattr(node, kind, None) for node in walk(self.module) for kind in kinds}
+        return {name for name in found if isinstance(name, str)}
+
+    # Text
+
+    def code(self, node: ast.AST) -> str:
+        """The source of a node, with its own parentheses."""
+        start, end = self.span(node)
+        return self.text[start:end]
+
+    def arguments(self, call: ast.Call) -> str:
+        """The source between a call's parentheses."""
+        return self.text[self._opening(call) : self._bare_span(call)[1] - 1].strip()
+
+    def span(self, node: ast.AST) -> tuple[int, int]:
+        """Where a node starts and ends, its own parentheses included."""
+        start, end = self._bare_span(node)
+        if not isinstance(node, ast.expr):
+            return start, end
+        first, last = self._room(node)
+        while True:
+            opening, closing = self._tokens.before(start), self._tokens.after(end)
+            if opening is None or closing is None or (opening.text, closing.text) != ("(", ")"):
+                return start, end
+            if opening.start < first or closing.end > last:
+                return start, end
+            start, end = opening.start, closing.end
+
+    def is_parenthesised(self, node: ast.expr) -> bool:
+        """Whether a node has parentheses of its own."""
+        return self.span(node) != self._bare_span(node)
+
+    def start(self, node: ast.AST) -> int:
+        """Where a node starts."""
+        return self._bare_span(node)[0]
+
+    def _bare_span(self, node: ast.AST) -> tuple[int, int]:
+        place = _place(node)
+        return self._offset(place.line, place.column), self._offset(place.end_line, place.end_column)
 
     def _offset(self, line: int, column: int) -> int:
         """Where a 1-based line and byte column stand in the text."""
@@ -104,184 +198,127 @@ class Script:
         before = self.text[start:end].encode()[: column - 1]
         return start + len(before.decode(errors="ignore"))
 
-    def parents(self, node: cst.CSTNode) -> Iterator[cst.CSTNode]:
-        """What a node stands in, innermost first."""
-        while node in self._parents:
-            node = self._parents[node]
-            yield node
+    def _room(self, node: ast.expr) -> tuple[int, int]:
+        """Between where a node's own parentheses can stand: within what it is part of, and within a call's own."""
+        parent = self._parents[node]
+        if isinstance(parent, ast.Call) and node is not parent.func:
+            return self._opening(parent), self._bare_span(parent)[1] - 1
+        around = next(p for p in self.parents(node) if isinstance(p, (ast.expr, ast.stmt)))
+        return self._bare_span(around)
 
-    def parent(self, node: cst.CSTNode) -> cst.CSTNode | None:
-        """What a node stands in directly."""
-        return self._parents.get(node)
+    def _opening(self, call: ast.Call) -> int:
+        """Where the arguments of a call begin."""
+        opening = self._tokens.after(self.span(call.func)[1])
+        if opening is None:
+            raise CannotEdit("a call without parentheses")
+        return opening.end
 
-    def enclosing(self, node: cst.CSTNode, kind: type[_Node]) -> _Node | None:
-        """The innermost node of a kind that ``node`` stands in."""
-        return next((parent for parent in self.parents(node) if isinstance(parent, kind)), None)
-
-    def function_of(self, node: cst.CSTNode) -> cst.FunctionDef | None:
-        """The function that ``node`` stands in; None for the module itself."""
-        return self.enclosing(node, cst.FunctionDef)
-
-    def loops_of(self, node: cst.CSTNode) -> list[cst.For]:
-        """The for loops of its own function that ``node`` stands in, innermost first."""
-        loops: list[cst.For] = []
-        for parent in self.parents(node):
-            if isinstance(parent, cst.FunctionDef):
-                break
-            if isinstance(parent, cst.For):
-                loops.append(parent)
-        return loops
-
-    def statement(self, node: cst.CSTNode) -> cst.BaseSmallStatement:
-        """The simple statement that ``node`` is part of."""
-        found = self.small_statement(node)
-        if found is None:
-            raise CannotEdit("not in a simple statement")
-        return found
-
-    def small_statement(self, node: cst.CSTNode) -> cst.BaseSmallStatement | None:
-        """The simple statement that ``node`` is part of; None in the head of a compound one."""
-        for parent in (node, *self.parents(node)):
-            if isinstance(parent, cst.BaseSmallStatement):
-                return parent
-            if isinstance(parent, cst.BaseCompoundStatement):
-                return None
-        return None
-
-    def block(self, statement: cst.CSTNode) -> cst.CSTNode:
-        """The body that a simple statement's line stands in."""
-        return self._parents[self._parents[statement]]
-
-    def calls_own_function(self, inside: cst.CSTNode) -> bool:
-        """Whether a piece of the script calls a function of this file, as far as its name tells."""
-        own = {node.name.value for node in nodes_in(self.module) if isinstance(node, cst.FunctionDef)}
-        calls = (node.func for node in nodes_in(inside) if isinstance(node, cst.Call))
-        called = (func.attr if isinstance(func, cst.Attribute) else func for func in calls)
-        return any(isinstance(name, cst.Name) and name.value in own for name in called)
-
-    def next_to(self, statement: cst.CSTNode, offset: int) -> cst.BaseSmallStatement | None:
-        """The simple statement on the line after (1) or before (-1) a statement's own, in the same block."""
-        line = self._parents[statement]
-        lines = list(getattr(self._parents[line], "body", ()))
-        place = next((i for i, other in enumerate(lines) if other is line), None)
-        if place is None or not 0 <= place + offset < len(lines):
-            return None
-        other = lines[place + offset]
-        return other.body[0] if isinstance(other, cst.SimpleStatementLine) else None
-
-    def names(self, name: str, inside: cst.CSTNode | None) -> list[cst.Name]:
-        """Every mention of ``name`` in a function, or in the module."""
-        return [n for n in nodes_in(inside or self.module) if isinstance(n, cst.Name) and n.value == name]
-
-    # Text
-
-    def code(self, node: cst.CSTNode) -> str:
-        """The source of a node, with its own parentheses."""
-        start, end = self.span(node)
-        return self.text[start:end]
-
-    def span(self, node: cst.CSTNode) -> tuple[int, int]:
-        """Where a node starts and ends, its own parentheses included."""
-        start, end = self._spans[node]
-        before = "".join(self.module.code_for_node(paren) for paren in getattr(node, "lpar", ()))
-        after = "".join(self.module.code_for_node(paren) for paren in getattr(node, "rpar", ()))
-        return start - len(before), end + len(after)
-
-    def start(self, node: cst.CSTNode) -> int:
-        """Where a node starts."""
-        return self._spans[node][0]
+    @cached_property
+    def _tokens(self) -> _Tokens:
+        return _Tokens(self.text, self._starts)
 
     # Changing
 
-    def replace(self, node: cst.CSTNode, content: str) -> Change:
+    def replace(self, node: ast.AST, content: str) -> Change:
         """Put other source in a node's place."""
         return Change(*self.span(node), content)
 
-    def after(self, statement: cst.BaseSmallStatement, lines: list[str]) -> Change:
+    def after(self, statement: ast.stmt, lines: list[str]) -> Change:
         """Add statements after a simple one."""
-        line = self._parents[statement]
-        if not isinstance(line, cst.SimpleStatementLine) or line.body[-1] is not statement:
-            end = self._spans[statement][1]
+        line = self._line(statement)
+        end = self._bare_span(statement)[1]
+        if not self._begins_line(line[0]) or line[-1] is not statement:
             return Change(end, end, "".join(f"; {added}" for added in lines))
-        indentation = self._indentation(line)
-        end = self._end_of_line(self._spans[statement][1])
+        end = self._end_of_line(end)
         newline = self._newline()
-        content = "".join(f"{indentation}{added}{newline}" for added in lines)
+        content = "".join(f"{self._indentation(line[0])}{added}{newline}" for added in lines)
         if not self.text[:end].endswith(("\n", "\r")):
             content = newline + content.removesuffix(newline)
         return Change(end, end, content)
 
-    def before(self, statement: cst.CSTNode, lines: list[str]) -> Change:
+    def before(self, statement: ast.stmt, lines: list[str]) -> Change:
         """Add statements before a simple one, or before a compound one (an ``if``, a loop)."""
-        start = self._spans[statement][0]
-        if isinstance(statement, cst.BaseSmallStatement):
-            line = self._parents[statement]
-            if not isinstance(line, cst.SimpleStatementLine) or line.body[0] is not statement:
+        start = self._bare_span(statement)[0]
+        if is_simple(statement):
+            line = self._line(statement)
+            if not self._begins_line(line[0]) or line[0] is not statement:
                 return Change(start, start, "".join(f"{added}; " for added in lines))
-        else:
-            line = statement
-        indentation = self._indentation(line)
+        elif getattr(statement, "decorator_list", None) or self._is_elif(statement):
+            raise CannotEdit("nothing can stand right before it")
+        indentation = self._indentation(statement)
         start -= len(indentation)
         return Change(start, start, "".join(f"{indentation}{added}{self._newline()}" for added in lines))
 
-    def at_top(self, loop: cst.For, lines: list[str]) -> Change:
+    def at_top(self, loop: ast.For | ast.AsyncFor, lines: list[str]) -> Change:
         """Add statements where a loop's body begins."""
-        if not isinstance(loop.body, cst.IndentedBlock) or not loop.body.body:
+        if not self._begins_line(loop.body[0]):
             raise CannotEdit("a loop on one line")
-        first = loop.body.body[0]
-        return self.before(first.body[0] if isinstance(first, cst.SimpleStatementLine) else first, lines)
+        return self.before(loop.body[0], lines)
 
-    def remove(self, statement: cst.BaseSmallStatement) -> Change:
+    def remove(self, statement: ast.stmt) -> Change:
         """Take a simple statement out, its whole line where it is alone on it, a comment behind it included."""
-        line = self._parents[statement]
-        if not isinstance(line, (cst.SimpleStatementLine, cst.SimpleStatementSuite)):
+        if not is_simple(statement):
             raise CannotEdit("not a statement of its own")
-        start, end = self._spans[statement]
-        if len(line.body) > 1:
-            place = list(line.body).index(statement)
-            if place + 1 < len(line.body):
-                return Change(start, self._spans[line.body[place + 1]][0], "")
-            return Change(self._spans[line.body[place - 1]][1], end, "")
-        if not isinstance(line, cst.SimpleStatementLine):
+        start, end = self._bare_span(statement)
+        line = self._line(statement)
+        if len(line) > 1:
+            place = _index(line, statement)
+            if place + 1 < len(line):
+                return Change(start, self._bare_span(line[place + 1])[0], "")
+            return Change(self._bare_span(line[place - 1])[1], end, "")
+        if len(self.block(statement)) < 2:
             raise CannotEdit("the only statement of its block")
-        body = getattr(self._parents[line], "body", ())
-        if len(body) < 2:
-            raise CannotEdit("the only statement of its block")
-        return Change(start - len(self._indentation(line)), self._end_of_line(end), "")
-
-    def remove_block(self, statement: cst.If) -> Change:
-        """Take a compound statement out, with its lines."""
-        around = self._parents[statement]
-        if not isinstance(around, (cst.IndentedBlock, cst.Module)) or len(around.body) < 2:
-            raise CannotEdit("an elif, or the only statement of its block")
-        start, end = self._spans[statement]
         return Change(start - len(self._indentation(statement)), self._end_of_line(end), "")
 
-    def comment_behind(self, statement: cst.BaseSmallStatement) -> str:
-        """The comment at the end of a simple statement's line, with the space before it."""
-        line = self._parents[statement]
-        if not isinstance(line, cst.SimpleStatementLine) or len(line.body) > 1 or line.trailing_whitespace is None:
-            return ""
-        trailing = line.trailing_whitespace
-        return trailing.whitespace.value + trailing.comment.value if trailing.comment else ""
+    def remove_block(self, statement: ast.If) -> Change:
+        """Take a compound statement out, with its lines."""
+        if self._is_elif(statement) or len(self.block(statement)) < 2:
+            raise CannotEdit("an elif, or the only statement of its block")
+        start, end = self._bare_span(statement)
+        return Change(start - len(self._indentation(statement)), self._end_of_line(end), "")
 
-    def lines_of(self, statement: cst.CSTNode) -> list[str]:
+    def comment_behind(self, statement: ast.stmt) -> str:
+        """The comment at the end of a simple statement's line, with the space before it; none where it shares it."""
+        end = self._bare_span(statement)[1]
+        comment = self._tokens.comments.get(statement.end_lineno or 0)
+        if comment is None or len(self._line(statement)) > 1 or self.text[end : comment.start].strip():
+            return ""
+        return self.text[end : comment.end]
+
+    def lines_of(self, statement: ast.stmt) -> list[str]:
         """The lines of a statement without its indentation; raises CannotEdit where that would change a string."""
-        start, end = self._spans[statement]
+        start, end = self._bare_span(statement)
         indentation = self._indentation(statement)
         if re.search(r'"""|\'\'\'', self.text[start:end]):
             raise CannotEdit("a string of several lines")
         lines = _NEWLINE.split(self.text[start:end].rstrip())
         return [lines[0], *(line.removeprefix(indentation) for line in lines[1:])]
 
-    def _indentation(self, line: cst.CSTNode) -> str:
+    def _line(self, statement: ast.stmt) -> list[ast.stmt]:
+        """The simple statements that share a line with one, itself included, in order."""
+        block = self.block(statement)
+        first = last = _index(block, statement)
+        while first > 0 and self._are_joined(block[first - 1], block[first]):
+            first -= 1
+        while last + 1 < len(block) and self._are_joined(block[last], block[last + 1]):
+            last += 1
+        return block[first : last + 1]
+
+    def _are_joined(self, left: ast.stmt, right: ast.stmt) -> bool:
+        return is_simple(left) and left.end_lineno == right.lineno
+
+    def _begins_line(self, statement: ast.stmt) -> bool:
+        start = self._bare_span(statement)[0]
+        return not self.text[self._starts[statement.lineno - 1] : start].strip()
+
+    def _is_elif(self, statement: ast.stmt) -> bool:
+        return self.text.startswith("elif", self._bare_span(statement)[0])
+
+    def _indentation(self, statement: ast.stmt) -> str:
         """The white space before a statement that begins its line."""
-        start = self._spans[line][0]
-        first = max((s for s in self._starts if s <= start), default=0)
-        indentation = self.text[first:start]
-        if indentation.strip():
+        if not self._begins_line(statement):
             raise CannotEdit("a statement that does not begin its line")
-        return indentation
+        return self.text[self._starts[statement.lineno - 1] : self._bare_span(statement)[0]]
 
     def _end_of_line(self, offset: int) -> int:
         match = _NEWLINE.search(self.text, offset)
@@ -290,3 +327,58 @@ class Script:
     def _newline(self) -> str:
         match = _NEWLINE.search(self.text)
         return match.group() if match else "\n"
+
+
+@dataclass(frozen=True, slots=True)
+class _Token:
+    start: int
+    end: int
+    text: str
+
+
+class _Tokens:
+    """The tokens of a text by where they start and end, and the comment at the end of each line that has one."""
+
+    def __init__(self, text: str, starts: list[int]) -> None:
+        self.comments: dict[int, _Token] = {}
+        self._tokens: list[_Token] = []
+        lines = (f"{line}\n" for line in _NEWLINE.split(text))  # tokenize knows no other end of a line
+        try:
+            for token in tokenize.generate_tokens(lambda: next(lines, "")):
+                (row, column), (end_row, end_column) = token.start, token.end
+                if end_row >= len(starts):
+                    continue
+                found = _Token(starts[row - 1] + column, starts[end_row - 1] + end_column, token.string)
+                if token.type == tokenize.COMMENT:
+                    self.comments[row] = found
+                elif token.type not in _NO_CODE:
+                    self._tokens.append(found)
+        except (tokenize.TokenError, SyntaxError):
+            raise CannotEdit("no tokens") from None
+        self._by_start = {token.start: number for number, token in enumerate(self._tokens)}
+        self._by_end = {token.end: number for number, token in enumerate(self._tokens)}
+
+    def before(self, start: int) -> _Token | None:
+        """The token before the one that starts at ``start``."""
+        number = self._by_start.get(start, 0)
+        return self._tokens[number - 1] if number else None
+
+    def after(self, end: int) -> _Token | None:
+        """The token after the one that ends at ``end``."""
+        number = self._by_end.get(end, len(self._tokens))
+        return self._tokens[number + 1] if number + 1 < len(self._tokens) else None
+
+
+def is_simple(statement: ast.stmt) -> bool:
+    """Whether a statement holds no others."""
+    return not hasattr(statement, "body") and not isinstance(statement, ast.Match)
+
+
+def _place(node: ast.AST) -> Location:
+    """Where an expression or a statement stands, as findings and events tell it."""
+    line, column = node.lineno, node.col_offset + 1  # type: ignore[attr-defined]
+    return Location("", line, column, node.end_lineno, node.end_col_offset + 1)  # type: ignore[attr-defined]
+
+
+def _index(block: list[ast.stmt], statement: ast.stmt) -> int:
+    return next(number for number, other in enumerate(block) if other is statement)

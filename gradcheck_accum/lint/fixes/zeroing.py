@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterator
-
-import libcst as cst
 
 from gradcheck_accum.events import Backward, Step, ZeroGrad
 from gradcheck_accum.lint.fixes.case import Case, Repair, is_visible
@@ -17,9 +16,9 @@ def clear_after_step(case: Case) -> Iterator[Repair]:
     script = case.script
     call = case.call(case.finding.where)
     statement = script.statement(call)
-    if not isinstance(statement, cst.Expr) or statement.value is not call:
+    if not isinstance(statement, ast.Expr) or statement.value is not call:
         raise CannotEdit("not a statement of its own")
-    arguments = "".join(script.code(argument) for argument in call.args)
+    arguments = script.arguments(call)
     for places in case.steps_near(statement):
         comment = script.comment_behind(statement)
         changes = [script.remove(statement)]
@@ -61,19 +60,19 @@ def clear_other(case: Case) -> Iterator[Repair]:
     yield Repair("Clear the gradients of every optimizer", True, changes)
 
 
-def optimizer_of(script: Script, step: cst.Call) -> str:
+def optimizer_of(script: Script, step: ast.Call) -> str:
     """The source of the optimizer that a call of ``step`` is made on, or that a grad scaler's ``step`` is handed."""
     if step.args:
-        return script.code(step.args[0].value)
-    if not isinstance(step.func, cst.Attribute):
+        return script.code(step.args[0])
+    if not isinstance(step.func, ast.Attribute):
         raise CannotEdit("not a method")
     return script.code(step.func.value)
 
 
-def _last_of_step(script: Script, step: cst.Call) -> cst.BaseSmallStatement:
+def _last_of_step(script: Script, step: ast.Call) -> ast.stmt:
     """The step's statement, or the scaler's ``update()`` right behind it."""
     statement = script.statement(step)
-    if not step.args or not isinstance(step.func, cst.Attribute):
+    if not step.args or not isinstance(step.func, ast.Attribute):
         return statement
     following = script.next_to(statement, 1)
     if following is not None and script.code(following).startswith(f"{script.code(step.func.value)}.update("):
