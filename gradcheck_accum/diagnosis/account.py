@@ -112,7 +112,16 @@ def line(where: Location) -> str:
 
 def opens_short(account: Account) -> bool:
     """Whether the first window is the odd one out: shorter than the windows right after it."""
+    return _opens_unlike_the_rest(account) and account.windows[0].micro_batches < account.steps
+
+
+def opens_long(account: Account) -> bool:
+    """Whether the first window is the odd one out: one micro-batch longer than the windows right after it."""
+    return _opens_unlike_the_rest(account) and account.windows[0].micro_batches == account.steps + 1
+
+
+def _opens_unlike_the_rest(account: Account) -> bool:
     lengths = [w.micro_batches for w in account.windows[:3]]
     if not account.ledger.trace.from_start:
         return False
-    return len(lengths) > 1 and 0 < lengths[0] < account.steps and lengths[1] == account.steps
+    return len(lengths) > 1 and 0 < lengths[0] and lengths[1] == account.steps

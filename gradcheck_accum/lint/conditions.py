@@ -54,8 +54,15 @@ def decide(run: Interpreter, node: ast.expr, value: Any, acts: bool) -> bool | N
 def choose(run: Interpreter, test: ast.expr, scope: v.Scope, branches: Sequence[Sequence[ast.stmt]]) -> bool:
     """Which way a condition goes."""
     body, orelse = (list(branches[0]), list(branches[1])) if len(branches) == 2 else ([], [])
-    # A guard that leaves the loop early (an empty batch, an early stop): the main path goes on.
-    guards = run.loop_depth > 0 and _skips(body) and not orelse and not run.reach.acts(body)
+    # A guard that leaves the loop early (an empty batch, an early stop, a loss that is not finite): the main path goes
+    # on. Clearing the gradients on the way out is a part of giving up.
+    guards = (
+        run.loop_depth > 0
+        and _skips(body)
+        and not orelse
+        and not run.reach.backward_in(body)
+        and not run.reach.steps(body)
+    )
     outer, run.in_guard = run.in_guard, guards
     try:
         value = run.evaluate(test, scope)

@@ -97,6 +97,11 @@ def _scale(run: Interpreter, node: ast.Call, base: Any, args: list[Any], kwargs:
     return replace(loss, grad_scaled=True)
 
 
+def _scale_apart(run: Interpreter, node: ast.Call, base: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    """apex's ``amp.scale_loss(loss, optimizer)``, which takes the scale out again when its block ends."""
+    return NotImplemented if isinstance(base, v.Instance) or not args else as_loss(run, args[0])
+
+
 def _parameters(run: Interpreter, node: ast.Call, base: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     return v.Parameters(sources_of(run, base))
 
@@ -129,6 +134,7 @@ METHODS: dict[str, Callable[[Interpreter, ast.Call, Any, list[Any], dict[str, An
     "zero_grad": _zero_grad,
     "unscale_": _unscale,
     "scale": _scale,
+    "scale_loss": _scale_apart,
     "parameters": _parameters,
     "named_parameters": _parameters,
     **dict.fromkeys(CLIPS, _clip_method),

@@ -14,18 +14,21 @@ if TYPE_CHECKING:
     from gradcheck_accum.lint.interpreter import Interpreter
 
 _OPTIMIZER_NAME = re.compile(r"(^|[_.\[])(opt|optim|optimi[sz]er)(s|\d)*($|[_.\[\]])|optimi[sz]er", re.IGNORECASE)
-_NOT_OPTIMIZER = re.compile(r"sched|scaler|hook|param|args|config|cfg", re.IGNORECASE)
+_NOT_OPTIMIZER = re.compile(r"sched|scaler|hook|param|args|config(?!ure)|cfg", re.IGNORECASE)
 _DEEPEST = 4
 _MOST_GROUPS = 64
 
 
 def new_optimizer(run: Interpreter, node: ast.Call, args: list[Any]) -> v.Optimizer:
-    """An optimizer made by a call; the same call makes the same one."""
+    """An optimizer made by a call; the same call makes the same one, over gradients that are new."""
     sources = [found for found in map(sources_in, args) if found is not None]
     known = frozenset().union(*sources) if sources else None
     place = (node.lineno, node.col_offset)
     name = f"{text_of(node.func)} (line {node.lineno})"
-    return run.optimizers.setdefault(place, v.Optimizer(name, known or None))
+    optimizer = run.optimizers.setdefault(place, v.Optimizer(name, known or None))
+    if run.loop_depth:
+        run.recorder.renew(node, optimizer)
+    return optimizer
 
 
 def optimizer_for(run: Interpreter, name: str) -> v.Optimizer:

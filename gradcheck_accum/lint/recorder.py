@@ -130,6 +130,15 @@ class Recorder:
         """Gradients were cleared."""
         self.raw.append(_Raw("zero", self.locate(node), owner))
 
+    def renew(self, node: ast.AST, optimizer: Optimizer) -> None:
+        """An optimizer was made once more inside the training loop: for a model that is new too, as in cross-validation.
+
+        None of what its earlier steps used stands in the new gradients.
+        """
+        steps = [i for i, raw in enumerate(self.raw) if raw.kind == "step" and raw.owner is optimizer]
+        if steps:
+            self.raw.insert(steps[-1] + 1, _Raw("zero", self.locate(node), optimizer))
+
     def clip(self, node: ast.AST, owner: frozenset[str] | None) -> None:
         """Gradients were clipped."""
         self.raw.append(_Raw("clip", self.locate(node), owner))
