@@ -124,4 +124,4 @@ def _opens_unlike_the_rest(account: Account) -> bool:
     lengths = [w.micro_batches for w in account.windows[:3]]
     if not account.ledger.trace.from_start:
         return False
-    return len(lengths) > 1 and 0 < lengths[0] and lengths[1] == account.steps
+    return len(lengths) > 1 and lengths[0] > 0 and lengths[1] == account.steps

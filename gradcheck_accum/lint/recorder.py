@@ -131,7 +131,7 @@ class Recorder:
         self.raw.append(_Raw("zero", self.locate(node), owner))
 
     def renew(self, node: ast.AST, optimizer: Optimizer) -> None:
-        """An optimizer was made once more inside the training loop: for a model that is new too, as in cross-validation.
+        """An optimizer was made once more inside the training loop, for a model that is new too (cross-validation).
 
         None of what its earlier steps used stands in the new gradients.
         """

@@ -12,7 +12,7 @@ from gradcheck_accum.lint.arithmetic import binary, factor_of
 from gradcheck_accum.lint.assignment import assign
 from gradcheck_accum.lint.conditions import choose, truth_of
 from gradcheck_accum.lint.control import Broke, Continued, Exhausted, OutOfBudget, Raised, Returned
-from gradcheck_accum.lint.iteration import inner_training_loop, plan
+from gradcheck_accum.lint.iteration import inner_training_loop, plan, with_numbers
 from gradcheck_accum.lint.objects import make_class
 from gradcheck_accum.lint.reach import call_name
 from gradcheck_accum.lint.source import text_of
@@ -90,6 +90,8 @@ def _for(run: Interpreter, node: ast.For, scope: v.Scope) -> None:
     source = run.evaluate(node.iter, scope)
     trains = run.reach.backward_in(node.body)
     items, draws, is_pass = plan(run, source, node, trains)
+    if draws and trains:
+        items = with_numbers(node, source, items)
     if is_pass and trains:
         run.recorder.epoch = run.recorder.passes
         run.recorder.passes += 1

@@ -204,10 +204,14 @@ class Framework:
 
 @dataclass(slots=True, eq=False)
 class Loader:
-    """A source of micro-batches. ``length`` is None where the source does not show it."""
+    """A source of micro-batches. ``length`` is None where the source does not show it.
+
+    ``generated`` says that a generator of the file yields them, and may yield a number beside each.
+    """
 
     length: int | None = None
     rows: int | None = None
+    generated: bool = False
 
 
 @dataclass(slots=True, eq=False)
