@@ -121,7 +121,8 @@ def opens_long(account: Account) -> bool:
 
 
 def _opens_unlike_the_rest(account: Account) -> bool:
-    lengths = [w.micro_batches for w in account.windows[:3]]
-    if not account.ledger.trace.from_start:
+    if not account.ledger.trace.from_start or len(account.windows) < 2:
         return False
-    return len(lengths) > 1 and lengths[0] > 0 and lengths[1] == account.steps
+    first, second = account.windows[:2]
+    same_step = first.step is not None and second.step is not None and first.step.where == second.step.where
+    return same_step and first.micro_batches > 0 and second.micro_batches == account.steps

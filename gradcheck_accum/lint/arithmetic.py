@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import operator
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from fractions import Fraction
@@ -25,6 +26,9 @@ _ARITHMETIC: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.FloorDiv: operator.floordiv,
 }
 
+_COUNTS_OR_SCALES = re.compile(
+    r"scal|accum|num|count|size|world|tokens|len|norm|ratio|factor|rows|batch|inv|step|total|^n_|_n$|^\w$", re.IGNORECASE
+)
 _MOST_PARTS = 512
 """Losses in one sum beyond which none of them is followed."""
 
@@ -125,8 +129,18 @@ def scaled(run: Interpreter, tensor: Tensor, other: Any, operation: Operation) -
     return tensor.scaled(factor)
 
 
+def _names_a_coefficient(name: str) -> bool:
+    """Whether an unknown number that multiplies a loss can only be a coefficient of the objective, by its name.
+
+    A plain name of a setting is; the result of a call is not, nor what counts or scales something.
+    """
+    return name.replace(".", "_").isidentifier() and not _COUNTS_OR_SCALES.search(name)
+
+
 def factor_of(value: Any, operation: Operation) -> Factor:
     """What multiplying or dividing by ``value`` does to a loss."""
+    if isinstance(value, Symbol) and operation is Operation.MULTIPLY and _names_a_coefficient(value.name):
+        return Factor(None, operation, Purpose.OBJECTIVE)
     if not isinstance(value, Num) or (operation is Operation.DIVIDE and value.value == 0):
         return Factor(None, operation)
     number = float(value.value)

@@ -84,8 +84,11 @@ class Knowledge:
         return small or [ASSUMED_STEPS]
 
     def pass_length(self) -> int:
-        """How many micro-batches a pass gets: two windows and a remainder, whichever modulus is K."""
-        length = 2 * max(self.window) + 1
+        """How many micro-batches a pass gets: three windows and a remainder, whichever modulus is K.
+
+        Three, so that what is usual can be told where the first window is not.
+        """
+        length = 3 * max(self.window) + 1
         while any(length % m < min(2, m - 1) for m in self.window if m > 1):
             length += 1
             if length > 20 * max(self.window):

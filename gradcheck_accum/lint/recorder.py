@@ -18,6 +18,7 @@ from gradcheck_accum.events import (
     Factor,
     Opaque,
     Operation,
+    Purpose,
     Reduction,
     ScaleGrads,
     Step,
@@ -224,8 +225,18 @@ def _terms(parts: tuple[Part, ...], units: int) -> tuple[Term, ...]:
         seen[part.name] = seen.get(part.name, 0) + 1
         name = part.name if seen[part.name] == 1 else f"{part.name} #{seen[part.name]}"
         known = None if part.reduction is Reduction.NONE else float(units)
-        terms.append(Term(name, part.reduction, known, part.factors, known))
+        terms.append(Term(name, part.reduction, known, _read(part.factors), known))
     return tuple(terms)
+
+
+def _read(factors: tuple[Factor, ...]) -> tuple[Factor, ...]:
+    """The factors of a loss without the unknown coefficients of the objective, where the division by K is in sight.
+
+    Who divides by K does not hide another 1/K in a coefficient; without that division the coefficient may be it.
+    """
+    if not any(f.purpose is Purpose.ACCUMULATION and f.value is not None for f in factors):
+        return factors
+    return tuple(f for f in factors if f.value is not None or f.purpose is not Purpose.OBJECTIVE)
 
 
 def _event(raw: _Raw, stores: frozenset[str]) -> Event | None:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from gradcheck_accum.diagnosis import Diagnosis, diagnose
+from gradcheck_accum.events import Step
 from gradcheck_accum.ledger import Ledger, fold
 from gradcheck_accum.lint import values as v
 from gradcheck_accum.lint.control import Doubted, OutOfBudget, Restart
@@ -17,6 +18,7 @@ from gradcheck_accum.lint.interpreter import Interpreter
 from gradcheck_accum.lint.knowledge import Knowledge
 from gradcheck_accum.lint.reach import Reach
 
+_SCALER_BYPASSED = "GA503"
 _MOST_SCENARIOS = 16
 _MOST_RESTARTS = 40
 _PATIENCE = 60_000
@@ -194,4 +196,20 @@ def agreed(scenarios: list[Scenario]) -> list[tuple[Diagnosis, Ledger]]:
     for scenario in scenarios:
         for diagnosis in scenario.diagnoses:
             found.setdefault((diagnosis.mistake.code, diagnosis.where.line), (diagnosis, scenario.ledger))
-    return [evidence for evidence in found.values() if agreement.holds(evidence[0])]
+    switched = _steps_through_a_scaler(scenarios)
+    return [
+        evidence
+        for evidence in found.values()
+        if agreement.holds(evidence[0]) and not (switched and evidence[0].mistake.code == _SCALER_BYPASSED)
+    ]
+
+
+def _steps_through_a_scaler(scenarios: list[Scenario]) -> bool:
+    """Whether any scenario steps through a grad scaler.
+
+    The condition that passes it by in another is then the one that switches it off (``GradScaler(enabled=use_amp)``),
+    and its scale is 1 there.
+    """
+    return any(
+        isinstance(event, Step) and event.through_scaler for s in scenarios for event in s.ledger.trace.events
+    )
