@@ -27,7 +27,8 @@ _ARITHMETIC: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
 }
 
 _COUNTS_OR_SCALES = re.compile(
-    r"scal|accum|num|count|size|world|tokens|len|norm|ratio|factor|rows|batch|inv|step|total|^n_|_n$|^\w$", re.IGNORECASE
+    r"scal|accum|num|count|size|world|tokens|len|norm|ratio|factor|rows|batch|inv|step|total|^n_|_n$|^\w$",
+    re.IGNORECASE,
 )
 _MOST_PARTS = 512
 """Losses in one sum beyond which none of them is followed."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from gradcheck_accum.events import Factor, Reduction
 from gradcheck_accum.lint import values as v
 from gradcheck_accum.lint.assignment import assign
-from gradcheck_accum.lint.frameworks import framework_method, new_framework
+from gradcheck_accum.lint.frameworks import as_framework, framework_method, new_framework
 from gradcheck_accum.lint.functions import call_function
 from gradcheck_accum.lint.gradients import CLIPS, METHODS, backward, clip
 from gradcheck_accum.lint.library import BUILTINS, LIBRARY
@@ -63,8 +63,9 @@ def call(run: Interpreter, node: ast.Call, scope: v.Scope) -> Any:
         base = run.evaluate(node.func.value, scope)
         method = METHODS.get(node.func.attr)
         args, kwargs = _arguments(run, node, scope)
-        if isinstance(base, v.Framework):
-            return framework_method(run, node, base, node.func.attr, args, kwargs)
+        framework = as_framework(base)
+        if framework is not None:
+            return framework_method(run, node, framework, node.func.attr, args, kwargs)
         if method is not None and not _defines(base, node.func.attr):
             handled = method(run, node, base, args, kwargs)
             if handled is not NotImplemented:

@@ -63,7 +63,7 @@ def _step(run: Interpreter, node: ast.Call, base: Any, args: list[Any], kwargs: 
     if optimizer is not None:
         if args or kwargs.get("closure") is not None:
             run.recorder.opaque(node, "an optimizer step with a closure")
-        else:
+        elif not run.holds_back:
             record_step(run, node, optimizer)
         return None
     if given and isinstance(base, (Symbol, v.Reference)):
@@ -78,6 +78,8 @@ def _zero_grad(run: Interpreter, node: ast.Call, base: Any, args: list[Any], kwa
     optimizer = as_optimizer(run, base)
     if optimizer is None and is_lost_optimizer(run, node, base):
         run.recorder.opaque(node, "gradients of an optimizer that could not be told")
+        return None
+    if optimizer is not None and run.holds_back:
         return None
     run.recorder.zero(node, optimizer if optimizer is not None else sources_of(run, base))
     return None

@@ -67,6 +67,18 @@ class Knowledge:
     def __init__(self) -> None:
         self.bindings: dict[str, Num] = {}
         self.moduli: set[int] = set()
+        self._whole = False
+
+    def forget_remainders(self) -> None:
+        """Let every pass hold whole windows only: what becomes of a remainder is not the loop's to decide."""
+        if not self._whole:
+            self._whole = True
+            raise Restart
+
+    @property
+    def has_remainders(self) -> bool:
+        """Whether passes may end in the middle of a window."""
+        return not self._whole
 
     def assumed_steps(self) -> tuple[tuple[str, int], ...]:
         """The names that were taken for K, as the source has them, and their numbers."""
@@ -88,6 +100,8 @@ class Knowledge:
 
         Three, so that what is usual can be told where the first window is not.
         """
+        if self._whole:
+            return self.unbounded_length()
         length = 3 * max(self.window) + 1
         while any(length % m < min(2, m - 1) for m in self.window if m > 1):
             length += 1

@@ -12,6 +12,7 @@ from gradcheck_accum.lint.arithmetic import binary, factor_of
 from gradcheck_accum.lint.assignment import assign
 from gradcheck_accum.lint.conditions import choose, truth_of
 from gradcheck_accum.lint.control import Broke, Continued, Exhausted, OutOfBudget, Raised, Returned
+from gradcheck_accum.lint.frameworks import accumulate
 from gradcheck_accum.lint.iteration import inner_training_loop, plan, with_numbers
 from gradcheck_accum.lint.objects import make_class
 from gradcheck_accum.lint.reach import call_name
@@ -150,7 +151,9 @@ def _with(run: Interpreter, node: ast.With, scope: v.Scope) -> None:
         entered = item.context_expr
         value = run.evaluate(entered, scope)
         if isinstance(entered, ast.Call) and call_name(entered) == "accumulate":
-            run.recorder.opaque(entered, "a framework that gates its own steps")
+            owner = run.evaluate(entered.func.value, scope) if isinstance(entered.func, ast.Attribute) else None
+            if not accumulate(run, owner):
+                run.recorder.opaque(entered, "a framework that gates its own steps")
         if item.optional_vars is not None:
             assign(run, item.optional_vars, value, scope)
     run.execute(node.body, scope)

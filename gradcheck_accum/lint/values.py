@@ -197,9 +197,13 @@ class Gradient:
 
 @dataclass(frozen=True, slots=True)
 class Framework:
-    """An object whose ``backward`` divides the loss by ``divisor`` and is PyTorch's own otherwise."""
+    """An object whose ``backward`` divides the loss by ``divisor`` and is PyTorch's own otherwise.
+
+    ``name`` is what the file calls it, where that is all that is known of it.
+    """
 
     divisor: Any
+    name: str = ""
 
 
 @dataclass(slots=True, eq=False)
