@@ -131,16 +131,13 @@ def scaled(run: Interpreter, tensor: Tensor, other: Any, operation: Operation) -
 
 
 def _names_a_coefficient(name: str) -> bool:
-    """Whether an unknown number that multiplies a loss can only be a coefficient of the objective, by its name.
-
-    A plain name of a setting is; the result of a call is not, nor what counts or scales something.
-    """
-    return name.replace(".", "_").isidentifier() and not _COUNTS_OR_SCALES.search(name)
+    """Whether a setting that multiplies a loss can only be a coefficient of the objective: one that counts nothing."""
+    return not _COUNTS_OR_SCALES.search(name)
 
 
 def factor_of(value: Any, operation: Operation) -> Factor:
     """What multiplying or dividing by ``value`` does to a loss."""
-    if isinstance(value, Symbol) and operation is Operation.MULTIPLY and _names_a_coefficient(value.name):
+    if v.is_setting(value) and operation is Operation.MULTIPLY and _names_a_coefficient(value.name):
         return Factor(None, operation, Purpose.OBJECTIVE)
     if not isinstance(value, Num) or (operation is Operation.DIVIDE and value.value == 0):
         return Factor(None, operation)

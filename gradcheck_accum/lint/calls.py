@@ -168,7 +168,10 @@ def _library(run: Interpreter, node: ast.Call, callee: v.Reference, args: list[A
         clip(run, node, args, kwargs)
         return Symbol()
     if tail in _OPTIMIZER_CLASSES or (path.startswith("torch.optim.") and tail[:1].isupper() and "sched" not in path):
-        return new_optimizer(run, node, all_arguments(args, kwargs))
+        optimizer = new_optimizer(run, node, all_arguments(args, kwargs))
+        if run.loop_depth:
+            run.recorder.renew(node, optimizer)
+        return optimizer
     if tail.endswith("Loss") and tail[:1].isupper():
         return v.Criterion(tail, kwargs.get("reduction", "mean"))
     if tail in _WRAPPERS and args:

@@ -50,8 +50,8 @@ def accumulate(run: Interpreter, value: Any) -> bool:
     """``with accelerator.accumulate(model)``: counts a micro-batch; False where it is not known what does.
 
     Until K of them are counted, steps and clearings of prepared optimizers do nothing. A remainder is stepped on at the
-    pass's end, divided by K all the same, which is Accelerate's own doing and no mistake of the loop's: passes then have
-    none.
+    pass's end, divided by K all the same: that is Accelerate's own doing and no mistake of the loop's, so passes then
+    have none.
     """
     framework = as_framework(value)
     if framework is None:

@@ -57,6 +57,25 @@ def backward(run: Interpreter, node: ast.Call, base: Any, args: list[Any], kwarg
     return None
 
 
+def _manual_backward(run: Interpreter, node: ast.Call, base: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    """Lightning's ``self.manual_backward(loss)``: PyTorch's own, but for an AMP scale that its own step undoes."""
+    if isinstance(base, v.Instance) and args:
+        record_backward(run, node, args[0], weighted=len(args) > 1 or bool(kwargs))
+        return None
+    return backward(run, node, base, args, kwargs)
+
+
+def _clip_gradients(run: Interpreter, node: ast.Call, base: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    """Lightning's ``self.clip_gradients(optimizer, ...)``."""
+    run.recorder.clip(node, None)
+    return None
+
+
+def _toggle(run: Interpreter, node: ast.Call, base: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    """Lightning's ``self.toggle_optimizer(optimizer)``: leaves the gradients that are there as they are."""
+    return None
+
+
 def _step(run: Interpreter, node: ast.Call, base: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     given = [o for o in (as_optimizer(run, a) for a in args[:1]) if o is not None]
     optimizer = as_optimizer(run, base)
@@ -131,7 +150,10 @@ CLIPS = frozenset({"clip_grad_norm_", "clip_grad_value_", "clip_grad_norm", "cli
 
 METHODS: dict[str, Callable[[Interpreter, ast.Call, Any, list[Any], dict[str, Any]], Any]] = {
     "backward": backward,
-    "manual_backward": backward,
+    "manual_backward": _manual_backward,
+    "clip_gradients": _clip_gradients,
+    "toggle_optimizer": _toggle,
+    "untoggle_optimizer": _toggle,
     "step": _step,
     "zero_grad": _zero_grad,
     "unscale_": _unscale,

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from gradcheck_accum.lint.interpreter import Interpreter
 
 ASSUMED_STEPS = 4
+_WORDS = re.compile(r"[^\W\d]\w*")
 _LARGEST_STEPS = 64
 _LENGTH_NAME = re.compile(r"len|num_?batch|n_?batch|n_?iter|total|per_epoch|last|num_?steps", re.IGNORECASE)
 
@@ -83,9 +84,9 @@ class Knowledge:
     def assumed_steps(self) -> tuple[tuple[str, int], ...]:
         """The names that were taken for K, as the source has them, and their numbers."""
         found = {
-            name.rpartition(".")[2]: int(number.value)
+            _WORDS.findall(name)[-1]: int(number.value)
             for name, number in self.bindings.items()
-            if v.STEPS in number.tags
+            if v.STEPS in number.tags and _WORDS.search(name)
         }
         return tuple(found.items())
 

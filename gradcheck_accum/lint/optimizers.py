@@ -20,15 +20,12 @@ _MOST_GROUPS = 64
 
 
 def new_optimizer(run: Interpreter, node: ast.Call, args: list[Any]) -> v.Optimizer:
-    """An optimizer made by a call; the same call makes the same one, over gradients that are new."""
+    """An optimizer made by a call; the same call makes the same one."""
     sources = [found for found in map(sources_in, args) if found is not None]
     known = frozenset().union(*sources) if sources else None
     place = (node.lineno, node.col_offset)
     name = f"{text_of(node.func)} (line {node.lineno})"
-    optimizer = run.optimizers.setdefault(place, v.Optimizer(name, known or None))
-    if run.loop_depth:
-        run.recorder.renew(node, optimizer)
-    return optimizer
+    return run.optimizers.setdefault(place, v.Optimizer(name, known or None))
 
 
 def optimizer_for(run: Interpreter, name: str) -> v.Optimizer:

@@ -165,12 +165,16 @@ class Recorder:
 
     def trace(self) -> Trace:
         """The events of the loop."""
-        optimizers = list({id(r.owner): r.owner for r in self.raw if r.kind == "step"}.values())
-        stores = self._stores([o for o in optimizers if isinstance(o, Optimizer)])
+        owners = {id(r.owner): r.owner for r in self.raw if r.kind == "step"}
+        optimizers = [o for o in owners.values() if isinstance(o, Optimizer)]
+        stores = self._stores(optimizers)
+        is_team = not stores and bool(optimizers)
+        if is_team:
+            stores = self._stores_of_a_team(optimizers)
         events: list[Event] = []
         everything = frozenset().union(*stores.values()) if stores else frozenset({_ONE_STORE})
         for raw in self.raw:
-            reach = self._reach(raw, stores, everything)
+            reach = self._reach(raw, stores, everything, is_team)
             if raw.kind == "backward" and not reach:
                 # No optimizer's model is among those that the loss came from: the flow was lost on the way.
                 event: Event | None = Opaque(where=raw.where, stores=everything, reason="which models a loss reaches")
@@ -204,16 +208,37 @@ class Recorder:
         """The stores of each optimizer that steps, by its identity; none where it is not known whose it owns."""
         if len(optimizers) <= 1:
             return {id(optimizer): frozenset({_ONE_STORE}) for optimizer in optimizers}
-        known = all(optimizer.sources for optimizer in optimizers)
-        if not known:
-            return {id(optimizer): frozenset() for optimizer in optimizers}
+        if not all(optimizer.sources for optimizer in optimizers):
+            return {}
         return {id(optimizer): optimizer.sources or frozenset() for optimizer in optimizers}
 
+    def _stores_of_a_team(self, optimizers: list[Optimizer]) -> dict[int, frozenset[str]]:
+        """The same where it is not known whose parameters each owns: told only of optimizers that always act together.
+
+        If all step between any two backwards or none does, and all clear, every parameter has the same history,
+        whoever owns it. Each then has a store of its own.
+        """
+        everyone = {id(optimizer) for optimizer in optimizers}
+        stepped: set[int] = set()
+        together = True
+        for raw in self.raw:
+            if raw.kind == "backward":
+                together = together and stepped in (set(), everyone)
+                stepped = set()
+            elif raw.kind == "step":
+                stepped.add(id(raw.owner))
+        cleared = {id(raw.owner) if isinstance(raw.owner, Optimizer) else 0 for raw in self.raw if raw.kind == "zero"}
+        if together and stepped in (set(), everyone) and cleared == everyone:
+            return {id(optimizer): frozenset({optimizer.name}) for optimizer in optimizers}
+        return {id(optimizer): frozenset() for optimizer in optimizers}
+
     @staticmethod
-    def _reach(raw: _Raw, stores: dict[int, frozenset[str]], everything: frozenset[str]) -> frozenset[str]:
+    def _reach(
+        raw: _Raw, stores: dict[int, frozenset[str]], everything: frozenset[str], is_team: bool
+    ) -> frozenset[str]:
         if isinstance(raw.owner, Optimizer):
             return stores.get(id(raw.owner), frozenset())
-        if len(stores) <= 1 or raw.owner is None:
+        if len(stores) <= 1 or raw.owner is None or is_team:
             return everything
         return raw.owner & everything
 

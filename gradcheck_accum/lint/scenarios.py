@@ -16,6 +16,7 @@ from gradcheck_accum.lint.control import Doubted, OutOfBudget, Restart
 from gradcheck_accum.lint.functions import call_from_outside
 from gradcheck_accum.lint.interpreter import Interpreter
 from gradcheck_accum.lint.knowledge import Knowledge
+from gradcheck_accum.lint.lightning import fit, is_training_step
 from gradcheck_accum.lint.reach import Reach
 
 _SCALER_BYPASSED = "GA503"
@@ -155,6 +156,9 @@ def _enter(run: Interpreter, reach: Reach, function: ast.FunctionDef | ast.Async
         init = cls.methods.get("__init__")
         if init is not None and init is not function:
             call_from_outside(run, v.Function(init, scope, instance))
+    if owner is not None and instance is not None and is_training_step(owner, function):
+        fit(run, instance, function, scope)
+        return
     for _ in range(2):
         call_from_outside(run, v.Function(function, scope, instance))
 
@@ -210,6 +214,4 @@ def _steps_through_a_scaler(scenarios: list[Scenario]) -> bool:
     The condition that passes it by in another is then the one that switches it off (``GradScaler(enabled=use_amp)``),
     and its scale is 1 there.
     """
-    return any(
-        isinstance(event, Step) and event.through_scaler for s in scenarios for event in s.ledger.trace.events
-    )
+    return any(isinstance(event, Step) and event.through_scaler for s in scenarios for event in s.ledger.trace.events)

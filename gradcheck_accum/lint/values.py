@@ -310,6 +310,11 @@ def is_settled(value: Any) -> bool:
     return isinstance(value, Num) or (isinstance(value, Symbol) and bool(value.name))
 
 
+def is_setting(value: Any) -> bool:
+    """Whether a value is an unknown that a plain dotted name stands for, and not the result of a call."""
+    return isinstance(value, Symbol) and value.name.replace(".", "_").isidentifier()
+
+
 def models_in(value: Any) -> frozenset[str]:
     """The models whose output flows into a value."""
     return frozenset().union(*(item.models for item in _held(value) if isinstance(item, Tensor)))
