@@ -11,7 +11,7 @@ from gradcheck_accum.events import Factor, Reduction
 from gradcheck_accum.lint import values as v
 from gradcheck_accum.lint.control import Doubted
 from gradcheck_accum.lint.objects import sources_of
-from gradcheck_accum.lint.optimizers import as_optimizer, is_lost_optimizer
+from gradcheck_accum.lint.optimizers import as_optimizer, is_lost_optimizer, optimizer_called_on
 from gradcheck_accum.lint.values import Symbol, Tensor
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ def _toggle(run: Interpreter, node: ast.Call, base: Any, args: list[Any], kwargs
 
 def _step(run: Interpreter, node: ast.Call, base: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     given = [o for o in (as_optimizer(run, a) for a in args[:1]) if o is not None]
-    optimizer = as_optimizer(run, base)
+    optimizer = optimizer_called_on(run, node, base)
     if optimizer is not None:
         if args or kwargs.get("closure") is not None:
             run.recorder.opaque(node, "an optimizer step with a closure")
@@ -94,7 +94,7 @@ def _step(run: Interpreter, node: ast.Call, base: Any, args: list[Any], kwargs: 
 
 
 def _zero_grad(run: Interpreter, node: ast.Call, base: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    optimizer = as_optimizer(run, base)
+    optimizer = optimizer_called_on(run, node, base)
     if optimizer is None and is_lost_optimizer(run, node, base):
         run.recorder.opaque(node, "gradients of an optimizer that could not be told")
         return None

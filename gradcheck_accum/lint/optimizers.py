@@ -67,6 +67,17 @@ def as_optimizer(run: Interpreter, value: Any) -> v.Optimizer | None:
     return None
 
 
+def optimizer_called_on(run: Interpreter, node: ast.Call, base: Any) -> v.Optimizer | None:
+    """The optimizer that a method is called on: what ``base`` is, or what the source calls it.
+
+    A value that came from a call elsewhere (``instantiate(cfg)``) is known by its own name wherever it is.
+    """
+    optimizer = as_optimizer(run, base)
+    if optimizer is None and is_lost_optimizer(run, node, base) and base.name:
+        return optimizer_for(run, base.name)
+    return optimizer
+
+
 def is_lost_optimizer(run: Interpreter, node: ast.Call, base: Any) -> bool:
     """Whether a method is called on what the source calls an optimizer, while it is not known which one it is."""
     if not isinstance(base, Symbol) or not isinstance(node.func, ast.Attribute):

@@ -149,6 +149,13 @@ class Reach:
         """Whether any of the statements changes gradients."""
         return any(self._any(self._to_gradients - _either({"append", "clear", "next"}), s) for s in body)
 
+    def draws(self, body: Iterable[ast.stmt]) -> bool:
+        """Whether any of the statements may get a new batch, or runs over data in a loop of its own."""
+        nodes = [n for statement in body for n in walk(statement)]
+        return any(isinstance(n, ast.For) for n in nodes) or any(
+            isinstance(n, ast.Call) and (call_name(n) == "next" or "batch" in call_name(n)) for n in nodes
+        )
+
     def is_inert(self, body: Sequence[ast.stmt]) -> bool:
         """Whether statements can change nothing that a ledger records: no gradients, no control flow, no names."""
         return all(self._is_inert(statement) for statement in body)

@@ -124,6 +124,8 @@ def _while(run: Interpreter, node: ast.While, scope: v.Scope) -> None:
     limit = run.knowledge.unbounded_length() if trains else 2
     if trains and inner_training_loop(run, node.body) is not None:
         limit = 3
+    if trains and run.loop_depth and isinstance(node.test, ast.Constant) and not run.reach.draws(node.body):
+        run.recorder.opaque(node, "how often a loop runs over one batch")
     if trains:
         run.recorder.epoch = None
     run.loop_depth += trains
