@@ -305,6 +305,11 @@ def is_data(value: Any) -> bool:
     return any(isinstance(item, Data) for item in _held(value))
 
 
+def rows_in(value: Any) -> int | None:
+    """The leading dimension of the input data that a value is or holds, where the source shows it."""
+    return next((item.rows for item in _held(value) if isinstance(item, Data)), None)
+
+
 def is_settled(value: Any) -> bool:
     """Whether a value is a number or a name that always stands for the same thing."""
     return isinstance(value, Num) or (isinstance(value, Symbol) and bool(value.name))
