@@ -122,6 +122,10 @@ def scaled(run: Interpreter, tensor: Tensor, other: Any, operation: Operation) -
     if operation is Operation.MULTIPLY and isinstance(other, Num) and v.UNITS in other.tags:
         # A mean made a sum: what divides it again may be any count of units.
         return tensor.scaled(Factor(None, operation))
+    counts_units = operation is Operation.DIVIDE and isinstance(other, Num) and v.UNITS in other.tags
+    if counts_units and any(part.assumed for part in tensor.parts):
+        # Whoever divides by the size of the batch may have a sum.
+        return tensor.scaled(Factor(None, operation))
     factor = factor_of(other, operation)
     summed = tensor.elementwise or any(part.reduction is Reduction.SUM for part in tensor.parts)
     counts = operation is Operation.DIVIDE and isinstance(other, Num) and not other.tags & {v.UNITS, v.STEPS, v.DERIVED}

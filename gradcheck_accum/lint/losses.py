@@ -34,7 +34,7 @@ def computation(
     name = text_of(node.func)[:60]
     hidden = any(v.carries_steps(value) or _is_scaled_loss(value) for value in given)
     factors = (Factor(None),) if hidden else ()
-    part = v.Part(name, Reduction.MEAN, factors, run.recorder.micro_batch)
+    part = v.Part(name, Reduction.MEAN, factors, run.recorder.micro_batch, assumed=True)
     scaled = any(isinstance(value, Tensor) and value.grad_scaled for value in given)
     return Tensor((part,), models | v.models_in(given), scaled)
 

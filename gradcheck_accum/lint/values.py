@@ -104,6 +104,8 @@ class Part:
     reduction: Reduction
     factors: tuple[Factor, ...] = ()
     micro_batch: int = -1
+    assumed: bool = False
+    """Whether the reduction is what such losses usually have, and not what the source shows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,9 +120,9 @@ class Tensor:
     def scaled(self, factor: Factor) -> Tensor:
         """This tensor times a constant."""
         if any(len(part.factors) >= _MOST_FACTORS for part in self.parts):
-            parts = tuple(Part(p.name, p.reduction, (Factor(None),), p.micro_batch) for p in self.parts)
+            parts = tuple(replace(p, factors=(Factor(None),)) for p in self.parts)
         else:
-            parts = tuple(Part(p.name, p.reduction, (*p.factors, factor), p.micro_batch) for p in self.parts)
+            parts = tuple(replace(p, factors=(*p.factors, factor)) for p in self.parts)
         return Tensor(parts, self.models, self.grad_scaled, self.elementwise)
 
     @property
@@ -140,7 +142,7 @@ class Tensor:
 
     def reduced(self, reduction: Reduction) -> Tensor:
         """This tensor after its units were averaged or summed."""
-        parts = tuple(replace(part, reduction=reduction) for part in self.parts)
+        parts = tuple(replace(part, reduction=reduction, assumed=False) for part in self.parts)
         return replace(self, parts=parts, elementwise=False)
 
 
