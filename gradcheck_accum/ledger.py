@@ -103,7 +103,8 @@ def nominal_steps(windows: Iterable[Window]) -> int | None:
 
     Lengths are compared by the micro-batches that they cover together, because short windows are many where epochs
     are short; one that losses are divided by counts double. Windows that run on into another pass over the data
-    count only where there is no other. Returns None where there is no window.
+    count only where there is no other, and so do the windows of a step that never closes more than one micro-batch
+    while another step does. Returns None where there is no window.
     """
     windows = [w for w in windows if w.micro_batches]
     stated = [w.step.accumulation_steps for w in windows if w.step and w.step.accumulation_steps]
@@ -112,6 +113,9 @@ def nominal_steps(windows: Iterable[Window]) -> int | None:
     windows = [w for w in windows if not w.spans_passes] or windows
     if not windows:
         return None
+    # A step that never closes more than one micro-batch accumulates nothing (a plain warm-up before the real loop).
+    accumulating = {w.step.where for w in windows if w.step and w.micro_batches > 1}
+    windows = [w for w in windows if w.step and w.step.where in accumulating] or windows
     lengths = Counter(w.micro_batches for w in windows)
     divisors = {
         round(1 / factor.value)

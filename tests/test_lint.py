@@ -12,7 +12,8 @@ from score_loops import expected as expected_errors
 from gradcheck_accum.cli import main
 from gradcheck_accum.lint import lint_paths, lint_source
 
-LOOPS = sorted((Path(__file__).parents[1] / "benchmarks" / "loops").glob("*.py"))
+BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
+LOOPS = sorted([*(BENCHMARKS / "loops").glob("*.py"), *(BENCHMARKS / "peers").glob("*.py")])
 
 SUPPRESSED = """\
 def train(model, loader, optimizer):

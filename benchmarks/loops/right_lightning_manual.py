@@ -1,7 +1,7 @@
-import pytorch_lightning as pl
+import lightning as L
 
 
-class LitModel(pl.LightningModule):
+class LitModel(L.LightningModule):
     def __init__(self, net, accumulate=4):
         super().__init__()
         self.automatic_optimization = False
@@ -10,9 +10,11 @@ class LitModel(pl.LightningModule):
 
     def training_step(self, batch, batch_idx):
         opt = self.optimizers()
-        loss = self.net(batch[0], batch[1]) / self.accumulate
+        whole = self.trainer.num_training_batches // self.accumulate * self.accumulate
+        tail = self.trainer.num_training_batches - whole
+        loss = self.net(batch[0], batch[1]) / (self.accumulate if batch_idx < whole else tail)
         self.manual_backward(loss)
-        if (batch_idx + 1) % self.accumulate == 0:
+        if (batch_idx + 1) % self.accumulate == 0 or self.trainer.is_last_batch:
             opt.step()
             opt.zero_grad()
         return loss

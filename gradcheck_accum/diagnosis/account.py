@@ -112,7 +112,17 @@ def line(where: Location) -> str:
 
 def opens_short(account: Account) -> bool:
     """Whether the first window is the odd one out: shorter than the windows right after it."""
-    lengths = [w.micro_batches for w in account.windows[:3]]
-    if not account.ledger.trace.from_start:
+    return _opens_unlike_the_rest(account) and account.windows[0].micro_batches < account.steps
+
+
+def opens_long(account: Account) -> bool:
+    """Whether the first window is the odd one out: one micro-batch longer than the windows right after it."""
+    return _opens_unlike_the_rest(account) and account.windows[0].micro_batches == account.steps + 1
+
+
+def _opens_unlike_the_rest(account: Account) -> bool:
+    if not account.ledger.trace.from_start or len(account.windows) < 2:
         return False
-    return len(lengths) > 1 and 0 < lengths[0] < account.steps and lengths[1] == account.steps
+    first, second = account.windows[:2]
+    same_step = first.step is not None and second.step is not None and first.step.where == second.step.where
+    return same_step and first.micro_batches > 0 and second.micro_batches == account.steps

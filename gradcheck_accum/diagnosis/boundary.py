@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from gradcheck_accum.diagnosis.account import Account, Diagnosis, diagnosis, opens_short, plural
+from gradcheck_accum.diagnosis.account import Account, Diagnosis, diagnosis, opens_long, opens_short, plural
 from gradcheck_accum.events import Reduction, Step
 from gradcheck_accum.ledger import Fate, Window
 
@@ -69,7 +69,7 @@ def find_off_by_one(account: Account) -> Iterator[Diagnosis]:
     first, *rest = account.known() or [None]
     if first is None or first.step is None or account.steps < 2:
         return
-    if opens_short(account) and not _is_right(account, first):
+    if (opens_short(account) or opens_long(account)) and not _is_right(account, first):
         yield diagnosis(
             "GA302",
             first.step.where,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import operator
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from fractions import Fraction
@@ -26,6 +27,10 @@ _ARITHMETIC: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.FloorDiv: operator.floordiv,
 }
 
+_COUNTS_OR_SCALES = re.compile(
+    r"scal|accum|num|count|size|world|tokens|len|norm|ratio|factor|rows|batch|inv|step|total|^n_|_n$|^\w$",
+    re.IGNORECASE,
+)
 _MOST_PARTS = 512
 """Losses in one sum beyond which none of them is followed."""
 
@@ -122,6 +127,10 @@ def scaled(run: Interpreter, tensor: Tensor, other: Any, operation: Operation) -
     if operation is Operation.MULTIPLY and isinstance(other, Num) and v.UNITS in other.tags:
         # A mean made a sum: what divides it again may be any count of units.
         return tensor.scaled(Factor(None, operation))
+    counts_units = operation is Operation.DIVIDE and isinstance(other, Num) and v.UNITS in other.tags
+    if counts_units and any(part.assumed for part in tensor.parts):
+        # Whoever divides by the size of the batch may have a sum.
+        return tensor.scaled(Factor(None, operation))
     factor = factor_of(other, operation)
     summed = tensor.elementwise or any(part.reduction is Reduction.SUM for part in tensor.parts)
     counts = operation is Operation.DIVIDE and isinstance(other, Num) and not other.tags & {v.UNITS, v.STEPS, v.DERIVED}
@@ -130,8 +139,15 @@ def scaled(run: Interpreter, tensor: Tensor, other: Any, operation: Operation) -
     return tensor.scaled(factor)
 
 
+def _names_a_coefficient(name: str) -> bool:
+    """Whether a setting that multiplies a loss can only be a coefficient of the objective: one that counts nothing."""
+    return not _COUNTS_OR_SCALES.search(name)
+
+
 def factor_of(value: Any, operation: Operation) -> Factor:
     """What multiplying or dividing by ``value`` does to a loss."""
+    if v.is_setting(value) and operation is Operation.MULTIPLY and _names_a_coefficient(value.name):
+        return Factor(None, operation, Purpose.OBJECTIVE)
     if not isinstance(value, Num) or (operation is Operation.DIVIDE and value.value == 0):
         return Factor(None, operation)
     number = float(value.value)

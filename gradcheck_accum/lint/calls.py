@@ -11,7 +11,7 @@ from gradcheck_accum.lint import values as v
 from gradcheck_accum.lint.assignment import assign
 from gradcheck_accum.lint.averages import new_average, note_update
 from gradcheck_accum.lint.distributed import pause
-from gradcheck_accum.lint.frameworks import framework_method, new_framework
+from gradcheck_accum.lint.frameworks import as_framework, framework_method, new_framework
 from gradcheck_accum.lint.functions import call_function
 from gradcheck_accum.lint.gradients import CLIPS, METHODS, backward, clip
 from gradcheck_accum.lint.library import BUILTINS, LIBRARY
@@ -49,6 +49,7 @@ _MAKES_DATA = frozenset(
 _ACTS_ON_GRADIENTS = re.compile(r"step|optim|update|grad|flush|backward|accum|finish|finalize|train", re.IGNORECASE)
 _TELLS_STEPS = re.compile(r"accum\w*_(steps|iters|iterations|batches|every|factor)$", re.IGNORECASE)
 _DRAWS_DATA = re.compile(r"(get|next|load|fetch|read|draw|sample)_?\w*batch(es)?$|^batch$", re.IGNORECASE)
+_MAKES_SCHEDULE = re.compile(r"[Ss]ched|LR$|^lr_")
 _CHANGES_GRADIENTS = re.compile(
     r"(scale|accum|reduce|sync|average|normali[sz]e|zero|clear|update|apply)\w*_?grad"
     r"|grad\w*_?(scale|accum|reduce|sync|average|zero|clear|update|apply)",
@@ -68,8 +69,9 @@ def call(run: Interpreter, node: ast.Call, scope: v.Scope) -> Any:
         if node.func.attr in {"lerp_", "add_"}:
             note_update(run, node, scope)
         args, kwargs = _arguments(run, node, scope)
-        if isinstance(base, v.Framework):
-            return framework_method(run, node, base, node.func.attr, args, kwargs)
+        framework = as_framework(base)
+        if framework is not None:
+            return framework_method(run, node, framework, node.func.attr, args, kwargs)
         shown_by_call(run, node, base, all_arguments(args, kwargs))
         if method is not None and not _defines(base, node.func.attr):
             handled = method(run, node, base, args, kwargs)
@@ -182,7 +184,10 @@ def _library(run: Interpreter, node: ast.Call, callee: v.Reference, args: list[A
     if average is not None:
         return average
     if tail in _OPTIMIZER_CLASSES or (path.startswith("torch.optim.") and tail[:1].isupper() and "sched" not in path):
-        return new_optimizer(run, node, all_arguments(args, kwargs))
+        optimizer = new_optimizer(run, node, all_arguments(args, kwargs))
+        if run.loop_depth:
+            run.recorder.renew(node, optimizer)
+        return optimizer
     if tail.endswith("Loss") and tail[:1].isupper():
         return v.Criterion(tail, kwargs.get("reduction", "mean"))
     if tail in _WRAPPERS and args:
@@ -226,7 +231,7 @@ def _unresolved(run: Interpreter, node: ast.Call, name: str, args: list[Any], kw
     inherited = is_inherited(run, name)
     if looks_like_optimizer(tail):
         return new_optimizer(run, node, given)
-    acts = bool(_ACTS_ON_GRADIENTS.search(tail)) and "sched" not in tail.lower()
+    acts = bool(_ACTS_ON_GRADIENTS.search(tail)) and not _MAKES_SCHEDULE.search(tail)
     handed = inherited or any(as_optimizer(run, value) is not None for value in given)
     if run.in_training and ((acts and handed) or _CHANGES_GRADIENTS.search(tail)):
         run.recorder.opaque(node, f"a call of {tail}, which is defined elsewhere")

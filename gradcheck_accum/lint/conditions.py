@@ -30,10 +30,11 @@ def truth_of(run: Interpreter, value: Any) -> bool | None:
     return None
 
 
-def decide(run: Interpreter, node: ast.expr, value: Any, acts: bool) -> bool | None:
+def decide(run: Interpreter, node: ast.expr, value: Any, acts: bool, taken_first: bool = True) -> bool | None:
     """The scenario's answer to an open condition; ``acts`` says that it decides on what happens to gradients.
 
-    A guard gets none: whether a loop is left early is no setting.
+    ``taken_first`` says that the scenarios in which it holds come before the others. A guard gets no answer: whether a
+    loop is left early is no setting.
     """
     if run.in_guard:
         return None
@@ -43,19 +44,27 @@ def decide(run: Interpreter, node: ast.expr, value: Any, acts: bool) -> bool | N
     if isinstance(node, ast.Compare) and len(node.ops) == 1 and isinstance(node.ops[0], (ast.IsNot, ast.NotEq)):
         op = ast.Is() if isinstance(node.ops[0], ast.IsNot) else ast.Eq()
         node, negated = ast.Compare(node.left, [op], node.comparators), not negated
+    is_named = isinstance(value, Symbol) and bool(value.name)
     key = value.name if isinstance(value, Symbol) and value.name else text_of(node)
-    answer = run.decisions.setdefault(key, True)
+    answer = run.decisions.setdefault(key, True if taken_first else negated and not is_named)
     # What is decided in the training loop is worth trying both ways before what was set up outside it.
     remoteness = 0 if acts else 1 if run.loop_depth else 3
     run.remoteness[key] = min(remoteness, run.remoteness.get(key, remoteness))
-    return answer != negated if not (isinstance(value, Symbol) and value.name) else answer
+    return answer if is_named else answer != negated
 
 
 def choose(run: Interpreter, test: ast.expr, scope: v.Scope, branches: Sequence[Sequence[ast.stmt]]) -> bool:
     """Which way a condition goes."""
     body, orelse = (list(branches[0]), list(branches[1])) if len(branches) == 2 else ([], [])
-    # A guard that leaves the loop early (an empty batch, an early stop): the main path goes on.
-    guards = run.loop_depth > 0 and _skips(body) and not orelse and not run.reach.acts(body)
+    # A guard that leaves the loop early (an empty batch, an early stop, a loss that is not finite): the main path goes
+    # on. Clearing the gradients on the way out is a part of giving up.
+    guards = (
+        run.loop_depth > 0
+        and _skips(body)
+        and not orelse
+        and not run.reach.backward_in(body)
+        and not run.reach.steps(body)
+    )
     outer, run.in_guard = run.in_guard, guards
     try:
         value = run.evaluate(test, scope)
@@ -66,11 +75,14 @@ def choose(run: Interpreter, test: ast.expr, scope: v.Scope, branches: Sequence[
         return truth
     if guards:
         return False
+    if _gives_up(body) or _gives_up(orelse):
+        return _gives_up(orelse)  # what is refused here is not trained with
     if branches and run.reach.is_inert(body) and run.reach.is_inert(orelse):
         return False
     if depends_on_data(run, test, scope):
         return run.reach.acts(body)
-    return bool(decide(run, test, value, run.reach.acts(body) or run.reach.acts(orelse)))
+    leaves = bool(body) and isinstance(body[-1], ast.Return) and not orelse and not run.reach.backward_in(body)
+    return bool(decide(run, test, value, run.reach.acts(body) or run.reach.acts(orelse), taken_first=not leaves))
 
 
 def depends_on_data(run: Interpreter, test: ast.expr, scope: v.Scope) -> bool:
@@ -80,6 +92,16 @@ def depends_on_data(run: Interpreter, test: ast.expr, scope: v.Scope) -> bool:
             value = holder.names[node.id] if holder else None
             if isinstance(value, (Tensor, v.Data, v.Gradient)):
                 return True
+    return False
+
+
+def _gives_up(body: Sequence[ast.stmt]) -> bool:
+    """Whether statements end the program: what they do is no part of any training."""
+    match body[-1] if body else None:
+        case ast.Raise(exc=exc):
+            return exc is None or "StopIteration" not in text_of(exc)
+        case ast.Expr(value=ast.Call(func=func)):
+            return text_of(func) in {"exit", "quit", "sys.exit", "os._exit"}
     return False
 
 

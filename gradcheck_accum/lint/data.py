@@ -69,7 +69,7 @@ def slice_of_data(run: Interpreter, bounds: list[Any]) -> None:
 
 def length_of(run: Interpreter, loader: v.Loader) -> int:
     """How many micro-batches a pass over ``loader`` has: what the source shows, else the assumed number."""
-    if loader.length is not None:
+    if loader.length is not None and run.knowledge.has_remainders:
         if loader.length <= _LONGEST_PASS:
             return loader.length
         # So many micro-batches show nothing that a few whole windows and the remainder do not.

@@ -10,6 +10,7 @@ from gradcheck_accum.lint import values as v
 from gradcheck_accum.lint.arithmetic import scaled
 from gradcheck_accum.lint.distributed import PAUSES, pause
 from gradcheck_accum.lint.gradients import as_loss, clip, record_backward
+from gradcheck_accum.lint.knowledge import bind_steps
 from gradcheck_accum.lint.schedulers import without_schedulers
 from gradcheck_accum.lint.values import Num, Symbol
 
@@ -28,6 +29,44 @@ def new_framework(path: str, kwargs: dict[str, Any]) -> v.Framework | None:
     if library.partition(".")[0] in {"lightning", "lightning_fabric"} and name == "Fabric":
         return v.Framework(Num(1))
     return None
+
+
+def as_framework(value: Any) -> v.Framework | None:
+    """The framework's object that a value is, or that it can only be by its name: whoever calls the file has made it.
+
+    Fabric never divides. What an Accelerator divides by is known where the file says so (`accumulate`), else it is not.
+    """
+    if isinstance(value, v.Framework):
+        return value
+    if not isinstance(value, Symbol):
+        return None
+    match value.name.rpartition(".")[2]:
+        case "fabric":
+            return v.Framework(Num(1))
+        case "accelerator":
+            return v.Framework(value.member("gradient_accumulation_steps"), value.name)
+    return None
+
+
+def accumulate(run: Interpreter, value: Any) -> bool:
+    """``with accelerator.accumulate(model)``: counts a micro-batch; False where it is not known what does.
+
+    Until K of them are counted, steps and clearings of prepared optimizers do nothing. A remainder is stepped on at the
+    pass's end, divided by K all the same: that is Accelerate's own doing and no mistake of the loop's, so passes then
+    have none.
+    """
+    framework = as_framework(value)
+    if framework is None:
+        return False
+    steps = bind_steps(run, run.resolve(framework.divisor))
+    if not (isinstance(steps, Num) and isinstance(steps.value, int) and steps.value > 0):
+        return False
+    run.knowledge.forget_remainders()
+    run.accumulated += 1
+    run.holds_back = bool(run.accumulated % steps.value)
+    if framework.name:
+        run.assigned[f"{framework.name}.sync_gradients"] = not run.holds_back
+    return True
 
 
 def framework_method(

@@ -13,7 +13,7 @@ from gradcheck_accum.lint.control import Doubted
 from gradcheck_accum.lint.distributed import PAUSES, pause
 from gradcheck_accum.lint.graphs import count_held_graphs
 from gradcheck_accum.lint.objects import sources_of
-from gradcheck_accum.lint.optimizers import as_optimizer, is_lost_optimizer
+from gradcheck_accum.lint.optimizers import as_optimizer, is_lost_optimizer, optimizer_called_on
 from gradcheck_accum.lint.schedulers import move
 from gradcheck_accum.lint.values import Symbol, Tensor
 
@@ -62,6 +62,25 @@ def backward(run: Interpreter, node: ast.Call, base: Any, args: list[Any], kwarg
     return None
 
 
+def _manual_backward(run: Interpreter, node: ast.Call, base: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    """Lightning's ``self.manual_backward(loss)``: PyTorch's own, but for an AMP scale that its own step undoes."""
+    if isinstance(base, v.Instance) and args:
+        record_backward(run, node, args[0], weighted=len(args) > 1 or bool(kwargs))
+        return None
+    return backward(run, node, base, args, kwargs)
+
+
+def _clip_gradients(run: Interpreter, node: ast.Call, base: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    """Lightning's ``self.clip_gradients(optimizer, ...)``."""
+    run.recorder.clip(node, None)
+    return None
+
+
+def _toggle(run: Interpreter, node: ast.Call, base: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    """Lightning's ``self.toggle_optimizer(optimizer)``: leaves the gradients that are there as they are."""
+    return None
+
+
 def _step(run: Interpreter, node: ast.Call, base: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     if isinstance(base, v.Scheduler):
         move(run, node, base, args, kwargs)
@@ -69,11 +88,11 @@ def _step(run: Interpreter, node: ast.Call, base: Any, args: list[Any], kwargs: 
     if isinstance(base, v.Average):
         return NotImplemented
     given = [o for o in (as_optimizer(run, a) for a in args[:1]) if o is not None]
-    optimizer = as_optimizer(run, base)
+    optimizer = optimizer_called_on(run, node, base)
     if optimizer is not None:
         if args or kwargs.get("closure") is not None:
             run.recorder.opaque(node, "an optimizer step with a closure")
-        else:
+        elif not run.holds_back:
             record_step(run, node, optimizer)
         return None
     if given and isinstance(base, (Symbol, v.Reference)):
@@ -85,9 +104,11 @@ def _step(run: Interpreter, node: ast.Call, base: Any, args: list[Any], kwargs: 
 
 
 def _zero_grad(run: Interpreter, node: ast.Call, base: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    optimizer = as_optimizer(run, base)
+    optimizer = optimizer_called_on(run, node, base)
     if optimizer is None and is_lost_optimizer(run, node, base):
         run.recorder.opaque(node, "gradients of an optimizer that could not be told")
+        return None
+    if optimizer is not None and run.holds_back:
         return None
     run.recorder.zero(node, optimizer if optimizer is not None else sources_of(run, base))
     return None
@@ -105,6 +126,11 @@ def _scale(run: Interpreter, node: ast.Call, base: Any, args: list[Any], kwargs:
         return NotImplemented
     loss = args[0] if isinstance(args[0], Tensor) else as_loss(run, args[0])
     return replace(loss, grad_scaled=True)
+
+
+def _scale_apart(run: Interpreter, node: ast.Call, base: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    """apex's ``amp.scale_loss(loss, optimizer)``, which takes the scale out again when its block ends."""
+    return NotImplemented if isinstance(base, v.Instance) or not args else as_loss(run, args[0])
 
 
 def _parameters(run: Interpreter, node: ast.Call, base: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
@@ -140,11 +166,15 @@ CLIPS = frozenset({"clip_grad_norm_", "clip_grad_value_", "clip_grad_norm", "cli
 
 METHODS: dict[str, Callable[[Interpreter, ast.Call, Any, list[Any], dict[str, Any]], Any]] = {
     "backward": backward,
-    "manual_backward": backward,
+    "manual_backward": _manual_backward,
+    "clip_gradients": _clip_gradients,
+    "toggle_optimizer": _toggle,
+    "untoggle_optimizer": _toggle,
     "step": _step,
     "zero_grad": _zero_grad,
     "unscale_": _unscale,
     "scale": _scale,
+    "scale_loss": _scale_apart,
     "parameters": _parameters,
     "named_parameters": _parameters,
     **dict.fromkeys(PAUSES, _pause),

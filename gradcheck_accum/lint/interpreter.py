@@ -65,6 +65,10 @@ class Interpreter:
         """Whether the condition being evaluated decides on a step."""
         self.in_guard = False
         """Whether the condition being evaluated only decides on leaving a loop."""
+        self.accumulated = 0
+        """How many micro-batches a framework that gates steps by itself has counted."""
+        self.holds_back = False
+        """Whether such a framework lets steps and clearings of its optimizers do nothing for now."""
         self.last_slice: tuple[Any, ...] = ()
         self.spent = 0
 

@@ -51,6 +51,8 @@ def plan(run: Interpreter, source: Any, loop: ast.For, trains: bool) -> tuple[It
             return list(itertools.islice(items, *numbers)) if known else items, draws, is_pass
         case list() | tuple():
             holds_data = v.is_data(source)
+            if trains and holds_data:
+                run.recorder.learn_units(v.rows_in(source[0]))
             # A list of batches inside a pass over the data is a part of that pass.
             return list(source), holds_data, holds_data and len(source) > 1 and not run.pass_depth
     return _unknown_iteration(run, source, loop, trains)
@@ -69,6 +71,43 @@ def _unknown_iteration(run: Interpreter, source: Any, loop: ast.For, trains: boo
     if isinstance(source, Symbol):
         run.recorder.counted.add(v.tag_of_length(source))
     return [v.Data()] * run.knowledge.pass_length(), True, True
+
+
+def with_numbers(loop: ast.For, source: Any, items: Iterable[Any]) -> Iterable[Any]:
+    """Batches from a source that does not show what it yields, each with its number where the loop counts by it.
+
+    One that was wrapped elsewhere (``for i, batch in progress_bar``) may be an ``enumerate``. The loop tells: it takes
+    ``i`` modulo something. Where ``i + 1`` is what it takes, it counts from 0, else from 1.
+    """
+    hidden = isinstance(source, Symbol) or (isinstance(source, v.Loader) and source.generated)
+    target = loop.target
+    if not (hidden and isinstance(target, ast.Tuple) and len(target.elts) > 1 and isinstance(target.elts[0], ast.Name)):
+        return items
+    nodes = [node for statement in loop.body for node in walk(statement)]
+    offsets = {target.elts[0].id: 0}
+    for node in nodes:
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+            offset = _offset(node.value, offsets)
+            if offset is not None:
+                offsets[node.targets[0].id] = offset
+    taken = [_offset(n.left, offsets) for n in nodes if isinstance(n, ast.BinOp) and isinstance(n.op, ast.Mod)]
+    counted = [offset for offset in taken if offset is not None]
+    if not counted:
+        return items
+    first = 0 if any(counted) else 1
+    rest = len(target.elts) - 1
+    return [(Num(first + i), *[item] * rest) for i, item in enumerate(items)]
+
+
+def _offset(node: ast.expr, offsets: dict[str, int]) -> int | None:
+    """What an expression adds to the counter that it is, or None where it is none."""
+    match node:
+        case ast.Name(id=name):
+            return offsets.get(name)
+        case ast.BinOp(left=left, op=ast.Add(), right=ast.Constant(value=int() as more)):
+            base = _offset(left, offsets)
+            return None if base is None else base + more
+    return None
 
 
 def _range(run: Interpreter, bounds: Sequence[Any], loop: ast.For, trains: bool) -> Iterable[Any]:

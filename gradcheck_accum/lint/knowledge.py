@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from gradcheck_accum.lint.interpreter import Interpreter
 
 ASSUMED_STEPS = 4
+_WORDS = re.compile(r"[^\W\d]\w*")
 _LARGEST_STEPS = 64
 _LENGTH_NAME = re.compile(r"len|num_?batch|n_?batch|n_?iter|total|per_epoch|last|num_?steps", re.IGNORECASE)
 
@@ -67,13 +68,25 @@ class Knowledge:
     def __init__(self) -> None:
         self.bindings: dict[str, Num] = {}
         self.moduli: set[int] = set()
+        self._whole = False
+
+    def forget_remainders(self) -> None:
+        """Let every pass hold whole windows only: what becomes of a remainder is not the loop's to decide."""
+        if not self._whole:
+            self._whole = True
+            raise Restart
+
+    @property
+    def has_remainders(self) -> bool:
+        """Whether passes may end in the middle of a window."""
+        return not self._whole
 
     def assumed_steps(self) -> tuple[tuple[str, int], ...]:
         """The names that were taken for K, as the source has them, and their numbers."""
         found = {
-            name.rpartition(".")[2]: int(number.value)
+            _WORDS.findall(name)[-1]: int(number.value)
             for name, number in self.bindings.items()
-            if v.STEPS in number.tags
+            if v.STEPS in number.tags and _WORDS.search(name)
         }
         return tuple(found.items())
 
@@ -84,8 +97,13 @@ class Knowledge:
         return small or [ASSUMED_STEPS]
 
     def pass_length(self) -> int:
-        """How many micro-batches a pass gets: two windows and a remainder, whichever modulus is K."""
-        length = 2 * max(self.window) + 1
+        """How many micro-batches a pass gets: three windows and a remainder, whichever modulus is K.
+
+        Three, so that what is usual can be told where the first window is not.
+        """
+        if self._whole:
+            return self.unbounded_length()
+        length = 3 * max(self.window) + 1
         while any(length % m < min(2, m - 1) for m in self.window if m > 1):
             length += 1
             if length > 20 * max(self.window):

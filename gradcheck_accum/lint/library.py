@@ -79,7 +79,8 @@ def _number(function: Callable[..., Any]) -> Callable[[Interpreter, list[Any], d
                 return v.bounded(first.derive(function(*(value.value for value in values)), *rest))
             except (ValueError, OverflowError, TypeError):
                 return Symbol()
-        if not run.loop_depth and all(v.is_settled(value) for value in values):
+        fixed = not run.loop_depth or all(v.is_setting(value) or value == Num(1) for value in values)
+        if fixed and all(v.is_settled(value) for value in values):
             names = (value.name if isinstance(value, Symbol) else str(value.value) for value in values)
             return Symbol(f"{function.__name__}({', '.join(names)})")
         return Symbol()

@@ -6,7 +6,7 @@ import ast
 import re
 from typing import TYPE_CHECKING, Any
 
-from gradcheck_accum.events import Factor, Reduction
+from gradcheck_accum.events import Factor, Purpose, Reduction
 from gradcheck_accum.lint import values as v
 from gradcheck_accum.lint.source import text_of
 from gradcheck_accum.lint.values import Tensor
@@ -33,10 +33,18 @@ def computation(
     run.sync.forward(models)
     given = all_arguments(args, kwargs)
     name = text_of(node.func)[:60]
-    factors = (Factor(None),) if any(v.carries_steps(value) for value in given) else ()
-    part = v.Part(name, Reduction.MEAN, factors, run.recorder.micro_batch)
+    hidden = any(v.carries_steps(value) or _is_scaled_loss(value) for value in given)
+    factors = (Factor(None),) if hidden else ()
+    part = v.Part(name, Reduction.MEAN, factors, run.recorder.micro_batch, assumed=True)
     scaled = any(isinstance(value, Tensor) and value.grad_scaled for value in given)
     return Tensor((part,), models | v.models_in(given), scaled)
+
+
+def _is_scaled_loss(value: Any) -> bool:
+    """Whether a value is a loss that has been divided for accumulation already: what a call makes of it may be too."""
+    return isinstance(value, Tensor) and any(
+        factor.purpose is Purpose.ACCUMULATION for part in value.parts for factor in part.factors
+    )
 
 
 def loss(run: Interpreter, name: str, reduction: Any, args: list[Any], kwargs: dict[str, Any]) -> Tensor:

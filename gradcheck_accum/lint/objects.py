@@ -120,6 +120,8 @@ def attribute(run: Interpreter, value: Any, name: str) -> Any:
                 return UNKNOWN
             if name in {"data"}:
                 return UNKNOWN
+            if any(part.name == f".{name}" and part.factors for part in value.parts):
+                return value  # `outputs.loss /= K` has left the loss where its output was
             parts = tuple(
                 v.Part(f".{name}", Reduction.MEAN, (), part.micro_batch, (part.flow, name)) for part in value.parts[:1]
             )
@@ -130,6 +132,8 @@ def attribute(run: Interpreter, value: Any, name: str) -> Any:
             return v.Gradient(value.sources)
         case v.Gradient():
             return value
+        case v.Framework() if name == "sync_gradients":
+            return not run.holds_back
         case v.Optimizer() if name == "param_groups":
             return [{"params": v.Parameters(value.sources)}]
         case v.Loader() if name in {"dataset", "sampler", "batch_sampler"}:

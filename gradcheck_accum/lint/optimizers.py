@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from gradcheck_accum.lint.interpreter import Interpreter
 
 _OPTIMIZER_NAME = re.compile(r"(^|[_.\[])(opt|optim|optimi[sz]er)(s|\d)*($|[_.\[\]])|optimi[sz]er", re.IGNORECASE)
-_NOT_OPTIMIZER = re.compile(r"sched|scaler|hook|param|args|config(?!ure_optim)|cfg", re.IGNORECASE)
+_NOT_OPTIMIZER = re.compile(r"sched|scaler|hook|param|args|config(?!ure)|cfg", re.IGNORECASE)
 _DEEPEST = 4
 _MOST_GROUPS = 64
 
@@ -65,6 +65,17 @@ def as_optimizer(run: Interpreter, value: Any) -> v.Optimizer | None:
     ):
         return optimizer_for(run, value.name)
     return None
+
+
+def optimizer_called_on(run: Interpreter, node: ast.Call, base: Any) -> v.Optimizer | None:
+    """The optimizer that a method is called on: what ``base`` is, or what the source calls it.
+
+    A value that came from a call elsewhere (``instantiate(cfg)``) is known by its own name wherever it is.
+    """
+    optimizer = as_optimizer(run, base)
+    if optimizer is None and is_lost_optimizer(run, node, base) and base.name:
+        return optimizer_for(run, base.name)
+    return optimizer
 
 
 def is_lost_optimizer(run: Interpreter, node: ast.Call, base: Any) -> bool:

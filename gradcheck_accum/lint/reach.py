@@ -50,9 +50,21 @@ def call_name(node: ast.Call) -> str:
     return func.attr if isinstance(func, ast.Attribute) else func.id if isinstance(func, ast.Name) else ""
 
 
+def _called_as(node: ast.Call) -> str:
+    """How a call names what it calls: a method, whose name begins with a dot, or a plain function.
+
+    The two are kept apart because training functions are often called ``train``, and call ``model.train()``.
+    """
+    return f".{call_name(node)}" if isinstance(node.func, ast.Attribute) else call_name(node)
+
+
 def _names_of(node: ast.Call) -> set[str]:
-    name = call_name(node)
-    return {name, _CALLS_A_NAME} if isinstance(node.func, ast.Name) else {name}
+    return {_called_as(node), _CALLS_A_NAME} if isinstance(node.func, ast.Name) else {_called_as(node)}
+
+
+def _either(names: Iterable[str]) -> frozenset[str]:
+    """Names as they are called, plainly or as methods."""
+    return frozenset(form for name in names for form in (name, f".{name}"))
 
 
 class Reach:
@@ -60,6 +72,7 @@ class Reach:
 
     def __init__(self, module: ast.Module) -> None:
         self._functions: dict[str, list[_Function]] = {}
+        """The functions by the name that they are called by: a method's begins with a dot."""
         self.classes: list[ast.ClassDef] = []
         self._calls: dict[int, set[str]] = {id(module): set()}
         """The names that are called in each statement and below it, by the statement's identity."""
@@ -72,6 +85,7 @@ class Reach:
         """Whether the file has a word for leaving gradients local to their rank."""
         statements: list[tuple[ast.stmt, ast.AST]] = []
         pairs: list[tuple[ast.AST, ast.AST]] = [(module, module)]
+        within: dict[int, ast.AST] = {}
         for node, holder in pairs:
             if isinstance(node, ast.stmt):
                 statements.append((node, holder))
@@ -79,9 +93,11 @@ class Reach:
                 holder = node
             match node:
                 case ast.FunctionDef() | ast.AsyncFunctionDef():
-                    self._functions.setdefault(node.name, []).append(node)
+                    dot = "." if isinstance(within.get(id(node)), ast.ClassDef) else ""
+                    self._functions.setdefault(dot + node.name, []).append(node)
                 case ast.ClassDef():
                     self.classes.append(node)
+                    within |= {id(member): node for member in node.body}
                 case ast.ImportFrom():
                     self._touching |= {a.asname for a in node.names if a.asname and a.name in _TOUCH_GRADIENTS}
                 case ast.Call(func=func):
@@ -100,10 +116,10 @@ class Reach:
             self._calls[id(holder)] |= self._calls[id(statement)]
         self.steppers = frozenset(stepped & cleared)
         """Dotted names that are both stepped and cleared in this file: optimizers, whatever they are called."""
-        self._to_backward = self._closure(_BACKWARD)
-        self._to_step = self._closure(frozenset({"step"}))
-        self._to_gradients = self._closure(_GRADIENT_CALLS)
-        self._to_averages = self._closure(frozenset(updates))
+        self._to_backward = self._closure(_either(_BACKWARD))
+        self._to_step = self._closure(_either({"step"}))
+        self._to_gradients = self._closure(_either(_GRADIENT_CALLS))
+        self._to_averages = self._closure(_either(updates))
         own = {cls.name for cls in self.classes} | {"object", "ABC"}
         self.open_classes = {c.name for c in self.classes if any(_last(b) not in own for b in c.bases)}
 
@@ -124,7 +140,7 @@ class Reach:
         calls = self._calls.get(id(node))
         if calls is None:
             calls = self._calls[id(node)] = {c for n in walk(node) if isinstance(n, ast.Call) for c in _names_of(n)}
-        if "__call__" in names and "__call__" in self._functions and _CALLS_A_NAME in calls:
+        if ".__call__" in names and ".__call__" in self._functions and _CALLS_A_NAME in calls:
             # `loss_scaler(loss, ...)` may be an object of a class of this file that acts in __call__.
             return True
         return not names.isdisjoint(calls)
@@ -143,7 +159,14 @@ class Reach:
 
     def acts(self, body: Iterable[ast.stmt]) -> bool:
         """Whether any of the statements changes gradients."""
-        return any(self._any(self._to_gradients - {"append", "clear", "next"}, s) for s in body)
+        return any(self._any(self._to_gradients - _either({"append", "clear", "next"}), s) for s in body)
+
+    def draws(self, body: Iterable[ast.stmt]) -> bool:
+        """Whether any of the statements may get a new batch, or runs over data in a loop of its own."""
+        nodes = [n for statement in body for n in walk(statement)]
+        return any(isinstance(n, ast.For) for n in nodes) or any(
+            isinstance(n, ast.Call) and (call_name(n) == "next" or "batch" in call_name(n)) for n in nodes
+        )
 
     def is_inert(self, body: Sequence[ast.stmt]) -> bool:
         """Whether statements can change nothing that a ledger records: no gradients, no control flow, no names."""
@@ -165,15 +188,17 @@ class Reach:
 
     def called(self, node: ast.Call) -> Iterator[_Function]:
         """The functions of this file that a call may mean and that reach ``backward``."""
-        name = call_name(node)
+        name = _called_as(node)
         if name in self._to_backward:
             yield from self._functions.get(name, [])
 
     def training_functions(self) -> list[_Function]:
         """The functions that reach ``backward``, those that no other of them calls first."""
-        found = [f for name in sorted(self._to_backward) for f in self._functions.get(name, []) if self.backward(f)]
-        callers = {name for f in found for name in self._calls[id(f)]}
-        return sorted(found, key=lambda f: (f.name in callers, f.lineno))
+        found = [
+            (name, f) for name in sorted(self._to_backward) for f in self._functions.get(name, []) if self.backward(f)
+        ]
+        callers = {name for _, f in found for name in self._calls[id(f)]}
+        return [f for name, f in sorted(found, key=lambda item: (item[0] in callers, item[1].lineno))]
 
     def callees(self, functions: Collection[ast.AST], module: ast.Module | None) -> set[_Function]:
         """What functions, or a module's own statements, may call, directly or through one another.
@@ -186,7 +211,7 @@ class Reach:
         found: set[_Function] = set()
         names = {name for f in functions for name in self._calls.get(id(f), ())}
         for statement in _own_statements(module):
-            names |= {call_name(n) for n in walk(statement) if isinstance(n, ast.Call)}
+            names |= {_called_as(n) for n in walk(statement) if isinstance(n, ast.Call)}
         while names:
             near = [f for name in names for f in self._functions.get(name, []) if id(f) in own or id(f) not in methods]
             new = [f for f in near if f not in found]

@@ -24,6 +24,7 @@ from gradcheck_accum.events import (
     LossShown,
     Opaque,
     Operation,
+    Purpose,
     Reduction,
     ScaleGrads,
     SchedulerStep,
@@ -150,6 +151,15 @@ class Recorder:
         """Gradients were cleared."""
         self.raw.append(_Raw("zero", self.locate(node), owner))
 
+    def renew(self, node: ast.AST, optimizer: Optimizer) -> None:
+        """An optimizer was made once more inside the training loop, for a model that is new too (cross-validation).
+
+        None of what its earlier steps used stands in the new gradients.
+        """
+        steps = [i for i, raw in enumerate(self.raw) if raw.kind == "step" and raw.owner is optimizer]
+        if steps:
+            self.raw.insert(steps[-1] + 1, _Raw("zero", self.locate(node), optimizer))
+
     def clip(self, node: ast.AST, owner: frozenset[str] | None) -> None:
         """Gradients were clipped."""
         self.raw.append(_Raw("clip", self.locate(node), owner))
@@ -193,12 +203,16 @@ class Recorder:
 
     def trace(self) -> Trace:
         """The events of the loop."""
-        optimizers = list({id(r.owner): r.owner for r in self.raw if r.kind == "step"}.values())
-        stores = self._stores([o for o in optimizers if isinstance(o, Optimizer)])
+        owners = {id(r.owner): r.owner for r in self.raw if r.kind == "step"}
+        optimizers = [o for o in owners.values() if isinstance(o, Optimizer)]
+        stores = self._stores(optimizers)
+        is_team = not stores and bool(optimizers)
+        if is_team:
+            stores = self._stores_of_a_team(optimizers)
         events: list[Event] = []
         everything = frozenset().union(*stores.values()) if stores else frozenset({_ONE_STORE})
         for raw in self.raw:
-            reach = self._reach(raw, stores, everything)
+            reach = self._reach(raw, stores, everything, is_team)
             if raw.kind == "move":
                 events.extend(self._move(raw))
                 continue
@@ -273,16 +287,37 @@ class Recorder:
         """The stores of each optimizer that steps, by its identity; none where it is not known whose it owns."""
         if len(optimizers) <= 1:
             return {id(optimizer): frozenset({_ONE_STORE}) for optimizer in optimizers}
-        known = all(optimizer.sources for optimizer in optimizers)
-        if not known:
-            return {id(optimizer): frozenset() for optimizer in optimizers}
+        if not all(optimizer.sources for optimizer in optimizers):
+            return {}
         return {id(optimizer): optimizer.sources or frozenset() for optimizer in optimizers}
 
+    def _stores_of_a_team(self, optimizers: list[Optimizer]) -> dict[int, frozenset[str]]:
+        """The same where it is not known whose parameters each owns: told only of optimizers that always act together.
+
+        If all step between any two backwards or none does, and all clear, every parameter has the same history,
+        whoever owns it. Each then has a store of its own.
+        """
+        everyone = {id(optimizer) for optimizer in optimizers}
+        stepped: set[int] = set()
+        together = True
+        for raw in self.raw:
+            if raw.kind == "backward":
+                together = together and stepped in (set(), everyone)
+                stepped = set()
+            elif raw.kind == "step":
+                stepped.add(id(raw.owner))
+        cleared = {id(raw.owner) if isinstance(raw.owner, Optimizer) else 0 for raw in self.raw if raw.kind == "zero"}
+        if together and stepped in (set(), everyone) and cleared == everyone:
+            return {id(optimizer): frozenset({optimizer.name}) for optimizer in optimizers}
+        return {id(optimizer): frozenset() for optimizer in optimizers}
+
     @staticmethod
-    def _reach(raw: _Raw, stores: dict[int, frozenset[str]], everything: frozenset[str]) -> frozenset[str]:
+    def _reach(
+        raw: _Raw, stores: dict[int, frozenset[str]], everything: frozenset[str], is_team: bool
+    ) -> frozenset[str]:
         if isinstance(raw.owner, Optimizer):
             return stores.get(id(raw.owner), frozenset())
-        if len(stores) <= 1 or raw.owner is None:
+        if len(stores) <= 1 or raw.owner is None or is_team:
             return everything
         return raw.owner & everything
 
@@ -306,8 +341,18 @@ def _terms(parts: tuple[Part, ...], units: int) -> tuple[Term, ...]:
         seen[part.name] = seen.get(part.name, 0) + 1
         name = part.name if seen[part.name] == 1 else f"{part.name} #{seen[part.name]}"
         known = None if part.reduction is Reduction.NONE else float(units)
-        terms.append(Term(name, part.reduction, known, part.factors, known))
+        terms.append(Term(name, part.reduction, known, _read(part.factors), known))
     return tuple(terms)
+
+
+def _read(factors: tuple[Factor, ...]) -> tuple[Factor, ...]:
+    """The factors of a loss without the unknown coefficients of the objective, where the division by K is in sight.
+
+    Who divides by K does not hide another 1/K in a coefficient; without that division the coefficient may be it.
+    """
+    if not any(f.purpose is Purpose.ACCUMULATION and f.value is not None for f in factors):
+        return factors
+    return tuple(f for f in factors if f.value is not None or f.purpose is not Purpose.OBJECTIVE)
 
 
 def _event(raw: _Raw, stores: frozenset[str]) -> Event | None:

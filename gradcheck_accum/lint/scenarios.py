@@ -9,15 +9,17 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from gradcheck_accum.diagnosis import Diagnosis, diagnose
-from gradcheck_accum.events import Backward
+from gradcheck_accum.events import Backward, Step
 from gradcheck_accum.ledger import Ledger, fold
 from gradcheck_accum.lint import values as v
 from gradcheck_accum.lint.control import Doubted, OutOfBudget, Restart
 from gradcheck_accum.lint.functions import call_from_outside
 from gradcheck_accum.lint.interpreter import Interpreter
 from gradcheck_accum.lint.knowledge import Knowledge
+from gradcheck_accum.lint.lightning import fit, is_training_step
 from gradcheck_accum.lint.reach import Reach
 
+_SCALER_BYPASSED = "GA503"
 _MOST_SCENARIOS = 16
 _MOST_RESTARTS = 40
 _PATIENCE = 60_000
@@ -191,6 +193,9 @@ def _enter(run: Interpreter, reach: Reach, function: ast.FunctionDef | ast.Async
         init = cls.methods.get("__init__")
         if init is not None and init is not function:
             call_from_outside(run, v.Function(init, scope, instance))
+    if owner is not None and instance is not None and is_training_step(owner, function):
+        fit(run, instance, function, scope)
+        return
     for _ in range(2):
         call_from_outside(run, v.Function(function, scope, instance))
 
@@ -239,4 +244,18 @@ def agreed(scenarios: list[Scenario]) -> list[tuple[Diagnosis, Ledger]]:
     for scenario in scenarios:
         for diagnosis in scenario.diagnoses:
             found.setdefault((diagnosis.mistake.code, diagnosis.where.line), (diagnosis, scenario.ledger))
-    return [evidence for evidence in found.values() if agreement.holds(evidence[0])]
+    switched = _steps_through_a_scaler(scenarios)
+    return [
+        evidence
+        for evidence in found.values()
+        if agreement.holds(evidence[0]) and not (switched and evidence[0].mistake.code == _SCALER_BYPASSED)
+    ]
+
+
+def _steps_through_a_scaler(scenarios: list[Scenario]) -> bool:
+    """Whether any scenario steps through a grad scaler.
+
+    The condition that passes it by in another is then the one that switches it off (``GradScaler(enabled=use_amp)``),
+    and its scale is 1 there.
+    """
+    return any(isinstance(event, Step) and event.through_scaler for s in scenarios for event in s.ledger.trace.events)

@@ -14,8 +14,9 @@ from gradcheck_accum.lint.assignment import assign
 from gradcheck_accum.lint.conditions import choose, truth_of
 from gradcheck_accum.lint.control import Broke, Continued, Exhausted, OutOfBudget, Raised, Returned
 from gradcheck_accum.lint.distributed import context_of
+from gradcheck_accum.lint.frameworks import accumulate
 from gradcheck_accum.lint.graphs import appended, makes_no_graphs, summed
-from gradcheck_accum.lint.iteration import inner_training_loop, plan
+from gradcheck_accum.lint.iteration import inner_training_loop, plan, with_numbers
 from gradcheck_accum.lint.objects import make_class
 from gradcheck_accum.lint.reach import call_name
 from gradcheck_accum.lint.source import text_of
@@ -96,6 +97,8 @@ def _for(run: Interpreter, node: ast.For, scope: v.Scope) -> None:
     source = run.evaluate(node.iter, scope)
     trains = run.reach.backward_in(node.body)
     items, draws, is_pass = plan(run, source, node, trains)
+    if draws and trains:
+        items = with_numbers(node, source, items)
     if is_pass and trains:
         run.recorder.epoch = run.recorder.passes
         run.recorder.passes += 1
@@ -127,6 +130,8 @@ def _while(run: Interpreter, node: ast.While, scope: v.Scope) -> None:
     limit = run.knowledge.unbounded_length() if trains else 2
     if trains and inner_training_loop(run, node.body) is not None:
         limit = 3
+    if trains and run.loop_depth and isinstance(node.test, ast.Constant) and not run.reach.draws(node.body):
+        run.recorder.opaque(node, "how often a loop runs over one batch")
     if trains:
         run.recorder.epoch = None
     run.loop_depth += trains
@@ -156,7 +161,9 @@ def _with(run: Interpreter, node: ast.With, scope: v.Scope) -> None:
         value = run.evaluate(entered, scope)
         entries.append((entered, value))
         if isinstance(entered, ast.Call) and call_name(entered) == "accumulate":
-            run.recorder.opaque(entered, "a framework that gates its own steps")
+            owner = run.evaluate(entered.func.value, scope) if isinstance(entered.func, ast.Attribute) else None
+            if not accumulate(run, owner):
+                run.recorder.opaque(entered, "a framework that gates its own steps")
         if item.optional_vars is not None:
             assign(run, item.optional_vars, value, scope)
     contexts = [context_of(run, entered, value, scope) for entered, value in entries]

@@ -134,6 +134,8 @@ class Part:
     factors: tuple[Factor, ...] = ()
     micro_batch: int = -1
     flow: Hashable = field(default_factory=object, compare=False)
+    assumed: bool = False
+    """Whether the reduction is what such losses usually have, and not what the source shows."""
 
     @property
     def origin(self) -> Hashable:
@@ -191,7 +193,7 @@ class Tensor:
 
     def reduced(self, reduction: Reduction) -> Tensor:
         """This tensor after its units were averaged or summed."""
-        parts = tuple(replace(part, reduction=reduction) for part in self.parts)
+        parts = tuple(replace(part, reduction=reduction, assumed=False) for part in self.parts)
         return replace(self, parts=parts, elementwise=False)
 
 
@@ -294,17 +296,25 @@ class Gradient:
 
 @dataclass(frozen=True, slots=True)
 class Framework:
-    """An object whose ``backward`` divides the loss by ``divisor`` and is PyTorch's own otherwise."""
+    """An object whose ``backward`` divides the loss by ``divisor`` and is PyTorch's own otherwise.
+
+    ``name`` is what the file calls it, where that is all that is known of it.
+    """
 
     divisor: Any
+    name: str = ""
 
 
 @dataclass(slots=True, eq=False)
 class Loader:
-    """A source of micro-batches. ``length`` is None where the source does not show it."""
+    """A source of micro-batches. ``length`` is None where the source does not show it.
+
+    ``generated`` says that a generator of the file yields them, and may yield a number beside each.
+    """
 
     length: int | None = None
     rows: int | None = None
+    generated: bool = False
 
 
 @dataclass(slots=True, eq=False)
@@ -394,9 +404,19 @@ def is_data(value: Any) -> bool:
     return any(isinstance(item, Data) for item in _held(value))
 
 
+def rows_in(value: Any) -> int | None:
+    """The leading dimension of the input data that a value is or holds, where the source shows it."""
+    return next((item.rows for item in _held(value) if isinstance(item, Data)), None)
+
+
 def is_settled(value: Any) -> bool:
     """Whether a value is a number or a name that always stands for the same thing."""
     return isinstance(value, Num) or (isinstance(value, Symbol) and bool(value.name))
+
+
+def is_setting(value: Any) -> bool:
+    """Whether a value is an unknown that a plain dotted name stands for, and not the result of a call."""
+    return isinstance(value, Symbol) and value.name.replace(".", "_").isidentifier()
 
 
 def models_in(value: Any) -> frozenset[str]:

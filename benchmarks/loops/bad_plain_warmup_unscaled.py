@@ -1,0 +1,14 @@
+def train(model, loader, optimizer, criterion, K, warmup_epochs, epochs):
+    for _ in range(warmup_epochs):
+        for x, y in loader:
+            optimizer.zero_grad()
+            criterion(model(x), y).backward()
+            optimizer.step()
+    optimizer.zero_grad()
+    for _ in range(epochs):
+        for i, (x, y) in enumerate(loader):
+            loss = criterion(model(x), y)
+            loss.backward()  # error: [missing-loss-scaling]
+            if (i + 1) % K == 0 or i + 1 == len(loader):
+                optimizer.step()
+                optimizer.zero_grad()

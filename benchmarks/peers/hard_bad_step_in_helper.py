@@ -1,0 +1,21 @@
+import torch
+from torch import nn
+
+K = 4
+torch.manual_seed(0)
+batches = [(torch.randn(6, 5), torch.randn(6, 1)) for _ in range(8)]
+model = nn.Linear(5, 1)
+criterion = nn.MSELoss()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+
+
+def update(number):
+    if number % K == 0:
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+for _ in range(2):
+    for i, (x, y) in enumerate(batches):
+        criterion(model(x), y).backward()  # error: [missing-loss-scaling]
+        update(i + 1)

@@ -1,0 +1,24 @@
+import torch
+from torch import nn
+
+K = 4
+torch.manual_seed(0)
+batches = [(torch.randn(6, 5), torch.randn(6, 1)) for _ in range(8)]
+model = nn.Linear(5, 1)
+criterion = nn.MSELoss()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+
+other = nn.Linear(5, 1)
+optimizer_of_other = torch.optim.SGD(other.parameters(), lr=0.05)
+
+for _ in range(2):
+    for i, (x, y) in enumerate(batches):
+        loss = criterion(model(x), y) / K
+        loss.backward()
+        loss_of_other = criterion(other(x), -y) / K
+        loss_of_other.backward()
+        if (i + 1) % K == 0:
+            optimizer.step()
+            optimizer_of_other.step()
+            optimizer.zero_grad()
+            optimizer_of_other.zero_grad()

@@ -1,0 +1,45 @@
+"""Lightning: what its Trainer does around a module that optimises by hand."""
+
+from __future__ import annotations
+
+import ast
+from typing import TYPE_CHECKING
+
+from gradcheck_accum.lint import values as v
+from gradcheck_accum.lint.source import text_of, walk
+
+if TYPE_CHECKING:
+    from gradcheck_accum.lint.interpreter import Interpreter
+
+_EPOCHS = """\
+self.trainer.num_training_batches = len(batches)
+for _ in range(2):
+    for batch_idx, batch in enumerate(batches):
+        self.trainer.is_last_batch = batch_idx + 1 == len(batches)
+        self.training_step({arguments})
+"""
+"""What ``Trainer.fit`` does to a module, as far as it matters: ``batch_idx`` begins anew in every epoch."""
+_EPOCH_END = """\
+    self.on_train_epoch_end()
+"""
+
+
+def is_training_step(cls: ast.ClassDef, function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    """Whether a method is the one that a Trainer calls with every batch of data."""
+    arguments = len(function.args.args)
+    return (
+        function.name == "training_step"
+        and arguments in (2, 3)
+        and any(text_of(base).endswith("LightningModule") for base in cls.bases)
+    )
+
+
+def fit(run: Interpreter, module: v.Instance, step: ast.FunctionDef | ast.AsyncFunctionDef, outer: v.Scope) -> None:
+    """Train a module as a Trainer would, on data of which nothing is known."""
+    source = _EPOCHS.format(arguments=", ".join(("batch", "batch_idx")[: len(step.args.args) - 1]))
+    if "on_train_epoch_end" in module.cls.methods:
+        source += _EPOCH_END
+    program = ast.parse(source)
+    for node in walk(program):
+        ast.copy_location(node, step)
+    run.execute(program.body, v.Scope(names={"self": module, "batches": v.Loader()}, outer=outer))
