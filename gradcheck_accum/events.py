@@ -157,9 +157,13 @@ class SchedulerStep(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AverageUpdate(Event):
-    """A moving average of the weights took in the weights; ``average`` tells it from others."""
+    """A moving average of the weights took in the weights; ``average`` tells it from others.
+
+    ``since`` is the first micro-batch that ran after it was made.
+    """
 
     average: str = ""
+    since: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

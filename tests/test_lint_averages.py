@@ -134,13 +134,21 @@ def test_what_is_not_known_to_be_an_average_of_every_micro_batch(average: str, u
     assert codes(average, after=update) == []
 
 
-def test_two_averages_that_are_updated_once_per_step() -> None:
-    text = LOOP.format(
-        average="[AveragedModel(model), AveragedModel(model)]",
-        rule=USUAL,
-        before="pass",
-        inside="[one.update_parameters(model) for one in average]",
-        after="pass",
-        end="pass",
-    )
-    assert "GA602" not in [f.mistake.code for f in lint_source(text.replace("% K", "% 2"), "train.py")]
+@pytest.mark.parametrize(
+    ("average", "update"),
+    [
+        ("[AveragedModel(model), AveragedModel(model)]", "[one.update_parameters(model) for one in average]"),
+        (
+            "[AveragedModel(model), AveragedModel(model)]",
+            "average[0].update_parameters(model); average[1].update_parameters(model)",
+        ),
+        ("[Shadow(model, 0.9), Shadow(model, 0.99)]", "average[0].update(); average[1].update()"),
+        ("None", "follow(teacher, model); follow(other, model)"),
+    ],
+)
+def test_two_averages_that_are_updated_once_per_step(average: str, update: str) -> None:
+    places = {"average": average, "rule": USUAL, "before": "pass", "end": "pass"}
+    right = LOOP.format(inside=update, after="pass", **places).replace("% K", "% 2")
+    wrong = LOOP.format(inside="pass", after=update, **places).replace("% K", "% 2")
+    assert "GA602" not in [f.mistake.code for f in lint_source(right, "train.py")]
+    assert "GA602" in [f.mistake.code for f in lint_source(wrong, "train.py")]

@@ -61,7 +61,7 @@ def _between(events: Sequence[Event], first: int, end: int | None) -> Iterator[E
 
 
 def _since(event: Event) -> int:
-    return event.since if isinstance(event, SchedulerStep) else 0
+    return event.since if isinstance(event, (SchedulerStep, AverageUpdate)) else 0
 
 
 def _name(event: Event) -> str:

@@ -26,10 +26,13 @@ _LIBRARIES = ("torch.", "timm.", "diffusers.", "torch_ema.")
 _SIMPLE = (ast.Name, ast.Attribute, ast.Subscript)
 
 
-def new_average(path: str) -> v.Average | None:
+def new_average(run: Interpreter, path: str) -> v.Average | None:
     """The average that a call of an imported name makes, or None if it makes none."""
     kind = path.rpartition(".")[2]
-    return v.Average(kind) if kind in UPDATES and path.startswith(_LIBRARIES) else None
+    if kind not in UPDATES or not path.startswith(_LIBRARIES):
+        return None
+    run.recorder.averages += 1
+    return v.Average(kind, f"{kind} {run.recorder.averages}", run.recorder.micro_batch + 1)
 
 
 def is_update(average: v.Average, method: str) -> bool:
@@ -44,8 +47,14 @@ def note_update(run: Interpreter, node: ast.expr, scope: v.Scope) -> None:
         if isinstance(weights, v.Parameters) and not isinstance(target, (v.Gradient, v.Tensor, v.Data)):
             own = target.sources if isinstance(target, v.Parameters) else None
             if own is None or own != weights.sources:
-                run.recorder.average(node)
+                run.recorder.average(node, f"{sorted(own or ())} {_holder(scope)}", run.recorder.entered)
                 return
+
+
+def _holder(scope: v.Scope) -> int:
+    """What tells the object whose method this is from others of its class."""
+    found = scope.find("self")
+    return id(found.names["self"]) if found is not None else 0
 
 
 def blended(node: ast.expr) -> list[tuple[ast.expr, ast.expr]]:

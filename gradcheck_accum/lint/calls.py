@@ -180,7 +180,7 @@ def _library(run: Interpreter, node: ast.Call, callee: v.Reference, args: list[A
     scheduler = new_scheduler(run, path, args, kwargs)
     if scheduler is not None:
         return scheduler
-    average = new_average(path)
+    average = new_average(run, path)
     if average is not None:
         return average
     if tail in _OPTIMIZER_CLASSES or (path.startswith("torch.optim.") and tail[:1].isupper() and "sched" not in path):

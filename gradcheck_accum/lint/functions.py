@@ -75,6 +75,7 @@ def _bind_arguments(
 
 def call_from_outside(run: Interpreter, function: v.Function) -> None:
     """Carry out a function that nothing in the file calls, with unknown arguments."""
+    run.recorder.entered = run.recorder.micro_batch + 1
     node = function.node
     spec = node.args
     positional = [*spec.posonlyargs, *spec.args]

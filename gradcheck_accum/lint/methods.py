@@ -43,10 +43,11 @@ def method_of_value(run: Interpreter, node: ast.Call, base: Any, args: list[Any]
         case v.Optimizer():
             return Symbol()
         case v.Average() if is_update(base, name):
-            run.recorder.average(node)
+            run.recorder.average(node, base.name, base.since)
             return Symbol()
         case v.Model() if base.cls is not None and run.reach.averages(base.cls.methods.get(name)):
-            own = v.Function(base.cls.methods[name], base.cls.scope, v.Instance(base.cls))
+            base.instance = base.instance or v.Instance(base.cls)
+            own = v.Function(base.cls.methods[name], base.cls.scope, base.instance)
             return call_function(run, own, args, kwargs)
         case v.Model():
             return base if name in _SAME_MODEL else computation(run, node, args, kwargs, frozenset({base.name}))

@@ -64,6 +64,10 @@ class Recorder:
     passes: int = 0
     schedulers: int = 0
     """How many learning rate schedulers were made."""
+    entered: int = 0
+    """The first micro-batch of the present call from outside."""
+    averages: int = 0
+    """How many moving averages were."""
     assumed_length: bool = False
     units: int = ASSUMED_UNITS
     knows_units: bool = False
@@ -183,9 +187,9 @@ class Recorder:
         details = {"scheduler": scheduler.name, "since": scheduler.since, "horizon": horizon}
         self.raw.append(_Raw("move", self.locate(node), None, details))
 
-    def average(self, node: ast.AST) -> None:
-        """A moving average took in the weights."""
-        self.raw.append(_Raw("average", self.locate(node)))
+    def average(self, node: ast.AST, name: str, since: int) -> None:
+        """A moving average that was made before the micro-batch ``since`` took in the weights."""
+        self.raw.append(_Raw("average", self.locate(node), None, {"average": name, "since": since}))
 
     def show(self, node: ast.AST, figure: Figure) -> None:
         """A number that was read off losses is shown to a person."""
@@ -377,7 +381,7 @@ def _event(raw: _Raw, stores: frozenset[str]) -> Event | None:
                 through_scaler=details["through_scaler"],
             )
         case "average":
-            return AverageUpdate(where=where)
+            return AverageUpdate(where=where, **details)
         case "held":
             return GraphsHeld(where=where, read=True, **details)
         case "opaque":

@@ -242,9 +242,11 @@ class LocalGradients:
 
 @dataclass(slots=True, eq=False)
 class Average:
-    """A moving average of a model's weights, of a kind that a library has."""
+    """A moving average of a model's weights, of a kind that a library has; made before the micro-batch ``since``."""
 
     kind: str
+    name: str
+    since: int
 
 
 @dataclass(slots=True, eq=False)
@@ -270,6 +272,8 @@ class Model:
 
     name: str
     cls: Class | None = None
+    instance: Instance | None = None
+    """The object that its class's own methods are carried out on, once one has been."""
 
 
 @dataclass(slots=True, eq=False)
