@@ -5,7 +5,11 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 DEMO := fixtures/demo
 
-.PHONY: demo test
+# `make fuzz` draws as many loops in each of as many processes.
+FUZZ_JOBS ?= 2
+FUZZ_EXAMPLES ?= 10000
+
+.PHONY: demo test fuzz
 
 # Runs the second argument and fails unless its exit status is the first.
 define expect
@@ -26,6 +30,9 @@ test: $(INSTALLED)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/pytest -n 2
+
+fuzz: $(INSTALLED)
+	seq $(FUZZ_JOBS) | xargs -P $(FUZZ_JOBS) -I{} env OMP_NUM_THREADS=1 $(BIN)/gradcheck-accum fuzz --examples $(FUZZ_EXAMPLES) --seed {}
 
 # PyTorch first and by itself: where several builds of it can be had, the one that constraints.txt names is taken.
 $(INSTALLED): pyproject.toml constraints.txt

@@ -97,6 +97,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     _add_lint(commands.add_parser("lint", help="read training scripts, never running them"))
     _add_verify(commands.add_parser("verify", help="run a training script and measure its gradients"))
+    _add_fuzz(commands.add_parser("fuzz", help="look for data that a training loop gets wrong"))
     explain = commands.add_parser("explain", help="print the page of one mistake")
     explain.add_argument("rule", metavar="CODE|NAME")
     explain.set_defaults(command=_explain)
@@ -167,6 +168,20 @@ def _add_verify(parser: argparse.ArgumentParser) -> None:
     )
     _add_format(parser)
     parser.set_defaults(command=_verify)
+
+
+def _add_fuzz(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "target",
+        metavar="FILE.py::LOOP",
+        nargs="?",
+        help="a function that trains, its arguments supplied by name (default: our own engines, on drawn loops)",
+    )
+    parser.add_argument("--factories", metavar="FILE.py", help="functions that supply the arguments of their names")
+    parser.add_argument("--examples", metavar="N", type=_positive_int, help="cases to try (default: the profile's)")
+    parser.add_argument("--seed", metavar="S", type=int, help="what is drawn (default: as Hypothesis is set up)")
+    parser.add_argument("--time-budget", metavar="SECONDS", type=_positive, help="begin no case after this long")
+    parser.set_defaults(command=_fuzz)
 
 
 def _positive_int(text: str) -> int:
@@ -356,6 +371,56 @@ def _complain_of_unreadable(result: LintResult) -> None:
 
     for line in unreadable_text(result):
         print(f"{PROGRAM}: {line}", file=sys.stderr)
+
+
+def _fuzz(options: argparse.Namespace) -> int:
+    for package in ("torch", "hypothesis", "libcst"):
+        if importlib.util.find_spec(package) is None:
+            raise UsageError(f"fuzz needs {package}: pip install 'gradcheck-accum[fuzz]'")
+    from gradcheck_accum.report.progress import ProgressBar
+
+    progress = ProgressBar(sys.stderr, "cases")
+    try:
+        return _fuzz_target(options, progress) if options.target else _fuzz_engines(options, progress)
+    finally:
+        progress.clear()
+
+
+def _fuzz_target(options: argparse.Namespace, progress: Callable[[int, int], None]) -> int:
+    from gradcheck_accum.fuzz import CannotSupply, fuzz_loop
+    from gradcheck_accum.fuzz.targets import BadTarget, load_function, load_module
+    from gradcheck_accum.report.fuzz_text import loop_text
+
+    try:
+        trial = fuzz_loop(
+            load_function(options.target),
+            target=options.target,
+            factories=load_module(options.factories) if options.factories else None,
+            examples=options.examples,
+            random_seed=options.seed,
+            time_budget=options.time_budget,
+            progress=progress,
+        )
+    except (BadTarget, CannotSupply) as error:
+        raise UsageError(str(error)) from None
+    print(loop_text(trial))
+    return trial.exit_status
+
+
+def _fuzz_engines(options: argparse.Namespace, progress: Callable[[int, int], None]) -> int:
+    if options.factories:
+        raise UsageError("--factories goes with FILE.py::LOOP")
+    from gradcheck_accum.fuzz import run_campaign
+    from gradcheck_accum.report.fuzz_text import campaign_text
+
+    campaign = run_campaign(
+        options.examples or 100,
+        random_seed=options.seed or 0,
+        time_budget=options.time_budget,
+        progress=progress,
+    )
+    print(campaign_text(campaign))
+    return campaign.exit_status
 
 
 def _verify(options: argparse.Namespace) -> int:

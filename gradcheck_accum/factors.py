@@ -80,18 +80,17 @@ class Evidence:
         )
 
     def full_window_counts(self, column: Column) -> dict[int, float]:
-        """Each point's own window units (or rows) where a constant divisor counts those of every full window.
+        """Each point's own window units (or rows) where a divisor counts those of every full window.
 
         Empty where it does not.
         """
-        constant = all(f.value is not None and self.same(f.value, column[0].value or 0.0) for f in column)
         full = [i for i, p in enumerate(self.points) if p.length == p.steps > 1]
         for totals in ([p.window_units for p in self.points], [p.window_rows for p in self.points]):
             known = {id(p.backward): total for p, total in zip(self.points, totals, strict=True) if total}
-            if constant and full and len(known) == len(self.points):
-                count = 1.0 / (column[0].value or 1.0)
-                if all(self.same(known[id(self.points[i].backward)], count) for i in full):
-                    return known
+            counted = full if len(known) == len(self.points) else []
+            own = [known[id(self.points[i].backward)] for i in counted]
+            if own and all(self.same(n, 1.0 / (column[i].value or 1.0)) for n, i in zip(own, counted, strict=True)):
+                return known
         return {}
 
     def is_scaling(self, column: Column) -> bool:

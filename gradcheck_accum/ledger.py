@@ -14,6 +14,9 @@ from enum import Enum
 
 from gradcheck_accum.events import Backward, Event, Opaque, Operation, ScaleGrads, Step, Trace, ZeroGrad
 
+NOT_FINITE = "the gradient is not finite"
+"""Why a window is unknown whose gradient has overflowed: what was done to it by hand does not show."""
+
 
 class Fate(Enum):
     """What became of an entry by the time the optimizer stepped."""
@@ -265,4 +268,7 @@ def _split_abandoned(window: Window, steps: int | None) -> tuple[Window, list[Wi
     if not lost or len({e.backward.micro_batch for e in lost}) >= max(steps, 2):
         return window, []
     gone = {id(entry.backward) for entry in lost}
-    return window.without(gone), [replace(window, entries=lost, step=None, events=tuple(e.backward for e in lost))]
+    # What was done to them before they were cleared (a clip, say) is none of the window that followed.
+    begins = next((i for i, event in enumerate(window.events) if event is lost[-1].wiped_by), 0)
+    kept = replace(window, events=window.events[begins:]).without(gone)
+    return kept, [replace(window, entries=lost, step=None, events=tuple(e.backward for e in lost))]

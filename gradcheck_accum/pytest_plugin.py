@@ -12,9 +12,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
+    from types import ModuleType
+
     from _pytest._code.code import ExceptionInfo, TerminalRepr
 
     from gradcheck_accum.findings import LintResult
+    from gradcheck_accum.trials import LoopTrial
     from gradcheck_accum.verdict import VerifyResult
 
 
@@ -100,18 +103,13 @@ class AccumLintItem(pytest.Item):
         return self.path, None, self.name
 
 
-@pytest.fixture
-def accum_check() -> Callable[..., VerifyResult]:
-    """Run a training loop and fail unless every step's gradient is that of the true large batch.
+class AccumCheck:
+    """Judges training loops; see the fixture ``accum_check``."""
 
-    ``accum_check(loop, *args, loss_coefficient=None, **kwargs)`` calls ``loop(*args, **kwargs)`` once, watching it,
-    and returns what was measured. ``loss_coefficient`` is what the loss is meant to be multiplied by, where that
-    cannot be told from the loop itself.
-    """
-
-    def check(
-        loop: Callable[..., object], /, *args: object, loss_coefficient: float | None = None, **kwargs: object
+    def __call__(
+        self, loop: Callable[..., object], /, *args: object, loss_coefficient: float | None = None, **kwargs: object
     ) -> VerifyResult:
+        """Call ``loop(*args, **kwargs)`` once, watching it; fail unless every step is right."""
         __tracebackhide__ = True
         from gradcheck_accum.report.verify_text import verify_text
         from gradcheck_accum.verify import judged
@@ -123,4 +121,29 @@ def accum_check() -> Callable[..., VerifyResult]:
             pytest.fail(f"{first}\n\n{verify_text(result)}", pytrace=False)
         return result
 
-    return check
+    def fuzz(self, loop: Callable[..., object], /, *, factories: ModuleType | None = None) -> LoopTrial:
+        """Call ``loop`` on drawn data, its arguments supplied by name; fail with the smallest case that is wrong.
+
+        ``factories`` is a module whose functions supply the arguments of their names. How many cases there are is the
+        active Hypothesis profile's to say.
+        """
+        __tracebackhide__ = True
+        from gradcheck_accum.fuzz import fuzz_loop
+        from gradcheck_accum.report.fuzz_text import loop_text
+
+        target = f"{loop.__module__.replace('.', '/')}.py::{loop.__qualname__}"
+        trial = fuzz_loop(loop, target=target, factories=factories)
+        if trial.exit_status:
+            pytest.fail(loop_text(trial), pytrace=False)
+        return trial
+
+
+@pytest.fixture(scope="session")
+def accum_check() -> AccumCheck:
+    """Run a training loop and fail unless every step's gradient is that of the true large batch.
+
+    ``accum_check(loop, *args, loss_coefficient=None, **kwargs)`` calls ``loop(*args, **kwargs)`` once, watching it,
+    and returns what was measured. ``loss_coefficient`` is what the loss is meant to be multiplied by, where that
+    cannot be told from the loop itself. ``accum_check.fuzz(loop)`` calls it on drawn data.
+    """
+    return AccumCheck()

@@ -20,7 +20,7 @@ from itertools import combinations
 
 from gradcheck_accum.events import Backward, Operation, Reduction, Term
 from gradcheck_accum.factors import RELATIVE_TOLERANCE, Column, Evidence, Point, is_ambiguous
-from gradcheck_accum.ledger import Entry, Fate, Ledger, Window, nominal_steps
+from gradcheck_accum.ledger import NOT_FINITE, Entry, Fate, Ledger, Window, nominal_steps
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,8 +153,10 @@ def read_weights(ledger: Ledger, *, coefficient: float | None = None) -> Reading
         windows = [
             w
             for w in (*ledger.windows, *ledger.abandoned)
-            # A step that the grad scaler skipped says nothing: its losses overflowed.
-            if (w.optimizer, w.store) == account and not (w.step is not None and w.step.skipped)
+            # A step that the grad scaler skipped says nothing, nor does one that it should have: its losses overflowed.
+            if (w.optimizer, w.store) == account
+            and not (w.step is not None and w.step.skipped)
+            and w.unknown != NOT_FINITE
         ]
         series = _find_series(windows)
         readings.series[account] = series
@@ -219,11 +221,15 @@ def _divided_by(window: Window, count: int) -> bool:
 
 def _points(series: Series, windows: Iterable[Window], steps: int) -> list[Point]:
     points: list[Point] = []
+    windows = list(windows)
+    scaled = [e.grad_factors for w in windows for e in w.with_fate(Fate.LIVE) if e.grad_factors]
     for window in windows:
         own = [(e, t) for e in window.fresh() for t in e.backward.terms if series.holds(e.backward, t)]
         units, rows = _total(t.units for _, t in own), _total(t.rows for _, t in own)
         for entry, term in own:
-            factors = (*term.factors, *(scaling.factor for scaling in entry.grad_factors))
+            # Those that no step got count as if they were live: scaled as the others are, in the end.
+            scalings = scaled[-1] if scaled and entry.fate in (Fate.WIPED, Fate.LEFT) else entry.grad_factors
+            factors = (*term.factors, *(scaling.factor for scaling in scalings))
             points.append(Point(entry.backward, term, factors, steps, len(own), units, rows))
     return points
 

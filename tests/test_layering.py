@@ -22,6 +22,7 @@ FLOORS = [
     {"weights"},
     {"diagnosis"},
     {"verdict"},
+    {"trials"},
     {"lint", "engine"},
     {"verify"},
     {"fuzz"},
@@ -39,7 +40,7 @@ THIRD_PARTY = {
     "lint": {"pathspec", "tomli"},
     "engine": {"torch"},
     "verify": {"torch"},
-    "fuzz": {"torch", "hypothesis"},
+    "fuzz": {"torch", "hypothesis", "libcst"},
     "pytest_plugin": {"pytest", "_pytest"},
 }
 """What a room may import besides the standard library; a room that is not here, nothing."""
@@ -98,7 +99,7 @@ def test_no_assert_in_the_library() -> None:
         assert not [n for n in ast.walk(tree) if isinstance(n, ast.Assert)], path
 
 
-HEAVY = {"torch", "numpy", "hypothesis", "pytest"}
+HEAVY = {"torch", "numpy", "hypothesis", "libcst", "pytest"}
 
 
 def loaded_by(code: str, cwd: Path) -> set[str]:
@@ -123,6 +124,8 @@ LINTED = "from gradcheck_accum.cli import main; main(['lint', 'train.py'])"
         (LINTED, HEAVY | {"gradcheck_accum.verify", "gradcheck_accum.engine"}),
         ("from gradcheck_accum.verify import verify_script", HEAVY | {"gradcheck_accum.lint"}),
         ("from gradcheck_accum.verify import observe\nwith observe(): pass", {"gradcheck_accum.lint"}),
+        ("from gradcheck_accum import fuzz", HEAVY | {"gradcheck_accum.lint", "gradcheck_accum.verify"}),
+        ("from gradcheck_accum.fuzz import AccumCase", {"hypothesis", "libcst", "gradcheck_accum.lint"}),
     ],
 )
 def test_what_is_loaded(code: str, absent: set[str], tmp_path: Path) -> None:

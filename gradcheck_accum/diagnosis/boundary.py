@@ -67,7 +67,8 @@ def _usual_step(account: Account) -> Step | None:
 def find_off_by_one(account: Account) -> Iterator[Diagnosis]:
     """GA302: windows that begin short, or are all one longer or shorter than the K that the loss is divided by."""
     first, *rest = account.known() or [None]
-    if first is None or first.step is None or account.steps < 2:
+    if first is None or first.step is None or account.steps < 2 or all(w.micro_batches == 1 for w in account.windows):
+        # Where every micro-batch steps, the step does not come early by one: nothing is accumulated at all.
         return
     if (opens_short(account) or opens_long(account)) and not _is_right(account, first):
         yield diagnosis(

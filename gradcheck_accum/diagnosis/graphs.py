@@ -18,7 +18,15 @@ _HELP = "keep a number: total += loss.item(), or loss.detach()"
 
 def find_held_graphs(ledger: Ledger) -> Iterator[Diagnosis]:
     """GA801, as it is counted in a run: more and more losses that are still held with their graphs."""
-    held = [event for event in ledger.trace.events if isinstance(event, GraphsHeld) and not event.read]
+    held: list[GraphsHeld] = []
+    since = False
+    for event in ledger.trace.events:
+        if isinstance(event, Backward):
+            since = True
+        elif isinstance(event, GraphsHeld) and not event.read:
+            # Several optimizers may step on one window: it counts once.
+            held = [*held, event] if since or not held else [*held[:-1], event]
+            since = False
     growing = 1
     for earlier, later in pairwise(held):
         growing = growing + 1 if later.count > earlier.count else 1

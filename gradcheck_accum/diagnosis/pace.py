@@ -85,8 +85,18 @@ def _keeps_pace(pace: Pace[_E]) -> bool:
                 # What follows the window's last micro-batch comes after its step: it is counted with the next.
                 busy += count >= len(batches) - (full == 1)
             batches, count = set(), 0
-    # More than one for each step and one for each pass over the data.
-    return busy * 2 > full and pace.made > sum(_steps(pace.life).values()) + _passes(pace.life)
+    # More than one for each window and one for each pass over the data.
+    return busy * 2 > full and pace.made > _closed(pace.life) + _passes(pace.life)
+
+
+def _closed(events: Sequence[Event]) -> int:
+    """How many windows were closed: several optimizers may step on one."""
+    steps, filled = 0, False
+    for event in events:
+        if isinstance(event, Step):
+            steps, filled = steps + filled, False
+        filled = filled or isinstance(event, Backward)
+    return steps
 
 
 def _passes(events: Sequence[Event]) -> int:

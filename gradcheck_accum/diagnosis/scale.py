@@ -144,6 +144,10 @@ def find_remainder_scale(account: Account) -> Iterator[Diagnosis]:
 def _is_inside_a_pass(account: Account, window: Window) -> bool:
     """Whether a window is short though its pass over the data goes on, and did not just begin after a loss."""
     own = window.fresh()[-1].backward.epoch
+    if own is None:
+        # A remainder comes at the end of every pass, and so at the end of the run too.
+        last = account.windows[-1]
+        return account.ledger.trace.complete and not account.abandoned and last.micro_batches == account.steps
     before = any(e.backward.epoch == own for w in account.windows if w.index < window.index for e in w.fresh())
     # A pass's first window is short too where the one before lost its remainder and the counter went on.
     return _goes_on(account, window) and (before or not account.abandoned)

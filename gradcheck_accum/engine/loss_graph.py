@@ -40,10 +40,14 @@ _DEPTH = 400
 
 @dataclass(frozen=True, slots=True)
 class LossReading:
-    """What a loss is made of; ``scale`` is the grad scaler's scale inside it (1 where there is none)."""
+    """What a loss is made of; ``scale`` is the grad scaler's scale inside it (1 where there is none).
+
+    ``reductions`` are the graph's nodes that reduced its terms: who keeps the loss, scaled or not, keeps them.
+    """
 
     terms: tuple[Term, ...]
     scale: float = 1.0
+    reductions: tuple[Any, ...] = ()
 
 
 def read_loss(loss: torch.Tensor, scales: dict[Any, float], weight: float = 1.0) -> LossReading:
@@ -59,7 +63,7 @@ def read_loss(loss: torch.Tensor, scales: dict[Any, float], weight: float = 1.0)
         names[term.name] = names.get(term.name, 0) + 1
         name = term.name if names[term.name] == 1 else f"{term.name} #{names[term.name]}"
         terms.append(Term(name, term.reduction, term.units, term.factors, term.rows))
-    return LossReading(tuple(terms), walk.scale)
+    return LossReading(tuple(terms), walk.scale, tuple(walk.reductions))
 
 
 @dataclass(slots=True)
@@ -69,6 +73,7 @@ class _Walk:
     scales: dict[Any, float]
     found: list[Term] = field(default_factory=list)
     scale: float = 1.0
+    reductions: list[Any] = field(default_factory=list)
 
     def follow(self, node: Any, outer: tuple[Factor, ...]) -> None:
         """Go on from ``node``; ``outer`` are the factors applied after it, innermost first."""
@@ -100,6 +105,7 @@ class _Walk:
                 return
             else:
                 self.found.append(_frontier(node, name, outer))
+                self.reductions.append(node)
                 return
 
     def _follow_sum(self, node: Any, name: str, outer: tuple[Factor, ...]) -> None:

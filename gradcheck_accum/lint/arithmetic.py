@@ -102,7 +102,7 @@ def _tensor_arithmetic(run: Interpreter, op: ast.operator, left: Any, right: Any
             if len(parts) > _MOST_PARTS:
                 return replace(left, parts=left.parts[:1]).scaled(Factor(None))
             return Tensor(parts, left.models | right.models, left.grad_scaled or right.grad_scaled)
-        if left.elementwise or right.elementwise:
+        if left.elementwise:
             return Tensor(left.parts, left.models | right.models, left.grad_scaled, elementwise=True)
         return left.scaled(Factor(None))
     tensor, other = (left, right) if isinstance(left, Tensor) else (right, left)

@@ -75,6 +75,10 @@ def _subscript(run: Interpreter, node: ast.Subscript, scope: v.Scope) -> Any:
         case ("shape", v.Data() as data):
             return rows_of(run, data) if isinstance(index, Num) and index.value == 0 else UNKNOWN
         case list() | tuple() if isinstance(index, Num) and isinstance(index.value, int):
+            if isinstance(value, list) and len(value) > 1 and not run.pass_depth and v.is_data(value):
+                # A list of batches that is counted through by hand.
+                run.recorder.learn_units(v.rows_in(value))
+                slice_of_data(run, [index])
             return value[index.value] if -len(value) <= index.value < len(value) else UNKNOWN
         case list() | tuple() if isinstance(node.slice, ast.Slice):
             return _slice(run, value, node.slice, scope)
@@ -246,7 +250,7 @@ def _comprehension(run: Interpreter, node: ast.ListComp | ast.GeneratorExp | ast
     if isinstance(source, (list, tuple)) and source and all(isinstance(item, v.Parameters) for item in source):
         return source[0]
     if isinstance(source, v.Loader) and not run.reach.backward(node.elt):
-        return v.Loader(length_of(run, source), source.rows) if source.length is not None else source
+        return _of_every_batch(run, node.elt, generator.target, source, scope)
     items = items_of(run, source, limit=v.LONGEST_LIST)
     if items is None:
         return UNKNOWN
@@ -257,6 +261,16 @@ def _comprehension(run: Interpreter, node: ast.ListComp | ast.GeneratorExp | ast
         if all(choose(run, test, inner, ()) for test in generator.ifs):
             results.append(evaluate(run, node.elt, inner))
     return results
+
+
+def _of_every_batch(run: Interpreter, element: ast.expr, target: ast.expr, loader: v.Loader, scope: v.Scope) -> Any:
+    """What a comprehension makes of a loader's batches: batches again, or something that is counted of each."""
+    inner = v.Scope(outer=scope)
+    assign(run, target, v.Data(loader.rows), inner)
+    value = evaluate(run, element, inner)
+    if isinstance(value, Num):
+        return [value] * loader.length if loader.length is not None and loader.length <= v.LONGEST_LIST else UNKNOWN
+    return v.Loader(length_of(run, loader), loader.rows) if loader.length is not None else loader
 
 
 def _lambda(run: Interpreter, node: ast.Lambda, scope: v.Scope) -> Any:

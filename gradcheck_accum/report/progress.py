@@ -12,10 +12,11 @@ _WIDTH = 30
 
 
 class ProgressBar:
-    """Shows ``done`` of ``total`` on ``stream`` when called; `clear` takes the line away."""
+    """Shows ``done`` of ``total`` of what ``noun`` names on ``stream`` when called; `clear` takes the line away."""
 
-    def __init__(self, stream: TextIO) -> None:
+    def __init__(self, stream: TextIO, noun: str = "files") -> None:
         self._stream = stream
+        self._noun = noun
         self._enabled = stream.isatty() and os.environ.get("TERM") != "dumb"
         self._shown = ""
 
@@ -25,7 +26,7 @@ class ProgressBar:
         full = _WIDTH * done // total
         line = f"[{'#' * full}{'.' * (_WIDTH - full)}] {100 * done // total:>3} %"
         if line != self._shown:
-            self._stream.write(f"\r{line} of {total} files")
+            self._stream.write(f"\r{line} of {total} {self._noun}")
             self._stream.flush()
             self._shown = line
 

@@ -21,7 +21,7 @@ from gradcheck_accum.engine.tolerance import (
     unit_roundoff,
 )
 from gradcheck_accum.events import Trace
-from gradcheck_accum.ledger import Fate, Ledger, Window, fold
+from gradcheck_accum.ledger import NOT_FINITE, Fate, Ledger, Window, fold
 from gradcheck_accum.location import Location
 from gradcheck_accum.mistakes import CATALOGUE
 from gradcheck_accum.verdict import ReferenceReport, Verdict, VerifyResult, WindowReport
@@ -56,10 +56,21 @@ class Options:
             raise ValueError("rtol and atol are given both or neither")
 
 
+def ledger_of(watch: Watch, *, complete: bool) -> Ledger:
+    """The ledger of a watched run; ``complete`` says that the loop came to its own end."""
+    ledger = fold(Trace(tuple(watch.events), complete=complete, precision=watch.precision, from_start=watch.from_start))
+    overflowed = {id(measured.step) for measured in watch.measured if measured.unmeasured == NOT_FINITE}
+    if not overflowed:
+        return ledger
+    return replace(
+        ledger,
+        windows=tuple(replace(w, unknown=NOT_FINITE) if id(w.step) in overflowed else w for w in ledger.windows),
+    )
+
+
 def judge(watch: Watch, script: str, options: Options, *, complete: bool) -> VerifyResult:
     """The result of a watched run; ``complete`` says that the loop came to its own end."""
-    trace = Trace(tuple(watch.events), complete=complete, precision=watch.precision, from_start=watch.from_start)
-    ledger = fold(trace)
+    ledger = ledger_of(watch, complete=complete)
     readings = read_weights(ledger, coefficient=options.loss_coefficient)
     diagnosis = diagnose(ledger, readings)
     reports: list[WindowReport] = []

@@ -23,7 +23,7 @@ from gradcheck_accum.engine.reference import (
 from gradcheck_accum.engine.streaming import CoupledChunks, Streamed, Streamer
 from gradcheck_accum.engine.tape import Program
 from gradcheck_accum.engine.tolerance import Addends, replay_tolerance
-from gradcheck_accum.ledger import Ledger
+from gradcheck_accum.ledger import NOT_FINITE, Ledger
 from gradcheck_accum.location import Location
 from gradcheck_accum.verify.clipping import clipped
 from gradcheck_accum.verify.measure import Vector, combination, dense, inner_products, is_finite, norm_of
@@ -78,7 +78,7 @@ class Measurer:
         vectors: list[Vector] = [[before_clip.get(k) for k in keys], [used.get(k) for k in keys]]
         vectors += _parts(measured, keys)
         if not _is_a_sum(vectors) and not is_finite(vectors[0]):
-            measured.unmeasured = "the gradient is not finite"
+            measured.unmeasured = NOT_FINITE
             return []
         if measured.clips:
             expected = clipped(vectors[0], keys, measured.clips)

@@ -192,8 +192,8 @@ class Watch:
         weight = _one_number(weights)
         if len(tensors) == 1 and tensors[0].numel() == 1 and weight is not None:
             loss = tensors[0]
-            self._mark_graph(loss)
             reading = read_loss(loss, self._scales, weight)
+            self._mark_graph(reading)
             self.precision = max(self.precision, unit_roundoff(loss.dtype)) if loss.is_floating_point() else 0.0
             if self.measurer.replays and weight == 1.0:
                 original = self._unscaled.get(id(loss), (None, loss))[1]
@@ -205,10 +205,10 @@ class Watch:
         self._reading = (reading, program, where, part)
         self._arriving = {}
 
-    def _mark_graph(self, loss: torch.Tensor) -> None:
-        if loss.grad_fn is not None:
+    def _mark_graph(self, reading: LossReading) -> None:
+        for node in reading.reductions[:1]:
             mark = _Mark()
-            loss.grad_fn.metadata["gradcheck-accum"] = mark  # type: ignore[index]
+            node.metadata["gradcheck-accum"] = mark
             self._graphs.append(weakref.ref(mark))
 
     def after_backward(self, failed: bool) -> None:

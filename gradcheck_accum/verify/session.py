@@ -9,8 +9,9 @@ from typing import Any, Literal
 import torch
 
 from gradcheck_accum.engine.reference import ReferenceEngine
+from gradcheck_accum.ledger import Ledger
 from gradcheck_accum.verdict import VerifyResult
-from gradcheck_accum.verify.judge import Options, judge
+from gradcheck_accum.verify.judge import Options, judge, ledger_of
 from gradcheck_accum.verify.observer import SeenEnough, Watch
 from gradcheck_accum.verify.patches import install
 from gradcheck_accum.verify.trajectory import Trajectory
@@ -31,6 +32,10 @@ class Observation:
     def result(self) -> VerifyResult:
         """The verdict on all that has been seen so far."""
         return judge(self._watch, self._script, self._options, complete=self.complete)
+
+    def ledger(self) -> Ledger:
+        """The ledger of all that has been seen so far."""
+        return ledger_of(self._watch, complete=self.complete)
 
 
 @contextmanager

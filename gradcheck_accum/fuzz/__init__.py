@@ -1,0 +1,33 @@
+"""Property-based testing of gradient accumulation: drawn loops for our engines, drawn data for loops of one's own.
+
+Importing this package imports neither PyTorch nor Hypothesis: they come with what is used of it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from gradcheck_accum.fuzz.campaign import run_campaign
+    from gradcheck_accum.fuzz.cases import AccumCase, CannotSupply
+    from gradcheck_accum.fuzz.loops import fuzz_loop
+    from gradcheck_accum.fuzz.strategies import accum_cases, variants
+
+__all__ = ["AccumCase", "CannotSupply", "accum_cases", "fuzz_loop", "run_campaign", "variants"]
+
+_ROOMS = {
+    "AccumCase": "cases",
+    "CannotSupply": "cases",
+    "accum_cases": "strategies",
+    "fuzz_loop": "loops",
+    "run_campaign": "campaign",
+    "variants": "strategies",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _ROOMS:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(f"{__name__}.{_ROOMS[name]}"), name)

@@ -1,0 +1,118 @@
+"""Changes how a script reads and nothing of what it does, on its syntax tree: names, comments, code that never runs."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import TypeVar
+
+import libcst as cst
+
+NAMES: dict[str, dict[str, str]] = {
+    "names of others": {
+        "model": "net",
+        "optimizer": "opt",
+        "criterion": "loss_fn",
+        "loader": "train_loader",
+        "K": "accumulation_steps",
+        "i": "step",
+        "x": "inputs",
+        "y": "targets",
+    },
+    "short names": {
+        "model": "m",
+        "optimizer": "o",
+        "criterion": "c",
+        "loader": "dl",
+        "K": "n_acc",
+        "i": "b",
+        "loss": "l",
+    },
+    "names that mislead": {
+        "i": "epoch_index",
+        "K": "log_every",
+        "count": "total",
+        "raw": "metric",
+        "loader": "samples",
+    },
+}
+"""Other names for what a script names, by the disguise that gives them."""
+
+DISGUISES = (*NAMES, "comments", "dead code")
+
+_COMMENTS = ("# loss.backward()", "# optimizer.step() comes later", "# TODO: / K", "# the usual loop")
+_DEAD = (
+    "if False:\n    optimizer.step()\n",
+    "if False:\n    optimizer.zero_grad()\n    model.zero_grad()\n",
+    "while False:\n    model.zero_grad()\n",
+    "def never_called():\n    optimizer.zero_grad()\n    optimizer.step()\n",
+    "note = 'loss.backward() / K'\n",
+    "size = 2 * 3 % 4\n",
+)
+
+
+def disguised(source: str, disguises: Sequence[str], seed: int) -> str:
+    """``source`` with every one of ``disguises``; places are chosen by ``seed``."""
+    if not disguises:
+        return source
+    tree = cst.parse_module(source)
+    chance = random.Random(seed)
+    names = {old: new for disguise in disguises for old, new in NAMES.get(disguise, {}).items()}
+    tree = tree.visit(_Disguise(names, "comments" in disguises, "dead code" in disguises, chance))
+    return tree.code
+
+
+@lru_cache(maxsize=len(_DEAD))
+def _statements(text: str) -> cst.Module:
+    return cst.parse_module(text)
+
+
+_Loop = TypeVar("_Loop", cst.For, cst.While)
+
+
+class _Disguise(cst.CSTTransformer):
+    def __init__(self, names: dict[str, str], comments: bool, dead_code: bool, chance: random.Random) -> None:
+        super().__init__()
+        self._names = names
+        self._comments = comments
+        self._dead_code = dead_code
+        self._chance = chance
+
+    def visit_ImportAlias(self, node: cst.ImportAlias) -> bool:
+        return False
+
+    def leave_Name(self, original_node: cst.Name, updated_node: cst.Name) -> cst.Name:
+        new = self._names.get(original_node.value)
+        return updated_node if new is None else updated_node.with_changes(value=new)
+
+    def leave_Attribute(self, original_node: cst.Attribute, updated_node: cst.Attribute) -> cst.Attribute:
+        return updated_node.with_changes(attr=original_node.attr)
+
+    def leave_Arg(self, original_node: cst.Arg, updated_node: cst.Arg) -> cst.Arg:
+        return updated_node.with_changes(keyword=original_node.keyword)
+
+    def leave_For(self, original_node: cst.For, updated_node: cst.For) -> cst.For:
+        return self._filled(updated_node)
+
+    def leave_While(self, original_node: cst.While, updated_node: cst.While) -> cst.While:
+        return self._filled(updated_node)
+
+    def _filled(self, loop: _Loop) -> _Loop:
+        """A loop with more statements and comments in its body."""
+        body = list(loop.body.body)
+        if self._dead_code:
+            dead = _statements(self._chance.choice(_DEAD)).visit(_Renaming(self._names)).body[0]
+            body.insert(self._chance.randrange(len(body) + 1), dead)
+        if self._comments:
+            at = self._chance.randrange(len(body))
+            comment = cst.EmptyLine(comment=cst.Comment(self._chance.choice(_COMMENTS)))
+            body[at] = body[at].with_changes(leading_lines=[comment])
+        return loop.with_changes(body=loop.body.with_changes(body=body))
+
+
+class _Renaming(_Disguise):
+    """Only the names."""
+
+    def __init__(self, names: dict[str, str]) -> None:
+        super().__init__(names, False, False, random.Random(0))

@@ -1,0 +1,203 @@
+"""Tries a loop of the user's own on many cases, and finds the smallest that it gets wrong."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import inspect
+import io
+import re
+import time
+import traceback
+import warnings
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from types import ModuleType
+from typing import Any
+
+from hypothesis import HealthCheck, Phase, Verbosity, given, seed, settings
+from torch.optim.optimizer import Optimizer
+
+from gradcheck_accum.fuzz.cases import AccumCase, CannotSupply
+from gradcheck_accum.fuzz.strategies import accum_cases
+from gradcheck_accum.ledger import Fate, Ledger
+from gradcheck_accum.trials import Failure, LoopTrial, Outcome
+from gradcheck_accum.verdict import VerifyResult
+from gradcheck_accum.verify import observe
+
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class _Judged:
+    """One case, run: its outcome, the kind of failure (empty for none), and what is wrong in words."""
+
+    case: AccumCase
+    outcome: Outcome
+    kind: str = ""
+    what: str = ""
+    result: VerifyResult | None = None
+
+
+def fuzz_loop(
+    loop: Callable[..., object],
+    *,
+    target: str = "",
+    factories: ModuleType | None = None,
+    examples: int | None = None,
+    random_seed: int | None = None,
+    time_budget: float | None = None,
+    progress: Progress | None = None,
+) -> LoopTrial:
+    """Call ``loop`` on drawn cases, its arguments supplied by name, and keep the smallest failing case of each kind.
+
+    ``factories`` is a module whose functions supply arguments (see `AccumCase.arguments`). How many cases are tried,
+    and whether the ``.hypothesis`` database is used, is Hypothesis' active profile to say, unless ``examples`` is
+    given. No case is begun after ``time_budget`` seconds. Raises CannotSupply where an argument can not be supplied.
+    """
+    name = target or getattr(loop, "__qualname__", "the loop")
+    AccumCase(samples=1, batch_size=1, accumulation_steps=1).arguments(loop, factories)
+    outcomes: Counter[Outcome] = Counter()
+    smallest: dict[str, _Judged] = {}
+    wanted = settings.default.max_examples if examples is None and settings.default else examples or 100
+    ends = None if time_budget is None else time.monotonic() + time_budget
+
+    def test(case: AccumCase) -> None:
+        if ends is not None and time.monotonic() > ends and not smallest:
+            return
+        judged = _judge(loop, case, factories)
+        outcomes[judged.outcome] += 1
+        if progress:
+            progress(min(outcomes.total(), wanted), wanted)
+        if judged.kind:
+            smallest[judged.kind] = judged
+            raise _failure(judged.kind)
+
+    # Examples that failed before are kept by the test's name.
+    test.__name__ = test.__qualname__ = "fuzz_" + re.sub(r"\W", "_", name)
+    run = given(case=accum_cases())(test)
+    run = settings(
+        max_examples=wanted,
+        deadline=None,
+        verbosity=Verbosity.quiet,
+        print_blob=False,
+        report_multiple_bugs=True,
+        # What Hypothesis would explain it finds out by tracing every line, which takes longer than all the rest.
+        phases=(Phase.reuse, Phase.generate, Phase.shrink),
+        suppress_health_check=list(HealthCheck),
+    )(run)
+    if random_seed is not None:
+        run = seed(random_seed)(run)
+    with _light_heap():
+        try:
+            run()
+        except Exception:
+            if not smallest:
+                raise
+        except BaseException as several:
+            if not smallest or not hasattr(several, "exceptions"):
+                raise
+    found = sorted(smallest.values(), key=lambda j: (list(Outcome).index(j.outcome), j.kind == "GA104", j.kind))
+    failures = (Failure(j.outcome, str(j.case), j.what, _test(name, j, factories), j.result) for j in found)
+    return LoopTrial(name, outcomes, tuple(failures))
+
+
+@cache
+def _failure(kind: str) -> Exception:
+    """An exception of its own type for every kind of failure: so Hypothesis tells them apart."""
+    made: type[Exception] = type(kind, (AssertionError,), {})
+    return made(kind)
+
+
+def _judge(loop: Callable[..., object], case: AccumCase, factories: ModuleType | None) -> _Judged:
+    try:
+        given_by_name = case.arguments(loop, factories)
+        with (
+            warnings.catch_warnings(),
+            contextlib.redirect_stdout(io.StringIO()),
+            observe(script=getattr(loop, "__qualname__", "the loop"), reference="ledger") as observation,
+        ):
+            warnings.simplefilter("ignore")
+            loop(**given_by_name)
+    except CannotSupply:
+        raise
+    except (Exception, SystemExit) as error:
+        return _Judged(case, Outcome.RAISED, f"Raised{type(error).__name__}", _raised(error, loop))
+    result, ledger = observation.result(), observation.ledger()
+    outcome = Outcome.of(result)
+    if outcome is Outcome.EQUIVALENT:
+        return _Judged(case, outcome, result=result)
+    if outcome is Outcome.UNDECIDED:
+        return _Judged(case, outcome, "Undecided", result.reason, result)
+    # Uneven counts come with many cases: what else is wrong with one makes it the more telling.
+    codes = sorted({d.mistake.code for d in result.diagnosis}, key=lambda code: (code == "GA104", code))
+    return _Judged(case, outcome, codes[0] if codes else "Unexplained", _words(result, ledger), result)
+
+
+def _raised(error: BaseException, loop: Callable[..., object]) -> str:
+    """What was raised, and the last line in the loop's own file on the way there."""
+    frames = traceback.extract_tb(error.__traceback__)
+    file = getattr(getattr(inspect.unwrap(loop), "__code__", None), "co_filename", "")
+    own = [frame for frame in frames if frame.filename == file]
+    last = (own or frames)[-1]
+    text = " ".join(str(error).split())
+    return f"it raises {type(error).__name__}{': ' + text if text else ''} ({last.filename}:{last.lineno})"
+
+
+def _words(result: VerifyResult, ledger: Ledger) -> str:
+    """What is wrong, most telling first."""
+    lost = [e for w in ledger.abandoned for e in w.entries if e.fate in (Fate.LEFT, Fate.WIPED)]
+    rows = [e.backward.terms[0].rows for e in {id(e.backward): e for e in lost}.values() if e.backward.terms]
+    codes = {d.mistake.code for d in result.diagnosis}
+    if "GA301" in codes and rows and None not in rows:
+        count = int(sum(r for r in rows if r is not None))
+        return (
+            "the last sample never reaches the optimizer"
+            if count == 1
+            else f"{count} samples, the last of an epoch, never reach the optimizer"
+        )
+    if result.diagnosis:
+        return "; ".join(d.message for d in result.diagnosis)
+    return result.reason
+
+
+def _test(target: str, judged: _Judged, factories: ModuleType | None) -> str:
+    """A pytest test that shows the failure."""
+    path, _, name = target.rpartition("::")
+    module = path.rpartition("/")[2].removesuffix(".py") or "train"
+    name = name.rpartition(".")[2]
+    own = f", {factories.__name__}" if factories is not None else ""
+    lines = [
+        f"from {module} import {name}",
+        "",
+        "from gradcheck_accum.fuzz import AccumCase",
+        "",
+        "",
+        f"def test_{name}(accum_check):",
+        f"    # {judged.case}",
+        f"    case = {judged.case.code()}",
+        f"    accum_check({name}, **case.arguments({name}{own}))",
+    ]
+    if factories is not None:
+        lines.insert(0, f"import {factories.__name__}")
+    return "\n".join(lines) + "\n"
+
+
+@contextlib.contextmanager
+def _light_heap() -> Any:
+    """While it is entered, looking for optimizers does not go through what was there before.
+
+    Every observation looks at all that the garbage collector knows, to find the optimizers made before it: most of
+    that is PyTorch itself. Left as it is where somebody holds an optimizer already, which a loop may use.
+    """
+    gc.collect()
+    if any(issubclass(type(one), Optimizer) for one in gc.get_objects()) or gc.get_freeze_count():
+        yield
+        return
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()

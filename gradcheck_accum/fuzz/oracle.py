@@ -1,0 +1,267 @@
+"""What every micro-batch of a variant weighs, by plain arithmetic: what both engines are held against.
+
+The variant is carried out here with numbers alone: a gradient is what each micro-batch's mean loss counts in it.
+Nothing of this reads the source that was rendered, and nothing of it comes from an engine.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+
+from gradcheck_accum.fuzz.variants import COUNTED, OPERATORS, Variant
+from gradcheck_accum.mistakes import CATALOGUE
+
+
+@dataclass(slots=True)
+class Stepped:
+    """One step: what every micro-batch counted in its gradient, and the micro-batches that ran since the one before.
+
+    ``spoiled`` says that something else than weights is wrong with it: a clip of a part, a grad scaler's scale inside.
+    """
+
+    gradient: dict[int, Fraction]
+    own: tuple[int, ...]
+    spoiled: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class Simulation:
+    """A whole run. ``lost`` are the micro-batches that had no step when it ended."""
+
+    units: list[int] = field(default_factory=list)
+    steps: list[Stepped] = field(default_factory=list)
+    lost: tuple[int, ...] = ()
+
+    @property
+    def is_right(self) -> bool:
+        """Whether every step got the gradient of the large batch of all that ran since the step before."""
+        return not self.lost and all(self.is_right_step(step) for step in self.steps)
+
+    def is_uneven(self, step: Stepped) -> bool:
+        """Whether a unit of one of a step's own micro-batches counts more than one of another."""
+        each = {step.gradient[i] / self.units[i] for i in step.own if i in step.gradient}
+        return len(each) > 1 and len({self.units[i] for i in step.own}) > 1
+
+    def is_right_step(self, step: Stepped) -> bool:
+        """Whether one step did."""
+        total = sum(self.units[i] for i in step.own)
+        return not step.spoiled and step.gradient == {i: Fraction(self.units[i], total) for i in step.own}
+
+
+class _Run:
+    """The state of a run of one variant."""
+
+    def __init__(self, variant: Variant, store: str) -> None:
+        self.v = variant
+        self.head = store == "head"
+        self.seen = Simulation()
+        self.gradient: dict[int, Fraction] = {}
+        self.since: list[int] = []
+
+    def clear(self) -> None:
+        if self.head and self.v.has("GA204"):
+            return
+        self.gradient = {}
+
+    def backward(self, position: int, window: range) -> None:
+        """One micro-batch of a pass; ``window`` are the positions of the window that it belongs to."""
+        v = self.v
+        if "GA201" in v.mutations:
+            self.clear()
+        number = len(self.seen.units)
+        self.seen.units.append(v.units[position])
+        self.since.append(number)
+        self.gradient[number] = self.coefficient(position, window)
+
+    def coefficient(self, position: int, window: range) -> Fraction:
+        """What a micro-batch's mean loss is multiplied by before backward."""
+        v = self.v
+        again = Fraction(1)
+        if "GA102" in v.mutations:
+            again = Fraction(1, v.k)
+        elif "GA102:rows" in v.mutations:
+            again = Fraction(1, v.rows[position])
+        if v.has("GA101"):
+            return again
+        if v.scale == "gradients":
+            return again
+        if v.scale in ("share", "total") and not v.has("GA104"):
+            return again * Fraction(v.units[position], sum(v.units[i] for i in window))
+        if v.scale == "steps" or v.has("GA103"):
+            return again * Fraction(1, v.k)
+        return again * Fraction(1, len(window))
+
+    def step(self, length: int) -> None:
+        """An update; ``length`` is what gradients are divided by, where they are."""
+        v = self.v
+        gradient = dict(self.gradient)
+        if v.scale == "gradients" and not v.has("GA101"):
+            gradient = {i: c / length for i, c in gradient.items()}
+        spoiled = []
+        if v.has("GA401") and not self.head and len(gradient) > 1:
+            spoiled.append("clipped early")
+        if v.has("GA501") and not self.head:
+            spoiled.append("clipped while scaled")
+        if v.has("GA503") or (v.has("GA502") and not self.head and len(gradient) > 1):
+            spoiled.append("the scale is inside")
+        if v.has("GA202"):
+            self.clear()
+            gradient = {} if not (self.head and v.has("GA204")) else gradient
+        self.seen.steps.append(Stepped(gradient, tuple(self.since), tuple(spoiled)))
+        self.since = []
+        self.gradient = dict(gradient)
+        if not v.clears_first and not any(v.has(code) for code in ("GA201", "GA202", "GA203")):
+            self.clear()
+
+
+def simulations(variant: Variant) -> list[Simulation]:
+    """The run of ``variant`` for each of its optimizers' gradients."""
+    return [simulate(variant, store) for store in (("model", "head") if variant.pair else ("model",))]
+
+
+def simulate(variant: Variant, store: str = "model") -> Simulation:
+    """Carry out ``variant``, with the gradients of its model or, where it is a pair, of its head."""
+    v = variant
+    run = _Run(v, store)
+    running = 0
+    for _ in range(v.epochs):
+        count = 0
+        for position in range(v.count):
+            start = position // v.k * v.k
+            window = range(start, min(start + v.k, v.count))
+            if v.has("GA303") and position == v.skipped:
+                continue
+            opens = running % v.k == 0 if v.boundary == "running count" else position == start
+            if v.clears_first and not v.has("GA203") and opens:
+                run.clear()
+            run.backward(position, window)
+            count, running = count + 1, running + 1
+            if _closes(v, position, count, running):
+                run.step(v.k if v.has("GA103") or not v.remainder else _length(v, position, window))
+                count = 0
+            if "GA201:late" in v.mutations:
+                run.clear()
+        left = count if v.boundary == "counter" else v.remainder
+        if v.flush == "after" and left and not v.has("GA301"):
+            run.step(v.k if v.has("GA103") or not v.remainder else v.remainder)
+    run.seen.lost = tuple(run.since)
+    return run.seen
+
+
+def _length(v: Variant, position: int, window: range) -> int:
+    """What the script divides gradients by at a step inside the loop, where there is a remainder."""
+    if v.boundary not in COUNTED:
+        return len(window)
+    return position % v.k + 1 if v.flush == "or last" else v.k
+
+
+def _closes(v: Variant, position: int, count: int, running: int) -> bool:
+    """Whether a step follows the micro-batch at ``position``."""
+    if v.has("GA304"):
+        return True
+    if v.boundary == "running count":
+        return running % v.k == 0
+    if v.boundary not in COUNTED:
+        return (position + 1) % v.k == 0 or position + 1 == v.count
+    if v.flush == "or last" and not v.has("GA301") and position + 1 == v.count:
+        return True
+    off = v.has("GA302")
+    if v.boundary == "counter":
+        return count > v.k if off else count == v.k
+    if v.boundary == "i from 1":
+        return (position + 1 + off) % v.k == 0
+    return (position + (0 if off else 1)) % v.k == 0
+
+
+@dataclass(frozen=True, slots=True)
+class Expectation:
+    """What is to be found in a variant: the verdict, and the codes of its mistakes.
+
+    ``besides`` are codes that may be told as well: of planted mistakes that hide behind others, and of those that the
+    others bring with them.
+    """
+
+    verdict: str
+    codes: frozenset[str]
+    besides: frozenset[str] = frozenset()
+
+
+def expect(variant: Variant) -> Expectation:
+    """What `verify` must say of ``variant``.
+
+    A planted mistake counts if the run without it differs in what a step gets or in the pace of its other calls:
+    one that changes nothing beside another hides behind it.
+    """
+    runs = simulations(variant)
+    codes: set[str] = set()
+    besides: set[str] = set()
+    for name in variant.mutations:
+        code = OPERATORS[name].code
+        without = replace(variant, mutations=variant.mutations - {name})
+        others = simulations(without)
+        moves = any(a.steps != b.steps or a.lost != b.lost for a, b in zip(runs, others, strict=True))
+        (codes if moves or not _moves_weights(code) else besides).add(code)
+    if any(run.is_uneven(step) for run in runs for step in run.steps):
+        codes.add("GA104")
+    besides |= _hidden(variant, runs) | _brought(variant, runs)
+    codes -= _hidden(variant, runs)
+    if not any(run.steps for run in runs):
+        return Expectation("inconclusive", frozenset(), frozenset(codes | besides))
+    if not all(run.is_right for run in runs):
+        verdict = "deviates"
+    else:
+        verdict = "not-equivalent-by-construction" if variant.has("GA901") else "equivalent"
+    return Expectation(verdict, frozenset(codes), frozenset(besides - codes))
+
+
+_OF_WEIGHT = frozenset({"GA101", "GA102", "GA103", "GA104"})
+
+
+def _hidden(v: Variant, runs: list[Simulation]) -> set[str]:
+    """Planted mistakes that nothing shows any more beside the others."""
+    hidden: set[str] = set()
+    if not any(set(step.gradient) & set(step.own) for run in runs for step in run.steps):
+        # Nothing of any window reaches its step: what it weighs, or how it was clipped, shows nowhere.
+        hidden |= {*_OF_WEIGHT, "GA302", "GA303", "GA401", "GA501"}
+    if v.has("GA101"):
+        # Where no loss is divided, a window that lacks a micro-batch is as wrong as the others.
+        hidden |= {"GA303"}
+    if (v.has("GA101") or v.has("GA102")) and v.boundary == "counter":
+        # A window that closes late opens no shorter than the others, and no division says what it was meant to hold.
+        hidden |= {"GA302"}
+    if v.has("GA302") and (v.remainder or v.uneven):
+        # Divided by what another window holds: which of the two is wrong can not be told.
+        hidden |= _OF_WEIGHT
+    if all(len(run.steps) == 1 for run in runs):
+        # What comes after the only step is in no window.
+        hidden |= {"GA402"}
+    if v.has("GA203"):
+        # Never cleared, gradients are still there where a clip comes too late.
+        hidden |= {"GA402"}
+    if v.has("GA301") and v.epochs > 1 and v.scale == "window":
+        # The remainder that leaks has another divisor than the window that it leaks into.
+        hidden |= _OF_WEIGHT
+    if v.has("GA201") and v.uneven:
+        # One micro-batch is left: by itself, no mean of means.
+        hidden |= {"GA104"}
+    return hidden
+
+
+def _brought(v: Variant, runs: list[Simulation]) -> set[str]:
+    """Mistakes that others bring with them."""
+    brought: set[str] = set()
+    if v.has("GA302"):
+        # The boundary that is off by one leaves micro-batches over, and its windows are divided by others' lengths.
+        brought |= _OF_WEIGHT | {"GA303"} | ({"GA301"} if any(run.lost for run in runs) or v.epochs > 1 else set())
+    if v.has("GA201") and v.uneven:
+        # What is left of a mean of means is too heavy or too light by itself.
+        brought |= {*_OF_WEIGHT, "GA302"}
+    if v.has("GA203") and v.has("GA402"):
+        # After the step the gradients are still there: they are clipped before the next ones come.
+        brought |= {"GA401"}
+    return brought
+
+
+def _moves_weights(code: str) -> bool:
+    return CATALOGUE[code].moves_gradient or code == "GA502"

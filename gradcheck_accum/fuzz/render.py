@@ -1,0 +1,470 @@
+"""Writes a variant as the source of a training script.
+
+The script is put together from statements, so that a mutation moves, drops or repeats one of them; how it reads (names,
+comments, code that does nothing) is changed afterwards on its syntax tree, by `gradcheck_accum.fuzz.disguise`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gradcheck_accum.fuzz.disguise import disguised
+from gradcheck_accum.fuzz.variants import COUNTED, TOKENS, Variant
+
+_MODELS = {
+    "linear": "nn.Linear(4, 3)",
+    "mlp": "nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 3))",
+    "conv": "nn.Sequential(nn.Unflatten(1, (1, 4)), nn.Conv1d(1, 2, 2), nn.Tanh(), nn.Flatten(), nn.Linear(6, 3))",
+    "rnn": "Recurrent()",
+    "attention": "Attention()",
+    "tied": "Tied()",
+}
+_CLASSES = {
+    "rnn": """\
+class Recurrent(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.cell = nn.RNN(2, 3, batch_first=True)
+
+    def forward(self, x):
+        return self.cell(x.view(-1, 2, 2))[0][:, -1]
+""",
+    "attention": """\
+class Attention(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.mix = nn.MultiheadAttention(2, 1, batch_first=True)
+        self.head = nn.Linear(4, 3)
+
+    def forward(self, x):
+        steps = x.view(-1, 2, 2)
+        return self.head(self.mix(steps, steps, steps, need_weights=False)[0].flatten(1))
+""",
+    "tied": """\
+class Tied(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.table = nn.Embedding(3, 4)
+        self.bend = nn.Linear(4, 4)
+        self.out = nn.Linear(4, 3, bias=False)
+        self.out.weight = self.table.weight
+
+    def forward(self, x):
+        return self.out(self.bend(self.table(x)))
+""",
+}
+_OPTIMIZERS = {
+    "SGD": "torch.optim.SGD({}.parameters(), lr=0.1)",
+    "momentum": "torch.optim.SGD({}.parameters(), lr=0.1, momentum=0.9)",
+    "Adam": "torch.optim.Adam({}.parameters(), lr=0.01)",
+    "AdamW": "torch.optim.AdamW({}.parameters(), lr=0.01)",
+    "RMSprop": "torch.optim.RMSprop({}.parameters(), lr=0.01)",
+}
+_CLIPS = {
+    "norm": "nn.utils.clip_grad_norm_(model.parameters(), 0.01)",
+    "value": "nn.utils.clip_grad_value_(model.parameters(), 0.001)",
+}
+
+
+def render(variant: Variant) -> str:
+    """The source of ``variant``: a whole script."""
+    return disguised(_Writer(variant).script(), variant.disguise, variant.seed)
+
+
+def _indented(lines: Sequence[str]) -> list[str]:
+    return [f"    {line}" for line in lines]
+
+
+class _Writer:
+    """Writes one variant; every method gives lines, unindented."""
+
+    def __init__(self, variant: Variant) -> None:
+        self.v = variant
+
+    def script(self) -> str:
+        v = self.v
+        lines = [*self.head(), ""]
+        loop = self.passes()
+        if v.layout == "script":
+            lines += loop
+        elif v.layout == "function":
+            lines += ["def train(K):", *_indented([*self.counters(), *loop]), "", "train(K)"]
+        elif v.layout == "helpers":
+            lines += ["def micro_batch(x, y, divisor):", *_indented([*self.micro_batch(), "return raw.item()"]), ""]
+            lines += ["def update(divisor):", *_indented(self.update()), ""]
+            lines += loop
+        else:
+            lines += ["class Trainer:"]
+            lines += _indented(["def __init__(self, K):", "    self.K = K", ""])
+            lines += _indented(
+                ["def micro_batch(self, x, y, divisor):", *_indented([*self.micro_batch(), "return raw.item()"]), ""]
+            )
+            lines += _indented(["def update(self, divisor):", *_indented(self.update()), ""])
+            lines += _indented(["def fit(self):", *_indented(["K = self.K", *self.counters(), *loop]), ""])
+            lines += ["Trainer(K).fit()"]
+        return "\n".join(lines) + "\n"
+
+    def counters(self) -> list[str]:
+        """What a loop in a function counts in variables of its own."""
+        if self.v.layout in ("script", "helpers"):
+            return []
+        return [*(["running = 0.0"] if self.v.metrics else []), *(["kept = 0.0"] if self.v.has("GA801") else [])]
+
+    def head(self) -> list[str]:
+        v = self.v
+        lines = ["import itertools", "import torch", "from torch import nn", ""]
+        lines += [_CLASSES[v.model]] if v.model in _CLASSES else []
+        lines += [f"torch.manual_seed({v.seed})", f"K = {v.k}", *self.data()]
+        model = _MODELS[v.model]
+        if v.batch_norm:
+            model = "nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Linear(4, 3))"
+        double = ".double()" if v.double else ""
+        lines += [f"model = {model}{double}"]
+        lines += [f"optimizer = {_OPTIMIZERS[v.optimizer].format('model')}"]
+        if v.pair:
+            lines += [f"head = nn.Linear(3, 3){double}", f"head_optimizer = {_OPTIMIZERS[v.optimizer].format('head')}"]
+        lines += self.criterion()
+        if v.amp == "scaler":
+            lines += ["scaler = torch.amp.GradScaler('cpu', init_scale=64.0)"]
+        if v.schedule:
+            lines += ["scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)"]
+        if v.average:
+            lines += ["average = torch.optim.swa_utils.AveragedModel(model)"]
+        if v.spelling == "function":
+            lines += ["", "def scaled(loss, parts):", "    return loss / parts", ""]
+        if not self.counters():
+            lines += ["running = 0.0"] if v.metrics else []
+            lines += ["kept = 0.0"] if v.has("GA801") else []
+        return lines
+
+    def data(self) -> list[str]:
+        """The batches, and the counts of units that a scaling reads."""
+        v = self.v
+        dtype = ", dtype=torch.float64" if v.double else ""
+        times = v.k if v.boundary == "chunks" else 1
+        rows = v.rows[:: v.k] if v.boundary == "chunks" else v.rows
+        if v.data_loader:
+            total = sum(rows) * times
+            x, y = self.tensors(str(total), dtype)
+            lines = [
+                f"dataset = torch.utils.data.TensorDataset({x}, {y})",
+                f"loader = torch.utils.data.DataLoader(dataset, batch_size={rows[0] * times})",
+            ]
+        else:
+            sizes = [n * times for n in rows]
+            same = len(set(sizes)) == 1
+            x, y = self.tensors(str(sizes[0]) if same else "n", dtype)
+            over = f"_ in range({len(sizes)})" if same else "n in sizes"
+            lines = [] if same else [f"sizes = {sizes}"]
+            lines += [f"loader = [({x}, {y}) for {over}]"]
+        if v.loss == "ignored tokens":
+            ignored = [n * TOKENS - u for n, u in zip(v.rows, v.units, strict=True)]
+            lines += [
+                f"for (_, labels), hidden in zip(loader, {ignored}):",
+                "    labels.view(-1)[:hidden] = -100",
+            ]
+        if v.scale in ("share", "total") and v.boundary in COUNTED:
+            lines += [
+                f"units = [{self.units_of('y')} for _, y in loader]",
+                "totals = [sum(units[s:s + K]) for s in range(0, len(units), K)]",
+            ]
+        return lines
+
+    def tensors(self, n: str, dtype: str) -> tuple[str, str]:
+        v = self.v
+        x = f"torch.randint(0, 3, ({n}, {TOKENS}))" if v.model == "tied" else f"torch.randn({n}, 4{dtype})"
+        if v.model == "tied":
+            return x, f"torch.randint(0, 3, ({n}, {TOKENS}))"
+        if v.loss in ("mse", "smooth l1"):
+            return x, f"torch.randn({n}, 3{dtype})"
+        return x, f"torch.randint(0, 3, ({n},))"
+
+    def units_of(self, y: str) -> str:
+        """The units of a micro-batch, as a script counts them."""
+        if self.v.loss == "ignored tokens":
+            return f"int(({y} != -100).sum())"
+        return f"{y}.numel()"
+
+    def criterion(self) -> list[str]:
+        v = self.v
+        reduction = "reduction='sum'" if v.scale == "total" else ""
+        name = {"mse": "MSELoss", "smooth l1": "SmoothL1Loss"}.get(v.loss, "CrossEntropyLoss")
+        return [] if v.loss == "functional" else [f"criterion = nn.{name}({reduction})"]
+
+    # One micro-batch
+
+    def micro_batch(self) -> list[str]:
+        """From the batch ``x, y`` to its gradients; the loss as it was reduced is left in ``raw``."""
+        v = self.v
+        lines = ["optimizer.zero_grad()"] if v.has("GA201") and "GA201" in v.mutations else []
+        lines += ["head_optimizer.zero_grad()"] if lines and v.pair else []
+        out = "head(model(x))" if v.pair else "model(x)"
+        target = "y"
+        if v.model == "tied":
+            out, target = f"{out}.flatten(0, 1)", "y.flatten()"
+        reduction = ", reduction='sum'" if v.scale == "total" else ""
+        loss = (
+            f"nn.functional.cross_entropy({out}, {target}{reduction})"
+            if v.loss == "functional"
+            else f"criterion({out}, {target})"
+        )
+        if v.amp == "autocast":
+            lines += ["with torch.autocast('cpu', dtype=torch.bfloat16):", f"    raw = {loss}"]
+        else:
+            lines += [f"raw = {loss}"]
+        lines += self.scaling()
+        lines += ["scaler.scale(loss).backward()" if v.amp == "scaler" else "loss.backward()"]
+        return lines
+
+    def scaling(self) -> list[str]:
+        """From ``raw`` to ``loss``."""
+        v = self.v
+        again = " / K" if "GA102" in v.mutations else " / len(x)" if "GA102:rows" in v.mutations else ""
+        if again and v.layout in ("class",):
+            again = again.replace("K", "self.K")
+        if v.has("GA101") or v.scale == "gradients":
+            return [f"loss = raw{again}"]
+        if v.scale == "share" and not v.has("GA104"):
+            return [f"loss = raw * ({self.units_of('y')} / {self.divisor()}){again}"]
+        by = self.divisor()
+        lines = {
+            "/": [f"loss = raw / {by}"],
+            "statement": ["loss = raw", f"loss = loss / {by}"],
+            "in place": ["loss = raw * 1", f"loss /= {by}"],
+            "inverse": [f"loss = raw * (1 / {by})"],
+            "method": [f"loss = raw.div({by})"],
+            "function": [f"loss = scaled(raw, {by})"],
+        }[v.spelling]
+        return [*lines, *([f"loss = loss{again}"] if again else [])]
+
+    def divisor(self) -> str:
+        """What a loss is divided by, as a micro-batch's own code says it."""
+        if self.v.layout in ("helpers", "class"):
+            return "divisor"
+        return self.divides_by()
+
+    def divides_by(self) -> str:
+        """The same, where the loop is."""
+        v = self.v
+        if v.scale in ("share", "total") and not v.has("GA104"):
+            if v.boundary in COUNTED:
+                return f"totals[{self.position()} // K]"
+            return f"sum({self.units_of('t')} for _, t in window)"
+        if v.scale == "steps" or v.has("GA103") or (v.has("GA104") and not v.remainder):
+            return "K"
+        if v.boundary in COUNTED:
+            return f"min(K, len(loader) - {self.position()} // K * K)"
+        return "len(window)"
+
+    def position(self) -> str:
+        """The number of a micro-batch in its pass, from 0."""
+        return "(i - 1)" if self.v.boundary == "i from 1" else "i"
+
+    # The update
+
+    def update(self) -> list[str]:
+        """What happens when a window is complete."""
+        v = self.v
+        lines: list[str] = []
+        if v.scale == "gradients" and not v.has("GA101"):
+            divisor = "divisor" if v.layout in ("helpers", "class") else self.window_length()
+            lines += ["for p in model.parameters():", f"    p.grad.div_({divisor})"]
+            lines += ["for p in head.parameters():", f"    p.grad.div_({divisor})"] if v.pair else []
+        if v.amp == "scaler" and v.clip and not v.has("GA501"):
+            lines += ["scaler.unscale_(optimizer)"]
+        if v.clip and not v.has("GA401") and not v.has("GA402"):
+            lines += [_CLIPS[v.clip]]
+        if v.has("GA202"):
+            lines += self.clear()
+        if v.amp == "scaler" and not v.has("GA503"):
+            lines += ["scaler.step(optimizer)", *(["scaler.step(head_optimizer)"] if v.pair else []), "scaler.update()"]
+        else:
+            lines += ["optimizer.step()", *(["head_optimizer.step()"] if v.pair else [])]
+        misplaced = [_CLIPS[v.clip]] if v.has("GA402") else []
+        lines += misplaced if v.clip == "value" else []
+        if not v.clears_first and not any(v.has(code) for code in ("GA201", "GA202", "GA203")):
+            lines += self.clear()
+        lines += misplaced if v.clip == "norm" else []
+        if v.schedule and not v.has("GA601"):
+            lines += ["scheduler.step()"]
+        if v.average and not v.has("GA602"):
+            lines += ["average.update_parameters(model)"]
+        return lines
+
+    def clear(self) -> list[str]:
+        v = self.v
+        call = {
+            "optimizer": ["optimizer.zero_grad()"],
+            "zeros": ["optimizer.zero_grad(set_to_none=False)"],
+            "model": ["model.zero_grad()"],
+            "none": ["for p in model.parameters():", "    p.grad = None"],
+        }[v.clearing]
+        if not v.pair or v.has("GA204"):
+            return call
+        both = {"optimizer": "head_optimizer.zero_grad()", "zeros": "head_optimizer.zero_grad(set_to_none=False)"}
+        return [*call, both.get(v.clearing, "head.zero_grad()")]
+
+    def window_length(self, flushed: bool = False) -> str:
+        """The micro-batches of the window that is being closed; ``flushed`` after the loop."""
+        v = self.v
+        if not v.remainder or v.has("GA103"):
+            return "K"
+        if v.boundary not in COUNTED:
+            return "len(window)"
+        if flushed:
+            return "(len(loader) % K)"
+        return f"({self.position()} % K + 1)" if v.flush == "or last" else "K"
+
+    # The loop
+
+    def run_micro_batch(self) -> list[str]:
+        """The loop's statements for one micro-batch."""
+        v = self.v
+        lines: list[str] = []
+        if v.clears_first and not v.has("GA203"):
+            lines += [f"if {self.position()} % K == 0:", *_indented(self.clear())] if v.boundary in COUNTED else []
+        if v.layout in ("helpers", "class"):
+            owner = "self." if v.layout == "class" else ""
+            given = "1" if v.scale == "gradients" else self.divides_by()
+            value = f"{owner}micro_batch(x, y, {given})"
+            lines += [f"running += {value}" if v.metrics else value]
+        else:
+            lines += self.micro_batch()
+            lines += ["running += raw.item()"] if v.metrics else []
+        if v.has("GA502"):
+            lines += [f"if {self.position()} % K == 0:", "    scaler.unscale_(optimizer)"]
+        if v.has("GA801"):
+            lines += ["kept = kept + model(x).mean()"] if v.layout in ("helpers", "class") else ["kept = kept + loss"]
+        if v.has("GA401"):
+            lines += [_CLIPS[v.clip]]
+        return lines
+
+    def every_turn(self) -> list[str]:
+        """What a loop does at the end of every micro-batch's turn."""
+        v = self.v
+        lines = ["optimizer.zero_grad()"] if "GA201:late" in v.mutations else []
+        lines += ["head_optimizer.zero_grad()"] if lines and v.pair else []
+        lines += ["scheduler.step()"] if v.has("GA601") else []
+        lines += ["average.update_parameters(model)"] if v.has("GA602") else []
+        return lines
+
+    def run_update(self, flushed: bool = False) -> list[str]:
+        """The loop's statements for a complete window."""
+        v = self.v
+        if v.layout in ("helpers", "class"):
+            owner = "self." if v.layout == "class" else ""
+            return [f"{owner}update({self.window_length(flushed)})"]
+        lines = self.update()
+        if flushed and v.scale == "gradients":
+            lines = [line.replace("div_(K)", f"div_({self.window_length(flushed)})") for line in lines]
+        return lines
+
+    def passes(self) -> list[str]:
+        v = self.v
+        before = ["seen = 0"] if v.boundary == "running count" else []
+        one = self.one_pass()
+        return [*before, *([f"for epoch in range({v.epochs}):", *_indented(one)] if v.epochs > 1 else one)]
+
+    def one_pass(self) -> list[str]:
+        if self.v.boundary in COUNTED:
+            return self.counted_pass()
+        micro, update, turn = self.run_micro_batch(), self.run_update(), self.every_turn()
+        first = self.clear() if self.v.clears_first and not self.v.has("GA203") else []
+        match self.v.boundary:
+            case "nested":
+                return [
+                    f"batches = {'list(loader)' if self.v.data_loader else 'loader'}",
+                    "for start in range(0, len(batches), K):",
+                    "    window = batches[start:start + K]",
+                    *_indented(first),
+                    "    for x, y in window:",
+                    *_indented(_indented([*micro, *turn])),
+                    *_indented(update),
+                ]
+            case "islice":
+                return [
+                    "batches = iter(loader)",
+                    "while window := list(itertools.islice(batches, K)):",
+                    *_indented(first),
+                    "    for x, y in window:",
+                    *_indented(_indented([*micro, *turn])),
+                    *_indented(update),
+                ]
+            case "next":
+                return [
+                    "batches = iter(loader)",
+                    "for _ in range(len(loader) // K):",
+                    *_indented(first),
+                    "    for _ in range(K):",
+                    "        x, y = next(batches)",
+                    *_indented(_indented([*micro, *turn])),
+                    *_indented(update),
+                ]
+            case "chunks":
+                return [
+                    "for large_x, large_y in loader:",
+                    *_indented(first),
+                    "    for x, y in zip(large_x.chunk(K), large_y.chunk(K)):",
+                    *_indented(_indented([*micro, *turn])),
+                    *_indented(update),
+                ]
+        return [
+            "for x, y in loader:",
+            *_indented([*(["if seen % K == 0:", *_indented(first)] if first else []), *micro]),
+            "    seen += 1",
+            "    if seen % K == 0:",
+            *_indented(_indented(update)),
+            *_indented(turn),
+        ]
+
+    def counted_pass(self) -> list[str]:
+        v = self.v
+        head, advance = ["for i, (x, y) in enumerate(loader):"], []
+        before: list[str] = []
+        if v.boundary == "i from 1":
+            head = ["for i, (x, y) in enumerate(loader, 1):"]
+        elif v.boundary == "counter":
+            before, advance = ["count = 0"], ["count += 1"]
+        elif v.boundary == "while":
+            before = [f"batches = {'list(loader)' if v.data_loader else 'loader'}", "i = 0"]
+            head, advance = ["while i < len(batches):", "    x, y = batches[i]"], ["i += 1"]
+        skip = [f"if {self.position()} == {v.skipped}:", "    continue"] if v.has("GA303") else []
+        body = [*skip, *self.run_micro_batch()]
+        test = self.test()
+        update = self.run_update()
+        if v.has("GA304"):
+            tail = [*update, f"if {test}:", "    window_done = True", *self.every_turn()]
+        elif v.boundary == "counter":
+            tail = [f"if {test}:", *_indented([*update, "count = 0"]), *self.every_turn()]
+        elif v.boundary == "continue":
+            tail = [*self.every_turn(), f"if not ({test}):", "    continue", *update]
+        else:
+            tail = [f"if {test}:", *_indented(update), *self.every_turn()]
+        if v.boundary == "counter":
+            tail = [*advance, *tail]
+        elif v.boundary == "while":
+            # The window's position is read before the counter moves on.
+            tail = [*tail, *advance]
+        lines = [*before, *head, *_indented([*body, *tail])]
+        if v.flush == "after" and not v.has("GA301"):
+            left = "count" if v.boundary == "counter" else "len(loader) % K"
+            lines += [f"if {left}:", *_indented(self.run_update(flushed=True))]
+        return lines
+
+    def test(self) -> str:
+        """The condition under which a window is complete."""
+        v = self.v
+        off = v.has("GA302")
+        condition = {
+            "i + 1": "i % K == 0" if off else "(i + 1) % K == 0",
+            "i from 1": "(i + 1) % K == 0" if off else "i % K == 0",
+            "K - 1": "i % K == 0" if off else "i % K == K - 1",
+            "not modulo": "not i % K" if off else "not (i + 1) % K",
+            "counter": "count > K" if off else "count == K",
+            "while": "i % K == 0" if off else "(i + 1) % K == 0",
+            "continue": "i % K == 0" if off else "(i + 1) % K == 0",
+        }[v.boundary]
+        if v.flush == "or last" and not v.has("GA301"):
+            last = "i == len(loader)" if v.boundary == "i from 1" else "i + 1 == len(loader)"
+            return f"{condition} or {last}"
+        return condition

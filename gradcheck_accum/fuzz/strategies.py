@@ -1,0 +1,287 @@
+"""Hypothesis strategies: loop variants with planted mistakes, and data for a loop of one's own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from hypothesis import strategies as st
+
+import gradcheck_accum.fuzz.variants as v
+from gradcheck_accum.fuzz.cases import AccumCase
+from gradcheck_accum.fuzz.disguise import DISGUISES
+from gradcheck_accum.fuzz.variants import OPERATORS, Operator, Variant
+
+
+def compatible(operators: Sequence[Operator]) -> bool:
+    """Whether operators can be planted together: in different places, and with needs that go together."""
+    slots = [operator.slot for operator in operators]
+    if len(set(slots)) < len(slots):
+        return False
+    return all(_allowed(operators, name) is None or _allowed(operators, name) for o in operators for name in o.needs)
+
+
+def _allowed(operators: Iterable[Operator], name: str) -> frozenset[object] | None:
+    """The choices for a field that every operator can do with; None where none of them minds."""
+    needs = [o.needs[name] for o in operators if name in o.needs]
+    return frozenset.intersection(*needs) if needs else None
+
+
+_ALONE = frozenset({"GA304", "GA901"})
+"""What leaves nothing to say about another mistake: no windows, or no large batch to compare with."""
+
+_APART = (
+    # What the second does at the window's first micro-batch comes right before the step that the first makes there.
+    {"GA302", "GA502"},
+    # A clip of gradients that are gone already: PyTorch raises.
+    {"GA202", "GA402"},
+    # A remainder that is dropped leaves its unscaling behind: the next one raises.
+    {"GA301", "GA502"},
+)
+"""Pairs that are not what either of them is."""
+
+PAIRS = tuple(
+    (one.name, other.name)
+    for position, one in enumerate(OPERATORS.values())
+    for other in list(OPERATORS.values())[position + 1 :]
+    if compatible([one, other]) and not {one.name, other.name} & _ALONE and {one.name, other.name} not in _APART
+)
+"""The pairs of mutations that can be planted together."""
+
+_SINGLES = tuple((name,) for name in OPERATORS)
+
+
+class _Drawing:
+    """Draws the fields of one variant: each from what its mutations and the fields before it leave."""
+
+    def __init__(self, draw: st.DrawFn, names: Sequence[str]) -> None:
+        self._draw = draw
+        self._operators = [OPERATORS[name] for name in names]
+        self.names = frozenset(names)
+
+    def needs(self, name: str) -> frozenset[object] | None:
+        return _allowed(self._operators, name)
+
+    def choose(self, name: str, choices: Iterable[Any]) -> Any:
+        """One of ``choices`` for the field ``name``, the simplest first."""
+        needs = self.needs(name)
+        kept = [choice for choice in choices if needs is None or choice in needs]
+        return kept[0] if len(kept) == 1 else self._draw(st.sampled_from(kept), label=name)
+
+    def chance(self, name: str, one_in: int) -> bool:
+        """True once in ``one_in`` draws, or as the mutations need it."""
+        needs = self.needs(name)
+        if needs is not None and len(needs) == 1:
+            return bool(next(iter(needs)))
+        # Hypothesis likes the ends of a range: what is to be rare stands in its middle.
+        return self._draw(st.integers(0, one_in), label=name) == (one_in + 1) // 2
+
+    def number(self, name: str, low: int, high: int) -> int:
+        return low if low == high else self._draw(st.integers(low, high), label=name)
+
+
+@st.composite
+def variants(draw: st.DrawFn, mutations: int | tuple[str, ...] | None = None) -> Variant:
+    """Loop variants with ``mutations`` planted: that many, those of these names, or up to two."""
+    many = draw(st.sampled_from((0, 1, 1, 2)), label="mutations") if mutations is None else mutations
+    if isinstance(many, tuple):
+        names = many
+    else:
+        names = draw(st.sampled_from(((), _SINGLES, PAIRS)[many]), label="planted") if many else ()
+    d = _Drawing(draw, names)
+    boundary = d.choose("boundary", _boundaries(d))
+    uneven = _uneven(d, boundary)
+    k = d.number("k", 1 if not names and boundary in ("i + 1", "nested") else 2, 4)
+    # A window that is closed late mixes the divisors of two, where they differ: nobody could say what was meant.
+    mixed = boundary == "counter" and "GA302" in names
+    left = 0 if mixed else d.number("remainder", *_remainders(d, boundary, k))
+    remainder = bool(left)
+    tiny = not names and boundary in ("i + 1", "nested")
+    windows = d.choose("windows", (2, 2, 2, 2, 3, 1, 0) if tiny else (2, 2, 2, 3))
+    windows = 4 if "GA801" in names else 3 if "GA303" in names else windows
+    count = windows * k + left
+    batch_norm = "GA901" in names
+    amp = d.choose("amp", ("", "", "", "scaler", "autocast") if not batch_norm else ("",))
+    loss = d.choose("loss", _losses(d, uneven, batch_norm))
+    model = d.choose("model", _models(loss, amp))
+    pair = d.chance("pair", 8) and not uneven and not batch_norm and model not in ("tied",) and amp != "autocast"
+    clears_first = d.chance("clears_first", 5) and boundary in (*v.INDEXED, *v.WHOLE, "next", "chunks", "running count")
+    data_loader = d.chance("data_loader", 3) and loss != "ignored tokens" and boundary != "chunks" and count > 0
+    rows = _rows(d, k, count, uneven, loss, data_loader, batch_norm, boundary)
+    units = _units(d, rows, loss, uneven, model)
+    if uneven and len(units) > 1 and len(set(units)) == 1:
+        # What was drawn to be uneven came out even: the first micro-batch gets another count.
+        rows, units = _made_uneven(rows, units, loss)
+    uneven = len(set(units)) > 1
+    scale = d.choose("scale", ("steps",) if mixed else _scales(boundary, remainder, uneven))
+    flush = _flush(d, boundary, remainder)
+    return Variant(
+        k=k,
+        rows=rows,
+        units=units,
+        # A list shows no passes when it runs: what belongs to which is then told by the source alone.
+        epochs=1
+        if mixed or (len(names) > 1 and "GA201" in names[0] + names[1])
+        else d.choose("epochs", (1, 1, 1, 1, 2)),
+        boundary=boundary,
+        flush=flush,
+        scale=scale,
+        spelling=d.choose("spelling", _spellings(mixed, names)),
+        model=model,
+        loss=loss,
+        optimizer=d.choose("optimizer", v.OPTIMIZERS),
+        clearing=d.choose("clearing", v.CLEARINGS),
+        clears_first=clears_first,
+        clip=d.choose("clip", ("", "", "norm", "value")),
+        amp=amp,
+        double=amp != "autocast" and d.chance("double", 2),
+        data_loader=data_loader,
+        layout=d.choose("layout", _layouts(names)),
+        pair=pair,
+        schedule=d.chance("schedule", 5),
+        average=d.chance("average", 8),
+        batch_norm=batch_norm,
+        metrics=d.chance("metrics", 2),
+        disguise=_disguise(d),
+        seed=d.number("seed", 0, 999),
+        mutations=d.names,
+    )
+
+
+def _boundaries(d: _Drawing) -> list[str]:
+    needs_uneven = d.needs("uneven") == frozenset({True})
+    needs_remainder = d.needs("remainder") == frozenset({True})
+    # Counting by hand, a window that is closed late needs the one K, and so no remainder and no other scaling.
+    scales = d.needs("scale")
+    mixed = "GA302" in d.names and (needs_uneven or needs_remainder or scales is None or "steps" not in scales)
+    kept = [b for b in v.BOUNDARIES if not needs_uneven or b in (*v.COUNTED, *v.WHOLE)]
+    if needs_remainder or d.needs("scale") is not None:
+        kept = [b for b in kept if b in (*v.COUNTED, *v.WHOLE)]
+    if mixed:
+        kept = [b for b in kept if b != "counter"]
+    if needs_remainder and d.needs("flush") is not None:
+        kept = [b for b in kept if b != "continue"]
+    return kept
+
+
+def _uneven(d: _Drawing, boundary: str) -> bool:
+    scales = d.needs("scale")
+    if boundary == "counter" and "GA302" in d.names:
+        return False
+    if d.needs("uneven") == frozenset({False}) or boundary not in (*v.COUNTED, *v.WHOLE):
+        return False
+    if scales is not None and scales.isdisjoint(v.UNEVEN_SCALES):
+        return False
+    return d.chance("uneven", 60) or (scales is not None and scales <= v.UNEVEN_SCALES)
+
+
+def _made_uneven(rows: tuple[int, ...], units: tuple[int, ...], loss: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    if loss == "ignored tokens":
+        return rows, (units[0] - 1 or 2, *units[1:])
+    each = units[0] // rows[0]
+    first = rows[0] % 4 + 1
+    return (first, *rows[1:]), (first * each, *units[1:])
+
+
+def _remainders(d: _Drawing, boundary: str, k: int) -> tuple[int, int]:
+    needs = d.needs("remainder")
+    flush = d.needs("flush")
+    unflushed = boundary == "continue" and flush is not None and "after" not in flush
+    if boundary not in (*v.COUNTED, *v.WHOLE) or needs == frozenset({False}) or unflushed:
+        return 0, 0
+    return (1 if needs == frozenset({True}) else 0), k - 1
+
+
+def _losses(d: _Drawing, uneven: bool, batch_norm: bool) -> tuple[str, ...]:
+    if batch_norm:
+        return ("cross entropy",)
+    return v.LOSSES if uneven else v.LOSSES[:-1]
+
+
+def _models(loss: str, amp: str) -> tuple[str, ...]:
+    if loss in ("tokens", "ignored tokens"):
+        return ("tied",)
+    return ("linear", "mlp") if amp == "autocast" else v.MODELS[:-1]
+
+
+def _rows(
+    d: _Drawing,
+    k: int,
+    count: int,
+    uneven: bool,
+    loss: str,
+    data_loader: bool,
+    batch_norm: bool,
+    boundary: str,
+) -> tuple[int, ...]:
+    if not count:
+        return ()
+    low = 2 if batch_norm or data_loader or "GA102:rows" in d.names else 1
+    size = d.number("rows", low, 4)
+    if not uneven or loss == "ignored tokens":
+        return (size,) * count
+    if data_loader:
+        return (*(size,) * (count - 1), d.number("last rows", 1, size - 1))
+    return tuple(d.number("rows", 1, 4) for _ in range(count))
+
+
+def _units(d: _Drawing, rows: tuple[int, ...], loss: str, uneven: bool, model: str) -> tuple[int, ...]:
+    if loss == "ignored tokens":
+        return tuple(n * v.TOKENS - d.number("ignored", 0, n * v.TOKENS - 1) for n in rows)
+    return tuple(n * (v.TOKENS if loss in ("mse", "smooth l1", "tokens") else 1) for n in rows)
+
+
+def _scales(boundary: str, remainder: bool, uneven: bool) -> tuple[str, ...]:
+    if uneven:
+        return tuple(sorted(v.UNEVEN_SCALES))
+    if boundary not in (*v.COUNTED, *v.WHOLE):
+        return ("steps", "gradients")
+    every = ("window", "gradients") if remainder else ("steps", "window", "gradients")
+    return every
+
+
+def _flush(d: _Drawing, boundary: str, remainder: bool) -> str:
+    if boundary not in v.COUNTED:
+        return ""
+    choices = ("after",) if boundary == "continue" else ("or last", "after")
+    return str(d.choose("flush", choices if remainder else ("", *choices)))
+
+
+def _spellings(mixed: bool, names: Sequence[str]) -> list[str]:
+    """Without a division in sight, 1/K may be the objective's: then a mistake of scale is one reading of two."""
+    ambiguous = mixed or "GA102" in names or "GA102:rows" in names
+    return [spelling for spelling in v.SPELLINGS if spelling != "inverse" or not ambiguous]
+
+
+def _layouts(names: Sequence[str]) -> tuple[str, ...]:
+    return v.LAYOUTS[:2] if "GA801" in names else v.LAYOUTS
+
+
+def _disguise(d: _Drawing) -> tuple[str, ...]:
+    every = (*((one,) for one in DISGUISES), ("short names", "comments", "dead code"))
+    # Most loops stay as they are written: a syntax tree costs as much as running the loop does.
+    return tuple(d.choose("disguise", (((),) * 4 * len(every)) + every))
+
+
+@st.composite
+def accum_cases(draw: st.DrawFn) -> AccumCase:
+    """Cases for a loop of one's own: N, the micro-batch, K, epochs, which targets are ignored, the dtype.
+
+    Every micro-batch keeps a target that counts: the mean over none is no number.
+    """
+    batch_size = draw(st.integers(1, 4), label="micro-batch")
+    samples = draw(st.integers(1, 6 * batch_size), label="N")
+    ignored: list[int] = []
+    if draw(st.integers(0, 3), label="ignores targets") == 2:
+        for start in range(0, samples, batch_size):
+            last = min(start + batch_size, samples) - 1
+            ignored += range(start, draw(st.integers(start, last), label="first target that counts"))
+    return AccumCase(
+        samples=samples,
+        batch_size=batch_size,
+        accumulation_steps=draw(st.integers(1, 4), label="K"),
+        epochs=draw(st.integers(1, 2), label="epochs"),
+        ignored=tuple(ignored),
+        dtype=draw(st.sampled_from(("float32", "float64")), label="dtype"),
+        seed=draw(st.integers(0, 99), label="seed"),
+    )

@@ -1,0 +1,46 @@
+"""Loops and factories as a command line names them."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+
+
+class BadTarget(ValueError):
+    """A file or a function that cannot be had; the message is one line that says why."""
+
+
+def load_function(target: str) -> Callable[..., object]:
+    """The function that ``train.py::train_one_epoch`` names. Raises BadTarget where there is none."""
+    path, separator, name = target.partition("::")
+    if not separator or not path or not name:
+        raise BadTarget(f"{target}: a loop is named as FILE.py::FUNCTION")
+    found: object = load_module(path)
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    if not callable(found):
+        raise BadTarget(f"{path} has no function {name}")
+    return found
+
+
+def load_module(path: str) -> ModuleType:
+    """The module in a file, which is run as an import runs it. Raises BadTarget where that fails."""
+    file = Path(path)
+    if not file.is_file():
+        raise BadTarget(f"{path}: no such file")
+    spec = importlib.util.spec_from_file_location(file.stem, file.resolve())
+    if spec is None or spec.loader is None:
+        raise BadTarget(f"{path}: not a Python file")
+    module = importlib.util.module_from_spec(spec)
+    # What stands beside the file can be imported from it, as when it is run.
+    sys.path.insert(0, str(file.resolve().parent))
+    sys.modules[file.stem] = module
+    try:
+        spec.loader.exec_module(module)
+    except (Exception, SystemExit) as error:
+        text = " ".join(str(error).split())
+        raise BadTarget(f"{path} cannot be imported: {type(error).__name__}: {text}") from None
+    return module

@@ -1,0 +1,111 @@
+"""What fuzzing comes to: values that every report renders and that know no engine."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from enum import Enum
+
+from gradcheck_accum.verdict import Verdict, VerifyResult
+
+
+class Outcome(Enum):
+    """What one case of a loop came to."""
+
+    EQUIVALENT = "equivalent"
+    DEVIATES = "deviates"
+    UNDECIDED = "undecided"
+    RAISED = "raised"
+    NOTHING = "nothing to do"
+
+    @classmethod
+    def of(cls, result: VerifyResult) -> Outcome:
+        """The outcome that a verdict and its diagnosis stand for."""
+        if result.exit_status == 1:
+            return cls.DEVIATES
+        return cls.EQUIVALENT if result.verdict is Verdict.EQUIVALENT else cls.UNDECIDED
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """The smallest case of one kind that was found: in words, what is wrong with it, and a test that shows it.
+
+    ``result`` is None where the loop raised.
+    """
+
+    outcome: Outcome
+    case: str
+    what: str
+    test: str
+    result: VerifyResult | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LoopTrial:
+    """A loop that was tried on many cases: how many came to what, and the smallest failing case of each kind."""
+
+    target: str
+    outcomes: Counter[Outcome]
+    failures: tuple[Failure, ...] = ()
+
+    @property
+    def exit_status(self) -> int:
+        """0 equivalent wherever there was anything to do, 1 deviates, 2 raised, 3 not decided."""
+        found = {failure.outcome for failure in self.failures}
+        for outcome, status in ((Outcome.DEVIATES, 1), (Outcome.RAISED, 2), (Outcome.UNDECIDED, 3)):
+            if outcome in found:
+                return status
+        return 0 if self.outcomes[Outcome.EQUIVALENT] else 3
+
+
+@dataclass(slots=True)
+class Tally:
+    """What was counted over many loop variants.
+
+    ``mutations`` and ``boundaries`` count the variants, ``killed`` by engine and mutation how many were found of those
+    that show (``shown``); ``unknown`` are the variants of which lint does not know every weight, ``inconclusive`` those
+    that verify could not decide though there was something to decide.
+    """
+
+    variants: int = 0
+    clean: int = 0
+    unknown: int = 0
+    inconclusive: int = 0
+    fixed: int = 0
+    mutations: Counter[str] = field(default_factory=Counter)
+    boundaries: Counter[str] = field(default_factory=Counter)
+    unknown_at: Counter[str] = field(default_factory=Counter)
+    shown: Counter[tuple[str, str]] = field(default_factory=Counter)
+    killed: Counter[tuple[str, str]] = field(default_factory=Counter)
+    seconds: float = 0.0
+
+    def add(self, other: Tally) -> None:
+        """Count in what another process counted."""
+        for name in ("variants", "clean", "unknown", "inconclusive", "fixed", "seconds"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        for name in ("mutations", "boundaries", "unknown_at", "shown", "killed"):
+            getattr(self, name).update(getattr(other, name))
+
+
+@dataclass(frozen=True, slots=True)
+class Disagreement:
+    """The smallest variant found on which the engines part: its source, both ledgers in lines, what is wrong."""
+
+    source: str
+    problems: tuple[str, ...]
+    static: tuple[str, ...] = ()
+    dynamic: tuple[str, ...] = ()
+    variant: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Campaign:
+    """Many loop variants, linted and run."""
+
+    tally: Tally
+    disagreements: tuple[Disagreement, ...] = ()
+
+    @property
+    def exit_status(self) -> int:
+        """0 where the engines agree, 1 where they part somewhere."""
+        return 1 if self.disagreements else 0

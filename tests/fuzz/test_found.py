@@ -1,0 +1,265 @@
+"""What campaigns have found: each loop was judged wrongly by an engine, or differently by the two."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from watching import watch_source
+
+from gradcheck_accum.lint import lint_source
+from gradcheck_accum.verdict import Verdict
+
+HEAD = """\
+import torch
+from torch import nn
+torch.manual_seed(0)
+K = 2
+model = nn.Linear(4, 3)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+criterion = nn.CrossEntropyLoss()
+loader = [(torch.randn(3, 4), torch.randint(0, 3, (3,))) for _ in range({count})]
+"""
+
+
+def judged(body: str, folder: Path, *, count: int = 6) -> tuple[Verdict, set[str], set[str]]:
+    """verify's verdict and diagnosis, and lint's findings."""
+    source = HEAD.format(count=count) + body
+    result = watch_source(source, folder, reference="ledger")
+    return (
+        result.verdict,
+        {d.mistake.code for d in result.diagnosis},
+        {f.mistake.code for f in lint_source(source, "train.py")},
+    )
+
+
+FOUND = {
+    "lint took a list of counts for a loader, and a weight by units for none": (
+        """\
+units = [y.numel() for _, y in loader]
+totals = [sum(units[s:s + K]) for s in range(0, len(units), K)]
+for i, (x, y) in enumerate(loader):
+    loss = criterion(model(x), y) * (y.numel() / totals[i // K])
+    loss.backward()
+    if (i + 1) % K == 0:
+        optimizer.step()
+        optimizer.zero_grad()
+""",
+        6,
+        Verdict.EQUIVALENT,
+        set(),
+        set(),
+    ),
+    "lint gave up on a list of batches that is counted through by hand": (
+        """\
+i = 0
+while i < len(loader):
+    x, y = loader[i]
+    loss = criterion(model(x), y)
+    loss.backward()
+    if (i + 1) % K == 0:
+        optimizer.step()
+        optimizer.zero_grad()
+    i += 1
+""",
+        6,
+        Verdict.DEVIATES,
+        {"GA101"},
+        {"GA101"},
+    ),
+    "lint knew the rows of a batch of a list by one name and not by another": (
+        """\
+for i, (x, y) in enumerate(loader):
+    loss = criterion(model(x), y) / K / len(x)
+    loss.backward()
+    if (i + 1) % K == 0:
+        optimizer.step()
+        optimizer.zero_grad()
+""",
+        6,
+        Verdict.DEVIATES,
+        {"GA102"},
+        {"GA102"},
+    ),
+    "a step at every micro-batch was called off by one too": (
+        """\
+for i, (x, y) in enumerate(loader):
+    loss = criterion(model(x), y) / K
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    if (i + 1) % K == 0:
+        print(i)
+""",
+        6,
+        Verdict.EQUIVALENT,
+        set(),
+        {"GA304"},
+    ),
+    "a clip of the remainder that was thrown away was told as one of the next window, with nothing to clip": (
+        """\
+for epoch in range(2):
+    for i, (x, y) in enumerate(loader):
+        if i % K == 0:
+            optimizer.zero_grad()
+        loss = criterion(model(x), y) / K
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 0.01)
+        if (i + 1) % K == 0:
+            optimizer.step()
+""",
+        5,
+        Verdict.DEVIATES,
+        {"GA301", "GA401"},
+        {"GA301", "GA401"},
+    ),
+    "a single window that is cleared after each of its micro-batches was one that is cleared in its middle": (
+        """\
+for i, (x, y) in enumerate(loader):
+    loss = criterion(model(x), y) / 3
+    loss.backward()
+    if (i + 1) % 3 == 0:
+        optimizer.step()
+    optimizer.zero_grad()
+""",
+        3,
+        Verdict.DEVIATES,
+        {"GA201"},
+        {"GA201"},
+    ),
+    "without a loader, a micro-batch that was skipped passed for a remainder": (
+        """\
+for i, (x, y) in enumerate(loader):
+    if i == 2:
+        continue
+    loss = criterion(model(x), y) / K
+    loss.backward()
+    if (i + 1) % K == 0:
+        optimizer.step()
+        optimizer.zero_grad()
+""",
+        6,
+        Verdict.DEVIATES,
+        {"GA303"},
+        {"GA303"},
+    ),
+    "gradients that no step used lacked the division that the others got, and hid what it was": (
+        """\
+for i, (x, y) in enumerate(loader):
+    criterion(model(x), y).backward()
+    if i % K == 0:
+        for p in model.parameters():
+            p.grad.div_(K)
+        optimizer.step()
+        optimizer.zero_grad()
+""",
+        6,
+        Verdict.DEVIATES,
+        {"GA301", "GA302"},
+        {"GA301", "GA302"},
+    ),
+    "losses kept before they were scaled did not count as kept": (
+        """\
+total = 0.0
+scaler = torch.amp.GradScaler("cpu", init_scale=64.0)
+for i, (x, y) in enumerate(loader):
+    loss = criterion(model(x), y)
+    scaler.scale(loss / K).backward()
+    total = total + loss
+    if (i + 1) % K == 0:
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad()
+""",
+        8,
+        Verdict.EQUIVALENT,
+        {"GA801"},
+        None,
+    ),
+    "two optimizers on one window hid the graphs that were kept": (
+        """\
+total = 0.0
+head = nn.Linear(3, 3)
+other = torch.optim.SGD(head.parameters(), lr=0.1)
+for i, (x, y) in enumerate(loader):
+    loss = criterion(head(model(x)), y) / K
+    loss.backward()
+    total = total + loss
+    if (i + 1) % K == 0:
+        optimizer.step()
+        other.step()
+        optimizer.zero_grad()
+        other.zero_grad()
+""",
+        8,
+        Verdict.EQUIVALENT,
+        {"GA801"},
+        None,
+    ),
+    "two optimizers on windows of two hid a schedule that runs at every micro-batch": (
+        """\
+head = nn.Linear(3, 3)
+other = torch.optim.SGD(head.parameters(), lr=0.1)
+scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
+for i, (x, y) in enumerate(loader):
+    loss = criterion(head(model(x)), y) / K
+    loss.backward()
+    if (i + 1) % K == 0:
+        optimizer.step()
+        other.step()
+        optimizer.zero_grad()
+        other.zero_grad()
+    scheduler.step()
+""",
+        8,
+        Verdict.EQUIVALENT,
+        {"GA601"},
+        None,
+    ),
+    "a sum over the window's own count passed where a micro-batch of it was skipped": (
+        """\
+criterion = nn.CrossEntropyLoss(reduction="sum")
+loader = [(torch.randn(n, 4), torch.randint(0, 3, (n,))) for n in (3, 2, 1, 2, 3, 4)]
+totals = [5, 3, 7]
+for i, (x, y) in enumerate(loader):
+    if i == 2:
+        continue
+    loss = criterion(model(x), y) / totals[i // K]
+    loss.backward()
+    if (i + 1) % K == 0:
+        optimizer.step()
+        optimizer.zero_grad()
+""",
+        6,
+        Verdict.DEVIATES,
+        None,
+        None,
+    ),
+    "a division of gradients that had overflowed did not show, and the loss was called unscaled": (
+        """\
+for i, (x, y) in enumerate(loader):
+    loss = criterion(model(x), y)
+    if i >= 4:
+        loss = loss * float("inf")
+    loss.backward()
+    if (i + 1) % K == 0:
+        for p in model.parameters():
+            p.grad.div_(K)
+        optimizer.step()
+        optimizer.zero_grad()
+""",
+        8,
+        Verdict.INCONCLUSIVE,
+        set(),
+        None,
+    ),
+}
+
+
+@pytest.mark.parametrize("what", FOUND)
+def test_found_and_mended(what: str, tmp_path: Path) -> None:
+    body, count, verdict, seen, linted = FOUND[what]
+    got, diagnosed, found = judged(body, tmp_path, count=count)
+    assert got is verdict
+    assert seen is None or diagnosed == seen
+    assert linted is None or found == linted

@@ -1,0 +1,211 @@
+"""``gradcheck-accum fuzz train.py::loop`` and its pytest doors: the smallest failing case, and a test that shows it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gradcheck_accum.cli import main
+from gradcheck_accum.fuzz import AccumCase, CannotSupply
+
+LOOPS = """\
+import torch
+
+
+def right(model, train_loader, optimizer, accumulation_steps):
+    batches = list(train_loader)
+    for start in range(0, len(batches), accumulation_steps):
+        window = batches[start:start + accumulation_steps]
+        count = sum(int((y != -100).sum()) for _, y in window)
+        for x, y in window:
+            loss = torch.nn.functional.cross_entropy(model(x), y, reduction="sum") / count
+            loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def drops(net, dataloader, opt, loss_fn, K=4):
+    for i, (x, y) in enumerate(dataloader):
+        (loss_fn(net(x), y) / K).backward()
+        if (i + 1) % K == 0:
+            opt.step()
+            opt.zero_grad()
+
+
+def never(model, loader, criterion, optimizer):
+    for x, y in loader:
+        criterion(model(x), y).backward()
+
+
+def raises(model, loader):
+    raise KeyError("labels")
+
+
+def asks(model, teacher):
+    pass
+"""
+
+
+@pytest.fixture
+def loops(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    (tmp_path / "own_loops.py").write_text(LOOPS)
+    monkeypatch.chdir(tmp_path)
+    before = list(sys.path)
+    yield tmp_path
+    sys.path[:] = before
+    for name in ("own_loops", "own_factories"):
+        sys.modules.pop(name, None)
+
+
+def fuzz(target: str, *options: str) -> int:
+    return main(["fuzz", f"own_loops.py::{target}", "--examples", "30", "--seed", "1", *options])
+
+
+def test_a_right_loop(loops: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert fuzz("right") == 0
+    assert "equivalent in all of" in capsys.readouterr().out
+
+
+def test_a_loop_that_drops_the_remainder(loops: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert fuzz("drops") == 1
+    out = capsys.readouterr().out
+    assert "N=3, micro-batch 1, K=2: the last sample never reaches the optimizer" in out
+    # The test that is printed shows the failure.
+    start = out.index("from own_loops import drops")
+    case = next(line for line in out[start:].splitlines() if "case = " in line).partition("case = ")[2]
+    assert case == "AccumCase(samples=3, batch_size=1, accumulation_steps=2)"
+
+
+def test_the_printed_test_fails_as_it_should(loops: Path, pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(own_loops=LOOPS)
+    pytester.makepyfile(
+        """
+        from own_loops import drops, right
+
+        from gradcheck_accum.fuzz import AccumCase
+
+        CASE = AccumCase(samples=3, batch_size=1, accumulation_steps=2)
+
+
+        def test_drops(accum_check):
+            accum_check(drops, **CASE.arguments(drops))
+
+
+        def test_right(accum_check):
+            accum_check(right, **CASE.arguments(right))
+        """
+    )
+    result = pytester.runpytest_subprocess("-p", "no:cacheprovider")
+    result.assert_outcomes(passed=1, failed=1)
+    result.stdout.fnmatch_lines(["*remainder-dropped*"])
+
+
+def test_a_loop_that_never_steps_is_not_decided(loops: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert fuzz("never") == 3
+    assert "optimizer.step() was never called" in capsys.readouterr().out
+
+
+def test_a_loop_that_raises(loops: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert fuzz("raises") == 2
+    assert "it raises KeyError: 'labels'" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["own_loops.py::asks"], "nothing supplies the argument 'teacher' of asks"),
+        (["own_loops.py::missing"], "has no function missing"),
+        (["own_loops.py"], "a loop is named as FILE.py::FUNCTION"),
+        (["missing.py::train"], "no such file"),
+        (["own_loops.py::right", "--factories", "missing.py"], "no such file"),
+        (["own_loops.py::right", "--examples", "0"], "must be 1 or more"),
+        (["--factories", "own_loops.py"], "goes with FILE.py::LOOP"),
+    ],
+)
+def test_bad_input_is_one_line(
+    arguments: list[str], says: str, loops: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["fuzz", *arguments]) == 2
+    err = capsys.readouterr().err
+    assert says in err and err.count("\n") == 1
+
+
+def test_factories_supply_arguments_by_name(loops: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (loops / "own_factories.py").write_text(
+        "import torch\n\n\n"
+        "def teacher(model):\n    return model\n\n\n"
+        "def loader(case):\n"
+        "    size = case.batch_size\n"
+        "    return [(torch.randn(size, 4), torch.randint(0, 3, (size,))) for _ in range(case.accumulation_steps)]\n"
+    )
+    with (loops / "own_loops.py").open("a") as file:
+        file.write(
+            "\n\ndef taught(model, teacher, data_loader, optimizer, criterion, steps):\n"
+            "    assert teacher is model and isinstance(data_loader, list)\n"
+            "    for x, y in data_loader:\n"
+            "        (criterion(model(x), y) / steps).backward()\n"
+            "    optimizer.step()\n"
+        )
+    assert fuzz("taught", "--factories", "own_factories.py") == 0
+
+
+def test_the_time_budget_ends_it(loops: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert fuzz("right", "--time-budget", "1e-9") == 3
+    assert "not decided" in capsys.readouterr().out
+
+
+def test_a_case_supplies_the_same_values_again() -> None:
+    def loop(model: object, loader: object, optimizer: object, scaler: object = None, epochs: int = 1) -> None: ...
+
+    case = AccumCase(samples=5, batch_size=2, accumulation_steps=2, epochs=2)
+    one, other = case.arguments(loop), case.arguments(loop)
+    assert set(one) == {"model", "loader", "optimizer", "epochs"}
+    assert one["epochs"] == 2
+    assert [len(y) for _, y in one["loader"]] == [2, 2, 1]
+    assert all(a.equal(b) for a, b in zip(one["model"].parameters(), other["model"].parameters(), strict=True))
+
+
+def test_what_cannot_be_given_by_name_is_said() -> None:
+    def loop(model: object, /) -> None: ...
+
+    with pytest.raises(CannotSupply, match="cannot be given by name"):
+        AccumCase(samples=1, batch_size=1, accumulation_steps=1).arguments(loop)
+
+
+def test_the_pytest_doors(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(own_loops=LOOPS)
+    pytester.makeconftest(
+        """
+        from hypothesis import settings
+
+        settings.register_profile("few", max_examples=15, deadline=None)
+        settings.load_profile("few")
+        """
+    )
+    pytester.makepyfile(
+        """
+        from hypothesis import given
+        from own_loops import drops, right
+
+        from gradcheck_accum.fuzz import accum_cases
+
+
+        @given(case=accum_cases())
+        def test_given(accum_check, case):
+            accum_check(right, **case.arguments(right))
+
+
+        def test_right(accum_check):
+            assert accum_check.fuzz(right).outcomes.total() <= 15
+
+
+        def test_drops(accum_check):
+            accum_check.fuzz(drops)
+        """
+    )
+    result = pytester.runpytest_subprocess("-n", "1", "--hypothesis-seed=1")
+    result.assert_outcomes(passed=2, failed=1)
+    result.stdout.fnmatch_lines(["*never reaches the optimizer*"])
