@@ -122,6 +122,15 @@ def tensors_in(value: Any, depth: int = 0) -> Iterator[torch.Tensor]:
             yield from tensors_in(item, depth + 1)
 
 
+def _copied(value: Any) -> Any:
+    """The same tensors in lists, tuples and dictionaries of their own."""
+    if type(value) is dict:
+        return {key: _copied(item) for key, item in value.items()}
+    if type(value) is list:
+        return [_copied(item) for item in value]
+    return tuple(_copied(item) for item in value) if type(value) is tuple else value
+
+
 def _fill(value: Any, leaves: list[torch.Tensor], made: list[list[torch.Tensor]]) -> Any:
     match value:
         case _Produced():
@@ -139,8 +148,12 @@ def _fill(value: Any, leaves: list[torch.Tensor], made: list[list[torch.Tensor]]
 
 @dataclass(eq=False)
 class Tape(TorchFunctionMode):
-    """Records while it is entered; ask it for the program of a loss right before its backward."""
+    """Records while it is entered; ask it for the program of a loss right before its backward.
 
+    ``on_scalar`` is told each number that a call outside modules gives, where it needs a gradient.
+    """
+
+    on_scalar: Callable[[torch.Tensor], object] | None = None
     segments: list[list[Call]] = field(default_factory=lambda: [[]])
     _paused: int = 0
     _depth: int = 0
@@ -160,6 +173,8 @@ class Tape(TorchFunctionMode):
     def _record(self, function: Any, args: Any, kwargs: Any, result: Any, **details: Any) -> None:
         if isinstance(result, torch.Tensor):
             outputs = [result] if result.requires_grad and not result.is_leaf else []
+            if outputs and result.dim() == 0 and self.on_scalar is not None:
+                self.on_scalar(result)
         elif result is None or isinstance(result, (bool, int, float, str, torch.Size, torch.dtype, torch.device)):
             return
         else:
@@ -177,13 +192,15 @@ class Tape(TorchFunctionMode):
             finally:
                 self._depth -= 1
         state = torch.get_rng_state()
+        # A module may write what it computes into the dictionary that it was given.
+        given = _copied(args), _copied(kwargs)
         self._depth += 1
         try:
             result = call(*args, **kwargs)
         finally:
             self._depth -= 1
         random = not torch.equal(state, torch.get_rng_state())
-        self._record(module, args, kwargs, result, rng_state=state if random else None, random=random)
+        self._record(module, *given, result, rng_state=state if random else None, random=random)
         return result
 
     @contextmanager
@@ -298,10 +315,20 @@ def concatenate(programs: Iterable[Program]) -> list[torch.Tensor]:
             joined.append(leaf)
         elif any(other.shape[1:] != leaf.shape[1:] for other in own):
             raise ValueError("the micro-batches' tensors have different shapes")
+        elif all(_are_offsets(other) for other in own):
+            raise ValueError("positions in one micro-batch's data mean others in a large batch's")
         else:
             # Data may need a gradient too (an adversarial example, a gradient penalty, reentrant checkpointing).
             joined.append(torch.cat([other.detach() for other in own]).requires_grad_(leaf.requires_grad))
     return joined
+
+
+def _are_offsets(leaf: torch.Tensor) -> bool:
+    """Whether a tensor looks like the places where the rows of a longer one begin: 0, 7, 12, ..."""
+    if leaf.dim() != 1 or leaf.numel() < 2 or leaf.is_floating_point() or leaf.dtype is torch.bool:
+        return False
+    rises = bool((leaf[1:] >= leaf[:-1]).all())
+    return rises and int(leaf[0]) == 0 and int(leaf[-1]) >= leaf.numel()
 
 
 def _is_same_view(left: torch.Tensor, right: torch.Tensor) -> bool:
