@@ -5,7 +5,11 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 DEMO := fixtures/demo
 
-.PHONY: demo test
+# The frameworks that people train with are many and large: they have an environment of their own.
+FRAMEWORKS := .venv-frameworks
+FRAMEWORKS_INSTALLED := $(FRAMEWORKS)/.installed
+
+.PHONY: demo test test-frameworks frameworks-table
 
 # Runs the second argument and fails unless its exit status is the first.
 define expect
@@ -27,9 +31,21 @@ test: $(INSTALLED)
 	$(BIN)/mypy
 	$(BIN)/pytest -n 2
 
+test-frameworks: $(FRAMEWORKS_INSTALLED)
+	OMP_NUM_THREADS=1 $(FRAMEWORKS)/bin/pytest -n 2 tests/frameworks
+
+frameworks-table: $(FRAMEWORKS_INSTALLED)
+	OMP_NUM_THREADS=1 $(FRAMEWORKS)/bin/python benchmarks/frameworks_table.py
+
 # PyTorch first and by itself: where several builds of it can be had, the one that constraints.txt names is taken.
 $(INSTALLED): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet -c constraints.txt torch
 	$(BIN)/pip install --quiet -c constraints.txt -e ".[test]"
+	touch $@
+
+$(FRAMEWORKS_INSTALLED): pyproject.toml constraints.txt constraints-frameworks.txt
+	test -x $(FRAMEWORKS)/bin/python || $(PYTHON) -m venv $(FRAMEWORKS)
+	$(FRAMEWORKS)/bin/pip install --quiet -c constraints.txt torch
+	$(FRAMEWORKS)/bin/pip install --quiet -c constraints.txt -c constraints-frameworks.txt -e ".[test,frameworks]"
 	touch $@
