@@ -9,7 +9,11 @@ DEMO := fixtures/demo
 FUZZ_JOBS ?= 2
 FUZZ_EXAMPLES ?= 10000
 
-.PHONY: demo test fuzz
+# The frameworks that people train with are many and large: they have an environment of their own.
+FRAMEWORKS := .venv-frameworks
+FRAMEWORKS_INSTALLED := $(FRAMEWORKS)/.installed
+
+.PHONY: demo test fuzz test-frameworks frameworks-table
 
 # Runs the second argument and fails unless its exit status is the first.
 define expect
@@ -34,9 +38,21 @@ test: $(INSTALLED)
 fuzz: $(INSTALLED)
 	seq $(FUZZ_JOBS) | xargs -P $(FUZZ_JOBS) -I{} env OMP_NUM_THREADS=1 $(BIN)/gradcheck-accum fuzz --examples $(FUZZ_EXAMPLES) --seed {}
 
+test-frameworks: $(FRAMEWORKS_INSTALLED)
+	OMP_NUM_THREADS=1 $(FRAMEWORKS)/bin/pytest -n 2 tests/frameworks
+
+frameworks-table: $(FRAMEWORKS_INSTALLED)
+	OMP_NUM_THREADS=1 $(FRAMEWORKS)/bin/python benchmarks/frameworks_table.py
+
 # PyTorch first and by itself: where several builds of it can be had, the one that constraints.txt names is taken.
 $(INSTALLED): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet -c constraints.txt torch
 	$(BIN)/pip install --quiet -c constraints.txt -e ".[test]"
+	touch $@
+
+$(FRAMEWORKS_INSTALLED): pyproject.toml constraints.txt constraints-frameworks.txt
+	test -x $(FRAMEWORKS)/bin/python || $(PYTHON) -m venv $(FRAMEWORKS)
+	$(FRAMEWORKS)/bin/pip install --quiet -c constraints.txt torch
+	$(FRAMEWORKS)/bin/pip install --quiet -c constraints.txt -c constraints-frameworks.txt -e ".[test,frameworks]"
 	touch $@

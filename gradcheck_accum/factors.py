@@ -162,6 +162,9 @@ class Evidence:
     def may_be_objective(self, column: Column) -> bool:
         """A multiplication, or a division by the number of terms (the mean of two losses), may be the objective's."""
         value = column[0].value or 0.0
+        if self.same(value, 1.0):
+            # Neither: it scales nothing.
+            return False
         if any(factor.purpose is not Purpose.UNKNOWN or factor.value != column[0].value for factor in column):
             return False
         return column[0].operation is Operation.MULTIPLY or math.isclose(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -10,6 +10,8 @@ class Location:
     """A place in a source file; lines and columns count from 1, and 0 in the end fields means "not known".
 
     ``cell`` is 0 but in a notebook: there it counts all cells from 1, and lines count from the cell's first.
+    ``through`` is the package, with its version, that the line called and in which it happened, where it was one: the
+    framework of ``trainer.train()``.
     """
 
     path: str
@@ -18,6 +20,7 @@ class Location:
     end_line: int = 0
     end_column: int = 0
     cell: int = 0
+    through: str = field(default="", compare=False)
 
     def __str__(self) -> str:
         return f"{self.path}:cell {self.cell}:{self.line}" if self.cell else f"{self.path}:{self.line}"

@@ -301,7 +301,7 @@ SHAPES = [
     ),
     Shape(
         "lbfgs",
-        "a closure (LBFGS)",
+        "a closure that is called several times (LBFGS)",
         """
         optimizer = torch.optim.LBFGS(model.parameters(), max_iter=2)
         for x, y in loader:
@@ -314,6 +314,60 @@ SHAPES = [
         """,
         verdict="inconclusive",
         reason="closure",
+    ),
+    Shape(
+        "closure-once",
+        "a closure that the optimizer calls once, and which runs the window's last micro-batch",
+        """
+        for i, (x, y) in enumerate(loader):
+            def closure():
+                loss = F.cross_entropy(model(x), y){scale}
+                {clear}
+                loss.backward()
+                {clip}
+                return loss
+            if (i + 1) % K == 0:
+                optimizer.step(closure)
+            else:
+                closure()
+        """,
+        {**SCALED, "clear": "if i % K == 0: optimizer.zero_grad()", "clip": "pass"},
+        (
+            UNSCALED,
+            _wrong("GA201", clear="optimizer.zero_grad()"),
+            _wrong("GA401", clip="nn.utils.clip_grad_norm_(model.parameters(), 0.05)"),
+        ),
+    ),
+    Shape(
+        "writes-into-its-input",
+        "a model that writes what it computes into the dictionary that it was given",
+        """
+        class Writes(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.inner = model
+            def forward(self, given):
+                given["logits"] = self.inner(given["x"])
+                return given
+        writes = Writes()
+        for i, (x, y) in enumerate(loader):
+            (F.cross_entropy(writes({"x": x})["logits"], y){scale}).backward()
+            {boundary}
+        """,
+        *SCALED_OR_NOT,
+    ),
+    Shape(
+        "offsets",
+        "bags of tokens, each batch with the places where its bags begin",
+        """
+        bag = nn.EmbeddingBag(10, 3)
+        optimizer = torch.optim.SGD(bag.parameters(), lr=0.1)
+        for i, (_, y) in enumerate(loader):
+            tokens, offsets = torch.randint(0, 10, (20,)), torch.tensor([0, 3, 9, 14])
+            (F.cross_entropy(bag(tokens, offsets), y){scale}).backward()
+            {boundary}
+        """,
+        *SCALED_OR_NOT,
     ),
     Shape(
         "optimizer-in-backward",

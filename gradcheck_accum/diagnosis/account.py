@@ -17,7 +17,8 @@ class Diagnosis:
     """One mistake, the place that causes it, and what the ledger shows.
 
     ``windows`` are the indices of the windows that show it (empty for gradients that no step ever consumed);
-    ``message`` states the fact and its consequence, ``help`` the remedy.
+    ``message`` states the fact and its consequence, ``help`` the remedy. ``framework`` is the package, with its
+    version, in whose code it happened, where it was one.
     """
 
     mistake: Mistake
@@ -25,6 +26,7 @@ class Diagnosis:
     message: str
     help: str
     windows: tuple[int, ...] = ()
+    framework: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,9 +92,21 @@ class Shares:
         return math.fsum((w.relative or 0.0) * (w.units or 1.0) for w in self.live) / total
 
 
-def diagnosis(code: str, where: Location, message: str, help: str, *windows: Window) -> Diagnosis:
-    """The mistake ``code`` at ``where``, seen in ``windows`` (those that no step closed have no index to name)."""
-    return Diagnosis(CATALOGUE[code], where, message, help, tuple(sorted({w.index for w in windows if w.step})))
+def diagnosis(
+    code: str, where: Location, message: str, help: str, *windows: Window, framework: str | None = None
+) -> Diagnosis:
+    """The mistake ``code`` at ``where``, seen in ``windows`` (those that no step closed have no index to name).
+
+    ``framework`` is the one that ``where`` called, unless another is given.
+    """
+    indices = tuple(sorted({w.index for w in windows if w.step}))
+    return Diagnosis(CATALOGUE[code], where, message, help, indices, where.through if framework is None else framework)
+
+
+def scalers(shares: Shares) -> list[Location]:
+    """The places that multiplied or divided a window's losses by other than 1, as far as they are known."""
+    factors = (f for weight in shares.live for term in weight.entry.backward.terms for f in term.factors)
+    return list(dict.fromkeys(f.where for f in factors if f.where is not None and f.value != 1.0))
 
 
 def times(weight: float) -> str:

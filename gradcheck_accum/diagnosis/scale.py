@@ -5,7 +5,17 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from gradcheck_accum.diagnosis.account import Account, Diagnosis, Shares, diagnosis, line, opens_short, plural, times
+from gradcheck_accum.diagnosis.account import (
+    Account,
+    Diagnosis,
+    Shares,
+    diagnosis,
+    line,
+    opens_short,
+    plural,
+    scalers,
+    times,
+)
 from gradcheck_accum.events import Reduction
 from gradcheck_accum.ledger import Window
 from gradcheck_accum.location import Location
@@ -59,10 +69,24 @@ def _judge_level(account: Account, shares: Shares, where: Location) -> Iterator[
         "GA102",
         where,
         f"the loss is divided twice: {length} micro-batches are added up {closes}, and each counts only "
-        f"{times(level)} what it counts in the large batch{_second_divisor(account, shares, level)}",
+        f"{times(level)} what it counts in the large batch{_second_divisor(account, shares, level)}{_by_whom(shares)}",
         "divide by the accumulation steps once; a mean-reduced loss already averages over its batch",
         shares.window,
+        framework=_scaling_framework(shares),
     )
+
+
+def _scaling_framework(shares: Shares) -> str:
+    """The package that scaled the losses, where one did."""
+    return next((place.through for place in scalers(shares) if place.through), "")
+
+
+def _by_whom(shares: Shares) -> str:
+    """Who scaled the losses, where one of several was a framework."""
+    places = scalers(shares)
+    if len(places) < 2 or not any(place.through for place in places):
+        return ""
+    return ": " + " and ".join(f"by {place.through}" if place.through else f"at {line(place)}" for place in places)
 
 
 def _second_divisor(account: Account, shares: Shares, level: float) -> str:
@@ -131,13 +155,16 @@ def find_remainder_scale(account: Account) -> Iterator[Diagnosis]:
                     window,
                 )
                 continue
+            framework = _scaling_framework(shares)
+            divided = f"{framework} still divides the loss" if framework else "the loss is still divided"
             yield diagnosis(
                 "GA103",
                 step.where,
-                f"the last window holds {plural(shares.length)}, but the loss is still divided by "
+                f"the last window holds {plural(shares.length)}, but {divided} by "
                 f"{account.steps}: each counts {times(shares.level)} what it counts in the large batch",
                 "divide by the number of micro-batches that the window really holds",
                 window,
+                framework=framework,
             )
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from gradcheck_accum.events import Factor, Operation, Reduction, Term
+from gradcheck_accum.location import Location
 
 _PASSES = (
     "ToCopyBackward",
@@ -34,6 +35,9 @@ _LOSSES = (
     "MultilabelMarginLoss",
 )
 _ELEMENTWISE = ("Pow", "Abs", "Mul", "Square", "Sqrt", "TBackward", "Norm", "LinalgVectorNorm")
+SCALED_AT = "gradcheck-accum scaled at"
+"""The key under which the metadata of a node that multiplies or divides hold the place that called for it."""
+
 _UNFOLLOWED = "a scalar that is no sum, mean or loss"
 _DEPTH = 400
 
@@ -149,12 +153,14 @@ def _factor(node: Any, name: str) -> Factor | None:
         other = getattr(node, "_saved_self", None)
         if divides:
             return None
+    where: Location | None = node.metadata.get(SCALED_AT)
+    operation = Operation.DIVIDE if divides else Operation.MULTIPLY
     if other is None or (isinstance(other, torch.Tensor) and other.numel() != 1):
-        return Factor(None, Operation.DIVIDE if divides else Operation.MULTIPLY)
+        return Factor(None, operation, where=where)
     value = float(other)
     if divides:
-        return Factor(1 / value if value else None, Operation.DIVIDE)
-    return Factor(value, Operation.MULTIPLY)
+        return Factor(1 / value if value else None, operation, where=where)
+    return Factor(value, operation, where=where)
 
 
 def _frontier(node: Any, name: str, factors: tuple[Factor, ...]) -> Term:

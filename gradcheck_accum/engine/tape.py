@@ -144,6 +144,15 @@ def tensors_in(value: Any, depth: int = 0) -> Iterator[torch.Tensor]:
             yield from tensors_in(item, depth + 1)
 
 
+def _copied(value: Any) -> Any:
+    """The same tensors in lists, tuples and dictionaries of their own."""
+    if type(value) is dict:
+        return {key: _copied(item) for key, item in value.items()}
+    if type(value) is list:
+        return [_copied(item) for item in value]
+    return tuple(_copied(item) for item in value) if type(value) is tuple else value
+
+
 def _fill(value: Any, leaves: list[torch.Tensor], made: list[list[torch.Tensor]]) -> Any:
     match value:
         case _Produced():
@@ -161,8 +170,12 @@ def _fill(value: Any, leaves: list[torch.Tensor], made: list[list[torch.Tensor]]
 
 @dataclass(eq=False)
 class Tape(TorchFunctionMode):
-    """Records while it is entered; ask it for the program of a loss right before its backward."""
+    """Records while it is entered; ask it for the program of a loss right before its backward.
 
+    ``on_scalar`` is told each number that a call outside modules gives, where it needs a gradient.
+    """
+
+    on_scalar: Callable[[torch.Tensor], object] | None = None
     segments: list[list[Call]] = field(default_factory=lambda: [[]])
     _paused: int = 0
     _depth: int = 0
@@ -184,6 +197,8 @@ class Tape(TorchFunctionMode):
     def _record(self, function: Any, args: Any, kwargs: Any, result: Any, state: State) -> None:
         if isinstance(result, torch.Tensor):
             outputs = [result] if result.requires_grad and not result.is_leaf else []
+            if outputs and result.dim() == 0 and self.on_scalar is not None:
+                self.on_scalar(result)
         elif result is None or isinstance(result, (bool, int, float, str, torch.Size, torch.dtype, torch.device)):
             return
         else:
@@ -202,12 +217,14 @@ class Tape(TorchFunctionMode):
             finally:
                 self._depth -= 1
         state = random_state()
+        # A module may write what it computes into the dictionary that it was given.
+        given = _copied(args), _copied(kwargs)
         self._depth += 1
         try:
             result = call(*args, **kwargs)
         finally:
             self._depth -= 1
-        self._record(module, args, kwargs, result, state)
+        self._record(module, *given, result, state)
         return result
 
     @contextmanager

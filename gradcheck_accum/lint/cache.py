@@ -122,5 +122,5 @@ def _finding(record: dict[str, Any], path: str) -> Finding:
 
 
 def _location(record: dict[str, Any], path: str) -> Location:
-    numbers = {name: int(number) for name, number in record.items() if name != "path"}
-    return Location(path, **numbers)
+    numbers = {name: int(value) for name, value in record.items() if name not in ("path", "through")}
+    return Location(path, **numbers, through=str(record["through"]))

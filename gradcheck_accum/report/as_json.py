@@ -168,6 +168,7 @@ def _diagnosis(diagnosis: Diagnosis) -> dict[str, Any]:
         "severity": diagnosis.mistake.severity.value,
         "path": diagnosis.where.path,
         "line": diagnosis.where.line,
+        "framework": diagnosis.framework or None,
         "window": diagnosis.windows[0] if diagnosis.windows else None,
         "windows": list(diagnosis.windows),
         "message": diagnosis.message,

@@ -145,7 +145,8 @@ def _diagnosis(diagnosis: Diagnosis, sources: Sources, paint: Paint) -> str:
     where, mistake = diagnosis.where, diagnosis.mistake
     place = f"{paint('bold', shown_path(where.path))}:{where.line}:"
     seen = f" ({_windows(diagnosis.windows)})" if diagnosis.windows else ""
-    lines = [f"{place} {paint('red', mistake.code)} [{mistake.name}] {diagnosis.message}{paint('dim', seen)}"]
+    through = f"through {diagnosis.framework}: " if diagnosis.framework else ""
+    lines = [f"{place} {paint('red', mistake.code)} [{mistake.name}] {through}{diagnosis.message}{paint('dim', seen)}"]
     lines += code_frame(sources, where, paint)
     if diagnosis.help:
         lines.append(f"{paint('cyan', 'help:')} {diagnosis.help}")

@@ -25,6 +25,7 @@ from gradcheck_accum.ledger import NOT_FINITE, Fate, Ledger, Window, fold
 from gradcheck_accum.location import Location
 from gradcheck_accum.mistakes import CATALOGUE
 from gradcheck_accum.verdict import ReferenceReport, Verdict, VerifyResult, WindowReport
+from gradcheck_accum.verify.frameworks import with_remedy
 from gradcheck_accum.verify.gradients import CHANGED_BY_HAND
 from gradcheck_accum.verify.observer import CHANGED_ON_ITS_WAY, Watch
 from gradcheck_accum.verify.records import Measured
@@ -94,6 +95,7 @@ def judge(watch: Watch, script: str, options: Options, *, complete: bool) -> Ver
         notes.append(f"the reference run could not be carried on: {watch.trajectory.lost}")
     verdict, reason = _verdict(reports, diagnosis, ledger, watch)
     diagnosis += _by_measurement(watch.measured, reports)
+    diagnosis = [with_remedy(d, watch.remarks) for d in diagnosis]
     dtype = ", ".join(sorted({_name(m.dtype) for m in watch.measured}))
     device = ", ".join(sorted({m.device for m in watch.measured if m.device}))
     engine = watch.measurer.engine

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 from torch.optim.optimizer import Optimizer
 
-from gradcheck_accum.engine.loss_graph import LossReading, read_loss
+from gradcheck_accum.engine.loss_graph import SCALED_AT, LossReading, read_loss
 from gradcheck_accum.engine.reference import ReferenceEngine
 from gradcheck_accum.engine.tape import Program, Tape
 from gradcheck_accum.engine.tolerance import unit_roundoff
@@ -40,7 +40,8 @@ from gradcheck_accum.ledger import fold
 from gradcheck_accum.location import Location
 from gradcheck_accum.verify.batches import BatchCounter
 from gradcheck_accum.verify.clipping import ClipCall, clipped
-from gradcheck_accum.verify.frames import user_location
+from gradcheck_accum.verify.frames import scaling_location, user_location
+from gradcheck_accum.verify.frameworks import remark
 from gradcheck_accum.verify.gradients import PARTLY_CLEARED, GradientBook, parameters_of, with_subclasses
 from gradcheck_accum.verify.measure import are_equal, combination, dense, squared_norm
 from gradcheck_accum.verify.measuring import Measurer
@@ -56,7 +57,7 @@ _TOUCHING = (ZeroGrad, ScaleGrads, Clip, Unscale, Opaque, Step)
 
 CHANGED_ON_ITS_WAY = "a hook on the parameters changes their gradients while they are added up"
 SKIPPED = "skipped by the grad scaler (inf or nan)"
-WITH_CLOSURE = "a step with a closure runs its own backwards"
+WITH_CLOSURE = "a step that calls its closure several times, or never, uses no one gradient"
 
 
 class SeenEnough(BaseException):
@@ -72,7 +73,7 @@ class Watch:
         self.from_start = True
         """Whether ``events`` go back to where the loop began."""
         self.precision = 0.0
-        self.tape = Tape()
+        self.tape = Tape(on_scalar=_note_scaling)
         self.max_windows = max_windows
         self._process = os.getpid()
         self._busy = 0
@@ -83,6 +84,8 @@ class Watch:
         self.stray_backwards = 0
         self.on_step: Callable[[int], object] | None = None
         """Told after every step how many there have been."""
+        self.remarks: dict[tuple[str, int], str] = {}
+        """What a framework said about the backwards of a line, by path and line."""
         self._hooks: list[Any] = []
         self._arriving: dict[int, list[torch.Tensor]] | None = None
         self._reading: tuple[LossReading, Program | None, Location, Part] | None = None
@@ -95,6 +98,7 @@ class Watch:
         self._scaler_step: list[bool] = []
         self._unscaled_optimizers: set[int] = set()
         self._pending: tuple[Measured, ShadowStep | None] | None = None
+        self._closure_calls: dict[int, int] = {}
         self._graphs: list[weakref.ref[_Mark]] = []
 
     # Parameters and optimizers
@@ -186,6 +190,8 @@ class Watch:
             # Reentrant checkpointing runs backwards inside a backward: what they give is part of the outer one's.
             return
         where = user_location()
+        if where.through and (where.path, where.line) not in self.remarks:
+            self.remarks[where.path, where.line] = remark(where)
         self._notice_changes(where, thoroughly=False)
         tensors = [losses] if isinstance(losses, torch.Tensor) else list(losses)
         reading, program = LossReading(()), None
@@ -371,6 +377,29 @@ class Watch:
         """``optimizer.step`` is entered, the weights still those of the window's start."""
         if self.idle:
             return
+        if with_closure:
+            # What the step uses is complete when its closure has run.
+            self._closure_calls[id(optimizer)] = 0
+        else:
+            self._begin_step(optimizer)
+
+    def before_closure(self, optimizer: Optimizer) -> None:
+        """``optimizer.step`` calls its closure."""
+        if self.idle or id(optimizer) not in self._closure_calls:
+            return
+        self._closure_calls[id(optimizer)] += 1
+        if self._closure_calls[id(optimizer)] == 2 and self._pending is not None:
+            # The optimizer looks at several gradients: none of them is the step's.
+            measured, _ = self._pending
+            self.events = [event for event in self.events if event is not measured.step]
+            self._pending = None
+
+    def after_closure(self, optimizer: Optimizer) -> None:
+        """The closure of ``optimizer.step`` has returned."""
+        if not self.idle and self._closure_calls.get(id(optimizer)) == 1:
+            self._begin_step(optimizer)
+
+    def _begin_step(self, optimizer: Optimizer) -> None:
         self.optimizer_made(optimizer)
         where = user_location()
         self._notice_changes(where)
@@ -379,26 +408,20 @@ class Watch:
         step = self._step_event(optimizer, skipped)
         if self._scaler_step:
             self._scaler_step[-1] = True
-        if with_closure:
-            self._add(Opaque(where=where, stores=step.stores, reason=WITH_CLOSURE))
         self._count_graphs(where)
         self._add(step)
         measured, shadow = Measured(step, self._since.pop(id(optimizer), [])), None
         parameters = [p for p in parameters_of(optimizer) if p.requires_grad]
         if parameters:
             measured.dtype, measured.device = parameters[0].dtype, parameters[0].device.type
-        measured.unmeasured = SKIPPED if skipped else self._why_not(optimizer, measured, parameters, with_closure)
+        measured.unmeasured = SKIPPED if skipped else self._why_not(optimizer, measured, parameters)
         if not measured.unmeasured:
             with self._own_work():
                 shadow = self._measure(optimizer, measured, parameters)
         self._pending = measured, shadow
 
-    def _why_not(
-        self, optimizer: Optimizer, measured: Measured, parameters: list[torch.Tensor], with_closure: bool
-    ) -> str:
+    def _why_not(self, optimizer: Optimizer, measured: Measured, parameters: list[torch.Tensor]) -> str:
         """Why a step can not be measured, or nothing."""
-        if with_closure:
-            return WITH_CLOSURE
         if self._depth:
             return "the step runs inside backward, on gradients that are not complete"
         if not measured.records or not parameters:
@@ -412,7 +435,11 @@ class Watch:
 
     def after_step(self, optimizer: Optimizer) -> None:
         """``optimizer.step`` has returned."""
-        if self.idle or self._pending is None:
+        if self.idle:
+            return
+        if self._closure_calls.pop(id(optimizer), 1) != 1:
+            self._give_up_step(optimizer)
+        if self._pending is None:
             return
         (measured, shadow), self._pending = self._pending, None
         self._clips.pop(id(optimizer), None)
@@ -422,8 +449,6 @@ class Watch:
                 measured.update_error = shadow.finish()
         if self.trajectory is not None:
             measured.drift = self.trajectory.drift(optimizer)
-        if measured.unmeasured == WITH_CLOSURE:
-            self._since.pop(id(optimizer), None)
         awaited = {id(record) for records in self._since.values() for record in records}
         for record in measured.records:
             # Only the numbers are needed from here on, unless another optimizer has yet to step on them.
@@ -435,6 +460,13 @@ class Watch:
             self.on_step(len(self.measured))
         if self.max_windows is not None and len(self.measured) >= self.max_windows:
             raise SeenEnough
+
+    def _give_up_step(self, optimizer: Optimizer) -> None:
+        """A step whose closure was called several times, or never, has been made."""
+        step = self._step_event(optimizer)
+        self._add(Opaque(where=step.where, stores=step.stores, reason=WITH_CLOSURE))
+        self._add(step)
+        self._pending = Measured(step, self._since.pop(id(optimizer), []), unmeasured=WITH_CLOSURE), None
 
     def _measure(self, optimizer: Optimizer, measured: Measured, parameters: list[torch.Tensor]) -> ShadowStep | None:
         used = self.book.held(optimizer)
@@ -508,6 +540,12 @@ class _ClipsSoFar:
     before: dict[int, torch.Tensor | None]
     calls: list[ClipCall] = field(default_factory=list)
     changed_since: bool = False
+
+
+def _note_scaling(loss: torch.Tensor) -> None:
+    """Write down who multiplied or divided a loss."""
+    if loss.grad_fn is not None and loss.grad_fn.name().startswith(("MulBackward", "DivBackward")):
+        loss.grad_fn.metadata[SCALED_AT] = scaling_location()  # type: ignore[index]
 
 
 class _Mark:

@@ -39,6 +39,8 @@ class Observer(Protocol):
     def before_scaler_step(self, scaler: Any, optimizer: Optimizer) -> None: ...
     def after_scaler_step(self, scaler: Any, optimizer: Optimizer) -> None: ...
     def before_step(self, optimizer: Optimizer, with_closure: bool) -> None: ...
+    def before_closure(self, optimizer: Optimizer) -> None: ...
+    def after_closure(self, optimizer: Optimizer) -> None: ...
     def after_step(self, optimizer: Optimizer) -> None: ...
     def drawn(self, iterator: Any, is_first: bool) -> None: ...
     def module_called(self, module: nn.Module, call: Callable[..., Any], args: Any, kwargs: Any) -> Any: ...
@@ -116,9 +118,21 @@ def _patch_optimizers(observer: Observer, stack: ExitStack) -> None:
     _replace(Optimizer, "zero_grad", functools.wraps(zero)(zero_grad), stack)
     _replace(nn.Module, "zero_grad", functools.wraps(module_zero)(zero_module), stack)
 
-    def before(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        closure = kwargs.get("closure", args[1] if len(args) > 1 and args[0] is optimizer else None)
-        observer.before_step(optimizer, closure is not None)
+    def before(optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
+        named = "closure" in kwargs
+        closure = kwargs["closure"] if named else args[1] if len(args) > 1 and args[0] is optimizer else None
+        observer.before_step(optimizer, callable(closure))
+        if not callable(closure):
+            return None
+
+        @functools.wraps(closure)
+        def watched() -> Any:
+            observer.before_closure(optimizer)
+            result = closure()
+            observer.after_closure(optimizer)
+            return result
+
+        return (args, {**kwargs, "closure": watched}) if named else ((args[0], watched, *args[2:]), kwargs)
 
     def after(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         observer.after_step(optimizer)
