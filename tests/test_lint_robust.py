@@ -146,7 +146,7 @@ def test_what_takes_too_long_is_given_up_and_said_to_be(
 def test_a_file_of_many_faulty_loops_is_no_longer_searched_for_fixes_than_others(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gradcheck_accum.lint.fixes._MOST_EVALUATIONS", 10_000)
+    monkeypatch.setattr("gradcheck_accum.lint.fixes._MOST_EVALUATIONS", 20_000)
     faulty = (
         LOOP.format(before="pass", inside="pass").replace(" / K", "").replace("== 0:", "== 0 or i + 1 == len(loader):")
     )

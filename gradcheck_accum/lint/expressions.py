@@ -77,8 +77,10 @@ def _subscript(run: Interpreter, node: ast.Subscript, scope: v.Scope) -> Any:
         case list() | tuple() if isinstance(index, Num) and isinstance(index.value, int):
             if isinstance(value, list) and len(value) > 1 and not run.pass_depth and v.is_data(value):
                 # A list of batches that is counted through by hand.
-                run.recorder.learn_units(v.rows_in(value))
                 slice_of_data(run, [index])
+                chosen = value[index.value] if -len(value) <= index.value < len(value) else UNKNOWN
+                run.recorder.learn_units(v.rows_in(chosen))
+                return chosen
             return value[index.value] if -len(value) <= index.value < len(value) else UNKNOWN
         case list() | tuple() if isinstance(node.slice, ast.Slice):
             return _slice(run, value, node.slice, scope)

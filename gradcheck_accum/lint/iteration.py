@@ -51,8 +51,6 @@ def plan(run: Interpreter, source: Any, loop: ast.For, trains: bool) -> tuple[It
             return list(itertools.islice(items, *numbers)) if known else items, draws, is_pass
         case list() | tuple():
             holds_data = v.is_data(source)
-            if trains and holds_data:
-                run.recorder.learn_units(v.rows_in(source[0]))
             # A list of batches inside a pass over the data is a part of that pass.
             return list(source), holds_data, holds_data and len(source) > 1 and not run.pass_depth
     return _unknown_iteration(run, source, loop, trains)

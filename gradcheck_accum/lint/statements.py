@@ -110,6 +110,8 @@ def _for(run: Interpreter, node: ast.For, scope: v.Scope) -> None:
         for item in items:
             if draws and trains:
                 run.recorder.draw()
+                # The batches of a list may differ in size.
+                run.recorder.learn_units(v.rows_in(item))
             run.last_slice = ()
             assign(run, node.target, item, scope)
             try:

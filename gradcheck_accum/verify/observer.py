@@ -408,7 +408,9 @@ class Watch:
         step = self._step_event(optimizer, skipped)
         if self._scaler_step:
             self._scaler_step[-1] = True
-        self._count_graphs(where)
+        if not self._depth:
+            # Inside a backward its own graph is still in use.
+            self._count_graphs(where)
         self._add(step)
         measured, shadow = Measured(step, self._since.pop(id(optimizer), [])), None
         parameters = [p for p in parameters_of(optimizer) if p.requires_grad]

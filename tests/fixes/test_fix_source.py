@@ -181,7 +181,10 @@ def test_the_loss_is_divided_wherever_it_stands(backward: str, fixed: str) -> No
 @pytest.mark.parametrize(
     ("division", "left"),
     [
-        ("loss = criterion(model(x), y) / K / x.size(0)", "loss = criterion(model(x), y) / K"),
+        (
+            "loss = torch.nn.functional.cross_entropy(model(x), y) / K / x.size(0)",
+            "loss = torch.nn.functional.cross_entropy(model(x), y) / K",
+        ),
         ("loss = criterion(model(x), y) / K\n        loss /= K", "loss = criterion(model(x), y) / K"),
         ("loss = criterion(model(x), y) / K\n        loss = loss / K", "loss = criterion(model(x), y) / K"),
         ("loss = (criterion(model(x), y) / K).div(K)", "loss = (criterion(model(x), y) / K)"),
