@@ -922,8 +922,6 @@ SHAPES = [
                 optimizer.step(lambda: loss)
                 optimizer.zero_grad()
         """,
-        verdict="inconclusive",
-        reason="closure",
     ),
     Shape(
         "reentrant-shared-block",
