@@ -436,3 +436,13 @@ def test_a_comment_behind_a_conditional_clip_moves_along() -> None:
     clip = "loss.backward()\n        if clip:\n            torch.nn.utils.clip_grad_norm_(ps, 1)  # x"
     result = check_contract(WINDOW.format(clip) + "            optimizer.zero_grad()\n")
     assert "            if clip:\n                torch.nn.utils.clip_grad_norm_(ps, 1)  # x\n" in result.source
+
+
+def test_a_divisor_is_read_only_where_it_has_a_value() -> None:
+    """What divides by the window's own number must not be divided by what is only bound further down in the loop."""
+    source = WINDOW.format("loss.backward()\n        optimizer.zero_grad()").replace(" / K\n", "\n")
+    source = source.replace("(i + 1) % K == 0", "i % K == 0 or i + 1 == 8")
+    result = check_contract(source)
+    assert sorted(finding.mistake.code for finding in result.fixed) == ["GA202", "GA302"]
+    assert "window" not in result.source
+    assert "(loss / K).backward()" in result.source

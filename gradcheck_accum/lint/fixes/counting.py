@@ -33,6 +33,11 @@ class NumberedLoop:
         position = f"({self.index} - 1)" if self.first else self.index
         return f"min({steps}, {self.length} - {position} // {steps} * {steps})"
 
+    def leaves_alone(self, steps: str) -> bool:
+        """Whether nothing in the loop binds what ``steps`` reads, so that it means the same at the loop's top."""
+        bound = {n.id for n in walk(self.node) if isinstance(n, ast.Name) and not isinstance(n.ctx, ast.Load)}
+        return bound.isdisjoint(n.id for n in walk(ast.parse(steps, mode="eval")) if isinstance(n, ast.Name))
+
 
 def numbered_loop(script: Script, node: ast.AST) -> NumberedLoop | None:
     """The innermost loop around a node, if it numbers what it runs over (one further out may count epochs)."""

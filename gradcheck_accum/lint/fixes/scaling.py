@@ -25,7 +25,7 @@ def divide(case: Case) -> Iterator[Repair]:
         yield Repair(f"Divide the loss by {name}", True, [_divided(script, call, name, scaled)])
     loop = numbered_loop(script, call)
     if loop is not None:
-        for name in names:
+        for name in filter(loop.leaves_alone, names):
             window, made = name_of_window(script, loop, name)
             changes = [*made, _divided(script, call, window, scaled)]
             yield Repair("Divide the loss by the window's own number of micro-batches", _is_sized(case, loop), changes)
@@ -93,7 +93,7 @@ def divide_by_window(case: Case) -> Iterator[Repair]:
         if place is None or not is_repeatable(place.divisor):
             continue
         loop = numbered_loop(case.script, place.node)
-        if loop is not None:
+        if loop is not None and loop.leaves_alone(place.divisor_text):
             window, made = name_of_window(case.script, loop, place.divisor_text)
             safe = _is_sized(case, loop) and not _is_read_elsewhere(case, place)
             changes = [*made, case.script.replace(place.divisor, window)]
