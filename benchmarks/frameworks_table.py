@@ -96,8 +96,8 @@ def main() -> None:
     for name, title, distribution in FRAMEWORKS:
         row = [cells[name, label].result() if (name, label) in cells else "none built in" for label in CONDITIONS]
         lines.append(f"| {title} | {version(distribution).partition('+')[0]} | " + " | ".join(row) + " |")
-    torch = version("torch").partition("+")[0]
-    machine = f"Python {platform.python_version()}, torch {torch} on a CPU, {datetime.date.today()}"
+    torch_version = version("torch").partition("+")[0]
+    machine = f"Python {platform.python_version()}, torch {torch_version} on a CPU, {datetime.date.today()}"
     text = (ROOT / "benchmarks" / "frameworks_notes.md").read_text(encoding="utf-8")
     output.write_text(text.replace("{table}", "\n".join(lines)).replace("{machine}", machine), encoding="utf-8")
 

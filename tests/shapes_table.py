@@ -916,12 +916,13 @@ SHAPES = [
         "a closure that only returns the loss",
         """
         for i, (x, y) in enumerate(loader):
-            loss = F.cross_entropy(model(x), y) / K
+            loss = F.cross_entropy(model(x), y){scale}
             loss.backward()
             if (i + 1) % K == 0:
                 optimizer.step(lambda: loss)
                 optimizer.zero_grad()
         """,
+        *SCALED_OR_NOT,
     ),
     Shape(
         "reentrant-shared-block",
