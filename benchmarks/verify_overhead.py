@@ -1,8 +1,10 @@
-"""What watching costs: windows of a small transformer, plain and watched, in pairs; the medians of their ratios.
+"""What watching costs: windows of a small transformer, plain and watched, in turn; ratios of their median times.
 
-    python benchmarks/verify_overhead.py [--pairs 7] [--windows 6]
+    python benchmarks/verify_overhead.py [--runs 8] [--windows 5] [--tokens 1024]
 
-Every pair runs the plain loop and the watched one right after each other, in turn, in one process.
+One process and one thread, processor time: other programs on the machine disturb it less than the clock. The first
+window of a run is not counted: it also asks for the memory that the others use again. `watch` judges one window in 16
+and runs 16 of them at a time.
 """
 
 from __future__ import annotations
@@ -17,9 +19,12 @@ from typing import Any
 import torch
 from torch import nn
 
+import gradcheck_accum
 from gradcheck_accum.verify import observe
 
-K, ROWS, LENGTH, WIDTH, VOCABULARY = 8, 4, 64, 256, 512
+K, ROWS, WIDTH, VOCABULARY, EVERY = 8, 4, 256, 512, 16
+
+Way = Callable[[], AbstractContextManager[Any]]
 
 
 class Transformer(nn.Module):
@@ -37,49 +42,59 @@ class Transformer(nn.Module):
         return scores
 
 
-def train(windows: int) -> None:
-    """A right loop of ``windows`` windows of K micro-batches."""
+def train(windows: int, tokens: int) -> list[float]:
+    """A right loop of ``windows`` windows of K micro-batches of ``tokens`` tokens; seconds of all but the first."""
     torch.manual_seed(0)
     model = Transformer()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
+    seconds = []
     for _ in range(windows):
+        start = time.process_time()
         for _ in range(K):
-            tokens = torch.randint(0, VOCABULARY, (ROWS, LENGTH + 1))
-            scores = model(tokens[:, :-1])
-            loss = nn.functional.cross_entropy(scores.flatten(0, 1), tokens[:, 1:].flatten())
+            text = torch.randint(0, VOCABULARY, (ROWS, tokens // ROWS + 1))
+            scores = model(text[:, :-1])
+            loss = nn.functional.cross_entropy(scores.flatten(0, 1), text[:, 1:].flatten())
             (loss / K).backward()
         optimizer.step()
         optimizer.zero_grad()
+        seconds.append(time.process_time() - start)
+    return seconds[1:]
 
 
-def seconds(windows: int, watched: Callable[[], AbstractContextManager[Any]]) -> float:
-    """The time of one run."""
-    start = time.perf_counter()
-    with watched():
-        train(windows)
-    return time.perf_counter() - start
+def window_time(seconds: list[float], at_a_time: int) -> list[float]:
+    """The mean time of a window in each stretch of ``at_a_time`` windows."""
+    stretches = (seconds[i : i + at_a_time] for i in range(0, len(seconds) - at_a_time + 1, at_a_time))
+    return [statistics.fmean(own) for own in stretches]
 
 
 def main() -> None:
-    """Print the median ratio of every way of watching."""
+    """Print the ratio of every way of watching."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--pairs", type=int, default=7)
-    parser.add_argument("--windows", type=int, default=6)
+    parser.add_argument("--runs", type=int, default=8)
+    parser.add_argument("--windows", type=int, default=5)
+    parser.add_argument("--tokens", type=int, default=1024)
     options = parser.parse_args()
-    ways: dict[str, Callable[[], AbstractContextManager[Any]]] = {
-        "reference ledger": lambda: observe(reference="ledger"),
-        "reference both": lambda: observe(reference="both"),
+    torch.set_num_threads(1)
+    ways: dict[str, tuple[Way, int]] = {
+        "verify --reference ledger": (lambda: observe(reference="ledger"), 1),
+        "verify --reference both": (lambda: observe(reference="both"), 1),
+        f"watch(every={EVERY})": (lambda: gradcheck_accum.watch(every=EVERY), EVERY),
     }
-    seconds(2, nullcontext)
-    for name, way in ways.items():
+    train(2, options.tokens)
+    for name, (way, at_a_time) in ways.items():
+        windows = options.windows if at_a_time == 1 else at_a_time + 1
         ratios = []
-        for pair in range(options.pairs):
-            order = (nullcontext, way) if pair % 2 == 0 else (way, nullcontext)
-            times = {is_plain: seconds(options.windows, one) for one in order for is_plain in [one is nullcontext]}
-            ratios.append(times[False] / times[True])
-        low, high = min(ratios), max(ratios)
+        for run in range(options.runs):
+            order: tuple[Way, ...] = (nullcontext, way) if run % 2 == 0 else (way, nullcontext)
+            found: dict[bool, float] = {}
+            for one in order:
+                with one():
+                    times = window_time(train(windows, options.tokens), at_a_time)
+                found[one is nullcontext] = statistics.median(times)
+            ratios.append(found[False] / found[True])
         print(
-            f"{name}: {statistics.median(ratios):.3f} of the plain run ({low:.3f} to {high:.3f}, {options.pairs} pairs)"
+            f"{name}: {statistics.median(ratios):.3f} of the plain window "
+            f"({min(ratios):.3f} to {max(ratios):.3f} in {options.runs} runs)"
         )
 
 

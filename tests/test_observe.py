@@ -236,5 +236,5 @@ def test_what_accumulation_buys_is_measured() -> None:
 
     (note,) = [note for note in watched(loop).notes if "keeps" in note]
     # The ReLU's output, in float32: 32 rows of 1000 in one batch, 4 rows in a micro-batch.
-    assert "as one batch a window keeps 12" in note
+    assert "as one batch the largest window keeps 12" in note
     assert "as 8 micro-batches 15." in note

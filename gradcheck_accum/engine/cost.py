@@ -13,6 +13,8 @@ from gradcheck_accum.engine.joining import Layout
 from gradcheck_accum.engine.reference import CannotReplay, Pass, ReferenceEngine
 from gradcheck_accum.engine.tape import Program
 
+_RUNS = 2
+
 
 @dataclass(frozen=True, slots=True)
 class Cost:
@@ -31,20 +33,43 @@ class WindowCost:
     large_batch: Cost
 
 
-def window_cost(
-    engine: ReferenceEngine, programs: Sequence[Program], parameters: Sequence[torch.Tensor], layout: Layout
-) -> WindowCost | None:
-    """Run a window both ways once more, and measure; None where the large batch cannot be run."""
-    try:
-        large = _measured(partial(engine.large_batch, programs, parameters, layout), parameters)
-        each = [_measured(partial(engine.one_by_one, program, parameters), parameters) for program in programs]
-    except CannotReplay:
-        return None
-    accumulated = Cost(max(cost.kept for cost in each), sum(cost.seconds for cost in each))
-    return WindowCost(len(programs), accumulated, large)
+@dataclass(slots=True)
+class CostMeter:
+    """Measures large batches while they are run as references: those of the windows with the most data.
+
+    The first run of a size also pays for memory that is asked for anew, so that a second one is measured too.
+    """
+
+    cost: WindowCost | None = None
+    """That of the largest window that was run as one batch."""
+    _elements: int = 0
+    _runs: int = 0
+
+    def large_batch(
+        self,
+        engine: ReferenceEngine,
+        programs: Sequence[Program],
+        parameters: Sequence[torch.Tensor],
+        layout: Layout,
+    ) -> list[torch.Tensor]:
+        """The gradient of a window's large batch, measured where it is worth it. Raises CannotReplay."""
+        sizes = [sum(leaf.numel() for leaf in program.leaves) for program in programs]
+        if len(programs) < 2 or sum(sizes) < self._elements or (sum(sizes) == self._elements and self._runs >= _RUNS):
+            return engine.large_batch(programs, parameters, layout).gradients
+        large, passed = _measured(partial(engine.large_batch, programs, parameters, layout), parameters)
+        largest = programs[sizes.index(max(sizes))]
+        try:
+            one, _ = _measured(partial(engine.one_by_one, largest, parameters), parameters)
+        except CannotReplay:
+            return passed.gradients
+        self._runs = self._runs + 1 if sum(sizes) == self._elements else 1
+        self._elements = sum(sizes)
+        every = one.seconds * sum(sizes) / max(*sizes, 1)
+        self.cost = WindowCost(len(programs), Cost(one.kept, every), large)
+        return passed.gradients
 
 
-def _measured(run: Callable[[], Pass], parameters: Sequence[torch.Tensor]) -> Cost:
+def _measured(run: Callable[[], Pass], parameters: Sequence[torch.Tensor]) -> tuple[Cost, Pass]:
     own = {p.untyped_storage().data_ptr() for p in parameters}
     kept: dict[int, int] = {}
 
@@ -57,7 +82,7 @@ def _measured(run: Callable[[], Pass], parameters: Sequence[torch.Tensor]) -> Co
 
     start = time.perf_counter()
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        run()
+        passed = run()
     if any(p.is_cuda for p in parameters):
         torch.cuda.synchronize()
-    return Cost(sum(kept.values()), time.perf_counter() - start)
+    return Cost(sum(kept.values()), time.perf_counter() - start), passed

@@ -189,12 +189,13 @@ class Tape(TorchFunctionMode):
             return func(*args, **kwargs)
         if self._depth or self._paused or not torch.is_grad_enabled():
             return func(*args, **kwargs)
-        state = random_state()
+        # To read an attribute of a tensor draws nothing.
+        state = None if getattr(func, "__name__", "") == "__get__" else random_state()
         result = func(*args, **kwargs)
         self._record(func, args, kwargs, result, state)
         return result
 
-    def _record(self, function: Any, args: Any, kwargs: Any, result: Any, state: State) -> None:
+    def _record(self, function: Any, args: Any, kwargs: Any, result: Any, state: State | None) -> None:
         if isinstance(result, torch.Tensor):
             outputs = [result] if result.requires_grad and not result.is_leaf else []
             if outputs and result.dim() == 0 and self.on_scalar is not None:
@@ -205,8 +206,9 @@ class Tape(TorchFunctionMode):
             outputs = [t for t in tensors_in(result) if t.requires_grad]
         if outputs:
             kept = [result] if isinstance(result, torch.Tensor) else list(tensors_in(result))
-            drew = not same_state(state, random_state())
-            self.segments[-1].append(Call(function, args, kwargs, kept, state if drew else None, _autocast()))
+            if state is not None and same_state(state, random_state()):
+                state = None
+            self.segments[-1].append(Call(function, args, kwargs, kept, state, _autocast()))
 
     def call_module(self, module: nn.Module, call: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """Run an outermost module call, and record it as one."""

@@ -89,8 +89,8 @@ def judge(watch: Watch, script: str, options: Options, *, complete: bool) -> Ver
     notes += _on_optimizers(reports)
     if watch.measurer.streamed is not None:
         notes.append(_on_chunks(watch.measurer.streamed))
-    if watch.measurer.cost is not None:
-        notes.append(_on_cost(watch.measurer.cost))
+    if watch.measurer.costs.cost is not None:
+        notes.append(_on_cost(watch.measurer.costs.cost))
     if watch.trajectory is not None and watch.trajectory.lost:
         notes.append(f"the reference run could not be carried on: {watch.trajectory.lost}")
     verdict, reason = _verdict(reports, diagnosis, ledger, watch)
@@ -132,11 +132,12 @@ def _on_chunks(streamed: Streamed) -> str:
 
 
 def _on_cost(cost: WindowCost) -> str:
-    """What accumulation buys, of the first window that was run both ways."""
+    """What accumulation buys, in the largest window that was run both ways."""
     one, large = cost.accumulated, cost.large_batch
     return (
-        f"as one batch a window keeps {_bytes(large.kept)} for its backward and takes {1e3 * large.seconds:.3g} ms, as "
-        f"{cost.micro_batches} micro-batches {_bytes(one.kept)} and {1e3 * one.seconds:.3g} ms (measured once)"
+        f"as one batch the largest window keeps {_bytes(large.kept)} for its backward and takes "
+        f"{1e3 * large.seconds:.3g} ms, as {cost.micro_batches} micro-batches {_bytes(one.kept)} and "
+        f"{1e3 * one.seconds:.3g} ms (the largest of them, measured once)"
     )
 
 

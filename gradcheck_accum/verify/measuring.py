@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import nn
 
-from gradcheck_accum.engine.cost import WindowCost, window_cost
+from gradcheck_accum.engine.cost import CostMeter
 from gradcheck_accum.engine.joining import LAYOUTS, Layout
 from gradcheck_accum.engine.reference import (
     LARGE_BATCH,
@@ -44,8 +44,7 @@ class Measurer:
 
     engine: ReferenceEngine
     replays: bool
-    cost: WindowCost | None = None
-    """What the first window that was run as one large batch costs both ways."""
+    costs: CostMeter = field(default_factory=CostMeter)
     streamed: Streamed | None = None
     """The last large batch that had to be computed in chunks."""
     _streamer: Streamer = field(init=False)
@@ -205,14 +204,10 @@ class Measurer:
     ) -> tuple[str, Sequence[torch.Tensor]]:
         if self._streamer.size is None:
             try:
-                gradient = self.engine.large_batch(programs, parameters, layout).gradients
+                return LARGE_BATCH, self.costs.large_batch(self.engine, programs, parameters, layout)
             except DoesNotFit:
                 if len(programs) == 1:
                     raise
-            else:
-                if self.cost is None and len(programs) > 1:
-                    self.cost = window_cost(self.engine, programs, parameters, layout)
-                return LARGE_BATCH, gradient
         self.streamed = self._streamer.large_batch(programs, parameters, layout, dtype)
         return STREAMED, self.streamed.gradients
 

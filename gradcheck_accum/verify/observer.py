@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -144,19 +144,29 @@ class Watch:
             hook.remove()
         self._hooks.clear()
 
+    def listen(self) -> None:
+        """Put the hooks on all parameters again, after `release`."""
+        self.release()
+        self._hook(self.book.parameters.values())
+
+    def _hook(self, parameters: Iterable[torch.Tensor]) -> None:
+        for parameter in parameters:
+            self._hooks.append(parameter.register_hook(self._arrival(id(parameter))))  # type: ignore[no-untyped-call]
+
     def optimizer_made(self, optimizer: Optimizer) -> None:
         """An optimizer has been made, or has got more parameters."""
         if self.idle:
             return
-        for parameter in self.book.adopt(optimizer):
-            self._hooks.append(parameter.register_hook(self._arrival(id(parameter))))  # type: ignore[no-untyped-call]
+        self._hook(self.book.adopt(optimizer))
 
     def _arrival(self, key: int) -> Callable[[torch.Tensor], None]:
         def arrived(gradient: torch.Tensor) -> None:
             if self._arriving is not None and not self.idle:
-                own = dense(gradient.detach())
-                self._arriving.setdefault(key, []).append(squared_norm(own))
-                self.book.arrives(key, own)
+                # Our own arithmetic needs no mode of anybody's, the tape among them.
+                with torch._C.DisableTorchFunction():
+                    own = dense(gradient.detach())
+                    self._arriving.setdefault(key, []).append(squared_norm(own))
+                    self.book.arrives(key, own)
 
         return arrived
 
@@ -164,7 +174,7 @@ class Watch:
 
     def module_called(self, module: nn.Module, call: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """A module is called."""
-        if self.idle or not self.measurer.replays:
+        if self.idle:
             return call(*args, **kwargs)
         return self.tape.call_module(module, call, args, kwargs)
 
@@ -559,7 +569,10 @@ class _Mark:
 def _optimizers_alive() -> list[Optimizer]:
     # The type is asked, not the object: some objects answer isinstance with a warning of their own.
     kinds = set(with_subclasses(Optimizer))
-    return [candidate for candidate in gc.get_objects() if type(candidate) in kinds]
+    objects = gc.get_objects()
+    if kinds.isdisjoint(map(type, objects)):
+        return []
+    return [candidate for candidate in objects if type(candidate) in kinds]
 
 
 def _multiplied(gradients: dict[int, torch.Tensor | None], factors: dict[int, float]) -> dict[int, torch.Tensor | None]:

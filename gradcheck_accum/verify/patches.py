@@ -46,15 +46,19 @@ class Observer(Protocol):
     def module_called(self, module: nn.Module, call: Callable[..., Any], args: Any, kwargs: Any) -> Any: ...
 
 
-def install(observer: Observer, stack: ExitStack) -> None:
-    """Patch PyTorch until ``stack`` is closed."""
+def install(observer: Observer, stack: ExitStack, *, modules: bool) -> None:
+    """Patch PyTorch until ``stack`` is closed; ``modules`` says whether the calls of modules are told as well."""
     _patch_backward(observer, stack)
     _patch_optimizers(observer, stack)
     _patch_clips(observer, stack)
     _patch_scaler(observer, stack)
     _patch_schedules(observer, stack)
     _patch_data(observer, stack)
+    if modules:
+        _patch_modules(observer, stack)
 
+
+def _patch_modules(observer: Observer, stack: ExitStack) -> None:
     original = nn.Module.__call__
 
     def call(module: nn.Module, *args: Any, **kwargs: Any) -> Any:

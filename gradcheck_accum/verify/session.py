@@ -86,7 +86,7 @@ def installed(watch: Watch) -> Iterator[None]:
     """PyTorch tells ``watch`` what happens, for as long as it is entered."""
     with ExitStack() as stack:
         stack.callback(watch.release)
-        install(watch, stack)
+        install(watch, stack, modules=watch.measurer.replays)
         watch.adopt_existing()
         if watch.measurer.replays:
             stack.enter_context(watch.tape)

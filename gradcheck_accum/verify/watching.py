@@ -103,8 +103,11 @@ class Watching(Watch):
         """Fall asleep after a window that was judged, wake for the one before the next."""
         asleep = self._every > 2 and self._window % self._every < self._every - 2
         if self._asleep and not asleep:
+            self.listen()
             self.restart()
             self._steps_awake.clear()
+        elif asleep:
+            self.release()
         self._asleep = asleep
 
     def _judge(self) -> None:
