@@ -714,6 +714,106 @@ SHAPES = [
         *SCALED_OR_NOT,
     ),
     Shape(
+        "encoder-layer-with-dropout",
+        "a transformer's encoder layer with dropout, whose attention turns its data round",
+        """
+        layer = nn.TransformerEncoderLayer(6, 2, 8, dropout=0.3, batch_first=True)
+        loader = [(torch.randn(4, 5, 6), torch.randint(0, 3, (4,))) for _ in range(8)]
+        model = nn.Sequential(layer, nn.Flatten(), nn.Linear(30, 3))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        {loop}
+        """,
+        *SCALED_OR_NOT,
+    ),
+    Shape(
+        "learned-weights-of-losses",
+        "losses weighed by variances that are learned too",
+        """
+        spread = nn.Parameter(torch.zeros(2))
+        optimizer = torch.optim.Adam([*model.parameters(), spread], lr=0.01)
+        for i, (x, y) in enumerate(loader):
+            scores = model(x)
+            first, second = F.cross_entropy(scores, y), scores.square().mean()
+            loss = torch.exp(-spread[0]) * first + spread[0] + torch.exp(-spread[1]) * second + spread[1]
+            (loss{scale}).backward()
+            {boundary}
+        """,
+        *SCALED_OR_NOT,
+    ),
+    Shape(
+        "one-minus-a-mean",
+        "one minus a mean similarity",
+        """
+        for i, (x, y) in enumerate(loader):
+            loss = 1 - F.cosine_similarity(model(x), F.one_hot(y, 3).float()).mean()
+            (loss{scale}).backward()
+            {boundary}
+        """,
+        *SCALED_OR_NOT,
+    ),
+    Shape(
+        "auxiliary-loss-in-an-attribute",
+        "an auxiliary loss that the model leaves in an attribute",
+        """
+        class Model(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.inner = nn.Linear(6, 3)
+
+            def forward(self, x):
+                scores = self.inner(x)
+                self.penalty = scores.square().mean()
+                return scores
+
+        model = Model()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for i, (x, y) in enumerate(loader):
+            loss = F.cross_entropy(model(x), y) + 0.1 * model.penalty
+            (loss{scale}).backward()
+            {boundary}
+        print(model.penalty.item())
+        """,
+        *SCALED_OR_NOT,
+    ),
+    Shape(
+        "state-in-an-attribute",
+        "a model that keeps a state in an attribute from batch to batch",
+        """
+        class Model(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.cell, self.head, self.state, self.seen = nn.GRUCell(6, 8), nn.Linear(8, 3), None, []
+
+            def forward(self, x):
+                after = self.cell(x, self.state)
+                self.state = after.detach()
+                self.seen.append(len(x))
+                return self.head(after)
+
+        model = Model()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        {loop}
+        assert model.seen == [4] * 8
+        """,
+        *SCALED_OR_NOT,
+        verdict="inconclusive",
+        reason="keeps a state",
+    ),
+    Shape(
+        "overlap-of-a-batch",
+        "an overlap (Dice) of all samples of a batch, beside a number of the batch's own",
+        """
+        for i, (x, y) in enumerate(loader):
+            scores, target = model(x).sigmoid(), F.one_hot(y, 3).float()
+            target[:, 0] = x[:, 0].sigmoid()
+            dice = 1 - 2 * (scores * target).sum() / (scores.sum() + target.sum())
+            (dice / K).backward()
+            {boundary}
+        """,
+        verdict="inconclusive",
+        reason="no large batch was run",
+    ),
+    Shape(
         "noise-outside-modules",
         "noise drawn by the loop itself",
         """

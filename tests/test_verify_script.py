@@ -88,6 +88,13 @@ def test_a_script_that_fails_is_one_line_and_2(ending: str, message: str, capfd:
     assert "Traceback" not in err
 
 
+@pytest.mark.parametrize("room", ["observer", "judge"])
+def test_a_crash_of_our_own_is_told_as_ours(room: str, capfd: pytest.CaptureFixture[str]) -> None:
+    Path("train.py").write_text(f"import gradcheck_accum.verify.{room} as room\nroom.fold = len\n" + LOOP)
+    assert main(["verify", "train.py"]) == 2
+    assert "train.py: an error of gradcheck-accum's own, please report it: TypeError" in capfd.readouterr().err
+
+
 def test_a_script_that_fails_still_shows_what_was_seen(capfd: pytest.CaptureFixture[str]) -> None:
     status, out, _ = verify(LOOP + "raise ValueError('no data')\n", capfd, "--output-format", "json")
     report = json.loads(out)

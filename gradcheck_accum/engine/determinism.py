@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import nn
+
+_DEPTH = 3
+"""How deep containers in a module's attributes are looked into."""
 
 
 @contextmanager
@@ -32,11 +36,15 @@ def reference_settings() -> Iterator[None]:
 
 @contextmanager
 def untouched(modules: Iterable[nn.Module]) -> Iterator[None]:
-    """Random generators and the buffers of ``modules`` are as they were when the block is left."""
+    """Random generators and what ``modules`` keep are as they were when the block is left.
+
+    That is their buffers and attributes, with the tensors, lists, dictionaries and sets among them.
+    """
     cpu = torch.get_rng_state()
     used = torch.cuda.is_available() and torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
     cuda = torch.cuda.get_rng_state_all() if used else None
-    buffers = {id(b): (b, b.detach().clone()) for module in modules for b in module.buffers()}
+    every = {id(module): module for top in modules for module in top.modules()}
+    kept = [_Kept(vars(module)) for module in every.values()]
     try:
         yield
     finally:
@@ -44,5 +52,45 @@ def untouched(modules: Iterable[nn.Module]) -> Iterator[None]:
         if cuda is not None:
             torch.cuda.set_rng_state_all(cuda)
         with torch.no_grad():
-            for buffer, saved in buffers.values():
-                buffer.copy_(saved)
+            for one in kept:
+                one.restore()
+
+
+class _Kept:
+    """What a dictionary, list or set holds, and what those in it hold."""
+
+    def __init__(self, container: Any, depth: int = 0) -> None:
+        self._container = container
+        self._items = container.copy()
+        self._inner: list[_Kept] = []
+        self._tensors: list[tuple[torch.Tensor, torch.Tensor]] = []
+        if depth > _DEPTH or isinstance(container, set):
+            return
+        for item in container.values() if isinstance(container, dict) else container:
+            if type(item) in (dict, list, set):
+                self._inner.append(_Kept(item, depth + 1))
+            elif isinstance(item, torch.Tensor) and not isinstance(item, nn.Parameter) and _is_plain(item):
+                self._tensors.append((item, item.detach().clone()))
+
+    def restore(self) -> None:
+        """Put back what it held."""
+        for inner in self._inner:
+            inner.restore()
+        for tensor, saved in self._tensors:
+            # A graph of the loop's may have saved it, and would notice a copy of the same values too.
+            if not torch.equal(tensor, saved):
+                tensor.detach().copy_(saved)
+        if isinstance(self._container, list):
+            self._container[:] = self._items
+        elif isinstance(self._container, set) or not _is_same(self._container, self._items):
+            self._container.clear()
+            self._container.update(self._items)
+
+
+def _is_plain(tensor: torch.Tensor) -> bool:
+    return tensor.layout is torch.strided and not tensor.is_quantized
+
+
+def _is_same(left: dict[Any, Any], right: dict[Any, Any]) -> bool:
+    """Whether two dictionaries hold the very same objects."""
+    return left.keys() == right.keys() and all(left[key] is right[key] for key in left)

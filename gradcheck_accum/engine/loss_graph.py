@@ -92,9 +92,13 @@ class _Walk:
             if name.startswith(("MulBackward", "DivBackward")):
                 factor = _factor(node, name)
                 if factor is None:
-                    self.found.append(Term("a product of losses", Reduction.MEAN, None, (Factor(None), *outer)))
+                    # Whatever it is, it belongs to the objective: nobody divides by K with something to train.
+                    self._found(Term("a product of losses", Reduction.MEAN, None, outer), node)
                     return
                 outer = (factor, *outer)
+                node = _only_input(node)
+            elif name.startswith("RsubBackward"):
+                outer = (Factor(-float(node._saved_alpha)), *outer)
                 node = _only_input(node)
             elif name.startswith("NegBackward"):
                 outer = (Factor(-1.0), *outer)
@@ -108,9 +112,12 @@ class _Walk:
                 self._follow_stack(node, name, outer)
                 return
             else:
-                self.found.append(_frontier(node, name, outer))
-                self.reductions.append(node)
+                self._found(_frontier(node, name, outer), node)
                 return
+
+    def _found(self, term: Term, node: Any) -> None:
+        self.found.append(term)
+        self.reductions.append(node)
 
     def _follow_sum(self, node: Any, name: str, outer: tuple[Factor, ...]) -> None:
         alpha = float(getattr(node, "_saved_alpha", 1) or 1)

@@ -67,11 +67,7 @@ class ByRows(TorchDispatchMode):
     def _filled(self, func: Any, args: Any, kwargs: Any) -> torch.Tensor:
         target: torch.Tensor = args[0]
         shares = self._shares(target.shape)
-        # Where each micro-batch's own tensor was contiguous, the order of the draws is that of a contiguous part.
-        parts = [
-            torch.empty_like(part, memory_format=torch.contiguous_format)
-            for part in torch.split(target, shares[1], shares[0])
-        ]
+        parts = [_empty_alone(part) for part in torch.split(target, shares[1], shares[0])]
         self._each(lambda part: func(part, *args[1:], **kwargs), parts)
         return target.copy_(torch.cat(parts, shares[0]))
 
@@ -79,7 +75,7 @@ class ByRows(TorchDispatchMode):
         shares = self._shares(args[0].shape)
         size = args[0].shape[shares[0]]
         own = [
-            [torch.split(a, shares[1], shares[0])[j] if _spans(a, shares[0], size) else a for a in args]
+            [_alone(torch.split(a, shares[1], shares[0])[j]) if _spans(a, shares[0], size) else a for a in args]
             for j in range(len(self._rows))
         ]
         results = self._each(lambda given: func(*given, **kwargs), own)
@@ -112,6 +108,18 @@ class ByRows(TorchDispatchMode):
         if len(axes) != 1 and not (axes and shape[0] == total):
             raise NotByRows("random numbers are drawn that do not belong to rows")
         return axes[0], [shape[axes[0]] // total * own for own in self._rows]
+
+
+def _empty_alone(part: torch.Tensor) -> torch.Tensor:
+    """Room for a part of a tensor, laid out as if it were no part: draws go through memory, not through indices."""
+    order = sorted(range(part.dim()), key=lambda axis: part.stride(axis), reverse=True)
+    room = torch.empty([part.shape[axis] for axis in order], dtype=part.dtype, device=part.device)
+    return room.permute([order.index(axis) for axis in range(part.dim())])
+
+
+def _alone(part: torch.Tensor) -> torch.Tensor:
+    """A part of a tensor, laid out as if it were no part."""
+    return _empty_alone(part).copy_(part)
 
 
 def _spans(value: Any, axis: int, size: int) -> bool:

@@ -64,12 +64,15 @@ class _Leaf:
 class Program:
     """How one micro-batch's loss is computed from its leaves, free of the tensors in between.
 
-    ``rng_states`` are the states of the generators before each step that drew from them, ``numbers`` the plain numbers
-    that its tensors (scalars apart) were computed with. ``by_position`` says that the loop itself takes a batch apart
-    by the places of its samples, so that micro-batches put together may not be the batch that it would have made.
+    ``kept`` are, for each step, the tensors that its module leaves in attributes and that the loss is made of too: the
+    submodule that has one, and the attribute. ``rng_states`` are the states of the generators before each step that
+    drew from them, ``numbers`` the plain numbers that its tensors (scalars apart) were computed with. ``by_position``
+    says that the loop itself takes a batch apart by the places of its samples, so that micro-batches put together may
+    not be the batch that it would have made.
     """
 
     steps: list[tuple[Callable[..., Any], Any, Any, tuple[str, torch.dtype] | None]]
+    kept: list[list[tuple[str, str]]]
     leaves: list[torch.Tensor]
     versions: list[int]
     result: Any
@@ -117,6 +120,8 @@ class Program:
             with cast, nullcontext() if around is None else around(position):
                 result = function(*args, **kwargs)
             made.append(list(tensors_in(result)))
+            if isinstance(function, nn.Module):
+                made[-1] += [getattr(function.get_submodule(owner), name) for owner, name in self.kept[position]]
         value = _fill(self.result, leaves, made)
         if not isinstance(value, torch.Tensor):
             raise TypeError("the recorded calls give no tensor")
@@ -246,11 +251,15 @@ class Tape(TorchFunctionMode):
     def program(self, loss: torch.Tensor) -> Program | None:
         """How ``loss`` was computed, or None where some of it was not recorded."""
         calls = [call for segment in self.segments for call in segment]
-        made_by: dict[int, _Produced] = {}
-        for index, call in enumerate(calls):
-            for position, output in enumerate(call.outputs):
-                made_by[id(output)] = _Produced(index, position)
-        needed = self._needed(calls, loss)
+        found = self._program(calls, loss, [[] for _ in calls])
+        # Few modules leave in an attribute what a loss is made of, and to look at all of them takes time.
+        return found or self._program(calls, loss, _attributes(calls))
+
+    def _program(
+        self, calls: list[Call], loss: torch.Tensor, attributes: list[list[tuple[str, str, torch.Tensor]]]
+    ) -> Program | None:
+        outputs = [[*c.outputs, *(tensor for _, _, tensor in kept)] for c, kept in zip(calls, attributes, strict=True)]
+        needed = self._needed(calls, outputs, loss)
         if needed is None:
             return None
         leaves: list[torch.Tensor] = []
@@ -278,13 +287,14 @@ class Tape(TorchFunctionMode):
         for old in sorted(needed):
             call = calls[old]
             steps.append((call.function, encode(call.args), encode(call.kwargs), call.autocast))
-            for position, output in enumerate(call.outputs):
+            for position, output in enumerate(outputs[old]):
                 produced[id(output)] = _Produced(renumbered[old], position)
         if id(loss) not in produced or any(leaf.requires_grad and not leaf.is_leaf for leaf in leaves):
             return None
         chosen = [calls[old] for old in sorted(needed)]
         return Program(
             steps,
+            [[(owner, name) for owner, name, _ in attributes[old]] for old in sorted(needed)],
             leaves,
             [leaf._version for leaf in leaves],
             produced[id(loss)],
@@ -294,10 +304,10 @@ class Tape(TorchFunctionMode):
         )
 
     @staticmethod
-    def _needed(calls: list[Call], loss: torch.Tensor) -> set[int] | None:
+    def _needed(calls: list[Call], outputs: list[list[torch.Tensor]], loss: torch.Tensor) -> set[int] | None:
         makers: dict[int, list[int]] = {}
-        for index, call in enumerate(calls):
-            for output in call.outputs:
+        for index, own in enumerate(outputs):
+            for output in own:
                 makers.setdefault(id(output), []).append(index)
         if id(loss) not in makers:
             return None
@@ -312,6 +322,21 @@ class Tape(TorchFunctionMode):
                 # A tensor changed in place was made by several calls: all that came before this one.
                 pending.extend(maker for maker in makers.get(id(tensor), []) if maker < index)
         return needed
+
+
+def _attributes(calls: list[Call]) -> list[list[tuple[str, str, torch.Tensor]]]:
+    """For each call the tensors with a graph that its module keeps: the submodule's name, the attribute's, the tensor.
+
+    What a module keeps is its last call's.
+    """
+    found: list[list[tuple[str, str, torch.Tensor]]] = [[] for _ in calls]
+    last = {id(call.function): index for index, call in enumerate(calls) if isinstance(call.function, nn.Module)}
+    for index in last.values():
+        for owner, module in calls[index].function.named_modules():  # type: ignore[attr-defined]
+            for name, value in vars(module).items():
+                if isinstance(value, torch.Tensor) and value.grad_fn is not None:
+                    found[index].append((owner, name, value))
+    return found
 
 
 def _autocast() -> tuple[str, torch.dtype] | None:

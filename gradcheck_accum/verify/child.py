@@ -21,6 +21,10 @@ from typing import Any, NoReturn, TextIO
 
 from gradcheck_accum.verdict import VerifyResult
 
+_PACKAGE = Path(__file__).resolve().parents[1]
+_CALLS_FOR_THE_SCRIPT = {"child.py", "patches.py", "session.py", "tape.py", "watching.py"}
+"""Our files that stand between the script and what it calls, in PyTorch or of ours."""
+
 
 def main() -> None:
     """Carry out the request in the file that the first argument names; write the result to the second."""
@@ -63,7 +67,10 @@ def main() -> None:
         # A child that the script forked ran to the script's end: the result is its parent's to give.
         os._exit(0)
     observation.complete = observation.complete and finished
-    result: VerifyResult = observation.result()
+    try:
+        result: VerifyResult = observation.result()
+    except Exception as problem:
+        _give(answer, VerifyResult.failed(script or module, _own(problem)))
     if error == "interrupted":
         result = replace(
             result, notes=(*result.notes, "stopped before the script's end: this is what was seen until then")
@@ -109,12 +116,30 @@ def _interrupt(signum: int, frame: Any) -> None:
 
 def _describe(problem: BaseException, script: str) -> str:
     """The script's own exception in one line, with the place in the script where it came from."""
-    text = str(problem).strip().splitlines()
-    message = f"{type(problem).__name__}: {text[0]}" if text else type(problem).__name__
+    if _is_ours(problem.__traceback__):
+        return _own(problem)
+    message = _in_a_line(problem)
     if isinstance(problem, SyntaxError) and problem.filename:
         return f"the script is not Python: {problem.msg} ({problem.filename}:{problem.lineno})"
     place = _place(problem.__traceback__, script)
     return f"the script raised {message}{place}"
+
+
+def _in_a_line(problem: BaseException) -> str:
+    text = str(problem).strip().splitlines()
+    return f"{type(problem).__name__}: {text[0]}" if text else type(problem).__name__
+
+
+def _is_ours(tb: TracebackType | None) -> bool:
+    """Whether an exception was raised by our own code, and not by what it called on the script's behalf."""
+    raised_in = Path(traceback.extract_tb(tb)[-1].filename) if tb is not None else Path()
+    return _PACKAGE in raised_in.parents and raised_in.name not in _CALLS_FOR_THE_SCRIPT
+
+
+def _own(problem: BaseException) -> str:
+    """An exception of our own in one line, with the place that whoever mends it wants to know."""
+    last = traceback.extract_tb(problem.__traceback__)[-1]
+    return f"an error of gradcheck-accum's own, please report it: {_in_a_line(problem)} ({last.filename}:{last.lineno})"
 
 
 def _place(tb: TracebackType | None, script: str) -> str:

@@ -20,7 +20,7 @@ from gradcheck_accum.engine.tolerance import (
     sum_tolerance,
     unit_roundoff,
 )
-from gradcheck_accum.events import Trace
+from gradcheck_accum.events import Reduction, Trace
 from gradcheck_accum.ledger import NOT_FINITE, Fate, Ledger, Window, fold
 from gradcheck_accum.location import Location
 from gradcheck_accum.mistakes import CATALOGUE
@@ -232,12 +232,24 @@ def _judge_window(
     clipped = _compare_clipped(measured)
     if clipped:
         return report(Verdict.DEVIATES, clipped, numbers), replayed, ""
+    open_question = _needs_large_batch(windows, readings)
     if not wants_replay:
+        if open_question:
+            return report(Verdict.INCONCLUSIVE, f"{open_question}, and no large batch was run", numbers), None, ""
         return report(Verdict.EQUIVALENT, "", numbers), None, ""
     if apart is None:
         reason = measured.replay_problem or "the terms of its loss are scaled differently"
+        if open_question:
+            return (
+                report(Verdict.INCONCLUSIVE, f"{open_question}, and no large batch was run: {reason}", numbers),
+                None,
+                "",
+            )
         note = f"not replayed as one large batch ({reason}): compared with each micro-batch's own gradient alone"
         return report(Verdict.EQUIVALENT, "", numbers), None, note
+    if not agrees and all(replay.kind == MICRO_BATCHES for replay in measured.replays):
+        reason = "run again, a micro-batch does not give the gradient that it gave in the loop: the model keeps a state"
+        return report(Verdict.INCONCLUSIVE, reason, numbers), None, ""
     if not agrees:
         return report(Verdict.NOT_EQUIVALENT_BY_CONSTRUCTION, _coupling(measured, *apart), numbers), None, ""
     if all(replay.kind != MICRO_BATCHES for replay in measured.replays):
@@ -247,6 +259,9 @@ def _judge_window(
         return report(Verdict.NOT_EQUIVALENT_BY_CONSTRUCTION, reason, numbers), None, ""
     if measured.coupled_modules:
         return report(Verdict.NOT_EQUIVALENT_BY_CONSTRUCTION, f"{_cause(measured)}", numbers), None, ""
+    if open_question:
+        reason = f"{open_question}, and no large batch was run: {measured.replay_problem}"
+        return report(Verdict.INCONCLUSIVE, reason, numbers), replayed, ""
     note = (
         f"not replayed as one large batch ({measured.replay_problem}): each micro-batch was run again by itself, which "
         "does not show whether the samples of a batch influence each other"
@@ -273,6 +288,20 @@ def _by_measurement(measured: Sequence[Measured], reports: Sequence[WindowReport
         known = found.setdefault((code, where), Diagnosis(CATALOGUE[code], where, message, remedy))
         found[code, where] = replace(known, windows=(*known.windows, report.index))
     return list(found.values())
+
+
+def _needs_large_batch(windows: Sequence[Window], readings: Readings) -> str:
+    """Why the weights of some windows do not tell what their large batch's gradient is; nothing where they do."""
+    for window in windows:
+        kinds = set()
+        for series in readings.series_of(window):
+            kinds.add(readings.kind(window, series))
+            terms = (t for e in window.fresh() for t in e.backward.terms if series.holds(e.backward, t))
+            if readings.kind(window, series) is Reduction.MEAN and any(term.units is None for term in terms):
+                return f"the loss holds {series.name}, of which its graph does not tell the units"
+        if {Reduction.MEAN, Reduction.SUM} <= kinds:
+            return "the loss holds a sum beside a mean, which may or may not be over the samples"
+    return ""
 
 
 def _oddity(weights: Sequence[float | None]) -> float:

@@ -125,11 +125,14 @@ class Measurer:
                 wanted = [p for k, p in everything.items() if k in reached]
 
                 def agrees(
-                    gradient: Sequence[torch.Tensor], own: list[int] = own, wanted: list[torch.Tensor] = wanted
+                    kind: str,
+                    gradients: Sequence[Sequence[torch.Tensor]],
+                    own: list[int] = own,
+                    wanted: list[torch.Tensor] = wanted,
                 ) -> bool:
-                    by_key = {id(p): g for p, g in zip(wanted, gradient, strict=True)}
-                    vector = [by_key.get(id(p)) for p in parameters]
-                    return told is None or _agrees(measured, own, vector, vectors, parameters, told)
+                    by_key = [{id(p): g for p, g in zip(wanted, one, strict=True)} for one in gradients]
+                    replayed = [[one.get(id(p)) for p in parameters] for one in by_key]
+                    return told is None or _agrees(measured, own, kind, replayed, vectors, parameters, told)
 
                 try:
                     self._replayed[key] = self._run(measured, records[0].event.where, known, wanted, agrees)
@@ -147,7 +150,7 @@ class Measurer:
         where: Location,
         programs: list[Program],
         parameters: list[torch.Tensor],
-        agrees: Callable[[Sequence[torch.Tensor]], bool],
+        agrees: Callable[[str, Sequence[Sequence[torch.Tensor]]], bool],
     ) -> tuple[str, list[_Gradients]]:
         keys = [id(p) for p in parameters]
         try:
@@ -166,7 +169,7 @@ class Measurer:
         where: Location,
         programs: list[Program],
         parameters: list[torch.Tensor],
-        agrees: Callable[[Sequence[torch.Tensor]], bool],
+        agrees: Callable[[str, Sequence[Sequence[torch.Tensor]]], bool],
     ) -> tuple[str, Sequence[torch.Tensor]]:
         """The large batch in the layout that the loop's batches have: the one in which it is what they are together.
 
@@ -183,7 +186,7 @@ class Measurer:
             except CannotReplay as error:
                 problem = problem or error
                 continue
-            if known is not None or agrees(found[1]):
+            if known is not None or agrees(LARGE_BATCH, [found[1]]):
                 self._layouts[where] = layout
                 return found
             if layout == Layout():
@@ -194,6 +197,8 @@ class Measurer:
             raise CannotReplay("the loop takes its batches apart by the places of their samples")
         if first is None:
             raise problem or CannotReplay("its data could not be put together")
+        if not agrees(MICRO_BATCHES, [self.engine.one_by_one(program, parameters).gradients for program in programs]):
+            raise CannotReplay("the model keeps a state between its calls")
         self._searches[where] += 1
         if self._searches[where] >= _SEARCHES:
             self._layouts[where] = Layout()
@@ -215,19 +220,21 @@ class Measurer:
 def _agrees(
     measured: Measured,
     own: list[int],
-    vector: Vector,
+    kind: str,
+    replayed: Sequence[Vector],
     vectors: Sequence[Vector],
     parameters: Sequence[torch.Tensor],
     told: tuple[Ledger, Readings],
 ) -> bool:
-    """Whether a large batch's gradient is that of its micro-batches together, as far as their weights are known."""
+    """Whether what was replayed is what the micro-batches gave together, as far as their weights are known."""
     corrections = entry_corrections(measured, *told)
-    scale = replay_correction(measured, Replay(own, [0], LARGE_BATCH), *told)
-    if corrections is None or scale is None:
+    scales = replay_correction(measured, Replay(own, list(range(len(replayed))), kind), *told)
+    if corrections is None or scales is None:
         return True
     weights = {measured.own_vectors[i]: corrections[i] for i in own}
     reference = [(weight, vectors[index]) for index, weight in weights.items()]
-    difference = combination([(scale[0], vector), *((-weight, part) for weight, part in reference)], parameters)
+    again = list(zip(scales, replayed, strict=True))
+    difference = combination([*again, *((-weight, part) for weight, part in reference)], parameters)
     contributions = [abs(corrections[i]) * measured.own_norms[i] for i in own]
     addends = Addends(contributions, _norm(combination(reference, parameters)))
     return _norm(difference) <= addends.total * replay_tolerance(addends, measured.dtype, measured.compute_dtype)
