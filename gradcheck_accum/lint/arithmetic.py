@@ -65,7 +65,8 @@ def binary(run: Interpreter, op: ast.operator, left: Any, right: Any) -> Any:
     if isinstance(left, Symbol) and isinstance(right, Num) and right.tags & {v.STEPS, v.DERIVED} and not left.name:
         # An unnamed result of a call, scaled by K: a loss whose making could not be followed.
         return _tensor_arithmetic(run, op, Tensor((_fresh(run, "loss"),)), right)
-    return UNKNOWN
+    scales = isinstance(op, (ast.Mult, ast.Div)) or isinstance(left, v.Scaled) or isinstance(right, v.Scaled)
+    return v.SCALED if scales else UNKNOWN
 
 
 def _fresh(run: Interpreter, name: str) -> v.Part:

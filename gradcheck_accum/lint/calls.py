@@ -253,7 +253,8 @@ def _unresolved(run: Interpreter, node: ast.Call, name: str, args: list[Any], kw
 def _result_of(run: Interpreter, node: ast.Call, name: str, args: list[Any]) -> Any:
     """What an unresolved call gives that got nothing that is known to be data."""
     if run.loop_depth and any(isinstance(value, Symbol) for value in args):
-        part = v.Part(text_of(node.func)[:60], Reduction.MEAN, (), run.recorder.micro_batch)
+        factors = (Factor(None),) if any(isinstance(value, v.Scaled) for value in args) else ()
+        part = v.Part(text_of(node.func)[:60], Reduction.MEAN, factors, run.recorder.micro_batch)
         models = root_of(name or text_of(node.func))
         run.sync.forward(models)
         return Tensor((part,), models)

@@ -146,7 +146,7 @@ def _binary(run: Interpreter, node: ast.BinOp, scope: v.Scope) -> Any:
         run.note_count(node.right, right)
     result = binary(run, node.op, left, right)
     result = summed(run, node, result)
-    if result is UNKNOWN and not run.loop_depth and is_settled(left) and is_settled(right):
+    if (result is UNKNOWN or result is v.SCALED) and not run.loop_depth and is_settled(left) and is_settled(right):
         return v.Computed(text_of(node), op=node.op, left=left, right=right)
     return result
 
@@ -158,7 +158,7 @@ def _unary(run: Interpreter, node: ast.UnaryOp, scope: v.Scope) -> Any:
         return UNKNOWN if truth is None else not truth
     if isinstance(value, Num):
         return value.derive(-value.value) if isinstance(node.op, ast.USub) else value
-    return value if isinstance(value, Tensor) else UNKNOWN
+    return value if isinstance(value, (Tensor, v.Scaled)) else UNKNOWN
 
 
 def _boolean(run: Interpreter, node: ast.BoolOp, scope: v.Scope) -> Any:
@@ -253,6 +253,11 @@ def _comprehension(run: Interpreter, node: ast.ListComp | ast.GeneratorExp | ast
         return source[0]
     if isinstance(source, v.Loader) and not run.reach.backward(node.elt):
         return _of_every_batch(run, node.elt, generator.target, source, scope)
+    if isinstance(source, Tensor):
+        # The losses that a model returned in a dictionary, say.
+        inner = v.Scope(outer=scope)
+        assign(run, generator.target, source, inner)
+        return evaluate(run, node.elt, inner)
     items = items_of(run, source, limit=v.LONGEST_LIST)
     if items is None:
         return UNKNOWN

@@ -25,7 +25,8 @@ def as_loss(run: Interpreter, value: Any) -> Tensor:
     """A value that ``backward`` is called on, as a loss: one that came from elsewhere may be scaled already."""
     if isinstance(value, Tensor):
         return value
-    factors = () if isinstance(value, Symbol) and not value.name else (Factor(None),)
+    plain = isinstance(value, Symbol) and not value.name and not isinstance(value, v.Scaled)
+    factors = () if plain else (Factor(None),)
     return Tensor((v.Part("loss", Reduction.MEAN, factors, run.recorder.micro_batch),))
 
 

@@ -106,7 +106,9 @@ def _sum(run: Interpreter, args: list[Any], kwargs: dict[str, Any]) -> Any:
         for item in items[1:]:
             total = binary(run, ast.Add(), total, item)
         return total
-    return Symbol()
+    if isinstance(items, Tensor):
+        return items.reduced(Reduction.SUM) if items.elementwise else items
+    return items if isinstance(items, v.Scaled) else Symbol()
 
 
 def _getattr(run: Interpreter, args: list[Any], kwargs: dict[str, Any]) -> Any:

@@ -33,7 +33,8 @@ def computation(
     run.sync.forward(models)
     given = all_arguments(args, kwargs)
     name = text_of(node.func)[:60]
-    hidden = any(v.carries_steps(value) or _is_scaled_loss(value) for value in given)
+    # What nothing is known of may be what the loss is divided by.
+    hidden = any(v.carries_steps(value) or _is_scaled_loss(value) or _is_unknown(value) for value in given)
     factors = (Factor(None),) if hidden else ()
     part = v.Part(name, Reduction.MEAN, factors, run.recorder.micro_batch, assumed=True)
     scaled = any(isinstance(value, Tensor) and value.grad_scaled for value in given)
@@ -45,6 +46,10 @@ def _is_scaled_loss(value: Any) -> bool:
     return isinstance(value, Tensor) and any(
         factor.purpose is Purpose.ACCUMULATION for part in value.parts for factor in part.factors
     )
+
+
+def _is_unknown(value: Any) -> bool:
+    return isinstance(value, v.Symbol) and not value.name
 
 
 def loss(run: Interpreter, name: str, reduction: Any, args: list[Any], kwargs: dict[str, Any]) -> Tensor:

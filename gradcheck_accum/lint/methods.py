@@ -53,6 +53,8 @@ def method_of_value(run: Interpreter, node: ast.Call, base: Any, args: list[Any]
             return base if name in _SAME_MODEL else computation(run, node, args, kwargs, frozenset({base.name}))
         case v.Instance() if base.cls.is_model and base.cls.methods.get(name) is None:
             return base if name in _SAME_MODEL else Symbol()
+        case v.Scaled() if name not in _METRICS:
+            return base
         case list():
             return _list_method(run, node, base, name, args)
         case dict():

@@ -77,6 +77,14 @@ UNKNOWN = Symbol()
 """Something of which not even the name is known."""
 
 
+@dataclass(frozen=True, slots=True)
+class Scaled(Symbol):
+    """Something unknown that was multiplied or divided: if it is a loss, nobody knows by what."""
+
+
+SCALED = Scaled()
+
+
 LARGEST = 2**53
 """Beyond this no number is followed."""
 LONGEST_LIST = 10_000
