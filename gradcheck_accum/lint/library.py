@@ -14,7 +14,6 @@ from gradcheck_accum.lint.arithmetic import binary
 from gradcheck_accum.lint.data import chunks, draw_from, length_of_value, new_loader, split, stream
 from gradcheck_accum.lint.iteration import items_of
 from gradcheck_accum.lint.knowledge import bind_steps
-from gradcheck_accum.lint.losses import is_loss
 from gradcheck_accum.lint.metrics import mean
 from gradcheck_accum.lint.objects import attribute
 from gradcheck_accum.lint.values import Num, Symbol, Tensor
@@ -136,7 +135,7 @@ def _reduce(reduction: Reduction) -> Callable[[Interpreter, list[Any], dict[str,
             return mean(run, value)
         if not isinstance(value, Tensor):
             return value
-        return value.reduced(reduction if is_loss(value) else Reduction.MEAN)
+        return value.reduced(reduction)
 
     return apply
 

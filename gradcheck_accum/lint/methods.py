@@ -12,7 +12,7 @@ from gradcheck_accum.lint.averages import is_update
 from gradcheck_accum.lint.data import chunks, rows_of, split
 from gradcheck_accum.lint.functions import call_function
 from gradcheck_accum.lint.graphs import appended
-from gradcheck_accum.lint.losses import computation, is_loss
+from gradcheck_accum.lint.losses import computation
 from gradcheck_accum.lint.metrics import read
 from gradcheck_accum.lint.schedulers import without_schedulers
 from gradcheck_accum.lint.values import Num, Symbol, Tensor
@@ -79,7 +79,7 @@ def _tensor_method(
     if name in {"detach", "detach_"}:
         return base.detached()
     if name in {"mean", "sum", "nansum", "nanmean"}:
-        return base.reduced(Reduction.SUM if name.endswith("sum") and is_loss(base) else Reduction.MEAN)
+        return base.reduced(Reduction.SUM if name.endswith("sum") else Reduction.MEAN)
     if name in {"div", "div_", "true_divide", "true_divide_"} and args:
         return scaled(run, base, args[0], Operation.DIVIDE)
     if name in {"mul", "mul_", "multiply"} and args:
