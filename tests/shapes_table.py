@@ -814,6 +814,24 @@ SHAPES = [
         reason="no large batch was run",
     ),
     Shape(
+        "sums-whose-gradients-are-divided-by-the-samples",
+        "a sum, whose gradients are divided by the samples that the window really had",
+        """
+        loader, seen = [(torch.randn(4, 6), torch.randint(0, 3, (4,))) for _ in range(10)], 0
+        for i, (x, y) in enumerate(loader):
+            F.cross_entropy(model(x), y, reduction="sum").backward()
+            seen += len(x)
+            if (i + 1) % K == 0 or i + 1 == len(loader):
+                for p in model.parameters():
+                    p.grad /= {count}
+                optimizer.step()
+                optimizer.zero_grad()
+                seen = 0
+        """,
+        {"count": "seen"},
+        (_wrong("GA103", count="(4 * K)"),),
+    ),
+    Shape(
         "noise-outside-modules",
         "noise drawn by the loop itself",
         """

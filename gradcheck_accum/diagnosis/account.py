@@ -83,6 +83,12 @@ class Shares:
         return len(self.weights)
 
     @property
+    def units(self) -> float:
+        """The units of the window's own entries; 0 where they are not known."""
+        known = [w.units for w in self.weights if w.units is not None]
+        return math.fsum(known) if len(known) == len(self.weights) else 0.0
+
+    @property
     def level(self) -> float:
         """The mean relative weight of the live entries, every unit counted once: 1 is right."""
         if self.kind is Reduction.SUM or self.length == 0:

@@ -125,7 +125,8 @@ def find_remainder_scale(account: Account) -> Iterator[Diagnosis]:
     """GA103, GA303: a shorter window whose entries keep the weight that the full windows' have."""
     for series in account.series():
         full = [account.shares(w, series) for w in account.known() if w.micro_batches == account.steps]
-        levels = [s.level for s in full if s is not None and s.length == account.steps]
+        complete = [s for s in full if s is not None and s.length == account.steps]
+        levels = [s.level for s in complete]
         if not levels and not (len(account.windows) == 1 and _states_steps(account)):
             continue
         usual = levels[0] if levels else 1.0
@@ -133,9 +134,13 @@ def find_remainder_scale(account: Account) -> Iterator[Diagnosis]:
             continue
         for window in account.known():
             shares = account.shares(window, series)
-            if shares is None or shares.kind is Reduction.SUM or not 0 < shares.length < account.steps:
+            if shares is None or not 0 < shares.length < account.steps:
                 continue
-            if not account.same(shares.level, usual * shares.length / account.steps):
+            divisor, share = float(account.steps), shares.length / account.steps
+            if shares.kind is Reduction.SUM:
+                divisor = complete[0].units if complete else 0.0
+                share = shares.units / divisor if divisor else 0.0
+            if not share or account.same(share, 1.0) or not account.same(shares.level, usual * share):
                 continue
             if opens_short(account) and not _closes_pass(account, window):
                 # A window that is short at the start of a pass is off by one, not a remainder.
@@ -155,14 +160,15 @@ def find_remainder_scale(account: Account) -> Iterator[Diagnosis]:
                     window,
                 )
                 continue
+            of = "units" if shares.kind is Reduction.SUM else "micro-batches"
             framework = _scaling_framework(shares)
             divided = f"{framework} still divides the loss" if framework else "the loss is still divided"
             yield diagnosis(
                 "GA103",
                 step.where,
                 f"the last window holds {plural(shares.length)}, but {divided} by "
-                f"{account.steps}: each counts {times(shares.level)} what it counts in the large batch",
-                "divide by the number of micro-batches that the window really holds",
+                f"{divisor:g}: each counts {times(shares.level)} what it counts in the large batch",
+                f"divide by the number of {of} that the window really holds",
                 window,
                 framework=framework,
             )
