@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from gradcheck_accum.diagnosis.account import (
     Account,
@@ -16,7 +17,7 @@ from gradcheck_accum.diagnosis.account import (
     scalers,
     times,
 )
-from gradcheck_accum.events import Reduction
+from gradcheck_accum.events import Reduction, Step
 from gradcheck_accum.ledger import Window
 from gradcheck_accum.location import Location
 
@@ -26,7 +27,7 @@ def find_scale(account: Account) -> Iterator[Diagnosis]:
     for series in account.series():
         for window in account.known():
             shares = account.shares(window, series)
-            if shares is None or shares.length < 2:
+            if shares is None or len(shares.weights) + len(shares.elsewhere) < 2:
                 continue
             where = shares.live[0].entry.backward.where
             if _is_full(account, window):
@@ -36,7 +37,7 @@ def find_scale(account: Account) -> Iterator[Diagnosis]:
 
 
 def _is_full(account: Account, window: Window) -> bool:
-    return window.micro_batches == account.steps or _windows_differ(account)
+    return not window.is_short_of_ranks and (window.micro_batches == account.steps or _windows_differ(account))
 
 
 def _windows_differ(account: Account) -> bool:
@@ -92,6 +93,9 @@ def _by_whom(shares: Shares) -> str:
 def _second_divisor(account: Account, shares: Shares, level: float) -> str:
     if all(w.units and account.same(level * w.units, 1.0) for w in shares.weights):
         return f" (1/{shares.weights[0].units:g}: divided by the batch size too)"
+    ranks = shares.window.divisor
+    if ranks > 1 and account.same(level * ranks, 1.0):
+        return f" (1/{ranks}: the average over the ranks divides by their number once more)"
     if account.same(level * shares.length, 1.0):
         return f" (1/{shares.length}: divided by the accumulation steps once more)"
     return ""
@@ -103,11 +107,15 @@ def _is_near_miss(account: Account, level: float, length: int) -> bool:
 
 
 def _judge_evenness(account: Account, shares: Shares, where: Location) -> Iterator[Diagnosis]:
-    relative = [w.relative or 0.0 for w in shares.live]
+    live = (*shares.live, *shares.elsewhere)
+    relative = [w.relative or 0.0 for w in live]
     low, high = min(relative), max(relative)
-    if account.same(low, high) or len(shares.live) < 2:
+    if account.same(low, high) or len(live) < 2:
         return
-    counts = [w.units for w in shares.live]
+    if shares.elsewhere and account.same(*_bounds(w.relative or 0.0 for w in shares.live)):
+        yield from _judge_evenness_of_ranks(account, shares, where, low, high)
+        return
+    counts = [w.units for w in live]
     if None in counts or len({round(c or 0.0, 9) for c in counts}) == 1:
         return
     spoken = ", ".join(f"{count:g}" for count in counts[:8]) + (", …" if len(counts) > 8 else "")
@@ -119,6 +127,32 @@ def _judge_evenness(account: Account, shares: Shares, where: Location) -> Iterat
         "sum the loss over the micro-batch and divide by the units of the whole window",
         shares.window,
     )
+
+
+def _judge_evenness_of_ranks(
+    account: Account, shares: Shares, where: Location, low: float, high: float
+) -> Iterator[Diagnosis]:
+    """GA104 over ranks: each rank's loss is a mean over its own units, and the ranks hold unequal numbers of them."""
+    units = {id(w.entry): w.units or 0.0 for w in (*shares.live, *shares.elsewhere)}
+    sums = [math.fsum(units.get(id(entry), 0.0) for entry in own) for own in shares.window.by_rank()]
+    if account.same(*_bounds(sums)):
+        return
+    spoken = ", ".join(f"{total:g}" for total in sums[:8]) + (", …" if len(sums) > 8 else "")
+    yield diagnosis(
+        "GA104",
+        where,
+        f"a mean of means: {len(sums)} ranks hold {spoken} units of this window, yet the average over them counts each "
+        f"rank's mean the same, so a unit weighs between {times(low)} and {times(high)} what it weighs in the large "
+        "batch",
+        "sum the loss, divide it by the units of the window on all ranks (all_reduce their number), and multiply it by "
+        "the number of ranks, which the average divides by",
+        shares.window,
+    )
+
+
+def _bounds(values: Iterable[float]) -> tuple[float, float]:
+    known = list(values)
+    return min(known), max(known)
 
 
 def find_remainder_scale(account: Account) -> Iterator[Diagnosis]:
@@ -133,9 +167,9 @@ def find_remainder_scale(account: Account) -> Iterator[Diagnosis]:
             continue
         for window in account.known():
             shares = account.shares(window, series)
-            if shares is None or shares.kind is Reduction.SUM or not 0 < shares.length < account.steps:
+            if shares is None or shares.kind is Reduction.SUM or not 0 < shares.length_over_ranks < account.steps:
                 continue
-            if not account.same(shares.level, usual * shares.length / account.steps):
+            if not account.same(shares.level, usual * shares.length_over_ranks / account.steps):
                 continue
             if opens_short(account) and not _closes_pass(account, window):
                 # A window that is short at the start of a pass is off by one, not a remainder.
@@ -143,7 +177,7 @@ def find_remainder_scale(account: Account) -> Iterator[Diagnosis]:
             step = window.step
             if step is None:
                 continue
-            if _is_inside_a_pass(account, window):
+            if not window.elsewhere and _is_inside_a_pass(account, window):
                 missing = account.steps - shares.length
                 yield diagnosis(
                     "GA303",
@@ -154,6 +188,9 @@ def find_remainder_scale(account: Account) -> Iterator[Diagnosis]:
                     "count only the micro-batches whose backward has run",
                     window,
                 )
+                continue
+            if window.is_short_of_ranks:
+                yield _short_of_ranks(account, shares, step)
                 continue
             framework = _scaling_framework(shares)
             divided = f"{framework} still divides the loss" if framework else "the loss is still divided"
@@ -166,6 +203,20 @@ def find_remainder_scale(account: Account) -> Iterator[Diagnosis]:
                 window,
                 framework=framework,
             )
+
+
+def _short_of_ranks(account: Account, shares: Shares, step: Step) -> Diagnosis:
+    held = [len(own) for own in shares.window.by_rank()]
+    held += [0] * (shares.window.divisor - len(held))
+    return diagnosis(
+        "GA103",
+        step.where,
+        f"the ranks hold {', '.join(map(str, held))} micro-batches of this window, but the loss is divided by "
+        f"{account.steps} and the sum over the ranks by {shares.window.divisor}: each counts {times(shares.level)} "
+        "what it counts in the large batch",
+        "give every rank the same number of micro-batches, or divide by the number that all of them really hold",
+        shares.window,
+    )
 
 
 def _is_inside_a_pass(account: Account, window: Window) -> bool:

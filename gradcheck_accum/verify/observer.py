@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.parallel import DistributedDataParallel
 from torch.optim.optimizer import Optimizer
 
 from gradcheck_accum.engine.loss_graph import SCALED_AT, LossReading, read_loss
@@ -38,6 +39,7 @@ from gradcheck_accum.events import (
 )
 from gradcheck_accum.ledger import fold
 from gradcheck_accum.location import Location
+from gradcheck_accum.verify.averaging import Averaging
 from gradcheck_accum.verify.batches import BatchCounter
 from gradcheck_accum.verify.clipping import ClipCall, clipped
 from gradcheck_accum.verify.frames import scaling_location, user_location
@@ -55,6 +57,7 @@ from gradcheck_accum.weights import read_weights
 _TOUCHING = (ZeroGrad, ScaleGrads, Clip, Unscale, Opaque, Step)
 """Events that may set backwards apart: those before weigh otherwise than those after."""
 
+PARTLY_AVERAGED = "one backward averages some of its gradients over the ranks and leaves others local"
 CHANGED_ON_ITS_WAY = "a hook on the parameters changes their gradients while they are added up"
 SKIPPED = "skipped by the grad scaler (inf or nan)"
 WITH_CLOSURE = "a step that calls its closure several times, or never, uses no one gradient"
@@ -79,6 +82,7 @@ class Watch:
         self._busy = 0
         self.book = GradientBook()
         self.batches = BatchCounter()
+        self.averaging = Averaging()
         self.measurer = Measurer(engine, replay)
         self.trajectory: Trajectory | None = None
         self.stray_backwards = 0
@@ -162,6 +166,7 @@ class Watch:
     def _arrival(self, key: int) -> Callable[[torch.Tensor], None]:
         def arrived(gradient: torch.Tensor) -> None:
             if self._arriving is not None and not self.idle:
+                self.averaging.gradient_arrived()
                 # Our own arithmetic needs no mode of anybody's, the tape among them.
                 with torch._C.DisableTorchFunction():
                     own = dense(gradient.detach())
@@ -183,6 +188,11 @@ class Watch:
         if self.idle:
             return
         self.batches.drawn(iterator, is_first)
+
+    def ran_on_rank(self, model: DistributedDataParallel) -> None:
+        """A model has run forward whose gradients may be averaged over the ranks."""
+        if not self.idle and torch.is_grad_enabled():
+            self.averaging.ran_forward(model)
 
     def scaled(self, scaler: Any, before: Any, after: Any) -> None:
         """A grad scaler multiplied a loss by its scale."""
@@ -248,6 +258,7 @@ class Watch:
             self.stray_backwards += 1
             return
         squares = {key: own / reading.scale**2 if reading.scale != 1.0 else own for key, own in arrived.items()}
+        averaged = self.averaging.of_backward(arrived)
         event = Backward(
             where=where,
             micro_batch=self.batches.backward(where, program),
@@ -255,10 +266,18 @@ class Watch:
             terms=reading.terms,
             epoch=self.batches.current_pass,
             grad_scaled=reading.scale != 1.0,
+            synced=averaged.synced if averaged is not None else None,
+            ranks=averaged.ranks if averaged is not None else 1,
         )
         self._add(event)
         self._backwards += 1
-        record = Record(event, part, squares, program, self.book.arrived(arrived))
+        if averaged is not None and averaged.keys and averaged.ranks != 1:
+            # What the other ranks added is seen when the step is compared, and not here.
+            self.book.look(averaged.keys)
+            changed = averaged.reworked
+        else:
+            changed = self.book.arrived(arrived)
+        record = Record(event, part, squares, program, changed)
         for optimizer in self.book.optimizers:
             own = [id(p) for p in parameters_of(optimizer) if id(p) in arrived]
             if own:
@@ -268,6 +287,8 @@ class Watch:
                 self.book.scale_inside.update(dict.fromkeys(own, reading.scale))
         if record.changed:
             self._add(Opaque(where=where, stores=event.stores, reason=CHANGED_ON_ITS_WAY))
+        if averaged is not None and averaged.synced is None:
+            self._add(Opaque(where=where, stores=event.stores, reason=PARTLY_AVERAGED))
         if failed:
             self._add(Opaque(where=where, stores=event.stores, reason="a backward that raised"))
 
@@ -422,6 +443,7 @@ class Watch:
             # Inside a backward its own graph is still in use.
             self._count_graphs(where)
         self._add(step)
+        self.averaging.stepped()
         measured, shadow = Measured(step, self._since.pop(id(optimizer), [])), None
         parameters = [p for p in parameters_of(optimizer) if p.requires_grad]
         if parameters:
@@ -496,7 +518,8 @@ class Watch:
         vectors = self.measurer.measure(measured, own, parameters, before, used, self.book.parameters, ledger, readings)
         if self.trajectory is not None:
             self.trajectory.step(optimizer, self.book.optimizers, measured, ledger, readings, own)
-        if measured.products is None:
+        if measured.products is None or any(record.event.ranks != 1 for record in measured.records):
+            # The other ranks' part of the reference is not known here.
             return None
         corrections = entry_corrections(measured, ledger, readings)
         weighted = None if corrections is None else in_vectors(measured, corrections)
