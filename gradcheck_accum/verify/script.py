@@ -14,6 +14,7 @@ import time
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from enum import Enum
 from pathlib import Path
 
 from gradcheck_accum.verdict import VerifyResult
@@ -23,7 +24,7 @@ from gradcheck_accum.verify.launch import Failure, Launch, LaunchError, origin
 _CHILD = "import sys; sys.path[:] = filter(None, sys.path); from gradcheck_accum.verify.child import main; main()"
 
 _BEAT = 0.5
-_AFTER_ANOTHER = 10.0
+_AFTER_ANOTHER = 5.0
 """Seconds between two looks at the other ranks, and those that a rank gets to end when another has failed."""
 
 _GRACE = 10.0
@@ -77,10 +78,11 @@ def verify_script(
         asked, answer = Path(folder) / "request", Path(folder) / "answer"
         asked.write_bytes(pickle.dumps(request))
         with _ended_politely(launch):
-            status, late = _run(asked, answer, timeout, launch)
+            status, why = _run(asked, answer, timeout, launch)
+        late = why is _Stopped.LATE
         if not answer.exists():
             ending = f"the script did not end within {timeout:g} s" if late else _ending(status)
-            return VerifyResult.failed(name, ending if launch is None else _ending_of_rank(launch, ending))
+            return VerifyResult.failed(name, ending if launch is None else _ending_of_rank(launch, ending, why))
         result: VerifyResult = pickle.loads(answer.read_bytes())
     if launch is not None and launch.rank == 0:
         launch.leave()
@@ -89,36 +91,43 @@ def verify_script(
     return result
 
 
-def _run(asked: Path, answer: Path, timeout: float | None, launch: Launch | None) -> tuple[int, bool]:
-    """Run the child to its end: its exit status, and whether its time ran out."""
+class _Stopped(Enum):
+    """Why a child was stopped before its own end: its time ran out, somebody asked for it, another rank had failed."""
+
+    LATE = "late"
+    ASKED = "asked"
+    ALONE = "alone"
+
+
+def _run(asked: Path, answer: Path, timeout: float | None, launch: Launch | None) -> tuple[int, _Stopped | None]:
+    """Run the child to its end: its exit status, and why it was stopped if it was."""
     command = [sys.executable, "-c", _CHILD, str(asked), str(answer)]
     # The package must be found from any working directory, without its parent shadowing the script's own modules.
     environment = dict(os.environ)
     package = str(Path(__file__).resolve().parents[2])
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, [environment.get("PYTHONPATH", ""), package]))
     child = subprocess.Popen(command, stdout=_standard_error(), env=environment)
-    late = True
+    stopped = _Stopped.LATE
     try:
-        if launch is None:
-            return child.wait(timeout), False
-        status = _wait_beside(child, timeout, launch)
-        if status is not None:
-            return status, False
-        late = not launch.failures()
+        ended = child.wait(timeout) if launch is None else _wait_beside(child, timeout, launch)
+        if not isinstance(ended, _Stopped):
+            return ended, None
+        stopped = ended
         child.terminate()
     except subprocess.TimeoutExpired:
         child.terminate()
     except KeyboardInterrupt:
+        stopped = _Stopped.ASKED
         child.send_signal(signal.SIGINT)
     try:
-        return child.wait(_GRACE), late
+        return child.wait(_GRACE), stopped
     except subprocess.TimeoutExpired:
         child.kill()
-        return child.wait(), late
+        return child.wait(), stopped
 
 
-def _wait_beside(child: subprocess.Popen[bytes], timeout: float | None, launch: Launch) -> int | None:
-    """Wait for one rank's child: its exit status, or None where its time is up, or another rank has failed.
+def _wait_beside(child: subprocess.Popen[bytes], timeout: float | None, launch: Launch) -> int | _Stopped:
+    """Wait for one rank's child: its exit status, or why it should be stopped.
 
     Most scripts fail with the rank that they are waiting for; what still waits after some seconds never ends by itself.
     """
@@ -129,11 +138,11 @@ def _wait_beside(child: subprocess.Popen[bytes], timeout: float | None, launch: 
         except subprocess.TimeoutExpired:
             now = time.monotonic()
         if timeout is not None and now - start > timeout:
-            return None
+            return _Stopped.LATE
         if any(rank != launch.rank for rank in launch.failures()):
             others_failed = others_failed or now
             if now - others_failed > _AFTER_ANOTHER:
-                return None
+                return _Stopped.ALONE
 
 
 @contextmanager
@@ -149,9 +158,9 @@ def _ended_politely(launch: Launch | None) -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def _ending_of_rank(launch: Launch, ending: str) -> str:
+def _ending_of_rank(launch: Launch, ending: str, stopped: _Stopped | None) -> str:
     """Tell the other ranks how this one ended without an account; how the first of all ranks failed."""
-    launch.fail(Failure(ending, time.time(), cut_off=bool(launch.failures())))
+    launch.fail(Failure(ending, time.time(), cut_off=stopped is _Stopped.ALONE))
     failures = launch.failures()
     first = origin(failures)
     if launch.rank == 0:

@@ -66,19 +66,18 @@ def _error(launch: Launch, accounts: list[Account | None]) -> str:
     failures = launch.failures()
     first = origin(failures)
     if first is None:
-        gone = [rank for rank, account in enumerate(accounts) if account is None]
-        return f"rank {gone[0]} gave no account of its run" if gone else ""
+        silent = next((rank for rank, account in enumerate(accounts) if account is None), None)
+        return "" if silent is None else f"rank {silent} gave no account of its run"
     message = f"rank {first}: {failures[first].message}"
     if not failures[first].cut_off:
         return message
     # Nobody failed by itself: those that had ended are missed by the others.
     ended = [rank for rank, account in enumerate(accounts) if account is not None and not account.error]
     if ended:
-        gone = ended[0]
         ran = [_micro_batches(account) for account in accounts]
         message += (
-            f"; rank {gone} had ended by then, after {ran[gone]} micro-batches (rank {first} ran {ran[first]}): give every "
-            "rank the same number, or train inside the model's join()"
+            f"; rank {ended[0]} had ended by then, after {ran[ended[0]]} micro-batches, rank {first} ran {ran[first]}: "
+            "give every rank the same number, or train inside the model's join()"
         )
     return message
 
