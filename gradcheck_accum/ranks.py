@@ -13,6 +13,9 @@ from dataclasses import replace
 from gradcheck_accum.events import Backward
 from gradcheck_accum.ledger import Entry, Ledger, Window
 
+UNSHARED = "gradients are averaged over "
+"""How the reason begins why a step is unknown whose gradients are averaged with some that are not."""
+
 
 def averages(ledger: Ledger) -> bool:
     """Whether any gradient of this ledger is averaged with those of other ranks, or ought to be."""
@@ -23,15 +26,20 @@ def joined(ledgers: Sequence[Ledger]) -> list[Ledger]:
     """The ledgers of all ranks, in order, with every closed window told of the same step's entries on other ranks.
 
     A step is the same if it is its optimizer's n-th on that store. A rank whose data has ended takes no part in those
-    that the others still make.
+    that the others still make. What is averaged with ranks that have no ledger here is unknown.
     """
     return [replace(own, windows=tuple(_joined(own, ledgers, w) for w in own.windows)) for own in ledgers]
 
 
 def _joined(own: Ledger, ledgers: Sequence[Ledger], window: Window) -> Window:
-    fresh = window.fresh()
-    if not any(entry.backward.ranks != 1 for entry in fresh):
+    stated = next((entry.backward.ranks for entry in reversed(window.fresh())), 1)
+    if stated == 1:
         return window
+    if len(ledgers) == 1:
+        reason = f"{UNSHARED}{stated or 'several'} ranks, of which this one alone is watched"
+        return replace(window, unknown=window.unknown or reason)
+    if stated is not None and stated < len(ledgers):
+        return replace(window, unknown=f"{UNSHARED}groups of {stated} of the {len(ledgers)} ranks")
     account = window.optimizer, window.store
     number = next(i for i, w in enumerate(own.account(*account)) if w is window)
     elsewhere: list[tuple[Entry, ...]] = []
@@ -39,9 +47,6 @@ def _joined(own: Ledger, ledgers: Sequence[Ledger], window: Window) -> Window:
         windows = other.account(*account) if other is not own else ()
         if number < len(windows):
             elsewhere.append(windows[number].fresh())
-    stated = fresh[-1].backward.ranks
-    if stated is not None and stated < len(ledgers):
-        return replace(window, unknown=f"gradients are averaged over groups of {stated} of the {len(ledgers)} ranks")
     return replace(window, elsewhere=tuple(elsewhere), divisor=1 + len(elsewhere) if stated is None else stated)
 
 

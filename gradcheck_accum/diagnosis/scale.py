@@ -163,7 +163,7 @@ def find_remainder_scale(account: Account) -> Iterator[Diagnosis]:
         if not levels and not (len(account.windows) == 1 and _states_steps(account)):
             continue
         usual = levels[0] if levels else 1.0
-        if account.same(usual, float(account.steps)):
+        if account.steps > 1 and account.same(usual, float(account.steps)):
             continue
         for window in account.known():
             shares = account.shares(window, series)
@@ -177,7 +177,7 @@ def find_remainder_scale(account: Account) -> Iterator[Diagnosis]:
             step = window.step
             if step is None:
                 continue
-            if not window.elsewhere and _is_inside_a_pass(account, window):
+            if not window.is_short_of_ranks and _is_inside_a_pass(account, window):
                 missing = account.steps - shares.length
                 yield diagnosis(
                     "GA303",
@@ -255,7 +255,7 @@ def find_step_every_batch(account: Account) -> Iterator[Diagnosis]:
         stated = window.step.accumulation_steps if window.step else None
         for series in account.series():
             shares = account.shares(window, series)
-            if shares is None or window.step is None or not shares.level:
+            if shares is None or window.step is None or not shares.level or window.is_short_of_ranks:
                 continue
             # A run states no K: there the divisor is all that is left of it.
             divisor = stated or round(1.0 / shares.level)

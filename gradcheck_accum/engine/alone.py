@@ -31,6 +31,11 @@ def alone() -> AbstractContextManager[object]:
     return nullcontext() if torch.distributed.get_world_size() == 1 else _Alone()  # type: ignore[no-untyped-call]
 
 
+def is_sharded(module: nn.Module) -> bool:
+    """Whether a module gathers its weights from all ranks when it is called."""
+    return any(hasattr(parameter, "placements") for parameter in module.parameters())
+
+
 def own_model(module: nn.Module) -> nn.Module:
     """The model inside DistributedDataParallel, which averages nothing over the ranks; any other as it is."""
     inner = module.module if isinstance(module, DistributedDataParallel) else module

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import nn
 
-from gradcheck_accum.engine.alone import NotAlone, alone
+from gradcheck_accum.engine.alone import NotAlone, alone, is_sharded
 from gradcheck_accum.engine.determinism import reference_settings, untouched
 from gradcheck_accum.engine.joining import Layout, join, rows_of
 from gradcheck_accum.engine.loss_graph import LossReading, read_loss
@@ -99,6 +99,8 @@ class ReferenceEngine:
     def _check(programs: Sequence[Program]) -> None:
         if not all(program.is_intact() for program in programs):
             raise CannotReplay("the data was changed in place after it was used")
+        if any(is_sharded(module) for program in programs for module in program.modules):
+            raise CannotReplay("its weights are sharded over the ranks")
 
     def _pass(
         self,

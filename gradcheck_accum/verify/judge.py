@@ -20,10 +20,11 @@ from gradcheck_accum.engine.tolerance import (
     sum_tolerance,
     unit_roundoff,
 )
+from gradcheck_accum.events import Backward
 from gradcheck_accum.ledger import Fate, Ledger, Window
 from gradcheck_accum.location import Location
 from gradcheck_accum.mistakes import CATALOGUE
-from gradcheck_accum.ranks import averages
+from gradcheck_accum.ranks import UNSHARED, averages
 from gradcheck_accum.verdict import ReferenceReport, Verdict, VerifyResult, WindowReport
 from gradcheck_accum.verify.frameworks import with_remedy
 from gradcheck_accum.verify.gradients import CHANGED_BY_HAND
@@ -146,8 +147,10 @@ def _on_ranks(seen: Sequence[Seen], ledgers: Sequence[Ledger]) -> list[str]:
     """What is to be said of the ranks: averages that were not needed, or none at all."""
     needless = seen[0].needless
     notes = []
-    if len(seen) > 1 and not any(averages(ledger) for ledger in ledgers):
-        notes.append(f"no gradient was averaged over the {len(seen)} ranks: each was judged by itself")
+    backwards = any(isinstance(event, Backward) for own in seen for event in own.trace.events)
+    if len(seen) > 1 and backwards and not any(averages(ledger) for ledger in ledgers):
+        said = f"no DistributedDataParallel averages gradients over the {len(seen)} ranks: each was judged by itself"
+        notes.append(said)
     if needless.averages:
         waited = "" if needless.seconds is None else f" and waited {needless.seconds:.2g} s for them"
         notes.append(
@@ -251,10 +254,9 @@ def _judge_window(
         return report(Verdict.EQUIVALENT, measured.unmeasured), None, ""
     if measured.products is None:
         return report(Verdict.INCONCLUSIVE, measured.unmeasured), None, ""
-    alone = next((e.backward.ranks for w in windows if w.divisor == 1 for e in w.fresh()), 1)
-    if alone != 1:
-        reason = f"its gradient is averaged over {alone or 'several'} ranks, of which only this one is watched"
-        return report(Verdict.INCONCLUSIVE, reason), None, ""
+    unshared = next((w.unknown for w in windows if w.unknown.startswith(UNSHARED)), "")
+    if unshared:
+        return report(Verdict.INCONCLUSIVE, unshared), None, ""
     corrections = entry_corrections(measured, ledger, readings)
     terms = None if corrections is None else in_vectors(measured, corrections)
     if corrections is None or terms is None:

@@ -44,7 +44,7 @@ from gradcheck_accum.verify.batches import BatchCounter
 from gradcheck_accum.verify.clipping import ClipCall, clipped
 from gradcheck_accum.verify.frames import scaling_location, user_location
 from gradcheck_accum.verify.frameworks import remark
-from gradcheck_accum.verify.gradients import PARTLY_CLEARED, GradientBook, parameters_of, with_subclasses
+from gradcheck_accum.verify.gradients import PARTLY_CLEARED, GradientBook, is_sharded, parameters_of, with_subclasses
 from gradcheck_accum.verify.measure import are_equal, combination, dense, squared_norm
 from gradcheck_accum.verify.measuring import Measurer
 from gradcheck_accum.verify.parts import Part, kind_of
@@ -58,6 +58,7 @@ _TOUCHING = (ZeroGrad, ScaleGrads, Clip, Unscale, Opaque, Step)
 """Events that may set backwards apart: those before weigh otherwise than those after."""
 
 PARTLY_AVERAGED = "one backward averages some of its gradients over the ranks and leaves others local"
+SHARDED = "the weights are sharded over the ranks (DTensor): gradients are not seen before they are summed over them"
 CHANGED_ON_ITS_WAY = "a hook on the parameters changes their gradients while they are added up"
 SKIPPED = "skipped by the grad scaler (inf or nan)"
 WITH_CLOSURE = "a step that calls its closure several times, or never, uses no one gradient"
@@ -255,7 +256,7 @@ class Watch:
         self._unscaled.clear()
         self.tape.next_segment()
         if not arrived:
-            self.stray_backwards += 1
+            self.stray_backwards += not self.book.sharded
             return
         squares = {key: own / reading.scale**2 if reading.scale != 1.0 else own for key, own in arrived.items()}
         averaged = self.averaging.of_backward(arrived)
@@ -458,6 +459,8 @@ class Watch:
         """Why a step can not be measured, or nothing."""
         if self._depth:
             return "the step runs inside backward, on gradients that are not complete"
+        if any(is_sharded(parameter) for parameter in parameters):
+            return SHARDED
         if not measured.records or not parameters:
             return "no gradient was made for this step"
         if any(record.changed for record in measured.records):

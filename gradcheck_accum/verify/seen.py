@@ -82,8 +82,7 @@ class Seen:
 
 def ledgers_of(seen: Sequence[Seen]) -> list[Ledger]:
     """The ledger of every rank, in order; one process's is its own."""
-    ledgers = [own.ledger() for own in seen]
-    return joined(ledgers) if len(ledgers) > 1 else ledgers
+    return joined([own.ledger() for own in seen])
 
 
 def over_ranks(seen: Sequence[Seen], rank: int, ledger: Ledger) -> list[Measured]:
