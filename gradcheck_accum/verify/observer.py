@@ -14,6 +14,7 @@ import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.optimizer import Optimizer
+from torch.utils._python_dispatch import _disable_current_modes
 
 from gradcheck_accum.engine.loss_graph import SCALED_AT, LossReading, read_loss
 from gradcheck_accum.engine.reference import ReferenceEngine
@@ -219,7 +220,9 @@ class Watch:
         weight = _one_number(weights)
         if len(tensors) == 1 and tensors[0].numel() == 1 and weight is not None:
             loss = tensors[0]
-            reading = read_loss(loss, self._scales, weight)
+            with _disable_current_modes():
+                # A mode of the script's own (one that counts operations) would see plain numbers for tensors.
+                reading = read_loss(loss, self._scales, weight)
             self._mark_graph(reading)
             self.precision = max(self.precision, unit_roundoff(loss.dtype)) if loss.is_floating_point() else 0.0
             if self.measurer.replays and weight == 1.0:
@@ -564,7 +567,7 @@ class Watch:
         """While it is entered, what happens is ours and not the loop's."""
         self._busy += 1
         try:
-            with self.tape.paused():
+            with self.tape.paused(), _disable_current_modes():
                 yield
         finally:
             self._busy -= 1
