@@ -143,9 +143,10 @@ class GradientBook:
                 self.look([key])
                 changed = True
                 continue
-            # The first gradient is stored as a new tensor; each of the others is added once.
+            # The first gradient is stored as a new tensor; each of the others is added once. To compare the first as
+            # well would be to wait for the device that it is on.
             seen = self._seen.get(key, (0, 0))
-            added_once = seen == (id(now), now._version - 1)
+            added_once = seen == (id(now), now._version - 1) or (seen == (0, 0) and now._version == 0)
             if not added_once and not self._holds(key, square):
                 changed = True
                 self.look([key])

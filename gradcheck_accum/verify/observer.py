@@ -98,6 +98,8 @@ class Watch:
         self._depth = 0
         self._backwards = 0
         self._scales: dict[Any, float] = {}
+        self._scale_read: weakref.WeakKeyDictionary[Any, tuple[tuple[int, int] | None, float]]
+        self._scale_read = weakref.WeakKeyDictionary()
         self._unscaled: dict[int, tuple[Any, Any]] = {}
         self._since: dict[int, list[Record]] = {}
         self._clips: dict[int, _ClipsSoFar] = {}
@@ -200,8 +202,17 @@ class Watch:
         """A grad scaler multiplied a loss by its scale."""
         if self.idle or not isinstance(after, torch.Tensor) or after.grad_fn is None or before is after:
             return
-        self._scales[after.grad_fn] = float(scaler.get_scale())
+        self._scales[after.grad_fn] = self._scale_of(scaler)
         self._unscaled[id(after)] = (after, before)
+
+    def _scale_of(self, scaler: Any) -> float:
+        """A grad scaler's scale, read from its device only where it may have changed."""
+        held = getattr(scaler, "_scale", None)
+        state = (id(held), held._version) if isinstance(held, torch.Tensor) else None
+        known = self._scale_read.get(scaler)
+        if state is None or known is None or known[0] != state:
+            known = self._scale_read[scaler] = state, float(scaler.get_scale())
+        return known[1]
 
     def before_backward(self, losses: Any, weights: Any) -> None:
         """``backward`` is entered; ``weights`` is its gradient argument."""
