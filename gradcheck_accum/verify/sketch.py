@@ -17,11 +17,9 @@ from collections.abc import Sequence
 
 import torch
 
-from gradcheck_accum.verify.measure import InnerProducts, Vector, dense
+from gradcheck_accum.verify.measure import InnerProducts, Vector, block_size, dense
 
 BUCKETS = 512
-_BLOCK = 64 * BUCKETS
-"""Elements at a time: in float64 they stay in the processor's cache."""
 
 
 class Sketcher:
@@ -57,8 +55,9 @@ class Sketcher:
         signs = self._signs_of(flat, position)
         total = torch.zeros(BUCKETS, dtype=torch.float64, device=flat.device)
         whole = flat.numel() // BUCKETS * BUCKETS
-        for start in range(0, whole, _BLOCK):
-            stop = min(start + _BLOCK, whole)
+        size = block_size(flat.device)
+        for start in range(0, whole, size):
+            stop = min(start + size, whole)
             total += (flat[start:stop].double() * signs[start:stop]).view(-1, BUCKETS).sum(0)
         rest = flat.numel() - whole
         if rest:
