@@ -13,7 +13,7 @@ FUZZ_EXAMPLES ?= 10000
 FRAMEWORKS := .venv-frameworks
 FRAMEWORKS_INSTALLED := $(FRAMEWORKS)/.installed
 
-.PHONY: demo test fuzz test-frameworks frameworks-table
+.PHONY: demo test fuzz gpu test-frameworks frameworks-table
 
 # Runs the second argument and fails unless its exit status is the first.
 define expect
@@ -37,6 +37,11 @@ test: $(INSTALLED)
 
 fuzz: $(INSTALLED)
 	seq $(FUZZ_JOBS) | xargs -P $(FUZZ_JOBS) -I{} env OMP_NUM_THREADS=1 $(BIN)/gradcheck-accum fuzz --examples $(FUZZ_EXAMPLES) --seed {}
+
+# On a machine with a GPU, in an environment of your own whose PyTorch was built for it: make gpu PYTHON=python
+gpu:
+	$(PYTHON) -m pytest -m gpu tests/gpu
+	$(PYTHON) benchmarks/gpu.py
 
 test-frameworks: $(FRAMEWORKS_INSTALLED)
 	OMP_NUM_THREADS=1 $(FRAMEWORKS)/bin/pytest -n 2 tests/frameworks

@@ -434,7 +434,7 @@ def _verify(options: argparse.Namespace) -> int:
         raise UsageError("--trajectory needs the replay: leave --reference out, or give both")
     if importlib.util.find_spec("torch") is None:
         raise UsageError('verify needs PyTorch: pip install "gradcheck-accum[verify]"')
-    from gradcheck_accum.verify import verify_script
+    from gradcheck_accum.verify import is_other_rank, verify_script
 
     result = verify_script(
         options.script,
@@ -450,6 +450,9 @@ def _verify(options: argparse.Namespace) -> int:
         atol=options.atol,
         trajectory=options.trajectory,
     )
+    if is_other_rank():
+        # Rank 0 has the report, for all of them; a launcher would end it if another failed before.
+        return OK
     if options.output_format == "json":
         from gradcheck_accum.report.as_json import verify_json
 

@@ -82,7 +82,8 @@ class Backward(Event):
     ``micro_batch`` numbers the batches of data from 0 over the whole run (two backwards over one batch share it);
     ``epoch`` is None where passes over the data can not be told apart; ``grad_scaled`` says that an AMP gradient
     scaler's scale is inside. ``synced`` says whether the gradients were averaged over the ranks of distributed training
-    by the end of it, None where that is not known or there is nothing to average.
+    by the end of it, None where that is not known or there is nothing to average. ``ranks`` is what such an average
+    divides the ranks' sum by, None where it is the number of ranks that still have data.
     """
 
     micro_batch: int
@@ -91,6 +92,7 @@ class Backward(Event):
     epoch: int | None = None
     grad_scaled: bool = False
     synced: bool | None = None
+    ranks: int | None = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

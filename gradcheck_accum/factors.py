@@ -23,7 +23,9 @@ Column = tuple[Factor, ...]
 class Point:
     """One term of one backward with the numbers that its factors may turn out to be.
 
-    ``steps`` is K, ``length`` how many points the window holds, ``window_units`` and ``window_rows`` their sums.
+    ``steps`` is K, ``length`` how many points the window holds on the point's rank, ``window_units`` and
+    ``window_rows`` their sums. ``divisor`` is what gradients are divided by when they are averaged over the ranks, and
+    ``shared_units`` and ``shared_rows`` are the sums over all ranks divided by it. ``step`` tells windows apart.
     """
 
     backward: Backward
@@ -33,6 +35,10 @@ class Point:
     length: int
     window_units: float | None
     window_rows: float | None
+    divisor: int
+    shared_units: float | None
+    shared_rows: float | None
+    step: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +72,8 @@ class Evidence:
         ):
             # The rows of a window may be fewer than the elements of one micro-batch's sum.
             return False
+        if any(self._matches(column, value) for value in _COUNTS_OVER_RANKS):
+            return False
         return (self.varies_within_a_window(column) and not self._opens_short()) or all(
             self._is_count(f, p, 1.0, p.term.units) for f, p in zip(column, self.points, strict=True)
         )
@@ -75,22 +83,52 @@ class Evidence:
         return (
             self._matches(column, lambda p: _inverse(p.window_units))
             or self._matches(column, lambda p: _inverse(p.window_rows))
+            or any(self._matches(column, value) for value in _COUNTS_OVER_RANKS)
             or self._follows_the_window(column)
             or all(self._is_count(f, p, p.term.units, p.window_units) for f, p in zip(column, self.points, strict=True))
         )
 
+    def due_counts(self, column: Column) -> list[float]:
+        """What the divisors of `is_window_count` should have been: the units of all ranks, divided by their number.
+
+        Where a number is no count that is known, the ranks' own are averaged.
+        """
+        if all(point.divisor == 1 for point in self.points):
+            return [1.0 / (factor.value or 1.0) for factor in column]
+        units = [point.shared_units for point in self.points]
+        if self._matches(column, lambda p: _inverse(p.window_units)) or self._matches(column, _COUNTS_OVER_RANKS[0]):
+            return [count or 0.0 for count in units]
+        rows = [point.shared_rows for point in self.points]
+        if self._matches(column, lambda p: _inverse(p.window_rows)) or self._matches(column, _COUNTS_OVER_RANKS[1]):
+            return [count or 0.0 for count in rows]
+        sums: dict[int, float] = {}
+        for window in self._windows():
+            first = self.points[window[0]]
+            sums[first.step] = sums.get(first.step, 0.0) + 1.0 / (column[window[0]].value or 1.0)
+        return [sums[point.step] / point.divisor for point in self.points]
+
+    def undoes_the_average(self, column: Column) -> bool:
+        """Whether the loss is multiplied by the number of ranks, which the average will divide by."""
+        return all(
+            point.divisor > 1 and factor.operation is Operation.MULTIPLY and factor.value == point.divisor
+            for factor, point in zip(column, self.points, strict=True)
+        )
+
     def full_window_counts(self, column: Column) -> dict[int, float]:
-        """Each point's own window units (or rows) where a divisor counts those of every full window.
+        """Each point's window units (or rows), shared over the ranks, where a divisor counts those of full windows.
 
         Empty where it does not.
         """
         full = [i for i, p in enumerate(self.points) if p.length == p.steps > 1]
-        for totals in ([p.window_units for p in self.points], [p.window_rows for p in self.points]):
+        for totals, shared in (
+            ([p.window_units for p in self.points], [p.shared_units for p in self.points]),
+            ([p.window_rows for p in self.points], [p.shared_rows for p in self.points]),
+        ):
             known = {id(p.backward): total for p, total in zip(self.points, totals, strict=True) if total}
             counted = full if len(known) == len(self.points) else []
             own = [known[id(self.points[i].backward)] for i in counted]
             if own and all(self.same(n, 1.0 / (column[i].value or 1.0)) for n, i in zip(own, counted, strict=True)):
-                return known
+                return {id(p.backward): total or 0.0 for p, total in zip(self.points, shared, strict=True)}
         return {}
 
     def is_scaling(self, column: Column) -> bool:
@@ -105,6 +143,8 @@ class Evidence:
             lambda p: 1.0 / p.length,
             lambda p: p.term.units / p.window_units if p.term.units and p.window_units else None,
             lambda p: p.term.rows / p.window_rows if p.term.rows and p.window_rows else None,
+            lambda p: p.term.units / p.shared_units if p.term.units and p.shared_units else None,
+            lambda p: p.term.rows / p.shared_rows if p.term.rows and p.shared_rows else None,
         ]
         if all(factor.operation is Operation.DIVIDE for factor in column):
             candidates += [
@@ -116,6 +156,7 @@ class Evidence:
                 lambda p: 1.0 / (p.steps + 1) if p.steps > 1 else None,
                 lambda p: 1.0 / (p.steps - 1) if p.steps > 2 else None,
             ]
+            candidates += [lambda p: 1.0 / (p.steps * p.divisor) if p.steps > 1 else None, *_COUNTS_OVER_RANKS]
         return any(self._matches(column, candidate) for candidate in candidates) or self._depends_on_units(column)
 
     def divides_for_nothing(self, column: Column) -> bool:
@@ -257,3 +298,12 @@ def _inner_sum(backward: Backward) -> float:
 
 def _inverse(value: float | None) -> float | None:
     return 1.0 / value if value else None
+
+
+_COUNTS_OVER_RANKS: tuple[Callable[[Point], float | None], ...] = (
+    lambda p: _inverse(p.shared_units and p.shared_units * p.divisor),
+    lambda p: _inverse(p.shared_rows and p.shared_rows * p.divisor),
+    lambda p: _inverse(p.shared_units),
+    lambda p: _inverse(p.shared_rows),
+)
+"""Divisors that count the units, or the rows, of all ranks together, or one rank's part of them."""

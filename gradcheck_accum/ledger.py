@@ -48,7 +48,8 @@ class Window:
     ``index`` counts the steps of the whole run, of all its optimizers, from 0. ``entries`` are in the order of their
     backwards, stale ones first. ``step`` is None for gradients that no step ever consumed. ``events`` is everything
     that touched the store in that time, in order, the step included. ``unknown`` gives the reason where something could
-    not be followed, and is empty otherwise.
+    not be followed, and is empty otherwise. ``elsewhere`` are the fresh entries of each other rank whose gradients are
+    averaged with these (`gradcheck_accum.ranks`), and ``divisor`` is what the average divides the ranks' sum by.
     """
 
     index: int
@@ -58,10 +59,27 @@ class Window:
     step: Step | None
     events: tuple[Event, ...]
     unknown: str = ""
+    elsewhere: tuple[tuple[Entry, ...], ...] = ()
+    divisor: int = 1
 
     def fresh(self) -> tuple[Entry, ...]:
         """The entries of this window's own micro-batches: all but the stale ones."""
         return tuple(entry for entry in self.entries if entry.fate is not Fate.STALE)
+
+    def by_rank(self) -> tuple[tuple[Entry, ...], ...]:
+        """The fresh entries of every rank, those of this window's own rank first."""
+        return self.fresh(), *self.elsewhere
+
+    @property
+    def micro_batches_over_ranks(self) -> int:
+        """How many micro-batches all ranks hold of the window's step."""
+        return sum(len({entry.backward.micro_batch for entry in own}) for own in self.by_rank())
+
+    @property
+    def is_short_of_ranks(self) -> bool:
+        """Whether the ranks hold different numbers of micro-batches of this step, or some none at all."""
+        held = {len({entry.backward.micro_batch for entry in own}) for own in self.by_rank()}
+        return len(held) > 1 or 1 + len(self.elsewhere) < self.divisor
 
     def with_fate(self, fate: Fate) -> tuple[Entry, ...]:
         """The entries that met ``fate``."""

@@ -109,15 +109,9 @@ _ALL = (
         "sync-every-batch",
         "gradients are averaged over the ranks at every micro-batch: slow, not wrong",
         severity=Severity.WARNING,
-        dynamic=False,
         moves_gradient=False,
     ),
-    Mistake(
-        "GA702",
-        "unsynced-step",
-        "the step uses gradients that were not averaged over the ranks",
-        dynamic=False,
-    ),
+    Mistake("GA702", "unsynced-step", "the step uses gradients that were not averaged over the ranks"),
     Mistake(
         "GA801",
         "graph-retained",

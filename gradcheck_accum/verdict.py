@@ -61,7 +61,7 @@ class VerifyResult:
 
     ``notes`` are sentences for the reader (how the loss's scale was read, what was left unchecked).
     ``error`` is set where the run could not be judged through the script's or our own fault; it makes the exit
-    status 2.
+    status 2. ``ranks`` is how many processes of distributed training were watched together.
     """
 
     script: str
@@ -73,6 +73,7 @@ class VerifyResult:
     diagnosis: tuple[Diagnosis, ...] = ()
     notes: tuple[str, ...] = ()
     error: str = ""
+    ranks: int = 1
 
     @classmethod
     def failed(cls, script: str, error: str) -> VerifyResult:

@@ -9,6 +9,9 @@ the gradient afterwards. a is not written anywhere, so it is decided here from e
 states; what the source says a factor is for; a factor that equals 1/K, 1/m, n_j/N, or that divides by the units, is
 the accumulation's, and any other belongs to the objective. A sum-reduced loss needs no scaling at all: its large
 batch gives each unit the weight a.
+
+Where gradients are averaged over d ranks, each unit has the weight w_j / d in the end, and N counts the units of all of
+them: the relative weight is w_j (N / d) / a, that of one process whose window holds N / d units.
 """
 
 from __future__ import annotations
@@ -21,6 +24,7 @@ from itertools import combinations
 from gradcheck_accum.events import Backward, Operation, Reduction, Term
 from gradcheck_accum.factors import RELATIVE_TOLERANCE, Column, Evidence, Point, is_ambiguous
 from gradcheck_accum.ledger import NOT_FINITE, Entry, Fate, Ledger, Window, nominal_steps
+from gradcheck_accum.ranks import left_local
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +86,7 @@ class Readings:
         return tuple(
             series
             for series in self.series.get((window.optimizer, window.store), ())
-            if any(series.holds(e.backward, t) for e in window.entries for t in e.backward.terms)
+            if any(series.holds(e.backward, t) for e in _all_entries(window) for t in e.backward.terms)
         )
 
     def kind(self, window: Window, series: Series) -> Reduction:
@@ -92,18 +96,44 @@ class Readings:
     def same_objective(self, window: Window, series: Series) -> bool:
         """Whether the objective weighs ``series`` the same in all micro-batches of ``window``."""
         own = self._read[window.optimizer, window.store, series].objective
-        values = [own.get(id(entry.backward), 1.0) for entry in window.fresh()]
+        values = [own.get(id(entry.backward), 1.0) for entries in window.by_rank() for entry in entries]
         return all(self.same(value, values[0]) for value in values)
 
     def weights(self, window: Window, series: Series) -> tuple[Weight, ...]:
         """The weights of one series' entries in ``window``, in the window's order."""
+        return self._weights(window, series, window.entries)
+
+    def weights_elsewhere(self, window: Window, series: Series) -> tuple[Weight, ...]:
+        """The weights of one series' entries of the same step on other ranks."""
+        return tuple(w for own in window.elsewhere for w in self._weights(window, series, own))
+
+    def _weights(self, window: Window, series: Series, entries: Sequence[Entry]) -> tuple[Weight, ...]:
         reading = self._read[window.optimizer, window.store, series]
-        entries = [e for e in window.entries if any(series.holds(e.backward, t) for t in e.backward.terms)]
-        fresh = [e for e in entries if e.fate is not Fate.STALE] or entries
-        units = [reading.units.get(id(e.backward)) for e in fresh]
-        known = [u for u in units if u is not None]
-        total = math.fsum(known) if len(known) == len(units) else None
-        return tuple(self._weight(reading, entry, total, len(fresh)) for entry in entries)
+        total = self._total(window, series)
+        own = _held(series, entries)
+        length = len([e for e in own if e.fate is not Fate.STALE] or own)
+        return tuple(self._weight(reading, entry, total, length) for entry in own)
+
+    def _total(self, window: Window, series: Series) -> float | None:
+        """N / d: the units of all ranks, divided as the average over them is."""
+        fresh = [e for own in window.by_rank() for e in _held(series, own)] or _held(series, window.entries)
+        units = _total(self._units(window, series, e) for e in fresh)
+        return None if units is None else units / window.divisor
+
+    def _units(self, window: Window, series: Series, entry: Entry) -> float | None:
+        return self._read[window.optimizer, window.store, series].units.get(id(entry.backward))
+
+    def rank_share(self, window: Window, series: Series, entry: Entry) -> float:
+        """What the large batch of the micro-batches of one rank, ``entry``'s, counts in that of all ranks.
+
+        1 where there is one rank; else its part of the units, or of the ranks where units do not count.
+        """
+        total = self._total(window, series)
+        own = next((o for o in window.by_rank() if any(e.backward is entry.backward for e in o)), ())
+        units = _total(self._units(window, series, e) for e in _held(series, own))
+        if not window.elsewhere or self.kind(window, series) is not Reduction.MEAN or not total or units is None:
+            return 1.0 / window.divisor
+        return units / total / window.divisor
 
     @staticmethod
     def _weight(reading: _Reading, entry: Entry, total: float | None, length: int) -> Weight:
@@ -123,20 +153,29 @@ class Readings:
     def relative_weights(self, window: Window) -> tuple[float | None, ...]:
         """What each entry of ``window`` weighs in the gradient that the step got: 1 is right, 0 is gone.
 
-        Where a backward has several terms, it is the first term that counts units which is shown.
+        Where a backward has several terms, it is the first term that counts units which is shown. The entries of
+        other ranks follow the window's own. What no average has reached by the step weighs nothing on other ranks, and
+        on its own what the average should have divided.
         """
         first: dict[int, float | None] = {}
         by_units = sorted(self.series_of(window), key=lambda s: self.kind(window, s) is Reduction.NONE)
+        local = {id(e.backward) for e in left_local(window.fresh())} if window.elsewhere else set[int]()
+        away = {id(e.backward) for own in window.elsewhere for e in left_local(own)}
         for series in by_units:
-            for weight in self.weights(window, series):
-                gone = weight.entry.fate in (Fate.WIPED, Fate.LEFT)
-                first.setdefault(id(weight.entry.backward), 0.0 if gone else weight.relative)
-        return tuple(first.get(id(entry.backward)) for entry in window.entries)
+            for weight in (*self.weights(window, series), *self.weights_elsewhere(window, series)):
+                key = id(weight.entry.backward)
+                gone = weight.entry.fate in (Fate.WIPED, Fate.LEFT) or key in away
+                relative = weight.relative
+                if key in local and relative is not None:
+                    relative *= window.divisor
+                first.setdefault(key, 0.0 if gone else relative)
+        return tuple(first.get(id(entry.backward)) for entry in _all_entries(window))
 
     def units(self, window: Window) -> float | None:
         """N, the units of the window's own entries (of its first series), or None where they are not known."""
         for series in self.series_of(window):
-            units = [w.units for w in self.weights(window, series) if w.entry.fate is not Fate.STALE]
+            weights = *self.weights(window, series), *self.weights_elsewhere(window, series)
+            units = [w.units for w in weights if w.entry.fate is not Fate.STALE]
             if units and None not in units and self.kind(window, series) is not Reduction.NONE:
                 return math.fsum(u for u in units if u is not None)
         return None
@@ -184,7 +223,7 @@ def _find_series(windows: Sequence[Window]) -> tuple[Series, ...]:
     names: dict[tuple[str, int], list[str]] = {}
     for window in windows:
         seen: dict[tuple[str, int], set[int]] = {}
-        for entry in window.fresh():
+        for entry in (e for own in window.by_rank() for e in own):
             line = _line(entry.backward)
             seen.setdefault(line, set()).add(entry.backward.micro_batch)
             batches.setdefault(line, set()).add(entry.backward.micro_batch)
@@ -223,15 +262,34 @@ def _points(series: Series, windows: Iterable[Window], steps: int) -> list[Point
     points: list[Point] = []
     windows = list(windows)
     scaled = [e.grad_factors for w in windows for e in w.with_fate(Fate.LIVE) if e.grad_factors]
-    for window in windows:
-        own = [(e, t) for e in window.fresh() for t in e.backward.terms if series.holds(e.backward, t)]
-        units, rows = _total(t.units for _, t in own), _total(t.rows for _, t in own)
-        for entry, term in own:
-            # Those that no step got count as if they were live: scaled as the others are, in the end.
-            scalings = scaled[-1] if scaled and entry.fate in (Fate.WIPED, Fate.LEFT) else entry.grad_factors
-            factors = (*term.factors, *(scaling.factor for scaling in scalings))
-            points.append(Point(entry.backward, term, factors, steps, len(own), units, rows))
+    for step, window in enumerate(windows):
+        ranks = [
+            [(e, t) for e in entries for t in e.backward.terms if series.holds(e.backward, t)]
+            for entries in window.by_rank()
+        ]
+        units = [_total(t.units for _, t in own) for own in ranks]
+        rows = [_total(t.rows for _, t in own) for own in ranks]
+        over_ranks = window.divisor, _shared(units, window.divisor), _shared(rows, window.divisor), step
+        for own, own_units, own_rows in zip(ranks, units, rows, strict=True):
+            for entry, term in own:
+                # Those that no step got count as if they were live: scaled as the others are, in the end.
+                scalings = scaled[-1] if scaled and entry.fate in (Fate.WIPED, Fate.LEFT) else entry.grad_factors
+                factors = (*term.factors, *(scaling.factor for scaling in scalings))
+                points.append(Point(entry.backward, term, factors, steps, len(own), own_units, own_rows, *over_ranks))
     return points
+
+
+def _all_entries(window: Window) -> list[Entry]:
+    return [*window.entries, *(entry for own in window.elsewhere for entry in own)]
+
+
+def _held(series: Series, entries: Iterable[Entry]) -> list[Entry]:
+    return [e for e in entries if any(series.holds(e.backward, t) for t in e.backward.terms)]
+
+
+def _shared(totals: Sequence[float | None], divisor: int) -> float | None:
+    total = _total(totals)
+    return None if total is None else total / divisor
 
 
 def _total(values: Iterable[float | None]) -> float | None:
@@ -318,6 +376,7 @@ def _read_sum(reading: _Reading, evidence: Evidence, columns: list[Column]) -> t
     1/N; the units of a full window, as a constant, count a shorter one wrongly. A sum that nothing normalises is a
     sum objective, and its constant factors are its coefficient.
     """
+    undone = next((column for column in columns if evidence.undoes_the_average(column)), None)
     for column in columns:
         if any(factor.operation is not Operation.DIVIDE or not factor.value for factor in column):
             continue
@@ -325,13 +384,15 @@ def _read_sum(reading: _Reading, evidence: Evidence, columns: list[Column]) -> t
         full = {} if own else evidence.full_window_counts(column)
         if not own and not full and not evidence.is_window_count(column):
             continue
-        for factor, point in zip(column, evidence.points, strict=True):
+        due = evidence.due_counts(column)
+        for factor, point, count in zip(column, evidence.points, due, strict=True):
             key = id(point.backward)
-            count = full[key] if full else 1.0 / (factor.value or 1.0)
+            own_count = 1.0 / (factor.value or 1.0)
+            count = full[key] if full else own_count if own else count
             reading.coefficient[key] = (reading.coefficient[key] or 0.0) * count
             if own:
-                reading.units[key] = count
+                reading.units[key] = own_count
         if own:
             reading.kind = Reduction.MEAN
-        return [other for other in columns if other is not column], True
+        return [other for other in columns if other is not column and other is not undone], True
     return columns, False

@@ -1174,12 +1174,13 @@ SHAPES = [
         "one-process-ddp",
         "DistributedDataParallel with one process",
         """
-        import tempfile, torch.distributed as dist
+        import contextlib, tempfile, torch.distributed as dist
         store = dist.FileStore(tempfile.mktemp(), 1)
         dist.init_process_group("gloo", store=store, rank=0, world_size=1)
         wrapped = nn.parallel.DistributedDataParallel(model)
         for i, (x, y) in enumerate(loader):
-            (F.cross_entropy(wrapped(x), y){scale}).backward()
+            with wrapped.no_sync() if (i + 1) % K else contextlib.nullcontext():
+                (F.cross_entropy(wrapped(x), y){scale}).backward()
             {boundary}
         dist.destroy_process_group()
         """,

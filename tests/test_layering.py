@@ -19,6 +19,7 @@ FLOORS = [
     {"gate", "location", "pyproject"},
     {"errors", "events", "mistakes", "notebooks"},
     {"factors", "findings", "ledger"},
+    {"ranks"},
     {"weights"},
     {"diagnosis"},
     {"verdict"},

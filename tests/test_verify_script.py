@@ -109,6 +109,20 @@ def test_a_script_may_end_itself_and_change_directory(ending: str, capfd: pytest
     assert "equivalent: all 2 steps" in out
 
 
+def test_a_script_that_counts_its_operations_is_judged_and_counts_its_own_alone(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    counter = "from torch.utils.flop_counter import FlopCounterMode\ncounter = FlopCounterMode(display=False)\n"
+    counted = LOOP + "import sys\nprint('counted', counter.get_total_flops())\n"
+    source = counter + "with counter:\n    " + "    ".join(counted.splitlines(keepends=True))
+    status, out, err = verify(source, capfd)
+    assert status == 0
+    assert "equivalent: all 2 steps" in out
+    assert "replay (the window's data as one large batch)" in out
+    # Four micro-batches of 4 rows by 3 inputs by 2 outputs, 2 operations each: forward, and backward to the weights.
+    assert f"counted {4 * 2 * (4 * 3 * 2 * 2)}" in err
+
+
 def test_a_script_that_forks_is_judged_once(capfd: pytest.CaptureFixture[str]) -> None:
     fork = "import os\nif os.fork() == 0:\n    raise SystemExit(5)\nos.wait()\n"
     status, out, _ = verify("import torch\n" + fork + LOOP, capfd)

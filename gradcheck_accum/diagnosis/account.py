@@ -61,7 +61,10 @@ class Account:
         live = [w for w in weights if w.entry.fate is Fate.LIVE]
         if not live or any(w.relative is None for w in weights):
             return None
-        return Shares(window, tuple(weights), tuple(live), self.readings.kind(window, series))
+        others = tuple(w for w in self.readings.weights_elsewhere(window, series) if w.entry.fate is Fate.LIVE)
+        if any(w.relative is None for w in others):
+            return None
+        return Shares(window, tuple(weights), tuple(live), self.readings.kind(window, series), others)
 
     def same(self, left: float, right: float) -> bool:
         """Whether two weights are equal within the precision that they were read in."""
@@ -70,12 +73,13 @@ class Account:
 
 @dataclass(frozen=True, slots=True)
 class Shares:
-    """The known weights of one series in one window."""
+    """The known weights of one series in one window; ``elsewhere`` are those of the live entries of other ranks."""
 
     window: Window
     weights: tuple[Weight, ...]
     live: tuple[Weight, ...]
     kind: Reduction
+    elsewhere: tuple[Weight, ...] = ()
 
     @property
     def length(self) -> int:
@@ -89,13 +93,19 @@ class Shares:
         return math.fsum(known) if len(known) == len(self.weights) else 0.0
 
     @property
+    def length_over_ranks(self) -> float:
+        """How many of them all ranks hold together, divided as the average over the ranks is."""
+        return (len(self.weights) + len(self.elsewhere)) / self.window.divisor
+
+    @property
     def level(self) -> float:
-        """The mean relative weight of the live entries, every unit counted once: 1 is right."""
+        """The mean relative weight of the live entries of all ranks, every unit counted once: 1 is right."""
+        live = (*self.live, *self.elsewhere)
         if self.kind is Reduction.SUM or self.length == 0:
-            return math.fsum(w.relative or 0.0 for w in self.live) / len(self.live)
+            return math.fsum(w.relative or 0.0 for w in live) / len(live)
         # Weighted by units, so that a mean of means over unequal counts still adds up to 1.
-        total = math.fsum(w.units or 1.0 for w in self.live)
-        return math.fsum((w.relative or 0.0) * (w.units or 1.0) for w in self.live) / total
+        total = math.fsum(w.units or 1.0 for w in live)
+        return math.fsum((w.relative or 0.0) * (w.units or 1.0) for w in live) / total
 
 
 def diagnosis(

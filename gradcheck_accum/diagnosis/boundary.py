@@ -85,7 +85,7 @@ def find_off_by_one(account: Account) -> Iterator[Diagnosis]:
             shares = account.shares(window, series)
             if shares is None or shares.kind is Reduction.SUM or window.step is None or not shares.level:
                 continue
-            if account.same(shares.level, 1.0):
+            if account.same(shares.level, 1.0) or window.is_short_of_ranks:
                 continue
             divisor = shares.length / shares.level
             near = any(account.same(divisor, float(d)) for d in (shares.length - 1, shares.length + 1) if d > 1)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from gradcheck_accum.diagnosis.account import (
     Account,
@@ -16,7 +17,7 @@ from gradcheck_accum.diagnosis.account import (
     scalers,
     times,
 )
-from gradcheck_accum.events import Reduction
+from gradcheck_accum.events import Reduction, Step
 from gradcheck_accum.ledger import Window
 from gradcheck_accum.location import Location
 
@@ -26,7 +27,7 @@ def find_scale(account: Account) -> Iterator[Diagnosis]:
     for series in account.series():
         for window in account.known():
             shares = account.shares(window, series)
-            if shares is None or shares.length < 2:
+            if shares is None or len(shares.weights) + len(shares.elsewhere) < 2:
                 continue
             where = shares.live[0].entry.backward.where
             if _is_full(account, window):
@@ -36,7 +37,7 @@ def find_scale(account: Account) -> Iterator[Diagnosis]:
 
 
 def _is_full(account: Account, window: Window) -> bool:
-    return window.micro_batches == account.steps or _windows_differ(account)
+    return not window.is_short_of_ranks and (window.micro_batches == account.steps or _windows_differ(account))
 
 
 def _windows_differ(account: Account) -> bool:
@@ -92,6 +93,9 @@ def _by_whom(shares: Shares) -> str:
 def _second_divisor(account: Account, shares: Shares, level: float) -> str:
     if all(w.units and account.same(level * w.units, 1.0) for w in shares.weights):
         return f" (1/{shares.weights[0].units:g}: divided by the batch size too)"
+    ranks = shares.window.divisor
+    if ranks > 1 and account.same(level * ranks, 1.0):
+        return f" (1/{ranks}: the average over the ranks divides by their number once more)"
     if account.same(level * shares.length, 1.0):
         return f" (1/{shares.length}: divided by the accumulation steps once more)"
     return ""
@@ -103,11 +107,15 @@ def _is_near_miss(account: Account, level: float, length: int) -> bool:
 
 
 def _judge_evenness(account: Account, shares: Shares, where: Location) -> Iterator[Diagnosis]:
-    relative = [w.relative or 0.0 for w in shares.live]
+    live = (*shares.live, *shares.elsewhere)
+    relative = [w.relative or 0.0 for w in live]
     low, high = min(relative), max(relative)
-    if account.same(low, high) or len(shares.live) < 2:
+    if account.same(low, high) or len(live) < 2:
         return
-    counts = [w.units for w in shares.live]
+    if shares.elsewhere and account.same(*_bounds(w.relative or 0.0 for w in shares.live)):
+        yield from _judge_evenness_of_ranks(account, shares, where, low, high)
+        return
+    counts = [w.units for w in live]
     if None in counts or len({round(c or 0.0, 9) for c in counts}) == 1:
         return
     spoken = ", ".join(f"{count:g}" for count in counts[:8]) + (", …" if len(counts) > 8 else "")
@@ -121,6 +129,32 @@ def _judge_evenness(account: Account, shares: Shares, where: Location) -> Iterat
     )
 
 
+def _judge_evenness_of_ranks(
+    account: Account, shares: Shares, where: Location, low: float, high: float
+) -> Iterator[Diagnosis]:
+    """GA104 over ranks: each rank's loss is a mean over its own units, and the ranks hold unequal numbers of them."""
+    units = {id(w.entry): w.units or 0.0 for w in (*shares.live, *shares.elsewhere)}
+    sums = [math.fsum(units.get(id(entry), 0.0) for entry in own) for own in shares.window.by_rank()]
+    if account.same(*_bounds(sums)):
+        return
+    spoken = ", ".join(f"{total:g}" for total in sums[:8]) + (", …" if len(sums) > 8 else "")
+    yield diagnosis(
+        "GA104",
+        where,
+        f"a mean of means: {len(sums)} ranks hold {spoken} units of this window, yet the average over them counts each "
+        f"rank's mean the same, so a unit weighs between {times(low)} and {times(high)} what it weighs in the large "
+        "batch",
+        "sum the loss, divide it by the units of the window on all ranks (all_reduce their number), and multiply it by "
+        "the number of ranks, which the average divides by",
+        shares.window,
+    )
+
+
+def _bounds(values: Iterable[float]) -> tuple[float, float]:
+    known = list(values)
+    return min(known), max(known)
+
+
 def find_remainder_scale(account: Account) -> Iterator[Diagnosis]:
     """GA103, GA303: a shorter window whose entries keep the weight that the full windows' have."""
     for series in account.series():
@@ -130,13 +164,13 @@ def find_remainder_scale(account: Account) -> Iterator[Diagnosis]:
         if not levels and not (len(account.windows) == 1 and _states_steps(account)):
             continue
         usual = levels[0] if levels else 1.0
-        if account.same(usual, float(account.steps)):
+        if account.steps > 1 and account.same(usual, float(account.steps)):
             continue
         for window in account.known():
             shares = account.shares(window, series)
-            if shares is None or not 0 < shares.length < account.steps:
+            if shares is None or not 0 < shares.length_over_ranks < account.steps:
                 continue
-            divisor, share = float(account.steps), shares.length / account.steps
+            divisor, share = float(account.steps), shares.length_over_ranks / account.steps
             if shares.kind is Reduction.SUM:
                 divisor = complete[0].units if complete else 0.0
                 share = shares.units / divisor if divisor else 0.0
@@ -148,7 +182,7 @@ def find_remainder_scale(account: Account) -> Iterator[Diagnosis]:
             step = window.step
             if step is None:
                 continue
-            if _is_inside_a_pass(account, window):
+            if not window.is_short_of_ranks and _is_inside_a_pass(account, window):
                 missing = account.steps - shares.length
                 yield diagnosis(
                     "GA303",
@@ -159,6 +193,9 @@ def find_remainder_scale(account: Account) -> Iterator[Diagnosis]:
                     "count only the micro-batches whose backward has run",
                     window,
                 )
+                continue
+            if window.is_short_of_ranks:
+                yield _short_of_ranks(account, shares, step)
                 continue
             of = "units" if shares.kind is Reduction.SUM else "micro-batches"
             framework = _scaling_framework(shares)
@@ -172,6 +209,20 @@ def find_remainder_scale(account: Account) -> Iterator[Diagnosis]:
                 window,
                 framework=framework,
             )
+
+
+def _short_of_ranks(account: Account, shares: Shares, step: Step) -> Diagnosis:
+    held = [len(own) for own in shares.window.by_rank()]
+    held += [0] * (shares.window.divisor - len(held))
+    return diagnosis(
+        "GA103",
+        step.where,
+        f"the ranks hold {', '.join(map(str, held))} micro-batches of this window, but the loss is divided by "
+        f"{account.steps} and the sum over the ranks by {shares.window.divisor}: each counts {times(shares.level)} "
+        "what it counts in the large batch",
+        "give every rank the same number of micro-batches, or divide by the number that all of them really hold",
+        shares.window,
+    )
 
 
 def _is_inside_a_pass(account: Account, window: Window) -> bool:
@@ -210,7 +261,7 @@ def find_step_every_batch(account: Account) -> Iterator[Diagnosis]:
         stated = window.step.accumulation_steps if window.step else None
         for series in account.series():
             shares = account.shares(window, series)
-            if shares is None or window.step is None or not shares.level:
+            if shares is None or window.step is None or not shares.level or window.is_short_of_ranks:
                 continue
             # A run states no K: there the divisor is all that is left of it.
             divisor = stated or round(1.0 / shares.level)

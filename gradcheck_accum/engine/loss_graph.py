@@ -34,6 +34,8 @@ _LOSSES = (
     "MultiMarginLoss",
     "MultilabelMarginLoss",
 )
+_EACH_BY_ITSELF = ("_DDPSinkBackward",)
+"""Nodes that hand on every tensor of a model's output as it is."""
 _ELEMENTWISE = ("Pow", "Abs", "Mul", "Square", "Sqrt", "TBackward", "Norm", "LinalgVectorNorm")
 SCALED_AT = "gradcheck-accum scaled at"
 """The key under which the metadata of a node that multiplies or divides hold the place that called for it."""
@@ -60,7 +62,7 @@ def read_loss(loss: torch.Tensor, scales: dict[Any, float], weight: float = 1.0)
     ``scales`` maps the graph nodes that a grad scaler made to its scale; ``weight`` is ``backward``'s own argument.
     """
     walk = _Walk(scales)
-    walk.follow(loss.grad_fn, () if weight == 1.0 else (Factor(weight),))
+    walk.follow(loss.grad_fn, loss.output_nr, () if weight == 1.0 else (Factor(weight),))
     names: dict[str, int] = {}
     terms: list[Term] = []
     for term in walk.found:
@@ -79,15 +81,15 @@ class _Walk:
     scale: float = 1.0
     reductions: list[Any] = field(default_factory=list)
 
-    def follow(self, node: Any, outer: tuple[Factor, ...]) -> None:
-        """Go on from ``node``; ``outer`` are the factors applied after it, innermost first."""
+    def follow(self, node: Any, place: int, outer: tuple[Factor, ...]) -> None:
+        """Go on from a result of ``node``, the ``place``-th; ``outer`` are the factors after it, innermost first."""
         for _ in range(_DEPTH):
             if node is None:
                 return
             name = node.name()
             if node in self.scales:
                 self.scale *= self.scales[node]
-                node = _only_input(node)
+                node, place = _only_edge(node)
                 continue
             if name.startswith(("MulBackward", "DivBackward")):
                 factor = _factor(node, name)
@@ -96,15 +98,17 @@ class _Walk:
                     self._found(Term("a product of losses", Reduction.MEAN, None, outer), node)
                     return
                 outer = (factor, *outer)
-                node = _only_input(node)
+                node, place = _only_edge(node)
             elif name.startswith("RsubBackward"):
                 outer = (Factor(-float(node._saved_alpha)), *outer)
-                node = _only_input(node)
+                node, place = _only_edge(node)
             elif name.startswith("NegBackward"):
                 outer = (Factor(-1.0), *outer)
-                node = _only_input(node)
+                node, place = _only_edge(node)
             elif name.startswith(_PASSES):
-                node = _only_input(node)
+                node, place = _only_edge(node)
+            elif name.startswith(_EACH_BY_ITSELF) and place < len(node.next_functions):
+                node, place = node.next_functions[place]
             elif name.startswith(("AddBackward", "SubBackward")):
                 self._follow_sum(node, name, outer)
                 return
@@ -121,15 +125,15 @@ class _Walk:
 
     def _follow_sum(self, node: Any, name: str, outer: tuple[Factor, ...]) -> None:
         alpha = float(getattr(node, "_saved_alpha", 1) or 1)
-        for position, (inner, _) in enumerate(node.next_functions):
+        for position, (inner, place) in enumerate(node.next_functions):
             factor = (-alpha if name.startswith("Sub") else alpha) if position else 1.0
-            self.follow(inner, outer if factor == 1.0 else (Factor(factor), *outer))
+            self.follow(inner, place, outer if factor == 1.0 else (Factor(factor), *outer))
 
     def _follow_stack(self, node: Any, name: str, outer: tuple[Factor, ...]) -> None:
-        inputs = [inner for inner, _ in _stack_below(node).next_functions]
+        inputs = _stack_below(node).next_functions
         share = (Factor(1 / len(inputs)),) if name.startswith("Mean") else ()
-        for inner in inputs:
-            self.follow(inner, (*share, *outer))
+        for inner, place in inputs:
+            self.follow(inner, place, (*share, *outer))
 
 
 def _stack_below(node: Any) -> Any:
@@ -145,9 +149,12 @@ def _is_scalar_node(node: Any) -> bool:
     return name.startswith((*_LOSSES, "MeanBackward0", "SumBackward0", "MulBackward", "DivBackward", "AddBackward"))
 
 
+def _only_edge(node: Any) -> tuple[Any, int]:
+    return next(((inner, place) for inner, place in node.next_functions if inner is not None), (None, 0))
+
+
 def _only_input(node: Any) -> Any:
-    inputs = [inner for inner, _ in node.next_functions if inner is not None]
-    return inputs[0] if inputs else None
+    return _only_edge(node)[0]
 
 
 def _factor(node: Any, name: str) -> Factor | None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import nn
 
+from gradcheck_accum.engine.alone import NotAlone, alone, is_sharded
 from gradcheck_accum.engine.determinism import reference_settings, untouched
 from gradcheck_accum.engine.joining import Layout, join, rows_of
 from gradcheck_accum.engine.loss_graph import LossReading, read_loss
@@ -98,6 +99,8 @@ class ReferenceEngine:
     def _check(programs: Sequence[Program]) -> None:
         if not all(program.is_intact() for program in programs):
             raise CannotReplay("the data was changed in place after it was used")
+        if any(is_sharded(module) for program in programs for module in program.modules):
+            raise CannotReplay("its weights are sharded over the ranks")
 
     def _pass(
         self,
@@ -113,15 +116,15 @@ class ReferenceEngine:
                     if not self.is_native:
                         program, leaves, parameters = self._moved(program, leaves, parameters)
                     wanted = [p for p in parameters if p.requires_grad]
-                    with mode or nullcontext():
+                    with alone(), mode or nullcontext():
                         loss = program.run(leaves, around)
                     # The mode would see plain numbers where the graph holds them as tensors.
                     reading = read_loss(loss, {})
-                    with mode or nullcontext():
+                    with alone(), mode or nullcontext():
                         grads = torch.autograd.grad(loss, wanted, allow_unused=True)
             except CannotReplay:
                 raise
-            except NotByRows as error:
+            except (NotAlone, NotByRows) as error:
                 raise CannotReplay(str(error)) from None
             except Exception as error:
                 # The script's own code runs here, on a batch of another size: whatever it raises means the same.

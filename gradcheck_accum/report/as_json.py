@@ -57,6 +57,7 @@ def verify_json(result: VerifyResult) -> str:
             "verdict": result.verdict.value,
             "reason": result.reason,
             "device": result.device,
+            **({"ranks": result.ranks} if result.ranks > 1 else {}),
             "reference": _reference(result.reference),
             "windows": [_window(window) for window in result.windows],
             "diagnosis": [_diagnosis(diagnosis) for diagnosis in result.diagnosis],

@@ -62,7 +62,7 @@ def _header(result: VerifyResult, paint: Paint) -> list[str]:
     settings = f" ({reference.settings})" if reference.settings else ""
     lines = [
         f"{paint('bold', shown_path(result.script))} on {result.device or 'an unknown device'}: "
-        f"{plural(len(result.windows), 'window')} watched"
+        f"{plural(len(result.windows), 'window')} watched{f' on {result.ranks} ranks' if result.ranks > 1 else ''}"
     ]
     if reference.dtype:
         text = f"reference: {reference.kind}, in {reference.dtype} on {reference.device}{settings}"

@@ -34,16 +34,17 @@ def main() -> None:
     import torch  # noqa: F401
 
     from gradcheck_accum.verify.session import observe
+    from gradcheck_accum.verify.together import INTERRUPTED, lost_connection, report_of_rank
 
     process = os.getpid()
-    script, module = request["script"], request["module"]
-    progress = _Progress(sys.stderr)
+    script, module, launch = request["script"], request["module"], request["launch"]
+    progress = _Progress(sys.stderr) if launch is None or launch.rank == 0 else None
     sys.argv = [script or module, *request["arguments"]]
     sys.path.insert(0, os.getcwd() if module else str(Path(script).resolve().parent))
     # A polite end from outside (a time limit) still leaves a report of what was seen.
     signal.signal(signal.SIGTERM, _interrupt)
     error = ""
-    finished = False
+    finished = cut_off = False
     with ExitStack() as stack:
         try:
             observation = stack.enter_context(observe(script=script or module, on_step=progress, **request["options"]))
@@ -60,18 +61,21 @@ def main() -> None:
             finished = end.code in (None, 0)
             error = "" if finished else f"the script ended with exit status {end.code}"
         except KeyboardInterrupt:
-            error = "interrupted"
+            error = INTERRUPTED
         except Exception as problem:
             error = _describe(problem, script or module)
+            cut_off = lost_connection(problem)
     if os.getpid() != process:
         # A child that the script forked ran to the script's end: the result is its parent's to give.
         os._exit(0)
     observation.complete = observation.complete and finished
     try:
+        if launch is not None:
+            _give(answer, report_of_rank(launch, observation, script or module, error, cut_off=cut_off))
         result: VerifyResult = observation.result()
     except Exception as problem:
         _give(answer, VerifyResult.failed(script or module, _own(problem)))
-    if error == "interrupted":
+    if error == INTERRUPTED:
         result = replace(
             result, notes=(*result.notes, "stopped before the script's end: this is what was seen until then")
         )

@@ -35,6 +35,8 @@ class GradientBook:
         self.optimizers: list[Optimizer] = []
         self.parameters: dict[int, torch.Tensor] = {}
         self.names: dict[int, str] = {}
+        self.sharded = False
+        """Whether there are parameters that are sharded over the ranks; none of those is watched."""
         self.scale_inside: dict[int, float] = {}
         """The grad scaler's scale that is still to be divided out of a parameter's gradient."""
         self._expected: dict[int, torch.Tensor | None] = {}
@@ -57,7 +59,10 @@ class GradientBook:
             self.names[id(optimizer)] = type(optimizer).__name__ + (f" #{same}" if same > 1 else "")
         new = []
         for parameter in parameters_of(optimizer):
-            if id(parameter) not in self.parameters and parameter.is_leaf and parameter.requires_grad:
+            if is_sharded(parameter):
+                # Its hooks never run, and to look at its values is to wait for other ranks.
+                self.sharded = True
+            elif id(parameter) not in self.parameters and parameter.is_leaf and parameter.requires_grad:
                 self.parameters[id(parameter)] = parameter
                 new.append(parameter)
                 self.look([id(parameter)])
@@ -138,9 +143,10 @@ class GradientBook:
                 self.look([key])
                 changed = True
                 continue
-            # The first gradient is stored as a new tensor; each of the others is added once.
+            # The first gradient is stored as a new tensor; each of the others is added once. To compare the first as
+            # well would be to wait for the device that it is on.
             seen = self._seen.get(key, (0, 0))
-            added_once = seen == (id(now), now._version - 1)
+            added_once = seen == (id(now), now._version - 1) or (seen == (0, 0) and now._version == 0)
             if not added_once and not self._holds(key, square):
                 changed = True
                 self.look([key])
@@ -250,6 +256,11 @@ class GradientBook:
 def parameters_of(optimizer: Optimizer) -> list[torch.Tensor]:
     """The parameters of all groups."""
     return [p for group in optimizer.param_groups for p in group["params"]]
+
+
+def is_sharded(parameter: torch.Tensor) -> bool:
+    """Whether each rank holds only its part of a parameter (a DTensor)."""
+    return hasattr(parameter, "placements")
 
 
 def with_subclasses(kind: type[Any]) -> list[type[Any]]:

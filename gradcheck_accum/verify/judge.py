@@ -20,15 +20,17 @@ from gradcheck_accum.engine.tolerance import (
     sum_tolerance,
     unit_roundoff,
 )
-from gradcheck_accum.events import Reduction, Trace
-from gradcheck_accum.ledger import NOT_FINITE, Fate, Ledger, Window, fold
+from gradcheck_accum.events import Backward, Reduction
+from gradcheck_accum.ledger import Fate, Ledger, Window
 from gradcheck_accum.location import Location
 from gradcheck_accum.mistakes import CATALOGUE
+from gradcheck_accum.ranks import UNSHARED, averages
 from gradcheck_accum.verdict import ReferenceReport, Verdict, VerifyResult, WindowReport
 from gradcheck_accum.verify.frameworks import with_remedy
 from gradcheck_accum.verify.gradients import CHANGED_BY_HAND
 from gradcheck_accum.verify.observer import CHANGED_ON_ITS_WAY, Watch
 from gradcheck_accum.verify.records import Measured
+from gradcheck_accum.verify.seen import Seen, ledgers_of, over_ranks
 from gradcheck_accum.verify.weighing import entry_corrections, in_vectors, replay_correction
 from gradcheck_accum.weights import Readings, read_weights
 
@@ -57,53 +59,105 @@ class Options:
             raise ValueError("rtol and atol are given both or neither")
 
 
-def ledger_of(watch: Watch, *, complete: bool) -> Ledger:
-    """The ledger of a watched run; ``complete`` says that the loop came to its own end."""
-    ledger = fold(Trace(tuple(watch.events), complete=complete, precision=watch.precision, from_start=watch.from_start))
-    overflowed = {id(measured.step) for measured in watch.measured if measured.unmeasured == NOT_FINITE}
-    if not overflowed:
-        return ledger
-    return replace(
-        ledger,
-        windows=tuple(replace(w, unknown=NOT_FINITE) if id(w.step) in overflowed else w for w in ledger.windows),
-    )
-
-
 def judge(watch: Watch, script: str, options: Options, *, complete: bool) -> VerifyResult:
     """The result of a watched run; ``complete`` says that the loop came to its own end."""
-    ledger = ledger_of(watch, complete=complete)
-    readings = read_weights(ledger, coefficient=options.loss_coefficient)
-    diagnosis = diagnose(ledger, readings)
-    reports: list[WindowReport] = []
-    notes = [*dict.fromkeys(readings.notes)]
+    return judge_ranks([Seen.of(watch, complete=complete)], script, options)
+
+
+def judge_ranks(seen: Sequence[Seen], script: str, options: Options) -> VerifyResult:
+    """The result of a run that one process saw, or several ranks of distributed training, in order.
+
+    Every rank's own gradient is held against the large batch of all of them; of each step the worst is reported.
+    """
+    ledgers = ledgers_of(seen)
+    diagnosis: list[Diagnosis] = []
+    notes: list[str] = []
     replays: list[float] = []
-    for index, measured in enumerate(watch.measured):
-        report, replayed, problem = _judge_window(index, measured, ledger, readings, options, watch.measurer.replays)
-        reports.append(report)
-        if replayed is not None:
-            replays.append(replayed)
-        if problem and problem not in notes:
-            notes.append(problem)
+    ranked: list[list[tuple[Measured, WindowReport]]] = []
+    for rank, (own, ledger) in enumerate(zip(seen, ledgers, strict=True)):
+        readings = read_weights(ledger, coefficient=options.loss_coefficient)
+        diagnosis = _merged(diagnosis, diagnose(ledger, readings))
+        notes += readings.notes
+        own_reports: list[tuple[Measured, WindowReport]] = []
+        for index, step in enumerate(over_ranks(seen, rank, ledger)):
+            report, replayed, problem = _judge_window(index, step, ledger, readings, options, own.replays)
+            own_reports.append((step, report))
+            if replayed is not None:
+                replays.append(replayed)
+            if problem:
+                notes.append(problem)
+        ranked.append(own_reports)
+    chosen = [max(same, key=_severity) for same in _by_step(ranked)]
+    measured, reports = [m for m, _ in chosen], [r for _, r in chosen]
+    notes = list(dict.fromkeys(notes))
     if replays:
         notes.append(f"the replay and the micro-batches' own gradients agree to {max(replays):.1e}")
     notes += _on_optimizers(reports)
-    if watch.measurer.streamed is not None:
-        notes.append(_on_chunks(watch.measurer.streamed))
-    if watch.measurer.costs.cost is not None:
-        notes.append(_on_cost(watch.measurer.costs.cost))
-    if watch.trajectory is not None and watch.trajectory.lost:
-        notes.append(f"the reference run could not be carried on: {watch.trajectory.lost}")
-    verdict, reason = _verdict(reports, diagnosis, ledger, watch)
-    diagnosis += _by_measurement(watch.measured, reports)
-    diagnosis = [with_remedy(d, watch.remarks) for d in diagnosis]
-    dtype = ", ".join(sorted({_name(m.dtype) for m in watch.measured}))
-    device = ", ".join(sorted({m.device for m in watch.measured if m.device}))
-    engine = watch.measurer.engine
+    notes += _on_ranks(seen, ledgers)
+    streamed = next((own.streamed for own in seen if own.streamed is not None), None)
+    if streamed is not None:
+        notes.append(_on_chunks(streamed))
+    if seen[0].cost is not None:
+        notes.append(_on_cost(seen[0].cost))
+    if seen[0].lost:
+        notes.append(f"the reference run could not be carried on: {seen[0].lost}")
+    verdict, reason = _verdict(reports, diagnosis, ledgers, seen)
+    diagnosis += _by_measurement(measured, reports)
+    diagnosis = [with_remedy(d, seen[0].remarks) for d in diagnosis]
+    dtype = ", ".join(sorted({_name(m.dtype) for m in measured}))
+    device = ", ".join(sorted({m.device for m in measured if m.device}))
+    engine = seen[0].engine
     replayed_in = "" if engine.dtype is None else f"{_name(engine.dtype)} (replay), {dtype} (ledger)"
     replayed_on = "" if engine.device is None else f"{engine.device} (replay), {device} (ledger)"
     settings = "deterministic algorithms, TF32 off"
-    reference = ReferenceReport(_reference_kind(watch, replays), replayed_in or dtype, replayed_on or device, settings)
-    return VerifyResult(script, verdict, reason, device, reference, tuple(reports), tuple(diagnosis), tuple(notes))
+    kind = _reference_kind(measured, bool(replays))
+    reference = ReferenceReport(kind, replayed_in or dtype, replayed_on or device, settings)
+    return VerifyResult(
+        script, verdict, reason, device, reference, tuple(reports), tuple(diagnosis), tuple(notes), ranks=len(seen)
+    )
+
+
+def _by_step(ranked: Sequence[Sequence[tuple[Measured, WindowReport]]]) -> list[list[tuple[Measured, WindowReport]]]:
+    """The reports of the ranks on the same step; a rank whose data ended early has none on the last."""
+    longest = max(map(len, ranked), default=0)
+    return [[reports[i] for reports in ranked if i < len(reports)] for i in range(longest)]
+
+
+def _severity(report: tuple[Measured, WindowReport]) -> tuple[int, float]:
+    order = (
+        Verdict.EQUIVALENT,
+        Verdict.NOT_EQUIVALENT_BY_CONSTRUCTION,
+        Verdict.INCONCLUSIVE,
+        Verdict.DEVIATES,
+    )
+    return order.index(report[1].verdict), report[1].grad_rel_error or 0.0
+
+
+def _merged(known: list[Diagnosis], more: Sequence[Diagnosis]) -> list[Diagnosis]:
+    """What all ranks show, each mistake once."""
+    found = {(d.mistake.code, d.where): d for d in known}
+    for diagnosis in more:
+        same = found.setdefault((diagnosis.mistake.code, diagnosis.where), diagnosis)
+        windows = tuple(sorted({*same.windows, *diagnosis.windows}))
+        found[same.mistake.code, same.where] = replace(same, windows=windows)
+    return sorted(found.values(), key=lambda d: (d.where, d.mistake.code))
+
+
+def _on_ranks(seen: Sequence[Seen], ledgers: Sequence[Ledger]) -> list[str]:
+    """What is to be said of the ranks: averages that were not needed, or none at all."""
+    needless = seen[0].needless
+    notes = []
+    backwards = any(isinstance(event, Backward) for own in seen for event in own.trace.events)
+    if len(seen) > 1 and backwards and not any(averages(ledger) for ledger in ledgers):
+        said = f"no DistributedDataParallel averages gradients over the {len(seen)} ranks: each was judged by itself"
+        notes.append(said)
+    if needless.averages:
+        waited = "" if needless.seconds is None else f" and waited {needless.seconds:.2g} s for them"
+        notes.append(
+            f"{needless.averages} of {needless.of} averages over the ranks were not needed: rank 0 exchanged "
+            f"{_bytes(needless.bytes)} of gradients{waited}"
+        )
+    return notes
 
 
 def _on_optimizers(reports: Sequence[WindowReport]) -> list[str]:
@@ -154,8 +208,8 @@ def _name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-def _reference_kind(watch: Watch, replays: Sequence[float]) -> str:
-    kinds = {replay.kind for m in watch.measured for replay in m.replays} if replays else set()
+def _reference_kind(measured: Sequence[Measured], replayed: bool) -> str:
+    kinds = {replay.kind for m in measured for replay in m.replays} if replayed else set()
     parts = ["ledger (each micro-batch's own gradient, weighted as the large batch weighs it)"]
     if LARGE_BATCH in kinds:
         parts.append("replay (the window's data as one large batch)")
@@ -174,7 +228,7 @@ def _judge_window(
     shown = max(windows, key=lambda w: (_oddity(readings.relative_weights(w)), len(w.entries)), default=None)
     weights = readings.relative_weights(shown) if shown is not None else ()
     units = readings.units(shown) if shown is not None else None
-    count = shown.micro_batches if shown is not None else 0
+    count = shown.micro_batches_over_ranks if shown is not None else 0
     where = measured.step.where
 
     def report(verdict: Verdict, reason: str, numbers: Numbers = (None, None, None)) -> WindowReport:
@@ -200,6 +254,9 @@ def _judge_window(
         return report(Verdict.EQUIVALENT, measured.unmeasured), None, ""
     if measured.products is None:
         return report(Verdict.INCONCLUSIVE, measured.unmeasured), None, ""
+    unshared = next((w.unknown for w in windows if w.unknown.startswith(UNSHARED)), "")
+    if unshared:
+        return report(Verdict.INCONCLUSIVE, unshared), None, ""
     corrections = entry_corrections(measured, ledger, readings)
     terms = None if corrections is None else in_vectors(measured, corrections)
     if corrections is None or terms is None:
@@ -406,12 +463,12 @@ def _cause(measured: Measured) -> str:
 
 
 def _verdict(
-    reports: Sequence[WindowReport], diagnosis: Sequence[Diagnosis], ledger: Ledger, watch: Watch
+    reports: Sequence[WindowReport], diagnosis: Sequence[Diagnosis], ledgers: Sequence[Ledger], seen: Sequence[Seen]
 ) -> tuple[Verdict, str]:
     if not reports:
-        if watch.events:
+        if any(own.trace.events for own in seen):
             return Verdict.INCONCLUSIVE, "gradients were made, but optimizer.step() was never called"
-        if watch.stray_backwards:
+        if any(own.stray_backwards for own in seen):
             return Verdict.INCONCLUSIVE, "backward() was seen, but it filled the gradients of no optimizer's parameters"
         return Verdict.INCONCLUSIVE, "no backward() and no optimizer.step() was seen"
     wrong = [r for r in reports if r.verdict is Verdict.DEVIATES]
@@ -420,7 +477,8 @@ def _verdict(
         reason = f"{len(wrong)} of {len(reports)} steps got another gradient than the large batch's{unexplained}"
         return Verdict.DEVIATES, reason
     if any(d.mistake.code == "GA301" for d in diagnosis):
-        lost = sum(w.micro_batches for w in ledger.abandoned if any(e.fate is not Fate.STALE for e in w.entries))
+        abandoned = [window for ledger in ledgers for window in ledger.abandoned]
+        lost = sum(w.micro_batches for w in abandoned if any(e.fate is not Fate.STALE for e in w.entries))
         return Verdict.DEVIATES, f"{lost} micro-batches reached no step"
     unchecked = [r for r in reports if r.verdict is Verdict.INCONCLUSIVE]
     if unchecked and any(d.mistake.moves_gradient for d in diagnosis):

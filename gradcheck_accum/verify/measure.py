@@ -18,7 +18,11 @@ from dataclasses import dataclass
 import torch
 
 _BLOCK = 1 << 15
-"""Elements that are multiplied at a time: in float64 those of a whole window stay in the processor's cache."""
+_DEVICE_BLOCK = 1 << 22
+"""Elements that are multiplied at a time: in float64 those of a whole window stay in the processor's cache.
+
+A GPU is given more at once, and all of it without waiting for any.
+"""
 
 Vector = Sequence[torch.Tensor | None]
 """One gradient: a tensor for each parameter, None for zero."""
@@ -89,22 +93,37 @@ def squared_norm(gradient: torch.Tensor) -> torch.Tensor:
 def is_finite(vector: Vector) -> bool:
     """Whether every element of a gradient is a finite number."""
     parts = [dense(part).detach() for part in vector if part is not None]
-    return all(bool(norm.isfinite()) for norm in torch._foreach_norm(parts, math.inf)) if parts else True
+    return all(math.isfinite(norm) for norm in numbers(torch._foreach_norm(parts, math.inf))) if parts else True
+
+
+def block_size(device: torch.device) -> int:
+    """How many elements to work on at a time in float64."""
+    return _BLOCK if device.type == "cpu" else _DEVICE_BLOCK
+
+
+def numbers(scalars: Sequence[torch.Tensor]) -> list[float]:
+    """The values of tensors of one element each, read from their device together."""
+    if len({(scalar.dtype, scalar.device) for scalar in scalars}) != 1:
+        return [float(scalar) for scalar in scalars]
+    values: list[float] = torch.stack(list(scalars)).tolist()
+    return values
 
 
 def _inner_products(vectors: Sequence[Vector], parameters: Sequence[torch.Tensor]) -> InnerProducts:
     exact = any(parameter.dtype is torch.float64 for parameter in parameters)
     if len(vectors) == 1:
         # Its norm is all that there is to know, and a dot product in its own dtype tells enough digits of it.
-        squared = math.fsum(float(squared_norm(dense(part).detach())) for part in vectors[0] if part is not None)
+        squared = math.fsum(numbers([squared_norm(dense(part).detach()) for part in vectors[0] if part is not None]))
         return InnerProducts(torch.tensor([[math.sqrt(squared) if exact else squared]], dtype=torch.float64), exact)
-    total = torch.zeros(0 if exact else len(vectors), len(vectors), dtype=torch.float64)
-    block = torch.empty(len(vectors), min(_BLOCK, max(p.numel() for p in parameters)), dtype=torch.float64)
+    device = parameters[0].device
+    size = min(block_size(device), max(p.numel() for p in parameters))
+    total = torch.zeros(0 if exact else len(vectors), len(vectors), dtype=torch.float64, device=device)
+    block = torch.empty(len(vectors), size, dtype=torch.float64, device=device)
     for position, parameter in enumerate(parameters):
         flat = [v[position] for v in vectors]
         rows = [None if part is None else dense(part).detach().reshape(-1) for part in flat]
-        for start in range(0, parameter.numel(), _BLOCK):
-            stop = min(start + _BLOCK, parameter.numel())
+        for start in range(0, parameter.numel(), size):
+            stop = min(start + size, parameter.numel())
             chosen = block[:, : stop - start]
             for target, row in zip(chosen, rows, strict=True):
                 if row is None:
@@ -117,7 +136,7 @@ def _inner_products(vectors: Sequence[Vector], parameters: Sequence[torch.Tensor
                 return InnerProducts(torch.full((1, len(vectors)), math.nan, dtype=torch.float64), exact)
             else:
                 total = torch.linalg.qr(torch.cat([total, chosen.T]), mode="r")[1]
-    return InnerProducts(total, exact)
+    return InnerProducts(total.cpu(), exact)
 
 
 def dense(tensor: torch.Tensor) -> torch.Tensor:
@@ -127,7 +146,7 @@ def dense(tensor: torch.Tensor) -> torch.Tensor:
 
 def norm_of(tensors: list[torch.Tensor] | tuple[torch.Tensor, ...]) -> float:
     """The Euclidean norm of several tensors together."""
-    return math.hypot(*(float(norm) for norm in torch._foreach_norm(tensors)))
+    return math.hypot(*numbers(torch._foreach_norm(tensors)))
 
 
 def combination(

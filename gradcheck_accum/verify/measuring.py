@@ -29,6 +29,7 @@ from gradcheck_accum.verify.clipping import clipped
 from gradcheck_accum.verify.measure import Vector, combination, dense, inner_products, is_finite, norm_of
 from gradcheck_accum.verify.parts import Part, norms_of
 from gradcheck_accum.verify.records import Measured, Record, Replay
+from gradcheck_accum.verify.sketch import Sketcher
 from gradcheck_accum.verify.weighing import entry_corrections, replay_correction
 from gradcheck_accum.weights import Readings
 
@@ -48,6 +49,7 @@ class Measurer:
     streamed: Streamed | None = None
     """The last large batch that had to be computed in chunks."""
     _streamer: Streamer = field(init=False)
+    _sketched: Sketcher = field(default_factory=Sketcher)
     _layouts: dict[Location, Layout] = field(default_factory=dict)
     _searches: Counter[Location] = field(default_factory=Counter)
     _replayed: dict[tuple[int, ...], tuple[str, list[_Gradients]]] = field(default_factory=dict)
@@ -86,7 +88,8 @@ class Measurer:
                 measured.after_clip = len(vectors) - 1
         if self.replays:
             self.replay(measured, members, parameters, everything, vectors, (ledger, readings))
-        measured.products = inner_products(vectors, parameters)
+        over_ranks = any(record.event.ranks != 1 for record in measured.records)
+        measured.products = (self._sketched if over_ranks else inner_products)(vectors, parameters)
         return vectors
 
     def forget(self, awaited: set[int]) -> None:

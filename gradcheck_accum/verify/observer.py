@@ -12,7 +12,9 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.parallel import DistributedDataParallel
 from torch.optim.optimizer import Optimizer
+from torch.utils._python_dispatch import _disable_current_modes
 
 from gradcheck_accum.engine.loss_graph import SCALED_AT, LossReading, read_loss
 from gradcheck_accum.engine.reference import ReferenceEngine
@@ -38,11 +40,12 @@ from gradcheck_accum.events import (
 )
 from gradcheck_accum.ledger import fold
 from gradcheck_accum.location import Location
+from gradcheck_accum.verify.averaging import Averaging
 from gradcheck_accum.verify.batches import BatchCounter
 from gradcheck_accum.verify.clipping import ClipCall, clipped
 from gradcheck_accum.verify.frames import scaling_location, user_location
 from gradcheck_accum.verify.frameworks import remark
-from gradcheck_accum.verify.gradients import PARTLY_CLEARED, GradientBook, parameters_of, with_subclasses
+from gradcheck_accum.verify.gradients import PARTLY_CLEARED, GradientBook, is_sharded, parameters_of, with_subclasses
 from gradcheck_accum.verify.measure import are_equal, combination, dense, squared_norm
 from gradcheck_accum.verify.measuring import Measurer
 from gradcheck_accum.verify.parts import Part, kind_of
@@ -55,6 +58,8 @@ from gradcheck_accum.weights import read_weights
 _TOUCHING = (ZeroGrad, ScaleGrads, Clip, Unscale, Opaque, Step)
 """Events that may set backwards apart: those before weigh otherwise than those after."""
 
+PARTLY_AVERAGED = "one backward averages some of its gradients over the ranks and leaves others local"
+SHARDED = "the weights are sharded over the ranks (DTensor): gradients are not seen before they are summed over them"
 CHANGED_ON_ITS_WAY = "a hook on the parameters changes their gradients while they are added up"
 SKIPPED = "skipped by the grad scaler (inf or nan)"
 WITH_CLOSURE = "a step that calls its closure several times, or never, uses no one gradient"
@@ -79,6 +84,7 @@ class Watch:
         self._busy = 0
         self.book = GradientBook()
         self.batches = BatchCounter()
+        self.averaging = Averaging()
         self.measurer = Measurer(engine, replay)
         self.trajectory: Trajectory | None = None
         self.stray_backwards = 0
@@ -92,6 +98,8 @@ class Watch:
         self._depth = 0
         self._backwards = 0
         self._scales: dict[Any, float] = {}
+        self._scale_read: weakref.WeakKeyDictionary[Any, tuple[tuple[int, int] | None, float]]
+        self._scale_read = weakref.WeakKeyDictionary()
         self._unscaled: dict[int, tuple[Any, Any]] = {}
         self._since: dict[int, list[Record]] = {}
         self._clips: dict[int, _ClipsSoFar] = {}
@@ -162,6 +170,7 @@ class Watch:
     def _arrival(self, key: int) -> Callable[[torch.Tensor], None]:
         def arrived(gradient: torch.Tensor) -> None:
             if self._arriving is not None and not self.idle:
+                self.averaging.gradient_arrived()
                 # Our own arithmetic needs no mode of anybody's, the tape among them.
                 with torch._C.DisableTorchFunction():
                     own = dense(gradient.detach())
@@ -184,12 +193,26 @@ class Watch:
             return
         self.batches.drawn(iterator, is_first)
 
+    def ran_on_rank(self, model: DistributedDataParallel) -> None:
+        """A model has run forward whose gradients may be averaged over the ranks."""
+        if not self.idle and torch.is_grad_enabled():
+            self.averaging.ran_forward(model)
+
     def scaled(self, scaler: Any, before: Any, after: Any) -> None:
         """A grad scaler multiplied a loss by its scale."""
         if self.idle or not isinstance(after, torch.Tensor) or after.grad_fn is None or before is after:
             return
-        self._scales[after.grad_fn] = float(scaler.get_scale())
+        self._scales[after.grad_fn] = self._scale_of(scaler)
         self._unscaled[id(after)] = (after, before)
+
+    def _scale_of(self, scaler: Any) -> float:
+        """A grad scaler's scale, read from its device only where it may have changed."""
+        held = getattr(scaler, "_scale", None)
+        state = (id(held), held._version) if isinstance(held, torch.Tensor) else None
+        known = self._scale_read.get(scaler)
+        if state is None or known is None or known[0] != state:
+            known = self._scale_read[scaler] = state, float(scaler.get_scale())
+        return known[1]
 
     def before_backward(self, losses: Any, weights: Any) -> None:
         """``backward`` is entered; ``weights`` is its gradient argument."""
@@ -208,7 +231,9 @@ class Watch:
         weight = _one_number(weights)
         if len(tensors) == 1 and tensors[0].numel() == 1 and weight is not None:
             loss = tensors[0]
-            reading = read_loss(loss, self._scales, weight)
+            with _disable_current_modes():
+                # A mode of the script's own (one that counts operations) would see plain numbers for tensors.
+                reading = read_loss(loss, self._scales, weight)
             self._mark_graph(reading)
             self.precision = max(self.precision, unit_roundoff(loss.dtype)) if loss.is_floating_point() else 0.0
             if self.measurer.replays and weight == 1.0:
@@ -245,9 +270,10 @@ class Watch:
         self._unscaled.clear()
         self.tape.next_segment()
         if not arrived:
-            self.stray_backwards += 1
+            self.stray_backwards += not self.book.sharded
             return
         squares = {key: own / reading.scale**2 if reading.scale != 1.0 else own for key, own in arrived.items()}
+        averaged = self.averaging.of_backward(arrived)
         event = Backward(
             where=where,
             micro_batch=self.batches.backward(where, program),
@@ -255,10 +281,18 @@ class Watch:
             terms=reading.terms,
             epoch=self.batches.current_pass,
             grad_scaled=reading.scale != 1.0,
+            synced=averaged.synced if averaged is not None else None,
+            ranks=averaged.ranks if averaged is not None else 1,
         )
         self._add(event)
         self._backwards += 1
-        record = Record(event, part, squares, program, self.book.arrived(arrived))
+        if averaged is not None and averaged.keys and averaged.ranks != 1:
+            # What the other ranks added is seen when the step is compared, and not here.
+            self.book.look(averaged.keys)
+            changed = averaged.reworked
+        else:
+            changed = self.book.arrived(arrived)
+        record = Record(event, part, squares, program, changed)
         for optimizer in self.book.optimizers:
             own = [id(p) for p in parameters_of(optimizer) if id(p) in arrived]
             if own:
@@ -268,6 +302,8 @@ class Watch:
                 self.book.scale_inside.update(dict.fromkeys(own, reading.scale))
         if record.changed:
             self._add(Opaque(where=where, stores=event.stores, reason=CHANGED_ON_ITS_WAY))
+        if averaged is not None and averaged.synced is None:
+            self._add(Opaque(where=where, stores=event.stores, reason=PARTLY_AVERAGED))
         if failed:
             self._add(Opaque(where=where, stores=event.stores, reason="a backward that raised"))
 
@@ -422,6 +458,7 @@ class Watch:
             # Inside a backward its own graph is still in use.
             self._count_graphs(where)
         self._add(step)
+        self.averaging.stepped()
         measured, shadow = Measured(step, self._since.pop(id(optimizer), [])), None
         parameters = [p for p in parameters_of(optimizer) if p.requires_grad]
         if parameters:
@@ -436,6 +473,8 @@ class Watch:
         """Why a step can not be measured, or nothing."""
         if self._depth:
             return "the step runs inside backward, on gradients that are not complete"
+        if any(is_sharded(parameter) for parameter in parameters):
+            return SHARDED
         if not measured.records or not parameters:
             return "no gradient was made for this step"
         if any(record.changed for record in measured.records):
@@ -496,7 +535,8 @@ class Watch:
         vectors = self.measurer.measure(measured, own, parameters, before, used, self.book.parameters, ledger, readings)
         if self.trajectory is not None:
             self.trajectory.step(optimizer, self.book.optimizers, measured, ledger, readings, own)
-        if measured.products is None:
+        if measured.products is None or any(record.event.ranks != 1 for record in measured.records):
+            # The other ranks' part of the reference is not known here.
             return None
         corrections = entry_corrections(measured, ledger, readings)
         weighted = None if corrections is None else in_vectors(measured, corrections)
@@ -538,7 +578,7 @@ class Watch:
         """While it is entered, what happens is ours and not the loop's."""
         self._busy += 1
         try:
-            with self.tape.paused():
+            with self.tape.paused(), _disable_current_modes():
                 yield
         finally:
             self._busy -= 1

@@ -16,7 +16,7 @@ import torch
 
 from gradcheck_accum.events import Reduction, Term
 from gradcheck_accum.location import Location
-from gradcheck_accum.verify.measure import Vector
+from gradcheck_accum.verify.measure import Vector, numbers
 
 
 @dataclass(slots=True, eq=False)
@@ -43,6 +43,5 @@ def norms_of(squares: Sequence[Iterable[torch.Tensor]]) -> list[float]:
     """‖g_j‖ of each of several gradients from ‖·‖² of their pieces, which are read from the device together."""
     pieces = [list(own) for own in squares]
     flat = [square for own in pieces for square in own]
-    like = {(square.dtype, square.device) for square in flat}
-    values = iter(torch.stack(flat).tolist() if len(like) == 1 else [float(square) for square in flat])
+    values = iter(numbers(flat))
     return [math.sqrt(math.fsum(next(values) for _ in own)) for own in pieces]

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 import torch
 from torch import nn
+from torch.nn.parallel import DistributedDataParallel
 from torch.optim.lr_scheduler import LRScheduler
 from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.optim.swa_utils import AveragedModel
@@ -43,6 +44,7 @@ class Observer(Protocol):
     def after_closure(self, optimizer: Optimizer) -> None: ...
     def after_step(self, optimizer: Optimizer) -> None: ...
     def drawn(self, iterator: Any, is_first: bool) -> None: ...
+    def ran_on_rank(self, model: DistributedDataParallel) -> None: ...
     def module_called(self, module: nn.Module, call: Callable[..., Any], args: Any, kwargs: Any) -> Any: ...
 
 
@@ -54,6 +56,7 @@ def install(observer: Observer, stack: ExitStack, *, modules: bool) -> None:
     _patch_scaler(observer, stack)
     _patch_schedules(observer, stack)
     _patch_data(observer, stack)
+    _patch_ranks(observer, stack)
     if modules:
         _patch_modules(observer, stack)
 
@@ -233,6 +236,19 @@ def _patch_schedules(observer: Observer, stack: ExitStack) -> None:
         observer.average_updated(self)
 
     _replace(AveragedModel, "update_parameters", functools.wraps(update)(update_parameters), stack)
+
+
+def _patch_ranks(observer: Observer, stack: ExitStack) -> None:
+    original = DistributedDataParallel.forward
+
+    @functools.wraps(original)
+    def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
+        result = original(self, *args, **kwargs)  # type: ignore[no-untyped-call]
+        if not torch.compiler.is_compiling():
+            observer.ran_on_rank(self)
+        return result
+
+    _replace(DistributedDataParallel, "forward", forward, stack)
 
 
 def _patch_data(observer: Observer, stack: ExitStack) -> None:

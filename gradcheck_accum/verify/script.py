@@ -9,14 +9,23 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
+import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from enum import Enum
 from pathlib import Path
 
 from gradcheck_accum.verdict import VerifyResult
+from gradcheck_accum.verify.launch import Failure, Launch, LaunchError, origin
 
 # The working directory is not on the path until PyTorch is loaded: a `random.py` there must not break it.
 _CHILD = "import sys; sys.path[:] = filter(None, sys.path); from gradcheck_accum.verify.child import main; main()"
+
+_BEAT = 0.5
+_AFTER_ANOTHER = 5.0
+"""Seconds between two looks at the other ranks, and those that a rank gets to end when another has failed."""
 
 _GRACE = 10.0
 """Seconds that a script gets to write what was seen after its time is up."""
@@ -46,6 +55,14 @@ def verify_script(
     problem = _unreadable(script) if script is not None else ""
     if problem:
         return VerifyResult.failed(name, problem)
+    try:
+        launch = Launch.from_environment()
+        if launch is not None:
+            launch.enter()
+    except LaunchError as error:
+        return VerifyResult.failed(name, str(error))
+    if launch is not None and trajectory:
+        return VerifyResult.failed(name, "--trajectory follows one process, and this is one of several ranks")
     options = {
         "reference": reference,
         "max_windows": max_windows,
@@ -56,40 +73,99 @@ def verify_script(
         "atol": atol,
         "trajectory": trajectory,
     }
-    request = {"script": script, "module": module, "arguments": list(arguments), "options": options}
+    request = {"script": script, "module": module, "arguments": list(arguments), "options": options, "launch": launch}
     with tempfile.TemporaryDirectory(prefix="gradcheck-accum-") as folder:
         asked, answer = Path(folder) / "request", Path(folder) / "answer"
         asked.write_bytes(pickle.dumps(request))
-        status, late = _run(asked, answer, timeout)
+        with _ended_politely(launch):
+            status, why = _run(asked, answer, timeout, launch)
+        late = why is _Stopped.LATE
         if not answer.exists():
-            if late:
-                return VerifyResult.failed(name, f"the script did not end within {timeout:g} s")
-            return VerifyResult.failed(name, _ending(status))
+            ending = f"the script did not end within {timeout:g} s" if late else _ending(status)
+            return VerifyResult.failed(name, ending if launch is None else _ending_of_rank(launch, ending, why))
         result: VerifyResult = pickle.loads(answer.read_bytes())
+    if launch is not None and launch.rank == 0:
+        launch.leave()
     if late and not result.windows:
         return VerifyResult.failed(name, f"the script did not end within {timeout:g} s, and no step was seen")
     return result
 
 
-def _run(asked: Path, answer: Path, timeout: float | None) -> tuple[int, bool]:
-    """Run the child to its end: its exit status, and whether its time ran out."""
+class _Stopped(Enum):
+    """Why a child was stopped before its own end: its time ran out, somebody asked for it, another rank had failed."""
+
+    LATE = "late"
+    ASKED = "asked"
+    ALONE = "alone"
+
+
+def _run(asked: Path, answer: Path, timeout: float | None, launch: Launch | None) -> tuple[int, _Stopped | None]:
+    """Run the child to its end: its exit status, and why it was stopped if it was."""
     command = [sys.executable, "-c", _CHILD, str(asked), str(answer)]
     # The package must be found from any working directory, without its parent shadowing the script's own modules.
     environment = dict(os.environ)
     package = str(Path(__file__).resolve().parents[2])
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, [environment.get("PYTHONPATH", ""), package]))
     child = subprocess.Popen(command, stdout=_standard_error(), env=environment)
+    stopped = _Stopped.LATE
     try:
-        return child.wait(timeout), False
+        ended = child.wait(timeout) if launch is None else _wait_beside(child, timeout, launch)
+        if not isinstance(ended, _Stopped):
+            return ended, None
+        stopped = ended
+        child.terminate()
     except subprocess.TimeoutExpired:
         child.terminate()
     except KeyboardInterrupt:
+        stopped = _Stopped.ASKED
         child.send_signal(signal.SIGINT)
     try:
-        return child.wait(_GRACE), True
+        return child.wait(_GRACE), stopped
     except subprocess.TimeoutExpired:
         child.kill()
-        return child.wait(), True
+        return child.wait(), stopped
+
+
+def _wait_beside(child: subprocess.Popen[bytes], timeout: float | None, launch: Launch) -> int | _Stopped:
+    """Wait for one rank's child: its exit status, or why it should be stopped.
+
+    Most scripts fail with the rank that they are waiting for; what still waits after some seconds never ends by itself.
+    """
+    start, others_failed = time.monotonic(), 0.0
+    while True:
+        try:
+            return child.wait(_BEAT)
+        except subprocess.TimeoutExpired:
+            now = time.monotonic()
+        if timeout is not None and now - start > timeout:
+            return _Stopped.LATE
+        if any(rank != launch.rank for rank in launch.failures()):
+            others_failed = others_failed or now
+            if now - others_failed > _AFTER_ANOTHER:
+                return _Stopped.ALONE
+
+
+@contextmanager
+def _ended_politely(launch: Launch | None) -> Iterator[None]:
+    """While it is entered, a launcher that ends this rank (SIGTERM) interrupts it, so that it can still report."""
+    if launch is None or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _ending_of_rank(launch: Launch, ending: str, stopped: _Stopped | None) -> str:
+    """Tell the other ranks how this one ended without an account; how the first of all ranks failed."""
+    launch.fail(Failure(ending, time.time(), cut_off=stopped is _Stopped.ALONE))
+    failures = launch.failures()
+    first = origin(failures)
+    if launch.rank == 0:
+        launch.leave()
+    return ending if first is None else f"rank {first}: {failures[first].message}"
 
 
 def _standard_error() -> int:

@@ -11,9 +11,10 @@ import torch
 from gradcheck_accum.engine.reference import ReferenceEngine
 from gradcheck_accum.ledger import Ledger
 from gradcheck_accum.verdict import VerifyResult
-from gradcheck_accum.verify.judge import Options, judge, ledger_of
+from gradcheck_accum.verify.judge import Options, judge
 from gradcheck_accum.verify.observer import SeenEnough, Watch
 from gradcheck_accum.verify.patches import install
+from gradcheck_accum.verify.seen import Seen
 from gradcheck_accum.verify.trajectory import Trajectory
 
 ReferenceName = Literal["ledger", "replay", "both"]
@@ -24,18 +25,22 @@ class Observation:
 
     def __init__(self, watch: Watch, options: Options, script: str) -> None:
         self._watch = watch
-        self._options = options
+        self.options = options
         self._script = script
         self.complete = False
         """Whether the loop came to its own end, so that what is left over then was really lost."""
 
     def result(self) -> VerifyResult:
         """The verdict on all that has been seen so far."""
-        return judge(self._watch, self._script, self._options, complete=self.complete)
+        return judge(self._watch, self._script, self.options, complete=self.complete)
 
     def ledger(self) -> Ledger:
         """The ledger of all that has been seen so far."""
-        return ledger_of(self._watch, complete=self.complete)
+        return self.seen().ledger()
+
+    def seen(self) -> Seen:
+        """The account of all that has been seen so far."""
+        return Seen.of(self._watch, complete=self.complete)
 
 
 @contextmanager

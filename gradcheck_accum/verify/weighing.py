@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from gradcheck_accum.events import Backward, Reduction
-from gradcheck_accum.ledger import Entry, Fate, Ledger, Window
+from gradcheck_accum.ledger import Entry, Ledger, Window
 from gradcheck_accum.weights import Readings, Series, Weight
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ def entry_corrections(measured: Measured, ledger: Ledger, readings: Readings) ->
             for _, weight in _weights_of(record.event, window, readings):
                 if weight.relative is None or weight.relative == 0:
                     return None
-                value = _hand_factor(weight.entry) / weight.relative
+                value = _hand_factor(weight.entry) / weight.relative / window.divisor
                 found.append(1.0 if readings.same(value, 1.0) else value)
         if not found:
             corrections.append(0.0)
@@ -66,16 +66,20 @@ def replay_correction(measured: Measured, replay: Replay, ledger: Ledger, readin
     for window in _closed_windows(measured, ledger):
         own = {id(measured.records[i].event) for i in replay.records}
         for series, weight in _weights_of(first, window, readings):
-            whole = {id(w.entry.backward) for w in readings.weights(window, series) if w.entry.fate is not Fate.STALE}
+            ranks = ({id(e.backward) for e in entries} for entries in window.by_rank())
+            rank = next((entries for entries in ranks if id(first) in entries), set[int]())
+            weights = [w for w in _all_weights(window, series, readings) if id(w.entry.backward) in rank]
+            whole = {id(w.entry.backward) for w in weights}
             if not weight.share or whole != own or not readings.same_objective(window, series):
                 return None
             factor = _hand_factor(weight.entry) / weight.share
             term = next(t for t in first.terms if series.holds(first, t))
             if term.reduction is Reduction.SUM and readings.kind(window, series) is Reduction.MEAN:
-                units = [w.units for w in readings.weights(window, series) if w.entry in window.fresh()]
+                units = [w.units for w in weights]
                 if not weight.units or None in units:
                     return None
                 factor *= weight.units / math.fsum(u for u in units if u is not None)
+            factor *= readings.rank_share(window, series, weight.entry)
             found.append(1.0 if readings.same(factor, 1.0) else factor)
     if any(not readings.same(value, found[0]) for value in found):
         return None
@@ -90,9 +94,13 @@ def _weights_of(event: Backward, window: Window, readings: Readings) -> Sequence
     return [
         (series, weight)
         for series in readings.series_of(window)
-        for weight in readings.weights(window, series)
+        for weight in _all_weights(window, series, readings)
         if weight.entry.backward is event
     ]
+
+
+def _all_weights(window: Window, series: Series, readings: Readings) -> Sequence[Weight]:
+    return (*readings.weights(window, series), *readings.weights_elsewhere(window, series))
 
 
 def _hand_factor(entry: Entry) -> float:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import pytest
 import torch
 from torch import nn
@@ -56,3 +58,100 @@ def test_the_replay_may_be_computed_on_another_device() -> None:
     result = run(4, device="cpu")
     assert result.verdict is Verdict.EQUIVALENT
     assert "cpu (replay)" in result.reference.device
+
+
+@pytest.mark.parametrize("allowed", [True, False])
+def test_every_setting_of_the_kernels_is_put_back(allowed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.backends.cuda.matmul, "allow_tf32", allowed)
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", allowed)
+    monkeypatch.setattr(torch.backends.cudnn, "benchmark", allowed)
+    mode = torch.get_deterministic_debug_mode()
+    assert run(4).verdict is Verdict.EQUIVALENT
+    assert torch.backends.cuda.matmul.allow_tf32 is allowed
+    assert torch.backends.cudnn.allow_tf32 is allowed
+    assert torch.backends.cudnn.benchmark is allowed
+    assert torch.get_deterministic_debug_mode() == mode
+
+
+def test_a_micro_batch_waits_for_nothing_in_ledger_mode() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(16, 64), nn.ReLU(), nn.Linear(64, 4)).cuda()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    with observe(reference="ledger") as observation:
+        for _ in range(3):
+            inputs = [torch.randn(8, 16, device="cuda") for _ in range(4)]
+            # PyTorch itself raises where the host is made to wait.
+            torch.cuda.set_sync_debug_mode("error")
+            try:
+                for x in inputs:
+                    (model(x).square().mean() / 4).backward()
+            finally:
+                torch.cuda.set_sync_debug_mode("default")
+            optimizer.step()
+            optimizer.zero_grad()
+    assert observation.result().verdict is Verdict.EQUIVALENT
+
+
+def test_random_numbers_of_the_device_are_the_loops_own() -> None:
+    def end(watched: bool) -> torch.Tensor:
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(16, 64), nn.Dropout(0.5), nn.Linear(64, 4)).cuda()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        with observe() if watched else nullcontext() as observation:
+            for i in range(8):
+                loss = cross_entropy(model(torch.randn(8, 16, device="cuda")), torch.arange(8, device="cuda") % 4)
+                (loss / 4).backward()
+                if (i + 1) % 4 == 0:
+                    optimizer.step()
+                    optimizer.zero_grad()
+        if observation is not None:
+            assert observation.result().verdict is Verdict.EQUIVALENT
+        return torch.cat([p.detach().reshape(-1) for p in model.parameters()])
+
+    torch.testing.assert_close(end(True), end(False), rtol=0, atol=0)
+
+
+def test_a_large_batch_beyond_the_memory_is_streamed() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(*(nn.Sequential(nn.Linear(512, 512), nn.ReLU()) for _ in range(8)), nn.Linear(512, 4)).cuda()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    rows, whole = 8192, torch.cuda.get_device_properties(0).total_memory
+    # A micro-batch keeps about 16 MiB for each of the 8 layers; the budget holds a few micro-batches of the 16.
+    budget = torch.cuda.memory_allocated() + 600 * 2**20
+    torch.cuda.empty_cache()
+    torch.cuda.set_per_process_memory_fraction(min(budget / whole, 1.0))
+    try:
+        with observe() as observation:
+            for _ in range(16):
+                x = torch.randn(rows, 512, device="cuda")
+                (cross_entropy(model(x), torch.zeros(rows, dtype=torch.long, device="cuda")) / 16).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0)
+        torch.cuda.empty_cache()
+    result = observation.result()
+    assert result.verdict is Verdict.EQUIVALENT, result.reason
+    assert any("does not fit in memory" in note for note in result.notes)
+
+
+@pytest.mark.skipif(not torch.distributed.is_nccl_available(), reason="PyTorch has no NCCL here")
+def test_a_rank_on_nccl() -> None:
+    dist = torch.distributed
+    dist.init_process_group("nccl", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        torch.manual_seed(0)
+        model = nn.parallel.DistributedDataParallel(nn.Linear(16, 4).cuda(), device_ids=[0])
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        with observe() as observation:
+            for i in range(8):
+                with model.no_sync() if (i + 1) % 4 else nullcontext():
+                    loss = cross_entropy(model(torch.randn(8, 16, device="cuda")), torch.arange(8, device="cuda") % 4)
+                    (loss / 4).backward()
+                if (i + 1) % 4 == 0:
+                    optimizer.step()
+                    optimizer.zero_grad()
+    finally:
+        dist.destroy_process_group()
+    result = observation.result()
+    assert (result.verdict, result.diagnosis) == (Verdict.EQUIVALENT, ())

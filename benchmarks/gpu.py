@@ -1,0 +1,115 @@
+"""What watching costs on a GPU: windows of a model like GPT-2 small in bfloat16, plain and watched, in pairs.
+
+    python benchmarks/gpu.py [--pairs 5] [--windows 3]
+
+Printed are the median ratios of ledger mode and of both references to the plain loop, and how long the comparison of a
+window takes beside reading its gradients once at the speed that the device copies memory. Where there is no CUDA device
+it says so, and ends.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from contextlib import nullcontext
+
+import torch
+from torch import nn
+
+from gradcheck_accum.verify import observe
+from gradcheck_accum.verify.measure import inner_products
+
+K, ROWS, LENGTH, WIDTH, LAYERS, HEADS, VOCABULARY = 8, 8, 1024, 768, 12, 12, 50257
+
+
+class Transformer(nn.Module):
+    """Twelve layers of width 768 and a vocabulary of 50,257 that shares its weights: about 124 million parameters."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tokens = nn.Embedding(VOCABULARY, WIDTH)
+        self.places = nn.Embedding(LENGTH, WIDTH)
+        layer = nn.TransformerEncoderLayer(
+            WIDTH, HEADS, 4 * WIDTH, dropout=0.0, activation="gelu", batch_first=True, norm_first=True
+        )
+        self.layers = nn.TransformerEncoder(layer, LAYERS, enable_nested_tensor=False)
+        self.norm = nn.LayerNorm(WIDTH)
+
+    def forward(self, text: torch.Tensor) -> torch.Tensor:
+        length = text.shape[1]
+        mask = nn.Transformer.generate_square_subsequent_mask(length, device=text.device)
+        states = self.tokens(text) + self.places(torch.arange(length, device=text.device))
+        states = self.norm(self.layers(states, mask=mask, is_causal=True))
+        return nn.functional.linear(states, self.tokens.weight)
+
+
+def seconds(windows: int, reference: str | None) -> float:
+    """The mean time of a window, the first left out."""
+    torch.manual_seed(0)
+    model = Transformer().cuda()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
+    start = 0.0
+    with nullcontext() if reference is None else observe(reference=reference):  # type: ignore[arg-type]
+        for window in range(windows + 1):
+            if window == 1:
+                torch.cuda.synchronize()
+                start = time.perf_counter()
+            for _ in range(K):
+                text = torch.randint(0, VOCABULARY, (ROWS, LENGTH + 1), device="cuda")
+                with torch.autocast("cuda", dtype=torch.bfloat16):
+                    scores = model(text[:, :-1])
+                    loss = nn.functional.cross_entropy(scores.flatten(0, 1), text[:, 1:].flatten())
+                (loss / K).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        torch.cuda.synchronize()
+    return (time.perf_counter() - start) / windows
+
+
+def comparison() -> tuple[float, float]:
+    """Seconds to compare two different gradients of the model, and to read both once as fast as memory is copied."""
+    parameters = [p.detach() for p in Transformer().cuda().parameters()]
+    gradients = [[torch.randn_like(p) for p in parameters] for _ in range(2)]
+    inner_products(gradients, parameters)
+    torch.cuda.synchronize()
+    start = time.perf_counter()
+    inner_products(gradients, parameters)
+    torch.cuda.synchronize()
+    took = time.perf_counter() - start
+    source = torch.empty(2**30, dtype=torch.uint8, device="cuda")
+    target = torch.empty_like(source)
+    target.copy_(source)
+    torch.cuda.synchronize()
+    start = time.perf_counter()
+    for _ in range(10):
+        target.copy_(source)
+    torch.cuda.synchronize()
+    # A copy reads and writes every byte.
+    bandwidth = 10 * 2 * source.nbytes / (time.perf_counter() - start)
+    return took, sum(g.nbytes for own in gradients for g in own) / bandwidth
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--pairs", type=int, default=5)
+    parser.add_argument("--windows", type=int, default=3)
+    options = parser.parse_args()
+    if not torch.cuda.is_available():
+        print("no CUDA device: not run")
+        return
+    print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}")
+    for reference in ("ledger", "both"):
+        ratios = []
+        for pair in range(options.pairs):
+            # In turn, so that neither always comes first.
+            found = {way: seconds(options.windows, way) for way in (None, reference)[:: 1 if pair % 2 else -1]}
+            ratios.append(found[reference] / found[None])
+        spread = f"pairs {min(ratios):.3f} to {max(ratios):.3f}"
+        print(f"{reference}: {statistics.median(ratios):.3f}x ({spread})")
+    took, least = comparison()
+    print(f"comparison: {1e3 * took:.2f} ms, {took / least:.1f}x of reading both gradients once")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,56 @@
+"""Distributed training: the ledgers of several ranks, joined where their gradients are averaged.
+
+Every rank runs the same loop on data of its own. What reaches the optimizer is the sum of the ranks' gradients divided
+by their number, so the large batch of a step is the data of all of them. The windows of one step are joined: each rank
+keeps its own, to be read and diagnosed as a single process's would be, and knows of the entries of the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from gradcheck_accum.events import Backward
+from gradcheck_accum.ledger import Entry, Ledger, Window
+
+UNSHARED = "gradients are averaged over "
+"""How the reason begins why a step is unknown whose gradients are averaged with some that are not."""
+
+
+def averages(ledger: Ledger) -> bool:
+    """Whether any gradient of this ledger is averaged with those of other ranks, or ought to be."""
+    return any(isinstance(event, Backward) and event.ranks != 1 for event in ledger.trace.events)
+
+
+def joined(ledgers: Sequence[Ledger]) -> list[Ledger]:
+    """The ledgers of all ranks, in order, with every closed window told of the same step's entries on other ranks.
+
+    A step is the same if it is its optimizer's n-th on that store. A rank whose data has ended takes no part in those
+    that the others still make. What is averaged with ranks that have no ledger here is unknown.
+    """
+    return [replace(own, windows=tuple(_joined(own, ledgers, w) for w in own.windows)) for own in ledgers]
+
+
+def _joined(own: Ledger, ledgers: Sequence[Ledger], window: Window) -> Window:
+    stated = next((entry.backward.ranks for entry in reversed(window.fresh())), 1)
+    if stated == 1:
+        return window
+    if len(ledgers) == 1:
+        reason = f"{UNSHARED}{stated or 'several'} ranks, of which this one alone is watched"
+        return replace(window, unknown=window.unknown or reason)
+    if stated is not None and stated < len(ledgers):
+        return replace(window, unknown=f"{UNSHARED}groups of {stated} of the {len(ledgers)} ranks")
+    account = window.optimizer, window.store
+    number = next(i for i, w in enumerate(own.account(*account)) if w is window)
+    elsewhere: list[tuple[Entry, ...]] = []
+    for other in ledgers:
+        windows = other.account(*account) if other is not own else ()
+        if number < len(windows):
+            elsewhere.append(windows[number].fresh())
+    return replace(window, elsewhere=tuple(elsewhere), divisor=1 + len(elsewhere) if stated is None else stated)
+
+
+def left_local(entries: Sequence[Entry]) -> list[Entry]:
+    """Those of one rank's entries that no average has reached by the step: all after the last that was synced."""
+    last = max((i for i, entry in enumerate(entries) if entry.backward.synced), default=-1)
+    return [entry for entry in entries[last + 1 :] if entry.backward.synced is False]

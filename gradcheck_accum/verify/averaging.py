@@ -1,0 +1,115 @@
+"""Which backwards average their gradients over the ranks, and what the averages cost that were not needed.
+
+DistributedDataParallel decides in forward whether the next backward averages. The averages run while the rest of
+backward is still computed; what they cost is the time that backward takes after the last gradient has been computed.
+"""
+
+from __future__ import annotations
+
+import time
+import weakref
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import torch
+from torch.nn.parallel import DistributedDataParallel
+
+
+@dataclass(slots=True)
+class Needless:
+    """Averages over the ranks that a later one of the same step made unnecessary.
+
+    ``bytes`` is the size of the gradients, ``seconds`` how long backward waited, None where a GPU does the waiting.
+    """
+
+    averages: int = 0
+    of: int = 0
+    bytes: int = 0
+    seconds: float | None = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Averaged:
+    """What a backward did for the ranks: the parameters that hold averages, their divisor, and by whom they changed.
+
+    ``synced`` is None where some of the models averaged and others did not. ``reworked`` says that a communication hook
+    makes something else of the gradients than their average.
+    """
+
+    synced: bool | None
+    ranks: int | None
+    keys: frozenset[int]
+    reworked: bool
+
+
+@dataclass(slots=True)
+class Averaging:
+    """The wrapped models of a run, and which of them will average their gradients in the next backward."""
+
+    needless: Needless = field(default_factory=Needless)
+    _models: dict[int, weakref.ref[DistributedDataParallel]] = field(default_factory=dict)
+    _keys: dict[int, frozenset[int]] = field(default_factory=dict)
+    _bytes: dict[int, int] = field(default_factory=dict)
+    _expecting: set[int] = field(default_factory=set)
+    _last_gradient: float = 0.0
+    _last_average: tuple[int, float | None] | None = None
+
+    def ran_forward(self, model: DistributedDataParallel) -> None:
+        """A wrapped model ran forward, where gradients are recorded."""
+        key = id(model)
+        known = self._models.get(key)
+        if known is None or known() is not model:
+            own = [p for p in model.parameters() if p.requires_grad]
+            self._models[key] = weakref.ref(model)
+            self._keys[key] = frozenset(id(p) for p in own)
+            self._bytes[key] = sum(p.nbytes for p in own)
+            self._expecting.discard(key)
+        if model.require_backward_grad_sync:
+            self._expecting.add(key)
+
+    def gradient_arrived(self) -> None:
+        """A gradient of this rank's own has been computed."""
+        self._last_gradient = time.perf_counter()
+
+    def of_backward(self, arrived: Iterable[int]) -> Averaged | None:
+        """What the backward that has just run did, by the parameters that it reached; None where nothing averages."""
+        if not self._models:
+            return None
+        reached = set(arrived)
+        models = {k: m for k, ref in self._models.items() if (m := ref()) is not None and reached & self._keys[k]}
+        if not models:
+            return None
+        synced = {k for k in models if k in self._expecting}
+        self._expecting -= synced
+        self._note_cost(synced, models)
+        ranks = {_divisor(model) for model in models.values()}
+        return Averaged(
+            None if 0 < len(synced) < len(models) else bool(synced),
+            ranks.pop() if len(ranks) == 1 else None,
+            frozenset().union(*(self._keys[k] for k in synced)),
+            any(getattr(model, "_comm_hooks", None) for model in models.values()),
+        )
+
+    def _note_cost(self, synced: set[int], models: dict[int, DistributedDataParallel]) -> None:
+        if self._last_average is not None:
+            size, seconds = self._last_average
+            self.needless.averages += 1
+            self.needless.bytes += size
+            known = self.needless.seconds
+            self.needless.seconds = None if seconds is None or known is None else known + seconds
+        self._last_average = None
+        if synced:
+            self.needless.of += 1
+            on_cpu = all(models[k].device_type == "cpu" for k in synced)
+            waited = time.perf_counter() - self._last_gradient if on_cpu else None
+            self._last_average = sum(self._bytes[k] for k in synced), waited
+
+    def stepped(self) -> None:
+        """An optimizer has used the gradients: the last average was needed."""
+        self._last_average = None
+
+
+def _divisor(model: DistributedDataParallel) -> int | None:
+    ranks: int = torch.distributed.get_world_size(model.process_group)
+    joins = model._join_config.enable and not model._divide_by_initial_world_size
+    return None if joins else ranks

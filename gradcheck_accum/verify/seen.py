@@ -1,0 +1,131 @@
+"""What one process saw of a run, and how what several ranks saw of one step is put together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import torch
+
+from gradcheck_accum.engine.cost import WindowCost
+from gradcheck_accum.engine.reference import ReferenceEngine
+from gradcheck_accum.engine.streaming import Streamed
+from gradcheck_accum.events import Trace
+from gradcheck_accum.ledger import NOT_FINITE, Ledger, fold
+from gradcheck_accum.ranks import joined
+from gradcheck_accum.verify.averaging import Needless
+from gradcheck_accum.verify.measure import InnerProducts
+from gradcheck_accum.verify.observer import Watch
+from gradcheck_accum.verify.records import Measured, Record, Replay
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """One process's account of a run.
+
+    ``remarks`` are what frameworks said about backwards, by path and line; ``lost`` is why a reference run beside it
+    could not be carried on.
+    """
+
+    trace: Trace
+    measured: Sequence[Measured]
+    replays: bool
+    engine: ReferenceEngine
+    remarks: dict[tuple[str, int], str] = field(default_factory=dict)
+    stray_backwards: int = 0
+    streamed: Streamed | None = None
+    cost: WindowCost | None = None
+    needless: Needless = field(default_factory=Needless)
+    lost: str = ""
+
+    @classmethod
+    def of(cls, watch: Watch, *, complete: bool) -> Seen:
+        """The account of a watched run so far; ``complete`` says that the loop came to its own end."""
+        return cls(
+            Trace(tuple(watch.events), complete=complete, precision=watch.precision, from_start=watch.from_start),
+            watch.measured,
+            watch.measurer.replays,
+            watch.measurer.engine,
+            watch.remarks,
+            watch.stray_backwards,
+            watch.measurer.streamed,
+            watch.measurer.costs.cost,
+            watch.averaging.needless,
+            watch.trajectory.lost if watch.trajectory is not None else "",
+        )
+
+    def portable(self) -> Seen:
+        """The account without the tensors and modules of the run, to be sent to another process.
+
+        The records keep their events, which the trace holds too.
+        """
+        streamed = None if self.streamed is None else replace(self.streamed, gradients=[])
+        measured = [replace(m, records=[Record(r.event, None, {}, None) for r in m.records]) for m in self.measured]
+        return replace(self, measured=measured, streamed=streamed)
+
+    def ledger(self) -> Ledger:
+        """The ledger of this process alone."""
+        ledger = fold(self.trace)
+        overflowed = {id(measured.step) for measured in self.measured if measured.unmeasured == NOT_FINITE}
+        if not overflowed:
+            return ledger
+        return replace(
+            ledger,
+            windows=tuple(replace(w, unknown=NOT_FINITE) if id(w.step) in overflowed else w for w in ledger.windows),
+        )
+
+    def same_step(self, optimizer: str, number: int) -> Measured | None:
+        """The ``number``-th step of an optimizer, from 0, as it was measured here; None where there were fewer."""
+        own = [m for m in self.measured if m.step.optimizer == optimizer]
+        return own[number] if number < len(own) else None
+
+
+def ledgers_of(seen: Sequence[Seen]) -> list[Ledger]:
+    """The ledger of every rank, in order; one process's is its own."""
+    return joined([own.ledger() for own in seen])
+
+
+def over_ranks(seen: Sequence[Seen], rank: int, ledger: Ledger) -> list[Measured]:
+    """The steps that ``rank`` measured, each with what the others measured of the same step.
+
+    ``ledger`` is the rank's, joined with theirs: only where it is are the others asked.
+    """
+    shared = {id(window.step) for window in ledger.windows if window.elsewhere}
+    counts: dict[str, int] = {}
+    found = []
+    for own in seen[rank].measured:
+        number = counts.get(own.step.optimizer, 0)
+        counts[own.step.optimizer] = number + 1
+        if id(own.step) not in shared:
+            found.append(own)
+            continue
+        others = [(r, s.same_step(own.step.optimizer, number)) for r, s in enumerate(seen) if r != rank]
+        found.append(_together(own, [(r, m) for r, m in others if m is not None]))
+    return found
+
+
+def _together(own: Measured, others: Sequence[tuple[int, Measured]]) -> Measured:
+    """One step as all ranks measured it, from the point of view of one: the gradients compared are its own."""
+    unmeasured = own.unmeasured or next((f"rank {r}: {m.unmeasured}" for r, m in others if m.unmeasured), "")
+    together = replace(own, records=list(own.records), own_vectors=list(own.own_vectors), replays=list(own.replays))
+    together.own_norms = list(own.own_norms)
+    # An update beside the reference's would need the reference's gradient itself, and not its sketch.
+    together.update_error = None
+    together.unmeasured = unmeasured
+    columns = [] if own.products is None else [own.products.matrix]
+    for _, other in others:
+        if other.products is None or not columns:
+            continue
+        vectors, records = sum(c.shape[1] for c in columns), len(together.records)
+        columns.append(other.products.matrix)
+        together.records += other.records
+        together.own_vectors += [vectors + v for v in other.own_vectors]
+        together.own_norms += other.own_norms
+        together.replays += [
+            Replay([records + i for i in r.records], [vectors + v for v in r.vectors], r.kind) for r in other.replays
+        ]
+        together.replay_problem = together.replay_problem or other.replay_problem
+        together.coupled_chunks = together.coupled_chunks or other.coupled_chunks
+        together.coupled_modules = sorted({*together.coupled_modules, *other.coupled_modules})
+    together.products = None if unmeasured else InnerProducts(torch.cat(columns, dim=1), is_factor=True)
+    return together

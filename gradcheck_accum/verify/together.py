@@ -1,0 +1,87 @@
+"""What the ranks of one launch saw, put together by rank 0 when their scripts have ended."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+
+import torch
+
+from gradcheck_accum.events import Backward
+from gradcheck_accum.verdict import VerifyResult
+from gradcheck_accum.verify.judge import judge_ranks
+from gradcheck_accum.verify.launch import Failure, Launch, origin
+from gradcheck_accum.verify.seen import Seen
+from gradcheck_accum.verify.session import Observation
+
+INTERRUPTED = "interrupted"
+_PATIENCE = 5.0
+"""Seconds that rank 0 waits for running ranks when its own script did not come to its end."""
+
+_TRANSPORTS = ("gloo", "NCCL", "Connection closed by peer", "Connection reset by peer")
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """What one rank saw, and how its script ended: ``error`` is empty where it came to its own end."""
+
+    seen: Seen
+    error: str
+
+
+def lost_connection(problem: BaseException) -> bool:
+    """Whether an exception says that another rank could not be reached, which then is the one that failed."""
+    return isinstance(problem, torch.distributed.DistError) or (
+        isinstance(problem, RuntimeError) and any(word in str(problem) for word in _TRANSPORTS)
+    )
+
+
+def report_of_rank(
+    launch: Launch, observation: Observation, script: str, error: str, *, cut_off: bool = False
+) -> VerifyResult:
+    """The one report, on rank 0; every other rank delivers its account and has nothing to say.
+
+    ``error`` is how the rank's own script failed, ``cut_off`` whether only because another rank was gone.
+    """
+    if error and error != INTERRUPTED:
+        launch.fail(Failure(error, time.time(), cut_off))
+    account = Account(observation.seen().portable(), error)
+    if launch.rank:
+        launch.deliver(account)
+        return VerifyResult.failed(script, error)
+    patience = _PATIENCE if error else None
+    accounts = [account, *(launch.wait_for(rank, patience) for rank in range(1, launch.ranks))]
+    known = [own for own in accounts if own is not None]
+    if len(known) == launch.ranks:
+        result = judge_ranks([own.seen for own in known], script, observation.options)
+    else:
+        result = observation.result()
+    if any(own.error == INTERRUPTED for own in known):
+        said = "stopped before the script's end: this is what was seen until then"
+        result = replace(result, notes=(*result.notes, said))
+    return replace(result, error=_error(launch, accounts), ranks=launch.ranks)
+
+
+def _error(launch: Launch, accounts: list[Account | None]) -> str:
+    failures = launch.failures()
+    first = origin(failures)
+    if first is None:
+        silent = next((rank for rank, account in enumerate(accounts) if account is None), None)
+        return "" if silent is None else f"rank {silent} gave no account of its run"
+    message = f"rank {first}: {failures[first].message}"
+    if not failures[first].cut_off:
+        return message
+    # Nobody failed by itself: those that had ended are missed by the others.
+    ended = [rank for rank, account in enumerate(accounts) if account is not None and not account.error]
+    if ended:
+        ran = [_micro_batches(account) for account in accounts]
+        message += (
+            f"; rank {ended[0]} had ended by then, after {ran[ended[0]]} micro-batches, rank {first} ran {ran[first]}: "
+            "give every rank the same number, or train inside the model's join()"
+        )
+    return message
+
+
+def _micro_batches(account: Account | None) -> int:
+    events = account.seen.trace.events if account is not None else ()
+    return len({event.micro_batch for event in events if isinstance(event, Backward)})

@@ -1,0 +1,193 @@
+"""verify over two ranks of DistributedDataParallel on a CPU (gloo), started by torchrun as a user would."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import gradcheck_accum
+
+ROOT = Path(gradcheck_accum.__file__).parents[1]
+FIXTURE = ROOT / "fixtures" / "distributed" / "ddp.py"
+WORKER = Path(__file__).parent / "worker.py"
+
+pytestmark = pytest.mark.skipif(
+    not (torch.distributed.is_available() and torch.distributed.is_gloo_available()), reason="PyTorch has no gloo here"
+)
+
+EXPECTED = {
+    "right": ("equivalent", []),
+    "right, with a remainder": ("equivalent", []),
+    "right, of more weights than a sketch": ("equivalent", []),
+    "unscaled, of more weights than a sketch": ("deviates", ["GA101"]),
+    "right, in float64": ("equivalent", []),
+    "right, with dropout": ("equivalent", []),
+    "right, clipped": ("equivalent", []),
+    "right, one micro-batch each": ("equivalent", []),
+    "batch normalisation": ("not-equivalent-by-construction", ["GA901"]),
+    "unscaled": ("deviates", ["GA101"]),
+    "remainder divided by K": ("deviates", ["GA103"]),
+    "unequal tokens": ("deviates", ["GA104"]),
+    "unequal tokens, one micro-batch each": ("deviates", ["GA104"]),
+    "sum over all tokens": ("equivalent", []),
+    "sum over a rank's part of all tokens": ("equivalent", []),
+    "sum over all tokens, averaged once more": ("deviates", ["GA102"]),
+    "sum over own tokens": ("deviates", ["GA104"]),
+    "gradients scaled by all tokens": ("equivalent", []),
+    "synced every time": ("equivalent", ["GA701"]),
+    "paused around backward alone": ("equivalent", ["GA701"]),
+    "never synced": ("deviates", ["GA702"]),
+    "last one local": ("deviates", ["GA702"]),
+    "joined": ("deviates", ["GA103"]),
+    "joined, over those that are left": ("equivalent", []),
+    "one rank changes its gradient": ("inconclusive", []),
+}
+
+DIVERGED = {"never synced", "last one local"}
+"""After their first step the ranks' weights differ, and there is no one large batch any more."""
+
+REDRAWN = {"right, with dropout"}
+"""Its masks are the loop's own, which the arithmetic beside it does not draw."""
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What two ranks measured of every case, in one launch."""
+    written = tmp_path_factory.mktemp("ranks") / "results.json"
+    ended = launch(WORKER.parent, str(WORKER), str(written))
+    assert ended.returncode == 0, ended.stderr
+    return json.loads(written.read_text())
+
+
+@pytest.fixture(scope="module")
+def sharded(measured: dict[str, Any]) -> dict[str, Any]:
+    """What was said of a loop whose weights are sharded (FSDP2)."""
+    return measured["sharded"]
+
+
+@pytest.fixture(scope="module")
+def results(measured: dict[str, Any]) -> dict[str, Any]:
+    """What was measured of the cases."""
+    return {name: found for name, found in measured.items() if name != "sharded"}
+
+
+def launch(folder: Path, *command: str, temporary: Path | None = None) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+    if temporary is not None:
+        environment["TMPDIR"] = str(temporary)
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    return subprocess.run(
+        [*torchrun, *command], cwd=folder, env=environment, capture_output=True, text=True, timeout=300
+    )
+
+
+def test_every_case_is_expected(results: dict[str, Any]) -> None:
+    assert results.keys() == EXPECTED.keys()
+
+
+@pytest.mark.parametrize("case", EXPECTED)
+def test_verdict_and_cause(case: str, results: dict[str, Any]) -> None:
+    found = results[case]
+    assert (found["verdict"], found["codes"]) == EXPECTED[case], found["reason"]
+
+
+@pytest.mark.parametrize("case", [c for c, (v, _) in EXPECTED.items() if v != "inconclusive" and c not in REDRAWN])
+def test_what_is_measured_is_the_distance_from_the_large_batch_of_all_ranks(case: str, results: dict[str, Any]) -> None:
+    found = results[case]
+    compared = list(zip(found["measured"], found["truth"], strict=True))
+    for (error, ratio), (true_error, true_ratio) in compared[:1] if case in DIVERGED else compared:
+        # Of more weights than a sketch has buckets, an error is known to a few per cent.
+        assert error == pytest.approx(true_error, rel=0.15 if "sketch" in case else 1e-5, abs=1e-6)
+        if case not in DIVERGED:
+            assert ratio == pytest.approx(true_ratio, rel=1e-5)
+
+
+def test_a_window_holds_the_micro_batches_of_all_ranks(results: dict[str, Any]) -> None:
+    assert results["right, with a remainder"]["micro_batches"] == [4, 4, 2]
+    assert results["right, with a remainder"]["units"] == [24, 24, 12]
+    assert results["joined, over those that are left"]["micro_batches"] == [2, 2, 1, 1]
+    ragged = results["unequal tokens, one micro-batch each"]
+    weights, units = ragged["weights"][0], ragged["units"][0]
+    # Each rank's mean counts half, whatever part of the units it holds.
+    assert sum(units / (2 * w) for w in weights) == pytest.approx(units)
+
+
+def test_ranks_of_the_same_data_are_replayed_as_one_batch_each(results: dict[str, Any]) -> None:
+    assert all(
+        "one large batch" in found["reference"] for name, found in results.items() if found["verdict"] == "equivalent"
+    )
+
+
+def test_what_the_needless_averages_cost_is_told(results: dict[str, Any]) -> None:
+    weights = 8 * 16 + 16 + 16 * 3 + 3
+    told = [note for note in results["synced every time"]["notes"] if "were not needed" in note]
+    assert told[0].startswith(
+        f"3 of 6 averages over the ranks were not needed: rank 0 exchanged {3 * 4 * weights / 1024:.3g} KiB"
+    )
+    assert not any("were not needed" in note for note in results["right"]["notes"])
+
+
+def test_unequal_ranks_are_named_with_their_units(results: dict[str, Any]) -> None:
+    (message,) = results["unequal tokens, one micro-batch each"]["messages"]
+    assert message.startswith("a mean of means: 2 ranks hold ")
+
+
+def test_sharded_weights_are_inconclusive_with_the_reason_and_left_alone(sharded: dict[str, Any]) -> None:
+    assert sharded["verdict"] == "inconclusive"
+    assert "the weights are sharded over the ranks" in sharded["reason"]
+    assert sharded["undisturbed"]
+
+
+def test_one_report_for_all_ranks_and_nothing_left_behind(tmp_path: Path) -> None:
+    ended = launch(ROOT, "-m", "gradcheck_accum", "verify", str(FIXTURE), temporary=tmp_path)
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout.count("equivalent: all 3 steps got the large batch's gradient") == 1
+    assert "3 windows watched on 2 ranks" in ended.stdout
+    assert ended.stderr.count("weights add up to") == 1
+    assert not list(tmp_path.glob("gradcheck-accum-*"))
+
+
+def twin(folder: Path, old: str, new: str) -> None:
+    source = FIXTURE.read_text(encoding="utf-8")
+    assert source.count(old) == 1
+    (folder / "train.py").write_text(source.replace(old, new), encoding="utf-8")
+
+
+def test_a_wrong_loop_is_told_once_in_json(tmp_path: Path) -> None:
+    twin(tmp_path, " / held", "")
+    ended = launch(tmp_path, "-m", "gradcheck_accum", "verify", "train.py", "--output-format", "json")
+    assert ended.returncode == 1
+    report = json.loads(ended.stdout)
+    assert (report["verdict"], report["ranks"]) == ("deviates", 2)
+    assert [(d["code"], d["line"]) for d in report["diagnosis"]] == [("GA101", 31)]
+    assert [w["grad_norm_ratio"] for w in report["windows"]] == pytest.approx([4.0, 4.0, 2.0], rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("fault", "message"),
+    [
+        ("raise ValueError('no data')", "rank 1: the script raised ValueError: no data (train.py:28)"),
+        ("__import__('os').kill(__import__('os').getpid(), 9)", "rank 1: the script was killed by SIGKILL"),
+        ("break", "rank 1 had ended by then, after 4 micro-batches, rank 0 ran"),
+    ],
+    ids=["raises", "is killed", "has less data"],
+)
+def test_a_rank_that_fails_ends_the_run_and_is_named(fault: str, message: str, tmp_path: Path) -> None:
+    start = "        held = min("
+    twin(tmp_path, start, f"        if dist.get_rank() == 1 and i == 4:\n            {fault}\n{start}")
+    if fault == "break":
+        source = (tmp_path / "train.py").read_text(encoding="utf-8")
+        (tmp_path / "train.py").write_text(source.replace("    dist.destroy_process_group()\n", ""), encoding="utf-8")
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    ended = launch(tmp_path, "-m", "gradcheck_accum", "verify", "train.py", temporary=temporary)
+    assert ended.returncode == 1
+    assert (ended.stdout + ended.stderr).count(message) == 1
+    assert not list(temporary.glob("gradcheck-accum-*"))

@@ -1,0 +1,325 @@
+"""Runs on every rank of one torchrun: many small loops, each watched, put together on rank 0 and written as JSON.
+
+What is right is worked out here beside it: the large batch of a step is the micro-batches of all ranks, and its
+gradient in float64 is that of the summed loss over its units.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+import sys
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.nn.functional import cross_entropy
+from torch.nn.parallel import DistributedDataParallel
+
+from gradcheck_accum.verify.judge import judge_ranks
+from gradcheck_accum.verify.session import observe
+
+K = 2
+ROWS, FEATURES, CLASSES = 6, 8, 3
+Batch = tuple[torch.Tensor, torch.Tensor]
+
+
+@dataclass
+class Run:
+    """One loop on one rank: its model, its data, and what its steps used."""
+
+    model: DistributedDataParallel
+    data: list[Batch]
+    steps: list[tuple[nn.Module, torch.Tensor]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1)
+
+    def windows(self, size: int = K) -> list[list[Batch]]:
+        return [self.data[i : i + size] for i in range(0, len(self.data), size)]
+
+    def step(self) -> None:
+        used = torch.cat([p.grad.reshape(-1).double() for p in self.model.parameters() if p.grad is not None])
+        self.steps.append((copy.deepcopy(self.model.module), used))
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+
+    def paused(self, pause: bool) -> Any:
+        return self.model.no_sync() if pause else nullcontext()
+
+
+def data(rank: int, batches: int = 6, *, ragged: bool = False) -> list[Batch]:
+    torch.manual_seed(100 + rank)
+    found = []
+    for _ in range(batches):
+        x, y = torch.randn(ROWS, FEATURES), torch.randint(0, CLASSES, (ROWS,))
+        if ragged:
+            y[1 + torch.randint(0, 3, ()) : 3 + rank * 2] = -100
+        found.append((x, y))
+    return found
+
+
+def tokens(window: list[Batch]) -> torch.Tensor:
+    return torch.stack([(y != -100).sum() for _, y in window]).sum()
+
+
+def everywhere(count: torch.Tensor) -> torch.Tensor:
+    total = count.clone()
+    dist.all_reduce(total)
+    return total
+
+
+def loop(run: Run, scale: Callable[[torch.Tensor, torch.Tensor, list[Batch]], torch.Tensor]) -> None:
+    """The right way to synchronise: the last micro-batch of a window alone."""
+    for window in run.windows():
+        for j, (x, y) in enumerate(window):
+            with run.paused(j < len(window) - 1):
+                scale(run.model(x), y, window).backward()
+        run.step()
+
+
+def right(run: Run) -> None:
+    loop(run, lambda out, y, window: cross_entropy(out, y) / len(window))
+
+
+def unscaled(run: Run) -> None:
+    loop(run, lambda out, y, window: cross_entropy(out, y))
+
+
+def remainder_divided_by_k(run: Run) -> None:
+    loop(run, lambda out, y, window: cross_entropy(out, y) / K)
+
+
+def sum_over_all_tokens(run: Run) -> None:
+    ranks = dist.get_world_size()
+    totals = {id(window[0][0]): everywhere(tokens(window)) for window in run.windows()}
+    loop(run, lambda out, y, window: cross_entropy(out, y, reduction="sum") * ranks / totals[id(window[0][0])])
+
+
+def sum_over_one_ranks_part_of_all_tokens(run: Run) -> None:
+    parts = {id(w[0][0]): everywhere(tokens(w)) / dist.get_world_size() for w in run.windows()}
+    loop(run, lambda out, y, window: cross_entropy(out, y, reduction="sum") / parts[id(window[0][0])])
+
+
+def sum_over_all_tokens_averaged_once_more(run: Run) -> None:
+    totals = {id(window[0][0]): everywhere(tokens(window)) for window in run.windows()}
+    loop(run, lambda out, y, window: cross_entropy(out, y, reduction="sum") / totals[id(window[0][0])])
+
+
+def sum_over_own_tokens(run: Run) -> None:
+    loop(run, lambda out, y, window: cross_entropy(out, y, reduction="sum") / tokens(window))
+
+
+def gradients_scaled_by_all_tokens(run: Run) -> None:
+    for window in run.windows():
+        for j, (x, y) in enumerate(window):
+            with run.paused(j < len(window) - 1):
+                cross_entropy(run.model(x), y, reduction="sum").backward()
+        total = everywhere(tokens(window))
+        for parameter in run.model.parameters():
+            parameter.grad *= dist.get_world_size() / total
+        run.step()
+
+
+def one_micro_batch_each(run: Run) -> None:
+    for x, y in run.data:
+        cross_entropy(run.model(x), y).backward()
+        run.step()
+
+
+def synced_every_time(run: Run) -> None:
+    for window in run.windows():
+        for x, y in window:
+            (cross_entropy(run.model(x), y) / K).backward()
+        run.step()
+
+
+def paused_around_backward_alone(run: Run) -> None:
+    for window in run.windows():
+        for j, (x, y) in enumerate(window):
+            loss = cross_entropy(run.model(x), y) / K
+            with run.paused(j < len(window) - 1):
+                loss.backward()
+        run.step()
+
+
+def never_synced(run: Run) -> None:
+    for window in run.windows():
+        for x, y in window:
+            with run.paused(True):
+                (cross_entropy(run.model(x), y) / K).backward()
+        run.step()
+
+
+def last_one_local(run: Run) -> None:
+    for window in run.windows():
+        for j, (x, y) in enumerate(window):
+            with run.paused(j == len(window) - 1):
+                (cross_entropy(run.model(x), y) / K).backward()
+        run.step()
+
+
+def clipped(run: Run) -> None:
+    for window in run.windows():
+        for j, (x, y) in enumerate(window):
+            with run.paused(j < len(window) - 1):
+                (cross_entropy(run.model(x), y) / K).backward()
+        nn.utils.clip_grad_norm_(run.model.parameters(), 1e9)
+        run.step()
+
+
+def joined(run: Run) -> None:
+    with run.model.join():
+        for x, y in run.data:
+            cross_entropy(run.model(x), y).backward()
+            run.step()
+
+
+def joined_over_those_that_are_left(run: Run) -> None:
+    with run.model.join(divide_by_initial_world_size=False):
+        for x, y in run.data:
+            cross_entropy(run.model(x), y).backward()
+            run.step()
+
+
+def changed_by_hand_after_the_average(run: Run) -> None:
+    for x, y in run.data:
+        cross_entropy(run.model(x), y).backward()
+        if dist.get_rank() == 1:
+            next(run.model.parameters()).grad.data[0] += 1.0
+        run.step()
+
+
+def sharded(rank: int, ranks: int) -> dict[str, Any]:
+    """FSDP2: what verify says of a right loop, and whether the ranks trained as they do without it."""
+    ends = []
+    for watched in (True, False):
+        torch.manual_seed(0)
+        model = perceptron()
+        for layer in (model[0], model[2], model):
+            fully_shard(layer, mesh=init_device_mesh("cpu", (ranks,)))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        with observe(script="case") if watched else nullcontext() as observation:
+            for i, (x, y) in enumerate(data(rank)):
+                model.set_requires_gradient_sync((i + 1) % K == 0)
+                (cross_entropy(model(x), y) / K).backward()
+                if (i + 1) % K == 0:
+                    nn.utils.clip_grad_norm_(model.parameters(), 0.5)
+                    optimizer.step()
+                    optimizer.zero_grad()
+        ends.append(torch.cat([p.full_tensor().detach().reshape(-1) for p in model.parameters()]))
+        if observation is not None:
+            accounts: list[Any] = [None] * ranks
+            dist.all_gather_object(accounts, observation.seen().portable())
+            result = judge_ranks(accounts, "case", observation.options)
+    return {"verdict": result.verdict.value, "reason": result.reason, "undisturbed": torch.equal(*ends)}
+
+
+def perceptron(width: int = 16) -> nn.Module:
+    return nn.Sequential(nn.Linear(FEATURES, width), nn.ReLU(), nn.Linear(width, CLASSES))
+
+
+@dataclass(frozen=True)
+class Case:
+    loop: Callable[[Run], None]
+    model: Callable[[], nn.Module] = perceptron
+    ragged: bool = False
+    batches: tuple[int, int] = (6, 6)
+    window: int = K
+
+
+CASES = {
+    "right": Case(right),
+    "right, with a remainder": Case(right, batches=(5, 5)),
+    "right, of more weights than a sketch": Case(right, lambda: perceptron(400)),
+    "unscaled, of more weights than a sketch": Case(unscaled, lambda: perceptron(400)),
+    "right, in float64": Case(right, lambda: perceptron(400).double()),
+    "right, with dropout": Case(right, lambda: nn.Sequential(nn.Dropout(0.4), perceptron())),
+    "right, clipped": Case(clipped),
+    "right, one micro-batch each": Case(one_micro_batch_each, window=1),
+    "batch normalisation": Case(right, lambda: nn.Sequential(nn.BatchNorm1d(FEATURES), perceptron())),
+    "unscaled": Case(unscaled),
+    "remainder divided by K": Case(remainder_divided_by_k, batches=(5, 5)),
+    "unequal tokens": Case(right, ragged=True),
+    "unequal tokens, one micro-batch each": Case(one_micro_batch_each, ragged=True, window=1),
+    "sum over all tokens": Case(sum_over_all_tokens, ragged=True),
+    "sum over a rank's part of all tokens": Case(sum_over_one_ranks_part_of_all_tokens, ragged=True),
+    "sum over all tokens, averaged once more": Case(sum_over_all_tokens_averaged_once_more, ragged=True),
+    "sum over own tokens": Case(sum_over_own_tokens, ragged=True),
+    "gradients scaled by all tokens": Case(gradients_scaled_by_all_tokens, ragged=True),
+    "synced every time": Case(synced_every_time),
+    "paused around backward alone": Case(paused_around_backward_alone),
+    "never synced": Case(never_synced),
+    "last one local": Case(last_one_local),
+    "joined": Case(joined, batches=(4, 2), window=1),
+    "joined, over those that are left": Case(joined_over_those_that_are_left, batches=(4, 2), window=1),
+    "one rank changes its gradient": Case(changed_by_hand_after_the_average, window=1),
+}
+
+
+def measure(case: Case, rank: int, ranks: int) -> dict[str, Any]:
+    """Run one case on this rank; on rank 0 what verify says, and what it should have measured."""
+    torch.manual_seed(0)
+    model = case.model()
+    dtype = next(model.parameters()).dtype
+    batches = [[(x.to(dtype), y) for x, y in data(r, case.batches[r], ragged=case.ragged)] for r in range(ranks)]
+    run = Run(DistributedDataParallel(model), batches[rank])
+    torch.manual_seed(rank)
+    with observe(script="case") as observation:
+        case.loop(run)
+    accounts: list[Any] | None = [None] * ranks if rank == 0 else None
+    dist.gather_object(observation.seen().portable(), accounts)
+    if accounts is None:
+        return {}
+    result = judge_ranks(accounts, "case", observation.options)
+    windows = [[own[i : i + case.window] for i in range(0, len(own), case.window)] for own in batches]
+    truth = [
+        compared(used, model, [batch for own in windows if number < len(own) for batch in own[number]])
+        for number, (model, used) in enumerate(run.steps)
+    ]
+    return {
+        "verdict": result.verdict.value,
+        "reason": result.reason,
+        "codes": sorted({d.mistake.code for d in result.diagnosis}),
+        "messages": [d.message for d in result.diagnosis],
+        "notes": list(result.notes),
+        "reference": result.reference.kind,
+        "measured": [[w.grad_rel_error, w.grad_norm_ratio] for w in result.windows],
+        "weights": [list(w.weights) for w in result.windows],
+        "units": [w.units for w in result.windows],
+        "micro_batches": [w.micro_batches for w in result.windows],
+        "truth": truth,
+    }
+
+
+def compared(used: torch.Tensor, model: nn.Module, batch: list[Batch]) -> list[float]:
+    """|g - g_ref| / |g_ref| and |g| / |g_ref|, g_ref the gradient of the mean over all units, in float64."""
+    exact = copy.deepcopy(model).double()
+    loss = torch.stack([cross_entropy(exact(x.double()), y, reduction="sum") for x, y in batch]).sum()
+    grads = torch.autograd.grad(loss / tokens(batch), list(exact.parameters()))
+    reference = torch.cat([g.reshape(-1) for g in grads])
+    return [float((used - reference).norm() / reference.norm()), float(used.norm() / reference.norm())]
+
+
+def main() -> None:
+    dist.init_process_group("gloo")
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    results = {name: measure(case, rank, ranks) for name, case in CASES.items()}
+    results["sharded"] = sharded(rank, ranks)
+    if rank == 0:
+        Path(sys.argv[1]).write_text(json.dumps(results))
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    # One thread for each rank: they share the machine with other tests.
+    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
+    main()
