@@ -800,6 +800,41 @@ SHAPES = [
         reason="keeps a state",
     ),
     Shape(
+        "power-iteration-in-buffers",
+        "a model whose buffers move with every call (spectral norm)",
+        """
+        from torch.nn.utils.parametrizations import spectral_norm
+        model = nn.Sequential(spectral_norm(nn.Linear(6, 8)), nn.Tanh(), spectral_norm(nn.Linear(8, 3)))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+        {loop}
+        """,
+        *SCALED_OR_NOT,
+        verdict="inconclusive",
+        reason="keeps a state",
+    ),
+    Shape(
+        "sharpness-aware",
+        "two passes over each window, the first of which moves the weights by hand (sharpness-aware minimisation)",
+        """
+        batches = list(loader)
+        for start in range(0, len(batches), K):
+            for second in (False, True):
+                for x, y in batches[start : start + K]:
+                    (F.cross_entropy(model(x), y) / K).backward()
+                if not second:
+                    with torch.no_grad():
+                        moved = [p.grad / 20 for p in model.parameters()]
+                        torch._foreach_add_(list(model.parameters()), moved)
+                    optimizer.zero_grad()
+            with torch.no_grad():
+                torch._foreach_sub_(list(model.parameters()), moved)
+            optimizer.step()
+            optimizer.zero_grad()
+        """,
+        verdict="inconclusive",
+        reason="changed by hand",
+    ),
+    Shape(
         "overlap-of-a-batch",
         "an overlap (Dice) of all samples of a batch, beside a number of the batch's own",
         """

@@ -28,7 +28,7 @@ from gradcheck_accum.ranks import UNSHARED, averages
 from gradcheck_accum.verdict import ReferenceReport, Verdict, VerifyResult, WindowReport
 from gradcheck_accum.verify.frameworks import with_remedy
 from gradcheck_accum.verify.gradients import CHANGED_BY_HAND
-from gradcheck_accum.verify.observer import CHANGED_ON_ITS_WAY, Watch
+from gradcheck_accum.verify.observer import CHANGED_ON_ITS_WAY, USED_BY_HAND, Watch
 from gradcheck_accum.verify.records import Measured
 from gradcheck_accum.verify.seen import Seen, ledgers_of, over_ranks
 from gradcheck_accum.verify.weighing import entry_corrections, in_vectors, replay_correction
@@ -277,7 +277,7 @@ def _judge_window(
     apart = _replay_distance(measured, corrections, terms, addends, ledger, readings) if wants_replay else None
     agrees = apart is not None and (apart[0] <= apart[1] or (options.rtol is not None and apart[0] <= options.rtol))
     replayed = apart[0] if apart is not None and agrees else None
-    by_hand = next((w.unknown for w in windows if w.unknown in (CHANGED_BY_HAND, CHANGED_ON_ITS_WAY)), "")
+    by_hand = next((w.unknown for w in windows if w.unknown in (CHANGED_BY_HAND, CHANGED_ON_ITS_WAY, USED_BY_HAND)), "")
     if wrong and by_hand:
         return report(Verdict.INCONCLUSIVE, by_hand, numbers), None, ""
     if error > tolerance:

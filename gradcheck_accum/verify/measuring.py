@@ -189,10 +189,10 @@ class Measurer:
             except CannotReplay as error:
                 problem = problem or error
                 continue
-            if known is not None or agrees(LARGE_BATCH, [found[1]]):
+            if agrees(LARGE_BATCH, [found[1]]):
                 self._layouts[where] = layout
                 return found
-            if layout == Layout():
+            if layout == Layout() or known is not None:
                 first = found
             if measured.coupled_modules:
                 break
@@ -200,7 +200,9 @@ class Measurer:
             raise CannotReplay("the loop takes its batches apart by the places of their samples")
         if first is None:
             raise problem or CannotReplay("its data could not be put together")
-        if not agrees(MICRO_BATCHES, [self.engine.one_by_one(program, parameters).gradients for program in programs]):
+        if self._searches[where] < _SEARCHES and not agrees(
+            MICRO_BATCHES, [self.engine.one_by_one(program, parameters).gradients for program in programs]
+        ):
             raise CannotReplay("the model keeps a state between its calls")
         self._searches[where] += 1
         if self._searches[where] >= _SEARCHES:

@@ -61,6 +61,7 @@ _TOUCHING = (ZeroGrad, ScaleGrads, Clip, Unscale, Opaque, Step)
 PARTLY_AVERAGED = "one backward averages some of its gradients over the ranks and leaves others local"
 SHARDED = "the weights are sharded over the ranks (DTensor): gradients are not seen before they are summed over them"
 CHANGED_ON_ITS_WAY = "a hook on the parameters changes their gradients while they are added up"
+USED_BY_HAND = "the weights were changed by hand, and the gradients cleared without a step"
 SKIPPED = "skipped by the grad scaler (inf or nan)"
 WITH_CLOSURE = "a step that calls its closure several times, or never, uses no one gradient"
 
@@ -108,6 +109,9 @@ class Watch:
         self._pending: tuple[Measured, ShadowStep | None] | None = None
         self._closure_calls: dict[int, int] = {}
         self._graphs: list[weakref.ref[_Mark]] = []
+        self._weights: dict[int, int] = {}
+        """The version counters of the parameters that a backward has reached since their last step."""
+        self._stepped: set[int] = set()
 
     # Parameters and optimizers
 
@@ -124,6 +128,7 @@ class Watch:
         self._since.clear()
         self._clips.clear()
         self._graphs.clear()
+        self._weights.clear()
         # A scaler's step that was under way when we fell asleep has ended since.
         self._scaler_step.clear()
         self._unscaled_optimizers.clear()
@@ -286,6 +291,7 @@ class Watch:
         )
         self._add(event)
         self._backwards += 1
+        self._weights.update((key, self.book.parameters[key]._version) for key in arrived)
         if averaged is not None and averaged.keys and averaged.ranks != 1:
             # What the other ranks added is seen when the step is compared, and not here.
             self.book.look(averaged.keys)
@@ -321,8 +327,13 @@ class Watch:
 
     def before_zero(self, parameters: list[torch.Tensor]) -> None:
         """``zero_grad`` is entered; what values are cleared does not matter."""
-        if not self.idle:
-            self._notice_changes(user_location(), thoroughly=False)
+        if self.idle:
+            return
+        where = user_location()
+        self._notice_changes(where, thoroughly=False)
+        if any(p._version != self._weights.get(id(p), p._version) for p in parameters):
+            # A step by hand, or the first of two that belong together (sharpness-aware minimisation).
+            self._add(Opaque(where=where, stores=self.book.stores(id(p) for p in parameters), reason=USED_BY_HAND))
 
     def after_zero(self, parameters: list[torch.Tensor]) -> None:
         """``zero_grad`` has returned."""
@@ -495,6 +506,7 @@ class Watch:
         (measured, shadow), self._pending = self._pending, None
         self._clips.pop(id(optimizer), None)
         self._unscaled_optimizers.discard(id(optimizer))
+        self._forget_idle(optimizer)
         if shadow is not None:
             with self._own_work():
                 measured.update_error = shadow.finish()
@@ -511,6 +523,16 @@ class Watch:
             self.on_step(len(self.measured))
         if self.max_windows is not None and len(self.measured) >= self.max_windows:
             raise SeenEnough
+
+    def _forget_idle(self, optimizer: Optimizer) -> None:
+        """Wait no longer for an optimizer that another has stepped for: one that wraps it, say, and never steps."""
+        own = {id(p) for p in parameters_of(optimizer)}
+        for key in own:
+            self._weights.pop(key, None)
+        self._stepped.add(id(optimizer))
+        for other in self.book.optimizers:
+            if id(other) not in self._stepped and all(id(p) in own for p in parameters_of(other)):
+                self._since.pop(id(other), None)
 
     def _give_up_step(self, optimizer: Optimizer) -> None:
         """A step whose closure was called several times, or never, has been made."""
