@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -24,19 +25,33 @@ class _Alone(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return func(*args, **(kwargs or {}))
 
 
-def alone() -> AbstractContextManager[object]:
-    """While it is entered, every collective raises NotAlone, before it has begun."""
+@contextmanager
+def alone() -> Iterator[None]:
+    """While it is entered, wrapped models run on this rank alone, and a collective raises NotAlone before it begins.
+
+    DistributedDataParallel prepares in forward for the backward that will average: it must not be told of ours.
+    """
     if not torch.distributed.is_available() or not torch.distributed.is_initialized():
-        return nullcontext()
-    return nullcontext() if torch.distributed.get_world_size() == 1 else _Alone()  # type: ignore[no-untyped-call]
+        yield
+        return
+    original = DistributedDataParallel.forward
+    DistributedDataParallel.forward = _forward_alone  # type: ignore[method-assign, assignment]
+    try:
+        with _Alone():  # type: ignore[no-untyped-call]
+            yield
+    finally:
+        DistributedDataParallel.forward = original  # type: ignore[method-assign]
+
+
+def _forward_alone(model: DistributedDataParallel, *args: Any, **kwargs: Any) -> Any:
+    if model.device_ids:
+        # It moves its inputs to its own device.
+        device = torch.device(model.device_type, model.device_ids[0])
+        args = tuple(value.to(device) if isinstance(value, torch.Tensor) else value for value in args)
+        kwargs = {key: value.to(device) if isinstance(value, torch.Tensor) else value for key, value in kwargs.items()}
+    return model.module(*args, **kwargs)
 
 
 def is_sharded(module: nn.Module) -> bool:
     """Whether a module gathers its weights from all ranks when it is called."""
     return any(hasattr(parameter, "placements") for parameter in module.parameters())
-
-
-def own_model(module: nn.Module) -> nn.Module:
-    """The model inside DistributedDataParallel, which averages nothing over the ranks; any other as it is."""
-    inner = module.module if isinstance(module, DistributedDataParallel) else module
-    return inner if isinstance(inner, nn.Module) else module

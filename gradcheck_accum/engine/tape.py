@@ -15,7 +15,6 @@ import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode, resolve_name
 
-from gradcheck_accum.engine.alone import own_model
 from gradcheck_accum.engine.randomness import State, random_state, same_state
 
 KEPT_SEGMENTS = 3
@@ -232,7 +231,7 @@ class Tape(TorchFunctionMode):
             result = call(*args, **kwargs)
         finally:
             self._depth -= 1
-        self._record(own_model(module), *given, result, state)
+        self._record(module, *given, result, state)
         return result
 
     @contextmanager

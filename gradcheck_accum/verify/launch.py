@@ -81,6 +81,9 @@ class Launch:
         # What is read from it is trusted: nobody else may have put it there.
         if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
             raise LaunchError(f"{self.folder} is not a folder of this user's own")
+        for kind in ("account", "failed"):
+            # A run that was killed may have left them.
+            self._path(kind).unlink(missing_ok=True)
         self._write(self._path("begun"), str(os.getpid()).encode())
 
     def leave(self) -> None:

@@ -76,8 +76,9 @@ def same_bits(left: torch.Tensor, right: torch.Tensor) -> bool:
     """Whether two tensors of one shape are the same bit for bit; those of different dtypes are not."""
     if left.dtype is not right.dtype:
         return False
-    if left.is_contiguous() and right.is_contiguous() and left.nbytes % 8 == 0:
-        # Whole words are compared twice as fast as floats, and a NaN equals itself.
+    if all(t.is_contiguous() and t.nbytes % 8 == t.storage_offset() * t.itemsize % 8 == 0 for t in (left, right)):
+        # Whole words are compared twice as fast as floats, and a NaN equals itself. Parts of a larger buffer may begin
+        # in the middle of a word.
         left, right = left.view(-1).view(torch.int64), right.view(-1).view(torch.int64)
     return torch.equal(left, right)
 

@@ -41,6 +41,9 @@ EXPECTED = {
     "sum over all tokens, averaged once more": ("deviates", ["GA102"]),
     "sum over own tokens": ("deviates", ["GA104"]),
     "gradients scaled by all tokens": ("equivalent", []),
+    "right, with unused parameters": ("equivalent", []),
+    "unscaled, with unused parameters": ("deviates", ["GA101"]),
+    "right, in views of the buckets": ("equivalent", []),
     "synced every time": ("equivalent", ["GA701"]),
     "paused around backward alone": ("equivalent", ["GA701"]),
     "never synced": ("deviates", ["GA702"]),
@@ -75,7 +78,7 @@ def sharded(measured: dict[str, Any]) -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def results(measured: dict[str, Any]) -> dict[str, Any]:
     """What was measured of the cases."""
-    return {name: found for name, found in measured.items() if name != "sharded"}
+    return {name: found for name, found in measured.items() if name not in ("sharded", "undisturbed")}
 
 
 def launch(folder: Path, *command: str, temporary: Path | None = None) -> subprocess.CompletedProcess[str]:
@@ -143,6 +146,10 @@ def test_sharded_weights_are_inconclusive_with_the_reason_and_left_alone(sharded
     assert sharded["verdict"] == "inconclusive"
     assert "the weights are sharded over the ranks" in sharded["reason"]
     assert sharded["undisturbed"]
+
+
+def test_a_watched_run_ends_with_the_weights_of_a_plain_one(measured: dict[str, Any]) -> None:
+    assert measured["undisturbed"]
 
 
 def test_one_report_for_all_ranks_and_nothing_left_behind(tmp_path: Path) -> None:

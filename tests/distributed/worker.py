@@ -223,6 +223,51 @@ def sharded(rank: int, ranks: int) -> dict[str, Any]:
     return {"verdict": result.verdict.value, "reason": result.reason, "undisturbed": torch.equal(*ends)}
 
 
+class WithLoss(nn.Sequential):
+    """A model that returns its own loss, as those of transformers do, and has a parameter that it never uses."""
+
+    def __init__(self) -> None:
+        super().__init__(*perceptron())
+        self.unused = nn.Parameter(torch.zeros(3))
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor | None = None) -> Any:
+        scores = super().forward(x)
+        return scores if y is None else {"scores": scores, "loss": cross_entropy(scores, y)}
+
+
+def right_with_its_own_loss(run: Run, divisor: float = K) -> None:
+    for window in run.windows():
+        for j, (x, y) in enumerate(window):
+            with run.paused(j < len(window) - 1):
+                (run.model(x, y)["loss"] / divisor).backward()
+        run.step()
+
+
+def unscaled_loss(run: Run) -> None:
+    right_with_its_own_loss(run, 1.0)
+
+
+def undisturbed(rank: int) -> bool:
+    """Whether a watched run ends with the very weights of a plain one, its model wrapped and wrapped again."""
+    ends = []
+    for options in (None, {}, {"dtype": "float64"}):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Dropout(0.2), perceptron())
+        wrapped = DistributedDataParallel(model)
+        outer = nn.Sequential(wrapped)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+        torch.manual_seed(rank)
+        with nullcontext() if options is None else observe(**options):
+            for i, (x, y) in enumerate(data(rank, 8)):
+                with nullcontext() if (i + 1) % K == 0 else wrapped.no_sync():
+                    (cross_entropy(outer(x), y) / K).backward()
+                if (i + 1) % K == 0:
+                    optimizer.step()
+                    optimizer.zero_grad()
+        ends.append(torch.cat([p.detach().reshape(-1) for p in model.parameters()]))
+    return all(torch.equal(end, ends[0]) for end in ends)
+
+
 def perceptron(width: int = 16) -> nn.Module:
     return nn.Sequential(nn.Linear(FEATURES, width), nn.ReLU(), nn.Linear(width, CLASSES))
 
@@ -234,6 +279,7 @@ class Case:
     ragged: bool = False
     batches: tuple[int, int] = (6, 6)
     window: int = K
+    options: dict[str, bool] = field(default_factory=dict)
 
 
 CASES = {
@@ -255,6 +301,9 @@ CASES = {
     "sum over all tokens, averaged once more": Case(sum_over_all_tokens_averaged_once_more, ragged=True),
     "sum over own tokens": Case(sum_over_own_tokens, ragged=True),
     "gradients scaled by all tokens": Case(gradients_scaled_by_all_tokens, ragged=True),
+    "right, with unused parameters": Case(right_with_its_own_loss, WithLoss, options={"find_unused_parameters": True}),
+    "unscaled, with unused parameters": Case(unscaled_loss, WithLoss, options={"find_unused_parameters": True}),
+    "right, in views of the buckets": Case(right, options={"gradient_as_bucket_view": True}),
     "synced every time": Case(synced_every_time),
     "paused around backward alone": Case(paused_around_backward_alone),
     "never synced": Case(never_synced),
@@ -271,7 +320,7 @@ def measure(case: Case, rank: int, ranks: int) -> dict[str, Any]:
     model = case.model()
     dtype = next(model.parameters()).dtype
     batches = [[(x.to(dtype), y) for x, y in data(r, case.batches[r], ragged=case.ragged)] for r in range(ranks)]
-    run = Run(DistributedDataParallel(model), batches[rank])
+    run = Run(DistributedDataParallel(model, **case.options), batches[rank])
     torch.manual_seed(rank)
     with observe(script="case") as observation:
         case.loop(run)
@@ -304,8 +353,8 @@ def compared(used: torch.Tensor, model: nn.Module, batch: list[Batch]) -> list[f
     """|g - g_ref| / |g_ref| and |g| / |g_ref|, g_ref the gradient of the mean over all units, in float64."""
     exact = copy.deepcopy(model).double()
     loss = torch.stack([cross_entropy(exact(x.double()), y, reduction="sum") for x, y in batch]).sum()
-    grads = torch.autograd.grad(loss / tokens(batch), list(exact.parameters()))
-    reference = torch.cat([g.reshape(-1) for g in grads])
+    grads = torch.autograd.grad(loss / tokens(batch), list(exact.parameters()), allow_unused=True)
+    reference = torch.cat([g.reshape(-1) for g in grads if g is not None])
     return [float((used - reference).norm() / reference.norm()), float(used.norm() / reference.norm())]
 
 
@@ -314,6 +363,7 @@ def main() -> None:
     rank, ranks = dist.get_rank(), dist.get_world_size()
     results = {name: measure(case, rank, ranks) for name, case in CASES.items()}
     results["sharded"] = sharded(rank, ranks)
+    results["undisturbed"] = undisturbed(rank)
     if rank == 0:
         Path(sys.argv[1]).write_text(json.dumps(results))
     dist.destroy_process_group()

@@ -1,0 +1,38 @@
+"""The same scripts on two ranks, started by torchrun: what the frameworks average and count over the ranks."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SCRIPTS = ROOT / "fixtures" / "frameworks"
+
+
+@pytest.mark.parametrize(
+    ("package", "script", "data", "verdict", "codes"),
+    [
+        ("accelerate", "accelerate_loop.py", "equal", "equivalent", []),
+        ("accelerate", "accelerate_loop.py", "unequal", "deviates", ["GA104"]),
+        ("accelerate", "accelerate_loop.py", "remainder", "deviates", ["GA103"]),
+        ("transformers", "transformers_trainer.py", "unequal", "equivalent", []),
+        ("transformers", "transformers_trainer.py", "remainder", "equivalent", []),
+        ("trl", "trl_sft.py", "unequal", "equivalent", []),
+    ],
+)
+def test_two_ranks(package: str, script: str, data: str, verdict: str, codes: list[str]) -> None:
+    pytest.importorskip(package)
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    verify = ["-m", "gradcheck_accum", "verify", "--output-format", "json", script, "--", data]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+    ended = subprocess.run(
+        [*torchrun, *verify], cwd=SCRIPTS, env=environment, capture_output=True, text=True, timeout=300
+    )
+    report = json.loads(ended.stdout)
+    assert (report["verdict"], [d["code"] for d in report["diagnosis"]]) == (verdict, codes), report["reason"]
+    assert report["ranks"] == 2
