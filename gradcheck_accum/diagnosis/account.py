@@ -99,13 +99,16 @@ class Shares:
 
     @property
     def level(self) -> float:
-        """The mean relative weight of the live entries of all ranks, every unit counted once: 1 is right."""
-        live = (*self.live, *self.elsewhere)
-        if self.kind is Reduction.SUM or self.length == 0:
-            return math.fsum(w.relative or 0.0 for w in live) / len(live)
+        """The mean relative weight of the window's own entries on all ranks, every unit counted once: 1 is right.
+
+        Those that were cleared count as if they had not been: that they are gone is no matter of scale.
+        """
+        weights = (*self.weights, *self.elsewhere)
+        if self.kind is Reduction.SUM:
+            return math.fsum(w.relative or 0.0 for w in weights) / len(weights)
         # Weighted by units, so that a mean of means over unequal counts still adds up to 1.
-        total = math.fsum(w.units or 1.0 for w in live)
-        return math.fsum((w.relative or 0.0) * (w.units or 1.0) for w in live) / total
+        total = math.fsum(w.units or 1.0 for w in weights)
+        return math.fsum((w.relative or 0.0) * (w.units or 1.0) for w in weights) / total
 
 
 def diagnosis(
