@@ -250,8 +250,11 @@ _OF_WEIGHT = frozenset({"GA101", "GA102", "GA103", "GA104"})
 
 
 def _may_be_the_objective(v: Variant) -> bool:
-    """Whether the division of a loss where every micro-batch steps may be its coefficient: a half, or a product."""
-    return v.k == 2 or v.spelling == "inverse"
+    """Whether the division of a loss where every micro-batch steps may be its coefficient: a product, or a half.
+
+    A half may not where micro-batches hold two rows or units: they are divided by what they hold.
+    """
+    return v.spelling == "inverse" or (v.k == 2 and 2 not in {*v.rows, *v.units})
 
 
 def _hidden(v: Variant, runs: list[Simulation]) -> set[str]:
