@@ -152,7 +152,8 @@ def compare(variant: Variant) -> Comparison:
     dynamic = books(ledger, static=False)
     statics = [books(scenario.ledger, static=True) for scenario in examination.scenarios]
     static = next((one for one in statics if _agree(one, dynamic)), statics[0] if statics else [])
-    unknown = not static or any(line.coefficient is None for book in static for page in book for line in page.lines)
+    lines = [line for book in static for page in book for line in page.lines]
+    unknown = (not static and bool(dynamic)) or any(line.coefficient is None for line in lines)
     problems = [
         *_ledgers(static, dynamic),
         *_verdict(expected, result),

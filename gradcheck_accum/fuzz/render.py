@@ -194,10 +194,12 @@ class _Writer:
         return x, f"torch.randint(0, 3, ({n},))"
 
     def units_of(self, y: str) -> str:
-        """The units of a micro-batch, as a script counts them."""
-        if self.v.loss == "ignored tokens":
+        """The units of a micro-batch, as a script counts them; rows will do where only their share is wanted."""
+        v = self.v
+        if v.loss == "ignored tokens":
             return f"int(({y} != -100).sum())"
-        return f"{y}.numel()"
+        rows = v.scale == "share" or v.units == v.rows
+        return (f"len({y})", f"{y}.size(0)", f"{y}.shape[0]", f"{y}.numel()")[v.seed % 4 if rows else 3]
 
     def criterion(self) -> list[str]:
         v = self.v

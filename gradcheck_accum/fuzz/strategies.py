@@ -180,7 +180,7 @@ def _uneven(d: _Drawing, boundary: str) -> bool:
         return False
     if scales is not None and scales.isdisjoint(v.UNEVEN_SCALES):
         return False
-    return d.chance("uneven", 60) or (scales is not None and scales <= v.UNEVEN_SCALES)
+    return d.chance("uneven", 120) or (scales is not None and scales <= v.UNEVEN_SCALES)
 
 
 def _made_uneven(rows: tuple[int, ...], units: tuple[int, ...], loss: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
