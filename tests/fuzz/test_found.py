@@ -413,6 +413,22 @@ for start in range(0, len(loader), K):
         {"GA602"},
         {"GA602"},
     ),
+    "a window that holds as many targets that count as each micro-batch has rows was called not divided": (
+        """\
+criterion = nn.CrossEntropyLoss(reduction="sum")
+loader = [(torch.randn(3, 4), torch.tensor(y)) for y in ([-100, 1, 2], [-100, -100, 0])]
+total = sum(int((y != -100).sum()) for _, y in loader)
+for x, y in loader:
+    loss = criterion(model(x), y) / total
+    loss.backward()
+optimizer.step()
+optimizer.zero_grad()
+""",
+        2,
+        Verdict.EQUIVALENT,
+        set(),
+        set(),
+    ),
 }
 
 
