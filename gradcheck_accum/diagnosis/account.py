@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from gradcheck_accum.events import Reduction
@@ -85,6 +86,11 @@ class Shares:
     def length(self) -> int:
         """How many micro-batches of the series the window's own entries hold."""
         return len(self.weights)
+
+    def is_mixed(self, same: Callable[[float, float], bool]) -> bool:
+        """Whether neither the losses nor their units have one weight: then there is no scale to speak of."""
+        each = ([w.share or 0.0 for w in self.weights], [w.relative or 0.0 for w in self.weights])
+        return all(any(not same(value, values[0]) for value in values) for values in each)
 
     @property
     def units(self) -> float:

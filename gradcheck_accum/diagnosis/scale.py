@@ -54,7 +54,7 @@ def _judge_level(account: Account, shares: Shares, where: Location) -> Iterator[
     level, length = shares.level, shares.length
     if shares.kind is Reduction.SUM and not account.same(level, 1.0) and level > 1:
         return
-    if account.same(level, 1.0) or level <= 0:
+    if account.same(level, 1.0) or level <= 0 or shares.is_mixed(account.same):
         return
     step = shares.window.step
     closes = f"before the step at {line(step.where)}" if step else ""
