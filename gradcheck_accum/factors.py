@@ -63,13 +63,14 @@ class Evidence:
 
     def is_own_count(self, column: Column) -> bool:
         """Whether a divisor counts the micro-batch's units: all of them, its rows, or those that a mask left."""
-        if self._matches(column, lambda p: _inverse(p.term.units)) or self._matches(
-            column, lambda p: _inverse(p.term.rows)
-        ):
+        if self._matches(column, lambda p: _inverse(p.term.units)):
             return True
-        if self._matches(column, lambda p: _inverse(p.window_units)) or self._matches(
-            column, lambda p: _inverse(p.window_rows)
-        ):
+        if self._matches(column, lambda p: _inverse(p.window_units)):
+            # Where targets are ignored, a window may hold as many units as each of its micro-batches has rows.
+            return False
+        if self._matches(column, lambda p: _inverse(p.term.rows)):
+            return True
+        if self._matches(column, lambda p: _inverse(p.window_rows)):
             # The rows of a window may be fewer than the elements of one micro-batch's sum.
             return False
         if any(self._matches(column, value) for value in _COUNTS_OVER_RANKS):

@@ -63,8 +63,9 @@ class Tally:
     """What was counted over many loop variants.
 
     ``mutations`` and ``boundaries`` count the variants, ``killed`` by engine and mutation how many were found of those
-    that show (``shown``); ``unknown`` are the variants of which lint does not know every weight, ``inconclusive`` those
-    that verify could not decide though there was something to decide.
+    that show (``shown``), ``hidden`` how many nothing shows beside another mistake; ``unknown`` are the variants of
+    which lint does not know every weight, ``inconclusive`` those that verify could not decide though there was
+    something to decide.
     """
 
     variants: int = 0
@@ -75,6 +76,7 @@ class Tally:
     mutations: Counter[str] = field(default_factory=Counter)
     boundaries: Counter[str] = field(default_factory=Counter)
     unknown_at: Counter[str] = field(default_factory=Counter)
+    hidden: Counter[str] = field(default_factory=Counter)
     shown: Counter[tuple[str, str]] = field(default_factory=Counter)
     killed: Counter[tuple[str, str]] = field(default_factory=Counter)
     seconds: float = 0.0
@@ -83,7 +85,7 @@ class Tally:
         """Count in what another process counted."""
         for name in ("variants", "clean", "unknown", "inconclusive", "fixed", "seconds"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
-        for name in ("mutations", "boundaries", "unknown_at", "shown", "killed"):
+        for name in ("mutations", "boundaries", "unknown_at", "hidden", "shown", "killed"):
             getattr(self, name).update(getattr(other, name))
 
 

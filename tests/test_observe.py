@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import warnings
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 import torch
@@ -238,3 +240,26 @@ def test_what_accumulation_buys_is_measured() -> None:
     # The ReLU's output, in float32: 32 rows of 1000 in one batch, 4 rows in a micro-batch.
     assert "as one batch the largest window keeps 12" in note
     assert "as 8 micro-batches 15." in note
+
+
+@pytest.mark.parametrize(("planned", "found"), [(8, set()), (4, {"GA601"}), (None, {"GA601"})])
+def test_a_schedule_whose_lambda_is_bound_to_its_length(planned: int | None, found: set[str]) -> None:
+    def rate(move: int, *, num_training_steps: int = 8) -> float:
+        return max(0.0, 1 - move / num_training_steps)
+
+    with observe(reference="ledger") as observation:
+        model = start()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        # As the schedules of Transformers are made.
+        bound = partial(rate, num_training_steps=planned) if planned else rate
+        schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, bound)
+        x, y = drawn()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that the schedule moves before the optimizer does
+            for i in range(8):
+                (cross_entropy(model(x[4 * i : 4 * i + 4]), y[4 * i : 4 * i + 4]) / 2).backward()
+                if i % 2:
+                    optimizer.step()
+                    optimizer.zero_grad()
+                schedule.step()
+    assert {d.mistake.code for d in observation.result().diagnosis} == found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from gradcheck_accum.events import Reduction
@@ -86,6 +87,11 @@ class Shares:
         """How many micro-batches of the series the window's own entries hold."""
         return len(self.weights)
 
+    def is_mixed(self, same: Callable[[float, float], bool]) -> bool:
+        """Whether neither the losses nor their units have one weight: then there is no scale to speak of."""
+        each = ([w.share or 0.0 for w in self.weights], [w.relative or 0.0 for w in self.weights])
+        return all(any(not same(value, values[0]) for value in values) for values in each)
+
     @property
     def units(self) -> float:
         """The units of the window's own entries; 0 where they are not known."""
@@ -99,13 +105,16 @@ class Shares:
 
     @property
     def level(self) -> float:
-        """The mean relative weight of the live entries of all ranks, every unit counted once: 1 is right."""
-        live = (*self.live, *self.elsewhere)
-        if self.kind is Reduction.SUM or self.length == 0:
-            return math.fsum(w.relative or 0.0 for w in live) / len(live)
+        """The mean relative weight of the window's own entries on all ranks, every unit counted once: 1 is right.
+
+        Those that were cleared count as if they had not been: that they are gone is no matter of scale.
+        """
+        weights = (*self.weights, *self.elsewhere)
+        if self.kind is Reduction.SUM:
+            return math.fsum(w.relative or 0.0 for w in weights) / len(weights)
         # Weighted by units, so that a mean of means over unequal counts still adds up to 1.
-        total = math.fsum(w.units or 1.0 for w in live)
-        return math.fsum((w.relative or 0.0) * (w.units or 1.0) for w in live) / total
+        total = math.fsum(w.units or 1.0 for w in weights)
+        return math.fsum((w.relative or 0.0) * (w.units or 1.0) for w in weights) / total
 
 
 def diagnosis(

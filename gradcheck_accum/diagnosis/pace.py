@@ -16,7 +16,7 @@ _E = TypeVar("_E", bound=Event)
 
 @dataclass(frozen=True, slots=True)
 class Pace(Generic[_E]):
-    """Something that happens again and again: the last of its events, all of them, and everything in its time."""
+    """Something that happens again and again: all of its events, the last where most are, and all in its time."""
 
     event: _E
     own: list[_E]
@@ -38,17 +38,26 @@ def every_micro_batch(ledger: Ledger, kind: type[_E]) -> Iterator[Pace[_E]]:
 def _paces(ledger: Ledger, kind: type[_E]) -> Iterator[Pace[_E]]:
     """The things of a kind, each with its time; nothing where no window could be followed."""
     events = ledger.trace.events
-    things: dict[tuple[str, int, str], list[_E]] = {}
+    things: dict[tuple[tuple[str, int] | None, str], list[_E]] = {}
     for event in events:
         if isinstance(event, kind):
-            things.setdefault((event.where.path, event.where.line, _name(event)), []).append(event)
+            # A scheduler that moves after the flush of a remainder too is still the one.
+            is_known = isinstance(event, SchedulerStep) and event.scheduler
+            things.setdefault((None if is_known else _place(event), _name(event)), []).append(event)
     if all(window.unknown for window in ledger.windows):
         return
-    for (*place, _), own in things.items():
+    for own in things.values():
         # A function that is called again makes its things anew: each is judged by its own time.
-        made = sorted({_since(others[0]) for (*other, _), others in things.items() if other == place})
+        place = _place(own[0])
+        made = sorted({_since(others[0]) for others in things.values() if _place(others[0]) == place})
         ends = next((batch for batch in made if batch > _since(own[0])), None)
-        yield Pace(own[-1], own, tuple(_between(events, _since(own[0]), ends)))
+        ((usual, _),) = Counter(map(_place, own)).most_common(1)
+        last = next(event for event in reversed(own) if _place(event) == usual)
+        yield Pace(last, own, tuple(_between(events, _since(own[0]), ends)))
+
+
+def _place(event: Event) -> tuple[str, int]:
+    return event.where.path, event.where.line
 
 
 def _between(events: Sequence[Event], first: int, end: int | None) -> Iterator[Event]:
@@ -142,7 +151,9 @@ def find_cut_short(ledger: Ledger) -> Iterator[Diagnosis]:
         batches = len({event.micro_batch for event in pace.life if isinstance(event, Backward)})
         with_steps = any(abs(pace.made - count) <= slack for count in _steps(pace.life).values())
         # Once per epoch is another habit than once per step, and where the two are the same nothing can be told.
-        if with_steps and slack < pace.made <= batches // 2 and horizon == batches:
+        several = (nominal_steps(ledger.windows) or 1) > 1
+        # The step for a remainder is one more than half of the micro-batches may be.
+        if several and with_steps and slack < pace.made <= batches // 2 + slack and horizon == batches:
             yield diagnosis(
                 "GA603",
                 pace.event.where,

@@ -30,14 +30,18 @@ def find_scale(account: Account) -> Iterator[Diagnosis]:
             if shares is None or len(shares.weights) + len(shares.elsewhere) < 2:
                 continue
             where = shares.live[0].entry.backward.where
-            if _is_full(account, window):
+            if _is_full(account, shares):
                 yield from _judge_level(account, shares, where)
             if shares.kind is not Reduction.NONE:
                 yield from _judge_evenness(account, shares, where)
 
 
-def _is_full(account: Account, window: Window) -> bool:
-    return not window.is_short_of_ranks and (window.micro_batches == account.steps or _windows_differ(account))
+def _is_full(account: Account, shares: Shares) -> bool:
+    """Whether a window says what losses are divided by: not one that is merely shorter than they are divided for."""
+    if shares.window.is_short_of_ranks:
+        return False
+    short = account.same(shares.level * account.steps, float(shares.length))
+    return shares.window.micro_batches == account.steps or (_windows_differ(account) and not short)
 
 
 def _windows_differ(account: Account) -> bool:
@@ -50,7 +54,7 @@ def _judge_level(account: Account, shares: Shares, where: Location) -> Iterator[
     level, length = shares.level, shares.length
     if shares.kind is Reduction.SUM and not account.same(level, 1.0) and level > 1:
         return
-    if account.same(level, 1.0) or level <= 0:
+    if account.same(level, 1.0) or level <= 0 or shares.is_mixed(account.same):
         return
     step = shares.window.step
     closes = f"before the step at {line(step.where)}" if step else ""
@@ -107,15 +111,15 @@ def _is_near_miss(account: Account, level: float, length: int) -> bool:
 
 
 def _judge_evenness(account: Account, shares: Shares, where: Location) -> Iterator[Diagnosis]:
-    live = (*shares.live, *shares.elsewhere)
-    relative = [w.relative or 0.0 for w in live]
+    weights = (*shares.weights, *shares.elsewhere)
+    relative = [w.relative or 0.0 for w in weights]
     low, high = min(relative), max(relative)
-    if account.same(low, high) or len(live) < 2:
+    if account.same(low, high):
         return
-    if shares.elsewhere and account.same(*_bounds(w.relative or 0.0 for w in shares.live)):
+    if shares.elsewhere and account.same(*_bounds(w.relative or 0.0 for w in shares.weights)):
         yield from _judge_evenness_of_ranks(account, shares, where, low, high)
         return
-    counts = [w.units for w in live]
+    counts = [w.units for w in weights]
     if None in counts or len({round(c or 0.0, 9) for c in counts}) == 1:
         return
     spoken = ", ".join(f"{count:g}" for count in counts[:8]) + (", …" if len(counts) > 8 else "")

@@ -29,13 +29,6 @@ ROUNDING = 0.01
 REACHING = (Fate.LIVE, Fate.STALE)
 """The fates of what a step got."""
 
-SEEN_BY_ONE = frozenset({"GA304", "GA601", "GA602", "GA801"})
-"""The codes that one engine tells where the other may not.
-
-verify does not know a K that nothing shows; lint does not know what a schedule was made for, how an average is kept, or
-whether a sum of losses grows.
-"""
-
 SCALE = frozenset({"GA101", "GA102", "GA103", "GA104", "GA302", "GA303", "GA304"})
 """The codes that lint can only give where it knows what every factor of a loss is worth."""
 
@@ -159,10 +152,11 @@ def compare(variant: Variant) -> Comparison:
     dynamic = books(ledger, static=False)
     statics = [books(scenario.ledger, static=True) for scenario in examination.scenarios]
     static = next((one for one in statics if _agree(one, dynamic)), statics[0] if statics else [])
-    unknown = not static or any(line.coefficient is None for book in static for page in book for line in page.lines)
+    lines = [line for book in static for page in book for line in page.lines]
+    unknown = (not static and bool(dynamic)) or any(line.coefficient is None for line in lines)
     problems = [
         *_ledgers(static, dynamic),
-        *_verdict(variant, expected, result),
+        *_verdict(expected, result),
         *_diagnosis(variant, expected, result, found, unknown),
         *_arithmetic(variant, dynamic),
     ]
@@ -212,11 +206,8 @@ def _ledgers(static: list[Book], dynamic: list[Book]) -> list[str]:
     return []
 
 
-def _verdict(variant: Variant, expected: Expectation, result: VerifyResult) -> list[str]:
+def _verdict(expected: Expectation, result: VerifyResult) -> list[str]:
     if result.verdict.value == expected.verdict:
-        return []
-    if variant.has("GA304") and result.verdict is Verdict.EQUIVALENT:
-        # A division by K where nothing accumulates may be the objective's coefficient.
         return []
     return [f"verify says {result.verdict.value} ({result.reason}), the arithmetic {expected.verdict}"]
 
@@ -231,23 +222,25 @@ def _diagnosis(
     problems = []
     seen = {(d.where.line, d.mistake.code) for d in result.diagnosis}
     codes = {code for _, code in seen}
-    wanted = {code for code in expected.codes if CATALOGUE[code].dynamic}
-    if not wanted - {"GA304"} <= codes <= wanted | expected.besides:
-        problems.append(f"verify diagnoses {_listed(codes)}, planted {_listed(expected.codes)}")
-    told = {(line, code) for line, code in seen if CATALOGUE[code].static and code not in SEEN_BY_ONE}
-    own = {(line, code) for line, code in found if CATALOGUE[code].dynamic and code not in SEEN_BY_ONE}
+    if not expected.in_run <= codes <= expected.in_run | expected.hidden:
+        problems.append(f"verify diagnoses {_listed(codes)}, expected {_listed(expected.in_run)}")
+    by_one = expected.unseen_in_run | expected.unseen_in_source
+    told = {(line, code) for line, code in seen if CATALOGUE[code].static and code not in by_one}
+    own = {(line, code) for line, code in found if CATALOGUE[code].dynamic and code not in by_one}
     if unknown or variant.uneven:
         # The source does not show how many units each batch holds.
         told, own = ({(n, c) for n, c in both if c not in SCALE} for both in (told, own))
     if variant.clearing == "none":
         # What is cleared by hand is seen at the next call that is watched: verify can not tell the line.
         told, own = ({(0 if c in ("GA201", "GA202") else n, c) for n, c in both} for both in (told, own))
+    # What keeps graphs is a place in the source, and a step in a run.
+    told, own = ({(0 if c == "GA801" else n, c) for n, c in both} for both in (told, own))
     if told != own:
         problems.append(f"lint finds {_placed(found)}, verify {_placed(seen)}")
-    static = {code for code in expected.codes if CATALOGUE[code].static and not (unknown and code in SCALE)}
-    own_codes = {code for _, code in found}
-    if not static - (SEEN_BY_ONE - {"GA304"}) <= own_codes or not own_codes <= expected.codes | expected.besides:
-        problems.append(f"lint finds {_placed(found)}, planted {_listed(expected.codes)}")
+    wanted = expected.in_source - (SCALE if unknown else frozenset())
+    # Counts of units are in some sources: what the catalogue leaves to verify may be found there.
+    if not wanted <= {code for _, code in found} <= expected.codes - expected.unseen_in_source | expected.hidden:
+        problems.append(f"lint finds {_placed(found)}, expected {_listed(wanted)}")
     return problems
 
 

@@ -8,11 +8,9 @@ from collections.abc import Callable
 
 from hypothesis import HealthCheck, Phase, Verbosity, given, seed, settings
 
-from gradcheck_accum.fuzz.agreement import Comparison, compare, still_wrong_once_fixed
-from gradcheck_accum.fuzz.oracle import expect
+from gradcheck_accum.fuzz.agreement import SCALE, Comparison, compare, still_wrong_once_fixed
 from gradcheck_accum.fuzz.strategies import variants
 from gradcheck_accum.fuzz.variants import OPERATORS, Variant
-from gradcheck_accum.mistakes import CATALOGUE
 from gradcheck_accum.trials import Campaign, Disagreement, Tally
 
 Progress = Callable[[int, int], None]
@@ -122,12 +120,11 @@ def count(tally: Tally, comparison: Comparison | None, *, fixed: bool) -> None:
     for name in variant.mutations:
         tally.mutations[name] += 1
         code = OPERATORS[name].code
-        if code not in expect(variant).codes:
-            continue
-        if CATALOGUE[code].dynamic:
+        tally.hidden[name] += code not in comparison.expected.codes
+        if code in comparison.expected.in_run:
             tally.shown["verify", name] += 1
             tally.killed["verify", name] += code in seen
-        if CATALOGUE[code].static and not comparison.unknown:
+        if code in comparison.expected.in_source and not (comparison.unknown and code in SCALE):
             tally.shown["lint", name] += 1
             tally.killed["lint", name] += code in found
 

@@ -27,9 +27,13 @@ class Stepped:
 
 @dataclass(slots=True)
 class Simulation:
-    """A whole run. ``lost`` are the micro-batches that had no step when it ended."""
+    """A whole run: the units of every micro-batch, what its mean loss was multiplied by, and every step.
+
+    ``lost`` are the micro-batches that had no step when it ended.
+    """
 
     units: list[int] = field(default_factory=list)
+    coefficients: list[Fraction] = field(default_factory=list)
     steps: list[Stepped] = field(default_factory=list)
     lost: tuple[int, ...] = ()
 
@@ -39,9 +43,16 @@ class Simulation:
         return not self.lost and all(self.is_right_step(step) for step in self.steps)
 
     def is_uneven(self, step: Stepped) -> bool:
-        """Whether a unit of one of a step's own micro-batches counts more than one of another."""
-        each = {step.gradient[i] / self.units[i] for i in step.own if i in step.gradient}
-        return len(each) > 1 and len({self.units[i] for i in step.own}) > 1
+        """Whether a unit of one of a step's own micro-batches was to count more than one of another."""
+        each = {self.coefficients[i] / self.units[i] for i in step.own}
+        reached = any(i in step.gradient for i in step.own)
+        return reached and len(each) > 1 and len({self.units[i] for i in step.own}) > 1
+
+    def is_short_at_its_end(self, k: int) -> bool:
+        """Whether the last step got fewer micro-batches than ``k``, each as heavy as one of ``k`` would have been."""
+        last = self.steps[-1].own if self.steps else ()
+        weighed = {self.coefficients[i] for i in (*last, *(self.steps[-2].own if len(self.steps) > 1 else ()))}
+        return not self.lost and len(last) < k and len(weighed) == 1
 
     def is_right_step(self, step: Stepped) -> bool:
         """Whether one step did."""
@@ -72,7 +83,8 @@ class _Run:
         number = len(self.seen.units)
         self.seen.units.append(v.units[position])
         self.since.append(number)
-        self.gradient[number] = self.coefficient(position, window)
+        self.seen.coefficients.append(self.coefficient(position, window))
+        self.gradient[number] = self.seen.coefficients[-1]
 
     def coefficient(self, position: int, window: range) -> Fraction:
         """What a micro-batch's mean loss is multiplied by before backward."""
@@ -98,6 +110,9 @@ class _Run:
         gradient = dict(self.gradient)
         if v.scale == "gradients" and not v.has("GA101"):
             gradient = {i: c / length for i, c in gradient.items()}
+        if v.has("GA202"):
+            self.clear()
+            gradient = {} if not (self.head and v.has("GA204")) else gradient
         spoiled = []
         if v.has("GA401") and not self.head and len(gradient) > 1:
             spoiled.append("clipped early")
@@ -105,9 +120,6 @@ class _Run:
             spoiled.append("clipped while scaled")
         if v.has("GA503") or (v.has("GA502") and not self.head and len(gradient) > 1):
             spoiled.append("the scale is inside")
-        if v.has("GA202"):
-            self.clear()
-            gradient = {} if not (self.head and v.has("GA204")) else gradient
         self.seen.steps.append(Stepped(gradient, tuple(self.since), tuple(spoiled)))
         self.since = []
         self.gradient = dict(gradient)
@@ -178,89 +190,110 @@ def _closes(v: Variant, position: int, count: int, running: int) -> bool:
 class Expectation:
     """What is to be found in a variant: the verdict, and the codes of its mistakes.
 
-    ``besides`` are codes that may be told as well: of planted mistakes that hide behind others, and of those that the
-    others bring with them.
+    ``hidden`` are planted mistakes that nothing shows beside the others: they may be told all the same.
+    ``unseen_in_run`` and ``unseen_in_source`` are those of ``codes`` that leave no trace for one of the engines.
     """
 
     verdict: str
     codes: frozenset[str]
-    besides: frozenset[str] = frozenset()
+    hidden: frozenset[str] = frozenset()
+    unseen_in_run: frozenset[str] = frozenset()
+    unseen_in_source: frozenset[str] = frozenset()
+
+    @property
+    def in_run(self) -> frozenset[str]:
+        """What `verify` must find."""
+        return frozenset(c for c in self.codes - self.unseen_in_run if CATALOGUE[c].dynamic)
+
+    @property
+    def in_source(self) -> frozenset[str]:
+        """What `lint` must find."""
+        return frozenset(c for c in self.codes - self.unseen_in_source if CATALOGUE[c].static)
 
 
 def expect(variant: Variant) -> Expectation:
-    """What `verify` must say of ``variant``.
+    """What both engines must say of ``variant``.
 
     A planted mistake counts if the run without it differs in what a step gets or in the pace of its other calls:
     one that changes nothing beside another hides behind it.
     """
     runs = simulations(variant)
-    codes: set[str] = set()
-    besides: set[str] = set()
+    codes, planted = set(), {OPERATORS[name].code for name in variant.mutations}
     for name in variant.mutations:
-        code = OPERATORS[name].code
-        without = replace(variant, mutations=variant.mutations - {name})
-        others = simulations(without)
-        moves = any(a.steps != b.steps or a.lost != b.lost for a, b in zip(runs, others, strict=True))
-        (codes if moves or not _moves_weights(code) else besides).add(code)
+        without = simulations(replace(variant, mutations=variant.mutations - {name}))
+        moves = any(a.steps != b.steps or a.lost != b.lost for a, b in zip(runs, without, strict=True))
+        if moves or not _moves_weights(OPERATORS[name].code):
+            codes.add(OPERATORS[name].code)
+    # Shares that differ are a mean of means only where the counts do, planted or not.
+    codes.discard("GA104")
     if any(run.is_uneven(step) for run in runs for step in run.steps):
         codes.add("GA104")
-    besides |= _hidden(variant, runs) | _brought(variant, runs)
+    if any(run.lost for run in runs):
+        codes.add("GA301")
+    if variant.has("GA302"):
+        # Where the last window ends is for this to say, whatever was planted for the one that should have been there.
+        codes.discard("GA103")
+        if not variant.has("GA101") and any(run.is_short_at_its_end(variant.k) for run in runs):
+            codes.add("GA103")
+    if {"GA203", "GA402"} <= codes and any(len(run.steps) > 1 for run in runs):
+        # Never cleared, gradients are still there after the step: they are clipped before the next ones come.
+        codes.add("GA401")
     codes -= _hidden(variant, runs)
+    in_run = frozenset({"GA304"} if variant.has("GA304") and _may_be_the_objective(variant) else ())
+    # The source of a schedule without a length does not say what it was made for.
+    in_source = frozenset({"GA601"} if variant.schedule == "decay" else ())
     if not any(run.steps for run in runs):
-        return Expectation("inconclusive", frozenset(), frozenset(codes | besides))
-    if not all(run.is_right for run in runs):
+        return Expectation("inconclusive", frozenset(), frozenset(codes | planted))
+    if not in_run and not all(run.is_right for run in runs):
         verdict = "deviates"
     else:
         verdict = "not-equivalent-by-construction" if variant.has("GA901") else "equivalent"
-    return Expectation(verdict, frozenset(codes), frozenset(besides - codes))
+    return Expectation(verdict, frozenset(codes), frozenset(planted - codes), in_run, in_source)
 
 
 _OF_WEIGHT = frozenset({"GA101", "GA102", "GA103", "GA104"})
 
 
+def _may_be_the_objective(v: Variant) -> bool:
+    """Whether the division of a loss where every micro-batch steps may be its coefficient: a product, or a half.
+
+    A half may not where the loss is over two rows or units: it is divided by what it is over.
+    """
+    over = {*v.units} if v.model == "tied" else {*v.rows, *v.units}
+    return v.spelling == "inverse" or (v.k == 2 and 2 not in over)
+
+
 def _hidden(v: Variant, runs: list[Simulation]) -> set[str]:
     """Planted mistakes that nothing shows any more beside the others."""
     hidden: set[str] = set()
-    if not any(set(step.gradient) & set(step.own) for run in runs for step in run.steps):
-        # Nothing of any window reaches its step: what it weighs, or how it was clipped, shows nowhere.
-        hidden |= {*_OF_WEIGHT, "GA302", "GA303", "GA401", "GA501"}
+    reached = any(set(step.gradient) & set(step.own) for run in runs for step in run.steps)
+    if not reached:
+        # Nothing of any window reaches its step: what it weighs, or should, shows nowhere.
+        hidden |= {*_OF_WEIGHT, "GA303"}
     if v.has("GA101"):
-        # Where no loss is divided, a window that lacks a micro-batch is as wrong as the others.
+        # A sum that nothing divides is as short as its window: none that is left out was counted.
         hidden |= {"GA303"}
-    if (v.has("GA101") or v.has("GA102")) and v.boundary == "counter":
-        # A window that closes late opens no shorter than the others, and no division says what it was meant to hold.
+    if v.boundary == "counter" and (not reached or v.has("GA101") or v.has("GA102")):
+        # Windows that all close late are as long as one another, and no division says how long they should be.
         hidden |= {"GA302"}
-    if v.has("GA302") and (v.remainder or v.uneven):
-        # Divided by what another window holds: which of the two is wrong can not be told.
+    if any(_is_mixed(v, step) for run in runs for step in run.steps):
+        # Divided by what two windows hold: which of the two was meant can not be told.
         hidden |= _OF_WEIGHT
     if all(len(run.steps) == 1 for run in runs):
         # What comes after the only step is in no window.
         hidden |= {"GA402"}
     if v.has("GA203"):
-        # Never cleared, gradients are still there where a clip comes too late.
         hidden |= {"GA402"}
-    if v.has("GA301") and v.epochs > 1 and v.scale == "window":
-        # The remainder that leaks has another divisor than the window that it leaks into.
-        hidden |= _OF_WEIGHT
-    if v.has("GA201") and v.uneven:
-        # One micro-batch is left: by itself, no mean of means.
-        hidden |= {"GA104"}
     return hidden
 
 
-def _brought(v: Variant, runs: list[Simulation]) -> set[str]:
-    """Mistakes that others bring with them."""
-    brought: set[str] = set()
-    if v.has("GA302"):
-        # The boundary that is off by one leaves micro-batches over, and its windows are divided by others' lengths.
-        brought |= _OF_WEIGHT | {"GA303"} | ({"GA301"} if any(run.lost for run in runs) or v.epochs > 1 else set())
-    if v.has("GA201") and v.uneven:
-        # What is left of a mean of means is too heavy or too light by itself.
-        brought |= {*_OF_WEIGHT, "GA302"}
-    if v.has("GA203") and v.has("GA402"):
-        # After the step the gradients are still there: they are clipped before the next ones come.
-        brought |= {"GA401"}
-    return brought
+def _is_mixed(v: Variant, step: Stepped) -> bool:
+    """Whether a step's own losses were divided by the counts of several windows."""
+    if v.has("GA101") or v.has("GA103") or v.scale in ("steps", "gradients"):
+        return False
+    starts = {number % v.count // v.k * v.k for number in step.own}
+    counted = v.scale in ("share", "total") and not v.has("GA104")
+    return len({sum(v.units[s : s + v.k]) if counted else len(v.units[s : s + v.k]) for s in starts}) > 1
 
 
 def _moves_weights(code: str) -> bool:

@@ -90,14 +90,14 @@ class _Writer:
         elif v.layout == "function":
             lines += ["def train(K):", *_indented([*self.counters(), *loop]), "", "train(K)"]
         elif v.layout == "helpers":
-            lines += ["def micro_batch(x, y, divisor):", *_indented([*self.micro_batch(), "return raw.item()"]), ""]
+            lines += ["def micro_batch(x, y, divisor):", *_indented([*self.micro_batch(), self.returned()]), ""]
             lines += ["def update(divisor):", *_indented(self.update()), ""]
             lines += loop
         else:
             lines += ["class Trainer:"]
             lines += _indented(["def __init__(self, K):", "    self.K = K", ""])
             lines += _indented(
-                ["def micro_batch(self, x, y, divisor):", *_indented([*self.micro_batch(), "return raw.item()"]), ""]
+                ["def micro_batch(self, x, y, divisor):", *_indented([*self.micro_batch(), self.returned()]), ""]
             )
             lines += _indented(["def update(self, divisor):", *_indented(self.update()), ""])
             lines += _indented(["def fit(self):", *_indented(["K = self.K", *self.counters(), *loop]), ""])
@@ -127,7 +127,7 @@ class _Writer:
         if v.amp == "scaler":
             lines += ["scaler = torch.amp.GradScaler('cpu', init_scale=64.0)"]
         if v.schedule:
-            lines += ["scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)"]
+            lines += [f"scheduler = torch.optim.lr_scheduler.{self.scheduler()}"]
         if v.average:
             lines += ["average = torch.optim.swa_utils.AveragedModel(model)"]
         if v.spelling == "function":
@@ -136,6 +136,20 @@ class _Writer:
             lines += ["running = 0.0"] if v.metrics else []
             lines += ["kept = 0.0"] if v.has("GA801") else []
         return lines
+
+    def scheduler(self) -> str:
+        """The call that makes the schedule, as long as it was made for."""
+        v = self.v
+        if v.schedule == "decay":
+            return "ExponentialLR(optimizer, 0.9)"
+        batches = "len(loader)"
+        if v.boundary == "chunks":
+            length = batches if v.schedule == "steps" else f"{batches} * K"
+        elif v.schedule == "steps":
+            length = f"({batches} + K - 1) // K" if v.remainder else f"{batches} // K"
+        else:
+            length = batches
+        return f"CosineAnnealingLR(optimizer, T_max={f'{v.epochs} * ({length})' if v.epochs > 1 else length})"
 
     def data(self) -> list[str]:
         """The batches, and the counts of units that a scaling reads."""
@@ -180,10 +194,12 @@ class _Writer:
         return x, f"torch.randint(0, 3, ({n},))"
 
     def units_of(self, y: str) -> str:
-        """The units of a micro-batch, as a script counts them."""
-        if self.v.loss == "ignored tokens":
+        """The units of a micro-batch, as a script counts them; rows will do where only their share is wanted."""
+        v = self.v
+        if v.loss == "ignored tokens":
             return f"int(({y} != -100).sum())"
-        return f"{y}.numel()"
+        rows = v.scale == "share" or v.units == v.rows
+        return (f"len({y})", f"{y}.size(0)", f"{y}.shape[0]", f"{y}.numel()")[v.seed % 4 if rows else 3]
 
     def criterion(self) -> list[str]:
         v = self.v
@@ -215,6 +231,13 @@ class _Writer:
         lines += self.scaling()
         lines += ["scaler.scale(loss).backward()" if v.amp == "scaler" else "loss.backward()"]
         return lines
+
+    def shown(self) -> str:
+        """The loss that is added up to be shown, as a number."""
+        return "loss.item()" if self.v.has("GA802") else "raw.item()"
+
+    def returned(self) -> str:
+        return f"return {self.shown()}"
 
     def scaling(self) -> list[str]:
         """From ``raw`` to ``loss``."""
@@ -285,11 +308,15 @@ class _Writer:
         if not v.clears_first and not any(v.has(code) for code in ("GA201", "GA202", "GA203")):
             lines += self.clear()
         lines += misplaced if v.clip == "norm" else []
-        if v.schedule and not v.has("GA601"):
+        if v.schedule and not self.schedules_every_turn():
             lines += ["scheduler.step()"]
         if v.average and not v.has("GA602"):
             lines += ["average.update_parameters(model)"]
         return lines
+
+    def schedules_every_turn(self) -> bool:
+        """Whether the schedule moves at every micro-batch."""
+        return self.v.has("GA601") or (self.v.schedule == "micro-batches" and not self.v.has("GA603"))
 
     def clear(self) -> list[str]:
         v = self.v
@@ -330,7 +357,7 @@ class _Writer:
             lines += [f"running += {value}" if v.metrics else value]
         else:
             lines += self.micro_batch()
-            lines += ["running += raw.item()"] if v.metrics else []
+            lines += [f"running += {self.shown()}"] if v.metrics else []
         if v.has("GA502"):
             lines += [f"if {self.position()} % K == 0:", "    scaler.unscale_(optimizer)"]
         if v.has("GA801"):
@@ -344,7 +371,7 @@ class _Writer:
         v = self.v
         lines = ["optimizer.zero_grad()"] if "GA201:late" in v.mutations else []
         lines += ["head_optimizer.zero_grad()"] if lines and v.pair else []
-        lines += ["scheduler.step()"] if v.has("GA601") else []
+        lines += ["scheduler.step()"] if v.schedule and self.schedules_every_turn() else []
         lines += ["average.update_parameters(model)"] if v.has("GA602") else []
         return lines
 
@@ -363,7 +390,14 @@ class _Writer:
         v = self.v
         before = ["seen = 0"] if v.boundary == "running count" else []
         one = self.one_pass()
-        return [*before, *([f"for epoch in range({v.epochs}):", *_indented(one)] if v.epochs > 1 else one)]
+        passes = [f"for epoch in range({v.epochs}):", *_indented(one)] if v.epochs > 1 else one
+        return [*before, *passes, *(self.report() if v.metrics and v.count else [])]
+
+    def report(self) -> list[str]:
+        """What is shown of the losses, at the end."""
+        counts = [str(self.v.epochs)] * (self.v.epochs > 1) + ["len(loader)"] + ["K"] * (self.v.boundary == "chunks")
+        by = " * ".join(counts)
+        return [f"print('mean loss', running / {f'({by})' if len(counts) > 1 else by})"]
 
     def one_pass(self) -> list[str]:
         if self.v.boundary in COUNTED:

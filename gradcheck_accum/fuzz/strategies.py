@@ -37,6 +37,14 @@ _APART = (
     {"GA202", "GA402"},
     # A remainder that is dropped leaves its unscaling behind: the next one raises.
     {"GA301", "GA502"},
+    # Where the losses are not divided by K, or not all are in it, what is shown is not their mean over K.
+    {"GA101", "GA802"},
+    {"GA102", "GA802"},
+    {"GA102:rows", "GA802"},
+    {"GA302", "GA802"},
+    {"GA303", "GA802"},
+    # Fewer micro-batches than the schedule was made for: training may have been cut short, not the schedule.
+    {"GA303", "GA603"},
 )
 """Pairs that are not what either of them is."""
 
@@ -138,7 +146,7 @@ def variants(draw: st.DrawFn, mutations: int | tuple[str, ...] | None = None) ->
         data_loader=data_loader,
         layout=d.choose("layout", _layouts(names)),
         pair=pair,
-        schedule=d.chance("schedule", 5),
+        schedule=d.choose("schedule", _schedules(d)),
         average=d.chance("average", 8),
         batch_norm=batch_norm,
         metrics=d.chance("metrics", 2),
@@ -172,7 +180,7 @@ def _uneven(d: _Drawing, boundary: str) -> bool:
         return False
     if scales is not None and scales.isdisjoint(v.UNEVEN_SCALES):
         return False
-    return d.chance("uneven", 60) or (scales is not None and scales <= v.UNEVEN_SCALES)
+    return d.chance("uneven", 120) or (scales is not None and scales <= v.UNEVEN_SCALES)
 
 
 def _made_uneven(rows: tuple[int, ...], units: tuple[int, ...], loss: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -255,6 +263,11 @@ def _spellings(mixed: bool, names: Sequence[str]) -> list[str]:
 
 def _layouts(names: Sequence[str]) -> tuple[str, ...]:
     return v.LAYOUTS[:2] if "GA801" in names else v.LAYOUTS
+
+
+def _schedules(d: _Drawing) -> tuple[str, ...]:
+    """One loop in five has a schedule, or as the mutations need it."""
+    return v.SCHEDULES if d.needs("schedule") is not None else (*("",) * 12, *v.SCHEDULES)
 
 
 def _disguise(d: _Drawing) -> tuple[str, ...]:

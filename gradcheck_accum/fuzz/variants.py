@@ -21,6 +21,8 @@ BOUNDARIES = (*COUNTED, *WHOLE, "next", "running count", "chunks")
 MODELS = ("linear", "mlp", "conv", "rnn", "attention", "tied")
 LOSSES = ("cross entropy", "functional", "mse", "smooth l1", "tokens", "ignored tokens")
 OPTIMIZERS = ("SGD", "momentum", "Adam", "AdamW", "RMSprop")
+SCHEDULES = ("decay", "steps", "micro-batches")
+"""What a learning rate's schedule was made for: no length, or the moves that it says, steps or micro-batches."""
 LAYOUTS = ("script", "function", "helpers", "class")
 CLEARINGS = ("optimizer", "zeros", "model", "none")
 """``optimizer.zero_grad()``, the same with zeros in place of None, ``model.zero_grad()``, ``p.grad = None``."""
@@ -97,9 +99,11 @@ OPERATORS: dict[str, Operator] = {
         _operator("GA501", "clip", clip=("norm", "value"), amp="scaler"),
         _operator("GA502", "scaler", amp="scaler", clip="", boundary=INDEXED),
         _operator("GA503", "scaler", amp="scaler", clip=""),
-        _operator("GA601", "schedule", schedule=True),
+        _operator("GA601", "schedule", schedule=("decay", "steps")),
+        _operator("GA603", "schedule", schedule="micro-batches"),
         _operator("GA602", "average", average=True),
         _operator("GA801", "graphs"),
+        _operator("GA802", "metrics", scale=("steps", "window"), metrics=True, boundary=BOUNDARIES[:-1]),
         _operator("GA901", "model", batch_norm=True, amp="", pair=False, uneven=False, loss="cross entropy"),
     )
 }
@@ -112,8 +116,8 @@ class Variant:
 
     ``flush`` says how a remainder gets its step, ``scale`` how the losses become the large batch's: divided by K
     ("steps") or by the micro-batches of their own window ("window"), weighed by their share of its units ("share"),
-    summed and divided by them ("total"), or through the gradients, before the step ("gradients"). ``mutations`` are
-    names of `OPERATORS`.
+    summed and divided by them ("total"), or through the gradients, before the step ("gradients"). A ``schedule`` moves
+    as often as it was made for: once per step, or per micro-batch. ``mutations`` are names of `OPERATORS`.
     """
 
     k: int
@@ -135,7 +139,7 @@ class Variant:
     data_loader: bool = False
     layout: str = "script"
     pair: bool = False
-    schedule: bool = False
+    schedule: str = ""
     average: bool = False
     batch_norm: bool = False
     metrics: bool = False

@@ -70,6 +70,8 @@ def slice_of_data(run: Interpreter, bounds: list[Any]) -> None:
 def length_of(run: Interpreter, loader: v.Loader) -> int:
     """How many micro-batches a pass over ``loader`` has: what the source shows, else the assumed number."""
     if loader.length is not None and run.knowledge.has_remainders:
+        # A number that the source shows is as good as one that the loop counts by.
+        run.recorder.counted.add(v.tag_of_length(loader))
         if loader.length <= _LONGEST_PASS:
             return loader.length
         # So many micro-batches show nothing that a few whole windows and the remainder do not.

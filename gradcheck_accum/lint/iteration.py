@@ -51,8 +51,10 @@ def plan(run: Interpreter, source: Any, loop: ast.For, trains: bool) -> tuple[It
             return list(itertools.islice(items, *numbers)) if known else items, draws, is_pass
         case list() | tuple():
             holds_data = v.is_data(source)
-            # A list of batches inside a pass over the data is a part of that pass.
-            return list(source), holds_data, holds_data and len(source) > 1 and not run.pass_depth
+            # A list of batches inside a pass over the data is a part of that pass, and so is one in a loop that steps
+            # once for all of it: a window.
+            is_part = run.pass_depth or (run.loop_depth and not run.reach.steps(loop.body))
+            return list(source), holds_data, holds_data and len(source) > 1 and not is_part
     return _unknown_iteration(run, source, loop, trains)
 
 

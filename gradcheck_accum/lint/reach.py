@@ -86,6 +86,7 @@ class Reach:
         statements: list[tuple[ast.stmt, ast.AST]] = []
         pairs: list[tuple[ast.AST, ast.AST]] = [(module, module)]
         within: dict[int, ast.AST] = {}
+        others: list[tuple[str, ast.AST]] = []
         for node, holder in pairs:
             if isinstance(node, ast.stmt):
                 statements.append((node, holder))
@@ -101,7 +102,10 @@ class Reach:
                 case ast.ImportFrom():
                     self._touching |= {a.asname for a in node.names if a.asname and a.name in _TOUCH_GRADIENTS}
                 case ast.Call(func=func):
-                    self._calls[id(holder)] |= _names_of(node)
+                    if _is_named_otherwise(node):
+                        others.append((text_of(node.func.value), holder))  # type: ignore[attr-defined]
+                    else:
+                        self._calls[id(holder)] |= _names_of(node)
                     updates.add(UPDATES.get(call_name(node), _BLENDS))
                     if isinstance(func, ast.Attribute) and func.attr in ("step", "zero_grad"):
                         (stepped if func.attr == "step" else cleared).add(text_of(func.value))
@@ -111,11 +115,16 @@ class Reach:
                     self._calls[id(holder)].add(_YIELDS)
             if isinstance(node, (ast.BinOp, ast.Call)) and blended(node):
                 self._calls[id(holder)].add(_BLENDS)
-            pairs.extend([(child, holder) for child in children(node)])
-        for statement, holder in reversed(statements):
-            self._calls[id(holder)] |= self._calls[id(statement)]
+            dead = node.body if isinstance(node, (ast.If, ast.While)) and _is_false(node.test) else ()
+            pairs.extend([(child, holder) for child in children(node) if child not in dead])
         self.steppers = frozenset(stepped & cleared)
         """Dotted names that are both stepped and cleared in this file: optimizers, whatever they are called."""
+        for owner, holder in others:
+            # A step that is written in this file may do anything.
+            if owner in self.steppers or ".step" in self._functions:
+                self._calls[id(holder)].add(".step")
+        for statement, holder in reversed(statements):
+            self._calls[id(holder)] |= self._calls[id(statement)]
         self._to_backward = self._closure(_either(_BACKWARD))
         self._to_step = self._closure(_either({"step"}))
         self._to_gradients = self._closure(_either(_GRADIENT_CALLS))
@@ -232,10 +241,7 @@ class Reach:
 
     def _steps_no_weights(self, node: ast.Call) -> bool:
         """Whether a call is the step of a scheduler, a profiler or an environment, as its name says."""
-        if call_name(node) != "step" or not isinstance(node.func, ast.Attribute):
-            return False
-        owner = text_of(node.func.value)
-        return bool(_OTHER_STEPPERS.search(owner)) and owner not in self.steppers
+        return _is_named_otherwise(node) and text_of(node.func.value) not in self.steppers  # type: ignore[attr-defined]
 
     def is_generator(self, node: _Function) -> bool:
         """Whether a function yields."""
@@ -252,6 +258,15 @@ class Reach:
         )
 
 
+def _is_named_otherwise(node: ast.Call) -> bool:
+    """Whether a call is a step of something that is named like no optimizer."""
+    return (
+        call_name(node) == "step"
+        and isinstance(node.func, ast.Attribute)
+        and bool(_OTHER_STEPPERS.search(text_of(node.func.value)))
+    )
+
+
 def _own_statements(module: ast.Module | None) -> list[ast.stmt]:
     """The statements that run when a module does."""
     definitions = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
@@ -260,6 +275,10 @@ def _own_statements(module: ast.Module | None) -> list[ast.stmt]:
 
 def _is_true(node: ast.expr) -> bool:
     return isinstance(node, ast.Constant) and bool(node.value)
+
+
+def _is_false(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and not node.value
 
 
 def _last(node: ast.expr) -> str:

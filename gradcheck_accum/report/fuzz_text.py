@@ -40,13 +40,13 @@ def _tally(tally: Tally) -> list[str]:
         f"{'boundary':16} variants  unknown to lint",
     ]
     lines += [f"{name:16} {many:>8}  {tally.unknown_at[name]:>15}" for name, many in sorted(tally.boundaries.items())]
-    lines += ["", f"{'mistake':16} variants  found by verify  found by lint"]
+    lines += ["", f"{'mistake':16} variants  hidden by another  found by verify  found by lint"]
     for name, many in sorted(tally.mutations.items()):
         cells = [
             f"{tally.killed[engine, name]} of {tally.shown[engine, name]}" if tally.shown[engine, name] else "-"
             for engine in ("verify", "lint")
         ]
-        lines.append(f"{name:16} {many:>8}  {cells[0]:>15}  {cells[1]:>13}")
+        lines.append(f"{name:16} {many:>8}  {tally.hidden[name]:>17}  {cells[0]:>15}  {cells[1]:>13}")
     return lines
 
 

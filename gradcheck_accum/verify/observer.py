@@ -397,9 +397,7 @@ class Watch:
         """A learning rate scheduler has moved on."""
         if self.idle:
             return
-        horizons = (getattr(scheduler, name, None) for name in ("total_steps", "T_max", "total_iters"))
-        horizon = next((h for h in horizons if isinstance(h, int) and not isinstance(h, bool)), None)
-        self._add(SchedulerStep(where=user_location(), scheduler=f"{id(scheduler):x}", horizon=horizon))
+        self._add(SchedulerStep(where=user_location(), scheduler=f"{id(scheduler):x}", horizon=_horizon(scheduler)))
 
     def average_updated(self, average: Any) -> None:
         """A moving average has taken in the weights."""
@@ -626,6 +624,14 @@ class _Mark:
     """Hangs on a node of a loss's graph, and is gone when the graph is."""
 
     __slots__ = ("__weakref__",)
+
+
+def _horizon(scheduler: Any) -> int | None:
+    """How many moves a scheduler was made for, where it says: those of Transformers bind it to their lambdas."""
+    said = [getattr(scheduler, name, None) for name in ("total_steps", "T_max", "total_iters")]
+    bound = (getattr(function, "keywords", {}) for function in getattr(scheduler, "lr_lambdas", ()))
+    said += [keywords.get("num_training_steps") for keywords in bound]
+    return next((h for h in said if isinstance(h, int) and not isinstance(h, bool)), None)
 
 
 def _optimizers_alive() -> list[Optimizer]:

@@ -253,6 +253,182 @@ for i, (x, y) in enumerate(loader):
         set(),
         None,
     ),
+    "one micro-batch left of a window of unequal ones was too heavy or too light, and hid the mean of means": (
+        """\
+loader = [(torch.randn(n, 4), torch.randint(0, 3, (n,))) for n in (4, 4, 1, 3, 4, 1)]
+for i, (x, y) in enumerate(loader):
+    optimizer.zero_grad()
+    loss = criterion(model(x), y) / 3
+    loss.backward()
+    if (i + 1) % 3 == 0:
+        optimizer.step()
+""",
+        6,
+        Verdict.DEVIATES,
+        {"GA104", "GA201"},
+        {"GA104", "GA201"},
+    ),
+    "a short window at the end of three unlike ones was called divided twice": (
+        """\
+for i, (x, y) in enumerate(loader):
+    loss = criterion(model(x), y) / 4
+    loss.backward()
+    if i % 4 == 0 or i + 1 == len(loader):
+        optimizer.step()
+        optimizer.zero_grad()
+""",
+        8,
+        Verdict.DEVIATES,
+        {"GA103", "GA302"},
+        {"GA103", "GA302"},
+    ),
+    "lint took each window that is cut from a list for a pass, and missed an average of every micro-batch": (
+        """\
+average = torch.optim.swa_utils.AveragedModel(model)
+for start in range(0, len(loader), K):
+    window = loader[start:start + K]
+    for x, y in window:
+        loss = criterion(model(x), y) / len(window)
+        loss.backward()
+        average.update_parameters(model)
+    optimizer.step()
+    optimizer.zero_grad()
+""",
+        5,
+        Verdict.EQUIVALENT,
+        {"GA602"},
+        {"GA602"},
+    ),
+    "and losses that are kept over all windows": (
+        """\
+import itertools
+kept = 0.0
+batches = iter(loader)
+while window := list(itertools.islice(batches, K)):
+    for x, y in window:
+        loss = criterion(model(x), y) / K
+        loss.backward()
+        kept = kept + loss
+    optimizer.step()
+    optimizer.zero_grad()
+""",
+        8,
+        Verdict.EQUIVALENT,
+        {"GA801"},
+        {"GA801"},
+    ),
+    "a scheduler's step beside the backwards passed for an optimizer's, and its schedule was cut short": (
+        """\
+import itertools
+scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=2 * len(loader))
+for epoch in range(2):
+    batches = iter(loader)
+    while window := list(itertools.islice(batches, K)):
+        for x, y in window:
+            loss = criterion(model(x), y) / K
+            loss.backward()
+            scheduler.step()
+        optimizer.step()
+        optimizer.zero_grad()
+""",
+        6,
+        Verdict.EQUIVALENT,
+        set(),
+        set(),
+    ),
+    "a scheduler that moves after the flush too was two, and neither of them cut short": (
+        """\
+scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=2 * len(loader))
+for epoch in range(2):
+    for i, (x, y) in enumerate(loader):
+        loss = criterion(model(x), y) / min(3, len(loader) - i // 3 * 3)
+        loss.backward()
+        if (i + 1) % 3 == 0:
+            optimizer.step()
+            optimizer.zero_grad()
+            scheduler.step()
+    if len(loader) % 3:
+        optimizer.step()
+        optimizer.zero_grad()
+        scheduler.step()
+""",
+        10,
+        Verdict.EQUIVALENT,
+        {"GA603"},
+        {"GA603"},
+    ),
+    "half of an odd number of micro-batches is less than the steps, and hid a schedule that is cut short": (
+        """\
+scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=len(loader))
+for i, (x, y) in enumerate(loader):
+    loss = criterion(model(x), y) / min(K, len(loader) - i // K * K)
+    loss.backward()
+    if (i + 1) % K == 0 or i + 1 == len(loader):
+        optimizer.step()
+        optimizer.zero_grad()
+        scheduler.step()
+""",
+        5,
+        Verdict.EQUIVALENT,
+        {"GA603"},
+        {"GA603"},
+    ),
+    "a loader that is drawn from by hand had no length for lint, and so the mean over it no losses": (
+        """\
+import itertools
+data = torch.utils.data.TensorDataset(torch.randn(45, 4), torch.randint(0, 3, (45,)))
+loader = torch.utils.data.DataLoader(data, batch_size=3)
+running = 0.0
+batches = iter(loader)
+while window := list(itertools.islice(batches, 4)):
+    for x, y in window:
+        loss = criterion(model(x), y) / len(window)
+        loss.backward()
+        running += loss.item()
+    optimizer.step()
+    optimizer.zero_grad()
+print("mean loss", running / len(loader))
+""",
+        1,
+        Verdict.EQUIVALENT,
+        set(),
+        {"GA802"},
+    ),
+    "a step that is never made, in a block that never runs, made a pass of a window": (
+        """\
+average = torch.optim.swa_utils.AveragedModel(model)
+for start in range(0, len(loader), K):
+    window = loader[start:start + K]
+    for x, y in window:
+        loss = criterion(model(x), y) / len(window)
+        loss.backward()
+        average.update_parameters(model)
+        if False:
+            optimizer.step()
+    optimizer.step()
+    optimizer.zero_grad()
+""",
+        5,
+        Verdict.EQUIVALENT,
+        {"GA602"},
+        {"GA602"},
+    ),
+    "a window that holds as many targets that count as each micro-batch has rows was called not divided": (
+        """\
+criterion = nn.CrossEntropyLoss(reduction="sum")
+loader = [(torch.randn(3, 4), torch.tensor(y)) for y in ([-100, 1, 2], [-100, -100, 0])]
+total = sum(int((y != -100).sum()) for _, y in loader)
+for x, y in loader:
+    loss = criterion(model(x), y) / total
+    loss.backward()
+optimizer.step()
+optimizer.zero_grad()
+""",
+        2,
+        Verdict.EQUIVALENT,
+        set(),
+        set(),
+    ),
 }
 
 

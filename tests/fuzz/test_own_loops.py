@@ -11,6 +11,8 @@ import pytest
 from gradcheck_accum.cli import main
 from gradcheck_accum.fuzz import AccumCase, CannotSupply
 
+ROOT = Path(__file__).parents[2]
+
 LOOPS = """\
 import torch
 
@@ -101,6 +103,14 @@ def test_the_printed_test_fails_as_it_should(loops: Path, pytester: pytest.Pytes
     result = pytester.runpytest_subprocess("-p", "no:cacheprovider")
     result.assert_outcomes(passed=1, failed=1)
     result.stdout.fnmatch_lines(["*remainder-dropped*"])
+
+
+def test_the_readme_shows_a_real_run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.chdir(ROOT)
+    block = (ROOT / "README.md").read_text(encoding="utf-8").partition("```console\n$ gradcheck-accum fuzz ")[2]
+    command, _, output = block.partition("```")[0].partition("\n")
+    assert main(["fuzz", *command.split()]) == 1
+    assert capsys.readouterr().out == output
 
 
 def test_a_loop_that_never_steps_is_not_decided(loops: Path, capsys: pytest.CaptureFixture[str]) -> None:
