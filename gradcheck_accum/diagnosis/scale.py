@@ -29,7 +29,8 @@ def find_scale(account: Account) -> Iterator[Diagnosis]:
             if shares is None or shares.length < 2:
                 continue
             where = shares.live[0].entry.backward.where
-            if _is_full(account, window):
+            # A term that some of the micro-batches do not have is no evidence of how many add up.
+            if _is_full(account, window) and shares.length == window.micro_batches:
                 yield from _judge_level(account, shares, where)
             if shares.kind is not Reduction.NONE:
                 yield from _judge_evenness(account, shares, where)
@@ -157,10 +158,11 @@ def find_remainder_scale(account: Account) -> Iterator[Diagnosis]:
                 continue
             framework = _scaling_framework(shares)
             divided = f"{framework} still divides the loss" if framework else "the loss is still divided"
+            which = "first window of an epoch" if _goes_on(account, window) else "last window"
             yield diagnosis(
                 "GA103",
                 step.where,
-                f"the last window holds {plural(shares.length)}, but {divided} by "
+                f"the {which} holds {plural(shares.length)}, but {divided} by "
                 f"{account.steps}: each counts {times(shares.level)} what it counts in the large batch",
                 "divide by the number of micro-batches that the window really holds",
                 window,

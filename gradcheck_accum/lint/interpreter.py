@@ -50,11 +50,15 @@ class Interpreter:
         self.no_graphs = 0
         """How many blocks are under way in which PyTorch builds no graphs."""
         self.assigned: dict[str, Any] = {}
-        """What was assigned to attributes of objects that nothing else is known of, by dotted name."""
+        """What was assigned to attributes and items of objects that nothing else is known of, by dotted name."""
         self.turns: dict[str, int] = {}
         """How many turns loops over an unknown range were given, by the name of that number."""
         self.optimizers: dict[Any, v.Optimizer] = {}
         self.models: dict[Any, v.Model] = {}
+        self.engines: dict[str, v.Engine] = {}
+        """DeepSpeed's engines, by name (`gradcheck_accum.lint.deepspeed`)."""
+        self.frozen: set[str] = set()
+        """The models whose parameters the training loop has told to take no gradients for now."""
         self.pass_depth = 0
         """How many passes over data are under way, one inside the other."""
         self.loop_depth = 0
@@ -90,6 +94,18 @@ class Interpreter:
     def execute(self, body: Iterable[ast.stmt], scope: v.Scope) -> None:
         """Carry out statements in order."""
         statements.execute(self, body, scope)
+
+    def freeze(self, sources: Iterable[str] | None, takes_gradients: Any) -> None:
+        """``requires_grad`` of models' parameters was set; what is frozen before training is not followed.
+
+        Before it, whoever freezes a model may put new layers into it.
+        """
+        if not self.loop_depth or sources is None:
+            return
+        if takes_gradients is False:
+            self.frozen.update(sources)
+        else:
+            self.frozen.difference_update(sources)
 
     def note_count(self, node: ast.AST, value: Any) -> None:
         """Note where the source names a number that the loop may count by."""

@@ -38,7 +38,7 @@ def instantiate(run: Interpreter, node: ast.Call, cls: v.Class, args: list[Any],
 def sources_of(run: Interpreter, base: Any) -> frozenset[str] | None:
     """The root name of a model whose parameters are asked for."""
     match base:
-        case v.Model():
+        case v.Model() | v.Engine():
             return frozenset({base.name})
         case v.Instance():
             return frozenset({base.cls.node.name})
@@ -108,6 +108,8 @@ def attribute(run: Interpreter, value: Any, name: str) -> Any:
                 return call_function(run, function, [], {}) if _is_property(method) else function
             held = _class_constant(run, value.cls, name)
             return held if held is not None else Symbol(f"{value.cls.node.name}.{name}")
+        case v.Engine():
+            return value if name == "module" else Symbol(f"{value.name}.{name}")
         case v.Model() if name == "no_sync":
             return Symbol(f"{value.name}.{name}")
         case v.Class():

@@ -83,6 +83,8 @@ class Reach:
         updates = {_BLENDS}
         self.mentions_ranks = False
         """Whether the file has a word for leaving gradients local to their rank."""
+        self.engines: set[str] = set()
+        """Dotted names that are asked for a boundary as DeepSpeed's engines are."""
         statements: list[tuple[ast.stmt, ast.AST]] = []
         pairs: list[tuple[ast.AST, ast.AST]] = [(module, module)]
         within: dict[int, ast.AST] = {}
@@ -105,6 +107,8 @@ class Reach:
                     updates.add(UPDATES.get(call_name(node), _BLENDS))
                     if isinstance(func, ast.Attribute) and func.attr in ("step", "zero_grad"):
                         (stepped if func.attr == "step" else cleared).add(text_of(func.value))
+                case ast.Attribute(attr="is_gradient_accumulation_boundary"):
+                    self.engines.add(text_of(node.value))
                 case ast.Attribute(attr="no_sync" | "no_backward_sync" | "require_backward_grad_sync"):
                     self.mentions_ranks = True
                 case ast.Yield() | ast.YieldFrom():
@@ -156,6 +160,16 @@ class Reach:
     def steps(self, body: Iterable[ast.stmt]) -> bool:
         """Whether any of the statements calls ``step``, itself or through this file's functions."""
         return any(self._any(self._to_step, statement) for statement in body)
+
+    def steps_beside(self, function: ast.AST, loop: ast.AST) -> bool:
+        """Whether a function steps an optimizer outside of one of its loops that the loop does not step."""
+        within = self._stepped_in(loop)
+        return bool(within) and bool(self._stepped_in(function) - within)
+
+    def _stepped_in(self, node: ast.AST) -> set[str]:
+        calls = [n.func for n in walk(node) if isinstance(n, ast.Call)]
+        found = {text_of(f.value) for f in calls if isinstance(f, ast.Attribute) and f.attr == "step"}
+        return found & self.steppers
 
     def acts(self, body: Iterable[ast.stmt]) -> bool:
         """Whether any of the statements changes gradients."""
