@@ -151,9 +151,9 @@ def call_value(run: Interpreter, node: ast.Call, callee: Any, args: list[Any], k
         case v.Class():
             return instantiate(run, node, callee, args, kwargs)
         case v.Instance():
-            method = None if callee.cls.is_model else callee.cls.methods.get("__call__")
+            method = None if callee.cls.is_model else callee.cls.bound("__call__", callee)
             if method is not None:
-                return call_function(run, v.Function(method, callee.cls.scope, callee), args, kwargs)
+                return call_function(run, method, args, kwargs)
             return computation(run, node, args, kwargs, sources_of(run, callee) or frozenset())
         case v.Model() | v.Engine():
             return computation(run, node, args, kwargs, frozenset({callee.name}))

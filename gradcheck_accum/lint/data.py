@@ -99,9 +99,9 @@ def length_of_value(run: Interpreter, value: Any) -> Any:
         case list() | tuple() | dict() | str():
             return Num(len(value))
         case v.Instance():
-            method = value.cls.methods.get("__len__")
+            method = value.cls.bound("__len__", value)
             if method is not None:
-                return call_function(run, v.Function(method, value.cls.scope, value), [], {})
+                return call_function(run, method, [], {})
         case Symbol() if value.name and not _DATASET_NAME.search(value.name.rpartition(".")[2]):
             run.recorder.assumed_length = True
             return Num(assumed_length(run, value), frozenset({v.LENGTH, v.tag_of_length(value)}))

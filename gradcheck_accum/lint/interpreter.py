@@ -14,6 +14,7 @@ from typing import Any
 
 from gradcheck_accum.lint import expressions, statements
 from gradcheck_accum.lint import values as v
+from gradcheck_accum.lint.beside import Beside, Neighbour
 from gradcheck_accum.lint.control import Broke, Continued, Exhausted, OutOfBudget, Raised, Returned
 from gradcheck_accum.lint.distributed import Synchronisation
 from gradcheck_accum.lint.knowledge import Knowledge
@@ -30,8 +31,11 @@ _CONSTANTS = (ast.Import, ast.ImportFrom, ast.Assign, ast.AnnAssign)
 class Interpreter:
     """One run of one loop under one set of answers to the conditions that the source leaves open."""
 
-    def __init__(self, path: str, reach: Reach, knowledge: Knowledge, decisions: dict[str, bool]) -> None:
-        self.recorder = Recorder(path)
+    def __init__(self, beside: Beside, reach: Reach, knowledge: Knowledge, decisions: dict[str, bool]) -> None:
+        self.recorder = Recorder(beside.path)
+        self.beside = beside
+        self._scopes: dict[str, v.Scope] = {}
+        """The names of the modules beside the file that were imported from, by path."""
         self.reach = reach
         self.knowledge = knowledge
         self.decisions = dict(decisions)
@@ -121,15 +125,33 @@ class Interpreter:
             return self.knowledge.bindings.get(value.name, value)
         return value
 
+    def imported_from_beside(self, node: ast.ImportFrom, name: str) -> Any:
+        """What a statement imports under ``name`` from a module beside the file, if it acts on gradients; else None."""
+        home = self.beside.imports.get(id(node))
+        return None if home is None or name not in home.acting else self._names_of(home).names.get(name)
+
+    def defined_beside(self, module: str, name: str) -> Any:
+        """What a whole module that was imported defines as ``name``, if it acts on gradients; else None."""
+        home = self.beside.modules.get(module)
+        return None if home is None or name not in home.acting else self._names_of(home).names.get(name)
+
+    def _names_of(self, home: Neighbour) -> v.Scope:
+        if home.path not in self._scopes:
+            scope = self._scopes[home.path] = v.Scope(names={"__name__": home.path})
+            with suppress(Raised, Returned, Exhausted, Broke, Continued):
+                self.execute(self._definitions(home.module), scope)
+        return self._scopes[home.path]
+
+    def _definitions(self, module: ast.Module) -> list[ast.stmt]:
+        return [
+            s
+            for s in module.body
+            if isinstance(s, _DEFINITIONS) or (isinstance(s, _CONSTANTS) and not self.reach.backward(s))
+        ]
+
     def run_module(self, module: ast.Module, scope: v.Scope, definitions_only: bool) -> None:
         """Carry out a module's body, or only its definitions and constants."""
-        body = module.body
-        if definitions_only:
-            body = [
-                s
-                for s in body
-                if isinstance(s, _DEFINITIONS) or (isinstance(s, _CONSTANTS) and not self.reach.backward(s))
-            ]
+        body = self._definitions(module) if definitions_only else module.body
         self.frames.append(scope)
         with suppress(Raised, Returned, Exhausted, Broke, Continued):
             self.execute(body, scope)

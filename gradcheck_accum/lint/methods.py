@@ -49,8 +49,8 @@ def method_of_value(run: Interpreter, node: ast.Call, base: Any, args: list[Any]
             return Symbol()
         case v.Model() if base.cls is not None and run.reach.averages(base.cls.methods.get(name)):
             base.instance = base.instance or v.Instance(base.cls)
-            own = v.Function(base.cls.methods[name], base.cls.scope, base.instance)
-            return call_function(run, own, args, kwargs)
+            own = base.cls.bound(name, base.instance)
+            return call_function(run, own, args, kwargs) if own is not None else Symbol()
         case v.Model():
             return base if name in _SAME_MODEL else computation(run, node, args, kwargs, frozenset({base.name}))
         case v.Instance() if base.cls.is_model and base.cls.methods.get(name) is None:

@@ -33,6 +33,8 @@ _GRADIENT_CALLS = _BACKWARD | frozenset(
         "next",
     }
 )
+_ACTS = _BACKWARD | {"step", "zero_grad", "unscale_", "clip_grad_norm_", "clip_grad_value_", "clip_gradients"}
+_DEEPEST_BASE = 4
 _OTHER_STEPPERS = re.compile(r"sched|profil|\bprof\b|env|logger|timer", re.IGNORECASE)
 _LEAVES = (ast.Break, ast.Continue, ast.Return, ast.Raise)
 _YIELDS = "yield"
@@ -68,13 +70,16 @@ def _either(names: Iterable[str]) -> frozenset[str]:
 
 
 class Reach:
-    """Answers about one parsed file."""
+    """Answers about one parsed file, and the modules that its training runs on into."""
 
-    def __init__(self, module: ast.Module) -> None:
+    def __init__(self, module: ast.Module, *others: ast.Module) -> None:
         self._functions: dict[str, list[_Function]] = {}
         """The functions by the name that they are called by: a method's begins with a dot."""
         self.classes: list[ast.ClassDef] = []
-        self._calls: dict[int, set[str]] = {id(module): set()}
+        self._module = module
+        self._last = (module.body[-1].end_lineno or 0) if module.body else 0
+        """The last line of the file itself: those of other modules come after it."""
+        self._calls: dict[int, set[str]] = {id(one): set() for one in (module, *others)}
         """The names that are called in each statement and below it, by the statement's identity."""
         self._inert: dict[int, bool] = {}
         self._touching = set(_TOUCH_GRADIENTS)
@@ -85,9 +90,15 @@ class Reach:
         """Whether the file has a word for leaving gradients local to their rank."""
         self.engines: set[str] = set()
         """Dotted names that are asked for a boundary as DeepSpeed's engines are."""
+        self.imports: list[ast.Import | ast.ImportFrom] = []
+        self.used_names: set[str] = set()
+        """The plain names that are called or inherited from."""
+        self.used_members: dict[str, set[str]] = {}
+        """The same of attributes, by the name that they are attributes of."""
         statements: list[tuple[ast.stmt, ast.AST]] = []
-        pairs: list[tuple[ast.AST, ast.AST]] = [(module, module)]
+        pairs: list[tuple[ast.AST, ast.AST]] = [(one, one) for one in (module, *others)]
         within: dict[int, ast.AST] = {}
+        renamed: list[tuple[str, str]] = []
         for node, holder in pairs:
             if isinstance(node, ast.stmt):
                 statements.append((node, holder))
@@ -99,10 +110,17 @@ class Reach:
                     self._functions.setdefault(dot + node.name, []).append(node)
                 case ast.ClassDef():
                     self.classes.append(node)
+                    for base in node.bases:
+                        self._note_use(base)
                     within |= {id(member): node for member in node.body}
+                case ast.Import():
+                    self.imports.append(node)
                 case ast.ImportFrom():
+                    self.imports.append(node)
+                    renamed += [(a.asname, a.name) for a in node.names if a.asname]
                     self._touching |= {a.asname for a in node.names if a.asname and a.name in _TOUCH_GRADIENTS}
                 case ast.Call(func=func):
+                    self._note_use(func)
                     self._calls[id(holder)] |= _names_of(node)
                     updates.add(UPDATES.get(call_name(node), _BLENDS))
                     if isinstance(func, ast.Attribute) and func.attr in ("step", "zero_grad"):
@@ -118,6 +136,14 @@ class Reach:
             pairs.extend([(child, holder) for child in children(node)])
         for statement, holder in reversed(statements):
             self._calls[id(holder)] |= self._calls[id(statement)]
+        if others:
+            for other in others:
+                for f in other.body:
+                    if isinstance(f, (ast.FunctionDef, ast.AsyncFunctionDef)):
+                        self._functions.setdefault(f".{f.name}", []).append(f)  # as `module.f(...)`
+            for name, original in renamed:
+                if original in self._functions and name not in self._functions:
+                    self._functions[name] = self._functions[original]
         self.steppers = frozenset(stepped & cleared)
         """Dotted names that are both stepped and cleared in this file: optimizers, whatever they are called."""
         self._to_backward = self._closure(_either(_BACKWARD))
@@ -126,6 +152,12 @@ class Reach:
         self._to_averages = self._closure(_either(updates))
         own = {cls.name for cls in self.classes} | {"object", "ABC"}
         self.open_classes = {c.name for c in self.classes if any(_last(b) not in own for b in c.bases)}
+
+    def _note_use(self, node: ast.expr) -> None:
+        if isinstance(node, ast.Name):
+            self.used_names.add(node.id)
+        elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+            self.used_members.setdefault(node.value.id, set()).add(node.attr)
 
     def _closure(self, seeds: frozenset[str]) -> frozenset[str]:
         """The names of this file's functions that call a seed, directly or through one another, and the seeds."""
@@ -212,7 +244,36 @@ class Reach:
             (name, f) for name in sorted(self._to_backward) for f in self._functions.get(name, []) if self.backward(f)
         ]
         callers = {name for _, f in found for name in self._calls[id(f)]}
-        return [f for name, f in sorted(found, key=lambda item: (item[0] in callers, item[1].lineno))]
+        own = [(name, f) for name, f in found if f.lineno <= self._last]
+        return [f for name, f in sorted(own, key=lambda item: (item[0] in callers, item[1].lineno))]
+
+    def inherited_training(self) -> Iterator[tuple[_Function, ast.ClassDef]]:
+        """The methods that reach ``backward`` and that classes of this file have from other modules' classes.
+
+        Of each class only those that no other of its methods calls.
+        """
+        for cls in self.classes:
+            methods = self._methods_of(cls, 0) if cls.lineno <= self._last else {}
+            training = {name: f for name, f in methods.items() if self.backward(f)}
+            called = {name for f in training.values() for name in self._calls[id(f)]}
+            for name, f in training.items():
+                if f.lineno > self._last and f".{name}" not in called:
+                    yield f, cls
+
+    def _methods_of(self, cls: ast.ClassDef, depth: int) -> dict[str, _Function]:
+        """The methods of a class and those that it inherits, as far as its bases are known by name."""
+        methods: dict[str, _Function] = {}
+        for base in reversed(cls.bases) if depth < _DEEPEST_BASE else ():
+            for other in self.classes:
+                if other.name == _last(base) and other is not cls:
+                    methods |= self._methods_of(other, depth + 1)
+        return methods | {m.name: m for m in cls.body if isinstance(m, (ast.FunctionDef, ast.AsyncFunctionDef))}
+
+    def acting_names(self) -> frozenset[str]:
+        """The functions and classes of the module that do something to gradients, themselves or through others."""
+        acting = self._closure(_either(_ACTS))
+        definitions = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+        return frozenset(s.name for s in self._module.body if isinstance(s, definitions) and self._any(acting, s))
 
     def callees(self, functions: Collection[ast.AST], module: ast.Module | None) -> set[_Function]:
         """What functions, or a module's own statements, may call, directly or through one another.

@@ -408,6 +408,13 @@ class Class:
     complete: bool = True
     """Whether every base class is in this file, so that a missing method does not exist."""
     is_model: bool = False
+    origins: dict[str, Scope] = field(default_factory=dict)
+    """The scopes of the methods that another class of another module has defined."""
+
+    def bound(self, name: str, instance: Instance) -> Function | None:
+        """A method of this class, of an object of it."""
+        node = self.methods.get(name)
+        return None if node is None else Function(node, self.origins.get(name, self.scope), instance)
 
 
 @dataclass(slots=True, eq=False)
