@@ -12,7 +12,7 @@ _STEP = rb"\.[\s\\]*step[\s\\]*\("
 _FROM = rb"^[ \t]*from[ \t]+(\.*)([\w.]*)[ \t]+import[ \t]+\(?\s*([\w, \t]*)"
 _IMPORT = rb"^[ \t]*import[ \t]+([\w.]+)"
 
-_LOADERS = (b"DataLoader", b"dataloader", b"_loader", b"in loader", b"(loader")
+_LOADERS = (b"DataLoader", b"dataloader", b"_loader", b"in loader", b"(loader", b"_dl")
 """How a loop over data that leaves both calls to functions of other modules may be known."""
 
 

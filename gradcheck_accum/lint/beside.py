@@ -1,7 +1,7 @@
 """Modules beside the linted one that its training runs on into: helpers that it calls, classes that it inherits from.
 
-They are read, never imported, and only where they do something to gradients. Their lines are counted on from the last
-of the linted file, so that all of it is one program; `Beside.place` is the way back.
+They are read, never imported, and only where they do something to gradients or make the data. Their lines are counted
+on from the last of the linted file, so that all of it is one program; `Beside.place` is the way back.
 """
 
 from __future__ import annotations
@@ -19,7 +19,11 @@ from gradcheck_accum.lint.reach import Reach
 from gradcheck_accum.lint.source import walk
 from gradcheck_accum.location import Location
 
-_ACTS = re.compile(rb"backward\s*\(|\.\s*step\s*\(|zero_grad\s*\(|unscale_\s*\(|clip_grad\w*\s*\(")
+_MATTERS = re.compile(
+    rb"backward\s*\(|\.\s*step\s*\(|zero_grad\s*\(|unscale_\s*\(|clip_grad\w*\s*\(|\.grad\b"  # what gradients meet
+    rb"|\byield\b|DataLoader\s*\(|__len__"  # how many micro-batches there are
+)
+"""Is in the text of every function and class that is followed into another module."""
 _LINE = re.compile(r"\bline (\d+)")
 _LINE_BREAK = re.compile(r"\r\n|\r|\n")
 _MOST_MODULES = 6
@@ -30,13 +34,12 @@ _DEEPEST = 2
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Neighbour:
-    """One such module; its lines count from ``first``, and ``acting`` are its names that do something to gradients."""
+    """One such module; its lines count from ``first``."""
 
     path: str
     text: str
     module: ast.Module
     first: int
-    acting: frozenset[str]
 
 
 @dataclass(slots=True)
@@ -132,11 +135,9 @@ class _Search:
         """Look at what a module at ``path`` imports."""
         for one in _imports(reach):
             found = self._find(one, path, depth)
-            if found is None or not one.names & found.acting:
-                continue
-            if one.dotted:
+            if found is not None and one.dotted:
                 self.beside.modules[one.dotted] = found
-            else:
+            elif found is not None:
                 self.beside.imports[id(one.statement)] = found
 
     def _find(self, one: _Import, path: str, depth: int) -> Neighbour | None:
@@ -151,7 +152,7 @@ class _Search:
             content = self.contents[file]
             if content is None:
                 continue
-            if file not in self.known and _ACTS.search(neighbours.definitions(content, one.names)):
+            if file not in self.known and _MATTERS.search(neighbours.definitions(content, one.names)):
                 self.known[file] = self._neighbour(file, content, depth)
             return self.known.get(file)
         return None
@@ -168,16 +169,13 @@ class _Search:
             reach = Reach(module)
         except (SyntaxError, ValueError, RecursionError, MemoryError):
             return None
-        acting = reach.acting_names()
-        if not acting:
-            return None
         last = others[-1].first + len(_LINE_BREAK.split(others[-1].text)) if others else self.beside.lines
         for node in walk(module):
             if isinstance(node, (ast.stmt, ast.expr, ast.excepthandler, ast.arg, ast.keyword, ast.alias)):
                 node.lineno += last
                 node.end_lineno = (node.end_lineno or 0) + last
         shown = path if os.path.isabs(path) else os.path.relpath(path)
-        found = Neighbour(shown, text, module, last + 1, acting)
+        found = Neighbour(shown, text, module, last + 1)
         others.append(found)
         if depth < _DEEPEST:
             self.follow(reach, path, depth + 1)

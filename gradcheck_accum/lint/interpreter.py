@@ -126,14 +126,14 @@ class Interpreter:
         return value
 
     def imported_from_beside(self, node: ast.ImportFrom, name: str) -> Any:
-        """What a statement imports under ``name`` from a module beside the file, if it acts on gradients; else None."""
+        """What a statement imports under ``name`` from a module that is read along, or None."""
         home = self.beside.imports.get(id(node))
-        return None if home is None or name not in home.acting else self._names_of(home).names.get(name)
+        return None if home is None else self._names_of(home).names.get(name)
 
     def defined_beside(self, module: str, name: str) -> Any:
-        """What a whole module that was imported defines as ``name``, if it acts on gradients; else None."""
+        """What a whole module that was imported and is read along defines as ``name``, or None."""
         home = self.beside.modules.get(module)
-        return None if home is None or name not in home.acting else self._names_of(home).names.get(name)
+        return None if home is None else self._names_of(home).names.get(name)
 
     def _names_of(self, home: Neighbour) -> v.Scope:
         if home.path not in self._scopes:

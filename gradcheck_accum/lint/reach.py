@@ -33,7 +33,6 @@ _GRADIENT_CALLS = _BACKWARD | frozenset(
         "next",
     }
 )
-_ACTS = _BACKWARD | {"step", "zero_grad", "unscale_", "clip_grad_norm_", "clip_grad_value_", "clip_gradients"}
 _DEEPEST_BASE = 4
 _OTHER_STEPPERS = re.compile(r"sched|profil|\bprof\b|env|logger|timer", re.IGNORECASE)
 _LEAVES = (ast.Break, ast.Continue, ast.Return, ast.Raise)
@@ -76,7 +75,6 @@ class Reach:
         self._functions: dict[str, list[_Function]] = {}
         """The functions by the name that they are called by: a method's begins with a dot."""
         self.classes: list[ast.ClassDef] = []
-        self._module = module
         self._last = (module.body[-1].end_lineno or 0) if module.body else 0
         """The last line of the file itself: those of other modules come after it."""
         self._calls: dict[int, set[str]] = {id(one): set() for one in (module, *others)}
@@ -268,12 +266,6 @@ class Reach:
                 if other.name == _last(base) and other is not cls:
                     methods |= self._methods_of(other, depth + 1)
         return methods | {m.name: m for m in cls.body if isinstance(m, (ast.FunctionDef, ast.AsyncFunctionDef))}
-
-    def acting_names(self) -> frozenset[str]:
-        """The functions and classes of the module that do something to gradients, themselves or through others."""
-        acting = self._closure(_either(_ACTS))
-        definitions = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
-        return frozenset(s.name for s in self._module.body if isinstance(s, definitions) and self._any(acting, s))
 
     def callees(self, functions: Collection[ast.AST], module: ast.Module | None) -> set[_Function]:
         """What functions, or a module's own statements, may call, directly or through one another.

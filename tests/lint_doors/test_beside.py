@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from gradcheck_accum.lint import lint_paths
+from gradcheck_accum.lint import lint_paths, lint_source
 from gradcheck_accum.lint.settings import Settings
 
 LOOP = """\
@@ -171,3 +172,36 @@ def test_modules_that_do_nothing_to_gradients_are_left_alone(
         "tools.py": "def show(loss):\n    print(loss.item())\n",
     }
     assert project(files, "train.py") == [("train.py", 11, "GA301")]
+
+
+def _moved(loop: Path) -> tuple[str, str] | None:
+    """A loop without the helpers that can stand in a module of their own, and that module."""
+    module = ast.parse(loop.read_text())
+    used = {n.func.id for n in ast.walk(module) if isinstance(n, ast.Call) and isinstance(n.func, ast.Name)}
+    helpers = [s for s in module.body if isinstance(s, ast.FunctionDef) and s.name in used]
+    imports = [s for s in module.body if isinstance(s, (ast.Import, ast.ImportFrom))]
+    rest = [s for s in module.body if s not in helpers and s not in imports]
+    names = {t.id for s in rest if isinstance(s, ast.Assign) for t in s.targets if isinstance(t, ast.Name)}
+    if not helpers or any(isinstance(n, ast.Name) and n.id in names for s in helpers for n in ast.walk(s)):
+        return None
+    imported = f"from helpers import {', '.join(s.name for s in helpers)}"
+    main = [*map(ast.unparse, imports), imported, *map(ast.unparse, rest)]
+    return "\n".join(main), "\n".join(map(ast.unparse, [*imports, *helpers]))
+
+
+def _loops_with_helpers() -> list[Path]:
+    loops = Path(__file__).parents[2] / "benchmarks" / "loops"
+    return [loop for loop in sorted(loops.glob("*.py")) if _moved(loop)]
+
+
+@pytest.mark.parametrize("loop", _loops_with_helpers(), ids=lambda loop: loop.stem)
+def test_a_loop_is_judged_the_same_with_its_helpers_in_another_module(
+    loop: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    main, helpers = _moved(loop) or ("", "")
+    Path("train.py").write_text(main)
+    Path("helpers.py").write_text(helpers)
+    before = lint_source(ast.unparse(ast.parse(loop.read_text())), "alone.py")
+    after = lint_paths(["train.py", "helpers.py"]).findings
+    assert sorted(f.mistake.code for f in after) == sorted(f.mistake.code for f in before)
