@@ -6,6 +6,7 @@ These answers only steer the interpretation (what to inline, which branches matt
 from __future__ import annotations
 
 import ast
+import builtins
 import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
@@ -142,6 +143,9 @@ class Reach:
             for name, original in renamed:
                 if original in self._functions and name not in self._functions:
                     self._functions[name] = self._functions[original]
+        imported = {alias.asname or alias.name for node in self.imports for alias in node.names}
+        self._no_objects = {*dir(builtins), _YIELDS, *self._functions, *(c.name for c in self.classes), *imported}
+        """The plain names that stand for functions and classes, and not for objects that can be called."""
         self.steppers = frozenset(stepped & cleared)
         """Dotted names that are both stepped and cleared in this file: optimizers, whatever they are called."""
         self._to_backward = self._closure(_either(_BACKWARD))
@@ -174,10 +178,11 @@ class Reach:
         calls = self._calls.get(id(node))
         if calls is None:
             calls = self._calls[id(node)] = {c for n in walk(node) if isinstance(n, ast.Call) for c in _names_of(n)}
-        if ".__call__" in names and ".__call__" in self._functions and _CALLS_A_NAME in calls:
-            # `loss_scaler(loss, ...)` may be an object of a class of this file that acts in __call__.
+        if not names.isdisjoint(calls):
             return True
-        return not names.isdisjoint(calls)
+        # `loss_scaler(loss, ...)` may be an object of a class of this file that acts in __call__.
+        objects_act = ".__call__" in names and ".__call__" in self._functions and _CALLS_A_NAME in calls
+        return objects_act and any(name[0] not in ".(" and name not in self._no_objects for name in calls)
 
     def backward(self, node: ast.AST) -> bool:
         """Whether ``node`` calls ``backward``, itself or through this file's functions."""

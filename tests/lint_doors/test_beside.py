@@ -174,6 +174,19 @@ def test_modules_that_do_nothing_to_gradients_are_left_alone(
     assert project(files, "train.py") == [("train.py", 11, "GA301")]
 
 
+def test_a_scaler_that_calls_a_helper_elsewhere_is_still_a_piece_of_others_loops(
+    project: Callable[..., list[tuple[str, int, str]]],
+) -> None:
+    files = {
+        "clipping.py": "def clip(parameters):\n    for p in parameters:\n        shrink(p)\n\n"
+        "def shrink(p):\n    p.grad.mul_(0.5)\n",
+        "scaling.py": "from clipping import clip\n\nclass Scaler:\n"
+        "    def __call__(self, loss, optimizer, parameters):\n        loss.backward()\n"
+        "        clip(parameters)\n        optimizer.step()\n",
+    }
+    assert project(files, "scaling.py") == []
+
+
 def _moved(loop: Path) -> tuple[str, str] | None:
     """A loop without the helpers that can stand in a module of their own, and that module."""
     module = ast.parse(loop.read_text())
