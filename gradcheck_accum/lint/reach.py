@@ -43,6 +43,8 @@ _BLENDS = "(average)"
 """Stands there where it blends weights into an average."""
 _CALLS_A_NAME = "()"
 """Stands there where what is called is a plain name, which may hold an object with a ``__call__``."""
+_NO_PLAIN_NAME = frozenset({"", ".", "("})
+"""How what stands among the names begins that is none: a method, or one of the above."""
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
@@ -182,7 +184,7 @@ class Reach:
             return True
         # `loss_scaler(loss, ...)` may be an object of a class of this file that acts in __call__.
         objects_act = ".__call__" in names and ".__call__" in self._functions and _CALLS_A_NAME in calls
-        return objects_act and any(name[0] not in ".(" and name not in self._no_objects for name in calls)
+        return objects_act and any(name[:1] not in _NO_PLAIN_NAME and name not in self._no_objects for name in calls)
 
     def backward(self, node: ast.AST) -> bool:
         """Whether ``node`` calls ``backward``, itself or through this file's functions."""
