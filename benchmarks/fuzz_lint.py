@@ -34,7 +34,7 @@ i|K|i + 1|args.k|self.k|loss|loss / K|loss * (1 / K)|criterion(model(x), y)|mode
 torch.stack(losses)
 loader|enumerate(loader)|enumerate(loader, 1)|range(K)|range(0, len(loader), K)|zip(loader, loader)
 iter(loader)|next(batches)
-islice(batches, K)|x.chunk(K)|x.split(2)|self.step(loss)|step(loss)|lambda: loss|(yield x)
+islice(batches, K)|x.chunk(K)|x.split(2)|self.step(loss)|step(loss)|lambda: loss|(yield x)|step(loss)(x)()
 [loss for x in loader]|x[i : i + K]
 model.parameters()|torch.optim.SGD(model.parameters(), lr=0.1)|DataLoader(data, batch_size=K)
 self.optimizers()|-K|K ** K|K // 0
@@ -79,6 +79,7 @@ _NAMES = [
 _HEADS = (
     """\
 if {e}|while {e}|for {n} in {e}|with {e}|with accelerator.accumulate(model)|with model.no_sync()|while True|try
+def __call__(self, loss)
 def step({a})|class Trainer(pl.LightningModule)|class Trainer|def training_step(self, batch, batch_idx)
 async def go()|match {e}
 """.replace("\n", "|")

@@ -46,12 +46,12 @@ def pytest_collect_file(
 
 def _may_hold_a_loop(path: Path) -> bool:
     """Whether linting the file could find anything: cheap, because it is asked of every collected file."""
-    from gradcheck_accum.gate import may_train
+    from gradcheck_accum.gate import may_train_with_others
 
     if path.suffix != ".py":
         return False
     try:
-        return may_train(path.read_bytes())
+        return may_train_with_others(path.read_bytes(), str(path))
     except OSError:
         return True  # the item will say why it cannot be read
 

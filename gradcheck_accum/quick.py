@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 
-from gradcheck_accum.gate import LARGEST_FILE, may_train
+from gradcheck_accum.gate import LARGEST_FILE, may_train_with_others
 from gradcheck_accum.pyproject import settings_files
 from gradcheck_accum.report.words import no_mistakes
 
@@ -36,7 +36,7 @@ def _is_without_loop(path: str) -> bool:
     try:
         with open(path, "rb") as stream:
             content = stream.read(LARGEST_FILE + 1)
-        if len(content) > LARGEST_FILE or may_train(content):
+        if len(content) > LARGEST_FILE or may_train_with_others(content, path):
             return False
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")

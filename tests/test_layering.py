@@ -16,8 +16,8 @@ import gradcheck_accum
 PACKAGE = Path(gradcheck_accum.__file__).parent
 
 FLOORS = [
-    {"gate", "location", "pyproject"},
-    {"errors", "events", "mistakes", "notebooks"},
+    {"location", "neighbours", "pyproject"},
+    {"errors", "events", "gate", "mistakes", "notebooks"},
     {"factors", "findings", "ledger"},
     {"ranks"},
     {"weights"},

@@ -101,6 +101,7 @@ def test_mutants_of_training_loops_are_analysed_or_refused() -> None:
         ("global i", "nonlocal K"),
         ("i = K = model = None", "break"),
         ("self.K = 0", "loss = loss / 0 % 0 // 0"),
+        ("class C:\n        def __call__(self, x): x.backward()", "K()(loss)(x)(); step()()"),
         ("def g(): yield g()", "next(g()); (*a, b) = c = g()"),
         ("match K:\n        case [1, *_]: K = 0", "del loss"),
         ("try: pass\n    except* ValueError: pass", "async_ = [await_ async for await_ in K]"),

@@ -30,7 +30,8 @@ def find_scale(account: Account) -> Iterator[Diagnosis]:
             if shares is None or len(shares.weights) + len(shares.elsewhere) < 2:
                 continue
             where = shares.live[0].entry.backward.where
-            if _is_full(account, shares):
+            # A term that some of the micro-batches do not have is no evidence of how many add up.
+            if _is_full(account, shares) and (shares.elsewhere or shares.length == window.micro_batches):
                 yield from _judge_level(account, shares, where)
             if shares.kind is not Reduction.NONE:
                 yield from _judge_evenness(account, shares, where)
@@ -204,10 +205,11 @@ def find_remainder_scale(account: Account) -> Iterator[Diagnosis]:
             of = "units" if shares.kind is Reduction.SUM else "micro-batches"
             framework = _scaling_framework(shares)
             divided = f"{framework} still divides the loss" if framework else "the loss is still divided"
+            which = "first window of an epoch" if _goes_on(account, window) else "last window"
             yield diagnosis(
                 "GA103",
                 step.where,
-                f"the last window holds {plural(shares.length)}, but {divided} by "
+                f"the {which} holds {plural(shares.length)}, but {divided} by "
                 f"{divisor:g}: each counts {times(shares.level)} what it counts in the large batch",
                 f"divide by the number of {of} that the window really holds",
                 window,

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from gradcheck_accum.findings import Finding, LintResult, UnusedSuppression
-from gradcheck_accum.gate import may_train
+from gradcheck_accum.gate import may_train, may_train_with_others
 from gradcheck_accum.lint.document import LintError, decode, open_document
 from gradcheck_accum.lint.outcome import Outcome
 from gradcheck_accum.lint.settings import Settings
@@ -25,6 +25,7 @@ from gradcheck_accum.location import Location
 if TYPE_CHECKING:
     from gradcheck_accum.diagnosis import Diagnosis
     from gradcheck_accum.ledger import Ledger
+    from gradcheck_accum.lint.beside import Beside
     from gradcheck_accum.lint.scenarios import Scenario
 
 __all__ = [
@@ -38,6 +39,8 @@ __all__ = [
 ]
 
 _LINE_BREAK = re.compile(r"\r\n|\r|\n")
+
+_MODULE = ".py"
 
 _BYTES_AS_AN_EVALUATION = 8
 """How many bytes take about as long to parse as one evaluation does."""
@@ -67,12 +70,13 @@ class Examination:
     is_thorough: bool = True
     not_followed: int = 0
     cost: int = 0
+    read: tuple[tuple[str, str], ...] = ()
+    """The files beside it that were looked at, each with a digest (`gradcheck_accum.lint.beside`)."""
 
     def outcome(self) -> Outcome:
         """What is told of it."""
-        return Outcome(
-            tuple(finding for finding, _ in self.evidence), self.suppressed, self.unused, not_followed=self.not_followed
-        )
+        findings = tuple(finding for finding, _ in self.evidence)
+        return Outcome(findings, self.suppressed, self.unused, not_followed=self.not_followed, read=self.read)
 
 
 def examine(
@@ -87,12 +91,18 @@ def examine(
     is_thorough, not_followed, cost = True, 0, len(content) // _BYTES_AS_AN_EVALUATION
     found: dict[tuple[str, int], tuple[Diagnosis, Ledger]] = {}
     every: list[Scenario] = []
+    lines = _LINE_BREAK.split(text)
+    beside: Beside | None = None
     try:
         # Without both calls there is no loop: the source is parsed only to tell what is no Python.
-        if may_train(content):
+        if may_train_with_others(content, path) if path.endswith(_MODULE) else may_train(content):
             from gradcheck_accum.lint import scenarios  # the interpreter, which most files do not need
+            from gradcheck_accum.lint.beside import Beside, look_beside
+            from gradcheck_accum.lint.reach import Reach
 
-            for explored in scenarios.explore(module, path, thorough=thorough):
+            reach = Reach(module)
+            beside = look_beside(reach, path, len(lines)) if path.endswith(_MODULE) else Beside(path, len(lines))
+            for explored in scenarios.explore(module, reach, beside, thorough=thorough):
                 every += explored.scenarios
                 is_thorough = is_thorough and explored.is_thorough
                 not_followed += not explored.is_followed
@@ -101,27 +111,45 @@ def examine(
                     found.setdefault((diagnosis.mistake.code, diagnosis.where.line), (diagnosis, ledger))
     except RecursionError:
         raise LintError("nested too deeply to be analysed") from None
+    read = tuple(beside.read.items()) if beside else ()
     if not found and not MAY_NAME_CODES.search(content):
-        return Examination((), (), (), tuple(every), is_thorough, not_followed, cost)
-    comments = Suppressions(text)
-    statements = statement_lines(module)
-    lines = _LINE_BREAK.split(text)
+        return Examination((), (), (), tuple(every), is_thorough, not_followed, cost, read)
+    own = _Told(text, module, lines)
+    files = {path: own}
     kept: list[tuple[Finding, Ledger]] = []
     suppressed: list[str] = []
     for diagnosis, ledger in sorted(found.values(), key=lambda item: (item[0].where, item[0].mistake.code)):
-        mistake, where = diagnosis.mistake, diagnosis.where
-        first, last = statements.get(where.line, (where.line, where.end_line))
-        if comments.hide(mistake.code, mistake.name, first, last):
-            suppressed.append(mistake.code)
+        told = beside.told(diagnosis) if beside else diagnosis
+        where = told.where
+        if beside and where.path not in files:
+            theirs = beside.text_of(where.path)
+            files[where.path] = _Told(theirs, _parse(theirs), _LINE_BREAK.split(theirs))
+        if files[where.path].hides(told):
+            suppressed.append(told.mistake.code)
         else:
-            shown = lines[where.line - 1].strip()
-            message = diagnosis.message + _assumption(ledger)
-            kept.append((Finding(mistake, where, message, diagnosis.help, text=shown), ledger))
+            message = told.message + _assumption(ledger)
+            shown = files[where.path].lines[where.line - 1].strip()
+            kept.append((Finding(told.mistake, where, message, told.help, text=shown), ledger))
     unused = tuple(
         UnusedSuppression(Location(path, comment.line, comment.column, comment.line, comment.end_column), message)
-        for comment, message in comments.unused()
+        for comment, message in own.comments.unused()
     )
-    return Examination(tuple(kept), tuple(suppressed), unused, tuple(every), is_thorough, not_followed, cost)
+    return Examination(tuple(kept), tuple(suppressed), unused, tuple(every), is_thorough, not_followed, cost, read)
+
+
+class _Told:
+    """A source that findings stand in."""
+
+    def __init__(self, text: str, module: ast.Module, lines: list[str]) -> None:
+        self.lines = lines
+        self.comments = Suppressions(text)
+        self._statements = statement_lines(module)
+
+    def hides(self, diagnosis: Diagnosis) -> bool:
+        """Whether a comment switches off what was diagnosed here."""
+        where, mistake = diagnosis.where, diagnosis.mistake
+        first, last = self._statements.get(where.line, (where.line, where.end_line))
+        return self.comments.hide(mistake.code, mistake.name, first, last)
 
 
 def _assumption(ledger: Ledger) -> str:
@@ -134,8 +162,12 @@ def ledgers_of(source: str | bytes, path: str) -> list[Ledger]:
     """The ledger of every scenario of every loop in ``source``; raises LintError as `lint_source` does."""
     module = _parse(decode(source))
     from gradcheck_accum.lint import scenarios
+    from gradcheck_accum.lint.beside import Beside
+    from gradcheck_accum.lint.reach import Reach
 
-    return [scenario.ledger for explored in scenarios.explore(module, path) for scenario in explored.scenarios]
+    alone = Beside(path, len(_LINE_BREAK.split(decode(source))))
+    explored = scenarios.explore(module, Reach(module), alone)
+    return [scenario.ledger for one in explored for scenario in one.scenarios]
 
 
 def lint_paths(

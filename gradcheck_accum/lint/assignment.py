@@ -38,6 +38,8 @@ def assign(run: Interpreter, target: ast.expr, value: Any, scope: v.Scope) -> No
                 and -len(holder) <= key.value < len(holder)
             ):
                 holder[key.value] = value
+            elif isinstance(key, str):
+                _assign_to_unknown(run, holder, key, value)
 
 
 def _assign_attribute(run: Interpreter, target: ast.Attribute, holder: Any, value: Any) -> None:
@@ -46,12 +48,20 @@ def _assign_attribute(run: Interpreter, target: ast.Attribute, holder: Any, valu
             run.recorder.zero(target, holder.sources)
         elif isinstance(value, Symbol) or not isinstance(value, v.Gradient):
             run.recorder.opaque(target, "gradients replaced by hand")
+    elif target.attr == "requires_grad":
+        run.freeze(sources_of(run, holder), value)
     elif target.attr == SWITCH and sources_of(run, holder) is not None:
         run.sync.switch(sources_of(run, holder) or (), value if isinstance(value, bool) else None)
     elif isinstance(holder, v.Instance):
         holder.attributes[target.attr] = value
-    elif isinstance(holder, Symbol) and holder.name:
-        run.assigned[holder.member(target.attr).name] = value
+    else:
+        _assign_to_unknown(run, holder, target.attr, value)
+
+
+def _assign_to_unknown(run: Interpreter, holder: Any, name: str, value: Any) -> None:
+    """``state.step = 0`` or ``state["step"] = 0``, where nothing else is known of what ``state`` holds."""
+    if isinstance(holder, Symbol) and holder.name:
+        run.assigned[holder.member(name).name] = value
 
 
 def _unpack(value: Any, targets: list[ast.expr]) -> list[Any]:

@@ -9,11 +9,13 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import os
 import sys
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from gradcheck_accum import neighbours
 from gradcheck_accum.findings import Edit, Finding, Fix, UnusedSuppression
 from gradcheck_accum.lint.files import write_atomically
 from gradcheck_accum.lint.outcome import Outcome
@@ -53,20 +55,25 @@ class Cache:
                 self._entries = stored["files"]
 
     def get(self, key: str, path: str) -> Outcome | None:
-        """The outcome of the bytes with this key, as that of ``path``."""
+        """The outcome of the bytes with this key, as that of ``path``; None where a file beside it has changed."""
         try:
             outcome = _outcome(self._entries[key], path)
         except (KeyError, TypeError, ValueError, AttributeError):
             return None
+        if any(neighbours.digest(neighbours.read(file)) != known for file, known in outcome.read):
+            return None
         self._entries[key] = self._entries.pop(key)  # used last: dropped last
         return outcome
 
-    def put(self, key: str, outcome: Outcome) -> None:
-        """Remember an outcome."""
+    def put(self, key: str, outcome: Outcome, path: str) -> None:
+        """Remember the outcome of the file at ``path``."""
         nowhere = replace(
             outcome,
-            findings=tuple(replace(f, where=replace(f.where, path="")) for f in outcome.findings),
+            findings=tuple(
+                replace(f, where=replace(f.where, path=_seen_from(path, f.where.path))) for f in outcome.findings
+            ),
             unused=tuple(replace(u, where=replace(u.where, path="")) for u in outcome.unused),
+            read=tuple((_seen_from(path, file), known) for file, known in outcome.read),
         )
         record = asdict(nowhere)
         for finding in record["findings"]:
@@ -88,6 +95,15 @@ class Cache:
             write_atomically(self._directory / _FILE, content.encode())
 
 
+def _seen_from(path: str, other: str) -> str:
+    """Another file's path from the directory of the file at ``path``; nothing for that file itself."""
+    return "" if other == path else os.path.relpath(other, os.path.dirname(path) or os.curdir)
+
+
+def _from_there(path: str, seen: str) -> str:
+    return os.path.normpath(os.path.join(os.path.dirname(path), seen)) if seen else path
+
+
 def _stamp() -> str:
     """What tells this code from any other that could have made an outcome; empty where its source is not at hand."""
     files = sorted(PACKAGE.rglob("*.py"))
@@ -106,6 +122,7 @@ def _outcome(record: dict[str, Any], path: str) -> Outcome:
         tuple(UnusedSuppression(_location(item["where"], path), item["message"]) for item in record["unused"]),
         record["problem"],
         record["not_followed"],
+        read=tuple((_from_there(path, str(file)), str(known)) for file, known in record["read"]),
     )
 
 
@@ -123,4 +140,4 @@ def _finding(record: dict[str, Any], path: str) -> Finding:
 
 def _location(record: dict[str, Any], path: str) -> Location:
     numbers = {name: int(value) for name, value in record.items() if name not in ("path", "through")}
-    return Location(path, **numbers, through=str(record["through"]))
+    return Location(_from_there(path, str(record["path"])), **numbers, through=str(record["through"]))

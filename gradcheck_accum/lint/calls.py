@@ -10,6 +10,7 @@ from gradcheck_accum.events import Factor, Reduction
 from gradcheck_accum.lint import values as v
 from gradcheck_accum.lint.assignment import assign
 from gradcheck_accum.lint.averages import new_average, note_update
+from gradcheck_accum.lint.deepspeed import as_engine, engine_method, initialized
 from gradcheck_accum.lint.distributed import pause
 from gradcheck_accum.lint.frameworks import as_framework, framework_method, new_framework
 from gradcheck_accum.lint.functions import call_function
@@ -69,6 +70,9 @@ def call(run: Interpreter, node: ast.Call, scope: v.Scope) -> Any:
         if node.func.attr in {"lerp_", "add_"}:
             note_update(run, node, scope)
         args, kwargs = _arguments(run, node, scope)
+        engine = as_engine(run, node, base)
+        if engine is not None:
+            return engine_method(run, node, engine, node.func.attr, args, kwargs)
         framework = as_framework(base)
         if framework is not None:
             return framework_method(run, node, framework, node.func.attr, args, kwargs)
@@ -147,11 +151,11 @@ def call_value(run: Interpreter, node: ast.Call, callee: Any, args: list[Any], k
         case v.Class():
             return instantiate(run, node, callee, args, kwargs)
         case v.Instance():
-            method = None if callee.cls.is_model else callee.cls.methods.get("__call__")
+            method = None if callee.cls.is_model else callee.cls.bound("__call__", callee)
             if method is not None:
-                return call_function(run, v.Function(method, callee.cls.scope, callee), args, kwargs)
+                return call_function(run, method, args, kwargs)
             return computation(run, node, args, kwargs, sources_of(run, callee) or frozenset())
-        case v.Model():
+        case v.Model() | v.Engine():
             return computation(run, node, args, kwargs, frozenset({callee.name}))
         case v.Criterion():
             return loss(run, callee.name, callee.reduction, args, kwargs)
@@ -205,6 +209,8 @@ def _library(run: Interpreter, node: ast.Call, callee: v.Reference, args: list[A
     framework = new_framework(path, kwargs)
     if framework is not None:
         return framework
+    if path == "deepspeed.initialize":
+        return initialized(run, node, args, kwargs)
     if path == "torch.autograd.backward":
         return backward(run, node, v.Reference("torch.autograd"), args, kwargs)
     return _unresolved(run, node, path, args, kwargs)
@@ -243,8 +249,9 @@ def _unresolved(run: Interpreter, node: ast.Call, name: str, args: list[Any], kw
         return computed.scaled(Factor(None)) if inherited else computed
     if len(given) == 1 and isinstance(given[0], (v.Model, v.Parameters, v.Loader)):
         return given[0]
-    if any(isinstance(value, Num) and value.tags & {v.STEPS, v.DERIVED} for value in given):
-        return v.Configured(f"{name}()")
+    whole = any(map(v.is_multiple_of_steps, given))
+    if whole or any(isinstance(value, Num) and value.tags & {v.STEPS, v.DERIVED} for value in given):
+        return v.Configured(f"{name}()", whole=whole)
     if inherited or any(v.carries_steps(value) for value in given):
         return Symbol(f"{name}()")
     return Symbol(f"{name}()") if not given else _result_of(run, node, name, given)

@@ -25,7 +25,7 @@ def truth_of(run: Interpreter, value: Any) -> bool | None:
             return False
         case str() | list() | tuple() | dict():
             return bool(value)
-        case v.Model() | v.Instance() | v.Optimizer() | v.Function() | v.Class():
+        case v.Model() | v.Engine() | v.Instance() | v.Optimizer() | v.Function() | v.Class():
             return True
     return None
 

@@ -30,7 +30,7 @@ def stream(run: Interpreter, source: Any) -> Any:
     if isinstance(source, (list, tuple)) and not (source and isinstance(source[0], str)):
         return v.Stream(iter(source))
     run.recorder.assumed_length = True
-    return v.Stream(iter([v.Data()] * run.knowledge.pass_length()))
+    return v.Stream(iter([v.Data()] * assumed_length(run, source)))
 
 
 def draw_from(run: Interpreter, source: Any) -> Any:
@@ -67,6 +67,13 @@ def slice_of_data(run: Interpreter, bounds: list[Any]) -> None:
         run.last_slice = numbers
 
 
+def assumed_length(run: Interpreter, source: Any) -> int:
+    """How many micro-batches are assumed of what does not show it: with a remainder, but where there may be none."""
+    if isinstance(source, (v.Loader, v.Configured)) and source.whole:
+        return run.knowledge.unbounded_length()
+    return run.knowledge.pass_length()
+
+
 def length_of(run: Interpreter, loader: v.Loader) -> int:
     """How many micro-batches a pass over ``loader`` has: what the source shows, else the assumed number."""
     if loader.length is not None and run.knowledge.has_remainders:
@@ -77,7 +84,7 @@ def length_of(run: Interpreter, loader: v.Loader) -> int:
         # So many micro-batches show nothing that a few whole windows and the remainder do not.
         return loader.length % math.lcm(*run.knowledge.window) + run.knowledge.unbounded_length()
     run.recorder.assumed_length = True
-    return run.knowledge.pass_length()
+    return assumed_length(run, loader)
 
 
 def length_of_value(run: Interpreter, value: Any) -> Any:
@@ -94,12 +101,12 @@ def length_of_value(run: Interpreter, value: Any) -> Any:
         case list() | tuple() | dict() | str():
             return Num(len(value))
         case v.Instance():
-            method = value.cls.methods.get("__len__")
+            method = value.cls.bound("__len__", value)
             if method is not None:
-                return call_function(run, v.Function(method, value.cls.scope, value), [], {})
+                return call_function(run, method, [], {})
         case Symbol() if value.name and not _DATASET_NAME.search(value.name.rpartition(".")[2]):
             run.recorder.assumed_length = True
-            return Num(run.knowledge.pass_length(), frozenset({v.LENGTH, v.tag_of_length(value)}))
+            return Num(assumed_length(run, value), frozenset({v.LENGTH, v.tag_of_length(value)}))
     return Symbol()
 
 

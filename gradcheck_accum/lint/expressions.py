@@ -270,6 +270,12 @@ def _comprehension(run: Interpreter, node: ast.ListComp | ast.GeneratorExp | ast
     return results
 
 
+def _dict_comprehension(run: Interpreter, node: ast.DictComp, scope: v.Scope) -> Any:
+    """``{k: t.to(device) for k, t in batch.items()}`` is a batch still."""
+    source = evaluate(run, node.generators[0].iter, scope)
+    return v.Data(v.rows_in(source)) if v.is_data(source) else UNKNOWN
+
+
 def _of_every_batch(run: Interpreter, element: ast.expr, target: ast.expr, loader: v.Loader, scope: v.Scope) -> Any:
     """What a comprehension makes of a loader's batches: batches again, or something that is counted of each."""
     inner = v.Scope(outer=scope)
@@ -323,6 +329,7 @@ _HANDLERS: dict[type[ast.expr], Callable[[Interpreter, Any, v.Scope], Any]] = {
     ast.ListComp: _comprehension,
     ast.GeneratorExp: _comprehension,
     ast.SetComp: _comprehension,
+    ast.DictComp: _dict_comprehension,
     ast.Lambda: _lambda,
     ast.NamedExpr: _named,
     ast.Call: _call,

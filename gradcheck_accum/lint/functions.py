@@ -31,7 +31,9 @@ def call_function(run: Interpreter, function: v.Function, args: list[Any], kwarg
         return Symbol()
     run.visited.add(node)
     if run.reach.is_generator(node):
-        return v.Stream.endless() if run.reach.never_ends(node) else v.Loader(generated=True)
+        if run.reach.never_ends(node):
+            return v.Stream.endless()
+        return v.Loader(generated=True, whole=any(map(v.is_multiple_of_steps, [*args, *kwargs.values()])))
     run.stack.append(node)
     run.frames.append(scope)
     run.no_graphs += without_graphs

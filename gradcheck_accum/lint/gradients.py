@@ -58,6 +58,10 @@ def backward(run: Interpreter, node: ast.Call, base: Any, args: list[Any], kwarg
         return None
     if isinstance(base, v.Instance):
         return NotImplemented
+    if isinstance(base, Tensor) and not base.models.isdisjoint(run.engines):
+        # Newer versions of DeepSpeed scale that too, older ones do not.
+        run.recorder.opaque(node, "a backward of an engine's loss that does not go through the engine")
+        return None
     gradient = args[:1] + [kwargs[k] for k in ("gradient", "grad_tensors") if k in kwargs]
     record_backward(run, node, base, weighted=any(g is not None for g in gradient))
     return None
@@ -91,7 +95,9 @@ def _step(run: Interpreter, node: ast.Call, base: Any, args: list[Any], kwargs: 
     given = [o for o in (as_optimizer(run, a) for a in args[:1]) if o is not None]
     optimizer = optimizer_called_on(run, node, base)
     if optimizer is not None:
-        if args or kwargs.get("closure") is not None:
+        if optimizer.engine is not None:
+            run.recorder.opaque(node, "a step of an optimizer that an engine steps")
+        elif args or kwargs.get("closure") is not None:
             run.recorder.opaque(node, "an optimizer step with a closure")
         elif not run.holds_back:
             record_step(run, node, optimizer)
@@ -108,6 +114,10 @@ def _zero_grad(run: Interpreter, node: ast.Call, base: Any, args: list[Any], kwa
     optimizer = optimizer_called_on(run, node, base)
     if optimizer is None and is_lost_optimizer(run, node, base):
         run.recorder.opaque(node, "gradients of an optimizer that could not be told")
+        return None
+    if optimizer is not None and optimizer.engine is not None:
+        if optimizer.engine.is_used:
+            run.recorder.opaque(node, "the clearing of gradients that an engine keeps")
         return None
     if optimizer is not None and run.holds_back:
         return None
@@ -156,6 +166,9 @@ def _clip_method(run: Interpreter, node: ast.Call, base: Any, args: list[Any], k
 
 def clip(run: Interpreter, node: ast.Call, args: list[Any], kwargs: dict[str, Any]) -> None:
     parameters = args[0] if args else kwargs.get("parameters")
+    if isinstance(parameters, v.Engine):
+        run.recorder.opaque(node, "a clip of gradients that an engine keeps")
+        return
     if isinstance(parameters, (list, tuple)) and parameters:
         parameters = parameters[0]
     known = parameters.sources if isinstance(parameters, (v.Parameters, v.Gradient)) else None

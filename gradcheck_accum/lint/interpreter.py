@@ -14,6 +14,7 @@ from typing import Any
 
 from gradcheck_accum.lint import expressions, statements
 from gradcheck_accum.lint import values as v
+from gradcheck_accum.lint.beside import Beside, Neighbour
 from gradcheck_accum.lint.control import Broke, Continued, Exhausted, OutOfBudget, Raised, Returned
 from gradcheck_accum.lint.distributed import Synchronisation
 from gradcheck_accum.lint.knowledge import Knowledge
@@ -30,8 +31,11 @@ _CONSTANTS = (ast.Import, ast.ImportFrom, ast.Assign, ast.AnnAssign)
 class Interpreter:
     """One run of one loop under one set of answers to the conditions that the source leaves open."""
 
-    def __init__(self, path: str, reach: Reach, knowledge: Knowledge, decisions: dict[str, bool]) -> None:
-        self.recorder = Recorder(path)
+    def __init__(self, beside: Beside, reach: Reach, knowledge: Knowledge, decisions: dict[str, bool]) -> None:
+        self.recorder = Recorder(beside.path)
+        self.beside = beside
+        self._scopes: dict[str, v.Scope] = {}
+        """The names of the modules beside the file that were imported from, by path."""
         self.reach = reach
         self.knowledge = knowledge
         self.decisions = dict(decisions)
@@ -50,11 +54,15 @@ class Interpreter:
         self.no_graphs = 0
         """How many blocks are under way in which PyTorch builds no graphs."""
         self.assigned: dict[str, Any] = {}
-        """What was assigned to attributes of objects that nothing else is known of, by dotted name."""
+        """What was assigned to attributes and items of objects that nothing else is known of, by dotted name."""
         self.turns: dict[str, int] = {}
         """How many turns loops over an unknown range were given, by the name of that number."""
         self.optimizers: dict[Any, v.Optimizer] = {}
         self.models: dict[Any, v.Model] = {}
+        self.engines: dict[str, v.Engine] = {}
+        """DeepSpeed's engines, by name (`gradcheck_accum.lint.deepspeed`)."""
+        self.frozen: set[str] = set()
+        """The models whose parameters the training loop has told to take no gradients for now."""
         self.pass_depth = 0
         """How many passes over data are under way, one inside the other."""
         self.loop_depth = 0
@@ -91,6 +99,18 @@ class Interpreter:
         """Carry out statements in order."""
         statements.execute(self, body, scope)
 
+    def freeze(self, sources: Iterable[str] | None, takes_gradients: Any) -> None:
+        """``requires_grad`` of models' parameters was set; what is frozen before training is not followed.
+
+        Before it, whoever freezes a model may put new layers into it.
+        """
+        if not self.loop_depth or sources is None:
+            return
+        if takes_gradients is False:
+            self.frozen.update(sources)
+        else:
+            self.frozen.difference_update(sources)
+
     def note_count(self, node: ast.AST, value: Any) -> None:
         """Note where the source names a number that the loop may count by."""
         if isinstance(value, Num) and isinstance(value.value, int) and value.value > 1 and self.in_training:
@@ -105,15 +125,33 @@ class Interpreter:
             return self.knowledge.bindings.get(value.name, value)
         return value
 
+    def imported_from_beside(self, node: ast.ImportFrom, name: str) -> Any:
+        """What a statement imports under ``name`` from a module that is read along, or None."""
+        home = self.beside.imports.get(id(node))
+        return None if home is None else self._names_of(home).names.get(name)
+
+    def defined_beside(self, module: str, name: str) -> Any:
+        """What a whole module that was imported and is read along defines as ``name``, or None."""
+        home = self.beside.modules.get(module)
+        return None if home is None else self._names_of(home).names.get(name)
+
+    def _names_of(self, home: Neighbour) -> v.Scope:
+        if home.path not in self._scopes:
+            scope = self._scopes[home.path] = v.Scope(names={"__name__": home.path})
+            with suppress(Raised, Returned, Exhausted, Broke, Continued):
+                self.execute(self._definitions(home.module), scope)
+        return self._scopes[home.path]
+
+    def _definitions(self, module: ast.Module) -> list[ast.stmt]:
+        return [
+            s
+            for s in module.body
+            if isinstance(s, _DEFINITIONS) or (isinstance(s, _CONSTANTS) and not self.reach.backward(s))
+        ]
+
     def run_module(self, module: ast.Module, scope: v.Scope, definitions_only: bool) -> None:
         """Carry out a module's body, or only its definitions and constants."""
-        body = module.body
-        if definitions_only:
-            body = [
-                s
-                for s in body
-                if isinstance(s, _DEFINITIONS) or (isinstance(s, _CONSTANTS) and not self.reach.backward(s))
-            ]
+        body = self._definitions(module) if definitions_only else module.body
         self.frames.append(scope)
         with suppress(Raised, Returned, Exhausted, Broke, Continued):
             self.execute(body, scope)

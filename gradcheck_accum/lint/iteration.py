@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from gradcheck_accum.lint import values as v
 from gradcheck_accum.lint.control import OutOfBudget
-from gradcheck_accum.lint.data import length_of
+from gradcheck_accum.lint.data import assumed_length, length_of
 from gradcheck_accum.lint.knowledge import bind_steps
 from gradcheck_accum.lint.source import walk
 from gradcheck_accum.lint.values import Num, Symbol, Tensor
@@ -70,7 +70,7 @@ def _unknown_iteration(run: Interpreter, source: Any, loop: ast.For, trains: boo
     run.recorder.assumed_length = True
     if isinstance(source, Symbol):
         run.recorder.counted.add(v.tag_of_length(source))
-    return [v.Data()] * run.knowledge.pass_length(), True, True
+    return [v.Data()] * assumed_length(run, source), True, True
 
 
 def with_numbers(loop: ast.For, source: Any, items: Iterable[Any]) -> Iterable[Any]:
@@ -133,6 +133,8 @@ def _range(run: Interpreter, bounds: Sequence[Any], loop: ast.For, trains: bool)
         # Backward inside, the step outside: this range is the window itself.
         bind_steps(run, bounds[0])
         return [Num(0), Num(1)]
+    if len(bounds) == 1 and isinstance(bounds[0], Symbol) and run.stack and run.reach.steps_beside(run.stack[-1], loop):
+        run.knowledge.bounds.add(bounds[0].name)
     length = run.knowledge.unbounded_length()
     if len(bounds) >= 2 and isinstance(bounds[0], Num):
         step = bounds[2] if len(bounds) == 3 else Num(1)

@@ -68,6 +68,8 @@ class Knowledge:
     def __init__(self) -> None:
         self.bindings: dict[str, Num] = {}
         self.moduli: set[int] = set()
+        self.bounds: set[str] = set()
+        """Names that loops with a step inside and another after them count to: K, if losses are divided by them."""
         self._whole = False
 
     def forget_remainders(self) -> None:

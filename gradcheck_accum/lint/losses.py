@@ -31,6 +31,7 @@ def computation(
 ) -> Any:
     """A call that computes a tensor from tensors."""
     run.sync.forward(models)
+    models = models - run.frozen
     given = all_arguments(args, kwargs)
     name = text_of(node.func)[:60]
     # What nothing is known of may be what the loss is divided by.

@@ -12,17 +12,16 @@ from gradcheck_accum.lint.averages import is_update
 from gradcheck_accum.lint.data import chunks, rows_of, split
 from gradcheck_accum.lint.functions import call_function
 from gradcheck_accum.lint.graphs import appended
-from gradcheck_accum.lint.losses import computation
+from gradcheck_accum.lint.losses import all_arguments, computation
 from gradcheck_accum.lint.metrics import read
+from gradcheck_accum.lint.objects import sources_of
 from gradcheck_accum.lint.schedulers import without_schedulers
 from gradcheck_accum.lint.values import Num, Symbol, Tensor
 
 if TYPE_CHECKING:
     from gradcheck_accum.lint.interpreter import Interpreter
 
-_SAME_MODEL = frozenset(
-    {"to", "cuda", "cpu", "train", "eval", "half", "float", "double", "bfloat16", "apply", "requires_grad_"}
-)
+_SAME_MODEL = frozenset({"to", "cuda", "cpu", "train", "eval", "half", "float", "double", "bfloat16", "apply"})
 _TELL_NO_LOSS = frozenset(
     {"all", "any", "dim", "ge", "gt", "isfinite", "isinf", "isnan", "le", "lt", "nelement", "numel"}
 )
@@ -31,6 +30,9 @@ _METRICS = frozenset({"item", "tolist", "numpy"})
 
 def method_of_value(run: Interpreter, node: ast.Call, base: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     name = node.func.attr if isinstance(node.func, ast.Attribute) else ""
+    if name == "requires_grad_" and not isinstance(base, (Tensor, v.Data)):
+        run.freeze(sources_of(run, base), all_arguments(args, kwargs)[0] if args or kwargs else True)
+        return base
     match base:
         case Tensor():
             return _tensor_method(run, node, base, name, args, kwargs)
@@ -47,8 +49,8 @@ def method_of_value(run: Interpreter, node: ast.Call, base: Any, args: list[Any]
             return Symbol()
         case v.Model() if base.cls is not None and run.reach.averages(base.cls.methods.get(name)):
             base.instance = base.instance or v.Instance(base.cls)
-            own = v.Function(base.cls.methods[name], base.cls.scope, base.instance)
-            return call_function(run, own, args, kwargs)
+            own = base.cls.bound(name, base.instance)
+            return call_function(run, own, args, kwargs) if own is not None else Symbol()
         case v.Model():
             return base if name in _SAME_MODEL else computation(run, node, args, kwargs, frozenset({base.name}))
         case v.Instance() if base.cls.is_model and base.cls.methods.get(name) is None:

@@ -26,9 +26,9 @@ def instantiate(run: Interpreter, node: ast.Call, cls: v.Class, args: list[Any],
     if cls.is_model:
         return new_model(run, node, cls)
     instance = v.Instance(cls)
-    init = cls.methods.get("__init__")
+    init = cls.bound("__init__", instance)
     if init is not None:
-        call_function(run, v.Function(init, cls.scope, instance), args, kwargs)
+        call_function(run, init, args, kwargs)
     elif any(isinstance(d, (ast.Name, ast.Call)) and "dataclass" in text_of(d) for d in cls.node.decorator_list):
         fields = [s.target.id for s in cls.node.body if isinstance(s, ast.AnnAssign) and isinstance(s.target, ast.Name)]
         instance.attributes.update({**dict(zip(fields, args, strict=False)), **kwargs})
@@ -38,7 +38,7 @@ def instantiate(run: Interpreter, node: ast.Call, cls: v.Class, args: list[Any],
 def sources_of(run: Interpreter, base: Any) -> frozenset[str] | None:
     """The root name of a model whose parameters are asked for."""
     match base:
-        case v.Model():
+        case v.Model() | v.Engine():
             return frozenset({base.name})
         case v.Instance():
             return frozenset({base.cls.node.name})
@@ -61,8 +61,14 @@ def make_class(run: Interpreter, node: ast.ClassDef, scope: v.Scope) -> v.Class:
     bases = [run.evaluate(base, scope) for base in node.bases]
     names = [text_of(base) for base in node.bases]
     is_model = "forward" in methods or any(name.endswith("Module") and "Lightning" not in name for name in names)
+    origins: dict[str, v.Scope] = {}
     for base in bases:
         if isinstance(base, v.Class):
+            if base.scope is not scope:
+                inherited = {name: base.origins.get(name, base.scope) for name in base.methods if name not in methods}
+                origins = {**inherited, **origins}
+            else:
+                origins = {**base.origins, **origins}
             methods = {**base.methods, **methods}
             is_model = is_model or base.is_model
     harmless = {"object", "ABC", "Generic", "Protocol"}
@@ -70,7 +76,7 @@ def make_class(run: Interpreter, node: ast.ClassDef, scope: v.Scope) -> v.Class:
         (isinstance(base, v.Class) and base.complete) or name.rpartition(".")[2] in harmless
         for base, name in zip(bases, names, strict=True)
     )
-    return v.Class(node, scope, methods, complete, is_model)
+    return v.Class(node, scope, methods, complete, is_model, origins)
 
 
 def super_method(run: Interpreter, node: ast.Call, scope: v.Scope) -> v.Function | None:
@@ -87,7 +93,7 @@ def super_method(run: Interpreter, node: ast.Call, scope: v.Scope) -> v.Function
     for base in instance.cls.node.bases:
         parent = run.evaluate(base, instance.cls.scope)
         if isinstance(parent, v.Class) and func.attr in parent.methods:
-            return v.Function(parent.methods[func.attr], parent.scope, instance)
+            return parent.bound(func.attr, instance)
     return None
 
 
@@ -102,19 +108,20 @@ def attribute(run: Interpreter, value: Any, name: str) -> Any:
         case v.Instance():
             if name in value.attributes:
                 return value.attributes[name]
-            method = value.cls.methods.get(name)
-            if method is not None:
-                function = v.Function(method, value.cls.scope, value)
-                return call_function(run, function, [], {}) if _is_property(method) else function
+            function = value.cls.bound(name, value)
+            if function is not None:
+                return call_function(run, function, [], {}) if _is_property(function.node) else function
             held = _class_constant(run, value.cls, name)
             return held if held is not None else Symbol(f"{value.cls.node.name}.{name}")
+        case v.Engine():
+            return value if name == "module" else Symbol(f"{value.name}.{name}")
         case v.Model() if name == "no_sync":
             return Symbol(f"{value.name}.{name}")
         case v.Class():
             held = _class_constant(run, value, name)
             return held if held is not None else Symbol(f"{value.node.name}.{name}")
         case v.Reference():
-            return v.Reference(f"{value.path}.{name}")
+            return run.defined_beside(value.path, name) or v.Reference(f"{value.path}.{name}")
         case Tensor():
             if name == "grad":
                 return UNKNOWN

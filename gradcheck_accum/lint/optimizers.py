@@ -50,8 +50,8 @@ def sources_in(value: Any, depth: int = 0) -> frozenset[str] | None:
 
 
 def looks_like_optimizer(name: str) -> bool:
-    """Whether a name is one that people give to optimizers."""
-    last = name.rpartition(".")[2]
+    """Whether a name is one that people give to optimizers; a call's result is named by what is called."""
+    last = name.partition("(")[0].rpartition(".")[2]
     return bool(_OPTIMIZER_NAME.search(last)) and not _NOT_OPTIMIZER.search(last)
 
 

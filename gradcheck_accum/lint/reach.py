@@ -6,6 +6,7 @@ These answers only steer the interpretation (what to inline, which branches matt
 from __future__ import annotations
 
 import ast
+import builtins
 import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
@@ -33,6 +34,7 @@ _GRADIENT_CALLS = _BACKWARD | frozenset(
         "next",
     }
 )
+_DEEPEST_BASE = 4
 _OTHER_STEPPERS = re.compile(r"sched|profil|\bprof\b|env|logger|timer", re.IGNORECASE)
 _LEAVES = (ast.Break, ast.Continue, ast.Return, ast.Raise)
 _YIELDS = "yield"
@@ -41,6 +43,8 @@ _BLENDS = "(average)"
 """Stands there where it blends weights into an average."""
 _CALLS_A_NAME = "()"
 """Stands there where what is called is a plain name, which may hold an object with a ``__call__``."""
+_NO_PLAIN_NAME = frozenset({"", ".", "("})
+"""How what stands among the names begins that is none: a method, or one of the above."""
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
@@ -68,13 +72,15 @@ def _either(names: Iterable[str]) -> frozenset[str]:
 
 
 class Reach:
-    """Answers about one parsed file."""
+    """Answers about one parsed file, and the modules that its training runs on into."""
 
-    def __init__(self, module: ast.Module) -> None:
+    def __init__(self, module: ast.Module, *others: ast.Module) -> None:
         self._functions: dict[str, list[_Function]] = {}
         """The functions by the name that they are called by: a method's begins with a dot."""
         self.classes: list[ast.ClassDef] = []
-        self._calls: dict[int, set[str]] = {id(module): set()}
+        self._last = (module.body[-1].end_lineno or 0) if module.body else 0
+        """The last line of the file itself: those of other modules come after it."""
+        self._calls: dict[int, set[str]] = {id(one): set() for one in (module, *others)}
         """The names that are called in each statement and below it, by the statement's identity."""
         self._inert: dict[int, bool] = {}
         self._touching = set(_TOUCH_GRADIENTS)
@@ -83,10 +89,18 @@ class Reach:
         updates = {_BLENDS}
         self.mentions_ranks = False
         """Whether the file has a word for leaving gradients local to their rank."""
+        self.engines: set[str] = set()
+        """Dotted names that are asked for a boundary as DeepSpeed's engines are."""
+        self.imports: list[ast.Import | ast.ImportFrom] = []
+        self.used_names: set[str] = set()
+        """The plain names that are called or inherited from."""
+        self.used_members: dict[str, set[str]] = {}
+        """The same of attributes, by the name that they are attributes of."""
         statements: list[tuple[ast.stmt, ast.AST]] = []
-        pairs: list[tuple[ast.AST, ast.AST]] = [(module, module)]
+        pairs: list[tuple[ast.AST, ast.AST]] = [(one, one) for one in (module, *others)]
         within: dict[int, ast.AST] = {}
-        others: list[tuple[str, ast.AST]] = []
+        renamed: list[tuple[str, str]] = []
+        named_otherwise: list[tuple[str, ast.AST]] = []
         for node, holder in pairs:
             if isinstance(node, ast.stmt):
                 statements.append((node, holder))
@@ -98,17 +112,26 @@ class Reach:
                     self._functions.setdefault(dot + node.name, []).append(node)
                 case ast.ClassDef():
                     self.classes.append(node)
+                    for base in node.bases:
+                        self._note_use(base)
                     within |= {id(member): node for member in node.body}
+                case ast.Import():
+                    self.imports.append(node)
                 case ast.ImportFrom():
+                    self.imports.append(node)
+                    renamed += [(a.asname, a.name) for a in node.names if a.asname]
                     self._touching |= {a.asname for a in node.names if a.asname and a.name in _TOUCH_GRADIENTS}
                 case ast.Call(func=func):
+                    self._note_use(func)
                     if _is_named_otherwise(node):
-                        others.append((text_of(node.func.value), holder))  # type: ignore[attr-defined]
+                        named_otherwise.append((text_of(node.func.value), holder))  # type: ignore[attr-defined]
                     else:
                         self._calls[id(holder)] |= _names_of(node)
                     updates.add(UPDATES.get(call_name(node), _BLENDS))
                     if isinstance(func, ast.Attribute) and func.attr in ("step", "zero_grad"):
                         (stepped if func.attr == "step" else cleared).add(text_of(func.value))
+                case ast.Attribute(attr="is_gradient_accumulation_boundary"):
+                    self.engines.add(text_of(node.value))
                 case ast.Attribute(attr="no_sync" | "no_backward_sync" | "require_backward_grad_sync"):
                     self.mentions_ranks = True
                 case ast.Yield() | ast.YieldFrom():
@@ -117,9 +140,20 @@ class Reach:
                 self._calls[id(holder)].add(_BLENDS)
             dead = node.body if isinstance(node, (ast.If, ast.While)) and _is_false(node.test) else ()
             pairs.extend([(child, holder) for child in children(node) if child not in dead])
+        if others:
+            for other in others:
+                for f in other.body:
+                    if isinstance(f, (ast.FunctionDef, ast.AsyncFunctionDef)):
+                        self._functions.setdefault(f".{f.name}", []).append(f)  # as `module.f(...)`
+            for name, original in renamed:
+                if original in self._functions and name not in self._functions:
+                    self._functions[name] = self._functions[original]
+        imported = {alias.asname or alias.name for node in self.imports for alias in node.names}
+        self._no_objects = {*dir(builtins), _YIELDS, *self._functions, *(c.name for c in self.classes), *imported}
+        """The plain names that stand for functions and classes, and not for objects that can be called."""
         self.steppers = frozenset(stepped & cleared)
         """Dotted names that are both stepped and cleared in this file: optimizers, whatever they are called."""
-        for owner, holder in others:
+        for owner, holder in named_otherwise:
             # A step that is written in this file may do anything.
             if owner in self.steppers or ".step" in self._functions:
                 self._calls[id(holder)].add(".step")
@@ -131,6 +165,12 @@ class Reach:
         self._to_averages = self._closure(_either(updates))
         own = {cls.name for cls in self.classes} | {"object", "ABC"}
         self.open_classes = {c.name for c in self.classes if any(_last(b) not in own for b in c.bases)}
+
+    def _note_use(self, node: ast.expr) -> None:
+        if isinstance(node, ast.Name):
+            self.used_names.add(node.id)
+        elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+            self.used_members.setdefault(node.value.id, set()).add(node.attr)
 
     def _closure(self, seeds: frozenset[str]) -> frozenset[str]:
         """The names of this file's functions that call a seed, directly or through one another, and the seeds."""
@@ -149,10 +189,11 @@ class Reach:
         calls = self._calls.get(id(node))
         if calls is None:
             calls = self._calls[id(node)] = {c for n in walk(node) if isinstance(n, ast.Call) for c in _names_of(n)}
-        if ".__call__" in names and ".__call__" in self._functions and _CALLS_A_NAME in calls:
-            # `loss_scaler(loss, ...)` may be an object of a class of this file that acts in __call__.
+        if not names.isdisjoint(calls):
             return True
-        return not names.isdisjoint(calls)
+        # `loss_scaler(loss, ...)` may be an object of a class of this file that acts in __call__.
+        objects_act = ".__call__" in names and ".__call__" in self._functions and _CALLS_A_NAME in calls
+        return objects_act and any(name[:1] not in _NO_PLAIN_NAME and name not in self._no_objects for name in calls)
 
     def backward(self, node: ast.AST) -> bool:
         """Whether ``node`` calls ``backward``, itself or through this file's functions."""
@@ -165,6 +206,16 @@ class Reach:
     def steps(self, body: Iterable[ast.stmt]) -> bool:
         """Whether any of the statements calls ``step``, itself or through this file's functions."""
         return any(self._any(self._to_step, statement) for statement in body)
+
+    def steps_beside(self, function: ast.AST, loop: ast.AST) -> bool:
+        """Whether a function steps an optimizer outside of one of its loops that the loop does not step."""
+        within = self._stepped_in(loop)
+        return bool(within) and bool(self._stepped_in(function) - within)
+
+    def _stepped_in(self, node: ast.AST) -> set[str]:
+        calls = [n.func for n in walk(node) if isinstance(n, ast.Call)]
+        found = {text_of(f.value) for f in calls if isinstance(f, ast.Attribute) and f.attr == "step"}
+        return found & self.steppers
 
     def acts(self, body: Iterable[ast.stmt]) -> bool:
         """Whether any of the statements changes gradients."""
@@ -207,7 +258,30 @@ class Reach:
             (name, f) for name in sorted(self._to_backward) for f in self._functions.get(name, []) if self.backward(f)
         ]
         callers = {name for _, f in found for name in self._calls[id(f)]}
-        return [f for name, f in sorted(found, key=lambda item: (item[0] in callers, item[1].lineno))]
+        own = [(name, f) for name, f in found if f.lineno <= self._last]
+        return [f for name, f in sorted(own, key=lambda item: (item[0] in callers, item[1].lineno))]
+
+    def inherited_training(self) -> Iterator[tuple[_Function, ast.ClassDef]]:
+        """The methods that reach ``backward`` and that classes of this file have from other modules' classes.
+
+        Of each class only those that no other of its methods calls.
+        """
+        for cls in self.classes:
+            methods = self._methods_of(cls, 0) if cls.lineno <= self._last else {}
+            training = {name: f for name, f in methods.items() if self.backward(f)}
+            called = {name for f in training.values() for name in self._calls[id(f)]}
+            for name, f in training.items():
+                if f.lineno > self._last and f".{name}" not in called:
+                    yield f, cls
+
+    def _methods_of(self, cls: ast.ClassDef, depth: int) -> dict[str, _Function]:
+        """The methods of a class and those that it inherits, as far as its bases are known by name."""
+        methods: dict[str, _Function] = {}
+        for base in reversed(cls.bases) if depth < _DEEPEST_BASE else ():
+            for other in self.classes:
+                if other.name == _last(base) and other is not cls:
+                    methods |= self._methods_of(other, depth + 1)
+        return methods | {m.name: m for m in cls.body if isinstance(m, (ast.FunctionDef, ast.AsyncFunctionDef))}
 
     def callees(self, functions: Collection[ast.AST], module: ast.Module | None) -> set[_Function]:
         """What functions, or a module's own statements, may call, directly or through one another.

@@ -298,8 +298,8 @@ class Recorder:
     def _stores_of_a_team(self, optimizers: list[Optimizer]) -> dict[int, frozenset[str]]:
         """The same where it is not known whose parameters each owns: told only of optimizers that always act together.
 
-        If all step between any two backwards or none does, and all clear, every parameter has the same history,
-        whoever owns it. Each then has a store of its own.
+        If all step between any two backwards or none does, and nothing is cleared but by them, every optimizer's
+        parameters have its own history, whoever's they are. Each then has a store of its own.
         """
         everyone = {id(optimizer) for optimizer in optimizers}
         stepped: set[int] = set()
@@ -311,7 +311,7 @@ class Recorder:
             elif raw.kind == "step":
                 stepped.add(id(raw.owner))
         cleared = {id(raw.owner) if isinstance(raw.owner, Optimizer) else 0 for raw in self.raw if raw.kind == "zero"}
-        if together and stepped in (set(), everyone) and cleared == everyone:
+        if together and stepped in (set(), everyone) and cleared and cleared <= everyone:
             return {id(optimizer): frozenset({optimizer.name}) for optimizer in optimizers}
         return {id(optimizer): frozenset() for optimizer in optimizers}
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Literal
 
 from gradcheck_accum.errors import internal_error, wants_tracebacks
 from gradcheck_accum.findings import Finding, LintResult, Rewrite, Unreadable, UnusedSuppression, in_order
-from gradcheck_accum.gate import may_train
+from gradcheck_accum.gate import may_train, may_train_with_others
 from gradcheck_accum.lint import LintError, examine
 from gradcheck_accum.lint.discovery import SourceFile, source_files
 from gradcheck_accum.lint.document import open_document, read
@@ -66,7 +66,7 @@ class _Work:
         if not done.fixed:
             others = [finding for finding in outcome.findings if finding.mistake.code not in codes]
             return replace(outcome, findings=tuple(sorted([*done.remaining, *others], key=in_order)))
-        remaining = tuple(self._reported(done.remaining, path))
+        remaining = tuple(self._reported([f for f in done.remaining if f.where.path == path], path))
         pieces = tuple(document.pieces(done.document))
         rewrite = Rewrite(path, content, done.document.content(), pieces, done.fixed, remaining)
         return replace(outcome, rewrite=rewrite)
@@ -119,9 +119,11 @@ def chosen(
     unused: list[UnusedSuppression] = []
     suppressed = 0
     for path, outcome in outcomes:
-        findings += _selected(outcome.findings, path, settings)
+        findings += _selected([f for f in outcome.findings if f.where.path == path], path, settings)
         suppressed += sum(settings.reports(code, path) for code in outcome.suppressed)
         unused += outcome.unused
+    elsewhere = list(_found_elsewhere(outcomes, findings, settings))
+    findings = sorted([*findings, *elsewhere], key=in_order) if elsewhere else findings
     kept = _new(findings, settings)
     return LintResult(
         tuple(kept),
@@ -133,6 +135,23 @@ def chosen(
         not_followed=sum(outcome.not_followed for _, outcome in outcomes),
         rewrites=tuple(outcome.rewrite for _, outcome in outcomes if outcome.rewrite),
     )
+
+
+def _found_elsewhere(
+    outcomes: Sequence[tuple[str, Outcome]], findings: Sequence[Finding], settings: Settings
+) -> Iterator[Finding]:
+    """The findings in files beside those that showed them, each once, and none that its own file shows too."""
+    told = {_place(finding) for finding in findings}
+    for path, outcome in outcomes:
+        for finding in outcome.findings:
+            if finding.where.path == path or _place(finding) in told or settings.excludes(finding.where.path):
+                continue
+            told.add(_place(finding))
+            yield from _selected([finding], finding.where.path, settings)
+
+
+def _place(finding: Finding) -> tuple[str, int, str]:
+    return os.path.realpath(finding.where.path), finding.where.line, finding.mistake.code
 
 
 def _selected(findings: Iterable[Finding], path: str, settings: Settings) -> list[Finding]:
@@ -155,7 +174,7 @@ def _can_matter(path: str, report_unused: bool) -> bool:
         content = read(path)
     except OSError:
         return True  # the analysis will say why
-    return may_train(content) or (report_unused and bool(MAY_NAME_CODES.search(content)))
+    return may_train_with_others(content, path) or (report_unused and bool(MAY_NAME_CODES.search(content)))
 
 
 def _outcomes(
@@ -180,7 +199,7 @@ def _outcomes(
         for done, (path, (key, outcome)) in enumerate(zip(new, analysed, strict=True), len(paths) - len(new) + 1):
             outcomes[path] = outcome
             if cache and key and not (work.fixes and outcome.findings):
-                cache.put(key, outcome)
+                cache.put(key, outcome, path)
             if progress:
                 progress(done, len(paths))
     finally:
@@ -209,7 +228,8 @@ def _analyse_file(path: str, work: _Work, keyed: bool) -> tuple[str, Outcome]:
     except OSError as error:
         return "", Outcome(problem=error.strerror or "cannot be read")
     outcome = _guarded(content, path, work)
-    lasting = keyed and not outcome.problem
+    # What makes a file matter may come with another file; looking again at one that does not costs little.
+    lasting = keyed and not outcome.problem and (bool(outcome.read) or b"import" not in content or may_train(content))
     return _key(content, path) if lasting else "", outcome
 
 

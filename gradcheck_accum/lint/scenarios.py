@@ -12,6 +12,7 @@ from gradcheck_accum.diagnosis import Diagnosis, diagnose
 from gradcheck_accum.events import Backward, Step
 from gradcheck_accum.ledger import Ledger, fold
 from gradcheck_accum.lint import values as v
+from gradcheck_accum.lint.beside import Beside
 from gradcheck_accum.lint.control import Doubted, OutOfBudget, Restart
 from gradcheck_accum.lint.functions import call_from_outside
 from gradcheck_accum.lint.interpreter import Interpreter
@@ -57,9 +58,13 @@ class Scenario:
 
 @dataclass(frozen=True, slots=True)
 class Root:
-    """One entrance to a file's training code: the module itself (None), or a function that nothing else calls."""
+    """One entrance to a file's training code: the module itself (None), or a function that nothing else calls.
+
+    ``owner`` is the class on an object of which a method is called, where that is not the one that defines it.
+    """
 
     function: ast.FunctionDef | ast.AsyncFunctionDef | None
+    owner: ast.ClassDef | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,32 +82,36 @@ class Explored:
     is_followed: bool = True
 
 
-def explore(module: ast.Module, path: str, *, thorough: bool = False) -> Iterator[Explored]:
+def explore(module: ast.Module, reach: Reach, beside: Beside, *, thorough: bool = False) -> Iterator[Explored]:
     """The scenarios of every entrance of a file, outermost first; code that one has run is no entrance of its own.
 
-    ``thorough`` tries further scenarios even where those so far leave nothing that all could agree on.
+    ``reach`` is that of the module alone. ``thorough`` tries further scenarios even where those so far leave nothing
+    that all could agree on.
     """
-    reach = Reach(module)
+    if beside.neighbours:
+        reach = Reach(module, *(neighbour.module for neighbour in beside.neighbours))
     visited: set[ast.AST] = set()
     spent = 0
     if any(reach.backward(s) for s in module.body if not isinstance(s, (ast.FunctionDef, ast.ClassDef))):
-        own = _scenarios(module, path, reach, Root(None), visited, thorough)
+        own = _scenarios(module, beside, reach, Root(None), visited, thorough)
         spent += own.spent
         yield own
-    for function in reach.training_functions():
-        if function in visited:
+    roots = [Root(function) for function in reach.training_functions()]
+    roots += [Root(function, owner) for function, owner in reach.inherited_training()]
+    for root in roots:
+        if root.function in visited:
             continue
         if spent > _MOST_EVALUATIONS:
-            yield Explored(Root(function), [], 0, is_followed=False)
+            yield Explored(root, [], 0, is_followed=False)
             continue
-        own = _scenarios(module, path, reach, Root(function), visited, thorough)
+        own = _scenarios(module, beside, reach, root, visited, thorough)
         spent += own.spent
         yield own
 
 
 def _scenarios(
     module: ast.Module,
-    path: str,
+    beside: Beside,
     reach: Reach,
     root: Root,
     visited: set[ast.AST],
@@ -119,7 +128,7 @@ def _scenarios(
     spent = 0
     while pending and len(tried) < _MOST_SCENARIOS and spent < agreement.patience:
         remoteness, _, given = heapq.heappop(pending)
-        run, took = _complete_run(module, path, reach, knowledge, function, given)
+        run, took = _complete_run(module, beside, reach, knowledge, root, given)
         spent += took
         if run is None:
             return Explored(root, [], spent, is_followed=False)
@@ -148,10 +157,10 @@ def _scenarios(
 
 def _complete_run(
     module: ast.Module,
-    path: str,
+    beside: Beside,
     reach: Reach,
     knowledge: Knowledge,
-    function: ast.FunctionDef | ast.AsyncFunctionDef | None,
+    root: Root,
     decisions: dict[str, bool],
 ) -> tuple[Interpreter | None, int]:
     """One run to its end, restarted while it learns numbers; None where it needs more than its budget.
@@ -159,15 +168,16 @@ def _complete_run(
     And how many evaluations that took.
     """
     spent = 0
+    function = root.function
     for _ in range(_MOST_RESTARTS):
-        run = Interpreter(path, reach, knowledge, decisions)
+        run = Interpreter(beside, reach, knowledge, decisions)
         scope = v.Scope(names={"__name__": "__main__"})
         try:
             if function is None:
                 run.run_module(module, scope, definitions_only=False)
             else:
                 run.run_module(module, scope, definitions_only=True)
-                _enter(run, reach, function, scope)
+                _enter(run, reach, function, root.owner, scope)
         except Restart:
             spent += run.spent
             continue
@@ -180,9 +190,15 @@ def _complete_run(
     return None, spent
 
 
-def _enter(run: Interpreter, reach: Reach, function: ast.FunctionDef | ast.AsyncFunctionDef, scope: v.Scope) -> None:
+def _enter(
+    run: Interpreter,
+    reach: Reach,
+    function: ast.FunctionDef | ast.AsyncFunctionDef,
+    owner: ast.ClassDef | None,
+    scope: v.Scope,
+) -> None:
     """Call a function as a stranger would, twice: what one call leaves behind, the next one meets."""
-    owner = next((cls for cls in reach.classes if function in cls.body), None)
+    owner = owner or next((cls for cls in reach.classes if function in cls.body), None)
     instance: v.Instance | None = None
     if owner is not None:
         holder = scope.names.get(owner.name)
@@ -190,9 +206,10 @@ def _enter(run: Interpreter, reach: Reach, function: ast.FunctionDef | ast.Async
         if cls is None:
             return
         instance = v.Instance(cls)
-        init = cls.methods.get("__init__")
-        if init is not None and init is not function:
-            call_from_outside(run, v.Function(init, scope, instance))
+        init = cls.bound("__init__", instance)
+        if init is not None and init.node is not function:
+            call_from_outside(run, init)
+        scope = cls.origins.get(function.name, scope)
     if owner is not None and instance is not None and is_training_step(owner, function):
         fit(run, instance, function, scope)
         return

@@ -75,6 +75,11 @@ class Settings:
     per_file_ignores: tuple[tuple[Patterns, frozenset[str]], ...] = ()
     baseline: Path | None = None
 
+    def excludes(self, path: str) -> bool:
+        """Whether the settings name patterns that exclude the file at ``path``."""
+        patterns = (*([self.exclude] if self.exclude else []), *self.extend_exclude)
+        return any(pattern.match(os.path.realpath(path)) for pattern in patterns)
+
     def reports(self, code: str, path: str) -> bool:
         """Whether a finding of ``code`` in ``path`` is to be reported."""
         if (self.select is not None and code not in self.select) or code in self.ignore:

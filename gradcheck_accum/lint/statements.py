@@ -249,7 +249,8 @@ def _import(run: Interpreter, node: ast.Import, scope: v.Scope) -> None:
 def _import_from(run: Interpreter, node: ast.ImportFrom, scope: v.Scope) -> None:
     for alias in node.names:
         module = "." * node.level + (node.module or "")
-        scope.assign(alias.asname or alias.name, v.Reference(f"{module}.{alias.name}"))
+        defined = run.imported_from_beside(node, alias.name)
+        scope.assign(alias.asname or alias.name, defined or v.Reference(f"{module}.{alias.name}"))
 
 
 def _global(run: Interpreter, node: ast.Global | ast.Nonlocal, scope: v.Scope) -> None:

@@ -207,7 +207,12 @@ class Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Configured(Symbol):
-    """What a call that was given K has made: if it computes losses, they may be scaled already."""
+    """What a call that was given K has made: if it computes losses, they may be scaled already.
+
+    ``whole`` says that it was given a multiple of K: if it yields micro-batches, they may be whole windows.
+    """
+
+    whole: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,6 +222,17 @@ class Computed(Symbol):
     op: ast.operator | None = None
     left: Any = None
     right: Any = None
+
+
+def is_multiple_of_steps(value: Any) -> bool:
+    """Whether a value is something times K, or may be."""
+    if isinstance(value, Computed):
+        return isinstance(value.op, ast.Mult) and any(_comes_of_steps(side) for side in (value.left, value.right))
+    return isinstance(value, Num) and DERIVED in value.tags and isinstance(value.value, int)
+
+
+def _comes_of_steps(value: Any) -> bool:
+    return is_multiple_of_steps(value) or (isinstance(value, Num) and bool(value.tags & {STEPS, DERIVED}))
 
 
 @dataclass(slots=True, eq=False)
@@ -286,10 +302,33 @@ class Model:
 
 @dataclass(slots=True, eq=False)
 class Optimizer:
-    """An optimizer; ``sources`` are the root names of the models whose parameters it updates, where known."""
+    """An optimizer; ``sources`` are the root names of the models whose parameters it updates, where known.
+
+    ``engine`` is what steps and clears it, where that is not the loop.
+    """
 
     name: str
     sources: frozenset[str] | None = None
+    engine: Engine | None = None
+
+
+@dataclass(slots=True, eq=False)
+class Engine:
+    """DeepSpeed's engine around a model: it divides losses by ``divisor``, its accumulation steps.
+
+    ``counted`` are the micro-batches that it was stepped after, ``pending`` the backwards since.
+    """
+
+    name: str
+    divisor: Any
+    optimizer: Optimizer
+    counted: int = 0
+    pending: int = 0
+
+    @property
+    def is_used(self) -> bool:
+        """Whether it has seen any gradients yet."""
+        return bool(self.counted or self.pending)
 
 
 @dataclass(frozen=True, slots=True)
@@ -321,12 +360,14 @@ class Framework:
 class Loader:
     """A source of micro-batches. ``length`` is None where the source does not show it.
 
-    ``generated`` says that a generator of the file yields them, and may yield a number beside each.
+    ``generated`` says that a generator of the file yields them, and may yield a number beside each; ``whole`` that it
+    was given a multiple of K, so that they may be whole windows.
     """
 
     length: int | None = None
     rows: int | None = None
     generated: bool = False
+    whole: bool = False
 
 
 @dataclass(slots=True, eq=False)
@@ -367,6 +408,13 @@ class Class:
     complete: bool = True
     """Whether every base class is in this file, so that a missing method does not exist."""
     is_model: bool = False
+    origins: dict[str, Scope] = field(default_factory=dict)
+    """The scopes of the methods that another class of another module has defined."""
+
+    def bound(self, name: str, instance: Instance) -> Function | None:
+        """A method of this class, of an object of it."""
+        node = self.methods.get(name)
+        return None if node is None else Function(node, self.origins.get(name, self.scope), instance)
 
 
 @dataclass(slots=True, eq=False)

@@ -143,12 +143,12 @@ def _offers(
 ) -> Iterator[_Offer]:
     """The findings, each with its fix if there is one, in the order in which they are best fixed."""
     found = [(f, ledger) for f, ledger in examination.evidence if codes is None or f.mistake.code in codes]
-    wanted = [(f, ledger) for f, ledger in found if f.mistake.code in _REPAIRS]
+    wanted = [(f, ledger) for f, ledger in found if _is_repairable(f, document)]
     script = _parse(document.source) if wanted else None
     if script is None:
         yield from (_Offer(document.told(finding)) for finding, _ in found)
         return
-    yield from (_Offer(document.told(finding)) for finding, _ in found if finding.mistake.code not in _REPAIRS)
+    yield from (_Offer(document.told(finding)) for finding, _ in found if not _is_repairable(finding, document))
     if not examination.is_thorough:
         examination = examine(document.source, document.path, thorough=True)
     order = list(_REPAIRS)
@@ -156,6 +156,11 @@ def _offers(
         goal = _Goal.of(examination, finding)
         repaired = _repair(script, document, examination, finding, ledger, goal, budget, _DEEPEST)
         yield _offer(document, finding, repaired)
+
+
+def _is_repairable(finding: Finding, document: Document) -> bool:
+    """Whether there are repairs for a finding, in the file that is fixed and not in one beside it."""
+    return finding.mistake.code in _REPAIRS and finding.where.path == document.path
 
 
 def _offer(document: Document, finding: Finding, repaired: _Repaired | None) -> _Offer:

@@ -1,0 +1,182 @@
+"""Modules beside the linted one that its training runs on into: helpers that it calls, classes that it inherits from.
+
+They are read, never imported, and only where they do something to gradients or make the data. Their lines are counted
+on from the last of the linted file, so that all of it is one program; `Beside.place` is the way back.
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+
+from gradcheck_accum import neighbours
+from gradcheck_accum.diagnosis import Diagnosis
+from gradcheck_accum.lint.reach import Reach
+from gradcheck_accum.lint.source import walk
+from gradcheck_accum.location import Location
+
+_MATTERS = re.compile(
+    rb"backward\s*\(|\.\s*step\s*\(|zero_grad\s*\(|unscale_\s*\(|clip_grad\w*\s*\(|\.grad\b"  # what gradients meet
+    rb"|\byield\b|DataLoader\s*\(|__len__"  # how many micro-batches there are
+)
+"""Is in the text of every function and class that is followed into another module."""
+_LINE = re.compile(r"\bline (\d+)")
+_LINE_BREAK = re.compile(r"\r\n|\r|\n")
+_MOST_MODULES = 6
+_MOST_READ = 300
+"""Places that are looked at, at most of which there is nothing, or nothing that does anything to gradients."""
+_DEEPEST = 2
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Neighbour:
+    """One such module; its lines count from ``first``."""
+
+    path: str
+    text: str
+    module: ast.Module
+    first: int
+
+
+@dataclass(slots=True)
+class Beside:
+    """All such modules of the file at ``path``, whose own lines are ``lines``; ``read`` are all files looked at."""
+
+    path: str
+    lines: int
+    neighbours: list[Neighbour] = field(default_factory=list)
+    read: dict[str, str] = field(default_factory=dict)
+    """What was read, or not there, as a digest or nothing: the outcome depends on it."""
+    imports: dict[int, Neighbour] = field(default_factory=dict)
+    """The modules that statements import names from, by the statement's identity."""
+    modules: dict[str, Neighbour] = field(default_factory=dict)
+    """The modules that are imported whole, by their dotted path."""
+
+    def place(self, where: Location) -> Location:
+        """Where a line of the whole program really stands."""
+        found = self._of(where.line)
+        if found is None:
+            return where
+        moved = where.end_line and where.end_line - found.first + 1
+        return replace(where, path=found.path, line=where.line - found.first + 1, end_line=moved)
+
+    def text_of(self, path: str) -> str:
+        """The source of one of the modules."""
+        return next(n.text for n in self.neighbours if n.path == path)
+
+    def told(self, diagnosis: Diagnosis) -> Diagnosis:
+        """A diagnosis with the place that it really has, and with other files' lines named by their files."""
+        if not self.neighbours:
+            return diagnosis
+        where = self.place(diagnosis.where)
+
+        def words(match: re.Match[str]) -> str:
+            found = self._of(int(match.group(1)))
+            path = found.path if found else self.path
+            line = int(match.group(1)) - (found.first - 1 if found else 0)
+            return f"line {line}" if path == where.path else f"{os.path.basename(path)}:{line}"
+
+        message, help = (_LINE.sub(words, text) for text in (diagnosis.message, diagnosis.help))
+        if where.path != self.path:
+            message += f" (as {os.path.basename(self.path)} runs it)"
+        return replace(diagnosis, where=where, message=message, help=help)
+
+    def _of(self, line: int) -> Neighbour | None:
+        return next((n for n in reversed(self.neighbours) if line >= n.first), None) if line > self.lines else None
+
+
+def look_beside(reach: Reach, path: str, lines: int) -> Beside:
+    """The modules that training in the file at ``path`` may run on into."""
+    beside = Beside(path, lines)
+    _Search(beside).follow(reach, path, 1)
+    return beside
+
+
+@dataclass(frozen=True, slots=True)
+class _Import:
+    """One import: ``names`` of a module by a statement, or of a whole module that is then called ``dotted``."""
+
+    statement: ast.AST
+    level: int
+    module: str
+    dotted: str
+    names: frozenset[str]
+
+
+def _imports(reach: Reach) -> Iterator[_Import]:
+    """What a module imports and then calls, or inherits from."""
+    for node in reach.imports:
+        for alias in node.names:
+            here = alias.asname or alias.name
+            members = reach.used_members.get(here)
+            if isinstance(node, ast.Import):
+                if members:
+                    yield _Import(node, 0, alias.name, alias.name, frozenset(members))
+                continue
+            name, dots = node.module or "", "." * node.level
+            if here in reach.used_names:
+                yield _Import(node, node.level, name, "", frozenset({alias.name}))
+            if members:
+                whole = f"{name}.{alias.name}" if name else alias.name
+                yield _Import(node, node.level, whole, f"{dots}{name}.{alias.name}", frozenset(members))
+
+
+@dataclass(slots=True)
+class _Search:
+    beside: Beside
+    contents: dict[str, bytes | None] = field(default_factory=dict)
+    known: dict[str, Neighbour | None] = field(default_factory=dict)
+
+    def follow(self, reach: Reach, path: str, depth: int) -> None:
+        """Look at what a module at ``path`` imports."""
+        for one in _imports(reach):
+            found = self._find(one, path, depth)
+            if found is not None and one.dotted:
+                self.beside.modules[one.dotted] = found
+            elif found is not None:
+                self.beside.imports[id(one.statement)] = found
+
+    def _find(self, one: _Import, path: str, depth: int) -> Neighbour | None:
+        for file in neighbours.places(path, one.level, one.module):
+            if os.path.normpath(file) == os.path.normpath(self.beside.path):
+                return None
+            if file not in self.contents:
+                if len(self.contents) >= _MOST_READ:
+                    return None
+                content = self.contents[file] = neighbours.read(file)
+                self.beside.read[file] = neighbours.digest(content)
+            content = self.contents[file]
+            if content is None:
+                continue
+            if file not in self.known and _MATTERS.search(neighbours.definitions(content, one.names)):
+                self.known[file] = self._neighbour(file, content, depth)
+            return self.known.get(file)
+        return None
+
+    def _neighbour(self, path: str, content: bytes, depth: int) -> Neighbour | None:
+        others = self.beside.neighbours
+        if len(others) >= _MOST_MODULES:
+            return None
+        try:
+            text = content.decode("utf-8-sig")
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                module = ast.parse(text)
+            reach = Reach(module)
+        except (SyntaxError, ValueError, RecursionError, MemoryError):
+            return None
+        last = others[-1].first + len(_LINE_BREAK.split(others[-1].text)) if others else self.beside.lines
+        for node in walk(module):
+            if isinstance(node, (ast.stmt, ast.expr, ast.excepthandler, ast.arg, ast.keyword, ast.alias)):
+                node.lineno += last
+                node.end_lineno = (node.end_lineno or 0) + last
+        shown = path if os.path.isabs(path) else os.path.relpath(path)
+        found = Neighbour(shown, text, module, last + 1)
+        others.append(found)
+        if depth < _DEEPEST:
+            self.follow(reach, path, depth + 1)
+        return found

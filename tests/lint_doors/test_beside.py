@@ -1,0 +1,220 @@
+"""Training that runs on into modules beside the linted one: helpers that it calls, classes that it inherits from."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from gradcheck_accum.lint import lint_paths, lint_source
+from gradcheck_accum.lint.settings import Settings
+
+LOOP = """\
+import torch
+{imports}
+
+def main(loader, model, K):
+    opt = torch.optim.SGD(model.parameters(), lr=0.1)
+    for i, (x, y) in enumerate(loader):
+        loss = torch.nn.functional.mse_loss(model(x), y)
+        {calls}
+"""
+STEPS = """\
+def micro_step(loss, opt, i, k):
+    loss.backward()
+    if (i + 1) % k == 0:
+        update(opt)
+
+def update(opt):
+    opt.step()
+    opt.zero_grad()
+"""
+BASE = """\
+from .steps import update
+
+class Trainer:
+    def __init__(self, model, opt, loader, k):
+        self.model, self.opt, self.loader, self.k = model, opt, loader, k
+
+    def compute_loss(self, batch):
+        raise NotImplementedError
+
+    def fit(self):
+        for i in range(100):
+            self.opt.zero_grad()
+            for _ in range(self.k):
+                self.compute_loss(next(self.loader)).backward()
+            update(self.opt)
+"""
+MINE = """\
+import torch
+from package.base import Trainer
+
+class Mine(Trainer):
+    def compute_loss(self, batch):
+        return torch.nn.functional.mse_loss(self.model(batch[0]), batch[1]){divided}
+
+def main(loader):
+    model = torch.nn.Linear(4, 1)
+    opt = torch.optim.SGD(model.parameters(), lr=0.1)
+    Mine(model, opt, loader, 4).fit()
+"""
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[tuple[str, int, str]]]:
+    monkeypatch.chdir(tmp_path)
+
+    def findings(files: dict[str, str], *paths: str) -> list[tuple[str, int, str]]:
+        for name, text in files.items():
+            Path(name).parent.mkdir(exist_ok=True)
+            Path(name).write_text(text)
+        result = lint_paths(paths or ["."], Settings(), cache_in=tmp_path)
+        assert not result.unreadable
+        return [(f.where.path, f.where.line, f.mistake.code) for f in result.findings]
+
+    return findings
+
+
+@pytest.mark.parametrize(
+    ("imports", "calls"),
+    [
+        ("from steps import micro_step", "micro_step(loss, opt, i, K)"),
+        ("from steps import micro_step as one", "one(loss, opt, i, K)"),
+        ("import steps", "steps.micro_step(loss, opt, i, K)"),
+        ("import steps as s", "s.micro_step(loss, opt, i, K)"),
+    ],
+)
+def test_a_helper_of_another_module_is_followed(
+    project: Callable[..., list[tuple[str, int, str]]], imports: str, calls: str
+) -> None:
+    files = {"train.py": LOOP.format(imports=imports, calls=calls), "steps.py": STEPS}
+    assert project(files, "train.py") == [("steps.py", 2, "GA101"), ("steps.py", 7, "GA301")]
+
+
+def test_a_loop_that_leaves_only_the_step_to_another_module_is_told_at_its_own_line(
+    project: Callable[..., list[tuple[str, int, str]]],
+) -> None:
+    calls = "loss.backward()\n        if (i + 1) % K == 0 or i + 1 == len(loader):\n            update(opt)"
+    files = {"train.py": LOOP.format(imports="from steps import update", calls=calls), "steps.py": STEPS}
+    assert project(files, "train.py") == [("train.py", 8, "GA101")]
+
+
+def test_other_files_are_named_in_messages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    calls = "loss.backward()\n        if (i + 1) % K == 0 or i + 1 == len(loader):\n            update(opt)"
+    Path("train.py").write_text(LOOP.format(imports="from steps import update", calls=calls))
+    Path("steps.py").write_text(STEPS)
+    (finding,) = lint_paths(["train.py"]).findings
+    assert "before the step at steps.py:7" in finding.message
+    assert finding.fix is None or all(edit.line < 20 for edit in finding.fix.edits)
+
+
+def test_a_loss_that_is_divided_where_it_is_made_is_right(
+    project: Callable[..., list[tuple[str, int, str]]],
+) -> None:
+    files = {"package/__init__.py": "", "package/base.py": BASE, "package/steps.py": STEPS}
+    assert project({**files, "package/mine.py": MINE.format(divided=" / 4")}, "package/mine.py") == []
+    assert project({**files, "package/mine.py": MINE.format(divided="")}, "package/mine.py") == [
+        ("package/base.py", 14, "GA101")
+    ]
+
+
+def test_what_several_files_show_is_told_once(project: Callable[..., list[tuple[str, int, str]]]) -> None:
+    loop = LOOP.format(imports="from steps import micro_step", calls="micro_step(loss, opt, i, K)")
+    files = {"train.py": loop, "again.py": loop, "steps.py": STEPS}
+    assert project(files) == [("steps.py", 2, "GA101"), ("steps.py", 7, "GA301")]
+
+
+def test_a_comment_beside_the_line_holds_whoever_runs_it(project: Callable[..., list[tuple[str, int, str]]]) -> None:
+    hushed = STEPS.replace("loss.backward()", "loss.backward()  # gradcheck-accum: ignore[GA101]")
+    loop = LOOP.format(imports="from steps import micro_step", calls="micro_step(loss, opt, i, K)")
+    assert project({"train.py": loop, "steps.py": hushed}, "train.py") == [("steps.py", 7, "GA301")]
+
+
+def test_a_remembered_outcome_does_not_outlive_the_other_module(
+    project: Callable[..., list[tuple[str, int, str]]],
+) -> None:
+    loop = LOOP.format(imports="from steps import micro_step", calls="micro_step(loss, opt, i, K)")
+    files = {"train.py": loop, "more.py": "x = 1\n"}
+    assert project(files, "train.py", "more.py") == []
+    files["steps.py"] = STEPS
+    assert len(project(files, "train.py", "more.py")) == 2
+    assert len(project(files, "train.py", "more.py")) == 2
+    files["steps.py"] = STEPS.replace("loss.backward()", "(loss / k).backward()")
+    assert project(files, "train.py", "more.py") == [("steps.py", 7, "GA301")]
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        "def micro_step(:\n",
+        "\udcff".encode("utf-8", "surrogatepass").decode("latin-1"),
+        "from train import main\n" + STEPS,
+    ],
+)
+def test_a_module_that_cannot_be_read_or_imports_back_does_no_harm(
+    project: Callable[..., list[tuple[str, int, str]]], steps: str
+) -> None:
+    loop = LOOP.format(imports="from steps import micro_step", calls="micro_step(loss, opt, i, K)")
+    project({"train.py": loop, "steps.py": steps}, "train.py")
+
+
+def test_modules_that_do_nothing_to_gradients_are_left_alone(
+    project: Callable[..., list[tuple[str, int, str]]],
+) -> None:
+    step = "if (i + 1) % K == 0:\n            opt.step(); opt.zero_grad()"
+    calls = f"show(loss)\n        (loss / K).backward()\n        {step}"
+    files = {
+        "train.py": LOOP.format(imports="from tools import show", calls=calls),
+        "tools.py": "def show(loss):\n    print(loss.item())\n",
+    }
+    assert project(files, "train.py") == [("train.py", 11, "GA301")]
+
+
+def test_a_scaler_that_calls_a_helper_elsewhere_is_still_a_piece_of_others_loops(
+    project: Callable[..., list[tuple[str, int, str]]],
+) -> None:
+    files = {
+        "clipping.py": "def clip(parameters):\n    for p in parameters:\n        shrink(p)\n\n"
+        "def shrink(p):\n    p.grad.mul_(0.5)\n",
+        "scaling.py": "from clipping import clip\n\nclass Scaler:\n"
+        "    def __call__(self, loss, optimizer, parameters):\n        loss.backward()\n"
+        "        clip(parameters)\n        optimizer.step()\n",
+    }
+    assert project(files, "scaling.py") == []
+
+
+def _moved(loop: Path) -> tuple[str, str] | None:
+    """A loop without the helpers that can stand in a module of their own, and that module."""
+    module = ast.parse(loop.read_text())
+    used = {n.func.id for n in ast.walk(module) if isinstance(n, ast.Call) and isinstance(n.func, ast.Name)}
+    helpers = [s for s in module.body if isinstance(s, ast.FunctionDef) and s.name in used]
+    imports = [s for s in module.body if isinstance(s, (ast.Import, ast.ImportFrom))]
+    rest = [s for s in module.body if s not in helpers and s not in imports]
+    names = {t.id for s in rest if isinstance(s, ast.Assign) for t in s.targets if isinstance(t, ast.Name)}
+    if not helpers or any(isinstance(n, ast.Name) and n.id in names for s in helpers for n in ast.walk(s)):
+        return None
+    imported = f"from helpers import {', '.join(s.name for s in helpers)}"
+    main = [*map(ast.unparse, imports), imported, *map(ast.unparse, rest)]
+    return "\n".join(main), "\n".join(map(ast.unparse, [*imports, *helpers]))
+
+
+def _loops_with_helpers() -> list[Path]:
+    loops = Path(__file__).parents[2] / "benchmarks" / "loops"
+    return [loop for loop in sorted(loops.glob("*.py")) if _moved(loop)]
+
+
+@pytest.mark.parametrize("loop", _loops_with_helpers(), ids=lambda loop: loop.stem)
+def test_a_loop_is_judged_the_same_with_its_helpers_in_another_module(
+    loop: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    main, helpers = _moved(loop) or ("", "")
+    Path("train.py").write_text(main)
+    Path("helpers.py").write_text(helpers)
+    before = lint_source(ast.unparse(ast.parse(loop.read_text())), "alone.py")
+    after = lint_paths(["train.py", "helpers.py"]).findings
+    assert sorted(f.mistake.code for f in after) == sorted(f.mistake.code for f in before)
