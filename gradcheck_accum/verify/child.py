@@ -20,6 +20,7 @@ from types import TracebackType
 from typing import Any, NoReturn, TextIO
 
 from gradcheck_accum.verdict import VerifyResult
+from gradcheck_accum.verify.launch import Failure
 
 _PACKAGE = Path(__file__).resolve().parents[1]
 _CALLS_FOR_THE_SCRIPT = {"child.py", "patches.py", "session.py", "tape.py", "watching.py"}
@@ -74,6 +75,8 @@ def main() -> None:
             _give(answer, report_of_rank(launch, observation, script or module, error, cut_off=cut_off))
         result: VerifyResult = observation.result()
     except Exception as problem:
+        if launch is not None:
+            launch.fail(Failure(_own(problem), time.time()))
         _give(answer, VerifyResult.failed(script or module, _own(problem)))
     if error == INTERRUPTED:
         result = replace(
