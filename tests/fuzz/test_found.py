@@ -429,6 +429,23 @@ optimizer.zero_grad()
         set(),
         set(),
     ),
+    "a remainder's loss that was never cleared hid that what is shown was divided": (
+        """\
+running = 0.0
+for epoch in range(2):
+    for i, (x, y) in enumerate(loader):
+        loss = criterion(model(x), y) / min(K, len(loader) - i // K * K)
+        loss.backward()
+        running += loss.item()
+        if (i + 1) % K == 0 or i + 1 == len(loader):
+            optimizer.step()
+print("mean loss", running / (2 * len(loader)))
+""",
+        5,
+        Verdict.DEVIATES,
+        {"GA203"},
+        {"GA203", "GA802"},
+    ),
 }
 
 
