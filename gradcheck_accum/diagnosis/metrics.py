@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from gradcheck_accum.diagnosis.account import Account, Diagnosis, diagnosis, line
 from gradcheck_accum.events import LossShown
+from gradcheck_accum.ledger import Fate
 from gradcheck_accum.location import Location
 
 
@@ -38,6 +39,8 @@ def _scaled(account: Account) -> set[Location]:
     for window in full:
         for series in account.series():
             for weight in account.readings.weights(window, series):
+                if weight.entry.fate is Fate.STALE:
+                    continue
                 later = [scaling.factor.value for scaling in weight.entry.grad_factors]
                 share = (
                     None if weight.share is None or None in later else weight.share / math.prod(f or 1.0 for f in later)

@@ -151,7 +151,7 @@ def find_cut_short(ledger: Ledger) -> Iterator[Diagnosis]:
         batches = len({event.micro_batch for event in pace.life if isinstance(event, Backward)})
         with_steps = any(abs(pace.made - count) <= slack for count in _steps(pace.life).values())
         # Once per epoch is another habit than once per step, and where the two are the same nothing can be told.
-        several = (nominal_steps(ledger.windows) or 1) > 1
+        several = pace.made < batches and (nominal_steps(ledger.windows) or 1) > 1
         # The step for a remainder is one more than half of the micro-batches may be.
         if several and with_steps and slack < pace.made <= batches // 2 + slack and horizon == batches:
             yield diagnosis(

@@ -129,7 +129,7 @@ def variants(draw: st.DrawFn, mutations: int | tuple[str, ...] | None = None) ->
         units=units,
         # A list shows no passes when it runs: what belongs to which is then told by the source alone.
         epochs=1
-        if mixed or (len(names) > 1 and "GA201" in names[0] + names[1])
+        if mixed or ("GA302" in names and not data_loader) or (len(names) > 1 and "GA201" in names[0] + names[1])
         else d.choose("epochs", (1, 1, 1, 1, 2)),
         boundary=boundary,
         flush=flush,

@@ -128,5 +128,6 @@ def new_loader(run: Interpreter, dataset: Any, size: Any, options: dict[str, Any
     known = v.UNITS not in size.tags
     if rows is None or not known or "batch_sampler" in options or "sampler" in options:
         return v.Loader(rows=size.value)
-    whole = rows // size.value
-    return v.Loader(whole if options.get("drop_last") is True else -(-rows // size.value), size.value)
+    whole, left = divmod(rows, size.value)
+    ends_short = left > 0 and options.get("drop_last") is not True
+    return v.Loader(whole + ends_short, size.value, ends_short=ends_short)

@@ -282,6 +282,8 @@ def _of_every_batch(run: Interpreter, element: ast.expr, target: ast.expr, loade
     assign(run, target, v.Data(loader.rows), inner)
     value = evaluate(run, element, inner)
     if isinstance(value, Num):
+        if loader.ends_short and v.UNITS in value.tags:
+            return UNKNOWN
         return [value] * loader.length if loader.length is not None and loader.length <= v.LONGEST_LIST else UNKNOWN
     return v.Loader(length_of(run, loader), loader.rows) if loader.length is not None else loader
 

@@ -361,13 +361,15 @@ class Loader:
     """A source of micro-batches. ``length`` is None where the source does not show it.
 
     ``generated`` says that a generator of the file yields them, and may yield a number beside each; ``whole`` that it
-    was given a multiple of K, so that they may be whole windows.
+    was given a multiple of K, so that they may be whole windows; ``ends_short`` that the last micro-batch holds fewer
+    than ``rows``.
     """
 
     length: int | None = None
     rows: int | None = None
     generated: bool = False
     whole: bool = False
+    ends_short: bool = False
 
 
 @dataclass(slots=True, eq=False)

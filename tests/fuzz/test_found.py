@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from watching import watch_source
 
-from gradcheck_accum.lint import lint_source
+from gradcheck_accum.lint import ledgers_of, lint_source
 from gradcheck_accum.verdict import Verdict
 
 HEAD = """\
@@ -429,6 +429,38 @@ optimizer.zero_grad()
         set(),
         set(),
     ),
+    "a remainder's loss that was never cleared hid that what is shown was divided": (
+        """\
+running = 0.0
+for epoch in range(2):
+    for i, (x, y) in enumerate(loader):
+        loss = criterion(model(x), y) / min(K, len(loader) - i // K * K)
+        loss.backward()
+        running += loss.item()
+        if (i + 1) % K == 0 or i + 1 == len(loader):
+            optimizer.step()
+print("mean loss", running / (2 * len(loader)))
+""",
+        5,
+        Verdict.DEVIATES,
+        {"GA203"},
+        {"GA203", "GA802"},
+    ),
+    "a schedule that has run to its end in one window was cut short": (
+        """\
+scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=len(loader))
+for x, y in loader:
+    loss = criterion(model(x), y) / K
+    loss.backward()
+    scheduler.step()
+optimizer.step()
+optimizer.zero_grad()
+""",
+        2,
+        Verdict.EQUIVALENT,
+        set(),
+        set(),
+    ),
 }
 
 
@@ -439,3 +471,24 @@ def test_found_and_mended(what: str, tmp_path: Path) -> None:
     assert got is verdict
     assert seen is None or diagnosed == seen
     assert linted is None or found == linted
+
+
+def test_lint_claims_no_weight_by_the_units_of_a_loader_that_ends_short() -> None:
+    source = (
+        HEAD.format(count=1)
+        + """\
+data = torch.utils.data.TensorDataset(torch.randn(7, 4), torch.randint(0, 3, (7,)))
+loader = torch.utils.data.DataLoader(data, batch_size=2)
+criterion = nn.CrossEntropyLoss(reduction="sum")
+units = [len(y) for _, y in loader]
+for i, (x, y) in enumerate(loader):
+    loss = criterion(model(x), y) / sum(units[i // K * K:i // K * K + K])
+    loss.backward()
+    if (i + 1) % K == 0:
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+    )
+    (ledger, *_) = ledgers_of(source, "train.py")
+    (factors,) = {term.factors for w in ledger.windows for e in w.entries for term in e.backward.terms}
+    assert [factor.value for factor in factors] == [None]
