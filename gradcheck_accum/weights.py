@@ -340,6 +340,9 @@ def _read_series(points: Sequence[Point], coefficient: float | None, readings: R
                 for column in chosen
             )
             break
+    if objective and _counts_in_the_dark(points, scaling, readings):
+        reading.coefficient = dict.fromkeys(reading.coefficient)
+        return reading
     if len(scaling) == 1 and not objective and is_ambiguous(scaling[0]):
         readings.notes.append(
             f"the factor {scaling[0][0].value:.6g} of {points[0].term.name} equals 1/K and was read as loss scaling; "
@@ -348,6 +351,15 @@ def _read_series(points: Sequence[Point], coefficient: float | None, readings: R
     for position, point in enumerate(points):
         reading.objective[id(point.backward)] = math.prod(c[position].value or 1.0 for c in objective)
     return reading
+
+
+def _counts_in_the_dark(points: Sequence[Point], scaling: Sequence[Column], readings: Readings) -> bool:
+    """Whether a run's graph does not tell what a loss was reduced over, and no factor of it is the accumulation's.
+
+    What else it is multiplied by may be one over the units of the window.
+    """
+    scaled = any(factor.value != 1.0 for column in scaling for factor in column)
+    return bool(readings.precision) and not scaled and any(point.term.units is None for point in points)
 
 
 def _is_of_its_term(evidence: Evidence, columns: Sequence[Column], column: Column, scaling: Sequence[Column]) -> bool:

@@ -65,6 +65,9 @@ USED_BY_HAND = "the weights were changed by hand, and the gradients cleared with
 SKIPPED = "skipped by the grad scaler (inf or nan)"
 WITH_CLOSURE = "a step that calls its closure several times, or never, uses no one gradient"
 
+_COLLECTIONS = 4
+"""How often garbage is collected where more and more graphs seem to be held: as often as it takes to be sure of it."""
+
 
 class SeenEnough(BaseException):
     """As many windows as were asked for have been watched; no `except Exception` of a script stops it."""
@@ -109,6 +112,8 @@ class Watch:
         self._pending: tuple[Measured, ShadowStep | None] | None = None
         self._closure_calls: dict[int, int] = {}
         self._graphs: list[weakref.ref[_Mark]] = []
+        self._graphs_held = 0
+        self._collections = _COLLECTIONS
         self._weights: dict[int, int] = {}
         """The version counters of the parameters that a backward has reached since their last step."""
         self._stepped: set[int] = set()
@@ -575,6 +580,12 @@ class Watch:
     def _count_graphs(self, where: Location) -> None:
         """Emit how many losses are still held with their graphs, whose backwards have run."""
         self._graphs = [mark for mark in self._graphs if mark() is not None]
+        if len(self._graphs) > self._graphs_held and self._collections:
+            # A graph may be held by nothing but a cycle through itself (an autograd function written in Python).
+            self._collections -= 1
+            gc.collect()
+            self._graphs = [mark for mark in self._graphs if mark() is not None]
+        self._graphs_held = len(self._graphs)
         self._add(GraphsHeld(where=where, count=len(self._graphs)))
 
     def _recent(self, windows: int = 8) -> int:
