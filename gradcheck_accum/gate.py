@@ -10,9 +10,9 @@ LARGEST_FILE = 4 * 1024 * 1024
 _BACKWARD = rb"backward[\s\\]*\("
 _STEP = rb"\.[\s\\]*step[\s\\]*\("
 _FROM = rb"^[ \t]*from[ \t]+(\.*)([\w.]*)[ \t]+import[ \t]+\(?\s*([\w, \t]*)"
-_IMPORT = rb"^[ \t]*import[ \t]+([\w.]+)"
+_IMPORT = rb"^[ \t]*import[ \t]+(\w+)(?![\w.])"
 
-_LOADERS = (b"DataLoader", b"dataloader", b"_loader", b"in loader", b"(loader", b"_dl")
+_LOADERS = (b"DataLoader", b"dataloader", b"train_loader", b"data_loader", b"train_dl", b"in loader", b"(loader")
 """How a loop over data that leaves both calls to functions of other modules may be known."""
 
 
@@ -43,7 +43,9 @@ def may_train_with_others(source: bytes, path: str) -> bool:
     if len(missing) == 2 and not delegates:
         return False
     call = missing[0]  # who calls backward elsewhere may step wherever that is
-    imports = [(b"", b"", name) for name in re.findall(_IMPORT, source, re.MULTILINE)]
+    whole_modules = set(re.findall(_IMPORT, source, re.MULTILINE))
+    # Who imports the very package that it stands in calls it by dotted names.
+    imports = [(b"", b"", name) for name in whole_modules if name.decode() not in path]
     for dots, name, imported in [*imports, *re.findall(_FROM, source, re.MULTILINE)]:
         names = [part.partition(b" as ")[0].strip().decode("ascii", "replace") for part in imported.split(b",")]
         module = name.decode("ascii", "replace")

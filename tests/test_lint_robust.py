@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from gradcheck_accum.cli import main
-from gradcheck_accum.lint import LintError, lint_source
+from gradcheck_accum.lint import LintError, examine, lint_source
 
 ROOT = Path(__file__).parents[1]
 PROGRAMS = [
@@ -215,3 +215,9 @@ def test_one_clear_line_for_a_strange_notebook(
 def test_an_endless_file_is_too_large(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["lint", "/dev/zero"]) == 2
     assert capsys.readouterr().err == "gradcheck-accum: /dev/zero: larger than 4 MiB, not analysed\n"
+
+
+def test_thousands_of_steps_without_a_clearing_are_given_up() -> None:
+    source = "K = 4\nwhile K ** K:\n    loss.backward()\n    optimizer.step()\n"
+    examination = examine(source, "train.py")
+    assert (examination.not_followed, examination.evidence) == (1, ())

@@ -34,6 +34,7 @@ from gradcheck_accum.events import (
     Unscale,
     ZeroGrad,
 )
+from gradcheck_accum.lint.control import OutOfBudget
 from gradcheck_accum.lint.values import UNITS, Figure, Num, Optimizer, Part, Scheduler, Tensor
 from gradcheck_accum.location import Location
 
@@ -41,6 +42,8 @@ ASSUMED_UNITS = 7
 """Units in a micro-batch where the source does not show its size: a number that is not likely to be a K."""
 
 _ONE_STORE = "the model"
+_MOST_WORK = 5_000_000
+"""Steps times events beyond which no ledger is made: where nothing is cleared, each step reads all there is so far."""
 
 
 @dataclass(slots=True)
@@ -179,6 +182,8 @@ class Recorder:
     def step(self, node: ast.AST, optimizer: Optimizer, steps: int | None, through_scaler: bool = False) -> None:
         """An optimizer stepped."""
         self._steps += 1
+        if self._steps * len(self.raw) > _MOST_WORK:
+            raise OutOfBudget
         details = {"steps": steps, "through_scaler": through_scaler}
         self.raw.append(_Raw("step", self.locate(node), optimizer, details))
 
