@@ -6,7 +6,7 @@ import functools
 import os
 from collections.abc import Iterable, Iterator
 
-LARGEST = 128 * 1024
+LARGEST = 64 * 1024
 """Bytes above which a neighbour is not read."""
 _HIGHEST = 8
 """Packages around a file that are looked at."""
