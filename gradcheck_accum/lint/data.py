@@ -120,6 +120,8 @@ def new_loader(run: Interpreter, dataset: Any, size: Any, options: dict[str, Any
     if isinstance(size, Symbol) and size.name:
         bind(run, size.name, Num(run.recorder.units, frozenset({v.UNITS})))
     rows = dataset.rows if isinstance(dataset, v.Data) else None
+    if isinstance(dataset, list) and len(dataset) > 1:
+        rows = len(dataset)
     if isinstance(dataset, v.Instance):
         length = length_of_value(run, dataset)
         rows = int(length.value) if isinstance(length, Num) else None
