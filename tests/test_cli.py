@@ -163,7 +163,8 @@ def verify(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
         assert isinstance(fake.result, VerifyResult)
         return fake.result
 
-    monkeypatch.setitem(sys.modules, "gradcheck_accum.verify", SimpleNamespace(verify_script=verify_script))  # type: ignore[arg-type]
+    engine = SimpleNamespace(verify_script=verify_script, is_other_rank=lambda: False)
+    monkeypatch.setitem(sys.modules, "gradcheck_accum.verify", engine)  # type: ignore[arg-type]
     return fake
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import weakref
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -65,6 +66,9 @@ USED_BY_HAND = "the weights were changed by hand, and the gradients cleared with
 SKIPPED = "skipped by the grad scaler (inf or nan)"
 WITH_CLOSURE = "a step that calls its closure several times, or never, uses no one gradient"
 
+_WAITED_FOR = 3
+"""Steps on the same parameters after which an optimizer that has made none is not expected to make one."""
+
 _COLLECTIONS = 4
 """How often garbage is collected where more and more graphs seem to be held: as often as it takes to be sure of it."""
 
@@ -116,7 +120,7 @@ class Watch:
         self._collections = _COLLECTIONS
         self._weights: dict[int, int] = {}
         """The version counters of the parameters that a backward has reached since their last step."""
-        self._stepped: set[int] = set()
+        self._stepped: Counter[int] = Counter()
 
     # Parameters and optimizers
 
@@ -532,9 +536,11 @@ class Watch:
         own = {id(p) for p in parameters_of(optimizer)}
         for key in own:
             self._weights.pop(key, None)
-        self._stepped.add(id(optimizer))
+        self._stepped[id(optimizer)] += 1
+        if self._stepped[id(optimizer)] < _WAITED_FOR:
+            return
         for other in self.book.optimizers:
-            if id(other) not in self._stepped and all(id(p) in own for p in parameters_of(other)):
+            if not self._stepped[id(other)] and all(id(p) in own for p in parameters_of(other)):
                 self._since.pop(id(other), None)
 
     def _give_up_step(self, optimizer: Optimizer) -> None:

@@ -54,7 +54,11 @@ def test_fixing_a_script_keeps_the_contract(script: Path) -> None:
     check_contract(script.read_text(encoding="utf-8"))
 
 
-@pytest.mark.parametrize("script", [s for s in FAULTY if "loops" not in s.parts], ids=lambda path: path.stem)
+# Those that only hold a loop, to be called with arguments, do not train by themselves.
+SCRIPTS = [s for s in FAULTY if "loops" not in s.parts and s.stem != "one_epoch"]
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.stem)
 def test_verify_calls_a_fixed_script_equivalent(script: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", ["train.py"])
     result = fix_everything(script.read_text(encoding="utf-8"))
