@@ -248,13 +248,13 @@ def _drop_incidental(accounts: list[_Account]) -> None:
         others = (own for own, a in zip(live, accounts, strict=True) if a.optimizer != account.optimizer)
         elsewhere = set[int]().union(*others)
         entries = [e for w in account.windows for e in w.entries]
-        used = {(e.backward.where.path, e.backward.where.line) for e in entries if id(e.backward) in live[position]}
+        used = {e.backward.where.place for e in entries if id(e.backward) in live[position]}
         batches = {e.backward.micro_batch for e in entries if id(e.backward) in live[position]}
         gone = {
             id(e.backward)
             for e in entries
             if used
-            and (e.backward.where.path, e.backward.where.line) not in used
+            and e.backward.where.place not in used
             and (id(e.backward) in elsewhere or e.backward.micro_batch in batches)
         }
         # What the last micro-batch leaves here after its own step is another optimizer's too.

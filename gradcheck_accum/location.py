@@ -22,5 +22,10 @@ class Location:
     cell: int = 0
     through: str = field(default="", compare=False)
 
+    @property
+    def place(self) -> tuple[str, int]:
+        """The file and the line, whatever stands in the line."""
+        return self.path, self.line
+
     def __str__(self) -> str:
         return f"{self.path}:cell {self.cell}:{self.line}" if self.cell else f"{self.path}:{self.line}"

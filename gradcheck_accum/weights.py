@@ -36,7 +36,7 @@ class Series:
 
     def holds(self, backward: Backward, term: Term) -> bool:
         """Whether ``term`` of ``backward`` belongs to this series."""
-        return term.name == self.name and _line(backward) in self.lines
+        return term.name == self.name and backward.where.place in self.lines
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +117,7 @@ class Readings:
     def _total(self, window: Window, series: Series) -> float | None:
         """N / d: the units of all ranks, divided as the average over them is."""
         fresh = [e for own in window.by_rank() for e in _held(series, own)] or _held(series, window.entries)
-        units = _total(self._units(window, series, e) for e in fresh)
+        units = total_of(self._units(window, series, e) for e in fresh)
         return None if units is None else units / window.divisor
 
     def _units(self, window: Window, series: Series, entry: Entry) -> float | None:
@@ -130,7 +130,7 @@ class Readings:
         """
         total = self._total(window, series)
         own = next((o for o in window.by_rank() if any(e.backward is entry.backward for e in o)), ())
-        units = _total(self._units(window, series, e) for e in _held(series, own))
+        units = total_of(self._units(window, series, e) for e in _held(series, own))
         if not window.elsewhere or self.kind(window, series) is not Reduction.MEAN or not total or units is None:
             return 1.0 / window.divisor
         return units / total / window.divisor
@@ -176,8 +176,9 @@ class Readings:
         for series in self.series_of(window):
             weights = *self.weights(window, series), *self.weights_elsewhere(window, series)
             units = [w.units for w in weights if w.entry.fate is not Fate.STALE]
-            if units and None not in units and self.kind(window, series) is not Reduction.NONE:
-                return math.fsum(u for u in units if u is not None)
+            total = total_of(units)
+            if units and total is not None and self.kind(window, series) is not Reduction.NONE:
+                return total
         return None
 
 
@@ -206,10 +207,6 @@ def read_weights(ledger: Ledger, *, coefficient: float | None = None) -> Reading
     return readings
 
 
-def _line(backward: Backward) -> tuple[str, int]:
-    return backward.where.path, backward.where.line
-
-
 def _find_series(windows: Sequence[Window]) -> tuple[Series, ...]:
     """Group the backwards of an account by the part of the objective that they carry.
 
@@ -224,7 +221,7 @@ def _find_series(windows: Sequence[Window]) -> tuple[Series, ...]:
     for window in windows:
         seen: dict[tuple[str, int], set[int]] = {}
         for entry in (e for own in window.by_rank() for e in own):
-            line = _line(entry.backward)
+            line = entry.backward.where.place
             seen.setdefault(line, set()).add(entry.backward.micro_batch)
             batches.setdefault(line, set()).add(entry.backward.micro_batch)
             for term in entry.backward.terms:
@@ -267,8 +264,8 @@ def _points(series: Series, windows: Iterable[Window], steps: int) -> list[Point
             [(e, t) for e in entries for t in e.backward.terms if series.holds(e.backward, t)]
             for entries in window.by_rank()
         ]
-        units = [_total(t.units for _, t in own) for own in ranks]
-        rows = [_total(t.rows for _, t in own) for own in ranks]
+        units = [total_of(t.units for _, t in own) for own in ranks]
+        rows = [total_of(t.rows for _, t in own) for own in ranks]
         over_ranks = window.divisor, _shared(units, window.divisor), _shared(rows, window.divisor), step
         for own, own_units, own_rows in zip(ranks, units, rows, strict=True):
             for entry, term in own:
@@ -288,11 +285,12 @@ def _held(series: Series, entries: Iterable[Entry]) -> list[Entry]:
 
 
 def _shared(totals: Sequence[float | None], divisor: int) -> float | None:
-    total = _total(totals)
+    total = total_of(totals)
     return None if total is None else total / divisor
 
 
-def _total(values: Iterable[float | None]) -> float | None:
+def total_of(values: Iterable[float | None]) -> float | None:
+    """The sum of several numbers, None where one of them is not known."""
     known = list(values)
     return None if None in known else math.fsum(v for v in known if v is not None)
 

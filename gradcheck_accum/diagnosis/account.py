@@ -10,7 +10,7 @@ from gradcheck_accum.events import Reduction
 from gradcheck_accum.ledger import Fate, Ledger, Window, nominal_steps
 from gradcheck_accum.location import Location
 from gradcheck_accum.mistakes import CATALOGUE, Mistake
-from gradcheck_accum.weights import Readings, Series, Weight
+from gradcheck_accum.weights import Readings, Series, Weight, total_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,8 +95,7 @@ class Shares:
     @property
     def units(self) -> float:
         """The units of the window's own entries; 0 where they are not known."""
-        known = [w.units for w in self.weights if w.units is not None]
-        return math.fsum(known) if len(known) == len(self.weights) else 0.0
+        return total_of(w.units for w in self.weights) or 0.0
 
     @property
     def length_over_ranks(self) -> float:

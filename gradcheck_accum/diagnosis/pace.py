@@ -43,21 +43,17 @@ def _paces(ledger: Ledger, kind: type[_E]) -> Iterator[Pace[_E]]:
         if isinstance(event, kind):
             # A scheduler that moves after the flush of a remainder too is still the one.
             is_known = isinstance(event, SchedulerStep) and event.scheduler
-            things.setdefault((None if is_known else _place(event), _name(event)), []).append(event)
+            things.setdefault((None if is_known else event.where.place, _name(event)), []).append(event)
     if all(window.unknown for window in ledger.windows):
         return
     for own in things.values():
         # A function that is called again makes its things anew: each is judged by its own time.
-        place = _place(own[0])
-        made = sorted({_since(others[0]) for others in things.values() if _place(others[0]) == place})
+        place = own[0].where.place
+        made = sorted({_since(others[0]) for others in things.values() if others[0].where.place == place})
         ends = next((batch for batch in made if batch > _since(own[0])), None)
-        ((usual, _),) = Counter(map(_place, own)).most_common(1)
-        last = next(event for event in reversed(own) if _place(event) == usual)
+        ((usual, _),) = Counter(event.where.place for event in own).most_common(1)
+        last = next(event for event in reversed(own) if event.where.place == usual)
         yield Pace(last, own, tuple(_between(events, _since(own[0]), ends)))
-
-
-def _place(event: Event) -> tuple[str, int]:
-    return event.where.path, event.where.line
 
 
 def _between(events: Sequence[Event], first: int, end: int | None) -> Iterator[Event]:

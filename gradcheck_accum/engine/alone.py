@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -52,6 +51,6 @@ def _forward_alone(model: DistributedDataParallel, *args: Any, **kwargs: Any) ->
     return model.module(*args, **kwargs)
 
 
-def is_sharded(module: nn.Module) -> bool:
-    """Whether a module gathers its weights from all ranks when it is called."""
-    return any(hasattr(parameter, "placements") for parameter in module.parameters())
+def is_sharded(parameter: torch.Tensor) -> bool:
+    """Whether each rank holds only its part of a parameter (a DTensor), and a module gathers it when it is called."""
+    return hasattr(parameter, "placements")

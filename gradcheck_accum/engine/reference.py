@@ -99,7 +99,7 @@ class ReferenceEngine:
     def _check(programs: Sequence[Program]) -> None:
         if not all(program.is_intact() for program in programs):
             raise CannotReplay("the data was changed in place after it was used")
-        if any(is_sharded(module) for program in programs for module in program.modules):
+        if any(is_sharded(p) for program in programs for module in program.modules for p in module.parameters()):
             raise CannotReplay("its weights are sharded over the ranks")
 
     def _pass(

@@ -160,12 +160,13 @@ def _assumption(ledger: Ledger) -> str:
 
 def ledgers_of(source: str | bytes, path: str) -> list[Ledger]:
     """The ledger of every scenario of every loop in ``source``; raises LintError as `lint_source` does."""
-    module = _parse(decode(source))
+    text = decode(source)
+    module = _parse(text)
     from gradcheck_accum.lint import scenarios
     from gradcheck_accum.lint.beside import Beside
     from gradcheck_accum.lint.reach import Reach
 
-    alone = Beside(path, len(_LINE_BREAK.split(decode(source))))
+    alone = Beside(path, len(_LINE_BREAK.split(text)))
     explored = scenarios.explore(module, Reach(module), alone)
     return [scenario.ledger for one in explored for scenario in one.scenarios]
 

@@ -33,7 +33,7 @@ class BatchCounter:
 
     def backward(self, where: Location, program: Program | None) -> int:
         """A backward has run: the number of its micro-batch."""
-        line = (where.path, where.line)
+        line = where.place
         data = {t.data_ptr() for t in program.leaves if not t.requires_grad} if program is not None else set()
         if self._draws:
             # Batches that were all drawn before the first backward are a list, and no loader drives the loop.

@@ -70,7 +70,7 @@ def with_remedy(diagnosis: Diagnosis, remarks: dict[tuple[str, int], str]) -> Di
 
     ``remarks`` are what was said about the backwards of a line.
     """
-    said = remarks.get((diagnosis.where.path, diagnosis.where.line), "")
+    said = remarks.get(diagnosis.where.place, "")
     if said and diagnosis.mistake.code in {"GA101", "GA104"}:
         return replace(diagnosis, help=said)
     remedy = _REMEDIES.get(diagnosis.framework.partition(" ")[0], {}).get(diagnosis.mistake.code)

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch.optim.optimizer import Optimizer
 
+from gradcheck_accum.engine.alone import is_sharded
 from gradcheck_accum.engine.tolerance import unit_roundoff
 from gradcheck_accum.events import Event, Factor, Opaque, Operation, ScaleGrads, Unscale, ZeroGrad
 from gradcheck_accum.location import Location
@@ -256,11 +257,6 @@ class GradientBook:
 def parameters_of(optimizer: Optimizer) -> list[torch.Tensor]:
     """The parameters of all groups."""
     return [p for group in optimizer.param_groups for p in group["params"]]
-
-
-def is_sharded(parameter: torch.Tensor) -> bool:
-    """Whether each rank holds only its part of a parameter (a DTensor)."""
-    return hasattr(parameter, "placements")
 
 
 def with_subclasses(kind: type[Any]) -> list[type[Any]]:

@@ -290,18 +290,15 @@ def _judge_window(
     if clipped:
         return report(Verdict.DEVIATES, clipped, numbers), replayed, ""
     open_question = _needs_large_batch(windows, readings)
+    undecided = f"{open_question}, and no large batch was run"
     if not wants_replay:
         if open_question:
-            return report(Verdict.INCONCLUSIVE, f"{open_question}, and no large batch was run", numbers), None, ""
+            return report(Verdict.INCONCLUSIVE, undecided, numbers), None, ""
         return report(Verdict.EQUIVALENT, "", numbers), None, ""
     if apart is None:
         reason = measured.replay_problem or "the terms of its loss are scaled differently"
         if open_question:
-            return (
-                report(Verdict.INCONCLUSIVE, f"{open_question}, and no large batch was run: {reason}", numbers),
-                None,
-                "",
-            )
+            return report(Verdict.INCONCLUSIVE, f"{undecided}: {reason}", numbers), None, ""
         note = f"not replayed as one large batch ({reason}): compared with each micro-batch's own gradient alone"
         return report(Verdict.EQUIVALENT, "", numbers), None, note
     if not agrees and all(replay.kind == MICRO_BATCHES for replay in measured.replays):
@@ -317,8 +314,7 @@ def _judge_window(
     if measured.coupled_modules:
         return report(Verdict.NOT_EQUIVALENT_BY_CONSTRUCTION, f"{_cause(measured)}", numbers), None, ""
     if open_question:
-        reason = f"{open_question}, and no large batch was run: {measured.replay_problem}"
-        return report(Verdict.INCONCLUSIVE, reason, numbers), replayed, ""
+        return report(Verdict.INCONCLUSIVE, f"{undecided}: {measured.replay_problem}", numbers), replayed, ""
     note = (
         f"not replayed as one large batch ({measured.replay_problem}): each micro-batch was run again by itself, which "
         "does not show whether the samples of a batch influence each other"

@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 
 import torch
 from torch import nn
@@ -156,15 +157,22 @@ class Measurer:
         agrees: Callable[[str, Sequence[Sequence[torch.Tensor]]], bool],
     ) -> tuple[str, list[_Gradients]]:
         keys = [id(p) for p in parameters]
+
+        @cache
+        def one_by_one() -> list[list[torch.Tensor]]:
+            return [self.engine.one_by_one(program, parameters).gradients for program in programs]
+
+        def is_repeatable() -> bool:
+            return agrees(MICRO_BATCHES, one_by_one())
+
         try:
-            kind, gradient = self._one_batch(measured, where, programs, parameters, agrees)
+            kind, gradient = self._one_batch(measured, where, programs, parameters, agrees, is_repeatable)
             return kind, [dict(zip(keys, gradient, strict=True))]
         except CoupledChunks as error:
             measured.coupled_chunks = error.distance, error.allowed
         except CannotReplay as error:
             measured.replay_problem = str(error)
-        several = [self.engine.one_by_one(program, parameters).gradients for program in programs]
-        return MICRO_BATCHES, [dict(zip(keys, gradient, strict=True)) for gradient in several]
+        return MICRO_BATCHES, [dict(zip(keys, gradient, strict=True)) for gradient in one_by_one()]
 
     def _one_batch(
         self,
@@ -173,6 +181,7 @@ class Measurer:
         programs: list[Program],
         parameters: list[torch.Tensor],
         agrees: Callable[[str, Sequence[Sequence[torch.Tensor]]], bool],
+        is_repeatable: Callable[[], bool],
     ) -> tuple[str, Sequence[torch.Tensor]]:
         """The large batch in the layout that the loop's batches have: the one in which it is what they are together.
 
@@ -200,9 +209,7 @@ class Measurer:
             raise CannotReplay("the loop takes its batches apart by the places of their samples")
         if first is None:
             raise problem or CannotReplay("its data could not be put together")
-        if self._searches[where] < _SEARCHES and not agrees(
-            MICRO_BATCHES, [self.engine.one_by_one(program, parameters).gradients for program in programs]
-        ):
+        if self._searches[where] < _SEARCHES and not is_repeatable():
             raise CannotReplay("the model keeps a state between its calls")
         self._searches[where] += 1
         if self._searches[where] >= _SEARCHES:

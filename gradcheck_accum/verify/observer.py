@@ -17,6 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim.optimizer import Optimizer
 from torch.utils._python_dispatch import _disable_current_modes
 
+from gradcheck_accum.engine.alone import is_sharded
 from gradcheck_accum.engine.loss_graph import SCALED_AT, LossReading, read_loss
 from gradcheck_accum.engine.reference import ReferenceEngine
 from gradcheck_accum.engine.tape import Program, Tape
@@ -46,7 +47,8 @@ from gradcheck_accum.verify.batches import BatchCounter
 from gradcheck_accum.verify.clipping import ClipCall, clipped
 from gradcheck_accum.verify.frames import scaling_location, user_location
 from gradcheck_accum.verify.frameworks import remark
-from gradcheck_accum.verify.gradients import PARTLY_CLEARED, GradientBook, is_sharded, parameters_of, with_subclasses
+from gradcheck_accum.verify.gradients import PARTLY_CLEARED, GradientBook, parameters_of, with_subclasses
+from gradcheck_accum.verify.held_graphs import HeldGraphs
 from gradcheck_accum.verify.measure import are_equal, combination, dense, squared_norm
 from gradcheck_accum.verify.measuring import Measurer
 from gradcheck_accum.verify.parts import Part, kind_of
@@ -68,9 +70,6 @@ WITH_CLOSURE = "a step that calls its closure several times, or never, uses no o
 
 _WAITED_FOR = 3
 """Steps on the same parameters after which an optimizer that has made none is not expected to make one."""
-
-_COLLECTIONS = 4
-"""How often garbage is collected where more and more graphs seem to be held: as often as it takes to be sure of it."""
 
 
 class SeenEnough(BaseException):
@@ -115,9 +114,7 @@ class Watch:
         self._unscaled_optimizers: set[int] = set()
         self._pending: tuple[Measured, ShadowStep | None] | None = None
         self._closure_calls: dict[int, int] = {}
-        self._graphs: list[weakref.ref[_Mark]] = []
-        self._graphs_held = 0
-        self._collections = _COLLECTIONS
+        self._graphs = HeldGraphs()
         self._weights: dict[int, int] = {}
         """The version counters of the parameters that a backward has reached since their last step."""
         self._stepped: Counter[int] = Counter()
@@ -136,7 +133,7 @@ class Watch:
         self.measured.clear()
         self._since.clear()
         self._clips.clear()
-        self._graphs.clear()
+        self._graphs.forget()
         self._weights.clear()
         # A scaler's step that was under way when we fell asleep has ended since.
         self._scaler_step.clear()
@@ -237,8 +234,8 @@ class Watch:
             # Reentrant checkpointing runs backwards inside a backward: what they give is part of the outer one's.
             return
         where = user_location()
-        if where.through and (where.path, where.line) not in self.remarks:
-            self.remarks[where.path, where.line] = remark(where)
+        if where.through and where.place not in self.remarks:
+            self.remarks[where.place] = remark(where)
         self._notice_changes(where, thoroughly=False)
         tensors = [losses] if isinstance(losses, torch.Tensor) else list(losses)
         reading, program = LossReading(()), None
@@ -248,7 +245,8 @@ class Watch:
             with _disable_current_modes():
                 # A mode of the script's own (one that counts operations) would see plain numbers for tensors.
                 reading = read_loss(loss, self._scales, weight)
-            self._mark_graph(reading)
+            for node in reading.reductions[:1]:
+                self._graphs.mark(node)
             self.precision = max(self.precision, unit_roundoff(loss.dtype)) if loss.is_floating_point() else 0.0
             if self.measurer.replays and weight == 1.0:
                 original = self._unscaled.get(id(loss), (None, loss))[1]
@@ -259,12 +257,6 @@ class Watch:
         part = self.book.part_of(kind_of(where, reading.terms, self.batches.current_pass), reading.scale)
         self._reading = (reading, program, where, part)
         self._arriving = {}
-
-    def _mark_graph(self, reading: LossReading) -> None:
-        for node in reading.reductions[:1]:
-            mark = _Mark()
-            node.metadata["gradcheck-accum"] = mark
-            self._graphs.append(weakref.ref(mark))
 
     def after_backward(self, failed: bool) -> None:
         """``backward`` has returned."""
@@ -474,7 +466,7 @@ class Watch:
             self._scaler_step[-1] = True
         if not self._depth:
             # Inside a backward its own graph is still in use.
-            self._count_graphs(where)
+            self._add(GraphsHeld(where=where, count=self._graphs.count()))
         self._add(step)
         self.averaging.stepped()
         measured, shadow = Measured(step, self._since.pop(id(optimizer), [])), None
@@ -583,17 +575,6 @@ class Watch:
             return None
         return ShadowStep.prepare(optimizer, parameters, reference)
 
-    def _count_graphs(self, where: Location) -> None:
-        """Emit how many losses are still held with their graphs, whose backwards have run."""
-        self._graphs = [mark for mark in self._graphs if mark() is not None]
-        if len(self._graphs) > self._graphs_held and self._collections:
-            # A graph may be held by nothing but a cycle through itself (an autograd function written in Python).
-            self._collections -= 1
-            gc.collect()
-            self._graphs = [mark for mark in self._graphs if mark() is not None]
-        self._graphs_held = len(self._graphs)
-        self._add(GraphsHeld(where=where, count=len(self._graphs)))
-
     def _recent(self, windows: int = 8) -> int:
         """How many of the last events tell how this loop scales: those of the last few windows."""
         steps = 0
@@ -635,12 +616,6 @@ def _note_scaling(loss: torch.Tensor) -> None:
     """Write down who multiplied or divided a loss."""
     if loss.grad_fn is not None and loss.grad_fn.name().startswith(("MulBackward", "DivBackward")):
         loss.grad_fn.metadata[SCALED_AT] = scaling_location()  # type: ignore[index]
-
-
-class _Mark:
-    """Hangs on a node of a loss's graph, and is gone when the graph is."""
-
-    __slots__ = ("__weakref__",)
 
 
 def _horizon(scheduler: Any) -> int | None:

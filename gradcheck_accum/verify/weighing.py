@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from gradcheck_accum.events import Backward, Reduction
 from gradcheck_accum.ledger import Entry, Ledger, Window
-from gradcheck_accum.weights import Readings, Series, Weight
+from gradcheck_accum.weights import Readings, Series, Weight, total_of
 
 if TYPE_CHECKING:
     from gradcheck_accum.verify.records import Measured, Replay
@@ -75,10 +75,10 @@ def replay_correction(measured: Measured, replay: Replay, ledger: Ledger, readin
             factor = _hand_factor(weight.entry) / weight.share
             term = next(t for t in first.terms if series.holds(first, t))
             if term.reduction is Reduction.SUM and readings.kind(window, series) is Reduction.MEAN:
-                units = [w.units for w in weights]
-                if not weight.units or None in units:
+                units = total_of(w.units for w in weights)
+                if not weight.units or units is None:
                     return None
-                factor *= weight.units / math.fsum(u for u in units if u is not None)
+                factor *= weight.units / units
             factor *= readings.rank_share(window, series, weight.entry)
             found.append(1.0 if readings.same(factor, 1.0) else factor)
     if any(not readings.same(value, found[0]) for value in found):

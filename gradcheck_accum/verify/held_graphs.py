@@ -1,0 +1,49 @@
+"""How many losses are still held with their graphs, after their backwards have run."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from typing import Any
+
+_COLLECTIONS = 4
+"""How often garbage is collected where more and more graphs seem to be held: as often as it takes to be sure of it."""
+
+
+class _Mark:
+    """Hangs on a node of a loss's graph, and is gone when the graph is."""
+
+    __slots__ = ("__weakref__",)
+
+
+class HeldGraphs:
+    """The graphs of the losses that were marked and are still there; none of them is kept by being marked."""
+
+    def __init__(self) -> None:
+        self._marks: list[weakref.ref[_Mark]] = []
+        self._held = 0
+        self._collections = _COLLECTIONS
+
+    def mark(self, node: Any) -> None:
+        """Follow the graph that holds ``node`` from here on."""
+        mark = _Mark()
+        node.metadata["gradcheck-accum"] = mark
+        self._marks.append(weakref.ref(mark))
+
+    def forget(self) -> None:
+        """Follow none of the graphs so far."""
+        self._marks.clear()
+
+    def count(self) -> int:
+        """How many are held now."""
+        self._drop_gone()
+        if len(self._marks) > self._held and self._collections:
+            # A graph may be held by nothing but a cycle through itself (an autograd function written in Python).
+            self._collections -= 1
+            gc.collect()
+            self._drop_gone()
+        self._held = len(self._marks)
+        return self._held
+
+    def _drop_gone(self) -> None:
+        self._marks = [mark for mark in self._marks if mark() is not None]
