@@ -263,3 +263,28 @@ def test_a_schedule_whose_lambda_is_bound_to_its_length(planned: int | None, fou
                     optimizer.zero_grad()
                 schedule.step()
     assert {d.mistake.code for d in observation.result().diagnosis} == found
+
+
+@pytest.mark.parametrize(
+    ("bad", "verdict", "reason"),
+    [
+        (set(), Verdict.EQUIVALENT, "all 2 steps got the large batch's gradient"),
+        ({1}, Verdict.EQUIVALENT, "all 1 steps got the large batch's gradient; the grad scaler skipped 1"),
+        ({1, 2}, Verdict.INCONCLUSIVE, "not one step was taken: skipped by the grad scaler (inf or nan)"),
+    ],
+)
+def test_only_steps_that_were_taken_count(bad: set[int], verdict: Verdict, reason: str) -> None:
+    with observe() as observation:
+        model = start()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
+        x, y = drawn()
+        for i in range(4):
+            loss = cross_entropy(model(x[4 * i : 4 * i + 4]), y[4 * i : 4 * i + 4]) / 2
+            scaler.scale(loss * float("inf") if i in bad else loss).backward()
+            if i % 2:
+                scaler.step(optimizer)
+                scaler.update()
+                optimizer.zero_grad()
+    result = observation.result()
+    assert (result.verdict, result.reason) == (verdict, reason)

@@ -484,4 +484,8 @@ def _verdict(
         return Verdict.NOT_EQUIVALENT_BY_CONSTRUCTION, coupled[0].reason
     if unchecked:
         return Verdict.INCONCLUSIVE, f"{len(unchecked)} of {len(reports)} steps: {unchecked[0].reason}"
-    return Verdict.EQUIVALENT, f"all {len(reports)} steps got the large batch's gradient"
+    taken = sum(report.grad_rel_error is not None for report in reports)
+    if not taken:
+        return Verdict.INCONCLUSIVE, f"not one step was taken: {reports[0].reason}"
+    skipped = f"; the grad scaler skipped {len(reports) - taken}" if taken < len(reports) else ""
+    return Verdict.EQUIVALENT, f"all {taken} steps got the large batch's gradient{skipped}"
