@@ -67,6 +67,11 @@ class Term:
     factors: tuple[Factor, ...] = ()
     rows: float | None = None
 
+    @property
+    def kind(self) -> str:
+        """The name without the number that tells it from others of its kind in the same backward (``MseLoss #2``)."""
+        return self.name.partition(" #")[0]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:

@@ -7,7 +7,7 @@ A number says nothing alone: 0.25 is an objective's coefficient or a division by
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from gradcheck_accum.events import Backward, Factor, Operation, Purpose, Reduction, Term
@@ -17,6 +17,12 @@ RELATIVE_TOLERANCE = 1e-5
 
 Column = tuple[Factor, ...]
 """The factors that stand at one position between reduction and backward, one for each point of a series."""
+
+
+def product_of(factors: Iterable[Factor]) -> float | None:
+    """What a loss is multiplied by in all, None where one of its factors is not known."""
+    values = [factor.value for factor in factors]
+    return None if None in values else math.prod(value for value in values if value is not None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +145,8 @@ class Evidence:
             return Purpose.ACCUMULATION in purposes
         if all(factor.value is not None and self.same(factor.value, 1.0) for factor in column):
             return True
+        if self.may_be_a_mean_of_terms(column) and not self._matches(column, lambda p: 1.0 / p.steps):
+            return False
         candidates: list[Callable[[Point], float | None]] = [
             lambda p: 1.0 / p.steps if p.steps > 1 else None,
             lambda p: 1.0 / p.length,
@@ -200,6 +208,20 @@ class Evidence:
         others = [t for t in point.backward.terms if t is not point.term and t.reduction is not Reduction.NONE]
         counts = (point.steps, point.length)
         return all(any(f.value and self.same(f.value * n, 1.0) for f in t.factors for n in counts) for t in others)
+
+    def may_be_a_mean_of_terms(self, column: Column) -> bool:
+        """Whether a factor may be one over the number of a loss's terms, all of one kind: their mean.
+
+        They may be the samples of a micro-batch, each with a loss of its own. Two terms are more often added up.
+        """
+        return all(
+            point.length > 1
+            and len(point.backward.terms) > 2
+            and len({term.kind for term in point.backward.terms}) == 1
+            and factor.value is not None
+            and self.same(factor.value * len(point.backward.terms), 1.0)
+            for factor, point in zip(column, self.points, strict=True)
+        )
 
     def may_be_objective(self, column: Column) -> bool:
         """A multiplication, or a division by the number of terms (the mean of two losses), may be the objective's."""

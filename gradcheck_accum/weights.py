@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from itertools import combinations
 
 from gradcheck_accum.events import Backward, Operation, Reduction, Term
-from gradcheck_accum.factors import RELATIVE_TOLERANCE, Column, Evidence, Point, is_ambiguous
+from gradcheck_accum.factors import RELATIVE_TOLERANCE, Column, Evidence, Point, is_ambiguous, product_of
 from gradcheck_accum.ledger import NOT_FINITE, Entry, Fate, Ledger, Window, nominal_steps
 from gradcheck_accum.ranks import left_local
 
@@ -298,9 +298,7 @@ def total_of(values: Iterable[float | None]) -> float | None:
 def _read_series(points: Sequence[Point], coefficient: float | None, readings: Readings) -> _Reading:
     reading = _Reading(points[0].term.reduction if points else Reduction.NONE)
     for point in points:
-        values = [factor.value for factor in point.factors]
-        known = None if None in values else math.prod(v for v in values if v is not None)
-        reading.coefficient[id(point.backward)] = known
+        reading.coefficient[id(point.backward)] = product_of(point.factors)
         reading.units[id(point.backward)] = point.term.units
     if any(value is None for value in reading.coefficient.values()):
         return reading
@@ -338,7 +336,7 @@ def _read_series(points: Sequence[Point], coefficient: float | None, readings: R
                 for column in chosen
             )
             break
-    if objective and _counts_in_the_dark(points, scaling, readings):
+    if readings.precision and _is_in_the_dark(evidence, scaling, objective):
         reading.coefficient = dict.fromkeys(reading.coefficient)
         return reading
     if len(scaling) == 1 and not objective and is_ambiguous(scaling[0]):
@@ -351,13 +349,17 @@ def _read_series(points: Sequence[Point], coefficient: float | None, readings: R
     return reading
 
 
-def _counts_in_the_dark(points: Sequence[Point], scaling: Sequence[Column], readings: Readings) -> bool:
-    """Whether a run's graph does not tell what a loss was reduced over, and no factor of it is the accumulation's.
+def _is_in_the_dark(evidence: Evidence, scaling: Sequence[Column], objective: Sequence[Column]) -> bool:
+    """Whether a run's graph does not tell what the one factor that may be the accumulation's is there for.
 
-    What else it is multiplied by may be one over the units of the window.
+    Where it does not tell either what a loss was reduced over, each factor may be one over the units of a micro-batch
+    or of the window; so that there has to be one that equals 1/K, and no other.
     """
-    scaled = any(factor.value != 1.0 for column in scaling for factor in column)
-    return bool(readings.precision) and not scaled and any(point.term.units is None for point in points)
+    told = [column for column in scaling if any(factor.value != 1.0 for factor in column)]
+    if any(point.term.units is None for point in evidence.points) and (len(told) > 1 or (objective and not told)):
+        return True
+    means = [column for column in (*told, *objective) if evidence.may_be_a_mean_of_terms(column)]
+    return len(told) == 1 and means == told
 
 
 def _is_of_its_term(evidence: Evidence, columns: Sequence[Column], column: Column, scaling: Sequence[Column]) -> bool:

@@ -51,22 +51,22 @@ class CostMeter:
         programs: Sequence[Program],
         parameters: Sequence[torch.Tensor],
         layout: Layout,
-    ) -> list[torch.Tensor]:
-        """The gradient of a window's large batch, measured where it is worth it. Raises CannotReplay."""
+    ) -> Pass:
+        """The pass over a window's large batch, measured where it is worth it. Raises CannotReplay."""
         sizes = [sum(leaf.numel() for leaf in program.leaves) for program in programs]
         if len(programs) < 2 or sum(sizes) < self._elements or (sum(sizes) == self._elements and self._runs >= _RUNS):
-            return engine.large_batch(programs, parameters, layout).gradients
+            return engine.large_batch(programs, parameters, layout)
         large, passed = _measured(partial(engine.large_batch, programs, parameters, layout), parameters)
         largest = programs[sizes.index(max(sizes))]
         try:
             one, _ = _measured(partial(engine.one_by_one, largest, parameters), parameters)
         except CannotReplay:
-            return passed.gradients
+            return passed
         self._runs = self._runs + 1 if sum(sizes) == self._elements else 1
         self._elements = sum(sizes)
         every = one.seconds * sum(sizes) / max(*sizes, 1)
         self.cost = WindowCost(len(programs), Cost(one.kept, every), large)
-        return passed.gradients
+        return passed
 
 
 def _measured(run: Callable[[], Pass], parameters: Sequence[torch.Tensor]) -> tuple[Cost, Pass]:

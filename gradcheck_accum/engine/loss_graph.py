@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from gradcheck_accum.events import Factor, Operation, Reduction, Term
+from gradcheck_accum.events import Factor, Operation, Purpose, Reduction, Term
 from gradcheck_accum.location import Location
 
 _PASSES = (
@@ -22,6 +22,7 @@ _PASSES = (
     "AliasBackward",
     "ExpandBackward",
 )
+_FLATTENS = ("ViewBackward", "UnsafeViewBackward", "ReshapeAliasBackward")
 _LOSSES = (
     "NllLoss",
     "MseLoss",
@@ -131,7 +132,7 @@ class _Walk:
 
     def _follow_stack(self, node: Any, name: str, outer: tuple[Factor, ...]) -> None:
         inputs = _stack_below(node).next_functions
-        share = (Factor(1 / len(inputs)),) if name.startswith("Mean") else ()
+        share = (Factor(1 / len(inputs), purpose=Purpose.OBJECTIVE),) if name.startswith("Mean") else ()
         for inner, place in inputs:
             self.follow(inner, place, (*share, *outer))
 
@@ -181,18 +182,65 @@ def _frontier(node: Any, name: str, factors: tuple[Factor, ...]) -> Term:
     short = name.partition("Backward")[0]
     if name.startswith(_LOSSES):
         return _loss_term(node, short, factors)
-    if name.startswith("MeanBackward0"):
-        sizes = _sizes(node)
+    if name.startswith(("MeanBackward0", "SumBackward0")) and _over_samples_below(node) is not None:
+        return _reduced_twice(node, short, factors)
+    if name.startswith("MeanBackward"):
         units = float(node._saved_self_sym_numel)
-        return Term(short, Reduction.MEAN, units, factors, float(sizes[0]) if sizes else units)
-    if name.startswith("SumBackward0"):
+        return Term(short, Reduction.MEAN, units, factors, _rows(node, units))
+    if name.startswith("SumBackward"):
         if _is_penalty(node):
             return Term("penalty", Reduction.NONE, None, factors)
-        sizes = _sizes(node)
-        return Term(short, Reduction.SUM, float(math.prod(sizes)), factors, float(sizes[0]) if sizes else 1.0)
+        units = float(math.prod(_sizes(node)))
+        return Term(short, Reduction.SUM, units, factors, _rows(node, units))
+    if name.startswith(("DotBackward", "VdotBackward")) and not _is_penalty(node):
+        saved = (getattr(node, name, None) for name in ("_saved_self", "_saved_tensor", "_saved_other"))
+        units = float(next(values for values in saved if values is not None).numel())
+        return Term(short, Reduction.SUM, units, factors, _rows(node, units))
+    if name.startswith("TraceBackward"):
+        rows = float(min(_sizes(node)))
+        return Term(short, Reduction.SUM, rows, factors, rows)
+    if name.startswith("NansumBackward"):
+        values = node._saved_self
+        return Term(short, Reduction.SUM, float(values.isnan().logical_not().sum()), factors, float(len(values)))
     if "Norm" in name and _is_penalty(node):
         return Term("penalty", Reduction.NONE, None, factors)
     return Term(f"{_UNFOLLOWED} ({short})", Reduction.MEAN, None, factors)
+
+
+def _over_samples_below(node: Any) -> Any:
+    """The mean or sum over samples, the first dimension, whose results ``node`` reduces; None where there is none."""
+    inner = _only_input(node)
+    while inner is not None and inner.name().startswith(_PASSES):
+        inner = _only_input(inner)
+    if inner is None or not inner.name().startswith(("MeanBackward1", "SumBackward1")):
+        return None
+    size = len(_sizes(inner))
+    return inner if any(_signed(dim) % size == 0 for dim in inner._saved_dim) else None
+
+
+def _reduced_twice(node: Any, short: str, factors: tuple[Factor, ...]) -> Term:
+    """Over the samples first, then over what is left of each: it is the first that counts units."""
+    inner = _over_samples_below(node)
+    rows, elements = float(_sizes(inner)[0]), float(math.prod(_sizes(inner)))
+    if inner.name().startswith("MeanBackward1"):
+        return Term(short, Reduction.MEAN, rows, factors, rows)
+    if node.name().startswith("MeanBackward0"):
+        share = Factor(1.0 / float(node._saved_self_sym_numel), purpose=Purpose.OBJECTIVE)
+        factors = (share, *factors)
+    return Term(short, Reduction.SUM, elements, factors, rows)
+
+
+def _rows(node: Any, units: float) -> float:
+    """The first size of what was reduced, before it was made flat."""
+    sizes, inner = _sizes(node), _only_input(node)
+    if len(sizes) < 2 and inner is not None and inner.name().startswith(_FLATTENS):
+        sizes = _sizes(inner)
+    return float(sizes[0]) if sizes else units
+
+
+def _signed(number: int) -> int:
+    """A dimension as it was given: graphs hold negative ones as unsigned numbers of 64 bits."""
+    return number - 2**64 if number >= 2**63 else number
 
 
 def _sizes(node: Any) -> tuple[int, ...]:
@@ -215,8 +263,7 @@ def _nll_units(node: Any) -> float:
         return float(node._saved_total_weight)
     target, weight = node._saved_target, node._saved_weight
     ignored = node._saved_ignore_index
-    ignored = ignored - 2**64 if ignored >= 2**63 else ignored
-    counted = target != ignored
+    counted = target != _signed(ignored)
     if weight is None:
         return float(counted.sum())
     return float(weight[target[counted]].sum())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
@@ -17,6 +16,7 @@ from gradcheck_accum.engine.joining import Layout, join, rows_of
 from gradcheck_accum.engine.loss_graph import LossReading, read_loss
 from gradcheck_accum.engine.randomness import ByRows, NotByRows, set_random_state
 from gradcheck_accum.engine.tape import Program
+from gradcheck_accum.factors import product_of
 
 LARGE_BATCH = "one large batch"
 STREAMED = "one large batch, in chunks"
@@ -184,11 +184,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 def coefficient(reading: LossReading) -> list[float | None]:
     """What each term of a loss is multiplied by after its reduction; None where that is unknown."""
-    found: list[float | None] = []
-    for term in reading.terms:
-        values = [factor.value for factor in term.factors]
-        found.append(None if None in values else math.prod(v for v in values if v is not None))
-    return found
+    return [product_of(term.factors) for term in reading.terms]
 
 
 def _dense(gradient: torch.Tensor | None, parameter: torch.Tensor) -> torch.Tensor:

@@ -36,9 +36,13 @@ class CoupledChunks(CannotReplay):
 
 @dataclass(frozen=True, slots=True)
 class Streamed:
-    """A large batch's gradient (in float64), and how it was had: the chunks' number and how far the proof was off."""
+    """A large batch's gradient (in float64), and how it was had: the chunks' number and how far the proof was off.
+
+    ``reading`` is that of the first chunk's loss, whose factors the gradient has.
+    """
 
     gradients: list[torch.Tensor]
+    reading: LossReading
     chunks: int
     proof: float
 
@@ -87,13 +91,13 @@ class Streamer:
         largest = max(range(len(chunks)), key=lambda i: sum(len(piece.leaves[data[0]]) for piece in chunks[i]))
         tried = self.engine.large_batch(chunks[largest], parameters, layout)
         proof = self._prove(chunks[largest], tried, data, parameters, layout, dtype)
-        total: _Sum | None = None
-        for position, chunk in enumerate(chunks):
-            one = tried if position == largest else self.engine.large_batch(chunk, parameters, layout)
-            # A large batch has the factors of its first micro-batch.
-            total = total or _Sum(like=one.reading, beside=tried)
-            total.add(one)
-        return Streamed(total.gradients() if total else [], len(chunks), proof)
+        first = tried if largest == 0 else self.engine.large_batch(chunks[0], parameters, layout)
+        # A large batch has the factors of its first micro-batch.
+        total = _Sum(like=first.reading, beside=tried)
+        total.add(first)
+        for position, chunk in enumerate(chunks[1:], 1):
+            total.add(tried if position == largest else self.engine.large_batch(chunk, parameters, layout))
+        return Streamed(total.gradients(), first.reading, len(chunks), proof)
 
     def _prove(
         self,

@@ -9,6 +9,9 @@ from typing import Any
 _COLLECTIONS = 4
 """How often garbage is collected where more and more graphs seem to be held: as often as it takes to be sure of it."""
 
+_USUAL = 2
+"""A loop's last loss is still in its variable, and often the one before is too: no reason to collect garbage."""
+
 
 class _Mark:
     """Hangs on a node of a loss's graph, and is gone when the graph is."""
@@ -37,7 +40,7 @@ class HeldGraphs:
     def count(self) -> int:
         """How many are held now."""
         self._drop_gone()
-        if len(self._marks) > self._held and self._collections:
+        if len(self._marks) > max(self._held, _USUAL) and self._collections:
             # A graph may be held by nothing but a cycle through itself (an autograd function written in Python).
             self._collections -= 1
             gc.collect()

@@ -304,6 +304,9 @@ def _judge_window(
     if not agrees and all(replay.kind == MICRO_BATCHES for replay in measured.replays):
         reason = "run again, a micro-batch does not give the gradient that it gave in the loop: the model keeps a state"
         return report(Verdict.INCONCLUSIVE, reason, numbers), None, ""
+    if not agrees and open_question and not _is_coupled(measured, terms, apart[1] * addends.total):
+        reason = f"{open_question}, and its micro-batches give another gradient as one large batch"
+        return report(Verdict.INCONCLUSIVE, reason, numbers), None, ""
     if not agrees:
         return report(Verdict.NOT_EQUIVALENT_BY_CONSTRUCTION, _coupling(measured, *apart), numbers), None, ""
     if all(replay.kind != MICRO_BATCHES for replay in measured.replays):
@@ -434,6 +437,25 @@ def _replay_distance(
         return None
     distance = products.combined_norm([*replayed, *((i, -w) for i, w in reference)]) / addends.total
     return distance, replay_tolerance(addends, measured.dtype, measured.compute_dtype)
+
+
+def _is_coupled(measured: Measured, reference: Terms, allowed: float) -> bool:
+    """Whether a large batch of unknown units can be told to be more than its micro-batches together.
+
+    Where no factor makes it what they are, all of one shape, the units that a factor stands for are not the reason.
+    """
+    if measured.coupled_modules:
+        return True
+    vectors = [vector for replay in measured.replays for vector in replay.vectors]
+    shapes = {tuple(leaf.shape for leaf in r.program.leaves) for r in measured.records if r.program is not None}
+    several = len(vectors) > 1 or any(len(record.event.terms) > 1 for record in measured.records)
+    norm = measured.products.norm(vectors[0]) if measured.products is not None else 0.0
+    if several or len(shapes) > 1 or measured.products is None or not norm:
+        return False
+    ratio = measured.products.combined_norm(reference) / norm
+    opposite = [(i, -w) for i, w in reference]
+    ways = (measured.products.combined_norm([(vectors[0], way), *opposite]) for way in (ratio, -ratio))
+    return min(ways) > allowed
 
 
 def _coupling(

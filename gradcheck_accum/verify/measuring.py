@@ -20,6 +20,7 @@ from gradcheck_accum.engine.reference import (
     CannotReplay,
     DoesNotFit,
     ReferenceEngine,
+    coefficient,
 )
 from gradcheck_accum.engine.streaming import CoupledChunks, Streamed, Streamer
 from gradcheck_accum.engine.tape import Program
@@ -36,8 +37,19 @@ from gradcheck_accum.weights import Readings
 
 _Gradients = dict[int, torch.Tensor]
 
+_Agrees = Callable[["_Found"], bool]
+
 _SEARCHES = 2
 """Windows in which another layout of a large batch is looked for, before its model is taken for batch-coupled."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """What a replay gave for each parameter: once, or for each micro-batch; the rest is as in `Replay`."""
+
+    kind: str
+    gradients: Sequence[Sequence[torch.Tensor]]
+    coefficients: tuple[float | None, ...] = ()
 
 
 @dataclass(slots=True)
@@ -53,7 +65,7 @@ class Measurer:
     _sketched: Sketcher = field(default_factory=Sketcher)
     _layouts: dict[Location, Layout] = field(default_factory=dict)
     _searches: Counter[Location] = field(default_factory=Counter)
-    _replayed: dict[tuple[int, ...], tuple[str, list[_Gradients]]] = field(default_factory=dict)
+    _replayed: dict[tuple[int, ...], tuple[_Found, list[_Gradients]]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._streamer = Streamer(self.engine)
@@ -128,25 +140,21 @@ class Measurer:
                 reached = {k for record in records for k in record.squares}
                 wanted = [p for k, p in everything.items() if k in reached]
 
-                def agrees(
-                    kind: str,
-                    gradients: Sequence[Sequence[torch.Tensor]],
-                    own: list[int] = own,
-                    wanted: list[torch.Tensor] = wanted,
-                ) -> bool:
-                    by_key = [{id(p): g for p, g in zip(wanted, one, strict=True)} for one in gradients]
-                    replayed = [[one.get(id(p)) for p in parameters] for one in by_key]
-                    return told is None or _agrees(measured, own, kind, replayed, vectors, parameters, told)
+                def agrees(found: _Found, own: list[int] = own, wanted: list[torch.Tensor] = wanted) -> bool:
+                    replayed = [[one.get(id(p)) for p in parameters] for one in _by_key(found, wanted)]
+                    again = Replay(own, list(range(len(replayed))), found.kind, found.coefficients)
+                    return told is None or _agrees(measured, again, replayed, vectors, parameters, told)
 
                 try:
-                    self._replayed[key] = self._run(measured, records[0].event.where, known, wanted, agrees)
+                    found = self._run(measured, records[0].event.where, known, wanted, agrees)
                 except CannotReplay as error:
                     measured.replay_problem = str(error)
                     return
-            kind, gradients = self._replayed[key]
+                self._replayed[key] = found, _by_key(found, wanted)
+            found, gradients = self._replayed[key]
             first = len(vectors)
             vectors.extend([gradient.get(id(p)) for p in parameters] for gradient in gradients)
-            measured.replays.append(Replay(own, list(range(first, len(vectors))), kind))
+            measured.replays.append(Replay(own, list(range(first, len(vectors))), found.kind, found.coefficients))
 
     def _run(
         self,
@@ -154,25 +162,22 @@ class Measurer:
         where: Location,
         programs: list[Program],
         parameters: list[torch.Tensor],
-        agrees: Callable[[str, Sequence[Sequence[torch.Tensor]]], bool],
-    ) -> tuple[str, list[_Gradients]]:
-        keys = [id(p) for p in parameters]
-
+        agrees: _Agrees,
+    ) -> _Found:
         @cache
-        def one_by_one() -> list[list[torch.Tensor]]:
-            return [self.engine.one_by_one(program, parameters).gradients for program in programs]
+        def one_by_one() -> _Found:
+            return _Found(MICRO_BATCHES, [self.engine.one_by_one(p, parameters).gradients for p in programs])
 
         def is_repeatable() -> bool:
-            return agrees(MICRO_BATCHES, one_by_one())
+            return agrees(one_by_one())
 
         try:
-            kind, gradient = self._one_batch(measured, where, programs, parameters, agrees, is_repeatable)
-            return kind, [dict(zip(keys, gradient, strict=True))]
+            return self._one_batch(measured, where, programs, parameters, agrees, is_repeatable)
         except CoupledChunks as error:
             measured.coupled_chunks = error.distance, error.allowed
         except CannotReplay as error:
             measured.replay_problem = str(error)
-        return MICRO_BATCHES, [dict(zip(keys, gradient, strict=True)) for gradient in one_by_one()]
+        return one_by_one()
 
     def _one_batch(
         self,
@@ -180,15 +185,15 @@ class Measurer:
         where: Location,
         programs: list[Program],
         parameters: list[torch.Tensor],
-        agrees: Callable[[str, Sequence[Sequence[torch.Tensor]]], bool],
+        agrees: _Agrees,
         is_repeatable: Callable[[], bool],
-    ) -> tuple[str, Sequence[torch.Tensor]]:
+    ) -> _Found:
         """The large batch in the layout that the loop's batches have: the one in which it is what they are together.
 
         No other layout comes so close by chance, so that only where none does the model couples its samples.
         """
         known = self._layouts.get(where)
-        first: tuple[str, Sequence[torch.Tensor]] | None = None
+        first: _Found | None = None
         problem: CannotReplay | None = None
         for layout in LAYOUTS if known is None else (known,):
             try:
@@ -198,7 +203,7 @@ class Measurer:
             except CannotReplay as error:
                 problem = problem or error
                 continue
-            if agrees(LARGE_BATCH, [found[1]]):
+            if agrees(found):
                 self._layouts[where] = layout
                 return found
             if layout == Layout() or known is not None:
@@ -218,21 +223,25 @@ class Measurer:
 
     def _in_layout(
         self, layout: Layout, programs: list[Program], parameters: list[torch.Tensor], dtype: torch.dtype
-    ) -> tuple[str, Sequence[torch.Tensor]]:
+    ) -> _Found:
         if self._streamer.size is None:
             try:
-                return LARGE_BATCH, self.costs.large_batch(self.engine, programs, parameters, layout)
+                whole = self.costs.large_batch(self.engine, programs, parameters, layout)
+                return _Found(LARGE_BATCH, [whole.gradients], tuple(coefficient(whole.reading)))
             except DoesNotFit:
                 if len(programs) == 1:
                     raise
         self.streamed = self._streamer.large_batch(programs, parameters, layout, dtype)
-        return STREAMED, self.streamed.gradients
+        return _Found(STREAMED, [self.streamed.gradients], tuple(coefficient(self.streamed.reading)))
+
+
+def _by_key(found: _Found, parameters: Sequence[torch.Tensor]) -> list[_Gradients]:
+    return [{id(p): g for p, g in zip(parameters, one, strict=True)} for one in found.gradients]
 
 
 def _agrees(
     measured: Measured,
-    own: list[int],
-    kind: str,
+    again: Replay,
     replayed: Sequence[Vector],
     vectors: Sequence[Vector],
     parameters: Sequence[torch.Tensor],
@@ -240,14 +249,15 @@ def _agrees(
 ) -> bool:
     """Whether what was replayed is what the micro-batches gave together, as far as their weights are known."""
     corrections = entry_corrections(measured, *told)
-    scales = replay_correction(measured, Replay(own, list(range(len(replayed))), kind), *told)
+    scales = replay_correction(measured, again, *told)
     if corrections is None or scales is None:
         return True
-    weights = {measured.own_vectors[i]: corrections[i] for i in own}
+    weights = {measured.own_vectors[i]: corrections[i] for i in again.records}
     reference = [(weight, vectors[index]) for index, weight in weights.items()]
-    again = list(zip(scales, replayed, strict=True))
-    difference = combination([*again, *((-weight, part) for weight, part in reference)], parameters)
-    contributions = [abs(corrections[i]) * measured.own_norms[i] for i in own]
+    difference = combination(
+        [*zip(scales, replayed, strict=True), *((-weight, part) for weight, part in reference)], parameters
+    )
+    contributions = [abs(corrections[i]) * measured.own_norms[i] for i in again.records]
     addends = Addends(contributions, _norm(combination(reference, parameters)))
     return _norm(difference) <= addends.total * replay_tolerance(addends, measured.dtype, measured.compute_dtype)
 

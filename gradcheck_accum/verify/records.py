@@ -29,11 +29,16 @@ class Record:
 
 @dataclass(slots=True)
 class Replay:
-    """The replayed gradient of the records of one place in the source; ``vectors`` are indices of inner products."""
+    """The replayed gradient of the records of one place in the source; ``vectors`` are indices of inner products.
+
+    ``coefficients`` are what the terms of a large batch's loss were multiplied by, None where that is unknown: a count
+    of samples may be the large batch's own there, or still that of the first micro-batch.
+    """
 
     records: list[int]
     vectors: list[int]
     kind: str
+    coefficients: tuple[float | None, ...] = ()
 
 
 @dataclass(slots=True)

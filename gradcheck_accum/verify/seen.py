@@ -122,7 +122,8 @@ def _together(own: Measured, others: Sequence[tuple[int, Measured]]) -> Measured
         together.own_vectors += [vectors + v for v in other.own_vectors]
         together.own_norms += other.own_norms
         together.replays += [
-            Replay([records + i for i in r.records], [vectors + v for v in r.vectors], r.kind) for r in other.replays
+            Replay([records + i for i in r.records], [vectors + v for v in r.vectors], r.kind, r.coefficients)
+            for r in other.replays
         ]
         together.replay_problem = together.replay_problem or other.replay_problem
         together.coupled_chunks = together.coupled_chunks or other.coupled_chunks

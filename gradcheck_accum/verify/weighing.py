@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from gradcheck_accum.events import Backward, Reduction
+from gradcheck_accum.factors import product_of
 from gradcheck_accum.ledger import Entry, Ledger, Window
 from gradcheck_accum.weights import Readings, Series, Weight, total_of
 
@@ -56,12 +57,13 @@ def replay_correction(measured: Measured, replay: Replay, ledger: Ledger, readin
     """For each vector of a replay, the factor that makes it the large batch's gradient.
 
     A large batch was run with the first micro-batch's factors: it needs a / c_0, and n_0 / N where the count that its
-    sum is divided by is the micro-batch's own.
+    sum is divided by is the micro-batch's own. Where a factor was computed anew, it is c instead of c_0 that it has.
     """
     if len(replay.vectors) > 1:
         corrections = entry_corrections(measured, ledger, readings)
         return None if corrections is None else [corrections[i] for i in replay.records]
     first = measured.records[replay.records[0]].event
+    anew = _changes(first, replay)
     found: list[float] = []
     for window in _closed_windows(measured, ledger):
         own = {id(measured.records[i].event) for i in replay.records}
@@ -70,10 +72,14 @@ def replay_correction(measured: Measured, replay: Replay, ledger: Ledger, readin
             rank = next((entries for entries in ranks if id(first) in entries), set[int]())
             weights = [w for w in _all_weights(window, series, readings) if id(w.entry.backward) in rank]
             whole = {id(w.entry.backward) for w in weights}
-            if not weight.share or whole != own or not readings.same_objective(window, series):
+            position, term = next((i, t) for i, t in enumerate(first.terms) if series.holds(first, t))
+            change = anew[position] if anew else None
+            if not weight.share or not change or whole != own or not readings.same_objective(window, series):
                 return None
-            factor = _hand_factor(weight.entry) / weight.share
-            term = next(t for t in first.terms if series.holds(first, t))
+            if term.units is None and not readings.same(change, 1.0):
+                # Whether that was the count of a mean or a coefficient, nobody knows.
+                return None
+            factor = _hand_factor(weight.entry) / weight.share / change
             if term.reduction is Reduction.SUM and readings.kind(window, series) is Reduction.MEAN:
                 units = total_of(w.units for w in weights)
                 if not weight.units or units is None:
@@ -84,6 +90,16 @@ def replay_correction(measured: Measured, replay: Replay, ledger: Ledger, readin
     if any(not readings.same(value, found[0]) for value in found):
         return None
     return [found[0]] if found else None
+
+
+def _changes(first: Backward, replay: Replay) -> list[float | None]:
+    """What each term of a replayed loss was multiplied by, beside the first micro-batch's; empty where they differ."""
+    if not replay.coefficients:
+        return [1.0] * len(first.terms)
+    if len(replay.coefficients) != len(first.terms):
+        return []
+    own = (product_of(term.factors) for term in first.terms)
+    return [None if c is None or not o else c / o for c, o in zip(replay.coefficients, own, strict=True)]
 
 
 def _closed_windows(measured: Measured, ledger: Ledger) -> list[Window]:

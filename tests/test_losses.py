@@ -1,0 +1,137 @@
+"""PyTorch's losses and those that people write by hand: right when divided by K, and K times too large when not.
+
+What is expected is plain arithmetic: four micro-batches of equal size, added up without a division by four, are four
+times the large batch's gradient.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from watching import watch_source
+
+from gradcheck_accum.verdict import Verdict, VerifyResult
+
+SCRIPT = """
+import torch, torch.nn as nn, torch.nn.functional as F
+torch.manual_seed(0)
+B, K = {rows}, 4
+X, T, Y = torch.randn(2 * K * B, 6), torch.randn(2 * K * B, 3), torch.randint(0, 3, (2 * K * B,))
+M, P, S = (torch.rand_like(T) > 0.5).float(), T.softmax(1), 2.0 * (T[:, 0] > 0) - 1
+model = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+for i, (x, t, y, m, p, s) in enumerate(zip(*(values.split(B) for values in (X, T, Y, M, P, S)))):
+    out = model(x)
+    loss = {loss}
+    (loss{scale}).backward()
+    if (i + 1) % K == 0:
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+
+FUNCTIONS = [
+    "F.mse_loss(out, t)",
+    "F.l1_loss(out, t)",
+    "F.smooth_l1_loss(out, t)",
+    "F.huber_loss(out, t, delta=0.5)",
+    "F.binary_cross_entropy(out.sigmoid(), m)",
+    "F.binary_cross_entropy_with_logits(out, m)",
+    "F.binary_cross_entropy_with_logits(out, m, pos_weight=torch.tensor([1.0, 2.0, 3.0]))",
+    "F.cross_entropy(out, y)",
+    "F.cross_entropy(out, p)",
+    "F.cross_entropy(out, y, label_smoothing=0.1)",
+    "F.nll_loss(out.log_softmax(1), y)",
+    "F.kl_div(out.log_softmax(1), p, reduction='batchmean')",
+    "F.kl_div(out.log_softmax(1), p, reduction='mean')",
+    "F.kl_div(out.log_softmax(1), p.log(), log_target=True, reduction='batchmean')",
+    "F.poisson_nll_loss(out, t.exp())",
+    "F.gaussian_nll_loss(out[:, :1], t[:, :1], out[:, 1:2].exp())",
+    "F.multi_margin_loss(out, y)",
+    "F.multilabel_soft_margin_loss(out, m)",
+    "F.multilabel_margin_loss(out, F.pad(y[:, None], (0, 2), value=-1))",
+    "F.soft_margin_loss(out[:, 0], s)",
+    "F.hinge_embedding_loss(out[:, 0], s)",
+    "F.margin_ranking_loss(out[:, 0], out[:, 1], s)",
+    "F.cosine_embedding_loss(out, t, s)",
+    "F.triplet_margin_loss(out, t, t.flip(1))",
+]
+
+BY_HAND = [
+    "(out - t).pow(2).mean()",
+    "(out - t).pow(2).mean((0, 1))",
+    "(out - t).pow(2).sum(1).mean()",
+    "(out - t).abs().mean(0).sum()",
+    "(out - t).abs().mean(0).mean()",
+    "(out - t).pow(2).nanmean()",
+    "(out - t).norm(dim=1).mean()",
+    "(out - t).pow(2).sum() / len(t)",
+    "(out - t).pow(2).sum() / out.numel()",
+    "(out - t).pow(2).sum(0).mean() / len(t)",
+    "(out * t).flatten().sum() / len(t)",
+    "torch.dot(out.flatten(), t.flatten()) / len(t)",
+    "torch.einsum('bi,bi->b', out, t).mean()",
+    "(out @ t.T).diagonal().mean()",
+    "(out.logsumexp(1) - out.gather(1, y[:, None]).squeeze(1)).mean()",
+    "((1 - out.softmax(1).gather(1, y[:, None])) ** 2 * F.cross_entropy(out, y, reduction='none')[:, None]).mean()",
+    "torch.maximum(0.9 * (t - out), -0.1 * (t - out)).mean()",
+    "torch.stack([F.mse_loss(o, q) for o, q in zip(out, t)]).mean()",
+    "F.mse_loss(out, t) + 0.1 * F.cross_entropy(out, y)",
+    "0.3 * F.mse_loss(out, t) + 0.7 * F.l1_loss(out, t)",
+    "F.mse_loss(out, t) - 0.01 * (out.softmax(1) * out.log_softmax(1)).sum(1).mean()",
+    "F.mse_loss(out, t, reduction='sum') / B + (out.exp() - 1 - out).sum() / B",
+    "F.mse_loss(out, t).view(1)",
+]
+
+CASES = [(loss, 4) for loss in (*FUNCTIONS, *BY_HAND)] + [(loss, 3) for loss in BY_HAND]
+
+
+def watched(loss: str, rows: int, folder: Path, scale: str = " / K") -> VerifyResult:
+    return watch_source(SCRIPT.format(loss=loss, rows=rows, scale=scale), folder)
+
+
+@pytest.mark.parametrize(("loss", "rows"), CASES)
+def test_a_loss_divided_by_k_is_right(loss: str, rows: int, tmp_path: Path) -> None:
+    result = watched(loss, rows, tmp_path)
+    assert (result.verdict, result.diagnosis) == (Verdict.EQUIVALENT, ()), result.reason
+
+
+@pytest.mark.parametrize(("loss", "rows"), CASES)
+def test_a_loss_that_is_not_divided_is_k_times_too_large(loss: str, rows: int, tmp_path: Path) -> None:
+    result = watched(loss, rows, tmp_path, scale="")
+    assert [d.mistake.code for d in result.diagnosis] == ["GA101"], result.reason
+    assert [window.grad_norm_ratio for window in result.windows] == pytest.approx([4.0, 4.0], rel=1e-5)
+    assert [window.grad_rel_error for window in result.windows] == pytest.approx([3.0, 3.0], rel=1e-5)
+
+
+LIST_OF_SAMPLES = "sum(F.mse_loss(o, q) for o, q in zip(out, t)) / len(t)"
+
+
+@pytest.mark.parametrize(
+    ("rows", "scale", "verdict"),
+    [
+        (4, " / K", Verdict.EQUIVALENT),
+        (3, " / K", Verdict.EQUIVALENT),
+        (3, "", Verdict.DEVIATES),
+        # Four samples and K = 4: whether 1/4 is the mean over the samples or the division by K, nobody can tell.
+        (4, "", Verdict.INCONCLUSIVE),
+    ],
+)
+def test_the_mean_over_a_list_of_samples_is_no_division_by_k(
+    rows: int, scale: str, verdict: Verdict, tmp_path: Path
+) -> None:
+    assert watched(LIST_OF_SAMPLES, rows, tmp_path, scale).verdict is verdict
+
+
+@pytest.mark.parametrize(
+    "loss", ["(out - t).pow(2).mean().sqrt()", "(out - t).pow(2).mean().log()", "out.logsumexp((0, 1))"]
+)
+def test_a_function_of_a_mean_couples_the_samples(loss: str, tmp_path: Path) -> None:
+    assert watched(loss, 4, tmp_path).verdict is Verdict.NOT_EQUIVALENT_BY_CONSTRUCTION
+
+
+@pytest.mark.parametrize("scale", [" / K", ""])
+def test_a_scalar_of_unknown_units_never_passes_unseen(scale: str, tmp_path: Path) -> None:
+    # Is 1/4 the mean over the samples or the division by K? Its graph does not tell that this is a sum.
+    result = watched("(out.view(1, -1) @ t.view(-1, 1)).squeeze() / len(t)", 4, tmp_path, scale)
+    assert result.verdict is Verdict.INCONCLUSIVE, result.diagnosis
