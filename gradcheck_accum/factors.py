@@ -145,10 +145,10 @@ class Evidence:
             return Purpose.ACCUMULATION in purposes
         if all(factor.value is not None and self.same(factor.value, 1.0) for factor in column):
             return True
-        if self.may_be_a_mean_of_terms(column) and not self._matches(column, lambda p: 1.0 / p.steps):
+        if self.may_be_a_mean_of_terms(column) and not self._matches(column, _one_over_k):
             return False
         candidates: list[Callable[[Point], float | None]] = [
-            lambda p: 1.0 / p.steps if p.steps > 1 else None,
+            _one_over_k,
             lambda p: 1.0 / p.length,
             lambda p: p.term.units / p.window_units if p.term.units and p.window_units else None,
             lambda p: p.term.rows / p.window_rows if p.term.rows and p.window_rows else None,
@@ -212,11 +212,11 @@ class Evidence:
     def may_be_a_mean_of_terms(self, column: Column) -> bool:
         """Whether a factor may be one over the number of a loss's terms, all of one kind: their mean.
 
-        They may be the samples of a micro-batch, each with a loss of its own. Two terms are more often added up.
+        They may be the samples of a micro-batch, each with a loss of its own, or the micro-batches of a window that are
+        sent back together. Two terms of each of several micro-batches are more often added up.
         """
         return all(
-            point.length > 1
-            and len(point.backward.terms) > 2
+            len(point.backward.terms) > (2 if point.length > 1 else 1)
             and len({term.kind for term in point.backward.terms}) == 1
             and factor.value is not None
             and self.same(factor.value * len(point.backward.terms), 1.0)
@@ -317,6 +317,10 @@ def _inner_sum(backward: Backward) -> float:
     shared = _shared_factors(backward)
     inner = [term.factors[: len(term.factors) - shared] for term in backward.terms]
     return math.fsum(math.prod(f.value or 0.0 for f in own) for own in inner)
+
+
+def _one_over_k(point: Point) -> float | None:
+    return 1.0 / point.steps if point.steps > 1 else None
 
 
 def _inverse(value: float | None) -> float | None:

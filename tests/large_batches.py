@@ -25,6 +25,7 @@ _TWO_LOSSES = "F.cross_entropy(model(x), y) + 0.1 * model(x).pow(2).mean()"
 OBJECTIVES = {
     "two-losses-added": _TWO_LOSSES,
     "two-losses-two-backwards": _TWO_LOSSES,
+    "losses-in-a-list": _TWO_LOSSES,
     "weight-penalty": OBJECTIVE + " + 0.01 * sum((p ** 2).sum() for p in model.parameters())",
     "several-forwards": "F.mse_loss(model(x), model(x.flip(1)))",
     "label-smoothing": "F.cross_entropy(model(x), y, label_smoothing=0.1)",
@@ -182,6 +183,19 @@ LOOPS = {
             F.cross_entropy(model(x + 0.1 * noise), y).backward()
             optimizer.step()
             optimizer.zero_grad()
+    """,
+    "two-loaders": """
+        for x, y, (u, v) in zip(X.split(16), Y.split(16), zip(*(t.split(16) for t in other.dataset.tensors))):
+            (F.cross_entropy(model(x), y) + F.mse_loss(head(model[:2](u)), v)).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    """,
+    "k-changes": """
+        for rows in (4, 8, 16):
+            for x, y in zip(X.split(rows), Y.split(rows)):
+                F.cross_entropy(model(x), y).backward()
+                optimizer.step()
+                optimizer.zero_grad()
     """,
     "pure-bf16": """
         model = model.double()

@@ -209,6 +209,20 @@ SHAPES = [
         (_wrong("GA101", divide="pass"),),
     ),
     Shape(
+        "gradients-divided-by-hooks",
+        "hooks on the parameters that divide what each micro-batch adds",
+        """
+        for p in model.parameters():
+            p.register_hook(lambda g: g / {share})
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for i, (x, y) in enumerate(loader):
+            F.cross_entropy(model(x), y).backward()
+            {boundary}
+        """,
+        {"share": "K"},
+        (_wrong("GA101", share="1"), _wrong("GA102", share="(K * K)")),
+    ),
+    Shape(
         "grad-none",
         "gradients cleared with p.grad = None",
         """
@@ -1045,6 +1059,72 @@ SHAPES = [
                 losses = []
         """,
         {"total": "torch.stack(losses).mean()"},
+    ),
+    Shape(
+        "summed-losses",
+        "the losses of a window added up and sent back at once",
+        """
+        total = 0.0
+        for i, (x, y) in enumerate(loader):
+            total = total + F.cross_entropy(model(x), y)
+            if (i + 1) % K == 0:
+                (total / K).backward()
+                optimizer.step()
+                optimizer.zero_grad()
+                total = 0.0
+        """,
+    ),
+    Shape(
+        "summed-losses-undivided",
+        "the losses of a window added up and sent back at once, not divided",
+        """
+        total = 0.0
+        for i, (x, y) in enumerate(loader):
+            total = total + F.cross_entropy(model(x), y)
+            if (i + 1) % K == 0:
+                total.backward()
+                optimizer.step()
+                optimizer.zero_grad()
+                total = 0.0
+        """,
+        verdict="inconclusive",
+        reason="whether they are micro-batches",
+    ),
+    Shape(
+        "losses-in-a-list",
+        "one backward over a list of losses",
+        """
+        for i, (x, y) in enumerate(loader):
+            scores = model(x)
+            torch.autograd.backward([F.cross_entropy(scores, y){scale}, 0.1 * scores.pow(2).mean(){scale}])
+            {boundary}
+        """,
+        *SCALED_OR_NOT,
+    ),
+    Shape(
+        "two-loaders",
+        "two tasks, each with a data loader and a backward of its own",
+        """
+        head = nn.Linear(8, 1)
+        optimizer = torch.optim.SGD([*model.parameters(), *head.parameters()], lr=0.1)
+        other = DataLoader(TensorDataset(torch.randn(32, 6), torch.randn(32, 1)), batch_size=4)
+        for i, ((x, y), (u, v)) in enumerate(zip(loader, other)):
+            (F.cross_entropy(model(x), y){scale}).backward()
+            (F.mse_loss(head(model[:2](u)), v){scale}).backward()
+            {boundary}
+        """,
+        *SCALED_OR_NOT,
+    ),
+    Shape(
+        "k-changes",
+        "K that grows from epoch to epoch",
+        """
+        for K in (1, 2, 4):
+            for i, (x, y) in enumerate(loader):
+                (F.cross_entropy(model(x), y) / K).backward()
+                {boundary}
+        """,
+        {"boundary": BOUNDARY.replace("\n", "\n    ")},
     ),
     Shape(
         "fused-scaler-skips-a-step",

@@ -117,7 +117,7 @@ def recorded(model: nn.Module, data: Sequence[tuple[torch.Tensor, ...]], loss: L
     with tape:
         for x, y in data:
             scores = tape.call_module(model, model, (x,), {})
-            program = tape.program(loss(scores, y))
+            program = tape.program([loss(scores, y)])
             assert program is not None
             programs.append(program)
     return programs

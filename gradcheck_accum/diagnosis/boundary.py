@@ -53,7 +53,15 @@ def find_remainder(account: Account) -> Iterator[Diagnosis]:
 def _outgrows(account: Account, window: Window) -> bool:
     """Whether a window is longer than the usual one where passes over the data can not be told apart."""
     usual = sum(w.micro_batches == account.steps for w in account.windows)
+    if _has_its_own_divisor(account, window):
+        return False
     return usual > 1 and window is not account.windows[0] and all(e.backward.epoch is None for e in window.fresh())
+
+
+def _has_its_own_divisor(account: Account, window: Window) -> bool:
+    """Whether the losses of a window are divided by as many as it holds: K has changed, and nothing leaked."""
+    shares = [account.shares(window, series) for series in account.series()]
+    return all(s is not None and s.kind is Reduction.MEAN and account.same(s.level, 1.0) for s in shares)
 
 
 def _usual_step(account: Account) -> Step | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -54,6 +54,19 @@ def untouched(modules: Iterable[nn.Module]) -> Iterator[None]:
         with torch.no_grad():
             for one in kept:
                 one.restore()
+
+
+@contextmanager
+def without_hooks(parameters: Sequence[torch.Tensor]) -> Iterator[None]:
+    """No hook on these parameters runs inside the block: what it does, it does to the loop's own gradients."""
+    kept = [(p._backward_hooks, dict(p._backward_hooks)) for p in parameters if p._backward_hooks]
+    for hooks, _ in kept:
+        hooks.clear()
+    try:
+        yield
+    finally:
+        for hooks, own in kept:
+            hooks.update(own)
 
 
 class _Kept:

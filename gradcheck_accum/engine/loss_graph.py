@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -57,13 +58,17 @@ class LossReading:
     reductions: tuple[Any, ...] = ()
 
 
-def read_loss(loss: torch.Tensor, scales: dict[Any, float], weight: float = 1.0) -> LossReading:
-    """The terms of a scalar loss.
+def read_losses(
+    losses: Sequence[torch.Tensor], scales: dict[Any, float], weights: Sequence[float] | None = None
+) -> LossReading:
+    """The terms of scalar losses whose gradients are added up.
 
-    ``scales`` maps the graph nodes that a grad scaler made to its scale; ``weight`` is ``backward``'s own argument.
+    ``scales`` maps the graph nodes that a grad scaler made to its scale; ``weights`` are ``backward``'s own argument,
+    one for each loss.
     """
     walk = _Walk(scales)
-    walk.follow(loss.grad_fn, loss.output_nr, () if weight == 1.0 else (Factor(weight),))
+    for loss, weight in zip(losses, weights or [1.0] * len(losses), strict=True):
+        walk.follow(loss.grad_fn, loss.output_nr, () if weight == 1.0 else (Factor(weight),))
     names: dict[str, int] = {}
     terms: list[Term] = []
     for term in walk.found:

@@ -11,9 +11,9 @@ import torch
 from torch import nn
 
 from gradcheck_accum.engine.alone import NotAlone, alone, is_sharded
-from gradcheck_accum.engine.determinism import reference_settings, untouched
+from gradcheck_accum.engine.determinism import reference_settings, untouched, without_hooks
 from gradcheck_accum.engine.joining import Layout, join, rows_of
-from gradcheck_accum.engine.loss_graph import LossReading, read_loss
+from gradcheck_accum.engine.loss_graph import LossReading, read_losses
 from gradcheck_accum.engine.randomness import ByRows, NotByRows, set_random_state
 from gradcheck_accum.engine.tape import Program
 from gradcheck_accum.factors import product_of
@@ -119,8 +119,8 @@ class ReferenceEngine:
                     with alone(), mode or nullcontext():
                         loss = program.run(leaves, around)
                     # The mode would see plain numbers where the graph holds them as tensors.
-                    reading = read_loss(loss, {})
-                    with alone(), mode or nullcontext():
+                    reading = read_losses([loss], {})
+                    with alone(), mode or nullcontext(), without_hooks(wanted):
                         grads = torch.autograd.grad(loss, wanted, allow_unused=True)
             except CannotReplay:
                 raise

@@ -6,7 +6,7 @@ are the tape's leaves, and a large batch is the same tape over the leaves of sev
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
@@ -64,6 +64,8 @@ class _Leaf:
 class Program:
     """How one micro-batch's loss is computed from its leaves, free of the tensors in between.
 
+    ``results`` are the losses that one backward was called on.
+
     ``kept`` are, for each step, the tensors that its module leaves in attributes and that the loss is made of too: the
     submodule that has one, and the attribute. ``rng_states`` are the states of the generators before each step that
     drew from them, ``numbers`` the plain numbers that its tensors (scalars apart) were computed with. ``by_position``
@@ -75,7 +77,7 @@ class Program:
     kept: list[list[tuple[str, str]]]
     leaves: list[torch.Tensor]
     versions: list[int]
-    result: Any
+    results: list[Any]
     rng_states: list[State | None]
     numbers: list[object]
     by_position: bool
@@ -108,7 +110,7 @@ class Program:
     def run(
         self, leaves: list[torch.Tensor], around: Callable[[int], AbstractContextManager[None]] | None = None
     ) -> torch.Tensor:
-        """The loss over ``leaves``; every step runs inside ``around`` its position.
+        """The loss over ``leaves``, the sum of several; every step runs inside ``around`` its position.
 
         Raises whatever a call raises that does not fit the leaves.
         """
@@ -122,10 +124,13 @@ class Program:
             made.append(list(tensors_in(result)))
             if isinstance(function, nn.Module):
                 made[-1] += [getattr(function.get_submodule(owner), name) for owner, name in self.kept[position]]
-        value = _fill(self.result, leaves, made)
-        if not isinstance(value, torch.Tensor):
+        losses = _fill(self.results, leaves, made)
+        if not all(isinstance(loss, torch.Tensor) for loss in losses):
             raise TypeError("the recorded calls give no tensor")
-        return value
+        total: torch.Tensor = losses[0]
+        for loss in losses[1:]:
+            total = total + loss
+        return total
 
 
 def _name(function: Callable[..., Any]) -> object:
@@ -248,18 +253,21 @@ class Tape(TorchFunctionMode):
         self.segments.append([])
         del self.segments[:-KEPT_SEGMENTS]
 
-    def program(self, loss: torch.Tensor) -> Program | None:
-        """How ``loss`` was computed, or None where some of it was not recorded."""
+    def program(self, losses: Sequence[torch.Tensor]) -> Program | None:
+        """How the losses of one backward were computed, or None where some of it was not recorded."""
         calls = [call for segment in self.segments for call in segment]
-        found = self._program(calls, loss, [[] for _ in calls])
+        found = self._program(calls, losses, [[] for _ in calls])
         # Few modules leave in an attribute what a loss is made of, and to look at all of them takes time.
-        return found or self._program(calls, loss, _attributes(calls))
+        return found or self._program(calls, losses, _attributes(calls))
 
     def _program(
-        self, calls: list[Call], loss: torch.Tensor, attributes: list[list[tuple[str, str, torch.Tensor]]]
+        self,
+        calls: list[Call],
+        losses: Sequence[torch.Tensor],
+        attributes: list[list[tuple[str, str, torch.Tensor]]],
     ) -> Program | None:
         outputs = [[*c.outputs, *(tensor for _, _, tensor in kept)] for c, kept in zip(calls, attributes, strict=True)]
-        needed = self._needed(calls, outputs, loss)
+        needed = self._needed(calls, outputs, losses)
         if needed is None:
             return None
         leaves: list[torch.Tensor] = []
@@ -289,7 +297,7 @@ class Tape(TorchFunctionMode):
             steps.append((call.function, encode(call.args), encode(call.kwargs), call.autocast))
             for position, output in enumerate(outputs[old]):
                 produced[id(output)] = _Produced(renumbered[old], position)
-        if id(loss) not in produced or any(leaf.requires_grad and not leaf.is_leaf for leaf in leaves):
+        if any(leaf.requires_grad and not leaf.is_leaf for leaf in leaves):
             return None
         chosen = [calls[old] for old in sorted(needed)]
         return Program(
@@ -297,22 +305,24 @@ class Tape(TorchFunctionMode):
             [[(owner, name) for owner, name, _ in attributes[old]] for old in sorted(needed)],
             leaves,
             [leaf._version for leaf in leaves],
-            produced[id(loss)],
+            [produced[id(loss)] for loss in losses],
             [call.rng_state for call in chosen],
             [n for c in chosen if any(o.dim() for o in c.outputs) for n in _numbers_in((c.args, c.kwargs))],
             any(_parts_rows(call) for call in chosen),
         )
 
     @staticmethod
-    def _needed(calls: list[Call], outputs: list[list[torch.Tensor]], loss: torch.Tensor) -> set[int] | None:
+    def _needed(
+        calls: list[Call], outputs: list[list[torch.Tensor]], losses: Sequence[torch.Tensor]
+    ) -> set[int] | None:
         makers: dict[int, list[int]] = {}
         for index, own in enumerate(outputs):
             for output in own:
                 makers.setdefault(id(output), []).append(index)
-        if id(loss) not in makers:
+        if any(id(loss) not in makers for loss in losses):
             return None
         needed: set[int] = set()
-        pending = list(makers[id(loss)])
+        pending = [maker for loss in losses for maker in makers[id(loss)]]
         while pending:
             index = pending.pop()
             if index in needed:

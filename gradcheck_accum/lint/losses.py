@@ -37,7 +37,7 @@ def computation(
     # What nothing is known of may be what the loss is divided by.
     hidden = any(v.carries_steps(value) or _is_scaled_loss(value) or _is_unknown(value) for value in given)
     factors = (Factor(None),) if hidden else ()
-    part = v.Part(name, Reduction.MEAN, factors, run.recorder.micro_batch, assumed=True)
+    part = v.Part(name, Reduction.MEAN, factors, run.recorder.micro_batch, assumed=True, given_divisor=hidden)
     scaled = any(isinstance(value, Tensor) and value.grad_scaled for value in given)
     return Tensor((part,), models | v.models_in(given), scaled)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING, Any
 
-from gradcheck_accum.events import Reduction
+from gradcheck_accum.events import Factor, Reduction
 from gradcheck_accum.lint import values as v
 from gradcheck_accum.lint.functions import call_function
 from gradcheck_accum.lint.source import text_of
@@ -130,7 +130,15 @@ def attribute(run: Interpreter, value: Any, name: str) -> Any:
             if any(part.name == f".{name}" and part.factors for part in value.parts):
                 return value  # `outputs.loss /= K` has left the loss where its output was
             parts = tuple(
-                v.Part(f".{name}", Reduction.MEAN, (), part.micro_batch, (part.flow, name)) for part in value.parts[:1]
+                v.Part(
+                    f".{name}",
+                    Reduction.MEAN,
+                    (Factor(None),) if part.given_divisor else (),
+                    part.micro_batch,
+                    (part.flow, name),
+                    given_divisor=part.given_divisor,
+                )
+                for part in value.parts[:1]
             )
             return Tensor(parts, value.models)
         case v.Data():

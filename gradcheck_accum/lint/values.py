@@ -144,6 +144,8 @@ class Part:
     flow: Hashable = field(default_factory=object, compare=False)
     assumed: bool = False
     """Whether the reduction is what such losses usually have, and not what the source shows."""
+    given_divisor: bool = False
+    """Whether the call that made it got something that it may have divided its losses by."""
 
     @property
     def origin(self) -> Hashable:

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import math
 import weakref
+from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 from gradcheck_accum.engine.tape import Program
+from gradcheck_accum.events import Term
+from gradcheck_accum.factors import product_of
 from gradcheck_accum.location import Location
+from gradcheck_accum.weights import total_of
 
 
 class BatchCounter:
@@ -15,9 +21,12 @@ class BatchCounter:
     def __init__(self) -> None:
         self.number = -1
         self.current_pass: int | None = None
+        self._drawn_at_once = 0
+        """How many batches one loader gave before the last backward, since the one before."""
         self._lines: set[tuple[str, int]] = set()
         self._data: set[int] = set()
-        self._draws = 0
+        self._draws: Counter[int] = Counter()
+        """How many batches each loader gave since the last backward."""
         self._uses_loader = False
         self._backwards = 0
         self._passes: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
@@ -25,7 +34,7 @@ class BatchCounter:
 
     def drawn(self, iterator: Any, is_first: bool) -> None:
         """A data loader gave a batch, the first of a pass over its data or another."""
-        self._draws += 1
+        self._draws[id(iterator)] += 1
         if is_first or iterator not in self._passes:
             self._passes[iterator] = self._pass_count
             self._pass_count += 1
@@ -37,17 +46,27 @@ class BatchCounter:
         data = {t.data_ptr() for t in program.leaves if not t.requires_grad} if program is not None else set()
         if self._draws:
             # Batches that were all drawn before the first backward are a list, and no loader drives the loop.
-            self._uses_loader = self._draws == 1 or self._backwards > 0
+            self._uses_loader = max(self._draws.values()) == 1 or self._backwards > 0
         if self._uses_loader:
-            new = self._draws > 0 or line in self._lines
+            new = bool(self._draws) or line in self._lines
         else:
             # Without a loader only the tensors themselves tell whether two losses share their data.
             new = line in self._lines or (bool(data) and bool(self._data) and not data & self._data)
         if new or self.number < 0:
             self.number += 1
             self._lines, self._data = set(), set()
-        self._draws = 0
+        self._drawn_at_once = max(self._draws.values(), default=0)
+        self._draws.clear()
         self._backwards += 1
         self._lines.add(line)
         self._data |= data
         return self.number
+
+    def sent_back_together(self, terms: Sequence[Term]) -> bool:
+        """Whether the last backward's loss has one term for each of several batches, all of a kind, and is no mean."""
+        for kind in {term.kind for term in terms}:
+            own = [product_of(term.factors) for term in terms if term.kind == kind]
+            total = total_of(own)
+            if len(own) == self._drawn_at_once > 1 and total is not None and not math.isclose(total, 1.0):
+                return True
+        return False

@@ -8,7 +8,7 @@ import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -18,7 +18,7 @@ from torch.optim.optimizer import Optimizer
 from torch.utils._python_dispatch import _disable_current_modes
 
 from gradcheck_accum.engine.alone import is_sharded
-from gradcheck_accum.engine.loss_graph import SCALED_AT, LossReading, read_loss
+from gradcheck_accum.engine.loss_graph import SCALED_AT, LossReading, read_losses
 from gradcheck_accum.engine.reference import ReferenceEngine
 from gradcheck_accum.engine.tape import Program, Tape
 from gradcheck_accum.engine.tolerance import unit_roundoff
@@ -64,6 +64,10 @@ _TOUCHING = (ZeroGrad, ScaleGrads, Clip, Unscale, Opaque, Step)
 PARTLY_AVERAGED = "one backward averages some of its gradients over the ranks and leaves others local"
 SHARDED = "the weights are sharded over the ranks (DTensor): gradients are not seen before they are summed over them"
 CHANGED_ON_ITS_WAY = "a hook on the parameters changes their gradients while they are added up"
+SENT_BACK_TOGETHER = (
+    "as many batches were drawn as its loss has terms of one kind: whether they are micro-batches, whose sum should be "
+    "divided by their number, is not known"
+)
 USED_BY_HAND = "the weights were changed by hand, and the gradients cleared without a step"
 SKIPPED = "skipped by the grad scaler (inf or nan)"
 WITH_CLOSURE = "a step that calls its closure several times, or never, uses no one gradient"
@@ -171,6 +175,11 @@ class Watch:
     def _hook(self, parameters: Iterable[torch.Tensor]) -> None:
         for parameter in parameters:
             self._hooks.append(parameter.register_hook(self._arrival(id(parameter))))  # type: ignore[no-untyped-call]
+            # Ours runs before all others: what they make of a gradient is what the script does to it. Autograd goes by
+            # the order of insertion, which moving to an end does not change.
+            hooks: dict[int, Any] = parameter._backward_hooks  # type: ignore[assignment]
+            for other in [key for key in hooks if key != self._hooks[-1].id]:
+                hooks[other] = hooks.pop(other)
 
     def optimizer_made(self, optimizer: Optimizer) -> None:
         """An optimizer has been made, or has got more parameters."""
@@ -239,19 +248,19 @@ class Watch:
         self._notice_changes(where, thoroughly=False)
         tensors = [losses] if isinstance(losses, torch.Tensor) else list(losses)
         reading, program = LossReading(()), None
-        weight = _one_number(weights)
-        if len(tensors) == 1 and tensors[0].numel() == 1 and weight is not None:
-            loss = tensors[0]
+        numbers = _numbers(weights, len(tensors))
+        if numbers is not None and all(loss.numel() == 1 for loss in tensors):
             with _disable_current_modes():
                 # A mode of the script's own (one that counts operations) would see plain numbers for tensors.
-                reading = read_loss(loss, self._scales, weight)
+                reading = read_losses(tensors, self._scales, numbers)
             for node in reading.reductions[:1]:
                 self._graphs.mark(node)
-            self.precision = max(self.precision, unit_roundoff(loss.dtype)) if loss.is_floating_point() else 0.0
-            if self.measurer.replays and weight == 1.0:
-                original = self._unscaled.get(id(loss), (None, loss))[1]
+            roundoffs = [unit_roundoff(loss.dtype) for loss in tensors if loss.is_floating_point()]
+            self.precision = max(self.precision, *roundoffs) if roundoffs else 0.0
+            if self.measurer.replays and all(number == 1.0 for number in numbers):
+                originals = [self._unscaled.get(id(loss), (None, loss))[1] for loss in tensors]
                 with self.tape.paused():
-                    program = self.tape.program(original)
+                    program = self.tape.program(originals)
         else:
             reading = LossReading((Term("a loss with a gradient argument", Reduction.MEAN, None, (Factor(None),)),))
         part = self.book.part_of(kind_of(where, reading.terms, self.batches.current_pass), reading.scale)
@@ -280,11 +289,13 @@ class Watch:
             return
         squares = {key: own / reading.scale**2 if reading.scale != 1.0 else own for key, own in arrived.items()}
         averaged = self.averaging.of_backward(arrived)
+        micro_batch = self.batches.backward(where, program)
+        together = self.batches.sent_back_together(reading.terms)
         event = Backward(
             where=where,
-            micro_batch=self.batches.backward(where, program),
+            micro_batch=micro_batch,
             stores=self.book.stores(arrived),
-            terms=reading.terms,
+            terms=_of_unknown_weight(reading.terms) if together else reading.terms,
             epoch=self.batches.current_pass,
             grad_scaled=reading.scale != 1.0,
             synced=averaged.synced if averaged is not None else None,
@@ -309,6 +320,8 @@ class Watch:
                 self.book.scale_inside.update(dict.fromkeys(own, reading.scale))
         if record.changed:
             self._add(Opaque(where=where, stores=event.stores, reason=CHANGED_ON_ITS_WAY))
+        if together:
+            self._add(Opaque(where=where, stores=event.stores, reason=SENT_BACK_TOGETHER))
         if averaged is not None and averaged.synced is None:
             self._add(Opaque(where=where, stores=event.stores, reason=PARTLY_AVERAGED))
         if failed:
@@ -642,12 +655,17 @@ def _multiplied(gradients: dict[int, torch.Tensor | None], factors: dict[int, fl
     }
 
 
-def _one_number(weights: Any) -> float | None:
-    """The gradient argument of ``backward`` as one number, 1 where there is none; None where it is no number."""
-    if isinstance(weights, (list, tuple)) and len(weights) == 1:
-        weights = weights[0]
-    if weights is None:
-        return 1.0
-    if isinstance(weights, torch.Tensor) and weights.numel() == 1 and not weights.requires_grad:
-        return float(weights)
-    return None
+def _of_unknown_weight(terms: Iterable[Term]) -> tuple[Term, ...]:
+    return tuple(replace(term, factors=(*term.factors, Factor(None))) for term in terms)
+
+
+def _numbers(weights: Any, count: int) -> list[float] | None:
+    """The gradient argument of ``backward`` as a number for each loss, 1 where there is none; else None."""
+    own = list(weights) if isinstance(weights, (list, tuple)) else [weights] * count
+    if len(own) != count or not all(_is_number(weight) for weight in own):
+        return None
+    return [1.0 if weight is None else float(weight) for weight in own]
+
+
+def _is_number(weight: Any) -> bool:
+    return weight is None or (isinstance(weight, torch.Tensor) and weight.numel() == 1 and not weight.requires_grad)
