@@ -337,6 +337,10 @@ def _read_series(points: Sequence[Point], coefficient: float | None, readings: R
             )
             break
     if readings.precision and _is_in_the_dark(evidence, scaling, objective):
+        readings.notes.append(
+            f"what {points[0].term.name} is multiplied by may be the division by K or belong to the objective: state "
+            "--loss-coefficient"
+        )
         reading.coefficient = dict.fromkeys(reading.coefficient)
         return reading
     if len(scaling) == 1 and not objective and is_ambiguous(scaling[0]):

@@ -120,7 +120,16 @@ LIST_OF_SAMPLES = "sum(F.mse_loss(o, q) for o, q in zip(out, t)) / len(t)"
 def test_the_mean_over_a_list_of_samples_is_no_division_by_k(
     rows: int, scale: str, verdict: Verdict, tmp_path: Path
 ) -> None:
-    assert watched(LIST_OF_SAMPLES, rows, tmp_path, scale).verdict is verdict
+    result = watched(LIST_OF_SAMPLES, rows, tmp_path, scale)
+    assert result.verdict is verdict
+    assert any("--loss-coefficient" in note for note in result.notes) == (verdict is Verdict.INCONCLUSIVE)
+
+
+@pytest.mark.parametrize(("coefficient", "verdict"), [(0.25, Verdict.DEVIATES), (1.0, Verdict.EQUIVALENT)])
+def test_what_the_caller_states_decides(coefficient: float, verdict: Verdict, tmp_path: Path) -> None:
+    # Of four samples the coefficient is 1/4 where they are to be averaged, and 1 where 1/4 was the division by K.
+    script = SCRIPT.format(loss=LIST_OF_SAMPLES, rows=4, scale="")
+    assert watch_source(script, tmp_path, loss_coefficient=coefficient).verdict is verdict
 
 
 @pytest.mark.parametrize(

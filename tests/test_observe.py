@@ -288,3 +288,29 @@ def test_only_steps_that_were_taken_count(bad: set[int], verdict: Verdict, reaso
                 optimizer.zero_grad()
     result = observation.result()
     assert (result.verdict, result.reason) == (verdict, reason)
+
+
+@pytest.mark.parametrize("hooked", [False, True])
+def test_a_reference_runs_no_hooks_of_the_script_and_shows_no_warnings(hooked: bool) -> None:
+    calls, shown = [], 0
+
+    class Warns(nn.Linear):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            warnings.warn("each time", stacklevel=1)
+            return super().forward(x)
+
+    with warnings.catch_warnings(record=True) as caught, observe() as observation:
+        warnings.simplefilter("always")
+        torch.manual_seed(0)
+        model = Warns(3, 3)
+        if hooked:
+            model.weight.register_hook(lambda gradient: calls.append(gradient))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for i, (x, y) in enumerate(data(16, 4)):
+            (cross_entropy(model(x), y) / 2).backward()
+            if i % 2:
+                optimizer.step()
+                optimizer.zero_grad()
+        shown = sum(str(warning.message) == "each time" for warning in caught)
+    assert observation.result().verdict is Verdict.EQUIVALENT
+    assert (len(calls), shown) == (4 * hooked, 4)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -54,6 +55,20 @@ def untouched(modules: Iterable[nn.Module]) -> Iterator[None]:
         with torch.no_grad():
             for one in kept:
                 one.restore()
+
+
+@contextmanager
+def without_warnings() -> Iterator[None]:
+    """Warnings are not shown inside the block: the loop has given them itself, or they are of no batch of its own.
+
+    The filters stay as they are: to change them is to forget which warnings were shown.
+    """
+    show = warnings.showwarning
+    warnings.showwarning = lambda *_, **__: None
+    try:
+        yield
+    finally:
+        warnings.showwarning = show
 
 
 @contextmanager

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from gradcheck_accum.engine.alone import NotAlone, alone, is_sharded
-from gradcheck_accum.engine.determinism import reference_settings, untouched, without_hooks
+from gradcheck_accum.engine.determinism import reference_settings, untouched, without_hooks, without_warnings
 from gradcheck_accum.engine.joining import Layout, join, rows_of
 from gradcheck_accum.engine.loss_graph import LossReading, read_losses
 from gradcheck_accum.engine.randomness import ByRows, NotByRows, set_random_state
@@ -110,7 +110,7 @@ class ReferenceEngine:
         around: Callable[[int], AbstractContextManager[None]] | None = None,
         mode: ByRows | None = None,
     ) -> Pass:
-        with untouched(program.modules), reference_settings(), torch.enable_grad():
+        with untouched(program.modules), reference_settings(), without_warnings(), torch.enable_grad():
             try:
                 with _memory():
                     if not self.is_native:
