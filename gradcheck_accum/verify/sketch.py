@@ -40,6 +40,30 @@ class Sketcher:
             columns.append(made[key])
         return InnerProducts(torch.stack(columns, dim=1), is_factor=True)
 
+    def rows(self, place: int, pieces: Sequence[torch.Tensor | None]) -> torch.Tensor:
+        """The sketch of one parameter's gradient piece by piece: a row for each, zeros where it is None.
+
+        ``place`` is the parameter's, the same on every rank. Made before the other parameters' gradients are known, the
+        rows are put together with theirs by `joined`.
+        """
+        device = next((piece.device for piece in pieces if piece is not None), torch.device("cpu"))
+        found = torch.zeros(len(pieces), BUCKETS, dtype=torch.float64, device=device)
+        for row, piece in enumerate(pieces):
+            if piece is not None:
+                found[row] = self._folded(dense(piece).detach().reshape(-1), place * len(pieces) + row)
+        return found
+
+    @staticmethod
+    def joined(parts: Vector, parameters: Sequence[torch.Tensor], pieces: int) -> torch.Tensor:
+        """The sketch of a gradient over ``parameters`` from the rows of each, of ``pieces`` each: one flat column."""
+        total = torch.zeros(pieces, BUCKETS, dtype=torch.float64)
+        offset = 0
+        for rows, parameter in zip(parts, parameters, strict=True):
+            if rows is not None:
+                total += torch.roll(rows.cpu(), offset % BUCKETS, dims=1)
+            offset += parameter.numel()
+        return total.reshape(-1)
+
     def _sketch(self, vector: Vector, parameters: Sequence[torch.Tensor]) -> torch.Tensor:
         found: dict[torch.device, torch.Tensor] = {}
         offset = 0
