@@ -56,7 +56,7 @@ def _judge_clip(window: Window, clip: Clip, before: tuple[Event, ...], after: tu
 
 
 def _held(events: tuple[Event, ...]) -> tuple[list[Backward], list[Backward]]:
-    """The backwards of which ``.grad`` holds something after ``events``, and those of which something waits beside it."""
+    """The backwards of which ``.grad`` holds something after ``events``, and those that wait beside it."""
     held: list[Backward] = []
     waiting: list[Backward] = []
     for event in events:

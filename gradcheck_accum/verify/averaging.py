@@ -83,7 +83,8 @@ class Averaging:
         reached = set(arrived)
         reduced = self.shards.of_backward(reached)
         if reduced is not None:
-            self._note_cost(reduced.size, None)
+            if reduced.size:
+                self._note_cost(reduced.size, None)
             return Averaged(reduced.synced, reduced.ranks, reduced.keys, kept_apart=True)
         models = {k: m for k, ref in self._models.items() if (m := ref()) is not None and reached & self._keys[k]}
         if not models:
