@@ -74,7 +74,7 @@ UNKNOWN = {
 
 LINES = {
     "unscaled": {"GA101": "loss(run.model(x), y, window).backward()"},
-    "remainder divided by K": {"GA103": "loss(run.model(x), y, window).backward()"},
+    "remainder divided by K": {"GA103": "self.optimizer.step()"},
     "unequal tokens": {"GA104": "loss(run.model(x), y, window).backward()"},
     "zeroed every time": {"GA201": "run.optimizer.zero_grad()"},
     "clipped early": {"GA401": "nn.utils.clip_grad_norm_(run.model.parameters(), 0.1)"},
@@ -142,9 +142,7 @@ def test_the_line_is_the_loops_own(case: str, measured: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("case", [c for c in (*RIGHT, *WRONG, *SLOW_ALONE) if c not in IN_BFLOAT16])
-def test_what_is_measured_is_the_distance_from_the_large_batch_of_all_ranks(
-    case: str, measured: dict[str, Any]
-) -> None:
+def test_what_is_measured_is_the_distance_from_the_large_batch(case: str, measured: dict[str, Any]) -> None:
     found = measured[case]
     assert found["truth"]
     for (error, ratio), (true_error, true_ratio) in zip(found["measured"], found["truth"], strict=True):
@@ -158,7 +156,7 @@ def test_rounding_is_judged_by_the_dtype_that_adds_up(measured: dict[str, Any]) 
     finer, coarser = (measured[case] for case in sorted(IN_BFLOAT16, key=len))
     assert (finer["dtype"], coarser["dtype"]) == ("float32", "bfloat16")
     assert max(finer["tolerance"]) < 1e-5 < 1e-3 < min(coarser["tolerance"])
-    assert all(1e-4 < error for error, _ in coarser["measured"])
+    assert all(error > 1e-4 for error, _ in coarser["measured"])
 
 
 def test_clips_are_by_the_norm_over_all_shards(measured: dict[str, Any]) -> None:
