@@ -85,6 +85,7 @@ class Backward(Event):
     by the end of it, None where that is not known or there is nothing to average. ``ranks`` is what such an average
     divides the ranks' sum by, None where it is the number of ranks that still have data. ``kept_apart`` says that what
     is not averaged yet waits beside ``.grad`` for a later backward that averages: no clearing, clip or step reaches it.
+    ``rescale`` is what the average is multiplied by on its way into ``.grad``.
     """
 
     micro_batch: int
@@ -95,6 +96,7 @@ class Backward(Event):
     synced: bool | None = None
     ranks: int | None = 1
     kept_apart: bool = False
+    rescale: float = 1.0
 
     @property
     def waits(self) -> bool:

@@ -12,7 +12,18 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
-from gradcheck_accum.events import Backward, Event, Opaque, Operation, ScaleGrads, Step, Trace, ZeroGrad
+from gradcheck_accum.events import (
+    Backward,
+    Event,
+    Factor,
+    Opaque,
+    Operation,
+    Purpose,
+    ScaleGrads,
+    Step,
+    Trace,
+    ZeroGrad,
+)
 
 NOT_FINITE = "the gradient is not finite"
 """Why a window is unknown whose gradient has overflowed: what was done to it by hand does not show."""
@@ -167,7 +178,7 @@ class _Account:
         self.events.append(event)
         match event:
             case Backward():
-                self.entries.append(Entry(event, Fate.LIVE))
+                self.entries.append(Entry(event, Fate.LIVE, grad_factors=_rescaled(event)))
                 self.waiting = {*self.waiting, id(event)} if event.waits else set()
             case ScaleGrads():
                 self.entries = [self._scaled(entry, event) for entry in self.entries]
@@ -204,6 +215,13 @@ class _Account:
         """Close what no step has, after ``steps`` of them."""
         if any(entry.fate is not Fate.STALE for entry in self.entries):
             self._close(None, steps)
+
+
+def _rescaled(backward: Backward) -> tuple[ScaleGrads, ...]:
+    if backward.rescale == 1.0:
+        return ()
+    factor = Factor(backward.rescale, Operation.MULTIPLY, Purpose.ACCUMULATION)
+    return (ScaleGrads(where=backward.where, stores=backward.stores, factor=factor),)
 
 
 def fold(trace: Trace) -> Ledger:

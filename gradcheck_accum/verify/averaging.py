@@ -38,7 +38,7 @@ class Averaged:
 
     ``synced`` is None where some of the models averaged and others did not. ``reworked`` says that a communication hook
     makes something else of the gradients than their average, ``kept_apart`` that what is not averaged waits beside
-    ``.grad``.
+    ``.grad``. ``rescale`` is what the average is multiplied by.
     """
 
     synced: bool | None
@@ -46,6 +46,7 @@ class Averaged:
     keys: frozenset[int]
     reworked: bool = False
     kept_apart: bool = False
+    rescale: float = 1.0
 
 
 @dataclass(slots=True)
@@ -85,7 +86,7 @@ class Averaging:
         if reduced is not None:
             if reduced.size:
                 self._note_cost(reduced.size, None)
-            return Averaged(reduced.synced, reduced.ranks, reduced.keys, kept_apart=True)
+            return Averaged(reduced.synced, reduced.ranks, reduced.keys, kept_apart=True, rescale=reduced.rescale)
         models = {k: m for k, ref in self._models.items() if (m := ref()) is not None and reached & self._keys[k]}
         if not models:
             return None

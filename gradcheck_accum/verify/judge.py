@@ -47,12 +47,14 @@ Numbers = tuple[float | None, float | None, float | None]
 class Options:
     """What the caller asked for: the loss's coefficient, and a tolerance in place of the derived one.
 
-    Raises ValueError unless ``rtol`` and ``atol`` are given both or neither.
+    ``replay_alone`` says that nothing less than a replayed large batch will do. Raises ValueError unless ``rtol`` and
+    ``atol`` are given both or neither.
     """
 
     loss_coefficient: float | None = None
     rtol: float | None = None
     atol: float | None = None
+    replay_alone: bool = False
 
     def __post_init__(self) -> None:
         if (self.rtol is None) != (self.atol is None):
@@ -302,6 +304,8 @@ def _judge_window(
             return report(Verdict.INCONCLUSIVE, f"{undecided}: {reason}", numbers), None, ""
         if measured.coupled_modules:
             return report(Verdict.NOT_EQUIVALENT_BY_CONSTRUCTION, _cause(measured), numbers), None, ""
+        if options.replay_alone:
+            return report(Verdict.INCONCLUSIVE, f"not replayed as one large batch: {reason}", numbers), None, ""
         note = f"not replayed as one large batch ({reason}): compared with each micro-batch's own gradient alone"
         return report(Verdict.EQUIVALENT, "", numbers), None, note
     if not agrees and all(replay.kind == MICRO_BATCHES for replay in measured.replays):

@@ -304,6 +304,7 @@ class Watch:
             synced=averaged.synced if averaged is not None else None,
             ranks=averaged.ranks if averaged is not None else 1,
             kept_apart=averaged is not None and averaged.kept_apart,
+            rescale=averaged.rescale if averaged is not None else 1.0,
         )
         self._add(event)
         self._backwards += 1

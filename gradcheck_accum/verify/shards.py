@@ -32,7 +32,8 @@ FLATTENED = (
 NOT_GATHERED = "the weights are sharded over the ranks (DTensor), and it was not seen that fully_shard gathers them"
 SEVERAL_MESHES = "the weights are sharded over the ranks in several ways (HSDP, tensor parallelism, several meshes)"
 PARTLY_SHARDED = "some of the weights are sharded over the ranks and others are not, whose gradients stay local"
-REWORKED = "fully_shard was told to make something else of the gradients than their average (a divide factor or a hook)"
+REWORKED = "a hook of fully_shard's makes something else of the gradients than their average (set_all_reduce_hook)"
+DIVIDED_UNEVENLY = "the weights' gradients are divided by different factors (set_gradient_divide_factor)"
 NOTHING_HERE = "the weights are so small that a rank holds none of them"
 NORM_UNKNOWN = "the norm over all shards that the gradients were clipped by was not told"
 
@@ -42,13 +43,15 @@ class Reduced:
     """What a backward did to the gradients of sharded weights.
 
     ``synced`` is None where some were averaged and others were not; ``ranks`` is how many the average is over, ``keys``
-    are the weights that hold one now, and ``size`` is of how many bytes it was made.
+    are the weights that hold one now, and ``size`` is of how many bytes it was made. ``rescale`` is the number of ranks
+    over what their sum is divided by instead (``set_gradient_divide_factor``).
     """
 
     synced: bool | None
     ranks: int | None
     keys: frozenset[int]
     size: int
+    rescale: float
 
 
 class Shards:
@@ -128,6 +131,7 @@ class Shards:
             # A weight that this rank did not use may have got what the others made for it.
             frozenset(self._weights.keys() - waiting) if reduced else frozenset(),
             sum(own[key][0].unsharded_param.nbytes for key in reduced),
+            next(_rescale(group) for _, group in own.values()),
         )
 
     def why_not(self, shards: Sequence[torch.Tensor]) -> str:
@@ -142,8 +146,10 @@ class Shards:
         # A weight without a gradient was not used, and whether it would have been gathered does not matter.
         if any(id(shard) not in self._weights and own_part(shard.grad) is not None for shard in shards) or not known:
             return NOT_GATHERED
-        if any(_is_reworked(group) for _, group in known):
+        if any(group._all_reduce_hook is not None for _, group in known):
             return REWORKED
+        if len({_rescale(group) for _, group in known}) > 1:
+            return DIVIDED_UNEVENLY
         return "" if any(own.numel() for own in map(own_part, shards) if own is not None) else NOTHING_HERE
 
     def dtype(self, shards: Sequence[torch.Tensor]) -> torch.dtype:
@@ -208,6 +214,6 @@ def _spread(shard: torch.Tensor) -> int:
     return len(getattr(shard, "placements", ()))
 
 
-def _is_reworked(group: Any) -> bool:
-    factor = group.gradient_divide_factor
-    return group._all_reduce_hook is not None or factor not in (None, group.mesh_info.mesh.size())
+def _rescale(group: Any) -> float:
+    ranks = float(group.mesh_info.mesh.size())
+    return ranks / (group.gradient_divide_factor or ranks)

@@ -250,12 +250,36 @@ def changed_by_hand(run: Run) -> None:
         run.step()
 
 
+def divide_by(run: Run, first: float, others: float) -> None:
+    """Have the ranks' sums divided by other factors than the number of ranks."""
+    sharded = [module for module in run.model.modules() if hasattr(module, "set_gradient_divide_factor")]
+    for number, module in enumerate(sharded):
+        # The last has weights of its own, and so have others; the model around them all has none.
+        module.set_gradient_divide_factor(first if number == len(sharded) - 1 else others)
+        # gloo has no average with a factor of one's own.
+        module.set_force_sum_reduction_for_comms(True)
+
+
 def summed_over_ranks(run: Run) -> None:
+    divide_by(run, 1.0, 1.0)
+    loop(run)
+
+
+def sum_over_all_tokens_summed_over_ranks(run: Run) -> None:
+    divide_by(run, 1.0, 1.0)
+    totals = {id(window[0][0]): everywhere(tokens(window)) for window in run.windows()}
+    loop(run, lambda out, y, window: cross_entropy(out, y, reduction="sum") / totals[id(window[0][0])])
+
+
+def divided_unevenly(run: Run) -> None:
+    divide_by(run, 2.0, 1.0)
+    loop(run)
+
+
+def hooked(run: Run) -> None:
     for module in run.model.modules():
-        if hasattr(module, "set_gradient_divide_factor"):
-            module.set_gradient_divide_factor(1.0)
-            # gloo has no average with a factor of one's own.
-            module.set_force_sum_reduction_for_comms(True)
+        if hasattr(module, "set_all_reduce_hook"):
+            module.set_all_reduce_hook(lambda gradients: None)
     loop(run)
 
 
@@ -363,6 +387,7 @@ class Case:
 CASES = {
     "right": Case(loop),
     "right, replay asked for": Case(loop, options={}),
+    "right, but the replay alone will do": Case(loop, options={"reference": "replay"}),
     "right, with a remainder": Case(loop, batches=5),
     "right, of more weights than a sketch": Case(loop, lambda: perceptron(400)),
     "unscaled, of more weights than a sketch": Case(unscaled, lambda: perceptron(400)),
@@ -397,6 +422,9 @@ CASES = {
     "one rank changes its shard": Case(changed_by_hand),
     "one rank scales its shard after the clip": Case(one_shard_scaled_after_the_clip),
     "summed over the ranks": Case(summed_over_ranks),
+    "sum over all tokens, summed over the ranks": Case(sum_over_all_tokens_summed_over_ranks, ragged=True),
+    "divided unevenly": Case(divided_unevenly),
+    "with a hook of its own": Case(hooked),
     "replicated and sharded": Case(loop, wrap=replicated),
     "first layer alone": Case(local, wrap=first_layer_alone),
     "sharded by hand": Case(local, wrap=ByHand),

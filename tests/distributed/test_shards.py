@@ -40,12 +40,14 @@ RIGHT = [
     "right, clipped by value",
     "right, scaled by hand",
     "sum over all tokens",
+    "sum over all tokens, summed over the ranks",
     "zeroed while it waits",
 ]
 
 WRONG = {
     "unscaled": ["GA101"],
     "unscaled, of more weights than a sketch": ["GA101"],
+    "summed over the ranks": ["GA101"],
     "remainder divided by K": ["GA103"],
     "unequal tokens": ["GA104"],
     "zeroed every time": ["GA201", "GA701"],
@@ -60,9 +62,11 @@ SLOW_ALONE = {"synced every time": ["GA701"], "clipped while it waits": ["GA402"
 """What moves no gradient."""
 
 UNKNOWN = {
+    "right, but the replay alone will do": "not replayed as one large batch: its weights are sharded over the ranks",
     "one rank changes its shard": "gradients were changed by hand",
     "one rank scales its shard after the clip": "rank 1: the gradients were changed by hand after they were clipped",
-    "summed over the ranks": "something else of the gradients than their average",
+    "divided unevenly": "divided by different factors",
+    "with a hook of its own": "something else of the gradients than their average",
     "replicated and sharded": "in several ways (HSDP",
     "first layer alone": "some of the weights are sharded over the ranks and others are not",
     "sharded by hand": "it was not seen that fully_shard gathers them",
@@ -180,6 +184,11 @@ def test_the_replay_is_said_to_be_missing(measured: dict[str, Any]) -> None:
     (note,) = measured["right, replay asked for"]["notes"]
     assert note.startswith("not replayed as one large batch (its weights are sharded over the ranks)")
     assert measured["right"]["notes"] == []
+
+
+def test_a_divide_factor_is_named_as_the_cause(measured: dict[str, Any]) -> None:
+    (message,) = measured["summed over the ranks"]["messages"]
+    assert message.startswith("the sum of the ranks' gradients is not divided by the number of ranks")
 
 
 def test_batch_normalisation_needs_no_replay_to_be_seen(measured: dict[str, Any]) -> None:
