@@ -37,6 +37,18 @@ DIVIDED_UNEVENLY = "the weights' gradients are divided by different factors (set
 NOTHING_HERE = "the weights are so small that a rank holds none of them"
 NORM_UNKNOWN = "the norm over all shards that the gradients were clipped by was not told"
 
+_OF_A_GROUP = "fsdp_params", "mesh_info", "gradient_divide_factor", "_all_reduce_hook"
+_OF_A_WEIGHT = (
+    "sharded_param",
+    "unsharded_param",
+    "unsharded_accumulated_grad",
+    "fsdp_placement",
+    "orig_dtype",
+    "param_dtype",
+    "reduce_dtype",
+)
+"""What is read of FSDP2's own objects. Where another PyTorch names them otherwise, weights count as not gathered."""
+
 
 @dataclass(frozen=True, slots=True)
 class Reduced:
@@ -91,11 +103,17 @@ class Shards:
         self._restore = functools.partial(setattr, group, "wait_for_unshard", gather)
 
     def _gathered(self, group: Any) -> None:
-        for weight in group.fsdp_params:
-            whole = getattr(weight, "_unsharded_param", None)
-            if whole is None or not whole.requires_grad or is_sharded(whole) or id(whole) in self._hooks:
+        weights = group.fsdp_params if all(hasattr(group, name) for name in _OF_A_GROUP) else ()
+        for weight in weights:
+            if not hasattr(weight, "_unsharded_param") or not all(hasattr(weight, name) for name in _OF_A_WEIGHT):
                 continue
+            whole = weight.unsharded_param
+            if not whole.requires_grad or is_sharded(whole):
+                continue
+            # A checkpoint that is loaded may put another shard in its place.
             self._weights[id(weight.sharded_param)] = weight, group
+            if id(whole) in self._hooks:
+                continue
 
             def tell(gradient: torch.Tensor, weight: Any = weight) -> None:
                 self._arrived(id(weight.sharded_param), gradient)
