@@ -36,11 +36,11 @@ Model = Callable[[], nn.Module]
 
 @dataclass
 class Run:
-    """One loop on one rank: its model, its data, and of every step the whole weights and the whole gradient used."""
+    """One loop on one rank: its model, its data, and of every step the whole weights and gradient, and its batches."""
 
     model: nn.Module
     data: list[Batch]
-    steps: list[tuple[list[torch.Tensor], torch.Tensor]] = field(default_factory=list)
+    steps: list[tuple[list[torch.Tensor], torch.Tensor, range]] = field(default_factory=list)
     norms: list[torch.Tensor] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -52,18 +52,20 @@ class Run:
     def sync(self, last: bool) -> None:
         self.model.set_requires_gradient_sync(last)
 
-    def note(self) -> None:
+    def note(self, held: range | None = None) -> None:
+        first = K * len(self.steps)
         weights, gradients = [], []
         for parameter in self.model.parameters():
             whole = full(parameter)
             weights.append(whole.clone())
             # A rank may hold nothing of a gradient that another holds a part of.
             gradients.append(torch.zeros_like(whole) if parameter.grad is None else full(parameter.grad))
-        self.steps.append((weights, torch.cat([g.reshape(-1).double() for g in gradients])))
+        used = torch.cat([g.reshape(-1).double() for g in gradients])
+        self.steps.append((weights, used, held or range(first, min(first + K, len(self.data)))))
 
-    def step(self, *, noted: bool = False) -> None:
+    def step(self, *, noted: bool = False, held: range | None = None) -> None:
         if not noted:
-            self.note()
+            self.note(held)
         self.optimizer.step()
         self.optimizer.zero_grad()
 
@@ -139,6 +141,20 @@ def clipped(run: Run) -> None:
         run.step(noted=True)
 
 
+def with_a_grad_scaler(run: Run) -> None:
+    scaler = torch.amp.GradScaler("cpu")
+    for window in run.windows():
+        for j, (x, y) in enumerate(window):
+            run.sync(j == len(window) - 1)
+            scaler.scale(mean(run.model(x), y, window)).backward()
+        scaler.unscale_(run.optimizer)
+        run.note()
+        nn.utils.clip_grad_norm_(run.model.parameters(), 0.1)
+        scaler.step(run.optimizer)
+        scaler.update()
+        run.optimizer.zero_grad()
+
+
 def clipped_by_value(run: Run) -> None:
     for window in run.windows():
         for j, (x, y) in enumerate(window):
@@ -210,6 +226,18 @@ def remainder_dropped(run: Run) -> None:
         (cross_entropy(run.model(x), y) / K).backward()
         if (i + 1) % K == 0:
             run.step()
+
+
+def remainder_waits_for_the_next_pass(run: Run) -> None:
+    """Two passes over three batches: what waits at the end of the first is not cleared at the start of the second."""
+    for i, (x, y) in enumerate(run.data):
+        if i % 3 == 0:
+            run.optimizer.zero_grad()
+        last = i % 3 == 1
+        run.sync(last)
+        (cross_entropy(run.model(x), y) / K).backward()
+        if last:
+            run.step(held=range(max(0, i - K), i + 1))
 
 
 def never_synced(run: Run) -> None:
@@ -403,6 +431,7 @@ CASES = {
     "right, with checkpoints": Case(loop, Checkpointed, whole),
     "right, clipped": Case(clipped),
     "right, clipped by value": Case(clipped_by_value),
+    "right, with a grad scaler": Case(with_a_grad_scaler),
     "right, scaled by hand": Case(scaled_by_hand),
     "sum over all tokens": Case(sum_over_all_tokens, ragged=True),
     "zeroed while it waits": Case(zeroed_while_it_waits),
@@ -414,6 +443,7 @@ CASES = {
     "zeroed every time": Case(zeroed_every_time),
     "clipped early": Case(clipped_early),
     "remainder dropped": Case(remainder_dropped, batches=5),
+    "remainder waits for the next pass": Case(remainder_waits_for_the_next_pass),
     "remainder divided by K": Case(divided_by_k, batches=5),
     "unequal tokens": Case(loop, ragged=True),
     "synced every time": Case(synced_every_time),
@@ -449,8 +479,6 @@ def measure(case: Case, rank: int, ranks: int) -> dict[str, Any]:
     accounts: list[Any] = [None] * ranks
     dist.all_gather_object(accounts, observation.seen().portable())
     result = judge_ranks(accounts, "case", observation.options)
-    windows = [[batch for own in batches for batch in own[i : i + K]] for i in range(0, case.batches, K)]
-    steps = list(zip(run.steps, windows, strict=False))
     return {
         "verdict": result.verdict.value,
         "reason": result.reason,
@@ -465,9 +493,12 @@ def measure(case: Case, rank: int, ranks: int) -> dict[str, Any]:
         "weights": [list(w.weights) for w in result.windows],
         "units": [w.units for w in result.windows],
         "micro_batches": [w.micro_batches for w in result.windows],
-        "truth": [compared(used, weights, case.model, own) for (weights, used), own in steps],
+        "truth": [
+            compared(used, weights, case.model, [own[i] for own in batches for i in held])
+            for weights, used, held in run.steps
+        ],
         "norms": [float(norm) for norm in run.norms],
-        "true_norms": [float(used.norm()) for _, used in run.steps],
+        "true_norms": [float(used.norm()) for _, used, _ in run.steps],
     }
 
 
