@@ -22,8 +22,7 @@ from gradcheck_accum.verify.shards import Shards
 class Needless:
     """Averages over the ranks that a later one of the same step made unnecessary.
 
-    ``bytes`` is the size of the gradients, ``seconds`` how long backward waited, None where that is not known: where a
-    GPU does the waiting, or weights are sharded.
+    ``bytes`` is the size of the gradients, ``seconds`` how long backward waited, None where a GPU does the waiting.
     """
 
     averages: int = 0
@@ -85,7 +84,7 @@ class Averaging:
         reduced = self.shards.of_backward(reached)
         if reduced is not None:
             if reduced.size:
-                self._note_cost(reduced.size, None)
+                self._note_cost(reduced.size, reduced.waited)
             return Averaged(reduced.synced, reduced.ranks, reduced.keys, kept_apart=True, rescale=reduced.rescale)
         models = {k: m for k, ref in self._models.items() if (m := ref()) is not None and reached & self._keys[k]}
         if not models:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import functools
 import sys
+import time
 from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -37,7 +38,7 @@ DIVIDED_UNEVENLY = "the weights' gradients are divided by different factors (set
 NOTHING_HERE = "the weights are so small that a rank holds none of them"
 NORM_UNKNOWN = "the norm over all shards that the gradients were clipped by was not told"
 
-_OF_A_GROUP = "fsdp_params", "mesh_info", "gradient_divide_factor", "_all_reduce_hook"
+_OF_A_GROUP = "fsdp_params", "mesh_info", "device", "gradient_divide_factor", "_all_reduce_hook"
 _OF_A_WEIGHT = (
     "sharded_param",
     "unsharded_param",
@@ -55,14 +56,16 @@ class Reduced:
     """What a backward did to the gradients of sharded weights.
 
     ``synced`` is None where some were averaged and others were not; ``ranks`` is how many the average is over, ``keys``
-    are the weights that hold one now, and ``size`` is of how many bytes it was made. ``rescale`` is the number of ranks
-    over what their sum is divided by instead (``set_gradient_divide_factor``).
+    are the weights that hold one now, and ``size`` is of how many bytes it was made. ``waited`` is for how many
+    seconds backward was held up, None where a GPU does the waiting. ``rescale`` is the number of ranks over what their
+    sum is divided by instead (``set_gradient_divide_factor``).
     """
 
     synced: bool | None
     ranks: int | None
     keys: frozenset[int]
     size: int
+    waited: float | None
     rescale: float
 
 
@@ -76,6 +79,8 @@ class Shards:
         """FSDP2's own account of a weight, and of the group of weights that are gathered and averaged together."""
         self._hooks: dict[int, Any] = {}
         self._restore: Callable[[], None] | None = None
+        self._waited = 0.0
+        """Seconds that FSDP2 has spent in the midst of backward since the last one ended, mostly on averages."""
         self._places: dict[int, int] = {}
         self._sketched = Sketcher()
 
@@ -91,7 +96,7 @@ class Shards:
         group = getattr(module, "FSDPParamGroup", None)
         if group is None or self._restore is not None or not self._places:
             return
-        gather = group.wait_for_unshard
+        gather, average = group.wait_for_unshard, group.post_backward
 
         @functools.wraps(gather)
         def wait_for_unshard(group: Any) -> None:
@@ -99,8 +104,17 @@ class Shards:
             if not torch.compiler.is_compiling():
                 self._gathered(group)
 
-        group.wait_for_unshard = wait_for_unshard
-        self._restore = functools.partial(setattr, group, "wait_for_unshard", gather)
+        @functools.wraps(average)
+        def post_backward(group: Any, *unused: Any) -> None:
+            begun = time.perf_counter()
+            average(group, *unused)
+            self._waited += time.perf_counter() - begun
+
+        def restore() -> None:
+            group.wait_for_unshard, group.post_backward = gather, average
+
+        group.wait_for_unshard, group.post_backward = wait_for_unshard, post_backward
+        self._restore = restore
 
     def _gathered(self, group: Any) -> None:
         weights = group.fsdp_params if all(hasattr(group, name) for name in _OF_A_GROUP) else ()
@@ -142,6 +156,8 @@ class Shards:
             if weight.unsharded_accumulated_grad is not None or weight.unsharded_param.grad is not None
         }
         reduced = own.keys() - waiting
+        waited, self._waited = self._waited, 0.0
+        on_cpu = all(group.device.type == "cpu" for _, group in own.values())
         ranks = {group.mesh_info.mesh.size() for _, group in own.values()}
         return Reduced(
             None if (reduced and reduced < own.keys()) or len(own) < len(arrived) else bool(reduced),
@@ -149,6 +165,7 @@ class Shards:
             # A weight that this rank did not use may have got what the others made for it.
             frozenset(self._weights.keys() - waiting) if reduced else frozenset(),
             sum(own[key][0].unsharded_param.nbytes for key in reduced),
+            waited if on_cpu else None,
             next(_rescale(group) for _, group in own.values()),
         )
 

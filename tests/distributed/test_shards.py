@@ -204,6 +204,7 @@ def test_what_the_needless_averages_cost_is_told(measured: dict[str, Any]) -> No
     assert told.startswith(
         f"3 of 6 averages over the ranks were not needed: rank 0 exchanged {3 * 4 * weights / 1024:.3g} KiB"
     )
+    assert told.endswith(" s for them")
     assert not any("were not needed" in note for case in RIGHT for note in measured[case]["notes"])
 
 
