@@ -12,7 +12,7 @@ from gradcheck_accum.engine.reference import ReferenceEngine
 from gradcheck_accum.engine.streaming import Streamed
 from gradcheck_accum.events import Trace
 from gradcheck_accum.ledger import NOT_FINITE, Ledger, fold
-from gradcheck_accum.ranks import joined
+from gradcheck_accum.ranks import UNSHARED, joined
 from gradcheck_accum.verify.averaging import Needless
 from gradcheck_accum.verify.measure import InnerProducts
 from gradcheck_accum.verify.observer import Watch
@@ -92,6 +92,7 @@ def over_ranks(seen: Sequence[Seen], rank: int, ledger: Ledger) -> list[Measured
     """
     shared = {id(window.step) for window in ledger.windows if window.elsewhere}
     shared |= {id(measured.step) for measured in seen[rank].measured if measured.shards > 1}
+    shared -= {id(window.step) for window in ledger.windows if window.unknown.startswith(UNSHARED)}
     counts: dict[str, int] = {}
     found = []
     for own in seen[rank].measured:
