@@ -88,7 +88,9 @@ class Backward(Event):
     ``epoch`` is None where passes over the data can not be told apart; ``grad_scaled`` says that an AMP gradient
     scaler's scale is inside. ``synced`` says whether the gradients were averaged over the ranks of distributed training
     by the end of it, None where that is not known or there is nothing to average. ``ranks`` is what such an average
-    divides the ranks' sum by, None where it is the number of ranks that still have data.
+    divides the ranks' sum by, None where it is the number of ranks that still have data. ``kept_apart`` says that what
+    is not averaged yet waits beside ``.grad`` for a later backward that averages: no clearing, clip or step reaches it.
+    ``rescale`` is what the average is multiplied by on its way into ``.grad``.
     """
 
     micro_batch: int
@@ -98,6 +100,13 @@ class Backward(Event):
     grad_scaled: bool = False
     synced: bool | None = None
     ranks: int | None = 1
+    kept_apart: bool = False
+    rescale: float = 1.0
+
+    @property
+    def waits(self) -> bool:
+        """Whether it left its gradients beside ``.grad``."""
+        return self.kept_apart and self.synced is False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

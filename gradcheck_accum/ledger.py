@@ -12,7 +12,18 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
-from gradcheck_accum.events import Backward, Event, Opaque, Operation, ScaleGrads, Step, Trace, ZeroGrad
+from gradcheck_accum.events import (
+    Backward,
+    Event,
+    Factor,
+    Opaque,
+    Operation,
+    Purpose,
+    ScaleGrads,
+    Step,
+    Trace,
+    ZeroGrad,
+)
 
 NOT_FINITE = "the gradient is not finite"
 """Why a window is unknown whose gradient has overflowed: what was done to it by hand does not show."""
@@ -159,18 +170,21 @@ class _Account:
     events: list[Event] = field(default_factory=list)
     windows: list[Window] = field(default_factory=list)
     unknown: str = ""
+    waiting: set[int] = field(default_factory=set)
+    """The identities of the backwards whose gradients are not in the store yet."""
 
     def take(self, event: Event, steps: int) -> None:
         """Enter an event; ``steps`` is how many steps the whole run has made before it."""
         self.events.append(event)
         match event:
             case Backward():
-                self.entries.append(Entry(event, Fate.LIVE))
+                self.entries.append(Entry(event, Fate.LIVE, grad_factors=_rescaled(event)))
+                self.waiting = {*self.waiting, id(event)} if event.waits else set()
             case ScaleGrads():
                 self.entries = [self._scaled(entry, event) for entry in self.entries]
             case ZeroGrad():
                 self.entries = [
-                    replace(entry, fate=Fate.WIPED, wiped_by=event) if entry.fate is Fate.LIVE else entry
+                    replace(entry, fate=Fate.WIPED, wiped_by=event) if self._is_cleared_now(entry) else entry
                     for entry in self.entries
                     if entry.fate is not Fate.STALE
                 ]
@@ -179,9 +193,11 @@ class _Account:
             case Step() if event.optimizer == self.optimizer:
                 self._close(event, steps)
 
-    @staticmethod
-    def _scaled(entry: Entry, event: ScaleGrads) -> Entry:
-        if entry.fate is Fate.WIPED:
+    def _is_cleared_now(self, entry: Entry) -> bool:
+        return entry.fate is Fate.LIVE and id(entry.backward) not in self.waiting
+
+    def _scaled(self, entry: Entry, event: ScaleGrads) -> Entry:
+        if entry.fate is Fate.WIPED or id(entry.backward) in self.waiting:
             return entry
         return replace(entry, grad_factors=(*entry.grad_factors, event))
 
@@ -193,11 +209,19 @@ class _Account:
         self.windows.append(window)
         self.entries = [replace(e, fate=Fate.STALE) for e in entries if e.fate in (Fate.LIVE, Fate.STALE)]
         self.events = []
+        self.waiting = set()
 
     def finish(self, steps: int) -> None:
         """Close what no step has, after ``steps`` of them."""
         if any(entry.fate is not Fate.STALE for entry in self.entries):
             self._close(None, steps)
+
+
+def _rescaled(backward: Backward) -> tuple[ScaleGrads, ...]:
+    if backward.rescale == 1.0:
+        return ()
+    factor = Factor(backward.rescale, Operation.MULTIPLY, Purpose.ACCUMULATION)
+    return (ScaleGrads(where=backward.where, stores=backward.stores, factor=factor),)
 
 
 def fold(trace: Trace) -> Ledger:

@@ -42,12 +42,13 @@ def _joined(own: Ledger, ledgers: Sequence[Ledger], window: Window) -> Window:
         return replace(window, unknown=f"{UNSHARED}groups of {stated} of the {len(ledgers)} ranks")
     account = window.optimizer, window.store
     number = next(i for i, w in enumerate(own.account(*account)) if w is window)
-    elsewhere: list[tuple[Entry, ...]] = []
-    for other in ledgers:
-        windows = other.account(*account) if other is not own else ()
-        if number < len(windows):
-            elsewhere.append(windows[number].fresh())
-    return replace(window, elsewhere=tuple(elsewhere), divisor=1 + len(elsewhere) if stated is None else stated)
+    same = [windows[number] for o in ledgers if o is not own and number < len(windows := o.account(*account))]
+    unknown = window.unknown
+    if any(entry.backward.kept_apart for entry in window.fresh()):
+        # The gradient is in as many shards as there are ranks: what one does to its own, it does to the whole.
+        unknown = next((w.unknown for w in (window, *same) if w.unknown), "")
+    divisor = 1 + len(same) if stated is None else stated
+    return replace(window, elsewhere=tuple(w.fresh() for w in same), divisor=divisor, unknown=unknown)
 
 
 def left_local(entries: Sequence[Entry]) -> list[Entry]:

@@ -155,11 +155,11 @@ class Readings:
 
         Where a backward has several terms, it is the first term that counts units which is shown. The entries of
         other ranks follow the window's own. What no average has reached by the step weighs nothing on other ranks, and
-        on its own what the average should have divided.
+        on its own what the average should have divided; nothing there either where it waits beside ``.grad``.
         """
         first: dict[int, float | None] = {}
         by_units = sorted(self.series_of(window), key=lambda s: self.kind(window, s) is Reduction.NONE)
-        local = {id(e.backward) for e in left_local(window.fresh())} if window.elsewhere else set[int]()
+        local = {id(e.backward) for e in left_local(window.fresh())}
         away = {id(e.backward) for own in window.elsewhere for e in left_local(own)}
         for series in by_units:
             for weight in (*self.weights(window, series), *self.weights_elsewhere(window, series)):
@@ -167,7 +167,7 @@ class Readings:
                 gone = weight.entry.fate in (Fate.WIPED, Fate.LEFT) or key in away
                 relative = weight.relative
                 if key in local and relative is not None:
-                    relative *= window.divisor
+                    relative *= 0.0 if weight.entry.backward.kept_apart else window.divisor
                 first.setdefault(key, 0.0 if gone else relative)
         return tuple(first.get(id(entry.backward)) for entry in _all_entries(window))
 

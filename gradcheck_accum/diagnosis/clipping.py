@@ -20,16 +20,16 @@ def find_clip(account: Account) -> Iterator[Diagnosis]:
 
 
 def _judge_clip(window: Window, clip: Clip, before: tuple[Event, ...], after: tuple[Event, ...]) -> Iterator[Diagnosis]:
-    last_zero = max((i for i, e in enumerate(before) if isinstance(e, ZeroGrad)), default=-1)
-    filled = [e for e in before[last_zero + 1 :] if isinstance(e, Backward)]
+    filled, waiting = _held(before)
     stale = bool(window.with_fate(Fate.STALE))
     wiped_later = any(isinstance(e, ZeroGrad) for e in after)
     missing = len({e.micro_batch for e in after if isinstance(e, Backward)} - {e.micro_batch for e in filled})
     if not filled and not stale:
+        gone = "they wait beside .grad to be averaged" if waiting else "they have just been cleared or used"
         yield diagnosis(
             "GA402",
             clip.where,
-            "gradients are clipped where there are none: they have just been cleared or used, so nothing is limited",
+            f"gradients are clipped where there are none: {gone}, so nothing is limited",
             "clip after the window's last backward and before the step",
             window,
         )
@@ -53,3 +53,18 @@ def _judge_clip(window: Window, clip: Clip, before: tuple[Event, ...], after: tu
             "call scaler.unscale_(optimizer) right before the clip",
             window,
         )
+
+
+def _held(events: tuple[Event, ...]) -> tuple[list[Backward], list[Backward]]:
+    """The backwards of which ``.grad`` holds something after ``events``, and those that wait beside it."""
+    held: list[Backward] = []
+    waiting: list[Backward] = []
+    for event in events:
+        match event:
+            case Backward() if event.waits:
+                waiting.append(event)
+            case Backward():
+                held, waiting = [*held, *waiting, event], []
+            case ZeroGrad():
+                held = []
+    return held, waiting

@@ -12,7 +12,16 @@ def find_synchronisation(account: Account) -> Iterator[Diagnosis]:
     windows = [w for w in account.known() if w.step is not None and w.fresh()]
     for window in windows:
         last = window.fresh()[-1].backward
-        if last.synced is False and window.step is not None:
+        if last.waits and window.step is not None:
+            yield diagnosis(
+                "GA702",
+                last.where,
+                "the window's last micro-batch leaves its gradients beside .grad, not averaged over the ranks: the "
+                f"step at {line(window.step.where)} goes without them, and a later window gets them",
+                "call set_requires_gradient_sync(True) before the backward of the last micro-batch of every window",
+                window,
+            )
+        elif last.synced is False and window.step is not None:
             yield diagnosis(
                 "GA702",
                 last.where,
@@ -25,11 +34,17 @@ def find_synchronisation(account: Account) -> Iterator[Diagnosis]:
     if not full or not all(entry.backward.synced for w in full for entry in w.fresh()):
         return
     first, step = full[0].fresh()[0].backward, full[0].step
+    others = f"the first {plural(account.steps - 1)} of a window"
+    remedy = (
+        f"call set_requires_gradient_sync(False) before the backwards of {others}, if whole gradients fit in memory"
+        if first.kept_apart
+        else f"run {others} forward and backward under no_sync()"
+    )
     yield diagnosis(
         "GA701",
         first.where,
         f"gradients are averaged over the ranks at every micro-batch: {account.steps} times for the step"
         f"{f' at {line(step.where)}' if step else ''}, of which only the last is needed",
-        f"run the first {plural(account.steps - 1)} of a window forward and backward under no_sync()",
+        remedy,
         *full,
     )

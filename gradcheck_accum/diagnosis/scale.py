@@ -62,6 +62,17 @@ def _judge_level(account: Account, shares: Shares, where: Location) -> Iterator[
     if level > 1:
         if not account.same(level, float(length)) and _is_near_miss(account, level, length):
             return
+        rescale = shares.live[0].entry.backward.rescale
+        if rescale != 1.0 and account.same(level, rescale):
+            yield diagnosis(
+                "GA101",
+                where,
+                "the sum of the ranks' gradients is not divided by the number of ranks (a divide factor was set): each "
+                f"micro-batch counts {times(level)} what it counts in the large batch {closes}".rstrip(),
+                "divide the summed loss by the units of all ranks, or leave the average over the ranks as it is",
+                shares.window,
+            )
+            return
         yield diagnosis(
             "GA101",
             where,

@@ -52,5 +52,13 @@ def _forward_alone(model: DistributedDataParallel, *args: Any, **kwargs: Any) ->
 
 
 def is_sharded(parameter: torch.Tensor) -> bool:
-    """Whether each rank holds only its part of a parameter (a DTensor), and a module gathers it when it is called."""
-    return hasattr(parameter, "placements")
+    """Whether each rank holds only its part of a parameter, and a module gathers it when it is called.
+
+    Either as a DTensor (``fully_shard``), or flattened together with others (``FullyShardedDataParallel``).
+    """
+    return hasattr(parameter, "placements") or is_flattened(parameter)
+
+
+def is_flattened(parameter: torch.Tensor) -> bool:
+    """Whether ``FullyShardedDataParallel`` keeps a parameter, or is it that keeps several as one."""
+    return bool(getattr(parameter, "_fsdp_flattened", False))

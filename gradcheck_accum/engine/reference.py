@@ -22,6 +22,8 @@ LARGE_BATCH = "one large batch"
 STREAMED = "one large batch, in chunks"
 MICRO_BATCHES = "micro-batches, one by one"
 
+SHARDED = "its weights are sharded over the ranks"
+
 
 class CannotReplay(Exception):
     """The recorded calls can not be run again as asked; the message says why."""
@@ -100,7 +102,7 @@ class ReferenceEngine:
         if not all(program.is_intact() for program in programs):
             raise CannotReplay("the data was changed in place after it was used")
         if any(is_sharded(p) for program in programs for module in program.modules for p in module.parameters()):
-            raise CannotReplay("its weights are sharded over the ranks")
+            raise CannotReplay(SHARDED)
 
     def _pass(
         self,

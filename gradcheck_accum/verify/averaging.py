@@ -2,6 +2,7 @@
 
 DistributedDataParallel decides in forward whether the next backward averages. The averages run while the rest of
 backward is still computed; what they cost is the time that backward takes after the last gradient has been computed.
+FSDP2 decides in backward itself, and averages in the midst of it (`gradcheck_accum.verify.shards`).
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from dataclasses import dataclass, field
 
 import torch
 from torch.nn.parallel import DistributedDataParallel
+
+from gradcheck_accum.verify.shards import Shards
 
 
 @dataclass(slots=True)
@@ -33,19 +36,23 @@ class Averaged:
     """What a backward did for the ranks: the parameters that hold averages, their divisor, and by whom they changed.
 
     ``synced`` is None where some of the models averaged and others did not. ``reworked`` says that a communication hook
-    makes something else of the gradients than their average.
+    makes something else of the gradients than their average, ``kept_apart`` that what is not averaged waits beside
+    ``.grad``. ``rescale`` is what the average is multiplied by.
     """
 
     synced: bool | None
     ranks: int | None
     keys: frozenset[int]
-    reworked: bool
+    reworked: bool = False
+    kept_apart: bool = False
+    rescale: float = 1.0
 
 
 @dataclass(slots=True)
 class Averaging:
     """The wrapped models of a run, and which of them will average their gradients in the next backward."""
 
+    shards: Shards
     needless: Needless = field(default_factory=Needless)
     _models: dict[int, weakref.ref[DistributedDataParallel]] = field(default_factory=dict)
     _keys: dict[int, frozenset[int]] = field(default_factory=dict)
@@ -73,15 +80,20 @@ class Averaging:
 
     def of_backward(self, arrived: Iterable[int]) -> Averaged | None:
         """What the backward that has just run did, by the parameters that it reached; None where nothing averages."""
-        if not self._models:
-            return None
         reached = set(arrived)
+        reduced = self.shards.of_backward(reached)
+        if reduced is not None:
+            if reduced.size:
+                self._note_cost(reduced.size, reduced.waited)
+            return Averaged(reduced.synced, reduced.ranks, reduced.keys, kept_apart=True, rescale=reduced.rescale)
         models = {k: m for k, ref in self._models.items() if (m := ref()) is not None and reached & self._keys[k]}
         if not models:
             return None
         synced = {k for k in models if k in self._expecting}
         self._expecting -= synced
-        self._note_cost(synced, models)
+        on_cpu = all(models[k].device_type == "cpu" for k in synced)
+        waited = time.perf_counter() - self._last_gradient if on_cpu else None
+        self._note_cost(sum(self._bytes[k] for k in synced), waited)
         ranks = {_divisor(model) for model in models.values()}
         return Averaged(
             None if 0 < len(synced) < len(models) else bool(synced),
@@ -90,7 +102,7 @@ class Averaging:
             any(getattr(model, "_comm_hooks", None) for model in models.values()),
         )
 
-    def _note_cost(self, synced: set[int], models: dict[int, DistributedDataParallel]) -> None:
+    def _note_cost(self, averaged: int, waited: float | None) -> None:
         if self._last_average is not None:
             size, seconds = self._last_average
             self.needless.averages += 1
@@ -98,11 +110,9 @@ class Averaging:
             known = self.needless.seconds
             self.needless.seconds = None if seconds is None or known is None else known + seconds
         self._last_average = None
-        if synced:
+        if averaged:
             self.needless.of += 1
-            on_cpu = all(models[k].device_type == "cpu" for k in synced)
-            waited = time.perf_counter() - self._last_gradient if on_cpu else None
-            self._last_average = sum(self._bytes[k] for k in synced), waited
+            self._last_average = averaged, waited
 
     def stepped(self) -> None:
         """An optimizer has used the gradients: the last average was needed."""

@@ -14,13 +14,15 @@ from gradcheck_accum.verify.measure import dense
 class ClipCall:
     """One clip as the loop made it: by ``norm`` of order ``norm_type``, or by ``value``.
 
-    ``keys`` are the identities of the parameters that it was given.
+    ``keys`` are the identities of the parameters that it was given. ``norm`` is the norm that it found over the shards
+    of all ranks, None where the parameters are not sharded.
     """
 
     keys: frozenset[int]
     kind: str
     limit: float
     norm_type: float
+    norm: torch.Tensor | None = None
 
 
 def clipped(
@@ -39,7 +41,10 @@ def clipped(
         if not call.keys <= set(keys):
             return None
         if own:
-            norms = torch.stack([torch.linalg.vector_norm(g, call.norm_type) for g in own.values()])
-            factor = torch.clamp(call.limit / (torch.linalg.vector_norm(norms, call.norm_type) + 1e-6), max=1.0)
+            norm = call.norm
+            if norm is None:
+                norms = torch.stack([torch.linalg.vector_norm(g, call.norm_type) for g in own.values()])
+                norm = torch.linalg.vector_norm(norms, call.norm_type)
+            factor = torch.clamp(call.limit / (norm + 1e-6), max=1.0)
             result |= {key: g * factor.to(g.dtype) for key, g in own.items()}
     return [result[key] for key in keys]

@@ -15,12 +15,13 @@ from typing import Any
 import torch
 from torch.optim.optimizer import Optimizer
 
-from gradcheck_accum.engine.alone import is_sharded
+from gradcheck_accum.engine.alone import is_flattened, is_sharded
 from gradcheck_accum.engine.tolerance import unit_roundoff
 from gradcheck_accum.events import Event, Factor, Opaque, Operation, ScaleGrads, Unscale, ZeroGrad
 from gradcheck_accum.location import Location
 from gradcheck_accum.verify.measure import dense, same_bits
 from gradcheck_accum.verify.parts import Part
+from gradcheck_accum.verify.shards import own_part
 
 CHANGED_BY_HAND = "gradients were changed by hand"
 _LOSSY = (torch.bfloat16, torch.float16)
@@ -37,7 +38,7 @@ class GradientBook:
         self.parameters: dict[int, torch.Tensor] = {}
         self.names: dict[int, str] = {}
         self.sharded = False
-        """Whether there are parameters that are sharded over the ranks; none of those is watched."""
+        """Whether there are parameters that are sharded over the ranks."""
         self.scale_inside: dict[int, float] = {}
         """The grad scaler's scale that is still to be divided out of a parameter's gradient."""
         self._expected: dict[int, torch.Tensor | None] = {}
@@ -60,10 +61,11 @@ class GradientBook:
             self.names[id(optimizer)] = type(optimizer).__name__ + (f" #{same}" if same > 1 else "")
         new = []
         for parameter in parameters_of(optimizer):
-            if is_sharded(parameter):
-                # Its hooks never run, and to look at its values is to wait for other ranks.
-                self.sharded = True
-            elif id(parameter) not in self.parameters and parameter.is_leaf and parameter.requires_grad:
+            self.sharded = self.sharded or is_sharded(parameter)
+            if is_flattened(parameter):
+                # Now it is one rank's part, now the whole, and its gradient is never the one that backward gave it.
+                continue
+            if id(parameter) not in self.parameters and parameter.is_leaf and parameter.requires_grad:
                 self.parameters[id(parameter)] = parameter
                 new.append(parameter)
                 self.look([id(parameter)])
@@ -92,13 +94,17 @@ class GradientBook:
         """Take the gradients as they are now for right."""
         for key in keys:
             if key in self.parameters:
-                gradient = self.parameters[key].grad
+                gradient = self.gradient(key)
                 self._expected[key] = None if gradient is None else dense(gradient).detach().clone()
                 self._sharing.pop(key, None)
                 self._mark(key)
 
+    def gradient(self, key: int) -> torch.Tensor | None:
+        """A parameter's gradient, of one that is sharded what this rank holds of it."""
+        return own_part(self.parameters[key].grad)
+
     def _mark(self, key: int) -> None:
-        gradient = self.parameters[key].grad
+        gradient = self.gradient(key)
         self._seen[key] = (0, 0) if gradient is None else (id(gradient), gradient._version)
 
     def part_of(self, kind: Hashable, scale: float) -> Part:
@@ -134,11 +140,19 @@ class GradientBook:
         else:
             total[key] = own.float() if own.dtype in _LOSSY else own.clone()
 
+    def arrives_apart(self, key: int, sketch: torch.Tensor) -> None:
+        """A backward gave a sharded parameter a gradient of this sketch; what of it reaches ``.grad`` is seen later."""
+        total = self._part.total
+        if key in total:
+            total[key].add_(sketch)
+        else:
+            total[key] = sketch
+
     def arrived(self, squares: dict[int, torch.Tensor]) -> bool:
         """A backward has added gradients of these ‖·‖²; whether something else had its hands on them."""
         changed = False
         for key, square in squares.items():
-            now = self.parameters[key].grad
+            now = self.gradient(key)
             if now is None:
                 # ``autograd.grad`` inside a module, or a hook that applied the gradient at once.
                 self.look([key])
@@ -156,7 +170,7 @@ class GradientBook:
 
     def _holds(self, key: int, added: torch.Tensor | None = None) -> bool:
         """Whether a gradient is what is expected; ``added`` is ‖·‖² of the last to be added."""
-        now, expected = self.parameters[key].grad, self._expected[key]
+        now, expected = self.gradient(key), self._expected[key]
         if now is None or expected is None:
             return now is expected
         values = dense(now).detach()
@@ -167,10 +181,12 @@ class GradientBook:
         return bool(((values - expected).abs() <= room).all()) or not bool(torch.isfinite(expected).all())
 
     def _is_untouched(self, key: int, thoroughly: bool) -> bool:
-        now, expected = self.parameters[key].grad, self._expected.get(key)
+        now, expected = self.gradient(key), self._expected.get(key)
         if now is None or expected is None:
             return now is expected
-        if self._seen.get(key) == (id(now), now._version) and not thoroughly:
+        # Operations on many sharded gradients at once are counted nowhere.
+        counted = not is_sharded(self.parameters[key])
+        if counted and self._seen.get(key) == (id(now), now._version) and not thoroughly:
             return True
         return self._holds(key)
 
@@ -194,13 +210,13 @@ class GradientBook:
 
     def _explain(self, where: Location, store: str, changed: list[int], filled: list[int]) -> Event:
         stores = frozenset({store})
-        if all(is_cleared(self.parameters[key].grad) for key in changed):
+        if all(is_cleared(self.gradient(key)) for key in changed):
             if set(filled) <= set(changed):
                 return ZeroGrad(where=where, stores=stores)
             return Opaque(where=where, stores=stores, reason=PARTLY_CLEARED)
         inner = squares = new = 0.0
         for key in filled:
-            now, then = self.parameters[key].grad, self._expected[key]
+            now, then = self.gradient(key), self._expected[key]
             if now is None or then is None:
                 return Opaque(where=where, stores=stores, reason=CHANGED_BY_HAND)
             a, b = dense(now).detach().double(), then.double()
@@ -241,7 +257,7 @@ class GradientBook:
         """
         found: dict[int, torch.Tensor | None] = {}
         for parameter in parameters_of(optimizer):
-            key, gradient = id(parameter), parameter.grad
+            key, gradient = id(parameter), own_part(parameter.grad)
             if key in self._exact:
                 gradient = self._expected[key]
             elif gradient is not None:

@@ -47,12 +47,14 @@ Numbers = tuple[float | None, float | None, float | None]
 class Options:
     """What the caller asked for: the loss's coefficient, and a tolerance in place of the derived one.
 
-    Raises ValueError unless ``rtol`` and ``atol`` are given both or neither.
+    ``replay_alone`` says that nothing less than a replayed large batch will do. Raises ValueError unless ``rtol`` and
+    ``atol`` are given both or neither.
     """
 
     loss_coefficient: float | None = None
     rtol: float | None = None
     atol: float | None = None
+    replay_alone: bool = False
 
     def __post_init__(self) -> None:
         if (self.rtol is None) != (self.atol is None):
@@ -210,7 +212,8 @@ def _name(dtype: torch.dtype) -> str:
 
 def _reference_kind(measured: Sequence[Measured], replayed: bool) -> str:
     kinds = {replay.kind for m in measured for replay in m.replays} if replayed else set()
-    parts = ["ledger (each micro-batch's own gradient, weighted as the large batch weighs it)"]
+    pieces = ", shard by shard" if any(m.shards > 1 for m in measured) else ""
+    parts = [f"ledger (each micro-batch's own gradient, weighted as the large batch weighs it{pieces})"]
     if LARGE_BATCH in kinds:
         parts.append("replay (the window's data as one large batch)")
     if STREAMED in kinds:
@@ -299,6 +302,10 @@ def _judge_window(
         reason = measured.replay_problem or "the terms of its loss are scaled differently"
         if open_question:
             return report(Verdict.INCONCLUSIVE, f"{undecided}: {reason}", numbers), None, ""
+        if measured.coupled_modules:
+            return report(Verdict.NOT_EQUIVALENT_BY_CONSTRUCTION, _cause(measured), numbers), None, ""
+        if options.replay_alone:
+            return report(Verdict.INCONCLUSIVE, f"not replayed as one large batch: {reason}", numbers), None, ""
         note = f"not replayed as one large batch ({reason}): compared with each micro-batch's own gradient alone"
         return report(Verdict.EQUIVALENT, "", numbers), None, note
     if not agrees and all(replay.kind == MICRO_BATCHES for replay in measured.replays):

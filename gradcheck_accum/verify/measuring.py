@@ -11,11 +11,13 @@ from functools import cache
 import torch
 from torch import nn
 
+from gradcheck_accum.engine.alone import is_sharded
 from gradcheck_accum.engine.cost import CostMeter
 from gradcheck_accum.engine.joining import LAYOUTS, Layout
 from gradcheck_accum.engine.reference import (
     LARGE_BATCH,
     MICRO_BATCHES,
+    SHARDED,
     STREAMED,
     CannotReplay,
     DoesNotFit,
@@ -31,6 +33,7 @@ from gradcheck_accum.verify.clipping import clipped
 from gradcheck_accum.verify.measure import Vector, combination, dense, inner_products, is_finite, norm_of
 from gradcheck_accum.verify.parts import Part, norms_of
 from gradcheck_accum.verify.records import Measured, Record, Replay
+from gradcheck_accum.verify.shards import Shards
 from gradcheck_accum.verify.sketch import Sketcher
 from gradcheck_accum.verify.weighing import entry_corrections, replay_correction
 from gradcheck_accum.weights import Readings
@@ -58,6 +61,8 @@ class Measurer:
 
     engine: ReferenceEngine
     replays: bool
+    shards: Shards | None = None
+    """The sharded weights of the run; none of a reference's own are."""
     costs: CostMeter = field(default_factory=CostMeter)
     streamed: Streamed | None = None
     """The last large batch that had to be computed in chunks."""
@@ -99,6 +104,13 @@ class Measurer:
             if expected is not None:
                 vectors.append(expected)
                 measured.after_clip = len(vectors) - 1
+        if self.shards is not None and any(map(is_sharded, parameters)):
+            held = {0, 1, measured.after_clip}
+            measured.products, measured.shards = self.shards.products(vectors, held, parameters)
+            measured.dtype = self.shards.dtype(parameters)
+            measured.coupled_modules = _coupled([record.program for record in measured.records])
+            measured.replay_problem = SHARDED
+            return vectors
         if self.replays:
             self.replay(measured, members, parameters, everything, vectors, (ledger, readings))
         over_ranks = any(record.event.ranks != 1 for record in measured.records)

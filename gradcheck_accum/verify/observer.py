@@ -54,6 +54,7 @@ from gradcheck_accum.verify.measuring import Measurer
 from gradcheck_accum.verify.parts import Part, kind_of
 from gradcheck_accum.verify.records import Measured, Record
 from gradcheck_accum.verify.shadow import ShadowStep
+from gradcheck_accum.verify.shards import NORM_UNKNOWN, Shards, whole_norm
 from gradcheck_accum.verify.trajectory import Trajectory
 from gradcheck_accum.verify.weighing import entry_corrections, in_vectors
 from gradcheck_accum.weights import read_weights
@@ -62,7 +63,6 @@ _TOUCHING = (ZeroGrad, ScaleGrads, Clip, Unscale, Opaque, Step)
 """Events that may set backwards apart: those before weigh otherwise than those after."""
 
 PARTLY_AVERAGED = "one backward averages some of its gradients over the ranks and leaves others local"
-SHARDED = "the weights are sharded over the ranks (DTensor): gradients are not seen before they are summed over them"
 CHANGED_ON_ITS_WAY = "a hook on the parameters changes their gradients while they are added up"
 SENT_BACK_TOGETHER = (
     "as many batches were drawn as its loss has terms of one kind: whether they are micro-batches, whose sum should be "
@@ -95,8 +95,9 @@ class Watch:
         self._busy = 0
         self.book = GradientBook()
         self.batches = BatchCounter()
-        self.averaging = Averaging()
-        self.measurer = Measurer(engine, replay)
+        self.shards = Shards(self._shard_filled)
+        self.averaging = Averaging(self.shards)
+        self.measurer = Measurer(engine, replay, self.shards)
         self.trajectory: Trajectory | None = None
         self.stray_backwards = 0
         self.on_step: Callable[[int], object] | None = None
@@ -166,14 +167,20 @@ class Watch:
         for hook in self._hooks:
             hook.remove()
         self._hooks.clear()
+        self.shards.release()
 
     def listen(self) -> None:
         """Put the hooks on all parameters again, after `release`."""
         self.release()
         self._hook(self.book.parameters.values())
+        self.shards.listen()
 
     def _hook(self, parameters: Iterable[torch.Tensor]) -> None:
         for parameter in parameters:
+            if is_sharded(parameter):
+                # Backward fills the whole weight, when a module has gathered it.
+                self.shards.adopt(parameter)
+                continue
             self._hooks.append(parameter.register_hook(self._arrival(id(parameter))))  # type: ignore[no-untyped-call]
             # Ours runs before all others: what they make of a gradient is what the script does to it. Autograd goes by
             # the order of insertion, which moving to an end does not change.
@@ -198,6 +205,13 @@ class Watch:
                     self.book.arrives(key, own)
 
         return arrived
+
+    def _shard_filled(self, key: int, gradient: torch.Tensor) -> None:
+        if self._arriving is not None and not self.idle and key in self.book.parameters:
+            with torch._C.DisableTorchFunction():
+                own = dense(gradient.detach())
+                self._arriving.setdefault(key, []).append(squared_norm(own))
+                self.book.arrives_apart(key, self.shards.sketch(key, own))
 
     # Backward
 
@@ -300,11 +314,13 @@ class Watch:
             grad_scaled=reading.scale != 1.0,
             synced=averaged.synced if averaged is not None else None,
             ranks=averaged.ranks if averaged is not None else 1,
+            kept_apart=averaged is not None and averaged.kept_apart,
+            rescale=averaged.rescale if averaged is not None else 1.0,
         )
         self._add(event)
         self._backwards += 1
         self._weights.update((key, self.book.parameters[key]._version) for key in arrived)
-        if averaged is not None and averaged.keys and averaged.ranks != 1:
+        if averaged is not None and (averaged.kept_apart or (averaged.keys and averaged.ranks != 1)):
             # What the other ranks added is seen when the step is compared, and not here.
             self.book.look(averaged.keys)
             changed = averaged.reworked
@@ -374,15 +390,16 @@ class Watch:
                         self._backwards, self.book.held(optimizer, beyond_change=True)
                     )
 
-    def after_clip(self, parameters: Any, kind: str, limit: float, norm_type: float) -> None:
-        """A clip has returned."""
+    def after_clip(self, parameters: Any, kind: str, limit: float, norm_type: float, norm: Any = None) -> None:
+        """A clip has returned, and ``norm`` is what it did."""
         if self.idle:
             return
         keys = {id(p) for p in parameters} & self.book.parameters.keys()
         self._add(Clip(where=user_location(), stores=self.book.stores(keys)))
         for optimizer in self.book.optimizers:
             if any(id(p) in keys for p in parameters_of(optimizer)):
-                self._clips[id(optimizer)].calls.append(ClipCall(frozenset(keys), kind, limit, norm_type))
+                call = ClipCall(frozenset(keys), kind, limit, norm_type, whole_norm(norm))
+                self._clips[id(optimizer)].calls.append(call)
         self.book.look(keys)
 
     def before_unscale(self, optimizer: Optimizer) -> None:
@@ -496,8 +513,9 @@ class Watch:
         """Why a step can not be measured, or nothing."""
         if self._depth:
             return "the step runs inside backward, on gradients that are not complete"
-        if any(is_sharded(parameter) for parameter in parameters):
-            return SHARDED
+        unfollowed = self.shards.why_not(parameters) if any(map(is_sharded, parameters)) else ""
+        if unfollowed:
+            return unfollowed
         if not measured.records or not parameters:
             return "no gradient was made for this step"
         if any(record.changed for record in measured.records):
@@ -505,6 +523,8 @@ class Watch:
         clips = self._clips.get(id(optimizer))
         if clips is not None and clips.backwards == self._backwards and clips.changed_since:
             return "the gradients were changed by hand after they were clipped"
+        if clips is not None and any(is_sharded(p) for p in parameters):
+            return NORM_UNKNOWN if any(call.kind == "norm" and call.norm is None for call in clips.calls) else ""
         return ""
 
     def after_step(self, optimizer: Optimizer) -> None:
@@ -571,7 +591,7 @@ class Watch:
         vectors = self.measurer.measure(measured, own, parameters, before, used, self.book.parameters, ledger, readings)
         if self.trajectory is not None:
             self.trajectory.step(optimizer, self.book.optimizers, measured, ledger, readings, own)
-        if measured.products is None or any(record.event.ranks != 1 for record in measured.records):
+        if measured.products is None or measured.shards or any(r.event.ranks != 1 for r in measured.records):
             # The other ranks' part of the reference is not known here.
             return None
         corrections = entry_corrections(measured, ledger, readings)

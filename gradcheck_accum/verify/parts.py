@@ -21,7 +21,10 @@ from gradcheck_accum.verify.measure import Vector, numbers
 
 @dataclass(slots=True, eq=False)
 class Part:
-    """The sum of some backwards' gradients, by parameter identity; ``scale`` is what a grad scaler put into it."""
+    """The sum of some backwards' gradients, by parameter identity; ``scale`` is what a grad scaler put into it.
+
+    Of a sharded parameter it is the sum of their sketches.
+    """
 
     kind: Hashable
     scale: float = 1.0

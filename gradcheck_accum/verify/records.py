@@ -50,7 +50,8 @@ class Measured:
     ``update_error`` is |Δw - Δw_ref| / |Δw_ref|, None where Δw_ref is zero or unknown; ``drift`` how far the weights
     are from those of a reference run, where one was asked for. ``coupled_chunks`` is how far a part of a large batch
     that did not fit is from its halves together, and what rounding allows, where that is less. ``unmeasured`` says why
-    there are no ``products``.
+    there are no ``products``. ``shards`` is over how many ranks the weights are sharded, 0 where they are not: the
+    gradients' vectors then hold this rank's shards alone, those of the micro-batches the rows of all shards.
     """
 
     step: Step
@@ -70,3 +71,4 @@ class Measured:
     update_error: float | None = None
     drift: float | None = None
     unmeasured: str = ""
+    shards: int = 0

@@ -12,7 +12,7 @@ from gradcheck_accum.engine.reference import ReferenceEngine
 from gradcheck_accum.engine.streaming import Streamed
 from gradcheck_accum.events import Trace
 from gradcheck_accum.ledger import NOT_FINITE, Ledger, fold
-from gradcheck_accum.ranks import joined
+from gradcheck_accum.ranks import UNSHARED, joined
 from gradcheck_accum.verify.averaging import Needless
 from gradcheck_accum.verify.measure import InnerProducts
 from gradcheck_accum.verify.observer import Watch
@@ -91,6 +91,8 @@ def over_ranks(seen: Sequence[Seen], rank: int, ledger: Ledger) -> list[Measured
     ``ledger`` is the rank's, joined with theirs: only where it is are the others asked.
     """
     shared = {id(window.step) for window in ledger.windows if window.elsewhere}
+    shared |= {id(measured.step) for measured in seen[rank].measured if measured.shards > 1}
+    shared -= {id(window.step) for window in ledger.windows if window.unknown.startswith(UNSHARED)}
     counts: dict[str, int] = {}
     found = []
     for own in seen[rank].measured:
@@ -111,11 +113,18 @@ def _together(own: Measured, others: Sequence[tuple[int, Measured]]) -> Measured
     together.own_norms = list(own.own_norms)
     # An update beside the reference's would need the reference's gradient itself, and not its sketch.
     together.update_error = None
+    if own.shards and {own.shards, *(m.shards for _, m in others)} != {1 + len(others)}:
+        unmeasured = unmeasured or f"of the {own.shards} ranks that the weights are sharded over, not all are watched"
     together.unmeasured = unmeasured
-    columns = [] if own.products is None else [own.products.matrix]
+    columns = [] if own.products is None else [own.products.matrix.clone()]
     for _, other in others:
         if other.products is None or not columns:
             continue
+        if own.shards:
+            # A gradient is all ranks' shards together; each rank has sketched its own in rows that are zero elsewhere.
+            for mine, theirs in ((0, 0), (1, 1), (own.after_clip, other.after_clip)):
+                if mine is not None and theirs is not None:
+                    columns[0][:, mine] += other.products.matrix[:, theirs]
         vectors, records = sum(c.shape[1] for c in columns), len(together.records)
         columns.append(other.products.matrix)
         together.records += other.records

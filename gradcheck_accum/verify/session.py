@@ -69,7 +69,7 @@ def observe(
     large batches, from the same start, and reports how far the weights drift from it; it needs the replay.
     ``on_step`` is called after every step with their number so far. Raises ValueError for options that do not fit.
     """
-    options = Options(loss_coefficient, rtol, atol)
+    options = Options(loss_coefficient, rtol, atol, replay_alone=reference == "replay")
     if trajectory and reference == "ledger":
         raise ValueError("a trajectory needs the replay reference")
     engine = ReferenceEngine(_device(device), _dtype(dtype))

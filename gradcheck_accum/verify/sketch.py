@@ -40,6 +40,30 @@ class Sketcher:
             columns.append(made[key])
         return InnerProducts(torch.stack(columns, dim=1), is_factor=True)
 
+    def rows(self, place: int, pieces: Sequence[torch.Tensor | None]) -> torch.Tensor:
+        """The sketch of one parameter's gradient piece by piece: a row for each, zeros where it is None.
+
+        ``place`` is the parameter's, the same on every rank. Made before the other parameters' gradients are known, the
+        rows are put together with theirs by `joined`.
+        """
+        device = next((piece.device for piece in pieces if piece is not None), torch.device("cpu"))
+        found = torch.zeros(len(pieces), BUCKETS, dtype=torch.float64, device=device)
+        for row, piece in enumerate(pieces):
+            if piece is not None:
+                self._fold(dense(piece).detach().reshape(-1), place * len(pieces) + row, found[row])
+        return found
+
+    @staticmethod
+    def joined(parts: Vector, parameters: Sequence[torch.Tensor], pieces: int) -> torch.Tensor:
+        """The sketch of a gradient over ``parameters`` from the rows of each, of ``pieces`` each: one flat column."""
+        total = torch.zeros(pieces, BUCKETS, dtype=torch.float64)
+        offset = 0
+        for rows, parameter in zip(parts, parameters, strict=True):
+            if rows is not None:
+                total += torch.roll(rows.cpu(), offset % BUCKETS, dims=1)
+            offset += parameter.numel()
+        return total.reshape(-1)
+
     def _sketch(self, vector: Vector, parameters: Sequence[torch.Tensor]) -> torch.Tensor:
         found: dict[torch.device, torch.Tensor] = {}
         offset = 0
@@ -47,22 +71,24 @@ class Sketcher:
             if part is not None:
                 flat = dense(part).detach().reshape(-1)
                 total = found.setdefault(flat.device, torch.zeros(BUCKETS, dtype=torch.float64, device=flat.device))
-                total += torch.roll(self._folded(flat, position), offset % BUCKETS)
+                own = torch.zeros_like(total)
+                self._fold(flat, position, own)
+                total += torch.roll(own, offset % BUCKETS)
             offset += parameter.numel()
         return sum((total.cpu() for total in found.values()), torch.zeros(BUCKETS, dtype=torch.float64))
 
-    def _folded(self, flat: torch.Tensor, position: int) -> torch.Tensor:
+    def _fold(self, flat: torch.Tensor, position: int, total: torch.Tensor) -> None:
+        """Add the sketch of one tensor to ``total``."""
         signs = self._signs_of(flat, position)
-        total = torch.zeros(BUCKETS, dtype=torch.float64, device=flat.device)
         whole = flat.numel() // BUCKETS * BUCKETS
         size = block_size(flat.device)
         for start in range(0, whole, size):
             stop = min(start + size, whole)
-            total += (flat[start:stop].double() * signs[start:stop]).view(-1, BUCKETS).sum(0)
+            # A change of signs is exact in every dtype; only the sum needs more digits.
+            total += (flat[start:stop] * signs[start:stop]).view(-1, BUCKETS).sum(0, dtype=torch.float64)
         rest = flat.numel() - whole
         if rest:
-            total[:rest] += flat[whole:].double() * signs[whole:]
-        return total
+            total[:rest] += flat[whole:] * signs[whole:]
 
     def _signs_of(self, flat: torch.Tensor, position: int) -> torch.Tensor:
         key = position, flat.numel(), flat.device

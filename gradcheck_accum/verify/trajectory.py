@@ -14,7 +14,7 @@ from contextlib import contextmanager
 import torch
 from torch.optim.optimizer import Optimizer
 
-from gradcheck_accum.engine.reference import ReferenceEngine
+from gradcheck_accum.engine.reference import SHARDED, ReferenceEngine
 from gradcheck_accum.ledger import Ledger
 from gradcheck_accum.verify.clipping import clipped
 from gradcheck_accum.verify.gradients import parameters_of
@@ -45,6 +45,9 @@ class Trajectory:
         members: set[int],
     ) -> None:
         """Take the reference's own step for a window, before the loop takes its."""
+        if measured.shards:
+            self.lost = SHARDED
+            return
         if not self._optimizers:
             self._begin(optimizers)
         twin = self._optimizers.get(id(optimizer))

@@ -147,7 +147,8 @@ def watch(
             raise AccumulationError(result)
         on_deviation(result)
 
-    watching = Watching(every, Options(loss_coefficient, rtol, atol), tell, replay=reference != "ledger")
+    options = Options(loss_coefficient, rtol, atol, replay_alone=reference == "replay")
+    watching = Watching(every, options, tell, replay=reference != "ledger")
     with installed(watching):
         yield
         if every == 1:

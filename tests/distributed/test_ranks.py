@@ -70,15 +70,9 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def sharded(measured: dict[str, Any]) -> dict[str, Any]:
-    """What was said of a loop whose weights are sharded (FSDP2)."""
-    return measured["sharded"]
-
-
-@pytest.fixture(scope="module")
 def results(measured: dict[str, Any]) -> dict[str, Any]:
     """What was measured of the cases."""
-    return {name: found for name, found in measured.items() if name not in ("sharded", "undisturbed")}
+    return {name: found for name, found in measured.items() if name != "undisturbed"}
 
 
 def launch(folder: Path, *command: str, temporary: Path | None = None) -> subprocess.CompletedProcess[str]:
@@ -140,12 +134,6 @@ def test_what_the_needless_averages_cost_is_told(results: dict[str, Any]) -> Non
 def test_unequal_ranks_are_named_with_their_units(results: dict[str, Any]) -> None:
     (message,) = results["unequal tokens, one micro-batch each"]["messages"]
     assert message.startswith("a mean of means: 2 ranks hold ")
-
-
-def test_sharded_weights_are_inconclusive_with_the_reason_and_left_alone(sharded: dict[str, Any]) -> None:
-    assert sharded["verdict"] == "inconclusive"
-    assert "the weights are sharded over the ranks" in sharded["reason"]
-    assert sharded["undisturbed"]
 
 
 def test_a_watched_run_ends_with_the_weights_of_a_plain_one(measured: dict[str, Any]) -> None:

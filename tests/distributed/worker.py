@@ -19,8 +19,6 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 
@@ -198,31 +196,6 @@ def changed_by_hand_after_the_average(run: Run) -> None:
         run.step()
 
 
-def sharded(rank: int, ranks: int) -> dict[str, Any]:
-    """FSDP2: what verify says of a right loop, and whether the ranks trained as they do without it."""
-    ends = []
-    for watched in (True, False):
-        torch.manual_seed(0)
-        model = perceptron()
-        for layer in (model[0], model[2], model):
-            fully_shard(layer, mesh=init_device_mesh("cpu", (ranks,)))
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        with observe(script="case") if watched else nullcontext() as observation:
-            for i, (x, y) in enumerate(data(rank)):
-                model.set_requires_gradient_sync((i + 1) % K == 0)
-                (cross_entropy(model(x), y) / K).backward()
-                if (i + 1) % K == 0:
-                    nn.utils.clip_grad_norm_(model.parameters(), 0.5)
-                    optimizer.step()
-                    optimizer.zero_grad()
-        ends.append(torch.cat([p.full_tensor().detach().reshape(-1) for p in model.parameters()]))
-        if observation is not None:
-            accounts: list[Any] = [None] * ranks
-            dist.all_gather_object(accounts, observation.seen().portable())
-            result = judge_ranks(accounts, "case", observation.options)
-    return {"verdict": result.verdict.value, "reason": result.reason, "undisturbed": torch.equal(*ends)}
-
-
 class WithLoss(nn.Sequential):
     """A model that returns its own loss, as those of transformers do, and has a parameter that it never uses."""
 
@@ -362,7 +335,6 @@ def main() -> None:
     dist.init_process_group("gloo")
     rank, ranks = dist.get_rank(), dist.get_world_size()
     results = {name: measure(case, rank, ranks) for name, case in CASES.items()}
-    results["sharded"] = sharded(rank, ranks)
     results["undisturbed"] = undisturbed(rank)
     if rank == 0:
         Path(sys.argv[1]).write_text(json.dumps(results))
