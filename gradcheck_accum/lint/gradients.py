@@ -34,6 +34,7 @@ def record_backward(run: Interpreter, node: ast.AST, value: Any, weighted: bool)
     """Record a backward; ``weighted`` says that it was given a gradient argument."""
     loss = as_loss(run, value)
     synced = run.sync.of_backward(loss.models)
+    weighted = weighted or not run.hooked.isdisjoint(loss.models)
     run.recorder.backward(node, loss.scaled(Factor(None)) if weighted else loss, synced)
 
 
@@ -175,6 +176,14 @@ def clip(run: Interpreter, node: ast.Call, args: list[Any], kwargs: dict[str, An
     run.recorder.clip(node, known)
 
 
+def _hook(run: Interpreter, node: ast.Call, base: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    """A hook on parameters: what it returns takes the place of their gradients."""
+    if not isinstance(base, v.Parameters):
+        return NotImplemented
+    run.hooked.update(base.sources or ())
+    return Symbol()
+
+
 CLIPS = frozenset({"clip_grad_norm_", "clip_grad_value_", "clip_grad_norm", "clip_grads_with_norm_"})
 
 
@@ -191,6 +200,7 @@ METHODS: dict[str, Callable[[Interpreter, ast.Call, Any, list[Any], dict[str, An
     "scale_loss": _scale_apart,
     "parameters": _parameters,
     "named_parameters": _parameters,
+    "register_hook": _hook,
     **dict.fromkeys(PAUSES, _pause),
     **dict.fromkeys(CLIPS, _clip_method),
 }

@@ -61,6 +61,8 @@ class Interpreter:
         self.models: dict[Any, v.Model] = {}
         self.engines: dict[str, v.Engine] = {}
         """DeepSpeed's engines, by name (`gradcheck_accum.lint.deepspeed`)."""
+        self.hooked: set[str] = set()
+        """The models that hooks on their parameters may give other gradients than backward does."""
         self.frozen: set[str] = set()
         """The models whose parameters the training loop has told to take no gradients for now."""
         self.pass_depth = 0
