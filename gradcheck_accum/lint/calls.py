@@ -29,9 +29,8 @@ from gradcheck_accum.lint.objects import (
     super_method,
 )
 from gradcheck_accum.lint.optimizers import as_optimizer, looks_like_optimizer, new_optimizer
-from gradcheck_accum.lint.reach import call_name
 from gradcheck_accum.lint.schedulers import new_scheduler
-from gradcheck_accum.lint.source import text_of
+from gradcheck_accum.lint.source import call_name, text_of
 from gradcheck_accum.lint.values import Num, Symbol, Tensor
 
 if TYPE_CHECKING:

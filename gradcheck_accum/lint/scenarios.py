@@ -14,6 +14,7 @@ from gradcheck_accum.ledger import Ledger, fold
 from gradcheck_accum.lint import values as v
 from gradcheck_accum.lint.beside import Beside
 from gradcheck_accum.lint.control import Doubted, OutOfBudget, Restart
+from gradcheck_accum.lint.facts import Facts
 from gradcheck_accum.lint.functions import call_from_outside
 from gradcheck_accum.lint.interpreter import Interpreter
 from gradcheck_accum.lint.knowledge import Knowledge
@@ -82,14 +83,13 @@ class Explored:
     is_followed: bool = True
 
 
-def explore(module: ast.Module, reach: Reach, beside: Beside, *, thorough: bool = False) -> Iterator[Explored]:
+def explore(facts: Facts, beside: Beside, *, thorough: bool = False) -> Iterator[Explored]:
     """The scenarios of every entrance of a file, outermost first; code that one has run is no entrance of its own.
 
-    ``reach`` is that of the module alone. ``thorough`` tries further scenarios even where those so far leave nothing
-    that all could agree on.
+    ``thorough`` tries further scenarios even where those so far leave nothing that all could agree on.
     """
-    if beside.neighbours:
-        reach = Reach(module, *(neighbour.module for neighbour in beside.neighbours))
+    module = facts.module
+    reach = Reach(facts, *(neighbour.facts for neighbour in beside.neighbours))
     visited: set[ast.AST] = set()
     spent = 0
     if any(reach.backward(s) for s in module.body if not isinstance(s, (ast.FunctionDef, ast.ClassDef))):

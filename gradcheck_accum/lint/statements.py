@@ -18,8 +18,7 @@ from gradcheck_accum.lint.frameworks import accumulate
 from gradcheck_accum.lint.graphs import appended, makes_no_graphs, summed
 from gradcheck_accum.lint.iteration import inner_training_loop, plan, with_numbers
 from gradcheck_accum.lint.objects import make_class
-from gradcheck_accum.lint.reach import call_name
-from gradcheck_accum.lint.source import text_of
+from gradcheck_accum.lint.source import call_name, text_of
 from gradcheck_accum.lint.values import Num, Tensor
 
 if TYPE_CHECKING:
