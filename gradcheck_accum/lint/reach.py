@@ -44,7 +44,7 @@ class Reach:
     """Answers about one parsed file, and the modules that its training runs on into."""
 
     def __init__(self, own: Facts, *others: Facts) -> None:
-        every = (own, *others)
+        every = self._facts = (own, *others)
         body = own.module.body
         self._last = (body[-1].end_lineno or 0) if body else 0
         """The last line of the file itself: those of other modules come after it."""
