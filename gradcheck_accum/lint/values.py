@@ -216,6 +216,11 @@ class Configured(Symbol):
 
 
 @dataclass(frozen=True, slots=True)
+class Repeated(Symbol):
+    """``itertools.repeat(x)``: the same thing over and over, without end."""
+
+
+@dataclass(frozen=True, slots=True)
 class Computed(Symbol):
     """A setting computed from settings before any loop: one number, though not known which. ``name`` is its source."""
 
