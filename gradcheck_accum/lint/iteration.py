@@ -24,6 +24,9 @@ def plan(run: Interpreter, source: Any, loop: ast.For, trains: bool) -> tuple[It
     """What a for loop yields, whether each item is a new micro-batch, and whether it is a pass over the data."""
     match source:
         case v.Loader():
+            windows = _windows_of(run, source, loop) if trains else None
+            if windows is not None:
+                return windows, False, True
             run.recorder.learn_units(source.rows)
             run.recorder.counted |= {v.tag_of_length(source)} if trains else set()
             return [v.Data()] * length_of(run, source), True, True
@@ -57,6 +60,12 @@ def plan(run: Interpreter, source: Any, loop: ast.For, trains: bool) -> tuple[It
             is_part = run.pass_depth or (run.loop_depth and not run.reach.steps(loop.body))
             return list(source), holds_data, holds_data and len(source) > 1 and not is_part
     return _unknown_iteration(run, source, loop, trains)
+
+
+def _windows_of(run: Interpreter, loader: v.Loader, loop: ast.For) -> list[Any] | None:
+    """The lists of batches that a generator gives a loop that has an inner one over each; None if it gives others."""
+    inner = inner_training_loop(run, loop.body) if loader.windows is not None else None
+    return loader.windows() if loader.windows and inner is not None and _consumes(inner, loop) else None
 
 
 def _unknown_iteration(run: Interpreter, source: Any, loop: ast.For, trains: bool) -> tuple[Iterable[Any], bool, bool]:

@@ -234,8 +234,8 @@ class Reach:
         owner = stepper(node)
         return owner is not None and owner not in self.steppers
 
-    def is_generator(self, node: Function) -> bool:
-        """Whether a function yields."""
+    def yields(self, node: ast.stmt) -> bool:
+        """Whether a function yields, or a statement of one does."""
         return YIELDS in self._calls[id(node)]
 
     @staticmethod
