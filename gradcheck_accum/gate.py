@@ -77,7 +77,15 @@ def _may_delegate(source: bytes, calls: int) -> bool:
 
 
 def _has_a_loop_for_others(source: bytes) -> bool:
-    return b"optim" in source and any(word in source for word in _LOADERS)
+    if b"optim" not in source:
+        return False
+    if any(word in source for word in _LOADERS):
+        return True
+    if b"= next(" not in source or b"optim." not in source:
+        return False
+    import re
+
+    return bool(re.search(rb"optim\.[A-Z]\w*\(", source))  # many modules have iterators, few make optimizers too
 
 
 def _others_call(call: re.Pattern[bytes], source: bytes, path: str) -> bool:
