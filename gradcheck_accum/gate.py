@@ -15,7 +15,7 @@ _BACKWARD = rb"backward(?:(?<=\bbackward)|(?<=\bmanual_backward))(?<!def backwar
 """Begins with a plain word, because `re` is quick to look for those."""
 _STEP = rb"\.[\s\\]*step[\s\\]*\("
 _NO_CODE = (
-    rb"#[^\n]*"
+    rb"#[^\r\n]*"
     rb"|'''[^'\\]*(?:(?:\\.|'(?!''))[^'\\]*)*'''"
     rb'|"""[^"\\]*(?:(?:\\.|"(?!""))[^"\\]*)*"""'
     rb"|'[^'\\\n]*(?:\\.[^'\\\n]*)*'"

@@ -24,6 +24,7 @@ LOOP = "for x in loader:\n    loss.backward()\n    opt.step()\n"
         f's = \'a """ in a string\'\n{LOOP}t = \'"""\'\n',
         f's = """it\\"""s"""\n{LOOP}',
         f"s = 'never ended\n{LOOP}",
+        f"# lines as they once ended\n{LOOP}".replace("\n", "\r"),
     ],
 )
 def test_a_loop_is_not_taken_for_text(source: str) -> None:
