@@ -4,12 +4,25 @@ from __future__ import annotations
 
 from gradcheck_accum import neighbours
 
+TYPE_CHECKING = False  # as in `typing`, which takes a third of a bare start of Python to load
+if TYPE_CHECKING:
+    import re
+
 LARGEST_FILE = 4 * 1024 * 1024
 """Bytes above which a source is not analysed: no person wrote it."""
 
-_BACKWARD = rb"backward[\s\\]*\("
+_BACKWARD = rb"backward(?:(?<=\bbackward)|(?<=\bmanual_backward))(?<!def backward)[\s\\]*\("
+"""Begins with a plain word, because `re` is quick to look for those."""
 _STEP = rb"\.[\s\\]*step[\s\\]*\("
-_FROM = rb"^[ \t]*from[ \t]+(\.*)([\w.]*)[ \t]+import[ \t]+\(?\s*([\w, \t]*)"
+_NO_CODE = (
+    rb"#[^\r\n]*"
+    rb"|'''[^'\\]*(?:(?:\\.|'(?!''))[^'\\]*)*'''"
+    rb'|"""[^"\\]*(?:(?:\\.|"(?!""))[^"\\]*)*"""'
+    rb"|'[^'\\\n]*(?:\\.[^'\\\n]*)*'"
+    rb'|"[^"\\\n]*(?:\\.[^"\\\n]*)*"'
+)
+"""Comments and strings: what libraries show in them is the commonest backward that is none."""
+_FROM = rb"^[ \t]*from[ \t]+(\.*)([\w.]*)[ \t]+import[ \t]+(?:\(([^)]*)\)|([\w, \t]*))"
 _IMPORT = rb"^[ \t]*import[ \t]+(\w+)(?![\w.])"
 
 _LOADERS = (b"DataLoader", b"dataloader", b"train_loader", b"data_loader", b"train_dl", b"in loader", b"(loader")
@@ -30,41 +43,74 @@ def may_train_with_others(source: bytes, path: str) -> bool:
 
     It then has the loop, or a class that may inherit it, and what it lacks of both calls is done by what it imports.
     """
-    if may_train(source):
-        return True
-    delegates = b"optim" in source and any(word in source for word in _LOADERS)
-    if not (delegates or b"backward" in source) or b"import" not in source:
-        return False
-    if not any(word in source for word in (b"for ", b"while ", b"class ")):
+    if not path.endswith(".py"):
+        return may_train(source)
+    if b"backward" not in source and not _has_a_loop_for_others(source):
         return False
     import re
 
-    missing = [call for call in (_BACKWARD, _STEP) if not re.search(call, source)]
-    if len(missing) == 2 and not delegates:
+    missing = _missing(source)
+    if missing and not _may_delegate(source, len(missing)):
         return False
-    call = missing[0]  # who calls backward elsewhere may step wherever that is
-    whole_modules = set(re.findall(_IMPORT, source, re.MULTILINE))
+    code = re.sub(_NO_CODE, b"", source, flags=re.DOTALL)
+    missing = _missing(code)
+    if not missing:
+        return True
+    # Who calls backward elsewhere may step wherever that is.
+    return _may_delegate(code, len(missing)) and _others_call(missing[0], code, path)
+
+
+def _missing(source: bytes) -> list[re.Pattern[bytes]]:
+    """Which of the two calls a source does not make, backward first."""
+    import re
+
+    return [call for call in map(re.compile, (_BACKWARD, _STEP)) if not call.search(source)]
+
+
+def _may_delegate(source: bytes, calls: int) -> bool:
+    """Whether a source may leave one or both of the calls to functions or classes of other modules."""
+    return (
+        (_has_a_loop_for_others(source) or (calls == 1 and b"backward" in source))
+        and b"import" in source
+        and any(word in source for word in (b"for ", b"while ", b"class "))
+    )
+
+
+def _has_a_loop_for_others(source: bytes) -> bool:
+    if b"optim" not in source:
+        return False
+    if any(word in source for word in _LOADERS):
+        return True
+    if b"= next(" not in source or b"optim." not in source:
+        return False
+    import re
+
+    return bool(re.search(rb"optim\.[A-Z]\w*\(", source))  # many modules have iterators, few make optimizers too
+
+
+def _others_call(call: re.Pattern[bytes], source: bytes, path: str) -> bool:
+    """Whether any function or class that a source imports makes a call."""
+    import re
+
     # Who imports the very package that it stands in calls it by dotted names.
-    imports = [(b"", b"", name) for name in whole_modules if name.decode() not in path]
-    for dots, name, imported in [*imports, *re.findall(_FROM, source, re.MULTILINE)]:
-        names = [part.partition(b" as ")[0].strip().decode("ascii", "replace") for part in imported.split(b",")]
-        module = name.decode("ascii", "replace")
-        whole = [(module, names)] if module else []
-        for one, wanted in [*whole, *((f"{module}.{n}" if module else n, []) for n in names if n)]:
-            if _has(call, path, len(dots), one, wanted):
-                return True
+    for name in set(re.findall(_IMPORT, source, re.MULTILINE)):
+        if name.decode() not in path and _has(call, path, 0, name.decode(), []):
+            return True
+    for dots, module, several, some in re.findall(_FROM, source, re.MULTILINE):
+        home = module.decode("ascii", "replace")
+        found = (part.split()[:1] for part in (several or some).decode("ascii", "replace").split(","))
+        names = [name for part in found for name in part]
+        if home and _has(call, path, len(dots), home, names):
+            return True
+        if any(_has(call, path, len(dots), f"{home}.{name}" if home else name, []) for name in names):
+            return True
     return False
 
 
-def _has(call: bytes, path: str, level: int, module: str, names: list[str]) -> bool:
+def _has(call: re.Pattern[bytes], path: str, level: int, module: str, names: list[str]) -> bool:
     """Whether what a module beside ``path`` defines under these names makes a call; all of it without names."""
-    import re
-
     for place in neighbours.places(path, level, module):
-        content = neighbours.read(place)
-        if content is not None:
-            said = b"backward" if call is _BACKWARD else b"step"
-            if said not in content:
-                return False
-            return bool(re.search(call, neighbours.definitions(content, names) if names else content))
+        found = neighbours.read(place)
+        if found is not None:
+            return found.holds(call, names)
     return False

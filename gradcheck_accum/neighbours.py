@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Iterable, Iterator
+
+TYPE_CHECKING = False  # as in `typing`, which takes a third of a bare start of Python to load
+if TYPE_CHECKING:
+    import re
+    from collections.abc import Iterable, Iterator
 
 LARGEST = 64 * 1024
 """Bytes above which a neighbour is not read."""
@@ -52,43 +56,69 @@ def _roots(directory: str, package: str) -> tuple[str, ...]:
     return tuple(found)
 
 
-def definitions(content: bytes, names: Iterable[str]) -> bytes:
-    """The text of the functions and classes of these names that a module defines."""
+class Source:
+    """The bytes of a module, and where its functions and classes stand in them."""
+
+    def __init__(self, content: bytes) -> None:
+        self.content = content
+        self._definitions: dict[bytes, bytes] | None = None
+        self._held: dict[tuple[re.Pattern[bytes], str], bool] = {}
+        """What has been looked for, in the definition of a name or, without one, in all."""
+
+    def holds(self, pattern: re.Pattern[bytes], names: Iterable[str]) -> bool:
+        """Whether the functions and classes of these names have such text in them; the whole module without names."""
+        everywhere = self._holds(pattern, "")
+        return everywhere and (not names or any(self._holds(pattern, name) for name in names))
+
+    def _holds(self, pattern: re.Pattern[bytes], name: str) -> bool:
+        known = self._held.get((pattern, name))
+        if known is None:
+            text = self._definition(name) if name else self.content
+            known = self._held[pattern, name] = bool(pattern.search(text))
+        return known
+
+    def _definition(self, name: str) -> bytes:
+        if self._definitions is None:
+            self._definitions = _definitions(self.content)
+        return self._definitions.get(name.encode(), b"")
+
+
+def _definitions(content: bytes) -> dict[bytes, bytes]:
+    """The text of the functions and classes that a module defines, by name."""
     import re  # not needed by most runs
 
     next_statement = re.compile(rb"^[^\s#)]", re.MULTILINE)
-    either = "|".join(re.escape(name) for name in names)
-    head = rf"^(?:async[ \t]+)?(?:def|class)[ \t]+(?:{either})\b".encode()
-    found = []
-    for match in re.finditer(head, content, re.MULTILINE):
+    found: dict[bytes, bytes] = {}
+    for match in re.finditer(rb"^(?:async[ \t]+)?(?:def|class)[ \t]+(\w+)", content, re.MULTILINE):
         end = next_statement.search(content, content.find(b":", match.end()))
-        found.append(content[match.start() : end.start() if end else len(content)])
-    return b"".join(found)
+        text = content[match.start() : end.start() if end else len(content)]
+        found[match[1]] = found.get(match[1], b"") + text
+    return found
 
 
-def digest(content: bytes | None) -> str:
+def digest(source: Source | None) -> str:
     """What a content is known by; nothing stands for no file."""
-    if content is None:
+    if source is None:
         return ""
     import hashlib  # not needed by most runs
 
-    return hashlib.blake2b(content, digest_size=12).hexdigest()
+    return hashlib.blake2b(source.content, digest_size=12).hexdigest()
 
 
-def read(path: str) -> bytes | None:
-    """The bytes of a neighbour, or None where there is none that is worth reading."""
+def read(path: str) -> Source | None:
+    """A neighbour, or None where there is none that is worth reading."""
     try:
         found = os.stat(path)
     except (OSError, ValueError):
         return None
-    return _content(path, found.st_mtime_ns, found.st_size) if found.st_size <= LARGEST else None
+    return _source(path, found.st_mtime_ns, found.st_size) if found.st_size <= LARGEST else None
 
 
 @functools.lru_cache(maxsize=256)
-def _content(path: str, changed: int, size: int) -> bytes | None:
+def _source(path: str, changed: int, size: int) -> Source | None:
     """What a file holds that was last ``changed`` then: the files of a package import the same ones again and again."""
     try:
         with open(path, "rb") as file:
-            return file.read(LARGEST)
+            return Source(file.read(LARGEST))
     except OSError:
         return None

@@ -98,11 +98,11 @@ def examine(
         if may_train_with_others(content, path) if path.endswith(_MODULE) else may_train(content):
             from gradcheck_accum.lint import scenarios  # the interpreter, which most files do not need
             from gradcheck_accum.lint.beside import Beside, look_beside
-            from gradcheck_accum.lint.reach import Reach
+            from gradcheck_accum.lint.facts import Facts
 
-            reach = Reach(module)
-            beside = look_beside(reach, path, len(lines)) if path.endswith(_MODULE) else Beside(path, len(lines))
-            for explored in scenarios.explore(module, reach, beside, thorough=thorough):
+            facts = Facts(module)
+            beside = look_beside(facts, path) if path.endswith(_MODULE) else Beside(path)
+            for explored in scenarios.explore(facts, beside, thorough=thorough):
                 every += explored.scenarios
                 is_thorough = is_thorough and explored.is_thorough
                 not_followed += not explored.is_followed
@@ -164,10 +164,9 @@ def ledgers_of(source: str | bytes, path: str) -> list[Ledger]:
     module = _parse(text)
     from gradcheck_accum.lint import scenarios
     from gradcheck_accum.lint.beside import Beside
-    from gradcheck_accum.lint.reach import Reach
+    from gradcheck_accum.lint.facts import Facts
 
-    alone = Beside(path, len(_LINE_BREAK.split(text)))
-    explored = scenarios.explore(module, Reach(module), alone)
+    explored = scenarios.explore(Facts(module), Beside(path))
     return [scenario.ledger for one in explored for scenario in one.scenarios]
 
 

@@ -1,12 +1,15 @@
 """Modules beside the linted one that its training runs on into: helpers that it calls, classes that it inherits from.
 
 They are read, never imported, and only where they do something to gradients or make the data. Their lines are counted
-on from the last of the linted file, so that all of it is one program; `Beside.place` is the way back.
+from beyond those of any file, so that all of it is one program; `Beside.place` is the way back. The files of a project
+import the same few modules: each is parsed once for many of them.
 """
 
 from __future__ import annotations
 
 import ast
+import functools
+import itertools
 import os
 import re
 import warnings
@@ -15,7 +18,8 @@ from dataclasses import dataclass, field, replace
 
 from gradcheck_accum import neighbours
 from gradcheck_accum.diagnosis import Diagnosis
-from gradcheck_accum.lint.reach import Reach
+from gradcheck_accum.gate import LARGEST_FILE
+from gradcheck_accum.lint.facts import Facts
 from gradcheck_accum.lint.source import walk
 from gradcheck_accum.location import Location
 
@@ -30,6 +34,8 @@ _MOST_MODULES = 6
 _MOST_READ = 300
 """Places that are looked at, at most of which there is nothing, or nothing that does anything to gradients."""
 _DEEPEST = 2
+_FIRST_LINES = itertools.count(LARGEST_FILE, LARGEST_FILE)
+"""Where the lines of each module that is read along begin: further apart than any has lines."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -38,16 +44,20 @@ class Neighbour:
 
     path: str
     text: str
-    module: ast.Module
+    facts: Facts
     first: int
+
+    @property
+    def module(self) -> ast.Module:
+        """Its syntax."""
+        return self.facts.module
 
 
 @dataclass(slots=True)
 class Beside:
-    """All such modules of the file at ``path``, whose own lines are ``lines``; ``read`` are all files looked at."""
+    """All such modules of the file at ``path``; ``read`` are all files looked at."""
 
     path: str
-    lines: int
     neighbours: list[Neighbour] = field(default_factory=list)
     read: dict[str, str] = field(default_factory=dict)
     """What was read, or not there, as a digest or nothing: the outcome depends on it."""
@@ -86,13 +96,13 @@ class Beside:
         return replace(diagnosis, where=where, message=message, help=help)
 
     def _of(self, line: int) -> Neighbour | None:
-        return next((n for n in reversed(self.neighbours) if line >= n.first), None) if line > self.lines else None
+        return next((n for n in self.neighbours if n.first <= line < n.first + LARGEST_FILE), None)
 
 
-def look_beside(reach: Reach, path: str, lines: int) -> Beside:
+def look_beside(facts: Facts, path: str) -> Beside:
     """The modules that training in the file at ``path`` may run on into."""
-    beside = Beside(path, lines)
-    _Search(beside).follow(reach, path, 1)
+    beside = Beside(path)
+    _Search(beside).follow(facts, path, 1)
     return beside
 
 
@@ -107,18 +117,18 @@ class _Import:
     names: frozenset[str]
 
 
-def _imports(reach: Reach) -> Iterator[_Import]:
+def _imports(facts: Facts) -> Iterator[_Import]:
     """What a module imports and then calls, or inherits from."""
-    for node in reach.imports:
+    for node in facts.imports:
         for alias in node.names:
             here = alias.asname or alias.name
-            members = reach.used_members.get(here)
+            members = facts.used_members.get(here)
             if isinstance(node, ast.Import):
                 if members:
                     yield _Import(node, 0, alias.name, alias.name, frozenset(members))
                 continue
             name, dots = node.module or "", "." * node.level
-            if here in reach.used_names:
+            if here in facts.used_names:
                 yield _Import(node, node.level, name, "", frozenset({alias.name}))
             if members:
                 whole = f"{name}.{alias.name}" if name else alias.name
@@ -128,12 +138,12 @@ def _imports(reach: Reach) -> Iterator[_Import]:
 @dataclass(slots=True)
 class _Search:
     beside: Beside
-    contents: dict[str, bytes | None] = field(default_factory=dict)
+    sources: dict[str, neighbours.Source | None] = field(default_factory=dict)
     known: dict[str, Neighbour | None] = field(default_factory=dict)
 
-    def follow(self, reach: Reach, path: str, depth: int) -> None:
+    def follow(self, facts: Facts, path: str, depth: int) -> None:
         """Look at what a module at ``path`` imports."""
-        for one in _imports(reach):
+        for one in _imports(facts):
             found = self._find(one, path, depth)
             if found is not None and one.dotted:
                 self.beside.modules[one.dotted] = found
@@ -144,39 +154,45 @@ class _Search:
         for file in neighbours.places(path, one.level, one.module):
             if os.path.normpath(file) == os.path.normpath(self.beside.path):
                 return None
-            if file not in self.contents:
-                if len(self.contents) >= _MOST_READ:
+            if file not in self.sources:
+                if len(self.sources) >= _MOST_READ:
                     return None
-                content = self.contents[file] = neighbours.read(file)
-                self.beside.read[file] = neighbours.digest(content)
-            content = self.contents[file]
-            if content is None:
+                source = self.sources[file] = neighbours.read(file)
+                self.beside.read[file] = neighbours.digest(source)
+            source = self.sources[file]
+            if source is None:
                 continue
-            if file not in self.known and _MATTERS.search(neighbours.definitions(content, one.names)):
-                self.known[file] = self._neighbour(file, content, depth)
+            if file not in self.known and source.holds(_MATTERS, one.names):
+                self.known[file] = self._neighbour(file, source, depth)
             return self.known.get(file)
         return None
 
-    def _neighbour(self, path: str, content: bytes, depth: int) -> Neighbour | None:
+    def _neighbour(self, path: str, source: neighbours.Source, depth: int) -> Neighbour | None:
         others = self.beside.neighbours
-        if len(others) >= _MOST_MODULES:
+        parsed = _parsed(source) if len(others) < _MOST_MODULES else None
+        if parsed is None:
             return None
-        try:
-            text = content.decode("utf-8-sig")
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                module = ast.parse(text)
-            reach = Reach(module)
-        except (SyntaxError, ValueError, RecursionError, MemoryError):
-            return None
-        last = others[-1].first + len(_LINE_BREAK.split(others[-1].text)) if others else self.beside.lines
-        for node in walk(module):
-            if isinstance(node, (ast.stmt, ast.expr, ast.excepthandler, ast.arg, ast.keyword, ast.alias)):
-                node.lineno += last
-                node.end_lineno = (node.end_lineno or 0) + last
-        shown = path if os.path.isabs(path) else os.path.relpath(path)
-        found = Neighbour(shown, text, module, last + 1)
+        found = replace(parsed, path=path if os.path.isabs(path) else os.path.relpath(path))
         others.append(found)
         if depth < _DEEPEST:
-            self.follow(reach, path, depth + 1)
+            self.follow(found.facts, path, depth + 1)
         return found
+
+
+@functools.lru_cache(maxsize=16)
+def _parsed(source: neighbours.Source) -> Neighbour | None:
+    """A module, wherever it is; None for what is no Python."""
+    try:
+        text = source.content.decode("utf-8-sig")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            module = ast.parse(text)
+        facts = Facts(module)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+    first = next(_FIRST_LINES)
+    for node in walk(module):
+        if isinstance(node, (ast.stmt, ast.expr, ast.excepthandler, ast.arg, ast.keyword, ast.alias)):
+            node.lineno += first - 1
+            node.end_lineno = (node.end_lineno or 0) + first - 1
+    return Neighbour("", text, facts, first)

@@ -29,9 +29,8 @@ from gradcheck_accum.lint.objects import (
     super_method,
 )
 from gradcheck_accum.lint.optimizers import as_optimizer, looks_like_optimizer, new_optimizer
-from gradcheck_accum.lint.reach import call_name
 from gradcheck_accum.lint.schedulers import new_scheduler
-from gradcheck_accum.lint.source import text_of
+from gradcheck_accum.lint.source import call_name, text_of
 from gradcheck_accum.lint.values import Num, Symbol, Tensor
 
 if TYPE_CHECKING:
@@ -209,6 +208,10 @@ def _library(run: Interpreter, node: ast.Call, callee: v.Reference, args: list[A
     framework = new_framework(path, kwargs)
     if framework is not None:
         return framework
+    if path == "itertools.repeat" and len(args) == 1 and not kwargs:
+        return v.Repeated(text_of(node))
+    if path == "itertools.chain.from_iterable" and args and isinstance(args[0], v.Repeated):
+        return v.Stream.endless()
     if path == "deepspeed.initialize":
         return initialized(run, node, args, kwargs)
     if path == "torch.autograd.backward":

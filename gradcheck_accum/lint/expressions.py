@@ -306,6 +306,14 @@ def _await(run: Interpreter, node: ast.Await, scope: v.Scope) -> Any:
     return evaluate(run, node.value, scope)
 
 
+def _yield(run: Interpreter, node: ast.Yield, scope: v.Scope) -> Any:
+    value = evaluate(run, node.value, scope) if node.value is not None else None
+    if run.yielded is not None and len(run.yielded) < v.LONGEST_LIST:
+        # Whoever yields a list may go on to fill it again.
+        run.yielded.append(list(value) if isinstance(value, list) else value)
+    return UNKNOWN
+
+
 def _formatted(run: Interpreter, node: ast.JoinedStr, scope: v.Scope) -> Any:
     for part in node.values:
         if isinstance(part, ast.FormattedValue):
@@ -336,5 +344,6 @@ _HANDLERS: dict[type[ast.expr], Callable[[Interpreter, Any, v.Scope], Any]] = {
     ast.NamedExpr: _named,
     ast.Call: _call,
     ast.Await: _await,
+    ast.Yield: _yield,
     ast.JoinedStr: _formatted,
 }

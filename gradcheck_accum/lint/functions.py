@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from gradcheck_accum.lint import values as v
@@ -30,10 +31,11 @@ def call_function(run: Interpreter, function: v.Function, args: list[Any], kwarg
     if without_graphs and not run.reach.averages(node):
         return Symbol()
     run.visited.add(node)
-    if run.reach.is_generator(node):
+    if run.reach.yields(node):
         if run.reach.never_ends(node):
             return v.Stream.endless()
-        return v.Loader(generated=True, whole=any(map(v.is_multiple_of_steps, [*args, *kwargs.values()])))
+        whole = any(map(v.is_multiple_of_steps, [*args, *kwargs.values()]))
+        return v.Loader(generated=True, whole=whole, windows=partial(_windows, run, node, scope))
     run.stack.append(node)
     run.frames.append(scope)
     run.no_graphs += without_graphs
@@ -46,6 +48,25 @@ def call_function(run: Interpreter, function: v.Function, args: list[Any], kwarg
         run.frames.pop()
         run.stack.pop()
     return None
+
+
+def _windows(run: Interpreter, node: ast.FunctionDef | ast.AsyncFunctionDef, scope: v.Scope) -> list[Any] | None:
+    """The lists of batches that a generator yields, or None where it yields anything else."""
+    if len(run.stack) >= _DEPTH or node in run.stack:
+        return None
+    outer, run.yielded = run.yielded, []
+    run.stack.append(node)
+    run.frames.append(scope)
+    run.loop_depth += 1
+    try:
+        with suppress(Returned, Raised, Exhausted):
+            run.execute(node.body, scope)
+    finally:
+        run.loop_depth -= 1
+        run.frames.pop()
+        run.stack.pop()
+        found, run.yielded = run.yielded, outer
+    return found if found and all(isinstance(one, list) and v.is_data(one) for one in found) else None
 
 
 def _bind_arguments(

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from gradcheck_accum.lint import values as v
-from gradcheck_accum.lint.reach import call_name
+from gradcheck_accum.lint.source import call_name
 from gradcheck_accum.lint.values import Tensor
 
 if TYPE_CHECKING:

@@ -75,6 +75,8 @@ class Interpreter:
         """Whether the condition being evaluated decides on a step."""
         self.in_guard = False
         """Whether the condition being evaluated only decides on leaving a loop."""
+        self.yielded: list[Any] | None = None
+        """What the generator that is being carried out has yielded; None while none is."""
         self.accumulated = 0
         """How many micro-batches a framework that gates steps by itself has counted."""
         self.holds_back = False

@@ -6,6 +6,7 @@ import ast
 import itertools
 import math
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from gradcheck_accum.lint import values as v
@@ -23,6 +24,9 @@ def plan(run: Interpreter, source: Any, loop: ast.For, trains: bool) -> tuple[It
     """What a for loop yields, whether each item is a new micro-batch, and whether it is a pass over the data."""
     match source:
         case v.Loader():
+            windows = _windows_of(run, source, loop) if trains else None
+            if windows is not None:
+                return windows, False, True
             run.recorder.learn_units(source.rows)
             run.recorder.counted |= {v.tag_of_length(source)} if trains else set()
             return [v.Data()] * length_of(run, source), True, True
@@ -56,6 +60,12 @@ def plan(run: Interpreter, source: Any, loop: ast.For, trains: bool) -> tuple[It
             is_part = run.pass_depth or (run.loop_depth and not run.reach.steps(loop.body))
             return list(source), holds_data, holds_data and len(source) > 1 and not is_part
     return _unknown_iteration(run, source, loop, trains)
+
+
+def _windows_of(run: Interpreter, loader: v.Loader, loop: ast.For) -> list[Any] | None:
+    """The lists of batches that a generator gives a loop that has an inner one over each; None if it gives others."""
+    inner = inner_training_loop(run, loop.body) if loader.windows is not None else None
+    return loader.windows() if loader.windows and inner is not None and _consumes(inner, loop) else None
 
 
 def _unknown_iteration(run: Interpreter, source: Any, loop: ast.For, trains: bool) -> tuple[Iterable[Any], bool, bool]:
@@ -159,22 +169,40 @@ def _counts_windows(bounds: Sequence[Any]) -> bool:
     return any(v.LENGTH in bound.tags for bound in bounds)
 
 
-def inner_training_loop(run: Interpreter, body: Sequence[ast.stmt]) -> ast.For | ast.While | None:
+@dataclass(frozen=True, slots=True)
+class _Inner:
+    """A loop inside another; in ``function``, which ``call`` calls, where it does not stand there itself."""
+
+    loop: ast.For | ast.While
+    function: ast.FunctionDef | ast.AsyncFunctionDef | None = None
+    call: ast.Call | None = None
+
+    def head(self) -> set[str]:
+        """The names that it runs over, and the names that the outer loop has for those that it was given."""
+        names = _names_in(self.loop.iter if isinstance(self.loop, ast.For) else self.loop.test)
+        if self.function is None or self.call is None:
+            return names
+        spec = self.function.args
+        parameters = [a.arg for a in (*spec.posonlyargs, *spec.args)]
+        if parameters[:1] == ["self"] and isinstance(self.call.func, ast.Attribute):
+            parameters = parameters[1:]
+        given = dict(zip(parameters, self.call.args, strict=False))
+        given |= {keyword.arg: keyword.value for keyword in self.call.keywords if keyword.arg}
+        return names.union(*(_names_in(given[name]) for name in names & given.keys()))
+
+
+def inner_training_loop(run: Interpreter, body: Sequence[ast.stmt]) -> _Inner | None:
     """The first loop inside ``body`` that makes gradients, here or in a function that it calls."""
     for statement in body:
         for node in walk(statement):
             if isinstance(node, (ast.For, ast.While)) and run.reach.backward_in(node.body):
-                return node
+                return _Inner(node)
             if isinstance(node, ast.Call):
                 for function in run.reach.called(node):
-                    inner = next((n for n in walk(function) if _is_training_loop(run, n)), None)
-                    if inner is not None:
-                        return inner  # type: ignore[return-value]
+                    for inner in walk(function):
+                        if isinstance(inner, (ast.For, ast.While)) and run.reach.backward_in(inner.body):
+                            return _Inner(inner, function, node)
     return None
-
-
-def _is_training_loop(run: Interpreter, node: ast.AST) -> bool:
-    return isinstance(node, (ast.For, ast.While)) and run.reach.backward_in(node.body)
 
 
 def items_of(run: Interpreter, source: Any, limit: int) -> list[Any] | None:
@@ -200,7 +228,7 @@ def items_of(run: Interpreter, source: Any, limit: int) -> list[Any] | None:
     return None
 
 
-def _consumes(inner: ast.For | ast.While, loop: ast.For) -> bool:
+def _consumes(inner: _Inner, loop: ast.For) -> bool:
     """Whether an inner loop runs over what an outer one yields: its items, or a list that they are collected in."""
     names = _names_in(loop.target)
     calls = [n for statement in loop.body for n in walk(statement) if isinstance(n, ast.Call)]
@@ -208,8 +236,7 @@ def _consumes(inner: ast.For | ast.While, loop: ast.For) -> bool:
         if isinstance(call.func, ast.Attribute) and call.func.attr == "append":
             collects = any(_names_in(argument) & names for argument in call.args)
             names = names | _names_in(call.func.value) if collects else names
-    head = inner.iter if isinstance(inner, ast.For) else inner.test
-    return bool(_names_in(head) & names)
+    return bool(inner.head() & names)
 
 
 def _names_in(node: ast.expr) -> set[str]:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import ast
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 from gradcheck_accum.lint import values as v
+from gradcheck_accum.lint.functions import call_function
 from gradcheck_accum.lint.source import text_of, walk
 
 if TYPE_CHECKING:
@@ -42,4 +43,21 @@ def fit(run: Interpreter, module: v.Instance, step: ast.FunctionDef | ast.AsyncF
     program = ast.parse(source)
     for node in walk(program):
         ast.copy_location(node, step)
+    optimizers = _configured(run, module)
+    if optimizers is not None:
+        gives = ast.parse("lambda **options: optimizers", mode="eval").body
+        module.attributes["optimizers"] = v.Function(cast(ast.Lambda, gives), v.Scope(names={"optimizers": optimizers}))
     run.execute(program.body, v.Scope(names={"self": module, "batches": v.Loader()}, outer=outer))
+
+
+def _configured(run: Interpreter, module: v.Instance) -> Any:
+    """What ``self.optimizers()`` gives where ``configure_optimizers`` shows it: one optimizer or a list, else None."""
+    configure = module.cls.bound("configure_optimizers", module)
+    made = call_function(run, configure, [], {}) if configure is not None else None
+    if isinstance(made, tuple) and len(made) == 2 and all(isinstance(part, list) for part in made):
+        made = made[0]  # the other list is of schedulers
+    several = made if isinstance(made, (list, tuple)) else [made]
+    several = [one.get("optimizer") if isinstance(one, dict) else one for one in several]
+    if not several or not all(isinstance(one, v.Optimizer) for one in several):
+        return None
+    return several[0] if len(several) == 1 else several

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from gradcheck_accum.events import Factor
 from gradcheck_accum.lint import values as v
-from gradcheck_accum.lint.reach import call_name
-from gradcheck_accum.lint.source import text_of
+from gradcheck_accum.lint.source import call_name, text_of
 from gradcheck_accum.lint.values import UNKNOWN, Figure, Num, Tensor
 
 if TYPE_CHECKING:

@@ -236,6 +236,9 @@ class Recorder:
             if event is not None:
                 events.append(event)
         reason = self._doubt(events, stores)
+        stained = _stained(events)
+        if stained:
+            events.insert(0, Opaque(where=self.raw[0].where, stores=stained, reason="what another loss left there"))
         if reason:
             events.insert(0, Opaque(where=self.raw[0].where, stores=everything, reason=reason))
         counts = tuple(Count(where, value) for where, value in self.counts.items())
@@ -329,6 +332,32 @@ class Recorder:
         if len(stores) <= 1 or raw.owner is None or is_team:
             return everything
         return raw.owner & everything
+
+
+def _stained(events: list[Event]) -> frozenset[str]:
+    """The stores in which another optimizer's loss leaves gradients that the next step of their own uses.
+
+    A GAN's generator loss flows through the discriminator too; where that is cleared before, and not after, its next
+    window begins with what the generator's loss has left, and none of its entries counts what it seems to.
+    """
+    stained: set[str] = set()
+    used: dict[str, set[int]] = {}
+    entries: dict[str, list[Backward]] = {}
+    for event in events:
+        match event:
+            case Backward():
+                for store in event.stores:
+                    entries.setdefault(store, []).append(event)
+            case ZeroGrad():
+                entries = {store: new for store, new in entries.items() if store not in event.stores}
+            case Step():
+                for store in event.stores:
+                    new = entries.pop(store, [])
+                    before = used.get(store, set())
+                    if any(e.micro_batch in before and not e.stores <= event.stores for e in new):
+                        stained.add(store)
+                    used[store] = {e.micro_batch for e in new}
+    return frozenset(stained)
 
 
 def _share(part: Part, sent: Part) -> float | None:

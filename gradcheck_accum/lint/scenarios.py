@@ -11,9 +11,11 @@ from dataclasses import dataclass, replace
 from gradcheck_accum.diagnosis import Diagnosis, diagnose
 from gradcheck_accum.events import Backward, Step
 from gradcheck_accum.ledger import Ledger, fold
+from gradcheck_accum.lint import counted
 from gradcheck_accum.lint import values as v
 from gradcheck_accum.lint.beside import Beside
 from gradcheck_accum.lint.control import Doubted, OutOfBudget, Restart
+from gradcheck_accum.lint.facts import Facts
 from gradcheck_accum.lint.functions import call_from_outside
 from gradcheck_accum.lint.interpreter import Interpreter
 from gradcheck_accum.lint.knowledge import Knowledge
@@ -82,14 +84,13 @@ class Explored:
     is_followed: bool = True
 
 
-def explore(module: ast.Module, reach: Reach, beside: Beside, *, thorough: bool = False) -> Iterator[Explored]:
+def explore(facts: Facts, beside: Beside, *, thorough: bool = False) -> Iterator[Explored]:
     """The scenarios of every entrance of a file, outermost first; code that one has run is no entrance of its own.
 
-    ``reach`` is that of the module alone. ``thorough`` tries further scenarios even where those so far leave nothing
-    that all could agree on.
+    ``thorough`` tries further scenarios even where those so far leave nothing that all could agree on.
     """
-    if beside.neighbours:
-        reach = Reach(module, *(neighbour.module for neighbour in beside.neighbours))
+    module = facts.module
+    reach = Reach(facts, *(neighbour.facts for neighbour in beside.neighbours))
     visited: set[ast.AST] = set()
     spent = 0
     if any(reach.backward(s) for s in module.body if not isinstance(s, (ast.FunctionDef, ast.ClassDef))):
@@ -118,6 +119,7 @@ def _scenarios(
     thorough: bool,
 ) -> Explored:
     function = root.function
+    counts_itself = function is not None and bool(counted.counters(reach, function))
     knowledge = Knowledge()
     pending: list[tuple[int, int, dict[str, bool]]] = [(0, 0, {})]
     """Decisions to try, with how remote from the gradients they are: the nearest first."""
@@ -142,7 +144,10 @@ def _scenarios(
         if function is None or run.recorder.micro_batch > 0:
             # A function without a loop over data is a piece of somebody else's loop: its ledger says nothing.
             ledger = fold(replace(run.recorder.trace(), assumed_steps=knowledge.assumed_steps()))
-            found.append(Scenario(run.decisions, ledger, tuple(diagnose(ledger))))
+            told = diagnose(ledger)
+            if counts_itself:
+                told = [diagnosis for diagnosis in told if diagnosis.mistake.code in counted.TOLD]
+            found.append(Scenario(run.decisions, ledger, tuple(told)))
             agreement.hear(found[-1])
             lines = reach.gradient_lines(run.visited, module if function is None else None)
             if not thorough and agreement.is_settled(lines):
@@ -212,6 +217,9 @@ def _enter(
         scope = cls.origins.get(function.name, scope)
     if owner is not None and instance is not None and is_training_step(owner, function):
         fit(run, instance, function, scope)
+        return
+    if instance is not None and counted.counters(reach, function):
+        counted.call_each_batch(run, instance, function, scope)
         return
     for _ in range(2):
         call_from_outside(run, v.Function(function, scope, instance))

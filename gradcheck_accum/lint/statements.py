@@ -18,8 +18,7 @@ from gradcheck_accum.lint.frameworks import accumulate
 from gradcheck_accum.lint.graphs import appended, makes_no_graphs, summed
 from gradcheck_accum.lint.iteration import inner_training_loop, plan, with_numbers
 from gradcheck_accum.lint.objects import make_class
-from gradcheck_accum.lint.reach import call_name
-from gradcheck_accum.lint.source import text_of
+from gradcheck_accum.lint.source import call_name, text_of
 from gradcheck_accum.lint.values import Num, Tensor
 
 if TYPE_CHECKING:
@@ -85,7 +84,8 @@ def _augmented(run: Interpreter, node: ast.AugAssign, scope: v.Scope) -> None:
 
 
 def _if(run: Interpreter, node: ast.If, scope: v.Scope) -> None:
-    outer, run.in_boundary = run.in_boundary, run.reach.steps(node.body) or run.reach.steps(node.orelse)
+    decides = run.reach.steps(node.body) or run.reach.steps(node.orelse) or _collects(run, node)
+    outer, run.in_boundary = run.in_boundary, decides
     try:
         chosen = choose(run, node.test, scope, (node.body, node.orelse))
     finally:
@@ -96,7 +96,7 @@ def _if(run: Interpreter, node: ast.If, scope: v.Scope) -> None:
 def _for(run: Interpreter, node: ast.For, scope: v.Scope) -> None:
     source = run.evaluate(node.iter, scope)
     trains = run.reach.backward_in(node.body)
-    items, draws, is_pass = plan(run, source, node, trains)
+    items, draws, is_pass = plan(run, source, node, trains or _collects(run, node))
     if draws and trains:
         items = with_numbers(node, source, items)
     if is_pass and trains:
@@ -127,9 +127,14 @@ def _for(run: Interpreter, node: ast.For, scope: v.Scope) -> None:
             run.pass_depth -= 1
 
 
+def _collects(run: Interpreter, node: ast.stmt) -> bool:
+    """Whether a statement belongs to a generator that is being carried out for the lists of batches that it yields."""
+    return run.yielded is not None and run.reach.yields(node)
+
+
 def _while(run: Interpreter, node: ast.While, scope: v.Scope) -> None:
     trains = run.reach.backward_in(node.body)
-    limit = run.knowledge.unbounded_length() if trains else 2
+    limit = run.knowledge.unbounded_length() if trains or _collects(run, node) else 2
     if trains and inner_training_loop(run, node.body) is not None:
         limit = 3
     if trains and run.loop_depth and isinstance(node.test, ast.Constant) and not run.reach.draws(node.body):

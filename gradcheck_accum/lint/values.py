@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 import itertools
-from collections.abc import Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any
@@ -218,6 +218,11 @@ class Configured(Symbol):
 
 
 @dataclass(frozen=True, slots=True)
+class Repeated(Symbol):
+    """``itertools.repeat(x)``: the same thing over and over, without end."""
+
+
+@dataclass(frozen=True, slots=True)
 class Computed(Symbol):
     """A setting computed from settings before any loop: one number, though not known which. ``name`` is its source."""
 
@@ -364,7 +369,7 @@ class Loader:
 
     ``generated`` says that a generator of the file yields them, and may yield a number beside each; ``whole`` that it
     was given a multiple of K, so that they may be whole windows; ``ends_short`` that the last micro-batch holds fewer
-    than ``rows``.
+    than ``rows``. ``windows`` carries the generator out and gives the lists of batches that it yields, if it does.
     """
 
     length: int | None = None
@@ -372,6 +377,7 @@ class Loader:
     generated: bool = False
     whole: bool = False
     ends_short: bool = False
+    windows: Callable[[], list[Any] | None] | None = None
 
 
 @dataclass(slots=True, eq=False)

@@ -81,10 +81,10 @@ def test_what_cannot_matter_is_not_even_parsed(project: Any) -> None:
 def test_an_error_of_ours_costs_one_file(project: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     from gradcheck_accum.lint import scenarios
 
-    def fail(module: object, reach: object, beside: Any, **options: object) -> Any:
+    def fail(facts: object, beside: Any, **options: object) -> Any:
         if beside.path == "a.py":
             raise LookupError("no\nsuch thing")
-        return explore(module, reach, beside, **options)  # type: ignore[arg-type]
+        return explore(facts, beside, **options)  # type: ignore[arg-type]
 
     explore = scenarios.explore
     monkeypatch.setattr("gradcheck_accum.lint.scenarios.explore", fail)

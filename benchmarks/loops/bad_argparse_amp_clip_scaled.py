@@ -1,0 +1,28 @@
+import argparse
+
+import torch
+from torch import nn
+from torch.amp import GradScaler, autocast
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--accumulate", type=int, default=4)
+parser.add_argument("--clip-grad", type=float, default=1.0)
+parser.add_argument("--steps", type=int, default=100000)
+args = parser.parse_args()
+
+model = build().cuda()
+opt = torch.optim.Adam(model.parameters())
+scaler = GradScaler("cuda")
+data = iter(infinite(train_loader))
+criterion = nn.BCEWithLogitsLoss()
+
+for step in range(args.steps):
+    opt.zero_grad()
+    for micro in range(args.accumulate):
+        x, y = next(data)
+        with autocast("cuda"):
+            loss = criterion(model(x.cuda()), y.cuda()) / args.accumulate
+        scaler.scale(loss).backward()
+    nn.utils.clip_grad_norm_(model.parameters(), args.clip_grad)  # error: [clip-without-unscale]
+    scaler.step(opt)
+    scaler.update()
