@@ -12,6 +12,7 @@ from gradcheck_accum.diagnosis.account import (
     Shares,
     diagnosis,
     line,
+    opens_long,
     opens_short,
     plural,
     scalers,
@@ -20,11 +21,14 @@ from gradcheck_accum.diagnosis.account import (
 from gradcheck_accum.events import Reduction, Step
 from gradcheck_accum.ledger import Window
 from gradcheck_accum.location import Location
+from gradcheck_accum.weights import Series
 
 
 def find_scale(account: Account) -> Iterator[Diagnosis]:
     """GA101, GA102, GA104: every entry of a full window too heavy or too light, or entries uneven."""
     for series in account.series():
+        if _is_scaled_for_other_windows(account, series):
+            continue
         for window in account.known():
             shares = account.shares(window, series)
             if shares is None or len(shares.weights) + len(shares.elsewhere) < 2:
@@ -35,6 +39,18 @@ def find_scale(account: Account) -> Iterator[Diagnosis]:
                 yield from _judge_level(account, shares, where)
             if shares.kind is not Reduction.NONE:
                 yield from _judge_evenness(account, shares, where)
+
+
+def _is_scaled_for_other_windows(account: Account, series: Series) -> bool:
+    """Whether each window holds losses that were scaled for two: then neither a level nor a share says what was meant.
+
+    So it is where the boundary is off by one and losses are divided by something that changes from window to window.
+    """
+    if not (opens_short(account) or opens_long(account)):
+        return False
+    weights = [w for window in account.known() for w in account.readings.weights(window, series)]
+    shares = [w.share for w in weights if w.share is not None]
+    return any(not account.same(share, shares[0]) for share in shares)
 
 
 def _is_full(account: Account, shares: Shares) -> bool:

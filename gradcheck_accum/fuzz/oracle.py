@@ -48,11 +48,14 @@ class Simulation:
         reached = any(i in step.gradient for i in step.own)
         return reached and len(each) > 1 and len({self.units[i] for i in step.own}) > 1
 
-    def is_short_at_its_end(self, k: int) -> bool:
-        """Whether the last step got fewer micro-batches than ``k``, each as heavy as one of ``k`` would have been."""
-        last = self.steps[-1].own if self.steps else ()
-        weighed = {self.coefficients[i] for i in (*last, *(self.steps[-2].own if len(self.steps) > 1 else ()))}
-        return not self.lost and len(last) < k and len(weighed) == 1
+    def flushes_a_remainder_as_full(self, k: int) -> bool:
+        """Whether the last step got fewer than ``k`` micro-batches, each as heavy as one of the longer window before."""
+        if self.lost or len(self.steps) < 2:
+            return False
+        if len(self.steps[-1].own) >= min(k, len(self.steps[-2].own)):
+            return False
+        weights = {step.gradient[i] for step in self.steps[-2:] for i in step.own if i in step.gradient}
+        return len(weights) == 1
 
     def is_right_step(self, step: Stepped) -> bool:
         """Whether one step did."""
@@ -230,11 +233,10 @@ def expect(variant: Variant) -> Expectation:
         codes.add("GA104")
     if any(run.lost for run in runs):
         codes.add("GA301")
-    if variant.has("GA302"):
-        # Where the last window ends is for this to say, whatever was planted for the one that should have been there.
-        codes.discard("GA103")
-        if not variant.has("GA101") and any(run.is_short_at_its_end(variant.k) for run in runs):
-            codes.add("GA103")
+    # A remainder is weighed like a full window where it is flushed, planted or not: one that leaks is no window.
+    codes.discard("GA103")
+    if not variant.has("GA101") and any(run.flushes_a_remainder_as_full(variant.k) for run in runs):
+        codes.add("GA103")
     if {"GA203", "GA402"} <= codes and any(len(run.steps) > 1 for run in runs):
         # Never cleared, gradients are still there after the step: they are clipped before the next ones come.
         codes.add("GA401")
@@ -283,6 +285,9 @@ def _hidden(v: Variant, runs: list[Simulation]) -> set[str]:
     if all(len(run.units) <= len(run.steps) + v.epochs for run in runs):
         # So few micro-batches that once for each step and each pass is as often.
         hidden |= {"GA601", "GA602"}
+    if all(len(run.steps) <= v.epochs for run in runs):
+        # A schedule that has moved once in a pass may be one that moves once per pass.
+        hidden |= {"GA603"}
     if all(len(run.steps) == 1 for run in runs):
         # What comes after the only step is in no window.
         hidden |= {"GA402"}

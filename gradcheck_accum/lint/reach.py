@@ -101,6 +101,7 @@ class Reach:
         within: dict[int, ast.AST] = {}
         renamed: list[tuple[str, str]] = []
         named_otherwise: list[tuple[str, ast.AST]] = []
+        mentioned: set[str] = set()
         for node, holder in pairs:
             if isinstance(node, ast.stmt):
                 statements.append((node, holder))
@@ -115,6 +116,8 @@ class Reach:
                     for base in node.bases:
                         self._note_use(base)
                     within |= {id(member): node for member in node.body}
+                case ast.Name(id=name):
+                    mentioned.add(name)
                 case ast.Import():
                     self.imports.append(node)
                 case ast.ImportFrom():
@@ -158,6 +161,8 @@ class Reach:
             if owner in self.steppers or ".step" in self._functions:
                 self._calls[id(holder)].add(".step")
         for statement, holder in reversed(statements):
+            if _is_never_run(statement, holder, mentioned):
+                self._calls[id(statement)] = set()
             self._calls[id(holder)] |= self._calls[id(statement)]
         self._to_backward = self._closure(_either(_BACKWARD))
         self._to_step = self._closure(_either({"step"}))
@@ -338,6 +343,16 @@ def _is_named_otherwise(node: ast.Call) -> bool:
         call_name(node) == "step"
         and isinstance(node.func, ast.Attribute)
         and bool(_OTHER_STEPPERS.search(text_of(node.func.value)))
+    )
+
+
+def _is_never_run(statement: ast.stmt, holder: ast.AST, mentioned: set[str]) -> bool:
+    """Whether a statement defines a function inside of other code that nothing calls or hands on by its name."""
+    return (
+        isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef))
+        and not isinstance(holder, (ast.ClassDef, ast.Module))
+        and statement.name not in mentioned
+        and not statement.decorator_list
     )
 
 
