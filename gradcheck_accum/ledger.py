@@ -62,10 +62,19 @@ class Window:
     unknown: str = ""
     elsewhere: tuple[tuple[Entry, ...], ...] = ()
     divisor: int = 1
+    micro_batches: int = field(init=False, repr=False, compare=False)
+    """How many micro-batches (distinct batches of data) the window's own entries come from."""
+    _fresh: tuple[Entry, ...] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        # Every pattern asks for both, again and again.
+        fresh = tuple(entry for entry in self.entries if entry.fate is not Fate.STALE)
+        object.__setattr__(self, "_fresh", fresh)
+        object.__setattr__(self, "micro_batches", len({entry.backward.micro_batch for entry in fresh}))
 
     def fresh(self) -> tuple[Entry, ...]:
         """The entries of this window's own micro-batches: all but the stale ones."""
-        return tuple(entry for entry in self.entries if entry.fate is not Fate.STALE)
+        return self._fresh
 
     def by_rank(self) -> tuple[tuple[Entry, ...], ...]:
         """The fresh entries of every rank, those of this window's own rank first."""
@@ -90,11 +99,6 @@ class Window:
         """This window without the backwards of these identities."""
         entries = tuple(e for e in self.entries if id(e.backward) not in backwards)
         return replace(self, entries=entries, events=tuple(e for e in self.events if id(e) not in backwards))
-
-    @property
-    def micro_batches(self) -> int:
-        """How many micro-batches (distinct batches of data) the window's own entries come from."""
-        return len({entry.backward.micro_batch for entry in self.fresh()})
 
     @property
     def spans_passes(self) -> bool:

@@ -71,6 +71,8 @@ class Readings:
     series: dict[tuple[str, str], tuple[Series, ...]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     _read: dict[tuple[str, str, Series], _Reading] = field(default_factory=dict)
+    _known: dict[tuple[int, Series], tuple[Window, tuple[Weight, ...]]] = field(default_factory=dict)
+    """The weights that were asked for before, by the window's identity: every pattern asks for the same."""
 
     @property
     def tolerance(self) -> float:
@@ -101,7 +103,10 @@ class Readings:
 
     def weights(self, window: Window, series: Series) -> tuple[Weight, ...]:
         """The weights of one series' entries in ``window``, in the window's order."""
-        return self._weights(window, series, window.entries)
+        known = self._known.get((id(window), series))
+        if known is None:
+            known = self._known[id(window), series] = window, self._weights(window, series, window.entries)
+        return known[1]
 
     def weights_elsewhere(self, window: Window, series: Series) -> tuple[Weight, ...]:
         """The weights of one series' entries of the same step on other ranks."""

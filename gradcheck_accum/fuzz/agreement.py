@@ -166,13 +166,17 @@ def compare(variant: Variant) -> Comparison:
 def run(source: str, *, replay: bool) -> tuple[VerifyResult, Ledger]:
     """Run a script under observation, in this process; what it prints and warns of is thrown away."""
     reference = "both" if replay else "ledger"
+    names = {"__name__": "__main__", "__file__": PATH}
     with (
         warnings.catch_warnings(),
         contextlib.redirect_stdout(io.StringIO()),
         observe(script=PATH, reference=reference) as observation,  # type: ignore[arg-type]
     ):
         warnings.simplefilter("ignore")
-        exec(compile(source, PATH, "exec"), {"__name__": "__main__", "__file__": PATH})
+        exec(compile(source, PATH, "exec"), names)
+    # Its classes and functions hold these names, and the names them: the next script's observer would meet this
+    # one's optimizers.
+    names.clear()
     return observation.result(), observation.ledger()
 
 

@@ -72,6 +72,9 @@ class _Run:
         self.seen = Simulation()
         self.gradient: dict[int, Fraction] = {}
         self.since: list[int] = []
+        self.scaled: set[int] = set()
+        """The micro-batches in the gradient that still hold a grad scaler's scale."""
+        self.unscaled = False
 
     def clear(self) -> None:
         if self.head and self.v.has("GA204"):
@@ -88,6 +91,11 @@ class _Run:
         self.since.append(number)
         self.seen.coefficients.append(self.coefficient(position, window))
         self.gradient[number] = self.seen.coefficients[-1]
+        if v.amp == "scaler":
+            self.scaled.add(number)
+        if v.has("GA502") and not self.head and position % v.k == 0:
+            self.scaled.clear()
+            self.unscaled = True
 
     def coefficient(self, position: int, window: range) -> Fraction:
         """What a micro-batch's mean loss is multiplied by before backward."""
@@ -121,7 +129,10 @@ class _Run:
             spoiled.append("clipped early")
         if v.has("GA501") and not self.head:
             spoiled.append("clipped while scaled")
-        if v.has("GA503") or (v.has("GA502") and not self.head and len(gradient) > 1):
+        if not v.has("GA503") and not self.unscaled:
+            self.scaled.clear()
+        self.unscaled = False
+        if self.scaled & gradient.keys():
             spoiled.append("the scale is inside")
         self.seen.steps.append(Stepped(gradient, tuple(self.since), tuple(spoiled)))
         self.since = []
@@ -237,6 +248,10 @@ def expect(variant: Variant) -> Expectation:
     codes.discard("GA103")
     if not variant.has("GA101") and any(run.flushes_a_remainder_as_full(variant.k) for run in runs):
         codes.add("GA103")
+    if variant.has("GA101"):
+        # What is shown was not scaled either.
+        codes.discard("GA802")
+        planted.discard("GA802")
     if {"GA203", "GA402"} <= codes and any(len(run.steps) > 1 for run in runs):
         # Never cleared, gradients are still there after the step: they are clipped before the next ones come.
         codes.add("GA401")
@@ -293,6 +308,12 @@ def _hidden(v: Variant, runs: list[Simulation]) -> set[str]:
         hidden |= {"GA402"}
     if v.has("GA203"):
         hidden |= {"GA402"}
+    if v.has("GA102") or v.has("GA302") or v.has("GA303"):
+        # What is shown is 1/K of the mean loss only where K divides each of them once, and all of them ran.
+        hidden |= {"GA802"}
+    if any(len(run.units) < v.count * v.epochs for run in runs):
+        # Fewer micro-batches than the schedule was made for: training may have been cut short, not the schedule.
+        hidden |= {"GA603"}
     return hidden
 
 

@@ -114,7 +114,8 @@ class _Writer:
         v = self.v
         lines = ["import itertools", "import torch", "from torch import nn", ""]
         lines += [_CLASSES[v.model]] if v.model in _CLASSES else []
-        lines += [f"torch.manual_seed({v.seed})", f"K = {v.k}", *self.data()]
+        # Not torch.manual_seed: it leaves a traceback in a queue for every device that is not there.
+        lines += [f"torch.default_generator.manual_seed({v.seed})", f"K = {v.k}", *self.data()]
         model = _MODELS[v.model]
         if v.batch_norm:
             model = "nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Linear(4, 3))"
