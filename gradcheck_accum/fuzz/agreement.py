@@ -7,6 +7,7 @@ import io
 import itertools
 import math
 import warnings
+from collections.abc import Container
 from dataclasses import dataclass
 
 from gradcheck_accum.events import Reduction
@@ -83,8 +84,11 @@ Book = tuple[Page, ...]
 """The windows of one store, those that no step closed last."""
 
 
-def books(ledger: Ledger, *, static: bool) -> list[Book]:
-    """The ledger of every store, in the order of their first steps; stores have other names in each engine."""
+def books(ledger: Ledger, *, static: bool, mute: Container[int] = ()) -> list[Book]:
+    """The ledger of every store, in the order of their first steps; stores have other names in each engine.
+
+    ``mute`` are the identities of steps of which the weights do not show.
+    """
     order: dict[int, int] = {}
     for event in ledger.trace.events:
         if hasattr(event, "micro_batch"):
@@ -93,13 +97,13 @@ def books(ledger: Ledger, *, static: bool) -> list[Book]:
     for optimizer, store in ledger.accounts():
         every = (*ledger.windows, *ledger.abandoned)
         own = [w for w in every if (w.optimizer, w.store) == (optimizer, store)]
-        found.append(tuple(_page(w, order, static) for w in own))
+        found.append(tuple(_page(w, order, static, id(w.step) in mute) for w in own))
     return sorted(found, key=repr)
 
 
-def _page(window: Window, order: dict[int, int], static: bool) -> Page:
+def _page(window: Window, order: dict[int, int], static: bool, mute: bool) -> Page:
     # A step that the grad scaler skipped had gradients that are not finite: whether they were divided does not show.
-    unknown = window.unknown or (window.step is not None and window.step.skipped)
+    unknown = mute or window.unknown or (window.step is not None and window.step.skipped)
     lines = tuple(
         Line(order[e.backward.micro_batch], e.fate, None if unknown else _coefficient(e, static))
         for e in window.entries
@@ -147,9 +151,10 @@ def compare(variant: Variant) -> Comparison:
     source = render(variant)
     examination = examine(source, PATH)
     found = frozenset((f.where.line, f.mistake.code) for f, _ in examination.evidence)
-    result, ledger = run(source, replay=variant.batch_norm)
+    ran = run(source, replay=variant.batch_norm)
+    result = ran.result
     expected = expect(variant)
-    dynamic = books(ledger, static=False)
+    dynamic = books(ran.ledger, static=False, mute=ran.mute)
     statics = [books(scenario.ledger, static=True) for scenario in examination.scenarios]
     static = next((one for one in statics if _agree(one, dynamic)), statics[0] if statics else [])
     lines = [line for book in static for page in book for line in page.lines]
@@ -163,7 +168,19 @@ def compare(variant: Variant) -> Comparison:
     return Comparison(variant, source, expected, static, dynamic, found, result, unknown, tuple(problems))
 
 
-def run(source: str, *, replay: bool) -> tuple[VerifyResult, Ledger]:
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What `verify` made of one run.
+
+    ``mute`` are the identities of the steps whose gradient is zero: it is the same whatever it was divided by.
+    """
+
+    result: VerifyResult
+    ledger: Ledger
+    mute: frozenset[int]
+
+
+def run(source: str, *, replay: bool) -> Run:
     """Run a script under observation, in this process; what it prints and warns of is thrown away."""
     reference = "both" if replay else "ledger"
     names = {"__name__": "__main__", "__file__": PATH}
@@ -177,7 +194,9 @@ def run(source: str, *, replay: bool) -> tuple[VerifyResult, Ledger]:
     # Its classes and functions hold these names, and the names them: the next script's observer would meet this
     # one's optimizers.
     names.clear()
-    return observation.result(), observation.ledger()
+    seen = observation.seen()
+    measured = (m for m in seen.measured if m.products is not None and m.products.norm(0) == 0)
+    return Run(observation.result(), seen.ledger(), frozenset(id(m.step) for m in measured))
 
 
 def still_wrong_once_fixed(comparison: Comparison) -> tuple[str, ...]:
@@ -189,7 +208,7 @@ def still_wrong_once_fixed(comparison: Comparison) -> tuple[str, ...]:
     left = comparison.expected.codes - {f.mistake.code for f in fixed.fixed}
     if not fixed.fixed or fixed.remaining or comparison.unknown or comparison.variant.uneven or left:
         return ()
-    result, _ = run(fixed.source, replay=False)
+    result = run(fixed.source, replay=False).result
     if result.verdict is Verdict.EQUIVALENT and not result.diagnosis:
         return ()
     codes = _listed({d.mistake.code for d in result.diagnosis})

@@ -101,7 +101,9 @@ class _Disguise(cst.CSTTransformer):
                 return updated_node.with_changes(attr=attr)
             case cst.Arg(keyword=keyword), _:
                 return updated_node if keyword is None else updated_node.with_changes(keyword=keyword)
-            case _, (cst.For() | cst.While()) as loop:
+            case _, cst.For() as loop:
+                return self._filled(loop)  # type: ignore[return-value]
+            case _, cst.While() as loop:
                 return self._filled(loop)  # type: ignore[return-value]
         return updated_node
 
