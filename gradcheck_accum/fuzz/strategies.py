@@ -28,8 +28,8 @@ def _allowed(operators: Iterable[Operator], name: str) -> frozenset[object] | No
     return frozenset.intersection(*needs) if needs else None
 
 
-_ALONE = frozenset({"GA304", "GA901"})
-"""What leaves nothing to say about another mistake: no windows, or no large batch to compare with."""
+_ALONE = frozenset({"GA304", "GA901", "GA902"})
+"""What leaves nothing to say about another mistake: no windows, no large batch to compare with, no exact sum of one."""
 
 PAIRS = tuple(
     (one.name, other.name)
@@ -39,7 +39,10 @@ PAIRS = tuple(
 )
 """The pairs of mutations that can be planted together."""
 
-_SINGLES = tuple((name,) for name in OPERATORS)
+_LONG = "GA902"
+"""Takes as long as thirty of the others: it is drawn once where each of them is drawn sixteen times."""
+
+_SINGLES = (*[(name,) for name in OPERATORS if name != _LONG] * 16, (_LONG,))
 
 
 class _Drawing:
@@ -92,14 +95,15 @@ def variants(draw: st.DrawFn, mutations: int | tuple[str, ...] | None = None) ->
     d = _Drawing(draw, names)
     boundary = d.choose("boundary", _boundaries(d))
     uneven = _uneven(d, boundary)
-    k = d.number("k", 1 if not names and boundary in ("i + 1", "nested") else 2, 4)
+    low = _LONG in names
+    k = v.STAGNATING if low else d.number("k", 1 if not names and boundary in ("i + 1", "nested") else 2, 4)
     # A window that is closed late mixes the divisors of two, where they differ: nobody could say what was meant.
     mixed = boundary == "counter" and "GA302" in names
     left = 0 if mixed else d.number("remainder", *_remainders(d, boundary, k))
     remainder = bool(left)
     tiny = not names and boundary in ("i + 1", "nested")
     windows = d.choose("windows", (2, 2, 2, 2, 3, 1, 0) if tiny else (2, 2, 2, 3))
-    windows = 4 if "GA801" in names else 3 if "GA303" in names else windows
+    windows = 1 if low else 4 if "GA801" in names else 3 if "GA303" in names else windows
     count = windows * k + left
     batch_norm = "GA901" in names
     amp = d.choose("amp", ("", "", "", "scaler", "autocast") if not batch_norm else ("",))
@@ -120,7 +124,7 @@ def variants(draw: st.DrawFn, mutations: int | tuple[str, ...] | None = None) ->
         k=k,
         rows=rows,
         units=units,
-        epochs=d.choose("epochs", _epochs(names, mixed, data_loader)),
+        epochs=1 if low else d.choose("epochs", _epochs(names, mixed, data_loader)),
         boundary=boundary,
         flush=flush,
         scale=scale,
@@ -133,7 +137,7 @@ def variants(draw: st.DrawFn, mutations: int | tuple[str, ...] | None = None) ->
         # To clip the values of gradients that are gone already raises an error.
         clip=d.choose("clip", ("norm",) if {"GA202", "GA402"} <= d.names else ("", "", "norm", "value")),
         amp=amp,
-        double=amp != "autocast" and d.chance("double", 2),
+        double=amp != "autocast" and not low and d.chance("double", 2),
         data_loader=data_loader,
         layout=d.choose("layout", _layouts(names)),
         pair=pair,
