@@ -18,7 +18,7 @@ from gradcheck_accum.diagnosis.account import (
     scalers,
     times,
 )
-from gradcheck_accum.events import Reduction, Step
+from gradcheck_accum.events import Operation, Reduction, Step
 from gradcheck_accum.ledger import Window
 from gradcheck_accum.location import Location
 from gradcheck_accum.weights import Series
@@ -78,11 +78,15 @@ def _judge_level(account: Account, shares: Shares, where: Location) -> Iterator[
     if level > 1:
         if not account.same(level, float(length)) and _is_near_miss(account, level, length):
             return
+        other = _other_divisor(account, shares)
+        counts = f"each counts {times(level)} what it counts in the large batch"
+        if other:
+            counts += f", or {times(length / other)} if the division by {other} is not the objective's"
         yield diagnosis(
             "GA101",
             where,
             f"the loss is not divided by the number of micro-batches: {length} of them are added up {closes}, and "
-            f"each counts {times(level)} what it counts in the large batch",
+            f"{counts}",
             f"divide the loss by {length} (the accumulation steps) before backward()",
             shares.window,
         )
@@ -96,6 +100,19 @@ def _judge_level(account: Account, shares: Shares, where: Location) -> Iterator[
         shares.window,
         framework=_scaling_framework(shares),
     )
+
+
+def _other_divisor(account: Account, shares: Shares) -> int:
+    """What a window's losses are divided by that was taken for their objective's, where nothing states K; else 0.
+
+    A window that is shorter than all the loop would make looks like that: N of it are divided by a K that never shows.
+    """
+    if _states_steps(account) or not account.same(shares.level, float(shares.length)):
+        return 0
+    terms = [term for weight in shares.live for term in weight.entry.backward.terms]
+    factors = {f.value for term in terms for f in term.factors if f.operation is Operation.DIVIDE and f.value}
+    counts = [round(1 / value) for value in factors if account.same(value * round(1 / value), 1.0)]
+    return counts[0] if len(factors) == len(counts) == 1 and counts[0] > shares.length else 0
 
 
 def _scaling_framework(shares: Shares) -> str:
