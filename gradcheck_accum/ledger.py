@@ -18,6 +18,12 @@ from gradcheck_accum.events import Backward, Event, Opaque, Operation, Reduction
 NOT_FINITE = "the gradient is not finite"
 """Why a window is unknown whose gradient has overflowed: what was done to it by hand does not show."""
 
+ZERO = "the gradient is zero, and those of other steps were scaled by hand"
+"""Why a window is unknown that may have been scaled as others were: nothing times anything is nothing."""
+
+UNSEEN_SCALING = frozenset({NOT_FINITE, ZERO})
+"""Why the weights of a window say nothing."""
+
 
 class Fate(Enum):
     """What became of an entry by the time the optimizer stepped."""

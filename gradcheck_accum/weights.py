@@ -23,7 +23,7 @@ from itertools import combinations
 
 from gradcheck_accum.events import Backward, Operation, Reduction, Term
 from gradcheck_accum.factors import RELATIVE_TOLERANCE, Column, Evidence, Point, is_ambiguous
-from gradcheck_accum.ledger import NOT_FINITE, Entry, Fate, Ledger, Window, nominal_steps
+from gradcheck_accum.ledger import UNSEEN_SCALING, Entry, Fate, Ledger, Window, nominal_steps
 from gradcheck_accum.ranks import left_local
 
 
@@ -201,7 +201,7 @@ def read_weights(ledger: Ledger, *, coefficient: float | None = None) -> Reading
             # A step that the grad scaler skipped says nothing, nor does one that it should have: its losses overflowed.
             if (w.optimizer, w.store) == account
             and not (w.step is not None and w.step.skipped)
-            and w.unknown != NOT_FINITE
+            and w.unknown not in UNSEEN_SCALING
         ]
         series = _find_series(windows)
         readings.series[account] = series

@@ -7,7 +7,6 @@ import io
 import itertools
 import math
 import warnings
-from collections.abc import Container
 from dataclasses import dataclass
 
 from gradcheck_accum.events import Reduction
@@ -84,11 +83,8 @@ Book = tuple[Page, ...]
 """The windows of one store, those that no step closed last."""
 
 
-def books(ledger: Ledger, *, static: bool, mute: Container[int] = ()) -> list[Book]:
-    """The ledger of every store, in the order of their first steps; stores have other names in each engine.
-
-    ``mute`` are the identities of steps of which the weights do not show.
-    """
+def books(ledger: Ledger, *, static: bool) -> list[Book]:
+    """The ledger of every store, in the order of their first steps; stores have other names in each engine."""
     order: dict[int, int] = {}
     for event in ledger.trace.events:
         if hasattr(event, "micro_batch"):
@@ -97,13 +93,13 @@ def books(ledger: Ledger, *, static: bool, mute: Container[int] = ()) -> list[Bo
     for optimizer, store in ledger.accounts():
         every = (*ledger.windows, *ledger.abandoned)
         own = [w for w in every if (w.optimizer, w.store) == (optimizer, store)]
-        found.append(tuple(_page(w, order, static, id(w.step) in mute) for w in own))
+        found.append(tuple(_page(w, order, static) for w in own))
     return sorted(found, key=repr)
 
 
-def _page(window: Window, order: dict[int, int], static: bool, mute: bool) -> Page:
+def _page(window: Window, order: dict[int, int], static: bool) -> Page:
     # A step that the grad scaler skipped had gradients that are not finite: whether they were divided does not show.
-    unknown = mute or window.unknown or (window.step is not None and window.step.skipped)
+    unknown = window.unknown or (window.step is not None and window.step.skipped)
     lines = tuple(
         Line(order[e.backward.micro_batch], e.fate, None if unknown else _coefficient(e, static))
         for e in window.entries
@@ -151,10 +147,9 @@ def compare(variant: Variant) -> Comparison:
     source = render(variant)
     examination = examine(source, PATH)
     found = frozenset((f.where.line, f.mistake.code) for f, _ in examination.evidence)
-    ran = run(source, replay=variant.batch_norm)
-    result = ran.result
+    result, ledger = run(source, replay=variant.batch_norm)
     expected = expect(variant)
-    dynamic = books(ran.ledger, static=False, mute=ran.mute)
+    dynamic = books(ledger, static=False)
     statics = [books(scenario.ledger, static=True) for scenario in examination.scenarios]
     static = next((one for one in statics if _agree(one, dynamic)), statics[0] if statics else [])
     lines = [line for book in static for page in book for line in page.lines]
@@ -162,25 +157,13 @@ def compare(variant: Variant) -> Comparison:
     problems = [
         *_ledgers(static, dynamic),
         *_verdict(expected, result),
-        *_diagnosis(variant, expected, result, found, unknown),
+        *_diagnosis(variant, expected, result, found, unknown, _untold(ledger)),
         *_arithmetic(variant, dynamic),
     ]
     return Comparison(variant, source, expected, static, dynamic, found, result, unknown, tuple(problems))
 
 
-@dataclass(frozen=True, slots=True)
-class Run:
-    """What `verify` made of one run.
-
-    ``mute`` are the identities of the steps whose gradient is zero: it is the same whatever it was divided by.
-    """
-
-    result: VerifyResult
-    ledger: Ledger
-    mute: frozenset[int]
-
-
-def run(source: str, *, replay: bool) -> Run:
+def run(source: str, *, replay: bool) -> tuple[VerifyResult, Ledger]:
     """Run a script under observation, in this process; what it prints and warns of is thrown away."""
     reference = "both" if replay else "ledger"
     names = {"__name__": "__main__", "__file__": PATH}
@@ -194,9 +177,7 @@ def run(source: str, *, replay: bool) -> Run:
     # Its classes and functions hold these names, and the names them: the next script's observer would meet this
     # one's optimizers.
     names.clear()
-    seen = observation.seen()
-    measured = (m for m in seen.measured if m.products is not None and m.products.norm(0) == 0)
-    return Run(observation.result(), seen.ledger(), frozenset(id(m.step) for m in measured))
+    return observation.result(), observation.ledger()
 
 
 def still_wrong_once_fixed(comparison: Comparison) -> tuple[str, ...]:
@@ -208,7 +189,7 @@ def still_wrong_once_fixed(comparison: Comparison) -> tuple[str, ...]:
     left = comparison.expected.codes - {f.mistake.code for f in fixed.fixed}
     if not fixed.fixed or fixed.remaining or comparison.unknown or comparison.variant.uneven or left:
         return ()
-    result = run(fixed.source, replay=False).result
+    result, _ = run(fixed.source, replay=False)
     if result.verdict is Verdict.EQUIVALENT and not result.diagnosis:
         return ()
     codes = _listed({d.mistake.code for d in result.diagnosis})
@@ -241,6 +222,7 @@ def _diagnosis(
     result: VerifyResult,
     found: frozenset[tuple[int, str]],
     unknown: bool,
+    untold: frozenset[int],
 ) -> list[str]:
     problems = []
     seen = {(d.where.line, d.mistake.code) for d in result.diagnosis}
@@ -250,6 +232,7 @@ def _diagnosis(
     by_one = expected.unseen_in_run | expected.unseen_in_source
     told = {(line, code) for line, code in seen if CATALOGUE[code].static and code not in by_one}
     own = {(line, code) for line, code in found if CATALOGUE[code].dynamic and code not in by_one}
+    own = {(line, code) for line, code in own if line not in untold}
     if unknown or variant.uneven:
         # The source does not show how many units each batch holds.
         told, own = ({(n, c) for n, c in both if c not in SCALE} for both in (told, own))
@@ -265,6 +248,12 @@ def _diagnosis(
     if not wanted <= {code for _, code in found} <= expected.codes - expected.unseen_in_source | expected.hidden:
         problems.append(f"lint finds {_placed(found)}, expected {_listed(wanted)}")
     return problems
+
+
+def _untold(ledger: Ledger) -> frozenset[int]:
+    """The lines of steps of which verify says nothing: all of their windows are unknown to it."""
+    every = {(w.step.where.line, bool(w.unknown)) for w in ledger.windows if w.step is not None}
+    return frozenset(line for line, unknown in every if unknown and (line, False) not in every)
 
 
 def _arithmetic(variant: Variant, dynamic: list[Book]) -> list[str]:

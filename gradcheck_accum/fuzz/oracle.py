@@ -49,7 +49,7 @@ class Simulation:
         return reached and len(each) > 1 and len({self.units[i] for i in step.own}) > 1
 
     def flushes_a_remainder_as_full(self, k: int) -> bool:
-        """Whether the last step got fewer than ``k`` micro-batches, each as heavy as one of the longer last window."""
+        """Whether the last step got fewer than ``k`` micro-batches, each as heavy as those of the longer step before."""
         if self.lost or len(self.steps) < 2:
             return False
         if len(self.steps[-1].own) >= min(k, len(self.steps[-2].own)):
@@ -300,6 +300,11 @@ def _hidden(v: Variant, runs: list[Simulation]) -> set[str]:
     if all(len(run.units) <= len(run.steps) + v.epochs for run in runs):
         # So few micro-batches that once for each step and each pass is as often.
         hidden |= {"GA601", "GA602"}
+    # A list shows no passes when it runs.
+    passes = v.epochs if v.data_loader else 1
+    if v.schedule == "steps" and any(abs(len(run.steps) - v.epochs * -(-v.count // v.k)) > passes for run in runs):
+        # The steps that were dropped are more than one for each pass: what the schedule was made for is another number.
+        hidden |= {"GA601"}
     if all(len(run.steps) <= v.epochs for run in runs):
         # A schedule that has moved once in a pass may be one that moves once per pass.
         hidden |= {"GA603"}

@@ -65,3 +65,8 @@ class Measured:
     update_error: float | None = None
     drift: float | None = None
     unmeasured: str = ""
+
+    @property
+    def is_zero(self) -> bool:
+        """Whether the gradient is zero."""
+        return self.products is not None and self.products.norm(0) == 0
