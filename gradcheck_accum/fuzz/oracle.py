@@ -49,7 +49,7 @@ class Simulation:
         return reached and len(each) > 1 and len({self.units[i] for i in step.own}) > 1
 
     def flushes_a_remainder_as_full(self, k: int) -> bool:
-        """Whether the last step got fewer than ``k`` micro-batches, each as heavy as those of the longer step before."""
+        """Whether the last step got fewer than ``k`` micro-batches, each as heavy as the more of the step before."""
         if self.lost or len(self.steps) < 2:
             return False
         if len(self.steps[-1].own) >= min(k, len(self.steps[-2].own)):
