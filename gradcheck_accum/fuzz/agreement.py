@@ -229,7 +229,7 @@ def _diagnosis(
     codes = {code for _, code in seen}
     if not expected.in_run <= codes <= expected.in_run | expected.hidden:
         problems.append(f"verify diagnoses {_listed(codes)}, expected {_listed(expected.in_run)}")
-    # How many passes there were, which the source tells and the run of a list does not, decides what is near a schedule.
+    # What is near a schedule's length depends on the passes, which the source tells and the run of a list does not.
     by_one = expected.unseen_in_run | expected.unseen_in_source | (expected.hidden & {"GA601", "GA603"})
     told = {(line, code) for line, code in seen if CATALOGUE[code].static and code not in by_one}
     own = {(line, code) for line, code in found if CATALOGUE[code].dynamic and code not in by_one}
