@@ -214,6 +214,9 @@ def find_remainder_scale(account: Account) -> Iterator[Diagnosis]:
                 share = shares.units / divisor if divisor else 0.0
             if not share or account.same(share, 1.0) or not account.same(shares.level, usual * share):
                 continue
+            if account.same(shares.level, 1.0):
+                # The full windows are off, and this one is as long as they were meant to be.
+                continue
             if opens_short(account) and not _closes_pass(account, window):
                 # A window that is short at the start of a pass is off by one, not a remainder.
                 continue

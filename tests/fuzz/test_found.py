@@ -563,6 +563,23 @@ for epoch in range(2):
         {"GA301"},
         {"GA301"},
     ),
+    "the one window that was right, because the others are one longer than K, was called a remainder divided by K": (
+        """\
+count = 0
+for i, (x, y) in enumerate(loader):
+    loss = criterion(model(x), y) / K
+    loss.backward()
+    count += 1
+    if count > K or i + 1 == len(loader):
+        optimizer.step()
+        optimizer.zero_grad()
+        count = 0
+""",
+        8,
+        Verdict.DEVIATES,
+        {"GA302"},
+        {"GA302"},
+    ),
 }
 
 
