@@ -377,11 +377,18 @@ def _fuzz(options: argparse.Namespace) -> int:
     for package in ("torch", "hypothesis", "libcst"):
         if importlib.util.find_spec(package) is None:
             raise UsageError(f"fuzz needs {package}: pip install 'gradcheck-accum[fuzz]'")
+    from gradcheck_accum.report.fuzz_text import campaign_text, loop_text
     from gradcheck_accum.report.progress import ProgressBar
+    from gradcheck_accum.trials import Campaign, Interrupted
 
     progress = ProgressBar(sys.stderr, "cases")
     try:
         return _fuzz_target(options, progress) if options.target else _fuzz_engines(options, progress)
+    except Interrupted as cut:
+        progress.clear()
+        print(campaign_text(cut.so_far) if isinstance(cut.so_far, Campaign) else loop_text(cut.so_far))
+        print(f"{PROGRAM}: interrupted: that is what was seen so far", file=sys.stderr)
+        return INTERRUPTED
     finally:
         progress.clear()
 

@@ -7,6 +7,7 @@ each of them weighs is read in `gradcheck_accum.weights`, and what it means in `
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
@@ -19,6 +20,7 @@ from gradcheck_accum.events import (
     Opaque,
     Operation,
     Purpose,
+    Reduction,
     ScaleGrads,
     Step,
     Trace,
@@ -27,6 +29,12 @@ from gradcheck_accum.events import (
 
 NOT_FINITE = "the gradient is not finite"
 """Why a window is unknown whose gradient has overflowed: what was done to it by hand does not show."""
+
+ZERO = "the gradient is zero, and those of other steps were scaled by hand"
+"""Why a window is unknown that may have been scaled as others were: nothing times anything is nothing."""
+
+UNSEEN_SCALING = frozenset({NOT_FINITE, ZERO})
+"""Why the weights of a window say nothing."""
 
 
 class Fate(Enum):
@@ -72,10 +80,19 @@ class Window:
     unknown: str = ""
     elsewhere: tuple[tuple[Entry, ...], ...] = ()
     divisor: int = 1
+    micro_batches: int = field(init=False, repr=False, compare=False)
+    """How many micro-batches (distinct batches of data) the window's own entries come from."""
+    _fresh: tuple[Entry, ...] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        # Every pattern asks for both, again and again.
+        fresh = tuple(entry for entry in self.entries if entry.fate is not Fate.STALE)
+        object.__setattr__(self, "_fresh", fresh)
+        object.__setattr__(self, "micro_batches", len({entry.backward.micro_batch for entry in fresh}))
 
     def fresh(self) -> tuple[Entry, ...]:
         """The entries of this window's own micro-batches: all but the stale ones."""
-        return tuple(entry for entry in self.entries if entry.fate is not Fate.STALE)
+        return self._fresh
 
     def by_rank(self) -> tuple[tuple[Entry, ...], ...]:
         """The fresh entries of every rank, those of this window's own rank first."""
@@ -100,11 +117,6 @@ class Window:
         """This window without the backwards of these identities."""
         entries = tuple(e for e in self.entries if id(e.backward) not in backwards)
         return replace(self, entries=entries, events=tuple(e for e in self.events if id(e) not in backwards))
-
-    @property
-    def micro_batches(self) -> int:
-        """How many micro-batches (distinct batches of data) the window's own entries come from."""
-        return len({entry.backward.micro_batch for entry in self.fresh()})
 
     @property
     def spans_passes(self) -> bool:
@@ -134,9 +146,9 @@ def nominal_steps(windows: Iterable[Window]) -> int | None:
     """K, the micro-batches that a window is meant to hold: what the step says, else the length that holds the most.
 
     Lengths are compared by the micro-batches that they cover together, because short windows are many where epochs
-    are short; one that losses are divided by counts double. Windows that run on into another pass over the data
-    count only where there is no other, and so do the windows of a step that never closes more than one micro-batch
-    while another step does. Returns None where there is no window.
+    are short; one that losses are divided by, or that the changing shares of its losses make whole, counts double.
+    Windows that run on into another pass over the data count only where there is no other, and so do the windows of a
+    step that never closes more than one micro-batch while another step does. Returns None where there is no window.
     """
     windows = [w for w in windows if w.micro_batches]
     stated = [w.step.accumulation_steps for w in windows if w.step and w.step.accumulation_steps]
@@ -149,6 +161,8 @@ def nominal_steps(windows: Iterable[Window]) -> int | None:
     accumulating = {w.step.where for w in windows if w.step and w.micro_batches > 1}
     windows = [w for w in windows if w.step and w.step.where in accumulating] or windows
     lengths = Counter(w.micro_batches for w in windows)
+    if len(lengths) == 1:
+        return next(iter(lengths))
     divisors = {
         round(1 / factor.value)
         for window in windows
@@ -157,7 +171,41 @@ def nominal_steps(windows: Iterable[Window]) -> int | None:
         for factor in term.factors
         if factor.value and factor.operation is Operation.DIVIDE
     }
-    return max(lengths, key=lambda length: (length * lengths[length] * (1 + (length in divisors)), length))
+    meant = divisors | _made_whole(windows)
+    return max(lengths, key=lambda length: (length * lengths[length] * (1 + (length in meant)), length))
+
+
+def _made_whole(windows: list[Window]) -> set[int]:
+    """The lengths of windows whose losses' shares add up to 1, where those change in the run.
+
+    What changes is no coefficient of the objective: it was computed for the windows.
+    """
+    every = [[_share(entry.backward) for entry in window.fresh()] for window in windows]
+    known = [[share for share in shares if share is not None] for shares in every]
+    first = next((share for shares in known for share in shares), 0.0)
+    if all(_about(share, first) for shares in known for share in shares):
+        return set()
+    return {
+        window.micro_batches
+        for window, shares in zip(windows, known, strict=True)
+        if len(shares) == len(window.fresh()) and _about(math.fsum(shares), 1.0)
+    }
+
+
+def _share(backward: Backward) -> float | None:
+    """What the mean loss of a micro-batch was multiplied by before its backward (its first term), if that is known."""
+    if not backward.terms:
+        return None
+    term = backward.terms[0]
+    factors = [factor.value for factor in term.factors]
+    values = [*factors, term.units] if term.reduction is Reduction.SUM else factors
+    known = [value for value in values if value is not None]
+    return math.prod(known) if len(known) == len(values) else None
+
+
+def _about(left: float, right: float) -> bool:
+    """Whether two shares are the same, within what a division in bfloat16 may round."""
+    return math.isclose(left, right, rel_tol=0.01)
 
 
 @dataclass(slots=True)

@@ -111,3 +111,11 @@ class Campaign:
     def exit_status(self) -> int:
         """0 where the engines agree, 1 where they part somewhere."""
         return 1 if self.disagreements else 0
+
+
+class Interrupted(KeyboardInterrupt):
+    """Somebody stopped the fuzzing (Ctrl-C); ``so_far`` is what it came to until then."""
+
+    def __init__(self, so_far: LoopTrial | Campaign) -> None:
+        super().__init__()
+        self.so_far = so_far

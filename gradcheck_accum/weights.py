@@ -23,7 +23,7 @@ from itertools import combinations
 
 from gradcheck_accum.events import Backward, Operation, Reduction, Term
 from gradcheck_accum.factors import RELATIVE_TOLERANCE, Column, Evidence, Point, is_ambiguous, product_of
-from gradcheck_accum.ledger import NOT_FINITE, Entry, Fate, Ledger, Window, nominal_steps
+from gradcheck_accum.ledger import UNSEEN_SCALING, Entry, Fate, Ledger, Window, nominal_steps
 from gradcheck_accum.ranks import left_local
 
 
@@ -71,6 +71,8 @@ class Readings:
     series: dict[tuple[str, str], tuple[Series, ...]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     _read: dict[tuple[str, str, Series], _Reading] = field(default_factory=dict)
+    _known: dict[tuple[int, Series], tuple[Window, tuple[Weight, ...]]] = field(default_factory=dict)
+    """The weights that were asked for before, by the window's identity: every pattern asks for the same."""
 
     @property
     def tolerance(self) -> float:
@@ -101,7 +103,10 @@ class Readings:
 
     def weights(self, window: Window, series: Series) -> tuple[Weight, ...]:
         """The weights of one series' entries in ``window``, in the window's order."""
-        return self._weights(window, series, window.entries)
+        known = self._known.get((id(window), series))
+        if known is None:
+            known = self._known[id(window), series] = window, self._weights(window, series, window.entries)
+        return known[1]
 
     def weights_elsewhere(self, window: Window, series: Series) -> tuple[Weight, ...]:
         """The weights of one series' entries of the same step on other ranks."""
@@ -196,7 +201,7 @@ def read_weights(ledger: Ledger, *, coefficient: float | None = None) -> Reading
             # A step that the grad scaler skipped says nothing, nor does one that it should have: its losses overflowed.
             if (w.optimizer, w.store) == account
             and not (w.step is not None and w.step.skipped)
-            and w.unknown != NOT_FINITE
+            and w.unknown not in UNSEEN_SCALING
         ]
         series = _find_series(windows)
         readings.series[account] = series

@@ -12,19 +12,23 @@ from gradcheck_accum.diagnosis.account import (
     Shares,
     diagnosis,
     line,
+    opens_long,
     opens_short,
     plural,
     scalers,
     times,
 )
-from gradcheck_accum.events import Reduction, Step
+from gradcheck_accum.events import Operation, Reduction, Step
 from gradcheck_accum.ledger import Window
 from gradcheck_accum.location import Location
+from gradcheck_accum.weights import Series
 
 
 def find_scale(account: Account) -> Iterator[Diagnosis]:
     """GA101, GA102, GA104: every entry of a full window too heavy or too light, or entries uneven."""
     for series in account.series():
+        if _is_scaled_for_other_windows(account, series):
+            continue
         for window in account.known():
             shares = account.shares(window, series)
             if shares is None or len(shares.weights) + len(shares.elsewhere) < 2:
@@ -35,6 +39,18 @@ def find_scale(account: Account) -> Iterator[Diagnosis]:
                 yield from _judge_level(account, shares, where)
             if shares.kind is not Reduction.NONE:
                 yield from _judge_evenness(account, shares, where)
+
+
+def _is_scaled_for_other_windows(account: Account, series: Series) -> bool:
+    """Whether each window holds losses that were scaled for two: then neither a level nor a share says what was meant.
+
+    So it is where the boundary is off by one and losses are divided by something that changes from window to window.
+    """
+    if not (opens_short(account) or opens_long(account)):
+        return False
+    weights = [w for window in account.known() for w in account.readings.weights(window, series)]
+    shares = [w.share for w in weights if w.share is not None]
+    return any(not account.same(share, shares[0]) for share in shares)
 
 
 def _is_full(account: Account, shares: Shares) -> bool:
@@ -73,11 +89,15 @@ def _judge_level(account: Account, shares: Shares, where: Location) -> Iterator[
                 shares.window,
             )
             return
+        other = _other_divisor(account, shares)
+        counts = f"each counts {times(level)} what it counts in the large batch"
+        if other:
+            counts += f", or {times(length / other)} if the division by {other} is not the objective's"
         yield diagnosis(
             "GA101",
             where,
             f"the loss is not divided by the number of micro-batches: {length} of them are added up {closes}, and "
-            f"each counts {times(level)} what it counts in the large batch",
+            f"{counts}",
             f"divide the loss by {length} (the accumulation steps) before backward()",
             shares.window,
         )
@@ -91,6 +111,19 @@ def _judge_level(account: Account, shares: Shares, where: Location) -> Iterator[
         shares.window,
         framework=_scaling_framework(shares),
     )
+
+
+def _other_divisor(account: Account, shares: Shares) -> int:
+    """What a window's losses are divided by that was taken for their objective's, where nothing states K; else 0.
+
+    A window that is shorter than all the loop would make looks like that: N of it are divided by a K that never shows.
+    """
+    if _states_steps(account) or not account.same(shares.level, float(shares.length)):
+        return 0
+    terms = [term for weight in shares.live for term in weight.entry.backward.terms]
+    factors = {f.value for term in terms for f in term.factors if f.operation is Operation.DIVIDE and f.value}
+    counts = [round(1 / value) for value in factors if account.same(value * round(1 / value), 1.0)]
+    return counts[0] if len(factors) == len(counts) == 1 and counts[0] > shares.length else 0
 
 
 def _scaling_framework(shares: Shares) -> str:
@@ -191,6 +224,9 @@ def find_remainder_scale(account: Account) -> Iterator[Diagnosis]:
                 divisor = complete[0].units if complete else 0.0
                 share = shares.units / divisor if divisor else 0.0
             if not share or account.same(share, 1.0) or not account.same(shares.level, usual * share):
+                continue
+            if account.same(shares.level, 1.0):
+                # The full windows are off, and this one is as long as they were meant to be.
                 continue
             if opens_short(account) and not _closes_pass(account, window):
                 # A window that is short at the start of a pass is off by one, not a remainder.

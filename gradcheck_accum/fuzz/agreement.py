@@ -157,7 +157,7 @@ def compare(variant: Variant) -> Comparison:
     problems = [
         *_ledgers(static, dynamic),
         *_verdict(expected, result),
-        *_diagnosis(variant, expected, result, found, unknown),
+        *_diagnosis(variant, expected, result, found, unknown, _untold(ledger)),
         *_arithmetic(variant, dynamic),
     ]
     return Comparison(variant, source, expected, static, dynamic, found, result, unknown, tuple(problems))
@@ -166,13 +166,17 @@ def compare(variant: Variant) -> Comparison:
 def run(source: str, *, replay: bool) -> tuple[VerifyResult, Ledger]:
     """Run a script under observation, in this process; what it prints and warns of is thrown away."""
     reference = "both" if replay else "ledger"
+    names = {"__name__": "__main__", "__file__": PATH}
     with (
         warnings.catch_warnings(),
         contextlib.redirect_stdout(io.StringIO()),
         observe(script=PATH, reference=reference) as observation,  # type: ignore[arg-type]
     ):
         warnings.simplefilter("ignore")
-        exec(compile(source, PATH, "exec"), {"__name__": "__main__", "__file__": PATH})
+        exec(compile(source, PATH, "exec"), names)
+    # Its classes and functions hold these names, and the names them: the next script's observer would meet this
+    # one's optimizers.
+    names.clear()
     return observation.result(), observation.ledger()
 
 
@@ -218,15 +222,18 @@ def _diagnosis(
     result: VerifyResult,
     found: frozenset[tuple[int, str]],
     unknown: bool,
+    untold: frozenset[int],
 ) -> list[str]:
     problems = []
     seen = {(d.where.line, d.mistake.code) for d in result.diagnosis}
     codes = {code for _, code in seen}
     if not expected.in_run <= codes <= expected.in_run | expected.hidden:
         problems.append(f"verify diagnoses {_listed(codes)}, expected {_listed(expected.in_run)}")
-    by_one = expected.unseen_in_run | expected.unseen_in_source
+    # What is near a schedule's length depends on the passes, which the source tells and the run of a list does not.
+    by_one = expected.unseen_in_run | expected.unseen_in_source | (expected.hidden & {"GA601", "GA603"})
     told = {(line, code) for line, code in seen if CATALOGUE[code].static and code not in by_one}
     own = {(line, code) for line, code in found if CATALOGUE[code].dynamic and code not in by_one}
+    own = {(line, code) for line, code in own if line not in untold}
     if unknown or variant.uneven:
         # The source does not show how many units each batch holds.
         told, own = ({(n, c) for n, c in both if c not in SCALE} for both in (told, own))
@@ -242,6 +249,12 @@ def _diagnosis(
     if not wanted <= {code for _, code in found} <= expected.codes - expected.unseen_in_source | expected.hidden:
         problems.append(f"lint finds {_placed(found)}, expected {_listed(wanted)}")
     return problems
+
+
+def _untold(ledger: Ledger) -> frozenset[int]:
+    """The lines of steps of which verify says nothing: all of their windows are unknown to it."""
+    every = {(w.step.where.line, bool(w.unknown)) for w in ledger.windows if w.step is not None}
+    return frozenset(line for line, unknown in every if unknown and (line, False) not in every)
 
 
 def _arithmetic(variant: Variant, dynamic: list[Book]) -> list[str]:

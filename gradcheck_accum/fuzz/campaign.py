@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, Phase, Verbosity, given, seed, settings
 from gradcheck_accum.fuzz.agreement import SCALE, Comparison, compare, still_wrong_once_fixed
 from gradcheck_accum.fuzz.strategies import variants
 from gradcheck_accum.fuzz.variants import OPERATORS, Variant
-from gradcheck_accum.trials import Campaign, Disagreement, Tally
+from gradcheck_accum.trials import Campaign, Disagreement, Interrupted, Tally
 
 Progress = Callable[[int, int], None]
 
@@ -36,7 +36,8 @@ def run_campaign(
     """Lint and run ``examples`` drawn variants and hold both engines against the arithmetic and one another.
 
     A round of variants that holds a disagreement ends there, with the smallest variant that shows it. No round is begun
-    after ``time_budget`` seconds. ``random_seed`` decides what is drawn.
+    after ``time_budget`` seconds. ``random_seed`` decides what is drawn. Raises Interrupted, with what was seen so far,
+    where somebody stops it.
     """
     compare(Variant(k=2, rows=(1, 1), units=(1, 1)))  # what PyTorch imports late is there once this has run
     gc.collect()
@@ -49,17 +50,24 @@ def run_campaign(
         while tally.variants < examples and (time_budget is None or time.monotonic() - begun < time_budget):
             size = min(_ROUND, examples - tally.variants)
             number = random_seed * 1_000_003 + tally.variants
-            found = _round(size, number, tally, lambda done: progress and progress(done, examples))
-            parted += [found] if found is not None else []
+            smallest: list[Disagreement] = []
+            try:
+                _round(size, number, tally, smallest, lambda done: progress and progress(done, examples))
+            finally:
+                parted += smallest
+    except KeyboardInterrupt:
+        tally.seconds = time.process_time() - started
+        raise Interrupted(Campaign(tally, tuple(parted))) from None
     finally:
         gc.unfreeze()
     tally.seconds = time.process_time() - started
     return Campaign(tally, tuple(parted))
 
 
-def _round(size: int, number: int, tally: Tally, progress: Callable[[int], object]) -> Disagreement | None:
-    """Draw ``size`` variants; the smallest that shows a disagreement, if any does."""
-    smallest: list[Disagreement] = []
+def _round(
+    size: int, number: int, tally: Tally, smallest: list[Disagreement], progress: Callable[[int], object]
+) -> None:
+    """Draw ``size`` variants; ``smallest`` gets the smallest that shows a disagreement, if any does."""
 
     def test(variant: Variant) -> None:
         comparison, problems = judged(variant, fixes=variant.seed % _FIXED == 0)
@@ -86,7 +94,6 @@ def _round(size: int, number: int, tally: Tally, progress: Callable[[int], objec
     except Exception:
         if not smallest:
             raise
-    return smallest[0] if smallest else None
 
 
 def judged(variant: Variant, *, fixes: bool) -> tuple[Comparison | None, tuple[str, ...]]:

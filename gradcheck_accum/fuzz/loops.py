@@ -23,7 +23,7 @@ from torch.optim.optimizer import Optimizer
 from gradcheck_accum.fuzz.cases import AccumCase, CannotSupply
 from gradcheck_accum.fuzz.strategies import accum_cases
 from gradcheck_accum.ledger import Fate, Ledger
-from gradcheck_accum.trials import Failure, LoopTrial, Outcome
+from gradcheck_accum.trials import Failure, Interrupted, LoopTrial, Outcome
 from gradcheck_accum.verdict import VerifyResult
 from gradcheck_accum.verify import observe
 
@@ -55,7 +55,8 @@ def fuzz_loop(
 
     ``factories`` is a module whose functions supply arguments (see `AccumCase.arguments`). How many cases are tried,
     and whether the ``.hypothesis`` database is used, is Hypothesis' active profile to say, unless ``examples`` is
-    given. No case is begun after ``time_budget`` seconds. Raises CannotSupply where an argument can not be supplied.
+    given. No case is begun after ``time_budget`` seconds. Raises CannotSupply where an argument can not be supplied,
+    and Interrupted, with what was seen so far, where somebody stops it.
     """
     name = target or getattr(loop, "__qualname__", "the loop")
     AccumCase(samples=1, batch_size=1, accumulation_steps=1).arguments(loop, factories)
@@ -90,18 +91,24 @@ def fuzz_loop(
     )(run)
     if random_seed is not None:
         run = seed(random_seed)(run)
+
+    def so_far() -> LoopTrial:
+        found = sorted(smallest.values(), key=lambda j: (list(Outcome).index(j.outcome), j.kind == "GA104", j.kind))
+        failures = (Failure(j.outcome, str(j.case), j.what, _test(name, j, factories), j.result) for j in found)
+        return LoopTrial(name, outcomes, tuple(failures))
+
     with _light_heap():
         try:
             run()
         except Exception:
             if not smallest:
                 raise
+        except KeyboardInterrupt:
+            raise Interrupted(so_far()) from None
         except BaseException as several:
             if not smallest or not hasattr(several, "exceptions"):
                 raise
-    found = sorted(smallest.values(), key=lambda j: (list(Outcome).index(j.outcome), j.kind == "GA104", j.kind))
-    failures = (Failure(j.outcome, str(j.case), j.what, _test(name, j, factories), j.result) for j in found)
-    return LoopTrial(name, outcomes, tuple(failures))
+    return so_far()
 
 
 @cache

@@ -48,11 +48,14 @@ class Simulation:
         reached = any(i in step.gradient for i in step.own)
         return reached and len(each) > 1 and len({self.units[i] for i in step.own}) > 1
 
-    def is_short_at_its_end(self, k: int) -> bool:
-        """Whether the last step got fewer micro-batches than ``k``, each as heavy as one of ``k`` would have been."""
-        last = self.steps[-1].own if self.steps else ()
-        weighed = {self.coefficients[i] for i in (*last, *(self.steps[-2].own if len(self.steps) > 1 else ()))}
-        return not self.lost and len(last) < k and len(weighed) == 1
+    def flushes_a_remainder_as_full(self, k: int) -> bool:
+        """Whether the last step got fewer than ``k`` micro-batches, each as heavy as the more of the step before."""
+        if self.lost or len(self.steps) < 2:
+            return False
+        if len(self.steps[-1].own) >= min(k, len(self.steps[-2].own)):
+            return False
+        weights = {step.gradient[i] for step in self.steps[-2:] for i in step.own if i in step.gradient}
+        return len(weights) == 1
 
     def is_right_step(self, step: Stepped) -> bool:
         """Whether one step did."""
@@ -69,6 +72,9 @@ class _Run:
         self.seen = Simulation()
         self.gradient: dict[int, Fraction] = {}
         self.since: list[int] = []
+        self.scaled: set[int] = set()
+        """The micro-batches in the gradient that still hold a grad scaler's scale."""
+        self.unscaled = False
 
     def clear(self) -> None:
         if self.head and self.v.has("GA204"):
@@ -85,6 +91,11 @@ class _Run:
         self.since.append(number)
         self.seen.coefficients.append(self.coefficient(position, window))
         self.gradient[number] = self.seen.coefficients[-1]
+        if v.amp == "scaler":
+            self.scaled.add(number)
+        if v.has("GA502") and not self.head and position % v.k == 0:
+            self.scaled.clear()
+            self.unscaled = True
 
     def coefficient(self, position: int, window: range) -> Fraction:
         """What a micro-batch's mean loss is multiplied by before backward."""
@@ -118,7 +129,10 @@ class _Run:
             spoiled.append("clipped early")
         if v.has("GA501") and not self.head:
             spoiled.append("clipped while scaled")
-        if v.has("GA503") or (v.has("GA502") and not self.head and len(gradient) > 1):
+        if not v.has("GA503") and not self.unscaled:
+            self.scaled.clear()
+        self.unscaled = False
+        if self.scaled & gradient.keys():
             spoiled.append("the scale is inside")
         self.seen.steps.append(Stepped(gradient, tuple(self.since), tuple(spoiled)))
         self.since = []
@@ -230,11 +244,14 @@ def expect(variant: Variant) -> Expectation:
         codes.add("GA104")
     if any(run.lost for run in runs):
         codes.add("GA301")
-    if variant.has("GA302"):
-        # Where the last window ends is for this to say, whatever was planted for the one that should have been there.
-        codes.discard("GA103")
-        if not variant.has("GA101") and any(run.is_short_at_its_end(variant.k) for run in runs):
-            codes.add("GA103")
+    # A remainder is weighed like a full window where it is flushed, planted or not: one that leaks is no window.
+    codes.discard("GA103")
+    if not variant.has("GA101") and any(run.flushes_a_remainder_as_full(variant.k) for run in runs):
+        codes.add("GA103")
+    if variant.has("GA101"):
+        # What is shown was not scaled either.
+        codes.discard("GA802")
+        planted.discard("GA802")
     if {"GA203", "GA402"} <= codes and any(len(run.steps) > 1 for run in runs):
         # Never cleared, gradients are still there after the step: they are clipped before the next ones come.
         codes.add("GA401")
@@ -283,11 +300,25 @@ def _hidden(v: Variant, runs: list[Simulation]) -> set[str]:
     if all(len(run.units) <= len(run.steps) + v.epochs for run in runs):
         # So few micro-batches that once for each step and each pass is as often.
         hidden |= {"GA601", "GA602"}
+    # A list shows no passes when it runs.
+    passes = v.epochs if v.data_loader else 1
+    if v.schedule == "steps" and any(abs(len(run.steps) - v.epochs * -(-v.count // v.k)) > passes for run in runs):
+        # The steps that were dropped are more than one for each pass: what the schedule was made for is another number.
+        hidden |= {"GA601"}
+    if all(len(run.steps) <= v.epochs for run in runs):
+        # A schedule that has moved once in a pass may be one that moves once per pass.
+        hidden |= {"GA603"}
     if all(len(run.steps) == 1 for run in runs):
         # What comes after the only step is in no window.
         hidden |= {"GA402"}
     if v.has("GA203"):
         hidden |= {"GA402"}
+    if v.has("GA102") or v.has("GA302") or v.has("GA303"):
+        # What is shown is 1/K of the mean loss only where K divides each of them once, and all of them ran.
+        hidden |= {"GA802"}
+    if any(len(run.units) < v.count * v.epochs for run in runs):
+        # Fewer micro-batches than the schedule was made for: training may have been cut short, not the schedule.
+        hidden |= {"GA603"}
     return hidden
 
 

@@ -114,11 +114,12 @@ class _Writer:
         v = self.v
         lines = ["import itertools", "import torch", "from torch import nn", ""]
         lines += [_CLASSES[v.model]] if v.model in _CLASSES else []
-        lines += [f"torch.manual_seed({v.seed})", f"K = {v.k}", *self.data()]
+        # Not torch.manual_seed: it leaves a traceback in a queue for every device that is not there.
+        lines += [f"torch.default_generator.manual_seed({v.seed})", f"K = {v.k}", *self.data()]
         model = _MODELS[v.model]
         if v.batch_norm:
             model = "nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Linear(4, 3))"
-        double = ".double()" if v.double else ""
+        double = ".double()" if v.double else ".bfloat16()" if v.has("GA902") else ""
         lines += [f"model = {model}{double}"]
         lines += [f"optimizer = {_OPTIMIZERS[v.optimizer].format('model')}"]
         if v.pair:
@@ -154,7 +155,7 @@ class _Writer:
     def data(self) -> list[str]:
         """The batches, and the counts of units that a scaling reads."""
         v = self.v
-        dtype = ", dtype=torch.float64" if v.double else ""
+        dtype = ", dtype=torch.float64" if v.double else ", dtype=torch.bfloat16" if v.has("GA902") else ""
         times = v.k if v.boundary == "chunks" else 1
         rows = v.rows[:: v.k] if v.boundary == "chunks" else v.rows
         if v.data_loader:
@@ -170,7 +171,7 @@ class _Writer:
             x, y = self.tensors(str(sizes[0]) if same else "n", dtype)
             over = f"_ in range({len(sizes)})" if same else "n in sizes"
             lines = [] if same else [f"sizes = {sizes}"]
-            lines += [f"loader = [({x}, {y}) for {over}]"]
+            lines += [f"loader = [({x}, {y})] * {v.count}" if v.has("GA902") else f"loader = [({x}, {y}) for {over}]"]
         if v.loss == "ignored tokens":
             ignored = [n * TOKENS - u for n, u in zip(v.rows, v.units, strict=True)]
             lines += [

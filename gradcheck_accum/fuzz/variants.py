@@ -32,6 +32,13 @@ SPELLINGS = ("/", "statement", "in place", "inverse", "method", "function")
 UNEVEN_SCALES = frozenset({"share", "total"})
 """The ways to scale that are right where micro-batches hold different numbers of units."""
 
+STAGNATING = 600
+"""Micro-batches after which a sum of one and the same number in bfloat16 has lost a visible part of it.
+
+Such a sum stops growing before it is 512 times the number: a number in [2^q, 2^(q+1)) is less than half of the distance
+between its neighbours there. Of 600 that is at least 14 % lost, in every element of a gradient.
+"""
+
 TOKENS = 3
 """Tokens in a row of token data, and classes or outputs of every model."""
 
@@ -104,6 +111,20 @@ OPERATORS: dict[str, Operator] = {
         _operator("GA602", "average", average=True),
         _operator("GA801", "graphs"),
         _operator("GA802", "metrics", scale=("steps", "window"), metrics=True, boundary=BOUNDARIES[:-1]),
+        _operator(
+            "GA902",
+            "model",
+            boundary=INDEXED,
+            scale="steps",
+            amp="",
+            clip="",
+            pair=False,
+            uneven=False,
+            remainder=False,
+            data_loader=False,
+            loss=LOSSES[:4],
+            clears_first=False,
+        ),
         _operator("GA901", "model", batch_norm=True, amp="", pair=False, uneven=False, loss="cross entropy"),
     )
 }

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from gradcheck_accum.lint import values as v
-from gradcheck_accum.lint.arithmetic import binary
+from gradcheck_accum.lint.arithmetic import binary, of_numbers
 from gradcheck_accum.lint.assignment import assign
 from gradcheck_accum.lint.averages import note_update
 from gradcheck_accum.lint.calls import call
@@ -142,6 +142,9 @@ def _binary(run: Interpreter, node: ast.BinOp, scope: v.Scope) -> Any:
         note_update(run, node, scope)
     if isinstance(left, str):
         shown(run, node, [right])
+    if _is_written_out(node.left) and isinstance(left, Num) and isinstance(right, Num):
+        # Where nothing is counted on the left, what divides it is no K.
+        return of_numbers(node.op, left, right)
     if isinstance(node.op, ast.Mod):
         run.note_count(node.right, right)
     result = binary(run, node.op, left, right)
@@ -149,6 +152,13 @@ def _binary(run: Interpreter, node: ast.BinOp, scope: v.Scope) -> Any:
     if (result is UNKNOWN or result is v.SCALED) and not run.loop_depth and is_settled(left) and is_settled(right):
         return v.Computed(text_of(node), op=node.op, left=left, right=right)
     return result
+
+
+def _is_written_out(node: ast.expr) -> bool:
+    """Whether an expression is made of numbers that stand there."""
+    if isinstance(node, ast.BinOp):
+        return _is_written_out(node.left) and _is_written_out(node.right)
+    return isinstance(node, ast.Constant)
 
 
 def _unary(run: Interpreter, node: ast.UnaryOp, scope: v.Scope) -> Any:

@@ -115,8 +115,23 @@ class Facts:
                         self.around[id(child)] = statement
                         self.calls[id(child)] = set()
                         statements.append(child)
+        never = self._never_run(statements)
         for statement in reversed(statements[1:]):
+            if id(statement) in never:
+                self.calls[id(statement)] = set()
             self.calls[id(self.around[id(statement)])] |= self.calls[id(statement)]
+
+    def _never_run(self, statements: list[ast.AST]) -> set[int]:
+        """The functions inside of other code that nothing calls or hands on by their names."""
+        inside = [
+            node
+            for node in statements
+            if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
+            and not node.decorator_list
+            and not isinstance(self.around[id(node)], (ast.ClassDef, ast.Module))
+        ]
+        mentioned = {node.id for node in walk(self.module) if isinstance(node, ast.Name)} if inside else set[str]()
+        return {id(node) for node in inside if node.name not in mentioned}
 
     def _function(self, node: Function, statement: ast.AST) -> None:
         dot = "." if id(node) in self._methods else ""

@@ -24,7 +24,8 @@ class HeldGraphs:
 
     def __init__(self) -> None:
         self._marks: list[weakref.ref[_Mark]] = []
-        self._held = 0
+        self._held = 1
+        """How many were held at the last count: the last loss mostly has a name when its step comes."""
         self._collections = _COLLECTIONS
 
     def mark(self, node: Any) -> None:

@@ -21,7 +21,7 @@ from gradcheck_accum.engine.tolerance import (
     unit_roundoff,
 )
 from gradcheck_accum.events import Backward, Reduction
-from gradcheck_accum.ledger import Fate, Ledger, Window
+from gradcheck_accum.ledger import ZERO, Fate, Ledger, Window
 from gradcheck_accum.location import Location
 from gradcheck_accum.mistakes import CATALOGUE
 from gradcheck_accum.ranks import UNSHARED, averages
@@ -262,6 +262,9 @@ def _judge_window(
         return report(Verdict.INCONCLUSIVE, unshared), None, ""
     corrections = entry_corrections(measured, ledger, readings)
     terms = None if corrections is None else in_vectors(measured, corrections)
+    if measured.is_zero and not any(measured.own_norms) and any(w.unknown == ZERO for w in windows):
+        # Whatever its micro-batches weigh, they add up to nothing.
+        return report(Verdict.EQUIVALENT, "", (0.0, 1.0, 0.0)), None, ""
     if corrections is None or terms is None:
         return report(Verdict.INCONCLUSIVE, _why_unknown(windows)), None, ""
     contributions = [abs(w) * norm for w, norm in zip(corrections, measured.own_norms, strict=True) if w]

@@ -72,3 +72,8 @@ class Measured:
     drift: float | None = None
     unmeasured: str = ""
     shards: int = 0
+
+    @property
+    def is_zero(self) -> bool:
+        """Whether the gradient is zero, as far as one rank can tell: of a shard it holds a part alone."""
+        return self.products is not None and not self.shards and self.products.norm(0) == 0

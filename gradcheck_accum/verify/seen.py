@@ -11,7 +11,7 @@ from gradcheck_accum.engine.cost import WindowCost
 from gradcheck_accum.engine.reference import ReferenceEngine
 from gradcheck_accum.engine.streaming import Streamed
 from gradcheck_accum.events import Trace
-from gradcheck_accum.ledger import NOT_FINITE, Ledger, fold
+from gradcheck_accum.ledger import NOT_FINITE, ZERO, Fate, Ledger, Window, fold
 from gradcheck_accum.ranks import UNSHARED, joined
 from gradcheck_accum.verify.averaging import Needless
 from gradcheck_accum.verify.measure import InnerProducts
@@ -67,12 +67,18 @@ class Seen:
         """The ledger of this process alone."""
         ledger = fold(self.trace)
         overflowed = {id(measured.step) for measured in self.measured if measured.unmeasured == NOT_FINITE}
-        if not overflowed:
+        zero = {id(measured.step) for measured in self.measured if measured.is_zero}
+        scaled = {w.store for w in ledger.windows for e in w.with_fate(Fate.LIVE) if e.grad_factors} if zero else set()
+        if not overflowed and not scaled:
             return ledger
-        return replace(
-            ledger,
-            windows=tuple(replace(w, unknown=NOT_FINITE) if id(w.step) in overflowed else w for w in ledger.windows),
-        )
+
+        def marked(window: Window) -> Window:
+            if id(window.step) in overflowed:
+                return replace(window, unknown=NOT_FINITE)
+            hides = id(window.step) in zero and window.store in scaled and window.with_fate(Fate.LIVE)
+            return replace(window, unknown=window.unknown or ZERO) if hides else window
+
+        return replace(ledger, windows=tuple(map(marked, ledger.windows)))
 
     def same_step(self, optimizer: str, number: int) -> Measured | None:
         """The ``number``-th step of an optimizer, from 0, as it was measured here; None where there were fewer."""

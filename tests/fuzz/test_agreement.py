@@ -11,7 +11,7 @@ from gradcheck_accum.fuzz.render import render
 from gradcheck_accum.fuzz.strategies import variants
 from gradcheck_accum.fuzz.variants import OPERATORS, Variant
 from gradcheck_accum.report.fuzz_text import campaign_text
-from gradcheck_accum.trials import Campaign, Disagreement, Tally
+from gradcheck_accum.trials import Campaign, Disagreement, Interrupted, Tally
 
 drawn = settings(
     deadline=None,
@@ -95,6 +95,17 @@ def test_a_campaign_counts_what_it_tried() -> None:
     assert found and all(killed == many for killed, many in found.values())
     text = campaign_text(campaign)
     assert "12 variants" in text and text.endswith("the engines agree on every variant")
+
+
+def test_an_interrupted_campaign_keeps_its_counts() -> None:
+    def stop(done: int, of: int) -> None:
+        if done == 5:
+            raise KeyboardInterrupt
+
+    with pytest.raises(Interrupted) as cut:
+        run_campaign(12, random_seed=1, progress=stop)
+    assert isinstance(cut.value.so_far, Campaign)
+    assert cut.value.so_far.tally.variants == 5
 
 
 def test_a_disagreement_is_shown_with_both_ledgers_side_by_side() -> None:

@@ -7,6 +7,9 @@ from pathlib import Path
 import pytest
 from watching import watch_source
 
+from gradcheck_accum.fuzz.agreement import compare
+from gradcheck_accum.fuzz.oracle import expect
+from gradcheck_accum.fuzz.variants import Variant
 from gradcheck_accum.lint import ledgers_of, lint_source
 from gradcheck_accum.verdict import Verdict
 
@@ -461,6 +464,122 @@ optimizer.zero_grad()
         set(),
         set(),
     ),
+    "losses that were weighed for other windows were a mean of means, and not divided": (
+        """\
+loader = [(torch.randn(n, 4), torch.randint(0, 3, (n,))) for n in (2, 4, 2, 1)]
+totals = [6, 3]
+for i, (x, y) in enumerate(loader, 1):
+    loss = criterion(model(x), y) * (len(y) / totals[(i - 1) // K])
+    loss.backward()
+    if (i + 1) % K == 0 or i == len(loader):
+        optimizer.step()
+        optimizer.zero_grad()
+""",
+        4,
+        Verdict.DEVIATES,
+        {"GA302"},
+        {"GA302"},
+    ),
+    "where the short windows hold more together, they were the usual ones, and the right one held a remainder": (
+        """\
+for i, (x, y) in enumerate(loader, 1):
+    loss = criterion(model(x), y) * (1 / min(4, len(loader) - (i - 1) // 4 * 4))
+    loss.backward()
+    if (i + 1) % 4 == 0 or i == len(loader):
+        optimizer.step()
+        optimizer.zero_grad()
+""",
+        10,
+        Verdict.DEVIATES,
+        {"GA302"},
+        {"GA302"},
+    ),
+    "a step in a function that nothing calls made a pass of a window, and hid a schedule that runs ahead": (
+        """\
+import itertools
+scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=len(loader) // K)
+batches = iter(loader)
+while window := list(itertools.islice(batches, K)):
+    for x, y in window:
+        loss = criterion(model(x), y) / K
+        loss.backward()
+        scheduler.step()
+        def never_called():
+            optimizer.step()
+    optimizer.step()
+    optimizer.zero_grad()
+""",
+        4,
+        Verdict.EQUIVALENT,
+        {"GA601"},
+        {"GA601"},
+    ),
+    "a number that is divided by 4 was divided by K, because every batch has 4 rows": (
+        """\
+loader = [(torch.randn(4, 4), torch.randint(0, 3, (4,))) for _ in range(5)]
+for epoch in range(2):
+    for start in range(0, len(loader), K):
+        window = loader[start:start + K]
+        for x, y in window:
+            loss = criterion(model(x), y) / len(window) / len(x)
+            loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    size = 2 * 3 % 4
+""",
+        1,
+        Verdict.DEVIATES,
+        {"GA102"},
+        {"GA102"},
+    ),
+    "gradients of zero looked as if they had not been divided with the others, and the loss was called unscaled": (
+        """\
+for i, (x, y) in enumerate(loader):
+    loss = criterion(model(x), y) * (i < 4)
+    loss.backward()
+    if (i + 1) % K == 0:
+        for p in model.parameters():
+            p.grad.div_(K)
+        optimizer.step()
+        optimizer.zero_grad()
+""",
+        8,
+        Verdict.EQUIVALENT,
+        set(),
+        set(),
+    ),
+    "a remainder that leaks into the next pass is none that was flushed": (
+        """\
+for epoch in range(2):
+    for i, (x, y) in enumerate(loader):
+        loss = criterion(model(x), y) / K
+        loss.backward()
+        if (i + 1) % K == 0:
+            optimizer.step()
+            optimizer.zero_grad()
+""",
+        5,
+        Verdict.DEVIATES,
+        {"GA301"},
+        {"GA301"},
+    ),
+    "the one window that was right, because the others are one longer than K, was called a remainder divided by K": (
+        """\
+count = 0
+for i, (x, y) in enumerate(loader):
+    loss = criterion(model(x), y) / K
+    loss.backward()
+    count += 1
+    if count > K or i + 1 == len(loader):
+        optimizer.step()
+        optimizer.zero_grad()
+        count = 0
+""",
+        8,
+        Verdict.DEVIATES,
+        {"GA302"},
+        {"GA302"},
+    ),
 }
 
 
@@ -492,3 +611,42 @@ for i, (x, y) in enumerate(loader):
     (ledger, *_) = ledgers_of(source, "train.py")
     (factors,) = {term.factors for w in ledger.windows for e in w.entries for term in e.backward.terms}
     assert [factor.value for factor in factors] == [None]
+
+
+def test_a_step_that_bypasses_the_scaler_may_have_no_gradient_to_show_it() -> None:
+    # After a few steps with the scale inside nothing is left of the gradient: verify claims nothing of such a step.
+    variant = Variant(
+        k=2,
+        rows=(1,) * 7,
+        units=(1,) * 7,
+        boundary="continue",
+        flush="after",
+        scale="gradients",
+        spelling="function",
+        model="attention",
+        optimizer="momentum",
+        amp="scaler",
+        double=False,
+        layout="helpers",
+        metrics=True,
+        seed=692,
+        mutations=frozenset({"GA503", "GA201"}),
+    )
+    assert compare(variant).problems == ()
+
+
+def test_what_leaks_or_is_dropped_is_no_remainder_that_was_flushed() -> None:
+    planted = frozenset({"GA103", "GA301"})
+    for epochs in (1, 2):
+        variant = Variant(k=2, rows=(1,) * 5, units=(1,) * 5, epochs=epochs, scale="window", mutations=planted)
+        assert expect(variant).codes == {"GA301"}
+
+
+def test_a_schedule_for_the_steps_that_a_dropped_remainder_leaves_out() -> None:
+    planted = frozenset({"GA301", "GA601"})
+    variant = Variant(
+        k=4, rows=(1,) * 11, units=(1,) * 11, epochs=2, scale="window", schedule="steps", mutations=planted
+    )
+    # Made for six moves, it makes 22 beside four steps: it was made for neither.
+    assert compare(variant).problems == ()
+    assert expect(variant).codes == {"GA301"}

@@ -175,6 +175,22 @@ def test_the_time_budget_ends_it(loops: Path, capsys: pytest.CaptureFixture[str]
     assert "not decided" in capsys.readouterr().out
 
 
+def test_an_interrupt_keeps_what_was_seen(loops: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with (loops / "own_loops.py").open("a") as file:
+        file.write(
+            "\n\nCALLS = []\n\n\n"
+            "def stops(model, loader, optimizer, criterion, K):\n"
+            "    CALLS.append(K)\n"
+            "    if len(CALLS) == 8:\n"
+            "        raise KeyboardInterrupt\n"
+            "    right(model, loader, optimizer, K)\n"
+        )
+    assert fuzz("stops") == 130
+    captured = capsys.readouterr()
+    assert captured.out == "own_loops.py::stops: equivalent in all of 7 cases\n"
+    assert "interrupted" in captured.err
+
+
 def test_a_case_supplies_the_same_values_again() -> None:
     def loop(model: object, loader: object, optimizer: object, scaler: object = None, epochs: int = 1) -> None: ...
 
