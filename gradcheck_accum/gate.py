@@ -22,8 +22,8 @@ _NO_CODE = (
     rb'|"[^"\\\n]*(?:\\.[^"\\\n]*)*"'
 )
 """Comments and strings: what libraries show in them is the commonest backward that is none."""
-_FROM = rb"^[ \t]*from[ \t]+(\.*)([\w.]*)[ \t]+import[ \t]+(?:\(([^)]*)\)|([\w, \t]*))"
-_IMPORT = rb"^[ \t]*import[ \t]+(\w+)(?![\w.])"
+_FROM = rb"from[ \t]+(\.*)([\w.]*)[ \t]+import[ \t]+(?:\(([^)]*)\)|([\w, \t]*))"
+_IMPORT = rb"import[ \t]+(\w+)(?![\w.])"
 
 _LOADERS = (b"DataLoader", b"dataloader", b"train_loader", b"data_loader", b"train_dl", b"in loader", b"(loader")
 """How a loop over data that leaves both calls to functions of other modules may be known."""
@@ -93,10 +93,12 @@ def _others_call(call: re.Pattern[bytes], source: bytes, path: str) -> bool:
     import re
 
     # Who imports the very package that it stands in calls it by dotted names.
-    for name in set(re.findall(_IMPORT, source, re.MULTILINE)):
-        if name.decode() not in path and _has(call, path, 0, name.decode(), []):
+    for match in re.finditer(_IMPORT, source):
+        name = match[1].decode()
+        begins = not source[source.rfind(b"\n", 0, match.start()) + 1 : match.start()].strip()
+        if begins and name not in path and _has(call, path, 0, name, []):
             return True
-    for dots, module, several, some in re.findall(_FROM, source, re.MULTILINE):
+    for dots, module, several, some in re.findall(_FROM, source):
         home = module.decode("ascii", "replace")
         found = (part.split()[:1] for part in (several or some).decode("ascii", "replace").split(","))
         names = [name for part in found for name in part]

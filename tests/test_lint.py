@@ -172,3 +172,22 @@ for step in range(max_steps):
 """
     assert lint_source(source.format(scale="loss = loss / steps"), "train.py") == []
     assert [f.mistake.code for f in lint_source(source.format(scale="pass"), "train.py")] == ["GA101"]
+
+
+def test_nothing_is_told_of_windows_in_which_another_optimizers_loss_has_left_gradients() -> None:
+    source = (
+        "def train(G, D, loader, opt_g, opt_d, bce, K):\n"
+        "    opt_g, opt_d = torch.optim.SGD(G.parameters()), torch.optim.SGD(D.parameters())\n"
+        "    for i, x in enumerate(loader):\n"
+        "        fake = G(x)\n"
+        "        (bce(D(x), 1) / K + bce(D(fake.detach()), 0) / K).backward()\n"
+        "        if (i + 1) % K == 0 or i + 1 == len(loader):\n"
+        "            opt_d.step()\n"
+        "            opt_d.zero_grad()\n"
+        "        (bce(D(fake), 1) / K).backward()\n"
+        "        if (i + 1) % K == 0 or i + 1 == len(loader):\n"
+        "            opt_g.step()\n"
+        "            opt_g.zero_grad()\n"
+    )
+    found = lint_source(f"import torch\n{source}", "gan.py")
+    assert [(f.where.line, f.mistake.code) for f in found] == [(12, "GA103")]
