@@ -9,6 +9,8 @@ model, or of one optimizer); its name only has to be the same wherever the same 
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -50,6 +52,12 @@ class Factor:
     operation: Operation = Operation.MULTIPLY
     purpose: Purpose = Purpose.UNKNOWN
     where: Location | None = field(default=None, compare=False)
+
+
+def product_of(factors: Iterable[Factor]) -> float | None:
+    """What a loss is multiplied by in all, None where one of its factors is not known."""
+    values = [factor.value for factor in factors]
+    return None if None in values else math.prod(value for value in values if value is not None)
 
 
 @dataclass(frozen=True, slots=True)

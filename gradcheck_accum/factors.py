@@ -7,7 +7,7 @@ A number says nothing alone: 0.25 is an objective's coefficient or a division by
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from gradcheck_accum.events import Backward, Factor, Operation, Purpose, Reduction, Term
@@ -17,12 +17,6 @@ RELATIVE_TOLERANCE = 1e-5
 
 Column = tuple[Factor, ...]
 """The factors that stand at one position between reduction and backward, one for each point of a series."""
-
-
-def product_of(factors: Iterable[Factor]) -> float | None:
-    """What a loss is multiplied by in all, None where one of its factors is not known."""
-    values = [factor.value for factor in factors]
-    return None if None in values else math.prod(value for value in values if value is not None)
 
 
 @dataclass(frozen=True, slots=True)

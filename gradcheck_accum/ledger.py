@@ -25,6 +25,7 @@ from gradcheck_accum.events import (
     Step,
     Trace,
     ZeroGrad,
+    product_of,
 )
 
 NOT_FINITE = "the gradient is not finite"
@@ -197,10 +198,8 @@ def _share(backward: Backward) -> float | None:
     if not backward.terms:
         return None
     term = backward.terms[0]
-    factors = [factor.value for factor in term.factors]
-    values = [*factors, term.units] if term.reduction is Reduction.SUM else factors
-    known = [value for value in values if value is not None]
-    return math.prod(known) if len(known) == len(values) else None
+    scale, units = product_of(term.factors), term.units if term.reduction is Reduction.SUM else 1.0
+    return None if scale is None or units is None else scale * units
 
 
 def _about(left: float, right: float) -> bool:

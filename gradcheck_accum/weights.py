@@ -21,8 +21,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
 
-from gradcheck_accum.events import Backward, Operation, Reduction, Term
-from gradcheck_accum.factors import RELATIVE_TOLERANCE, Column, Evidence, Point, is_ambiguous, product_of
+from gradcheck_accum.events import Backward, Operation, Reduction, Term, product_of
+from gradcheck_accum.factors import RELATIVE_TOLERANCE, Column, Evidence, Point, is_ambiguous
 from gradcheck_accum.ledger import UNSEEN_SCALING, Entry, Fate, Ledger, Window, nominal_steps
 from gradcheck_accum.ranks import left_local
 

@@ -52,9 +52,9 @@ def find_remainder(account: Account) -> Iterator[Diagnosis]:
 
 def _outgrows(account: Account, window: Window) -> bool:
     """Whether a window is longer than the usual one where passes over the data can not be told apart."""
-    usual = sum(w.micro_batches == account.steps for w in account.windows)
     if _has_its_own_divisor(account, window):
         return False
+    usual = sum(w.micro_batches == account.steps for w in account.windows)
     return usual > 1 and window is not account.windows[0] and all(e.backward.epoch is None for e in window.fresh())
 
 

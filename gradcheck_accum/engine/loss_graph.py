@@ -187,8 +187,9 @@ def _frontier(node: Any, name: str, factors: tuple[Factor, ...]) -> Term:
     short = name.partition("Backward")[0]
     if name.startswith(_LOSSES):
         return _loss_term(node, short, factors)
-    if name.startswith(("MeanBackward0", "SumBackward0")) and _over_samples_below(node) is not None:
-        return _reduced_twice(node, short, factors)
+    inner = _over_samples_below(node) if name.startswith(("MeanBackward0", "SumBackward0")) else None
+    if inner is not None:
+        return _reduced_twice(node, inner, short, factors)
     if name.startswith("MeanBackward"):
         units = float(node._saved_self_sym_numel)
         return Term(short, Reduction.MEAN, units, factors, _rows(node, units))
@@ -223,9 +224,8 @@ def _over_samples_below(node: Any) -> Any:
     return inner if any(_signed(dim) % size == 0 for dim in inner._saved_dim) else None
 
 
-def _reduced_twice(node: Any, short: str, factors: tuple[Factor, ...]) -> Term:
-    """Over the samples first, then over what is left of each: it is the first that counts units."""
-    inner = _over_samples_below(node)
+def _reduced_twice(node: Any, inner: Any, short: str, factors: tuple[Factor, ...]) -> Term:
+    """Over the samples first (``inner``), then over what is left of each: it is the first that counts units."""
     rows, elements = float(_sizes(inner)[0]), float(math.prod(_sizes(inner)))
     if inner.name().startswith("MeanBackward1"):
         return Term(short, Reduction.MEAN, rows, factors, rows)

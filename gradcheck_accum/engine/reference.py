@@ -16,7 +16,7 @@ from gradcheck_accum.engine.joining import Layout, join, rows_of
 from gradcheck_accum.engine.loss_graph import LossReading, read_losses
 from gradcheck_accum.engine.randomness import ByRows, NotByRows, set_random_state
 from gradcheck_accum.engine.tape import Program
-from gradcheck_accum.factors import product_of
+from gradcheck_accum.events import product_of
 
 LARGE_BATCH = "one large batch"
 STREAMED = "one large batch, in chunks"

@@ -9,8 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from gradcheck_accum.engine.tape import Program
-from gradcheck_accum.events import Term
-from gradcheck_accum.factors import product_of
+from gradcheck_accum.events import Term, product_of
 from gradcheck_accum.location import Location
 from gradcheck_accum.weights import total_of
 

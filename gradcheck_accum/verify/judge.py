@@ -9,9 +9,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from gradcheck_accum.diagnosis import Diagnosis, diagnose
-from gradcheck_accum.engine.cost import WindowCost
 from gradcheck_accum.engine.reference import LARGE_BATCH, MICRO_BATCHES, STREAMED
-from gradcheck_accum.engine.streaming import Streamed
 from gradcheck_accum.engine.tolerance import (
     CLIP_ROUNDINGS,
     Addends,
@@ -20,14 +18,15 @@ from gradcheck_accum.engine.tolerance import (
     sum_tolerance,
     unit_roundoff,
 )
-from gradcheck_accum.events import Backward, Reduction
+from gradcheck_accum.events import Reduction
 from gradcheck_accum.ledger import ZERO, Fate, Ledger, Window
 from gradcheck_accum.location import Location
 from gradcheck_accum.mistakes import CATALOGUE
-from gradcheck_accum.ranks import UNSHARED, averages
+from gradcheck_accum.ranks import UNSHARED
 from gradcheck_accum.verdict import ReferenceReport, Verdict, VerifyResult, WindowReport
 from gradcheck_accum.verify.frameworks import with_remedy
 from gradcheck_accum.verify.gradients import CHANGED_BY_HAND
+from gradcheck_accum.verify.notes import on_chunks, on_cost, on_optimizers, on_ranks
 from gradcheck_accum.verify.observer import CHANGED_ON_ITS_WAY, USED_BY_HAND, Watch
 from gradcheck_accum.verify.records import Measured
 from gradcheck_accum.verify.seen import Seen, ledgers_of, over_ranks
@@ -94,13 +93,13 @@ def judge_ranks(seen: Sequence[Seen], script: str, options: Options) -> VerifyRe
     notes = list(dict.fromkeys(notes))
     if replays:
         notes.append(f"the replay and the micro-batches' own gradients agree to {max(replays):.1e}")
-    notes += _on_optimizers(reports)
-    notes += _on_ranks(seen, ledgers)
+    notes += on_optimizers(reports)
+    notes += on_ranks(seen, ledgers)
     streamed = next((own.streamed for own in seen if own.streamed is not None), None)
     if streamed is not None:
-        notes.append(_on_chunks(streamed))
+        notes.append(on_chunks(streamed))
     if seen[0].cost is not None:
-        notes.append(_on_cost(seen[0].cost))
+        notes.append(on_cost(seen[0].cost))
     if seen[0].lost:
         notes.append(f"the reference run could not be carried on: {seen[0].lost}")
     verdict, reason = _verdict(reports, diagnosis, ledgers, seen)
@@ -143,67 +142,6 @@ def _merged(known: list[Diagnosis], more: Sequence[Diagnosis]) -> list[Diagnosis
         windows = tuple(sorted({*same.windows, *diagnosis.windows}))
         found[same.mistake.code, same.where] = replace(same, windows=windows)
     return sorted(found.values(), key=lambda d: (d.where, d.mistake.code))
-
-
-def _on_ranks(seen: Sequence[Seen], ledgers: Sequence[Ledger]) -> list[str]:
-    """What is to be said of the ranks: averages that were not needed, or none at all."""
-    needless = seen[0].needless
-    notes = []
-    backwards = any(isinstance(event, Backward) for own in seen for event in own.trace.events)
-    if len(seen) > 1 and backwards and not any(averages(ledger) for ledger in ledgers):
-        said = f"no DistributedDataParallel averages gradients over the {len(seen)} ranks: each was judged by itself"
-        notes.append(said)
-    if needless.averages:
-        waited = "" if needless.seconds is None else f" and waited {needless.seconds:.2g} s for them"
-        notes.append(
-            f"{needless.averages} of {needless.of} averages over the ranks were not needed: rank 0 exchanged "
-            f"{_bytes(needless.bytes)} of gradients{waited}"
-        )
-    return notes
-
-
-def _on_optimizers(reports: Sequence[WindowReport]) -> list[str]:
-    """Where an optimizer hides a mistake: its update hardly depends on the gradient's scale.
-
-    Told from the first window that deviates: later ones carry what the earlier ones left in the optimizer's state.
-    """
-    first: dict[str, WindowReport] = {}
-    for report in reports:
-        if report.verdict is Verdict.DEVIATES and report.grad_rel_error and report.param_rel_error is not None:
-            first.setdefault(report.optimizer, report)
-    return [
-        f"{r.optimizer} hides most of it: in window {r.index} the gradient is off by {r.grad_rel_error:.3g} of its "
-        f"norm, the update by {r.param_rel_error:.1e}; a clip, a new learning rate or another optimizer will show it"
-        for r in first.values()
-        if (r.grad_rel_error or 0.0) > 0.1 and (r.param_rel_error or 0.0) < 0.1 * (r.grad_rel_error or 0.0)
-    ]
-
-
-def _on_chunks(streamed: Streamed) -> str:
-    """How the gradient of a large batch came about that does not fit in memory."""
-    return (
-        f"the large batch does not fit in memory: its gradient was added up in float64 over {streamed.chunks} chunks "
-        f"(as two halves, the largest of them has the same gradient to {streamed.proof:.1e})"
-    )
-
-
-def _on_cost(cost: WindowCost) -> str:
-    """What accumulation buys, in the largest window that was run both ways."""
-    one, large = cost.accumulated, cost.large_batch
-    return (
-        f"as one batch the largest window keeps {_bytes(large.kept)} for its backward and takes "
-        f"{1e3 * large.seconds:.3g} ms, as {cost.micro_batches} micro-batches {_bytes(one.kept)} and "
-        f"{1e3 * one.seconds:.3g} ms (the largest of them, measured once)"
-    )
-
-
-def _bytes(count: int) -> str:
-    size, unit = float(count), "bytes"
-    for following in ("KiB", "MiB", "GiB"):
-        if size < 1024:
-            break
-        size, unit = size / 1024, following
-    return f"{size:.3g} {unit}"
 
 
 def _name(dtype: torch.dtype) -> str:

@@ -6,8 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from gradcheck_accum.events import Backward, Reduction
-from gradcheck_accum.factors import product_of
+from gradcheck_accum.events import Backward, Reduction, product_of
 from gradcheck_accum.ledger import Entry, Ledger, Window
 from gradcheck_accum.weights import Readings, Series, Weight, total_of
 

@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from ranks_data import CLASSES, FEATURES, Batch, data, everywhere, tokens
 from torch import nn
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
@@ -26,8 +27,6 @@ from gradcheck_accum.verify.judge import judge_ranks
 from gradcheck_accum.verify.session import observe
 
 K = 2
-ROWS, FEATURES, CLASSES = 6, 8, 3
-Batch = tuple[torch.Tensor, torch.Tensor]
 
 
 @dataclass
@@ -52,27 +51,6 @@ class Run:
 
     def paused(self, pause: bool) -> Any:
         return self.model.no_sync() if pause else nullcontext()
-
-
-def data(rank: int, batches: int = 6, *, ragged: bool = False) -> list[Batch]:
-    torch.manual_seed(100 + rank)
-    found = []
-    for _ in range(batches):
-        x, y = torch.randn(ROWS, FEATURES), torch.randint(0, CLASSES, (ROWS,))
-        if ragged:
-            y[1 + torch.randint(0, 3, ()) : 3 + rank * 2] = -100
-        found.append((x, y))
-    return found
-
-
-def tokens(window: list[Batch]) -> torch.Tensor:
-    return torch.stack([(y != -100).sum() for _, y in window]).sum()
-
-
-def everywhere(count: torch.Tensor) -> torch.Tensor:
-    total = count.clone()
-    dist.all_reduce(total)
-    return total
 
 
 def loop(run: Run, scale: Callable[[torch.Tensor, torch.Tensor, list[Batch]], torch.Tensor]) -> None:

@@ -1,0 +1,30 @@
+"""The data of each rank, and the counts of all of them, for the loops that run on several."""
+
+from __future__ import annotations
+
+import torch
+import torch.distributed as dist
+
+ROWS, FEATURES, CLASSES = 6, 8, 3
+Batch = tuple[torch.Tensor, torch.Tensor]
+
+
+def data(rank: int, batches: int = 6, *, ragged: bool = False) -> list[Batch]:
+    torch.manual_seed(100 + rank)
+    found = []
+    for _ in range(batches):
+        x, y = torch.randn(ROWS, FEATURES), torch.randint(0, CLASSES, (ROWS,))
+        if ragged:
+            y[1 + torch.randint(0, 3, ()) : 3 + rank * 2] = -100
+        found.append((x, y))
+    return found
+
+
+def tokens(window: list[Batch]) -> torch.Tensor:
+    return torch.stack([(y != -100).sum() for _, y in window]).sum()
+
+
+def everywhere(count: torch.Tensor) -> torch.Tensor:
+    total = count.clone()
+    dist.all_reduce(total)
+    return total
