@@ -173,7 +173,13 @@ class Evidence:
         count = round(1.0 / value)
         usual = count == 2 or any(count == len(point.backward.terms) for point in self.points)
         alone = len(self.points) > 1 and all(point.length == point.steps == 1 for point in self.points)
-        return alone and not usual and count > 1 and self.same(value * count, 1.0)
+        whole = all(self._divides_all(point.backward, value) for point in self.points)
+        return alone and whole and not usual and count > 1 and self.same(value * count, 1.0)
+
+    def _divides_all(self, backward: Backward, value: float) -> bool:
+        """Whether all terms that count units are multiplied by ``value``: it is no coefficient of one of them."""
+        counting = (term for term in backward.terms if term.reduction is not Reduction.NONE)
+        return all(any(f.value is not None and self.same(f.value, value) for f in t.factors) for t in counting)
 
     def shared_columns(self) -> int:
         """How many of the last columns stand at all terms of their backwards: factors of the loss as a whole."""

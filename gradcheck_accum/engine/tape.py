@@ -6,9 +6,11 @@ are the tape's leaves, and a large batch is the same tape over the leaves of sev
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
+from types import FrameType
 from typing import Any
 
 import torch
@@ -33,9 +35,16 @@ _BY_ROW_NUMBER = {
 """Calls whose index is mostly of rows of the batch itself (the nodes of graphs)."""
 
 
+Place = tuple[tuple[int, int], ...]
+"""A stack of calls: for each frame its code and the instruction that it is at."""
+
+
 @dataclass(slots=True)
 class Call:
-    """One recorded call, with its arguments and the tensors that it gave."""
+    """One recorded call, with its arguments and the tensors that it gave.
+
+    ``place`` is where in the code a module was called from, the same for every turn of a loop.
+    """
 
     function: Callable[..., Any]
     args: tuple[Any, ...]
@@ -43,10 +52,11 @@ class Call:
     outputs: list[torch.Tensor]
     rng_state: State | None = None
     autocast: tuple[str, torch.dtype] | None = None
+    place: Place | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class _Produced:
+class Produced:
     """The place of an argument that an earlier call of the tape gave: which call, which of its tensors."""
 
     call: int
@@ -54,7 +64,7 @@ class _Produced:
 
 
 @dataclass(frozen=True, slots=True)
-class _Leaf:
+class Leaf:
     """The place of an argument that the tape did not make."""
 
     index: int
@@ -70,7 +80,7 @@ class Program:
     submodule that has one, and the attribute. ``rng_states`` are the states of the generators before each step that
     drew from them, ``numbers`` the plain numbers that its tensors (scalars apart) were computed with. ``by_position``
     says that the loop itself takes a batch apart by the places of its samples, so that micro-batches put together may
-    not be the batch that it would have made.
+    not be the batch that it would have made. ``places`` are those that the steps which are modules were called from.
     """
 
     steps: list[tuple[Callable[..., Any], Any, Any, tuple[str, torch.dtype] | None]]
@@ -81,6 +91,7 @@ class Program:
     rng_states: list[State | None]
     numbers: list[object]
     by_position: bool
+    places: list[Place | None]
 
     @property
     def random(self) -> bool:
@@ -165,9 +176,9 @@ def _copied(value: Any) -> Any:
 
 def _fill(value: Any, leaves: list[torch.Tensor], made: list[list[torch.Tensor]]) -> Any:
     match value:
-        case _Produced():
+        case Produced():
             return made[value.call][value.output]
-        case _Leaf():
+        case Leaf():
             return leaves[value.index]
         case dict():
             return {key: _fill(item, leaves, made) for key, item in value.items()}
@@ -205,7 +216,9 @@ class Tape(TorchFunctionMode):
         self._record(func, args, kwargs, result, state)
         return result
 
-    def _record(self, function: Any, args: Any, kwargs: Any, result: Any, state: State | None) -> None:
+    def _record(
+        self, function: Any, args: Any, kwargs: Any, result: Any, state: State | None, place: Place | None = None
+    ) -> None:
         if isinstance(result, torch.Tensor):
             outputs = [result] if result.requires_grad and not result.is_leaf else []
             if outputs and result.dim() == 0 and self.on_scalar is not None:
@@ -218,7 +231,7 @@ class Tape(TorchFunctionMode):
             kept = [result] if isinstance(result, torch.Tensor) else list(tensors_in(result))
             if state is not None and same_state(state, random_state()):
                 state = None
-            self.segments[-1].append(Call(function, args, kwargs, kept, state, _autocast()))
+            self.segments[-1].append(Call(function, args, kwargs, kept, state, _autocast(), place))
 
     def call_module(self, module: nn.Module, call: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """Run an outermost module call, and record it as one."""
@@ -236,7 +249,7 @@ class Tape(TorchFunctionMode):
             result = call(*args, **kwargs)
         finally:
             self._depth -= 1
-        self._record(module, *given, result, state)
+        self._record(module, *given, result, state, _place())
         return result
 
     @contextmanager
@@ -271,16 +284,16 @@ class Tape(TorchFunctionMode):
         if needed is None:
             return None
         leaves: list[torch.Tensor] = []
-        places: dict[int, _Leaf] = {}
+        places: dict[int, Leaf] = {}
         renumbered = {old: new for new, old in enumerate(sorted(needed))}
-        produced: dict[int, _Produced] = {}
+        produced: dict[int, Produced] = {}
 
         def encode(value: Any) -> Any:
             if isinstance(value, torch.Tensor):
                 if id(value) in produced:
                     return produced[id(value)]
                 if id(value) not in places:
-                    places[id(value)] = _Leaf(len(leaves))
+                    places[id(value)] = Leaf(len(leaves))
                     leaves.append(value if value.requires_grad else value.detach())
                 return places[id(value)]
             if isinstance(value, dict):
@@ -296,7 +309,7 @@ class Tape(TorchFunctionMode):
             call = calls[old]
             steps.append((call.function, encode(call.args), encode(call.kwargs), call.autocast))
             for position, output in enumerate(outputs[old]):
-                produced[id(output)] = _Produced(renumbered[old], position)
+                produced[id(output)] = Produced(renumbered[old], position)
         if any(leaf.requires_grad and not leaf.is_leaf for leaf in leaves):
             return None
         chosen = [calls[old] for old in sorted(needed)]
@@ -309,6 +322,7 @@ class Tape(TorchFunctionMode):
             [call.rng_state for call in chosen],
             [n for c in chosen if any(o.dim() for o in c.outputs) for n in _numbers_in((c.args, c.kwargs))],
             any(_parts_rows(call) for call in chosen),
+            [call.place for call in chosen],
         )
 
     @staticmethod
@@ -347,6 +361,16 @@ def _attributes(calls: list[Call]) -> list[list[tuple[str, str, torch.Tensor]]]:
                 if isinstance(value, torch.Tensor) and value.grad_fn is not None:
                     found[index].append((owner, name, value))
     return found
+
+
+def _place() -> Place:
+    """Where the code is, but for this room's own part of the stack."""
+    frame: FrameType | None = sys._getframe(2)
+    place = []
+    while frame is not None:
+        place.append((id(frame.f_code), frame.f_lasti))
+        frame = frame.f_back
+    return tuple(place)
 
 
 def _autocast() -> tuple[str, torch.dtype] | None:

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import math
 import weakref
 from collections import Counter
-from collections.abc import Sequence
 from typing import Any
 
 from gradcheck_accum.engine.tape import Program
-from gradcheck_accum.events import Term, product_of
 from gradcheck_accum.location import Location
-from gradcheck_accum.weights import total_of
 
 
 class BatchCounter:
@@ -20,8 +16,6 @@ class BatchCounter:
     def __init__(self) -> None:
         self.number = -1
         self.current_pass: int | None = None
-        self._drawn_at_once = 0
-        """How many batches one loader gave before the last backward, since the one before."""
         self._lines: set[tuple[str, int]] = set()
         self._data: set[int] = set()
         self._draws: Counter[int] = Counter()
@@ -39,6 +33,11 @@ class BatchCounter:
             self._pass_count += 1
         self.current_pass = self._passes[iterator]
 
+    @property
+    def drawn_since(self) -> int:
+        """How many batches one data loader gave since the last backward."""
+        return max(self._draws.values(), default=0)
+
     def backward(self, where: Location, program: Program | None) -> int:
         """A backward has run: the number of its micro-batch."""
         line = where.place
@@ -54,18 +53,8 @@ class BatchCounter:
         if new or self.number < 0:
             self.number += 1
             self._lines, self._data = set(), set()
-        self._drawn_at_once = max(self._draws.values(), default=0)
         self._draws.clear()
         self._backwards += 1
         self._lines.add(line)
         self._data |= data
         return self.number
-
-    def sent_back_together(self, terms: Sequence[Term]) -> bool:
-        """Whether the last backward's loss has one term for each of several batches, all of a kind, and is no mean."""
-        for kind in {term.kind for term in terms}:
-            own = [product_of(term.factors) for term in terms if term.kind == kind]
-            total = total_of(own)
-            if len(own) == self._drawn_at_once > 1 and total is not None and not math.isclose(total, 1.0):
-                return True
-        return False

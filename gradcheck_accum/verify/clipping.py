@@ -1,12 +1,14 @@
-"""What the loop's own clips do to a gradient: applied to a copy, to know what they should have left of it."""
+"""The loop's own clips: kept as they were made, and applied to a copy, to know what they should have left of it."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 
 import torch
+from torch.optim.optimizer import Optimizer
 
+from gradcheck_accum.verify.gradients import GradientBook, parameters_of
 from gradcheck_accum.verify.measure import dense
 
 
@@ -23,6 +25,58 @@ class ClipCall:
     limit: float
     norm_type: float
     norm: torch.Tensor | None = None
+
+
+@dataclass(slots=True)
+class Clips:
+    """The clips of one optimizer's gradients since the last backward, and the gradients before the first of them.
+
+    ``changed_since`` says that somebody else has changed the gradients after that.
+    """
+
+    before: dict[int, torch.Tensor | None]
+    calls: list[ClipCall] = field(default_factory=list)
+    changed_since: bool = False
+
+
+class ClipBook:
+    """Which optimizers' gradients were clipped since the last backward."""
+
+    def __init__(self, gradients: GradientBook) -> None:
+        self._gradients = gradients
+        self._of: dict[int, Clips] = {}
+
+    def of(self, optimizer: Optimizer) -> Clips | None:
+        """What was done to the gradients of ``optimizer``, None where nobody clipped them."""
+        return self._of.get(id(optimizer))
+
+    def begin(self, keys: Iterable[int]) -> None:
+        """A clip of the parameters ``keys`` is entered: their gradients are still as they were before it."""
+        for optimizer in self._owners(keys):
+            if id(optimizer) not in self._of:
+                self._of[id(optimizer)] = Clips(self._gradients.held(optimizer, beyond_change=True))
+
+    def end(self, call: ClipCall) -> None:
+        """A clip has been made."""
+        for optimizer in self._owners(call.keys):
+            self._of[id(optimizer)].calls.append(call)
+
+    def changed(self, keys: Iterable[int]) -> None:
+        """The gradients of the parameters ``keys`` were changed by other means."""
+        for optimizer in self._owners(keys):
+            if id(optimizer) in self._of:
+                self._of[id(optimizer)].changed_since = True
+
+    def forget(self, optimizer: Optimizer | None = None) -> None:
+        """Forget the clips of ``optimizer``, or all of them."""
+        if optimizer is None:
+            self._of.clear()
+        else:
+            self._of.pop(id(optimizer), None)
+
+    def _owners(self, keys: Iterable[int]) -> list[Optimizer]:
+        known = set(keys)
+        return [o for o in self._gradients.optimizers if any(id(p) in known for p in parameters_of(o))]
 
 
 def clipped(

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import gc
 import os
-import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -18,24 +16,18 @@ from torch.optim.optimizer import Optimizer
 from torch.utils._python_dispatch import _disable_current_modes
 
 from gradcheck_accum.engine.alone import is_sharded
-from gradcheck_accum.engine.loss_graph import SCALED_AT, LossReading, read_losses
 from gradcheck_accum.engine.reference import ReferenceEngine
-from gradcheck_accum.engine.tape import Program, Tape
-from gradcheck_accum.engine.tolerance import unit_roundoff
 from gradcheck_accum.events import (
     AverageUpdate,
     Backward,
     Clip,
     Event,
-    Factor,
     GraphsHeld,
     Opaque,
-    Reduction,
     ScaleGrads,
     ScalerUpdate,
     SchedulerStep,
     Step,
-    Term,
     Trace,
     Unscale,
     ZeroGrad,
@@ -44,30 +36,25 @@ from gradcheck_accum.ledger import fold
 from gradcheck_accum.location import Location
 from gradcheck_accum.verify.averaging import Averaging
 from gradcheck_accum.verify.batches import BatchCounter
-from gradcheck_accum.verify.clipping import ClipCall, clipped
-from gradcheck_accum.verify.frames import scaling_location, user_location
+from gradcheck_accum.verify.clipping import ClipBook, ClipCall
+from gradcheck_accum.verify.comparing import Comparer
+from gradcheck_accum.verify.frames import user_location
 from gradcheck_accum.verify.frameworks import remark
 from gradcheck_accum.verify.gradients import PARTLY_CLEARED, GradientBook, parameters_of, with_subclasses
 from gradcheck_accum.verify.held_graphs import HeldGraphs
-from gradcheck_accum.verify.measure import are_equal, combination, dense, squared_norm
+from gradcheck_accum.verify.measure import dense, squared_norm
 from gradcheck_accum.verify.measuring import Measurer
 from gradcheck_accum.verify.parts import Part, kind_of
 from gradcheck_accum.verify.records import Measured, Record
+from gradcheck_accum.verify.sent_back import LossReader, SentBack
 from gradcheck_accum.verify.shadow import ShadowStep
 from gradcheck_accum.verify.shards import NORM_UNKNOWN, Shards, whole_norm
-from gradcheck_accum.verify.trajectory import Trajectory
-from gradcheck_accum.verify.weighing import entry_corrections, in_vectors
-from gradcheck_accum.weights import read_weights
 
 _TOUCHING = (ZeroGrad, ScaleGrads, Clip, Unscale, Opaque, Step)
 """Events that may set backwards apart: those before weigh otherwise than those after."""
 
 PARTLY_AVERAGED = "one backward averages some of its gradients over the ranks and leaves others local"
 CHANGED_ON_ITS_WAY = "a hook on the parameters changes their gradients while they are added up"
-SENT_BACK_TOGETHER = (
-    "as many batches were drawn as its loss has terms of one kind: whether they are micro-batches, whose sum should be "
-    "divided by their number, is not known"
-)
 USED_BY_HAND = "the weights were changed by hand, and the gradients cleared without a step"
 SKIPPED = "skipped by the grad scaler (inf or nan)"
 WITH_CLOSURE = "a step that calls its closure several times, or never, uses no one gradient"
@@ -88,8 +75,7 @@ class Watch:
         self.measured: list[Measured] = []
         self.from_start = True
         """Whether ``events`` go back to where the loop began."""
-        self.precision = 0.0
-        self.tape = Tape(on_scalar=_note_scaling)
+        self.losses = LossReader(replays=replay)
         self.max_windows = max_windows
         self._process = os.getpid()
         self._busy = 0
@@ -98,7 +84,7 @@ class Watch:
         self.shards = Shards(self._shard_filled)
         self.averaging = Averaging(self.shards)
         self.measurer = Measurer(engine, replay, self.shards)
-        self.trajectory: Trajectory | None = None
+        self.comparer = Comparer(self.book, self.measurer)
         self.stray_backwards = 0
         self.on_step: Callable[[int], object] | None = None
         """Told after every step how many there have been."""
@@ -106,15 +92,10 @@ class Watch:
         """What a framework said about the backwards of a line, by path and line."""
         self._hooks: list[Any] = []
         self._arriving: dict[int, list[torch.Tensor]] | None = None
-        self._reading: tuple[LossReading, Program | None, Location, Part] | None = None
+        self._sent_back: tuple[SentBack, Location, Part] | None = None
         self._depth = 0
-        self._backwards = 0
-        self._scales: dict[Any, float] = {}
-        self._scale_read: weakref.WeakKeyDictionary[Any, tuple[tuple[int, int] | None, float]]
-        self._scale_read = weakref.WeakKeyDictionary()
-        self._unscaled: dict[int, tuple[Any, Any]] = {}
         self._since: dict[int, list[Record]] = {}
-        self._clips: dict[int, _ClipsSoFar] = {}
+        self._clips = ClipBook(self.book)
         self._scaler_step: list[bool] = []
         self._unscaled_optimizers: set[int] = set()
         self._pending: tuple[Measured, ShadowStep | None] | None = None
@@ -137,7 +118,7 @@ class Watch:
         self.events.clear()
         self.measured.clear()
         self._since.clear()
-        self._clips.clear()
+        self._clips.forget()
         self._graphs.forget()
         self._weights.clear()
         # A scaler's step that was under way when we fell asleep has ended since.
@@ -219,7 +200,7 @@ class Watch:
         """A module is called."""
         if self.idle:
             return call(*args, **kwargs)
-        return self.tape.call_module(module, call, args, kwargs)
+        return self.losses.tape.call_module(module, call, args, kwargs)
 
     def drawn(self, iterator: Any, is_first: bool) -> None:
         """A data loader gave a batch, the first of a pass over its data or another."""
@@ -236,17 +217,7 @@ class Watch:
         """A grad scaler multiplied a loss by its scale."""
         if self.idle or not isinstance(after, torch.Tensor) or after.grad_fn is None or before is after:
             return
-        self._scales[after.grad_fn] = self._scale_of(scaler)
-        self._unscaled[id(after)] = (after, before)
-
-    def _scale_of(self, scaler: Any) -> float:
-        """A grad scaler's scale, read from its device only where it may have changed."""
-        held = getattr(scaler, "_scale", None)
-        state = (id(held), held._version) if isinstance(held, torch.Tensor) else None
-        known = self._scale_read.get(scaler)
-        if state is None or known is None or known[0] != state:
-            known = self._scale_read[scaler] = state, float(scaler.get_scale())
-        return known[1]
+        self.losses.scaled(scaler, before, after)
 
     def before_backward(self, losses: Any, weights: Any) -> None:
         """``backward`` is entered; ``weights`` is its gradient argument."""
@@ -261,24 +232,12 @@ class Watch:
             self.remarks[where.place] = remark(where)
         self._notice_changes(where, thoroughly=False)
         tensors = [losses] if isinstance(losses, torch.Tensor) else list(losses)
-        reading, program = LossReading(()), None
-        numbers = _numbers(weights, len(tensors))
-        if numbers is not None and all(loss.numel() == 1 for loss in tensors):
-            with _disable_current_modes():
-                # A mode of the script's own (one that counts operations) would see plain numbers for tensors.
-                reading = read_losses(tensors, self._scales, numbers)
-            for node in reading.reductions[:1]:
-                self._graphs.mark(node)
-            roundoffs = [unit_roundoff(loss.dtype) for loss in tensors if loss.is_floating_point()]
-            self.precision = max(self.precision, *roundoffs) if roundoffs else 0.0
-            if self.measurer.replays and all(number == 1.0 for number in numbers):
-                originals = [self._unscaled.get(id(loss), (None, loss))[1] for loss in tensors]
-                with self.tape.paused():
-                    program = self.tape.program(originals)
-        else:
-            reading = LossReading((Term("a loss with a gradient argument", Reduction.MEAN, None, (Factor(None),)),))
+        sent_back = self.losses.read(tensors, weights, self.batches.drawn_since)
+        reading = sent_back.reading
+        for node in reading.reductions[:1]:
+            self._graphs.mark(node)
         part = self.book.part_of(kind_of(where, reading.terms, self.batches.current_pass), reading.scale)
-        self._reading = (reading, program, where, part)
+        self._sent_back = sent_back, where, part
         self._arriving = {}
 
     def after_backward(self, failed: bool) -> None:
@@ -286,30 +245,28 @@ class Watch:
         if self.idle:
             return
         self._depth -= 1
-        if self._depth or self._reading is None or self._arriving is None:
+        if self._depth or self._sent_back is None or self._arriving is None:
             return
-        reading, program, where, part = self._reading
+        sent_back, where, part = self._sent_back
+        reading = sent_back.reading
         # Reentrant checkpointing may fill one parameter several times in one backward: no norm is larger than the sum.
         arrived = {
             key: own[0] if len(own) == 1 else torch.stack(own).sqrt().sum().square()
             for key, own in self._arriving.items()
         }
-        self._arriving, self._reading = None, None
-        self._scales.clear()
-        self._unscaled.clear()
-        self.tape.next_segment()
+        self._arriving, self._sent_back = None, None
+        self.losses.next_segment()
         if not arrived:
             self.stray_backwards += not self.book.sharded
             return
         squares = {key: own / reading.scale**2 if reading.scale != 1.0 else own for key, own in arrived.items()}
         averaged = self.averaging.of_backward(arrived)
-        micro_batch = self.batches.backward(where, program)
-        together = self.batches.sent_back_together(reading.terms)
+        micro_batch = self.batches.backward(where, sent_back.program)
         event = Backward(
             where=where,
             micro_batch=micro_batch,
             stores=self.book.stores(arrived),
-            terms=_of_unknown_weight(reading.terms) if together else reading.terms,
+            terms=reading.terms,
             epoch=self.batches.current_pass,
             grad_scaled=reading.scale != 1.0,
             synced=averaged.synced if averaged is not None else None,
@@ -318,7 +275,7 @@ class Watch:
             rescale=averaged.rescale if averaged is not None else 1.0,
         )
         self._add(event)
-        self._backwards += 1
+        self._clips.forget()
         self._weights.update((key, self.book.parameters[key]._version) for key in arrived)
         if averaged is not None and (averaged.kept_apart or (averaged.keys and averaged.ranks != 1)):
             # What the other ranks added is seen when the step is compared, and not here.
@@ -326,7 +283,7 @@ class Watch:
             changed = averaged.reworked
         else:
             changed = self.book.arrived(arrived)
-        record = Record(event, part, squares, program, changed)
+        record = Record(event, part, squares, sent_back.program, changed)
         for optimizer in self.book.optimizers:
             own = [id(p) for p in parameters_of(optimizer) if id(p) in arrived]
             if own:
@@ -336,8 +293,8 @@ class Watch:
                 self.book.scale_inside.update(dict.fromkeys(own, reading.scale))
         if record.changed:
             self._add(Opaque(where=where, stores=event.stores, reason=CHANGED_ON_ITS_WAY))
-        if together:
-            self._add(Opaque(where=where, stores=event.stores, reason=SENT_BACK_TOGETHER))
+        if sent_back.unknown:
+            self._add(Opaque(where=where, stores=event.stores, reason=sent_back.unknown))
         if averaged is not None and averaged.synced is None:
             self._add(Opaque(where=where, stores=event.stores, reason=PARTLY_AVERAGED))
         if failed:
@@ -350,10 +307,7 @@ class Watch:
         events, changed = self.book.changes(where, thoroughly=thoroughly)
         for event in events:
             self._add(event)
-        for optimizer in self.book.optimizers if changed else ():
-            clips = self._clips.get(id(optimizer))
-            if clips is not None and any(id(p) in changed for p in parameters_of(optimizer)):
-                clips.changed_since = True
+        self._clips.changed(changed)
 
     def before_zero(self, parameters: list[torch.Tensor]) -> None:
         """``zero_grad`` is entered; what values are cleared does not matter."""
@@ -381,14 +335,7 @@ class Watch:
         if self.idle:
             return
         self._notice_changes(user_location())
-        keys = {id(p) for p in parameters}
-        for optimizer in self.book.optimizers:
-            if any(id(p) in keys for p in parameters_of(optimizer)):
-                known = self._clips.get(id(optimizer))
-                if known is None or known.backwards != self._backwards:
-                    self._clips[id(optimizer)] = _ClipsSoFar(
-                        self._backwards, self.book.held(optimizer, beyond_change=True)
-                    )
+        self._clips.begin(id(p) for p in parameters)
 
     def after_clip(self, parameters: Any, kind: str, limit: float, norm_type: float, norm: Any = None) -> None:
         """A clip has returned, and ``norm`` is what it did."""
@@ -396,10 +343,7 @@ class Watch:
             return
         keys = {id(p) for p in parameters} & self.book.parameters.keys()
         self._add(Clip(where=user_location(), stores=self.book.stores(keys)))
-        for optimizer in self.book.optimizers:
-            if any(id(p) in keys for p in parameters_of(optimizer)):
-                call = ClipCall(frozenset(keys), kind, limit, norm_type, whole_norm(norm))
-                self._clips[id(optimizer)].calls.append(call)
+        self._clips.end(ClipCall(frozenset(keys), kind, limit, norm_type, whole_norm(norm)))
         self.book.look(keys)
 
     def before_unscale(self, optimizer: Optimizer) -> None:
@@ -520,8 +464,8 @@ class Watch:
             return "no gradient was made for this step"
         if any(record.changed for record in measured.records):
             return CHANGED_ON_ITS_WAY
-        clips = self._clips.get(id(optimizer))
-        if clips is not None and clips.backwards == self._backwards and clips.changed_since:
+        clips = self._clips.of(optimizer)
+        if clips is not None and clips.changed_since:
             return "the gradients were changed by hand after they were clipped"
         if clips is not None and any(is_sharded(p) for p in parameters):
             return NORM_UNKNOWN if any(call.kind == "norm" and call.norm is None for call in clips.calls) else ""
@@ -536,14 +480,14 @@ class Watch:
         if self._pending is None:
             return
         (measured, shadow), self._pending = self._pending, None
-        self._clips.pop(id(optimizer), None)
+        self._clips.forget(optimizer)
         self._unscaled_optimizers.discard(id(optimizer))
         self._forget_idle(optimizer)
         if shadow is not None:
             with self._own_work():
                 measured.update_error = shadow.finish()
-        if self.trajectory is not None:
-            measured.drift = self.trajectory.drift(optimizer)
+        if self.comparer.trajectory is not None:
+            measured.drift = self.comparer.trajectory.drift(optimizer)
         awaited = {id(record) for records in self._since.values() for record in records}
         for record in measured.records:
             # Only the numbers are needed from here on, unless another optimizer has yet to step on them.
@@ -577,36 +521,16 @@ class Watch:
 
     def _measure(self, optimizer: Optimizer, measured: Measured, parameters: list[torch.Tensor]) -> ShadowStep | None:
         used = self.book.held(optimizer)
-        clips = self._clips.get(id(optimizer))
+        clips = self._clips.of(optimizer)
         before = used
-        if clips is not None and clips.backwards == self._backwards:
+        if clips is not None:
             before, measured.clips = clips.before, clips.calls
         if not measured.step.through_scaler:
             # Nobody will divide the scale out any more: it is part of what the optimizer gets.
             scales = {key: self.book.scale_inside.get(key, 1.0) for key in used}
             used, before = _multiplied(used, scales), _multiplied(before, scales)
-        ledger = fold(Trace(tuple(self.events[-self._recent() :]), precision=self.precision))
-        readings = read_weights(ledger)
-        own = {id(e.backward) for w in ledger.windows if w.step is measured.step for e in w.entries}
-        vectors = self.measurer.measure(measured, own, parameters, before, used, self.book.parameters, ledger, readings)
-        if self.trajectory is not None:
-            self.trajectory.step(optimizer, self.book.optimizers, measured, ledger, readings, own)
-        if measured.products is None or measured.shards or any(r.event.ranks != 1 for r in measured.records):
-            # The other ranks' part of the reference is not known here.
-            return None
-        corrections = entry_corrections(measured, ledger, readings)
-        weighted = None if corrections is None else in_vectors(measured, corrections)
-        if weighted is None:
-            return None
-        sum_of_parts = combination([(weight, vectors[index]) for index, weight in weighted], parameters)
-        reference = clipped(sum_of_parts, [id(p) for p in parameters], measured.clips)
-        if reference is None:
-            return None
-        if are_equal(reference, vectors[1]):
-            # The same gradient makes the same update: nothing is learned from making it twice.
-            measured.update_error = 0.0
-            return None
-        return ShadowStep.prepare(optimizer, parameters, reference)
+        ledger = fold(Trace(tuple(self.events[-self._recent() :]), precision=self.losses.precision))
+        return self.comparer.compare(optimizer, measured, parameters, before, used, ledger)
 
     def _recent(self, windows: int = 8) -> int:
         """How many of the last events tell how this loop scales: those of the last few windows."""
@@ -629,26 +553,10 @@ class Watch:
         """While it is entered, what happens is ours and not the loop's."""
         self._busy += 1
         try:
-            with self.tape.paused(), _disable_current_modes():
+            with self.losses.tape.paused(), _disable_current_modes():
                 yield
         finally:
             self._busy -= 1
-
-
-@dataclass(slots=True)
-class _ClipsSoFar:
-    """The clips of one optimizer's gradients since its last backward, and the gradients before the first of them."""
-
-    backwards: int
-    before: dict[int, torch.Tensor | None]
-    calls: list[ClipCall] = field(default_factory=list)
-    changed_since: bool = False
-
-
-def _note_scaling(loss: torch.Tensor) -> None:
-    """Write down who multiplied or divided a loss."""
-    if loss.grad_fn is not None and loss.grad_fn.name().startswith(("MulBackward", "DivBackward")):
-        loss.grad_fn.metadata[SCALED_AT] = scaling_location()  # type: ignore[index]
 
 
 def _horizon(scheduler: Any) -> int | None:
@@ -673,19 +581,3 @@ def _multiplied(gradients: dict[int, torch.Tensor | None], factors: dict[int, fl
         key: gradient if gradient is None or factors[key] == 1.0 else gradient * factors[key]
         for key, gradient in gradients.items()
     }
-
-
-def _of_unknown_weight(terms: Iterable[Term]) -> tuple[Term, ...]:
-    return tuple(replace(term, factors=(*term.factors, Factor(None))) for term in terms)
-
-
-def _numbers(weights: Any, count: int) -> list[float] | None:
-    """The gradient argument of ``backward`` as a number for each loss, 1 where there is none; else None."""
-    own = list(weights) if isinstance(weights, (list, tuple)) else [weights] * count
-    if len(own) != count or not all(_is_number(weight) for weight in own):
-        return None
-    return [1.0 if weight is None else float(weight) for weight in own]
-
-
-def _is_number(weight: Any) -> bool:
-    return weight is None or (isinstance(weight, torch.Tensor) and weight.numel() == 1 and not weight.requires_grad)

@@ -41,8 +41,9 @@ class Seen:
     @classmethod
     def of(cls, watch: Watch, *, complete: bool) -> Seen:
         """The account of a watched run so far; ``complete`` says that the loop came to its own end."""
+        precision = watch.losses.precision
         return cls(
-            Trace(tuple(watch.events), complete=complete, precision=watch.precision, from_start=watch.from_start),
+            Trace(tuple(watch.events), complete=complete, precision=precision, from_start=watch.from_start),
             watch.measured,
             watch.measurer.replays,
             watch.measurer.engine,
@@ -51,7 +52,7 @@ class Seen:
             watch.measurer.streamed,
             watch.measurer.costs.cost,
             watch.averaging.needless,
-            watch.trajectory.lost if watch.trajectory is not None else "",
+            watch.comparer.trajectory.lost if watch.comparer.trajectory is not None else "",
         )
 
     def portable(self) -> Seen:

@@ -76,7 +76,7 @@ def observe(
     watch = Watch(replay=reference != "ledger", engine=engine, max_windows=max_windows)
     watch.on_step = on_step
     if trajectory:
-        watch.trajectory = Trajectory(engine)
+        watch.comparer.trajectory = Trajectory(engine)
     observation = Observation(watch, options, script)
     with installed(watch):
         try:
@@ -94,7 +94,7 @@ def installed(watch: Watch) -> Iterator[None]:
         install(watch, stack, modules=watch.measurer.replays)
         watch.adopt_existing()
         if watch.measurer.replays:
-            stack.enter_context(watch.tape)
+            stack.enter_context(watch.losses.tape)
         yield
 
 

@@ -1,0 +1,67 @@
+"""Compares one step with its references before it is made, and its update once it has been."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch.optim.optimizer import Optimizer
+
+from gradcheck_accum.ledger import Ledger
+from gradcheck_accum.verify.clipping import clipped
+from gradcheck_accum.verify.gradients import GradientBook
+from gradcheck_accum.verify.measure import are_equal, combination
+from gradcheck_accum.verify.measuring import Measurer
+from gradcheck_accum.verify.records import Measured
+from gradcheck_accum.verify.shadow import ShadowStep
+from gradcheck_accum.verify.trajectory import Trajectory
+from gradcheck_accum.verify.weighing import entry_corrections, in_vectors
+from gradcheck_accum.weights import read_weights
+
+_Gradients = dict[int, torch.Tensor | None]
+
+
+@dataclass(slots=True)
+class Comparer:
+    """Measures steps on the gradients of ``book``, and trains the reference run along where there is one."""
+
+    book: GradientBook
+    measurer: Measurer
+    trajectory: Trajectory | None = None
+
+    def compare(
+        self,
+        optimizer: Optimizer,
+        measured: Measured,
+        parameters: list[torch.Tensor],
+        before_clip: _Gradients,
+        used: _Gradients,
+        ledger: Ledger,
+    ) -> ShadowStep | None:
+        """Measure a step on ``parameters``, whose gradients are given as they were before any clip and as they are.
+
+        ``ledger`` is that of the last windows. Returns the step that the reference gradient would make, None where
+        there is none or it is the loop's own.
+        """
+        readings = read_weights(ledger)
+        members = {id(e.backward) for w in ledger.windows if w.step is measured.step for e in w.entries}
+        everything = self.book.parameters
+        vectors = self.measurer.measure(measured, members, parameters, before_clip, used, everything, ledger, readings)
+        if self.trajectory is not None:
+            self.trajectory.step(optimizer, self.book.optimizers, measured, ledger, readings, members)
+        if measured.products is None or measured.shards or any(r.event.ranks != 1 for r in measured.records):
+            # The other ranks' part of the reference is not known here.
+            return None
+        corrections = entry_corrections(measured, ledger, readings)
+        weighted = None if corrections is None else in_vectors(measured, corrections)
+        if weighted is None:
+            return None
+        sum_of_parts = combination([(weight, vectors[index]) for index, weight in weighted], parameters)
+        reference = clipped(sum_of_parts, [id(p) for p in parameters], measured.clips)
+        if reference is None:
+            return None
+        if are_equal(reference, vectors[1]):
+            # The same gradient makes the same update: nothing is learned from making it twice.
+            measured.update_error = 0.0
+            return None
+        return ShadowStep.prepare(optimizer, parameters, reference)

@@ -1,0 +1,104 @@
+"""What a backward was called on: its losses' terms and factors, and how to compute them again."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import _disable_current_modes
+
+from gradcheck_accum.engine.loss_graph import SCALED_AT, LossReading, read_losses
+from gradcheck_accum.engine.tape import Program, Tape
+from gradcheck_accum.engine.tolerance import unit_roundoff
+from gradcheck_accum.events import Factor, Reduction, Term
+from gradcheck_accum.verify.frames import scaling_location
+from gradcheck_accum.verify.several_batches import SENT_BACK_TOGETHER, sent_back_together
+
+
+@dataclass(frozen=True, slots=True)
+class SentBack:
+    """The losses of one backward; ``unknown`` says why it is not known what they should weigh, or nothing."""
+
+    reading: LossReading
+    program: Program | None = None
+    unknown: str = ""
+
+
+class LossReader:
+    """Reads losses right before their backward; ``precision`` is the largest unit roundoff of a loss so far."""
+
+    def __init__(self, *, replays: bool) -> None:
+        self.tape = Tape(on_scalar=_note_scaling)
+        self.precision = 0.0
+        self._replays = replays
+        self._scales: dict[Any, float] = {}
+        self._scale_read: weakref.WeakKeyDictionary[Any, tuple[tuple[int, int] | None, float]]
+        self._scale_read = weakref.WeakKeyDictionary()
+        self._unscaled: dict[int, tuple[Any, Any]] = {}
+
+    def scaled(self, scaler: Any, before: torch.Tensor, after: torch.Tensor) -> None:
+        """A grad scaler multiplied the loss ``before`` by its scale, and gave ``after``."""
+        self._scales[after.grad_fn] = self._scale_of(scaler)
+        self._unscaled[id(after)] = (after, before)
+
+    def _scale_of(self, scaler: Any) -> float:
+        """A grad scaler's scale, read from its device only where it may have changed."""
+        held = getattr(scaler, "_scale", None)
+        state = (id(held), held._version) if isinstance(held, torch.Tensor) else None
+        known = self._scale_read.get(scaler)
+        if state is None or known is None or known[0] != state:
+            known = self._scale_read[scaler] = state, float(scaler.get_scale())
+        return known[1]
+
+    def read(self, losses: Sequence[torch.Tensor], weights: Any, drawn: int) -> SentBack:
+        """What ``losses`` are; ``weights`` is backward's gradient argument, ``drawn`` the batches drawn for it."""
+        numbers = _numbers(weights, len(losses))
+        if numbers is None or any(loss.numel() != 1 for loss in losses):
+            term = Term("a loss with a gradient argument", Reduction.MEAN, None, (Factor(None),))
+            return SentBack(LossReading((term,)))
+        with _disable_current_modes():
+            # A mode of the script's own (one that counts operations) would see plain numbers for tensors.
+            reading = read_losses(losses, self._scales, numbers)
+        roundoffs = [unit_roundoff(loss.dtype) for loss in losses if loss.is_floating_point()]
+        self.precision = max([self.precision, *roundoffs])
+
+        def recorded() -> Program | None:
+            originals = [self._unscaled.get(id(loss), (None, loss))[1] for loss in losses]
+            with self.tape.paused():
+                return self.tape.program(originals)
+
+        program = recorded() if self._replays and all(number == 1.0 for number in numbers) else None
+        if sent_back_together(reading.terms, drawn, lambda: program or recorded()):
+            return SentBack(replace(reading, terms=_of_unknown_weight(reading.terms)), program, SENT_BACK_TOGETHER)
+        return SentBack(reading, program)
+
+    def next_segment(self) -> None:
+        """A backward has run: what was noted for it is not needed any more."""
+        self._scales.clear()
+        self._unscaled.clear()
+        self.tape.next_segment()
+
+
+def _note_scaling(loss: torch.Tensor) -> None:
+    """Write down who multiplied or divided a loss."""
+    if loss.grad_fn is not None and loss.grad_fn.name().startswith(("MulBackward", "DivBackward")):
+        loss.grad_fn.metadata[SCALED_AT] = scaling_location()  # type: ignore[index]
+
+
+def _of_unknown_weight(terms: Iterable[Term]) -> tuple[Term, ...]:
+    return tuple(replace(term, factors=(*term.factors, Factor(None))) for term in terms)
+
+
+def _numbers(weights: Any, count: int) -> list[float] | None:
+    """The gradient argument of ``backward`` as a number for each loss, 1 where there is none; else None."""
+    own = list(weights) if isinstance(weights, (list, tuple)) else [weights] * count
+    if len(own) != count or not all(_is_number(weight) for weight in own):
+        return None
+    return [1.0 if weight is None else float(weight) for weight in own]
+
+
+def _is_number(weight: Any) -> bool:
+    return weight is None or (isinstance(weight, torch.Tensor) and weight.numel() == 1 and not weight.requires_grad)

@@ -1,0 +1,115 @@
+"""Losses that are added up for one backward: those of micro-batches need dividing, those of one objective do not.
+
+Who the terms are cannot be told from their sum, so that an undivided one is equivalent only where its terms share their
+samples, or depend on each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import nn
+
+from gradcheck_accum.verdict import Verdict
+from gradcheck_accum.verify import observe
+
+K, ROWS, WIDTH, CLASSES = 4, 4, 5, 3
+
+Objective = Callable[[nn.Linear], torch.Tensor]
+
+
+def classify(scores: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    return nn.functional.cross_entropy(scores, labels)
+
+
+def labels(rows: int) -> torch.Tensor:
+    return torch.randint(0, CLASSES, (rows,))
+
+
+def verdict(objective: Objective) -> tuple[Verdict, str]:
+    """What a loop with one backward a step is called, and why."""
+    torch.manual_seed(0)
+    model = nn.Linear(WIDTH, CLASSES)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with observe() as observation:
+        for _ in range(2):
+            torch.autograd.backward(objective(model))
+            optimizer.step()
+            optimizer.zero_grad()
+    result = observation.result()
+    return result.verdict, result.reason
+
+
+def of_slices(model: nn.Linear) -> torch.Tensor:
+    x, y, total = torch.randn(K * ROWS, WIDTH), labels(K * ROWS), torch.zeros(())
+    for start in range(0, K * ROWS, ROWS):
+        total = total + classify(model(x[start : start + ROWS]), y[start : start + ROWS])
+    return total
+
+
+def of_a_list(model: nn.Linear) -> torch.Tensor:
+    criterion = nn.CrossEntropyLoss(weight=torch.rand(CLASSES))
+    batches = [(torch.randn(ROWS, WIDTH), labels(ROWS)) for _ in range(K)]
+    return torch.stack([criterion(model(x), y) for x, y in batches]).sum()
+
+
+def of_classes_weighed_alike(model: nn.Linear) -> torch.Tensor:
+    weight = torch.rand(CLASSES)
+    batches = [(torch.randn(ROWS, WIDTH), labels(ROWS)) for _ in range(K)]
+    return sum((nn.functional.cross_entropy(model(x), y, weight=weight) for x, y in batches), torch.zeros(()))
+
+
+@pytest.mark.parametrize("objective", [of_slices, of_a_list, of_classes_weighed_alike])
+def test_an_undivided_sum_over_other_samples_is_not_passed(objective: Objective) -> None:
+    found, reason = verdict(objective)
+    assert found is Verdict.INCONCLUSIVE
+    assert "whether they are micro-batches" in reason
+
+
+@pytest.mark.parametrize("objective", [of_slices, of_a_list])
+def test_the_same_sum_divided_is_the_large_batchs_mean(objective: Objective) -> None:
+    assert verdict(lambda model: objective(model) / K)[0] is Verdict.EQUIVALENT
+
+
+def of_views(model: nn.Linear) -> torch.Tensor:
+    x, y, total = torch.randn(ROWS, WIDTH), labels(ROWS), torch.zeros(())
+    for _ in range(K):
+        total = total + classify(model(x + 0.1 * torch.randn_like(x)), y)
+    return total
+
+
+def of_time_steps(model: nn.Linear) -> torch.Tensor:
+    x, y, total = torch.randn(ROWS, K, WIDTH), torch.randint(0, CLASSES, (ROWS, K)), torch.zeros(())
+    for t in range(K):
+        total = total + classify(model(x[:, t]), y[:, t])
+    return total
+
+
+def of_a_state_carried_on(model: nn.Linear) -> torch.Tensor:
+    x, y, total = torch.randn(K, ROWS, WIDTH), torch.randint(0, CLASSES, (K, ROWS)), torch.zeros(())
+    state = torch.zeros(ROWS, CLASSES)
+    for t in range(K):
+        state = torch.tanh(model(x[t]) + state)
+        total = total + classify(state, y[t])
+    return total
+
+
+def of_two_objectives(model: nn.Linear) -> torch.Tensor:
+    def one(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return classify(model(x), y)
+
+    return one(torch.randn(ROWS, WIDTH), labels(ROWS)) + one(torch.randn(ROWS, WIDTH), labels(ROWS))
+
+
+def of_draws_from_one_batch(model: nn.Linear) -> torch.Tensor:
+    x, y = torch.randn(ROWS, WIDTH), labels(ROWS)
+    return sum((classify(nn.functional.dropout(model(x)), y) for _ in range(K)), torch.zeros(()))
+
+
+@pytest.mark.parametrize(
+    "objective", [of_views, of_time_steps, of_a_state_carried_on, of_two_objectives, of_draws_from_one_batch]
+)
+def test_an_objective_of_several_terms_is_one_loss(objective: Objective) -> None:
+    assert verdict(objective)[0] is Verdict.EQUIVALENT
