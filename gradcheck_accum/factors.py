@@ -155,9 +155,8 @@ class Evidence:
                 lambda p: _inverse(p.term.rows),
                 lambda p: _inverse(p.window_units),
                 lambda p: _inverse(p.window_rows),
-                # K off by one is a mistake about K, not a coefficient.
-                lambda p: 1.0 / (p.steps + 1) if p.steps > 1 else None,
-                lambda p: 1.0 / (p.steps - 1) if p.steps > 2 else None,
+                # K off by one is a mistake about K, not a coefficient; or a count, where it is not known what counts.
+                *(_OFF_BY_ONE if all(point.term.units is not None for point in self.points) else ()),
             ]
             candidates += [lambda p: 1.0 / (p.steps * p.divisor) if p.steps > 1 else None, *_COUNTS_OVER_RANKS]
         return any(self._matches(column, candidate) for candidate in candidates) or self._depends_on_units(column)
@@ -172,13 +171,16 @@ class Evidence:
             return False
         count = round(1.0 / value)
         usual = count == 2 or any(count == len(point.backward.terms) for point in self.points)
-        alone = len(self.points) > 1 and all(point.length == point.steps == 1 for point in self.points)
-        whole = all(self._divides_all(point.backward, value) for point in self.points)
+        # A divisor beside units that are not known may count them.
+        known = all(point.term.units is not None for point in self.points)
+        alone = known and len(self.points) > 1 and all(point.length == point.steps == 1 for point in self.points)
+        whole = all(self._is_shared(point.backward, column[0]) for point in self.points)
         return alone and whole and not usual and count > 1 and self.same(value * count, 1.0)
 
-    def _divides_all(self, backward: Backward, value: float) -> bool:
-        """Whether all terms that count units are multiplied by ``value``: it is no coefficient of one of them."""
+    def _is_shared(self, backward: Backward, factor: Factor) -> bool:
+        """Whether all terms that count units have the like of ``factor``: it is no coefficient of one of them."""
         counting = (term for term in backward.terms if term.reduction is not Reduction.NONE)
+        value = factor.value or 0.0
         return all(any(f.value is not None and self.same(f.value, value) for f in t.factors) for t in counting)
 
     def shared_columns(self) -> int:
@@ -191,11 +193,16 @@ class Evidence:
         """Whether a factor that stands at one of several terms weighs that term, and not the micro-batch.
 
         It does where the loss as a whole is scaled, where no other term has the like (a coefficient that happens to
-        equal 1/K), or where the terms' factors make up the same sum in every micro-batch (samples that are mixed).
+        equal 1/K), or where the terms' factors make up the same sum in every micro-batch (samples that are mixed). A
+        division by K at one term is more often a division that others lack; but half of a penalty is a penalty.
         """
         constant = all(f.value is not None and self.same(f.value, column[0].value or 0.0) for f in column)
-        if self._depends_on_units(column) or (constant and column[0].operation is Operation.DIVIDE):
+        if self._depends_on_units(column):
             return False
+        if constant and column[0].operation is Operation.DIVIDE:
+            penalty = loss_is_scaled and all(p.term.reduction is Reduction.NONE for p in self.points)
+            by_k = self._matches(column, _one_over_k) or self._matches(column, lambda p: 1.0 / p.length)
+            return penalty or (not by_k and not all(self._is_shared(p.backward, column[0]) for p in self.points))
         if loss_is_scaled:
             return True
         if constant:
@@ -224,16 +231,19 @@ class Evidence:
         )
 
     def may_be_objective(self, column: Column) -> bool:
-        """A multiplication, or a division by the number of terms (the mean of two losses), may be the objective's."""
+        """A multiplication, or a division by the number of terms (the mean of two losses), may be the objective's.
+
+        So may a division that is not by K, though by nearly as much.
+        """
         value = column[0].value or 0.0
         if self.same(value, 1.0):
             # Neither: it scales nothing.
             return False
         if any(factor.purpose is not Purpose.UNKNOWN or factor.value != column[0].value for factor in column):
             return False
-        return column[0].operation is Operation.MULTIPLY or math.isclose(
-            value * len(self.points[0].backward.terms), 1.0
-        )
+        if column[0].operation is Operation.MULTIPLY or math.isclose(value * len(self.points[0].backward.terms), 1.0):
+            return True
+        return any(self._matches(column, candidate) for candidate in _OFF_BY_ONE)
 
     def is_right_with(self, columns: Sequence[Column]) -> bool:
         """Whether these columns make every full window right by themselves."""
@@ -326,6 +336,11 @@ def _one_over_k(point: Point) -> float | None:
 def _inverse(value: float | None) -> float | None:
     return 1.0 / value if value else None
 
+
+_OFF_BY_ONE: tuple[Callable[[Point], float | None], ...] = (
+    lambda p: 1.0 / (p.steps + 1) if p.steps > 1 else None,
+    lambda p: 1.0 / (p.steps - 1) if p.steps > 2 else None,
+)
 
 _COUNTS_OVER_RANKS: tuple[Callable[[Point], float | None], ...] = (
     lambda p: _inverse(p.shared_units and p.shared_units * p.divisor),

@@ -144,3 +144,38 @@ def test_a_scalar_of_unknown_units_never_passes_unseen(scale: str, tmp_path: Pat
     # Is 1/4 the mean over the samples or the division by K? Its graph does not tell that this is a sum.
     result = watched("(out.view(1, -1) @ t.view(-1, 1)).squeeze() / len(t)", 4, tmp_path, scale)
     assert result.verdict is Verdict.INCONCLUSIVE, result.diagnosis
+
+
+WITH_CONSTANTS = [
+    "F.cross_entropy(out, y) + out.pow(2).mean() / 10",
+    "F.cross_entropy(out, y) + out.pow(2).mean() / 4",
+    "F.mse_loss(out, t) / 2",
+    "(F.cross_entropy(out, y) + out.pow(2).mean()) / 2",
+    "F.cross_entropy(out, y) / 2 + out.pow(2).mean() / 2",
+    "F.cross_entropy(out, y) + 0.01 * sum(p.pow(2).sum() for p in model.parameters())",
+    "F.cross_entropy(out, y) + sum(p.pow(2).sum() for p in model.parameters()) / 2",
+    "F.cross_entropy(out, y) + model[0].weight.norm() / 3",
+]
+"""Objectives whose constants look like divisions by K = 3, by K off by one, or by the four samples of a micro-batch."""
+
+
+@pytest.mark.parametrize("loss", WITH_CONSTANTS)
+@pytest.mark.parametrize(("steps", "scale"), [(1, ""), (3, " / K")])
+def test_the_constants_of_an_objective_are_no_division_by_k(loss: str, steps: int, scale: str, tmp_path: Path) -> None:
+    source = SCRIPT.replace("K = {rows}, 4", f"K = {{rows}}, {steps}").format(loss=loss, rows=4, scale=scale)
+    result = watch_source(source, tmp_path)
+    assert (result.verdict, result.diagnosis) == (Verdict.EQUIVALENT, ()), result.reason
+
+
+@pytest.mark.parametrize("loss", [WITH_CONSTANTS[i] for i in (0, 1, 5, 6, 7)])
+def test_such_an_objective_undivided_is_k_times_too_large(loss: str, tmp_path: Path) -> None:
+    source = SCRIPT.replace("K = {rows}, 4", "K = {rows}, 3").format(loss=loss, rows=4, scale="")
+    result = watch_source(source, tmp_path)
+    assert (result.verdict, [d.mistake.code for d in result.diagnosis]) == (Verdict.DEVIATES, ["GA101"]), result.reason
+
+
+def test_a_divisor_beside_units_that_nobody_knows_is_no_k(tmp_path: Path) -> None:
+    source = SCRIPT.replace("K = {rows}, 4", "K = {rows}, 1")
+    result = watch_source(source.format(loss="torch.einsum('bc,bc->', out, out) / len(x)", rows=4, scale=""), tmp_path)
+    assert result.diagnosis == ()
+    assert result.verdict is not Verdict.DEVIATES

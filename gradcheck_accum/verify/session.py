@@ -11,9 +11,10 @@ import torch
 from gradcheck_accum.engine.reference import ReferenceEngine
 from gradcheck_accum.ledger import Ledger
 from gradcheck_accum.verdict import VerifyResult
-from gradcheck_accum.verify.judge import Options, judge
+from gradcheck_accum.verify.judge import judge
 from gradcheck_accum.verify.observer import SeenEnough, Watch
 from gradcheck_accum.verify.patches import install
+from gradcheck_accum.verify.ruling import Options
 from gradcheck_accum.verify.seen import Seen
 from gradcheck_accum.verify.trajectory import Trajectory
 

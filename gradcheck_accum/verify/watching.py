@@ -12,8 +12,9 @@ from torch.optim.optimizer import Optimizer
 
 from gradcheck_accum.engine.reference import ReferenceEngine
 from gradcheck_accum.verdict import Verdict, VerifyResult
-from gradcheck_accum.verify.judge import Options, judge
+from gradcheck_accum.verify.judge import judge
 from gradcheck_accum.verify.observer import Watch
+from gradcheck_accum.verify.ruling import Options
 from gradcheck_accum.verify.session import ReferenceName, installed, judged
 
 _KEPT_WINDOWS = 8

@@ -1,0 +1,360 @@
+"""The verdict on one window: its gradient beside its micro-batches' own, and beside the large batch's."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from gradcheck_accum.engine.reference import MICRO_BATCHES
+from gradcheck_accum.engine.tolerance import (
+    CLIP_ROUNDINGS,
+    Addends,
+    SumTolerance,
+    replay_tolerance,
+    sum_tolerance,
+    unit_roundoff,
+)
+from gradcheck_accum.events import Reduction
+from gradcheck_accum.ledger import ZERO, Fate, Ledger, Window
+from gradcheck_accum.ranks import UNSHARED
+from gradcheck_accum.verdict import Verdict, WindowReport
+from gradcheck_accum.verify.gradients import CHANGED_BY_HAND
+from gradcheck_accum.verify.observer import CHANGED_ON_ITS_WAY, USED_BY_HAND
+from gradcheck_accum.verify.records import Measured
+from gradcheck_accum.verify.weighing import entry_corrections, in_vectors, replay_correction
+from gradcheck_accum.weights import Readings
+
+Terms = list[tuple[int, float]]
+"""A combination of a window's vectors: (vector, factor)."""
+
+Numbers = tuple[float | None, float | None, float | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What the caller asked for: the loss's coefficient, and a tolerance in place of the derived one.
+
+    ``replay_alone`` says that nothing less than a replayed large batch will do. Raises ValueError unless ``rtol`` and
+    ``atol`` are given both or neither.
+    """
+
+    loss_coefficient: float | None = None
+    rtol: float | None = None
+    atol: float | None = None
+    replay_alone: bool = False
+
+    def __post_init__(self) -> None:
+        if (self.rtol is None) != (self.atol is None):
+            raise ValueError("rtol and atol are given both or neither")
+
+
+@dataclass(frozen=True, slots=True)
+class Ruling:
+    """What is said of one window.
+
+    ``numbers`` are |g - g_ref| / |g_ref|, |g| / |g_ref| and what is allowed of the first. ``replayed`` is how far the
+    two references are apart where both were had, ``note`` what the user should know of the comparison.
+    """
+
+    verdict: Verdict
+    reason: str = ""
+    numbers: Numbers = (None, None, None)
+    replayed: float | None = None
+    note: str = ""
+
+
+def judge_window(
+    index: int, measured: Measured, ledger: Ledger, readings: Readings, options: Options, *, replays: bool
+) -> tuple[WindowReport, Ruling]:
+    """The report on the step ``measured``, the ``index``-th; ``replays`` says whether large batches were asked for."""
+    window = _Window(measured, ledger, readings)
+    shown = max(window.parts, key=lambda w: (_oddity(readings.relative_weights(w)), len(w.entries)), default=None)
+    ruling = _rule(window, options, replays)
+    error, ratio, tolerance = ruling.numbers
+    report = WindowReport(
+        index=index,
+        optimizer=measured.step.optimizer,
+        micro_batches=shown.micro_batches_over_ranks if shown is not None else 0,
+        units=readings.units(shown) if shown is not None else None,
+        weights=readings.relative_weights(shown) if shown is not None else (),
+        grad_rel_error=error,
+        grad_norm_ratio=ratio,
+        tolerance=tolerance,
+        param_rel_error=measured.update_error,
+        drift=measured.drift,
+        verdict=ruling.verdict,
+        reason=ruling.reason,
+        path=measured.step.where.path,
+        line=measured.step.where.line,
+    )
+    return report, ruling
+
+
+@dataclass(slots=True)
+class _Window:
+    """A measured step with what the ledger knows of it: a window for each of its stores."""
+
+    measured: Measured
+    ledger: Ledger
+    readings: Readings
+    parts: list[Window] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.parts = [w for w in self.ledger.windows if w.step is self.measured.step]
+
+    def unknown(self, *reasons: str) -> str:
+        """The first of ``reasons`` for which a part is unknown, or nothing."""
+        return next((w.unknown for w in self.parts if w.unknown in reasons), "")
+
+
+@dataclass(slots=True)
+class _Reference:
+    """The ledger reference of a window: its micro-batches' own gradients, weighed as the large batch weighs them.
+
+    ``terms`` are the vectors that make it up, ``addends`` the micro-batches' parts.
+    """
+
+    corrections: Sequence[float]
+    terms: Terms
+    addends: Addends
+
+
+def _rule(window: _Window, options: Options, replays: bool) -> Ruling:
+    measured = window.measured
+    if measured.step.skipped:
+        return Ruling(Verdict.EQUIVALENT, measured.unmeasured)
+    if measured.products is None:
+        return Ruling(Verdict.INCONCLUSIVE, measured.unmeasured)
+    unshared = next((w.unknown for w in window.parts if w.unknown.startswith(UNSHARED)), "")
+    if unshared:
+        return Ruling(Verdict.INCONCLUSIVE, unshared)
+    if measured.is_zero and not any(measured.own_norms) and window.unknown(ZERO):
+        # Whatever its micro-batches weigh, they add up to nothing.
+        return Ruling(Verdict.EQUIVALENT, "", (0.0, 1.0, 0.0))
+    corrections = entry_corrections(measured, window.ledger, window.readings)
+    terms = None if corrections is None else in_vectors(measured, corrections)
+    if corrections is None or terms is None:
+        return Ruling(Verdict.INCONCLUSIVE, _why_unknown(window.parts))
+    contributions = [abs(w) * norm for w, norm in zip(corrections, measured.own_norms, strict=True) if w]
+    if not math.isfinite(sum(contributions)) or not math.isfinite(measured.products.norm(0)):
+        return Ruling(Verdict.INCONCLUSIVE, "a micro-batch's gradient is not finite")
+    reference = _Reference(corrections, terms, Addends(contributions, measured.products.combined_norm(terms)))
+    apart = _replay_distance(window, reference) if replays else None
+    ruling = _beside_micro_batches(window, reference, apart, options)
+    if ruling.verdict is not Verdict.EQUIVALENT:
+        return ruling
+    if replays:
+        return _beside_large_batch(window, reference, apart, options, ruling.numbers)
+    open_question = _needs_large_batch(window)
+    if open_question:
+        return Ruling(Verdict.INCONCLUSIVE, f"{open_question}, and no large batch was run", ruling.numbers)
+    return ruling
+
+
+def _beside_micro_batches(
+    window: _Window, reference: _Reference, apart: tuple[float, float] | None, options: Options
+) -> Ruling:
+    """The gradient beside the ledger reference, before and after the loop's clips."""
+    measured = window.measured
+    compared = _compare(measured, reference.terms, reference.addends, options)
+    if compared is None:
+        return Ruling(Verdict.INCONCLUSIVE, "the reference gradient is zero")
+    error, ratio, allowed = compared
+    even = all(_is_even(part, window.readings) for part in window.parts)
+    # Where every micro-batch weighs what it should, what is within the worst of rounding is rounding.
+    tolerance = allowed.worst if even and error > allowed.usual else allowed.usual
+    numbers = error, ratio, tolerance
+    replayed = apart[0] if apart is not None and _agrees(apart, options) else None
+    if error > tolerance:
+        reason = f"the gradient differs from the reference by {error:.3g} of its norm, {tolerance:.1e} is allowed"
+    elif abs(ratio - 1.0) > allowed.norm and not (even and error <= allowed.worst):
+        reason = f"the gradient's norm is {ratio:.6g} of the reference's, and {allowed.norm:.1e} off is allowed"
+    else:
+        clipped = _compare_clipped(measured)
+        return Ruling(Verdict.DEVIATES if clipped else Verdict.EQUIVALENT, clipped, numbers, replayed)
+    by_hand = window.unknown(CHANGED_BY_HAND, CHANGED_ON_ITS_WAY, USED_BY_HAND)
+    if by_hand:
+        return Ruling(Verdict.INCONCLUSIVE, by_hand, numbers)
+    return Ruling(Verdict.DEVIATES, reason, numbers, replayed)
+
+
+def _beside_large_batch(
+    window: _Window,
+    reference: _Reference,
+    apart: tuple[float, float] | None,
+    options: Options,
+    numbers: Numbers,
+) -> Ruling:
+    """The ledger reference, which the gradient equals, beside the replayed large batch."""
+    measured = window.measured
+    open_question = _needs_large_batch(window)
+    undecided = f"{open_question}, and no large batch was run"
+    if apart is None:
+        reason = measured.replay_problem or "the terms of its loss are scaled differently"
+        if open_question:
+            return Ruling(Verdict.INCONCLUSIVE, f"{undecided}: {reason}", numbers)
+        if measured.coupled_modules:
+            return Ruling(Verdict.NOT_EQUIVALENT_BY_CONSTRUCTION, _cause(measured), numbers)
+        if options.replay_alone:
+            return Ruling(Verdict.INCONCLUSIVE, f"not replayed as one large batch: {reason}", numbers)
+        note = f"not replayed as one large batch ({reason}): compared with each micro-batch's own gradient alone"
+        return Ruling(Verdict.EQUIVALENT, "", numbers, note=note)
+    one_by_one = [replay.kind == MICRO_BATCHES for replay in measured.replays]
+    if not _agrees(apart, options):
+        if all(one_by_one):
+            again = "run again, a micro-batch does not give the gradient that it gave in the loop"
+            return Ruling(Verdict.INCONCLUSIVE, f"{again}: the model keeps a state", numbers)
+        if open_question and not _is_coupled(measured, reference.terms, apart[1] * reference.addends.total):
+            reason = f"{open_question}, and its micro-batches give another gradient as one large batch"
+            return Ruling(Verdict.INCONCLUSIVE, reason, numbers)
+        return Ruling(Verdict.NOT_EQUIVALENT_BY_CONSTRUCTION, _coupling(measured, *apart), numbers)
+    if not any(one_by_one):
+        return Ruling(Verdict.EQUIVALENT, "", numbers, apart[0])
+    if measured.coupled_chunks is not None:
+        reason = _coupling(measured, *measured.coupled_chunks, "a part of the large batch", "its halves'")
+        return Ruling(Verdict.NOT_EQUIVALENT_BY_CONSTRUCTION, reason, numbers)
+    if measured.coupled_modules:
+        return Ruling(Verdict.NOT_EQUIVALENT_BY_CONSTRUCTION, _cause(measured), numbers)
+    if open_question:
+        return Ruling(Verdict.INCONCLUSIVE, f"{undecided}: {measured.replay_problem}", numbers, apart[0])
+    note = (
+        f"not replayed as one large batch ({measured.replay_problem}): each micro-batch was run again by itself, which "
+        "does not show whether the samples of a batch influence each other"
+    )
+    return Ruling(Verdict.EQUIVALENT, "", numbers, apart[0], note)
+
+
+def _agrees(apart: tuple[float, float], options: Options) -> bool:
+    """Whether the two references are as near to each other as rounding, or the caller, allows."""
+    distance, allowed = apart
+    return distance <= allowed or (options.rtol is not None and distance <= options.rtol)
+
+
+def _needs_large_batch(whole: _Window) -> str:
+    """Why the weights of a window do not tell what its large batch's gradient is; nothing where they do."""
+    readings = whole.readings
+    for window in whole.parts:
+        kinds = set()
+        for series in readings.series_of(window):
+            kinds.add(readings.kind(window, series))
+            terms = (t for e in window.fresh() for t in e.backward.terms if series.holds(e.backward, t))
+            if readings.kind(window, series) is Reduction.MEAN and any(term.units is None for term in terms):
+                return f"the loss holds {series.name}, of which its graph does not tell the units"
+        if {Reduction.MEAN, Reduction.SUM} <= kinds:
+            return "the loss holds a sum beside a mean, which may or may not be over the samples"
+    return ""
+
+
+def _oddity(weights: Sequence[float | None]) -> float:
+    return max((abs(w - 1.0) for w in weights if w is not None), default=0.0)
+
+
+def _why_unknown(windows: Sequence[Window]) -> str:
+    reasons = [w.unknown for w in windows if w.unknown]
+    return reasons[0] if reasons else "the weight of a loss could not be read off its graph"
+
+
+def _is_even(window: Window, readings: Readings) -> bool:
+    """Whether every entry of a window is this step's own and weighs what it should."""
+    weights = readings.relative_weights(window)
+    return all(e.fate is Fate.LIVE for e in window.entries) and all(w and readings.same(w, 1.0) for w in weights)
+
+
+def _compare(
+    measured: Measured, reference: Terms, addends: Addends, options: Options
+) -> tuple[float, float, SumTolerance] | None:
+    """The gradient before any clip beside the ledger reference: relative error, ratio of norms, what is allowed.
+
+    ``addends`` are the micro-batches' gradients as the reference weighs them. None where the reference is zero and the
+    gradient is not.
+    """
+    products = measured.products
+    if products is None:
+        return None
+    if addends.total == 0:
+        return (0.0, 1.0, SumTolerance(0.0, 0.0, 0.0)) if products.norm(0) == 0 else None
+    error = products.combined_norm([(0, 1.0), *((i, -w) for i, w in reference)]) / addends.total
+    allowed = sum_tolerance(addends, measured.dtype)
+    if options.rtol is not None:
+        given = options.rtol + (options.atol or 0.0) / addends.total
+        allowed = SumTolerance(given, given, given)
+    return error, products.norm(0) / addends.total, allowed
+
+
+def _compare_clipped(measured: Measured) -> str:
+    """Why what the clips left is not what they leave of the gradient itself, or nothing where it is.
+
+    Asked only where the gradient before the clips equals the reference, so that the reference is not needed here.
+    """
+    products, expected = measured.products, measured.after_clip
+    if products is None or expected is None:
+        return ""
+    norm = products.norm(expected)
+    error = products.combined_norm([(1, 1.0), (expected, -1.0)])
+    # A norm, a quotient and a product, each rounded in the loop and in the check.
+    allowed = CLIP_ROUNDINGS * unit_roundoff(measured.dtype)
+    if error <= allowed * norm:
+        return ""
+    distance = f"{error / norm:.3g} of its norm" if norm else f"{error:.3g}, where it is zero"
+    return f"after the clip the gradient differs from the clipped reference by {distance}, {allowed:.1e} is allowed"
+
+
+def _replay_distance(window: _Window, reference: _Reference) -> tuple[float, float] | None:
+    """How far the replayed large batch is from the ledger reference, and how far it may be."""
+    measured, addends = window.measured, reference.addends
+    products = measured.products
+    covered = {index for replay in measured.replays for index in replay.records}
+    if products is None or any(weight and index not in covered for index, weight in enumerate(reference.corrections)):
+        return None
+    replayed: list[tuple[int, float]] = []
+    for replay in measured.replays:
+        weights = replay_correction(measured, replay, window.ledger, window.readings)
+        if weights is None:
+            return None
+        replayed += zip(replay.vectors, weights, strict=True)
+    if addends.total == 0:
+        return None
+    distance = products.combined_norm([*replayed, *((i, -w) for i, w in reference.terms)]) / addends.total
+    return distance, replay_tolerance(addends, measured.dtype, measured.compute_dtype)
+
+
+def _is_coupled(measured: Measured, reference: Terms, allowed: float) -> bool:
+    """Whether a large batch of unknown units can be told to be more than its micro-batches together.
+
+    Where no factor makes it what they are, all of one shape, the units that a factor stands for are not the reason.
+    """
+    if measured.coupled_modules:
+        return True
+    vectors = [vector for replay in measured.replays for vector in replay.vectors]
+    shapes = {tuple(leaf.shape for leaf in r.program.leaves) for r in measured.records if r.program is not None}
+    several = len(vectors) > 1 or any(len(record.event.terms) > 1 for record in measured.records)
+    norm = measured.products.norm(vectors[0]) if measured.products is not None else 0.0
+    if several or len(shapes) > 1 or measured.products is None or not norm:
+        return False
+    ratio = measured.products.combined_norm(reference) / norm
+    opposite = [(i, -w) for i, w in reference]
+    ways = (measured.products.combined_norm([(vectors[0], way), *opposite]) for way in (ratio, -ratio))
+    return min(ways) > allowed
+
+
+def _coupling(
+    measured: Measured,
+    distance: float,
+    allowed: float,
+    whole: str = "the true large batch",
+    parts: str = "the micro-batches'",
+) -> str:
+    return (
+        f"{whole}'s gradient differs from {parts} together by {distance:.3g} of its norm ({allowed:.1e} is rounding): "
+        f"{_cause(measured)}"
+    )
+
+
+def _cause(measured: Measured) -> str:
+    cause = (
+        f"{', '.join(measured.coupled_modules)} in training mode uses statistics of its own batch"
+        if measured.coupled_modules
+        else "what the model computes for one sample depends on the others in its batch"
+    )
+    return f"{cause}, so no accumulation can equal the large batch"
