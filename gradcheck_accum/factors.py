@@ -151,10 +151,7 @@ class Evidence:
         ]
         if all(factor.operation is Operation.DIVIDE for factor in column):
             candidates += [
-                lambda p: _inverse(p.term.units),
-                lambda p: _inverse(p.term.rows),
-                lambda p: _inverse(p.window_units),
-                lambda p: _inverse(p.window_rows),
+                *_COUNTS,
                 # K off by one is a mistake about K, not a coefficient; or a count, where it is not known what counts.
                 *(_OFF_BY_ONE if all(point.term.units is not None for point in self.points) else ()),
             ]
@@ -233,7 +230,7 @@ class Evidence:
     def may_be_objective(self, column: Column) -> bool:
         """A multiplication, or a division by the number of terms (the mean of two losses), may be the objective's.
 
-        So may a division that is not by K, though by nearly as much.
+        So may a division that is not by K, though by nearly as much, and that counts nothing.
         """
         value = column[0].value or 0.0
         if self.same(value, 1.0):
@@ -243,7 +240,8 @@ class Evidence:
             return False
         if column[0].operation is Operation.MULTIPLY or math.isclose(value * len(self.points[0].backward.terms), 1.0):
             return True
-        return any(self._matches(column, candidate) for candidate in _OFF_BY_ONE)
+        counts = any(self._matches(column, count) for count in (*_COUNTS, *_COUNTS_OVER_RANKS))
+        return not counts and any(self._matches(column, candidate) for candidate in _OFF_BY_ONE)
 
     def is_right_with(self, columns: Sequence[Column]) -> bool:
         """Whether these columns make every full window right by themselves."""
@@ -336,6 +334,14 @@ def _one_over_k(point: Point) -> float | None:
 def _inverse(value: float | None) -> float | None:
     return 1.0 / value if value else None
 
+
+_COUNTS: tuple[Callable[[Point], float | None], ...] = (
+    lambda p: _inverse(p.term.units),
+    lambda p: _inverse(p.term.rows),
+    lambda p: _inverse(p.window_units),
+    lambda p: _inverse(p.window_rows),
+)
+"""Divisors that count the units, or the rows, of a micro-batch or of its window."""
 
 _OFF_BY_ONE: tuple[Callable[[Point], float | None], ...] = (
     lambda p: 1.0 / (p.steps + 1) if p.steps > 1 else None,
