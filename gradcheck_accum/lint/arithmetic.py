@@ -116,6 +116,9 @@ def _tensor_arithmetic(run: Interpreter, op: ast.operator, left: Any, right: Any
         if inverse and tensor is right:
             return tensor.scaled(Factor(None))
         return scaled(run, tensor, other, Operation.DIVIDE if inverse else Operation.MULTIPLY)
+    if isinstance(op, ast.Pow) and tensor is left and all(part.assumed and not part.factors for part in tensor.parts):
+        # What a model gave, not reduced yet by anything that the source shows.
+        return tensor
     return tensor.scaled(Factor(None))
 
 

@@ -1,0 +1,54 @@
+"""lint on losses that are written by hand: undivided means are told, what may be no mean is not."""
+
+from __future__ import annotations
+
+import pytest
+
+from gradcheck_accum.lint import lint_source
+
+LOOP = """\
+import torch.nn.functional as F
+
+def train(model, batches, optimizer, accumulation_steps=4):
+    for step in range(100):
+        optimizer.zero_grad()
+        for _ in range(accumulation_steps):
+            x, t = next(batches)
+            out = model(x)
+            loss = {loss}{scale}
+            loss.backward()
+        optimizer.step()
+"""
+
+MEANS = [
+    "F.mse_loss(out, t)",
+    "((out - t) ** 2).mean()",
+    "((out - t) ** 2).sum(1).mean()",
+    "((out - t) ** 2).mean(1).mean()",
+    "((out - t) ** 2).sum() / x.size(0)",
+    "(out - t).pow(2).mean()",
+    "(out - t).abs().mean() + 0.1 * (out ** 2).mean()",
+]
+
+NO_MEANS_FOR_SURE = [
+    "((out - t) ** 2).sum()",
+    "((out - t) ** 2).sum() / normaliser(t)",
+    "F.mse_loss(out, t) ** 2",
+    "2 ** F.mse_loss(out, t)",
+    "(F.mse_loss(out, t) / accumulation_steps) ** 2",
+]
+
+
+def codes(loss: str, scale: str = "") -> list[str]:
+    return [finding.mistake.code for finding in lint_source(LOOP.format(loss=loss, scale=scale), "train.py")]
+
+
+@pytest.mark.parametrize("loss", MEANS)
+def test_a_mean_that_is_not_divided_is_found(loss: str) -> None:
+    assert codes(loss) == ["GA101"]
+    assert codes(f"({loss})", " / accumulation_steps") == []
+
+
+@pytest.mark.parametrize("loss", NO_MEANS_FOR_SURE)
+def test_what_may_be_no_mean_is_no_finding(loss: str) -> None:
+    assert codes(loss) == []
