@@ -45,11 +45,13 @@ class Point:
 class Evidence:
     """The points of one series, and what their columns of factors can be told to be by them.
 
-    ``same`` says whether two numbers are equal within the precision that they were read in.
+    ``same`` says whether two numbers are equal within the precision that they were read in, ``beside`` are all
+    backwards whose gradients go where those of the series go.
     """
 
     points: Sequence[Point]
     same: Callable[[float, float], bool]
+    beside: Sequence[Backward] = ()
 
     def columns(self) -> list[Column]:
         """Align the factors of a series; where their number changes they are taken as one product."""
@@ -171,7 +173,7 @@ class Evidence:
         # A divisor beside units that are not known may count them.
         known = all(point.term.units is not None for point in self.points)
         alone = known and len(self.points) > 1 and all(point.length == point.steps == 1 for point in self.points)
-        whole = all(self._is_shared(point.backward, column[0]) for point in self.points)
+        whole = all(self._is_shared(backward, column[0]) for backward in self.beside)
         return alone and whole and not usual and count > 1 and self.same(value * count, 1.0)
 
     def _is_shared(self, backward: Backward, factor: Factor) -> bool:

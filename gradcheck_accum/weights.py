@@ -206,9 +206,10 @@ def read_weights(ledger: Ledger, *, coefficient: float | None = None) -> Reading
         series = _find_series(windows)
         readings.series[account] = series
         steps = nominal_steps(w for w in windows if w.step is not None) or 1
+        backwards = [entry.backward for window in windows for entry in _all_entries(window)]
         for one in series:
-            points = _points(one, windows, steps)
-            readings._read[account[0], account[1], one] = _read_series(points, coefficient, readings)
+            evidence = Evidence(_points(one, windows, steps), readings.same, backwards)
+            readings._read[account[0], account[1], one] = _read_series(evidence, coefficient, readings)
     return readings
 
 
@@ -300,14 +301,14 @@ def total_of(values: Iterable[float | None]) -> float | None:
     return None if None in known else math.fsum(v for v in known if v is not None)
 
 
-def _read_series(points: Sequence[Point], coefficient: float | None, readings: Readings) -> _Reading:
+def _read_series(evidence: Evidence, coefficient: float | None, readings: Readings) -> _Reading:
+    points = evidence.points
     reading = _Reading(points[0].term.reduction if points else Reduction.NONE)
     for point in points:
         reading.coefficient[id(point.backward)] = product_of(point.factors)
         reading.units[id(point.backward)] = point.term.units
     if any(value is None for value in reading.coefficient.values()):
         return reading
-    evidence = Evidence(points, readings.same)
     columns = evidence.columns()
     normalised = reading.kind is not Reduction.SUM
     if reading.kind is Reduction.SUM:

@@ -179,3 +179,20 @@ def test_a_divisor_beside_units_that_nobody_knows_is_no_k(tmp_path: Path) -> Non
     result = watch_source(source.format(loss="torch.einsum('bc,bc->', out, out) / len(x)", rows=4, scale=""), tmp_path)
     assert result.diagnosis == ()
     assert result.verdict is not Verdict.DEVIATES
+
+
+def test_a_divisor_of_one_of_two_backwards_is_its_coefficient(tmp_path: Path) -> None:
+    source = SCRIPT.replace("K = {rows}, 4", "K = {rows}, 1").format(loss="F.cross_entropy(out, y)", rows=4, scale="")
+    two = source.replace(
+        "    (loss).backward()", "    loss.backward(retain_graph=True)\n    (out.pow(2).mean() / 10).backward()"
+    )
+    result = watch_source(two, tmp_path)
+    assert (result.verdict, result.diagnosis) == (Verdict.EQUIVALENT, ()), result.reason
+
+
+def test_a_divisor_of_both_backwards_of_a_step_is_k(tmp_path: Path) -> None:
+    source = SCRIPT.replace("K = {rows}, 4", "K = {rows}, 1").format(loss="F.mse_loss(out, t)", rows=4, scale="")
+    two = source.replace(
+        "    (loss).backward()", "    (loss / 10).backward(retain_graph=True)\n    (out.pow(2).mean() / 10).backward()"
+    )
+    assert [d.mistake.code for d in watch_source(two, tmp_path).diagnosis] == ["GA304"]
