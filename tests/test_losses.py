@@ -196,3 +196,31 @@ def test_a_divisor_of_both_backwards_of_a_step_is_k(tmp_path: Path) -> None:
         "    (loss).backward()", "    (loss / 10).backward(retain_graph=True)\n    (out.pow(2).mean() / 10).backward()"
     )
     assert [d.mistake.code for d in watch_source(two, tmp_path).diagnosis] == ["GA304"]
+
+
+PENALTIES = [
+    "model[0].weight.pow(2).sum()",
+    "sum(p.norm() ** 2 for p in model.parameters())",
+    "torch.cat([p.view(-1) for p in model.parameters()]).abs().sum()",
+    "sum((C * (p - 0.9) ** 2).sum() for p in [model[0].weight])",
+    "50 * (C * (model[0].weight - C).pow(2)).sum()",
+    "torch.dot(model[0].bias, model[0].bias)",
+    "torch.stack([p.norm() for p in model.parameters()]).norm()",
+]
+"""Of parameters alone; C are constants of the first weight's shape (where it was, how much of it counts)."""
+
+
+@pytest.mark.parametrize("penalty", PENALTIES)
+@pytest.mark.parametrize(("scale", "codes"), [(" / K", []), ("", ["GA101"])])
+def test_a_penalty_counts_once_a_window(penalty: str, scale: str, codes: list[str], tmp_path: Path) -> None:
+    source = SCRIPT.format(loss=f"(F.mse_loss(out, t) + 0.01 * ({penalty}))", rows=3, scale=scale)
+    result = watch_source(source.replace("model =", "C = torch.rand(8, 6)\nmodel ="), tmp_path)
+    assert [d.mistake.code for d in result.diagnosis] == codes, result.reason
+    assert result.verdict is (Verdict.DEVIATES if codes else Verdict.EQUIVALENT), result.reason
+
+
+def test_a_sum_over_rows_of_data_is_no_penalty(tmp_path: Path) -> None:
+    """It is over more than the weight has, and undivided it is right as sums over samples are."""
+    source = SCRIPT.format(loss="((x[:, :3] * model[2].bias - 1) ** 2).sum()", rows=4, scale="")
+    result = watch_source(source, tmp_path)
+    assert (result.verdict, result.diagnosis) == (Verdict.EQUIVALENT, ()), result.reason

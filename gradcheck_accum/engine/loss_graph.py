@@ -38,7 +38,10 @@ _LOSSES = (
 )
 _EACH_BY_ITSELF = ("_DDPSinkBackward",)
 """Nodes that hand on every tensor of a model's output as it is."""
-_ELEMENTWISE = ("Pow", "Abs", "Mul", "Square", "Sqrt", "TBackward", "Norm", "LinalgVectorNorm")
+_ELEMENTWISE = ("Pow", "Abs", "Mul", "Div", "Add", "Sub", "Rsub", "Neg", "Square", "Sqrt", "TBackward", "Cat", "Stack")
+_REDUCTIONS = ("SumBackward", "MeanBackward", "Norm", "LinalgVectorNorm", "DotBackward", "VdotBackward")
+_LARGEST_PENALTY = 2000
+"""Nodes of a graph beyond which nobody looks for data in it."""
 SCALED_AT = "gradcheck-accum scaled at"
 """The key under which the metadata of a node that multiplies or divides hold the place that called for it."""
 
@@ -199,8 +202,7 @@ def _frontier(node: Any, name: str, factors: tuple[Factor, ...]) -> Term:
         units = float(math.prod(_sizes(node)))
         return Term(short, Reduction.SUM, units, factors, _rows(node, units))
     if name.startswith(("DotBackward", "VdotBackward")) and not _is_penalty(node):
-        saved = (getattr(node, name, None) for name in ("_saved_self", "_saved_tensor", "_saved_other"))
-        units = float(next(values for values in saved if values is not None).numel())
+        units = float(_reduced_elements(node))
         return Term(short, Reduction.SUM, units, factors, _rows(node, units))
     if name.startswith("TraceBackward"):
         rows = float(min(_sizes(node)))
@@ -208,7 +210,7 @@ def _frontier(node: Any, name: str, factors: tuple[Factor, ...]) -> Term:
     if name.startswith("NansumBackward"):
         values = node._saved_self
         return Term(short, Reduction.SUM, float(values.isnan().logical_not().sum()), factors, float(len(values)))
-    if "Norm" in name and _is_penalty(node):
+    if _is_penalty(node):
         return Term("penalty", Reduction.NONE, None, factors)
     return Term(f"{_UNFOLLOWED} ({short})", Reduction.MEAN, None, factors)
 
@@ -275,21 +277,34 @@ def _nll_units(node: Any) -> float:
 
 
 def _is_penalty(node: Any) -> bool:
-    """Whether a reduction is over parameters alone, so that it counts no units of data."""
-    pending, seen = [inner for inner, _ in node.next_functions if inner is not None], 0
+    """Whether a scalar is made of parameters alone, so that it counts no units of data.
+
+    Constants of the parameters' own shape may be among them (what they were before, how much each counts): what is
+    reduced then has as many elements as the parameters; where there are rows of data among it, it has more.
+    """
+    pending: list[tuple[Any, Any]] = [(node, None)]
+    """Nodes to look at, each with the reduction that it is under."""
+    seen = 0
+    elements: dict[Any, list[int]] = {}
     while pending:
-        inner = pending.pop()
-        seen += 1
-        if seen > 60:
-            return False
-        name = inner.name()
+        inner, reduction = pending.pop()
+        name, seen = inner.name(), seen + 1
         if "AccumulateGrad" in name:
+            elements.setdefault(reduction, []).append(inner.variable.numel())
             continue
-        if not name.startswith((*_ELEMENTWISE, *_PASSES)):
+        if seen > _LARGEST_PENALTY or not name.startswith((*_ELEMENTWISE, *_REDUCTIONS, *_PASSES)):
             return False
-        if name.startswith("Mul") and any(following is None for following, _ in inner.next_functions):
-            constant = inner._saved_other if inner._saved_other is not None else inner._saved_self
-            if isinstance(constant, torch.Tensor) and constant.numel() != 1:
-                return False
-        pending += [following for following, _ in inner.next_functions if following is not None]
-    return True
+        reduction = inner if name.startswith(_REDUCTIONS) else reduction
+        pending += [(following, reduction) for following, _ in inner.next_functions if following is not None]
+    return all(
+        reduction is not None and _reduced_elements(reduction) in (own[0] if len(set(own)) == 1 else 0, sum(own))
+        for reduction, own in elements.items()
+    )
+
+
+def _reduced_elements(node: Any) -> int:
+    """How many numbers a reduction makes one of."""
+    if hasattr(node, "_saved_self_sym_sizes"):
+        return math.prod(_sizes(node))
+    saved = (getattr(node, name, None) for name in ("_saved_self", "_saved_tensor", "_saved_other"))
+    return int(next(values for values in saved if values is not None).numel())
