@@ -201,6 +201,20 @@ def test_mean_of_means() -> None:
     assert codes(events) == ["GA104"]
 
 
+@pytest.mark.parametrize("units", [(0, 3, 3), (0, 2, 4), (3, 0, 0)])
+def test_the_mean_of_no_units_takes_a_share_and_is_no_second_division(units: tuple[int, ...]) -> None:
+    """A third of the step goes to nothing: the others' units weigh 2/3 or so of what they should."""
+    events = [backward(i, 3, units=n) for i, n in enumerate(units)]
+    assert codes([*events, step(), zero()]) == ["GA104"]
+
+
+def test_windows_without_any_unit_and_sums_over_the_windows_units_are_no_mean_of_means() -> None:
+    nothing = [backward(i, 3, units=0) for i in range(3)]
+    sums = [backward(i, 7, units=n, reduction=Reduction.SUM) for i, n in enumerate((0, 3, 4))]
+    assert codes([*nothing, step(), zero()]) == []
+    assert codes([*sums, step(), zero()]) == []
+
+
 def test_units_weighed_by_their_share_are_right() -> None:
     events = [backward(0, 5 / 4, units=4), backward(1, 5, units=1), step(), zero()]
     assert codes(events) == []

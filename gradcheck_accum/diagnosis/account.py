@@ -111,9 +111,12 @@ class Shares:
         weights = (*self.weights, *self.elsewhere)
         if self.kind is Reduction.SUM:
             return math.fsum(w.relative or 0.0 for w in weights) / len(weights)
-        # Weighted by units, so that a mean of means over unequal counts still adds up to 1.
-        total = math.fsum(w.units or 1.0 for w in weights)
-        return math.fsum((w.relative or 0.0) * (w.units or 1.0) for w in weights) / total
+        # Weighted by units, so that a mean of means over unequal counts still adds up to 1. The mean of no units at all
+        # (every target ignored) takes its share all the same.
+        total = math.fsum(1.0 if w.units is None else w.units for w in weights) or 1.0
+        empty = math.fsum(w.share or 0.0 for w in weights if w.units == 0) / self.window.divisor
+        counted = ((w.relative or 0.0) * (1.0 if w.units is None else w.units) for w in weights)
+        return math.fsum(counted) / total + empty
 
 
 def diagnosis(

@@ -157,9 +157,13 @@ def _is_near_miss(account: Account, level: float, length: int) -> bool:
 
 def _judge_evenness(account: Account, shares: Shares, where: Location) -> Iterator[Diagnosis]:
     weights = (*shares.weights, *shares.elsewhere)
-    relative = [w.relative or 0.0 for w in weights]
-    low, high = min(relative), max(relative)
-    if account.same(low, high):
+    counting = [w.relative or 0.0 for w in weights if w.units != 0]
+    if not counting:
+        return
+    low, high = _bounds(counting)
+    # The mean of no units at all (every target ignored) takes its share from the others.
+    robbed = shares.kind is Reduction.MEAN and any(w.units == 0 and w.share for w in weights)
+    if account.same(low, high) and not robbed:
         return
     if shares.elsewhere and account.same(*_bounds(w.relative or 0.0 for w in shares.weights)):
         yield from _judge_evenness_of_ranks(account, shares, where, low, high)
