@@ -186,12 +186,17 @@ def _unfollowed(run: Interpreter, args: list[Any], kwargs: dict[str, Any]) -> An
     return Symbol()
 
 
+def _filter(run: Interpreter, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    return args[1] if len(args) == 2 and isinstance(args[1], v.Parameters) else Symbol()
+
+
 BUILTINS: dict[str, Callable[[Interpreter, list[Any], dict[str, Any]], Any]] = {
     "len": _len,
     "range": _range,
     "trange": _range,
     "enumerate": _enumerate,
     "zip": _zip,
+    "filter": _filter,
     "iter": _iter,
     "next": _next,
     "tqdm": _first,

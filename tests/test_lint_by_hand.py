@@ -1,0 +1,149 @@
+"""lint on what loops do to gradients by hand, and on parameters that are gathered by hand."""
+
+from __future__ import annotations
+
+import pytest
+
+from gradcheck_accum.lint import lint_source
+
+LOOP = """
+import torch
+from torch import nn
+from torch.nn import functional as F
+body, head = nn.Linear(6, 8), nn.Linear(8, 3)
+{gathered}
+optimizer = torch.optim.SGD(params, lr=0.1)
+X, Y = torch.randn(32, 6), torch.randint(0, 3, (32,))
+K = 4
+for i, (x, y) in enumerate(zip(X.split(4), Y.split(4))):
+    loss = F.cross_entropy(head(body(x)), y){scale}
+    loss.backward()
+    if (i + 1) % K == 0:
+        {divided}
+        optimizer.step()
+        {cleared}
+"""
+
+GATHERED = {
+    "list(body.parameters()) + list(head.parameters())": True,
+    "[*body.parameters(), *head.parameters()]": True,
+    "[p for m in (body, head) for p in m.parameters()]": True,
+    "list(filter(lambda p: p.requires_grad, nn.Sequential(body, head).parameters()))": True,
+    "[]\nfor m in (body, head): params.extend(m.parameters())": True,
+    "[]\nfor m in (body, head): params += list(m.parameters())": True,
+    # Nobody knows whose parameters these are.
+    "gather(body, head)": False,
+    "list({id(p): p for m in (body, head) for p in m.parameters()}.values())": False,
+}
+
+CLEARED = [
+    "for p in params: p.grad.zero_()",
+    "for p in params: p.grad = None",
+    "for p in params: p.grad.data.zero_()",
+    "for p in params: p.grad.mul_(0)",
+    "[p.grad.zero_() for p in params]",
+    "torch._foreach_zero_([p.grad for p in params])",
+    "for p in params:\n            if p.grad is not None:\n                p.grad.detach_(); p.grad.zero_()",
+]
+
+
+def codes(gathered: str, cleared: str, *, scale: str = " / K", divided: str = "pass") -> list[str]:
+    source = LOOP.format(gathered=f"params = {gathered}", cleared=cleared, scale=scale, divided=divided)
+    return [finding.mistake.code for finding in lint_source(source, "train.py")]
+
+
+@pytest.mark.parametrize("gathered", GATHERED)
+@pytest.mark.parametrize("cleared", CLEARED)
+def test_gradients_that_are_cleared_by_hand_are_cleared(gathered: str, cleared: str) -> None:
+    assert codes(gathered, cleared) == []
+
+
+@pytest.mark.parametrize("gathered", [text for text, known in GATHERED.items() if known])
+def test_what_is_wrong_beside_them_is_found_where_it_is_known_whose_they_are(gathered: str) -> None:
+    assert codes(gathered, CLEARED[0], scale="") == ["GA101"]
+    assert codes(gathered, "pass") == ["GA203"]
+
+
+@pytest.mark.parametrize(
+    "divided",
+    [
+        "for p in params: p.grad /= K",
+        "[p.grad.div_(K) for p in params if p.grad is not None]",
+        "torch._foreach_div_([p.grad for p in params], K)",
+    ],
+)
+@pytest.mark.parametrize("gathered", GATHERED)
+def test_gradients_that_are_divided_by_hand_are_divided(gathered: str, divided: str) -> None:
+    assert codes(gathered, "optimizer.zero_grad()", scale="", divided=divided) == []
+
+
+def test_tensors_of_ones_own_are_cleared_too() -> None:
+    source = """
+import torch
+w, b = torch.randn(6, 3, requires_grad=True), torch.zeros(3, requires_grad=True)
+optimizer = torch.optim.SGD([w, b], lr=0.1)
+X, Y = torch.randn(32, 6), torch.randint(0, 3, (32,))
+for i, (x, y) in enumerate(zip(X.split(4), Y.split(4))):
+    (torch.nn.functional.cross_entropy(x @ w + b, y) / 4).backward()
+    if i % 4 == 3:
+        optimizer.step()
+        w.grad.zero_()
+        b.grad = None
+"""
+    assert lint_source(source, "train.py") == []
+
+
+COUNTED = """
+import torch
+model = torch.nn.Linear(6, 3)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+X, Y = torch.randn({samples}, 6), torch.randint(0, 3, ({samples},))
+seen = 0
+for x, y in zip(X.split(5), Y.split(5)):
+    (torch.nn.functional.cross_entropy(model(x), y) / 4).backward()
+    seen += len(x)
+    if seen >= 20:
+        optimizer.step()
+        optimizer.zero_grad()
+        seen = 0
+"""
+
+
+@pytest.mark.parametrize(("samples", "expected"), [(40, []), (50, ["GA301"])])
+def test_the_samples_of_a_split_are_counted(samples: int, expected: list[str]) -> None:
+    assert [f.mistake.code for f in lint_source(COUNTED.format(samples=samples), "train.py")] == expected
+
+
+FLUSHED = """
+import torch
+model = torch.nn.Linear(6, 3)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+X, Y = torch.randn({samples}, 6), torch.randint(0, 3, ({samples},))
+batches = list(zip(X.split(4), Y.split(4)))
+for i, (x, y) in enumerate(batches):
+    (torch.nn.functional.cross_entropy(model(x), y) / 4).backward()
+    if (i + 1) % 4 == 0 or i == len(batches) - 1:
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+
+
+@pytest.mark.parametrize(("samples", "expected"), [(32, []), (40, ["GA103"])])
+def test_a_list_of_zipped_batches_has_a_length(samples: int, expected: list[str]) -> None:
+    assert [f.mistake.code for f in lint_source(FLUSHED.format(samples=samples), "train.py")] == expected
+
+
+def test_rows_are_cut_out_in_the_first_of_several_dimensions() -> None:
+    source = """
+import torch
+model = torch.nn.Linear(4, 3)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+X, Y = torch.randn(32, 6), torch.randint(0, 3, (32,))
+for i in range(0, 32, 4):
+    (torch.nn.functional.cross_entropy(model(X[i:i + 4, :4]), Y[i:i + 4]){scale}).backward()
+    if i // 4 % 4 == 3:
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+    assert lint_source(source.format(scale=" / 4"), "train.py") == []
+    assert [f.mistake.code for f in lint_source(source.format(scale=""), "train.py")] == ["GA101"]
