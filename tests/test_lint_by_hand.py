@@ -147,3 +147,84 @@ for i in range(0, 32, 4):
 """
     assert lint_source(source.format(scale=" / 4"), "train.py") == []
     assert [f.mistake.code for f in lint_source(source.format(scale=""), "train.py")] == ["GA101"]
+
+
+CONFIGURED = """
+import torch
+from types import SimpleNamespace
+settings = {settings}
+model = torch.nn.Linear(6, 3)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+X, Y = torch.randn(40, 6), torch.randint(0, 3, (40,))
+micro = 0
+for x, y in zip(X.split(4), Y.split(4)):
+    (torch.nn.functional.cross_entropy(model(x), y) / settings.accumulate).backward()
+    micro += 1
+    if micro % settings.accumulate == 0:
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        # Ten micro-batches are two windows of 5, and three of 3 with one left over.
+        ("SimpleNamespace(accumulate=5, lr=0.1)", []),
+        ("SimpleNamespace(accumulate=3, lr=0.1)", ["GA301"]),
+    ],
+)
+def test_settings_in_a_namespace_are_read(settings: str, expected: list[str]) -> None:
+    assert [f.mistake.code for f in lint_source(CONFIGURED.format(settings=settings), "train.py")] == expected
+
+
+BOUNDARY = """
+import torch
+model = torch.nn.Linear(6, 3)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+X, Y = torch.randn(40, 6), torch.randint(0, 3, (40,))
+K = 4
+full, rest = divmod(10, K)
+for i, (x, y) in enumerate(zip(X.split(4), Y.split(4))):
+    window, place = divmod(i, K)
+    size = K if window < full else rest
+    (torch.nn.functional.cross_entropy(model(x), y) / {divisor}).backward()
+    if {boundary}:
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+
+
+@pytest.mark.parametrize(
+    ("divisor", "boundary", "expected"),
+    [
+        ("size", "place == size - 1", []),
+        ("K", "place == size - 1", ["GA103"]),
+        ("K", "True", ["GA304"]),
+        # Batches of 4, K = 4, and a boundary that nobody knows: it need not hold every time.
+        ("K", "is_boundary(i)", []),
+        ("K", "i in boundaries", []),
+        ("K", "boundaries[i]", []),
+    ],
+)
+def test_a_step_on_an_open_condition_is_not_at_every_batch(divisor: str, boundary: str, expected: list[str]) -> None:
+    source = BOUNDARY.format(divisor=divisor, boundary=boundary)
+    assert [f.mistake.code for f in lint_source(source, "train.py")] == expected
+
+
+@pytest.mark.parametrize(("divisor", "expected"), [("len(part)", []), ("4", ["GA103"]), ("1", ["GA101"])])
+def test_windows_are_cut_out_of_a_list_of_zipped_batches(divisor: str, expected: list[str]) -> None:
+    source = f"""
+import torch
+model = torch.nn.Linear(6, 3)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+X, Y = torch.randn(40, 6), torch.randint(0, 3, (40,))
+batches = list(zip(X.split(4), Y.split(4)))
+for start in range(0, len(batches), 4):
+    part = batches[start:start + 4]
+    for x, y in part:
+        (torch.nn.functional.cross_entropy(model(x), y) / {divisor}).backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+    assert [f.mistake.code for f in lint_source(source, "train.py")] == expected

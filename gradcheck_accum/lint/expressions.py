@@ -75,6 +75,9 @@ def _subscript(run: Interpreter, node: ast.Subscript, scope: v.Scope) -> Any:
     match value:
         case ("shape", v.Data() as data):
             return rows_of(run, data) if isinstance(index, Num) and index.value == 0 else UNKNOWN
+        case ("zip" | "enumerate" | "islice" | "range" | "shape", *_):
+            # What stands for an iterator is no tuple of its parts.
+            return UNKNOWN
         case list() | tuple() if isinstance(index, Num) and isinstance(index.value, int):
             if isinstance(value, list) and len(value) > 1 and not run.pass_depth and v.is_data(value):
                 # A list of batches that is counted through by hand.

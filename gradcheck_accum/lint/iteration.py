@@ -226,6 +226,8 @@ def items_of(run: Interpreter, source: Any, limit: int) -> list[Any] | None:
             return list(zip(*known, strict=False)) if len(known) == len(several) else None
         case list() | tuple():
             return list(source)
+        case v.Chunks():
+            return source.batches()
         case v.Optimizer():
             return [source]
     return None
