@@ -228,3 +228,97 @@ for start in range(0, len(batches), 4):
     optimizer.zero_grad()
 """
     assert [f.mistake.code for f in lint_source(source, "train.py")] == expected
+
+
+WITHOUT_GRAPHS = """
+import torch
+model = torch.nn.Linear(6, 3)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+X, Y = torch.randn(32, 6), torch.randint(0, 3, (32,))
+K = 4
+
+@torch.no_grad()
+def average(parameters, number):
+    for p in parameters:
+        {body}
+
+@torch.no_grad()
+def update():
+    optimizer.step()
+    optimizer.zero_grad()
+
+@torch.no_grad()
+def evaluate(batches):
+    return sum(torch.nn.functional.cross_entropy(model(x), y).item() for x, y in batches)
+
+for i, (x, y) in enumerate(zip(X.split(4), Y.split(4))):
+    torch.nn.functional.cross_entropy(model(x), y).backward()
+    if (i + 1) % K == 0:
+        average(model.parameters(), K)
+        update()
+        evaluate([(x, y)])
+"""
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        ("p.grad /= number", []),
+        ("p.grad.div_(number)", []),
+        ("p.grad.mul_(1 / number)", []),
+        ("p.add_(1e-4 * torch.randn_like(p))", ["GA101"]),
+    ],
+)
+def test_functions_without_graphs_act_on_gradients_all_the_same(body: str, expected: list[str]) -> None:
+    assert [f.mistake.code for f in lint_source(WITHOUT_GRAPHS.format(body=body), "train.py")] == expected
+
+
+OWN_OPTIMIZER = """
+import torch
+from torch import optim
+
+class Signs(optim.Optimizer):
+    def __init__(self, params, lr):
+        super().__init__(params, dict(lr=lr))
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        for group in self.param_groups:
+            for p in group["params"]:
+                p.add_(p.grad.sign(), alpha=-group["lr"])
+
+class Wrapped:
+    def __init__(self, base):
+        self.base, self.steps = base, 0
+
+    @torch.no_grad()
+    def step(self):
+        self.base.step()
+        self.steps += 1
+
+    def zero_grad(self):
+        self.base.zero_grad()
+
+model = torch.nn.Linear(6, 3)
+updater = {made}
+X, Y = torch.randn(32, 6), torch.randint(0, 3, (32,))
+for i, (x, y) in enumerate(zip(X.split(4), Y.split(4))):
+    (torch.nn.functional.cross_entropy(model(x), y){scale}).backward()
+    if i % 4 == 3:
+        updater.step()
+        updater.zero_grad()
+"""
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        "Signs(model.parameters(), lr=0.1)",
+        "Wrapped(optim.SGD(model.parameters()))",
+        "Wrapped(Signs(model.parameters(), 1))",
+    ],
+)
+def test_an_optimizer_of_ones_own_steps(made: str) -> None:
+    right, wrong = (OWN_OPTIMIZER.format(made=made, scale=scale) for scale in (" / 4", ""))
+    assert lint_source(right, "train.py") == []
+    assert [f.mistake.code for f in lint_source(wrong, "train.py")] == ["GA101"]
