@@ -210,9 +210,9 @@ class Evidence:
                 lambda p: _inverse(p.term.rows),
                 lambda p: _inverse(p.window_units),
                 lambda p: _inverse(p.window_rows),
-                # K off by one is a mistake about K, not a coefficient.
-                lambda p: 1.0 / (p.steps + 1) if p.steps > 1 else None,
-                lambda p: 1.0 / (p.steps - 1) if p.steps > 2 else None,
+                # K off by one is a mistake about K, not a coefficient; that of a loss's terms is one.
+                lambda p: _one_over(p.steps + 1, p) if p.steps > 1 else None,
+                lambda p: _one_over(p.steps - 1, p) if p.steps > 2 else None,
             ]
             candidates += [lambda p: 1.0 / (p.steps * p.divisor) if p.steps > 1 else None, *_COUNTS_OVER_RANKS]
         return any(self._matches(column, candidate) for candidate in candidates) or self._depends_on_units(column)
@@ -367,6 +367,10 @@ def _shared_factors(backward: Backward) -> int:
 
 def _one_over_k(point: Point) -> float | None:
     return 1.0 / point.steps if point.steps > 1 else None
+
+
+def _one_over(count: int, point: Point) -> float | None:
+    return 1.0 / count if count != len(point.backward.terms) else None
 
 
 def _inverse(value: float | None) -> float | None:

@@ -180,3 +180,29 @@ for i, x in enumerate(X.split(4)):
     # Three terms that count alike may well be averaged, and then nothing divides by K.
     alike = script.format(middle="+").replace("- low", "+ low")
     assert watch_source(alike, tmp_path).verdict is Verdict.INCONCLUSIVE
+
+
+def test_the_mean_of_three_losses_is_no_k_that_is_one_off(tmp_path: Path) -> None:
+    script = """
+import torch, torch.nn.functional as F
+torch.manual_seed(0)
+X, Y = torch.randn(32, 6), torch.randint(0, 3, (32,))
+model = torch.nn.Linear(6, 3)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for i, (x, y) in enumerate(zip(X.split(4), Y.split(4))):
+    out = model(x)
+    loss = {loss} / 3
+    (loss{scale}).backward()
+    if i % 4 == 3:
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+    three = "(F.cross_entropy(out, y) + F.multi_margin_loss(out, y) + out.pow(2).mean())"
+    assert watch_source(script.format(loss=three, scale=" / 4"), tmp_path).verdict is Verdict.EQUIVALENT
+    result = watch_source(script.format(loss=three, scale=""), tmp_path)
+    assert [d.mistake.code for d in result.diagnosis] == ["GA101"]
+    assert [w.grad_norm_ratio for w in result.windows] == pytest.approx([4.0, 4.0], rel=1e-5)
+    # One loss that is divided by 3 where 4 are added up: K is one off.
+    result = watch_source(script.format(loss="F.cross_entropy(out, y)", scale=""), tmp_path)
+    assert [d.mistake.code for d in result.diagnosis] == ["GA302"]
+    assert [w.grad_norm_ratio for w in result.windows] == pytest.approx([4 / 3, 4 / 3], rel=1e-5)
