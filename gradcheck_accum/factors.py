@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from gradcheck_accum.events import Backward, Factor, Operation, Purpose, Reduction, Term
+from gradcheck_accum.events import Backward, Factor, Operation, Purpose, Reduction, Term, product_of
 
 RELATIVE_TOLERANCE = 1e-5
 """Two factors read in float32 or better are the same number within this."""
@@ -62,6 +62,55 @@ class Evidence:
             value = math.prod(f.value or 1.0 for f in point.factors)
             products.append(Factor(value, Operation.DIVIDE if value < 1 else Operation.MULTIPLY))
         return [tuple(products)]
+
+    def of_the_whole_loss(self, columns: Sequence[Column]) -> Sequence[Column]:
+        """Those of the columns that stand at all terms of their backwards: factors of the loss as a whole."""
+        if len({len(point.factors) for point in self.points}) != 1:
+            return columns[-1:]
+        shared = min(_shared_factors(p.backward) + len(p.factors) - len(p.term.factors) for p in self.points)
+        return columns[len(columns) - shared :]
+
+    def undone_mean(self, whole: Sequence[Column], columns: Sequence[Column]) -> Column | None:
+        """The factor of the whole loss that makes its mean a sum: the number of units, or rows, that it was taken over.
+
+        A number that is the same in every micro-batch may be a coefficient. Where the loss is divided by such a number
+        too, the micro-batch's or the window's, it is not.
+        """
+        for column in whole:
+            counts = all(f.operation is Operation.MULTIPLY and f.purpose is not Purpose.OBJECTIVE for f in column)
+            if not counts or not self._matches_count(column):
+                continue
+            others = [c for c in columns if c is not column and all(f.operation is Operation.DIVIDE for f in c)]
+            varies = any(not self.same(f.value or 0.0, column[0].value or 0.0) for f in column)
+            if varies or any(self._is_exact_count(other) for other in others):
+                return column
+        return None
+
+    def counted_by(self, column: Column) -> Evidence:
+        """The same points, whose units are what ``column`` multiplies them by."""
+        if self._matches(column, lambda p: p.term.units):
+            return self
+        points = [
+            replace(
+                point,
+                term=replace(point.term, units=point.term.rows),
+                window_units=point.window_rows,
+                shared_units=point.shared_rows,
+            )
+            for point in self.points
+        ]
+        return replace(self, points=points)
+
+    def _matches_count(self, column: Column) -> bool:
+        if self._matches(column, lambda p: p.term.units):
+            return True
+        # As many elements in every row: else the rows' number does not undo a mean over the elements.
+        each = [p.term.units / p.term.rows if p.term.units and p.term.rows else math.nan for p in self.points]
+        return self._matches(column, lambda p: p.term.rows) and all(self.same(one, each[0]) for one in each)
+
+    def _is_exact_count(self, column: Column) -> bool:
+        counts = (*_COUNTS, *_COUNTS_OVER_RANKS)
+        return any(self._matches(column, count) for count in counts) or bool(self.full_window_counts(column))
 
     def is_own_count(self, column: Column) -> bool:
         """Whether a divisor counts the micro-batch's units: all of them, its rows, or those that a mask left."""
@@ -182,12 +231,6 @@ class Evidence:
         value = factor.value or 0.0
         return all(any(f.value is not None and self.same(f.value, value) for f in t.factors) for t in counting)
 
-    def shared_columns(self) -> int:
-        """How many of the last columns stand at all terms of their backwards: factors of the loss as a whole."""
-        if len({len(point.factors) for point in self.points}) != 1:
-            return 1
-        return min(_shared_factors(p.backward) + len(p.factors) - len(p.term.factors) for p in self.points)
-
     def belongs_to_its_term(self, column: Column, loss_is_scaled: bool) -> bool:
         """Whether a factor that stands at one of several terms weighs that term, and not the micro-batch.
 
@@ -206,8 +249,16 @@ class Evidence:
             return True
         if constant:
             return any(not self._scales_otherwise(p) for p in self.points)
-        sums = [_inner_sum(point.backward) for point in self.points]
+        sums = [math.fsum(math.prod(f.value or 0.0 for f in own) for own in inner) for inner in self._inner_factors()]
         return all(self.same(total, sums[0]) for total in sums)
+
+    def _inner_factors(self) -> list[list[tuple[Factor, ...]]]:
+        """For each point, what the terms of its backward are multiplied by before they are added up.
+
+        Two terms may happen to have the same coefficient in one micro-batch: it is the loop that tells.
+        """
+        shared = min(_shared_factors(point.backward) for point in self.points)
+        return [[t.factors[: len(t.factors) - shared] for t in point.backward.terms] for point in self.points]
 
     def _scales_otherwise(self, point: Point) -> bool:
         """Whether every other term that counts units has a factor of 1/K too."""
@@ -219,14 +270,16 @@ class Evidence:
         """Whether a factor may be one over the number of a loss's terms, all of one kind: their mean.
 
         They may be the samples of a micro-batch, each with a loss of its own, or the micro-batches of a window that are
-        sent back together. Two terms of each of several micro-batches are more often added up.
+        sent back together. Two terms of each of several micro-batches are more often added up, and terms with
+        coefficients of their own (a difference, say) are no mean.
         """
         return all(
             len(point.backward.terms) > (2 if point.length > 1 else 1)
             and len({term.kind for term in point.backward.terms}) == 1
+            and len({product_of(own) for own in inner}) == 1
             and factor.value is not None
             and self.same(factor.value * len(point.backward.terms), 1.0)
-            for factor, point in zip(column, self.points, strict=True)
+            for factor, point, inner in zip(column, self.points, self._inner_factors(), strict=True)
         )
 
     def may_be_objective(self, column: Column) -> bool:
@@ -322,15 +375,12 @@ def _shared_factors(backward: Backward) -> int:
     return next((i for i, own in enumerate(zip(*ways, strict=False)) if len(set(own)) > 1), min(map(len, ways)))
 
 
-def _inner_sum(backward: Backward) -> float:
-    """The sum of what the terms of a backward are multiplied by before they are added up."""
-    shared = _shared_factors(backward)
-    inner = [term.factors[: len(term.factors) - shared] for term in backward.terms]
-    return math.fsum(math.prod(f.value or 0.0 for f in own) for own in inner)
-
-
 def _one_over_k(point: Point) -> float | None:
     return 1.0 / point.steps if point.steps > 1 else None
+
+
+def _one_over(count: int, point: Point) -> float | None:
+    return 1.0 / count if count != len(point.backward.terms) else None
 
 
 def _inverse(value: float | None) -> float | None:
@@ -346,9 +396,10 @@ _COUNTS: tuple[Callable[[Point], float | None], ...] = (
 """Divisors that count the units, or the rows, of a micro-batch or of its window."""
 
 _OFF_BY_ONE: tuple[Callable[[Point], float | None], ...] = (
-    lambda p: 1.0 / (p.steps + 1) if p.steps > 1 else None,
-    lambda p: 1.0 / (p.steps - 1) if p.steps > 2 else None,
+    lambda p: _one_over(p.steps + 1, p) if p.steps > 1 else None,
+    lambda p: _one_over(p.steps - 1, p) if p.steps > 2 else None,
 )
+"""Divisors that are K but for one, and not the number of a loss's terms: their mean."""
 
 _COUNTS_OVER_RANKS: tuple[Callable[[Point], float | None], ...] = (
     lambda p: _inverse(p.shared_units and p.shared_units * p.divisor),

@@ -21,7 +21,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
 
-from gradcheck_accum.events import Backward, Operation, Reduction, Term, product_of
+from gradcheck_accum.events import Backward, Operation, Purpose, Reduction, Term, product_of
 from gradcheck_accum.factors import RELATIVE_TOLERANCE, Column, Evidence, Point, is_ambiguous
 from gradcheck_accum.ledger import UNSEEN_SCALING, Entry, Fate, Ledger, Window, nominal_steps
 from gradcheck_accum.ranks import left_local
@@ -204,6 +204,8 @@ def read_weights(ledger: Ledger, *, coefficient: float | None = None) -> Reading
             and w.unknown not in UNSEEN_SCALING
         ]
         series = _find_series(windows)
+        # What is always weighed with 0 (a sum over the outputs that keeps weights in use, say) is no part of the loss.
+        series = tuple(s for s in series if not _is_nothing(s, windows)) or series
         readings.series[account] = series
         steps = nominal_steps(w for w in windows if w.step is not None) or 1
         backwards = [entry.backward for window in windows for entry in _all_entries(window)]
@@ -261,6 +263,12 @@ def _divided_by(window: Window, count: int) -> bool:
     )
 
 
+def _is_nothing(series: Series, windows: Iterable[Window]) -> bool:
+    backwards = (entry.backward for window in windows for own in window.by_rank() for entry in own)
+    terms = [term for backward in backwards for term in backward.terms if series.holds(backward, term)]
+    return all(any(factor.value == 0.0 for factor in term.factors) for term in terms)
+
+
 def _points(series: Series, windows: Iterable[Window], steps: int) -> list[Point]:
     points: list[Point] = []
     windows = list(windows)
@@ -310,6 +318,10 @@ def _read_series(evidence: Evidence, coefficient: float | None, readings: Readin
     if any(value is None for value in reading.coefficient.values()):
         return reading
     columns = evidence.columns()
+    whole = evidence.of_the_whole_loss(columns)
+    undone = evidence.undone_mean(whole, columns) if reading.kind is Reduction.MEAN else None
+    if undone is not None:
+        evidence, columns = _read_as_sum(reading, evidence, columns, undone)
     normalised = reading.kind is not Reduction.SUM
     if reading.kind is Reduction.SUM:
         columns, normalised = _read_sum(reading, evidence, columns)
@@ -319,9 +331,9 @@ def _read_series(evidence: Evidence, coefficient: float | None, readings: Readin
     # What the source leaves open, a run does not: each of its windows was really one micro-batch.
     idle = [c for c in columns if readings.precision and evidence.divides_for_nothing(c)]
     scaling = [c for c in columns if normalised and (evidence.is_scaling(c) or any(c is i for i in idle))]
-    scaling = _without_coefficients_of_terms(evidence, columns, scaling)
+    scaling = [c for c in scaling if not _is_of_its_term(evidence, whole, c, scaling)]
     objective = [c for c in columns if not any(c is other for other in scaling)]
-    mixed = [c for c in objective if _is_of_its_term(evidence, columns, c, scaling)]
+    mixed = [c for c in objective if _is_of_its_term(evidence, whole, c, scaling)]
     uneven = [c for c in objective if evidence.varies_within_a_window(c) and not any(c is m for m in mixed)]
     if uneven and evidence.adds_up([*scaling, *uneven]):
         # Shares that add up to the whole are the accumulation's, whatever they were computed from.
@@ -342,6 +354,13 @@ def _read_series(evidence: Evidence, coefficient: float | None, readings: Readin
                 for column in chosen
             )
             break
+    together = _scaling_together(evidence, whole, scaling, objective)
+    if together and reading.kind is not Reduction.SUM:
+        scaling, objective = [*scaling, *together], [c for c in objective if not any(c is t for t in together)]
+        readings.notes.append(
+            f"the factors {', '.join(f'{c[0].value:.6g}' for c in scaling)} of {points[0].term.name} come to 1/K "
+            "together and were read as loss scaling; if they are part of the objective, state --loss-coefficient"
+        )
     if readings.precision and _is_in_the_dark(evidence, scaling, objective):
         readings.notes.append(
             f"what {points[0].term.name} is multiplied by may be the division by K or belong to the objective: state "
@@ -355,7 +374,12 @@ def _read_series(evidence: Evidence, coefficient: float | None, readings: Readin
             "if it is part of the objective, state --loss-coefficient"
         )
     for position, point in enumerate(points):
-        reading.objective[id(point.backward)] = math.prod(c[position].value or 1.0 for c in objective)
+        key, own = id(point.backward), math.prod(c[position].value or 0.0 for c in objective)
+        if not own:
+            # What the objective weighs with 0 is scaled as the rest is, and adds nothing.
+            own = math.prod(c[position].value or 1.0 for c in objective)
+            reading.coefficient[key] = own * math.prod(c[position].value or 0.0 for c in scaling)
+        reading.objective[key] = own
     return reading
 
 
@@ -373,22 +397,42 @@ def _is_in_the_dark(evidence: Evidence, scaling: Sequence[Column], objective: Se
     return len(told) == 1 and means == told
 
 
-def _is_of_its_term(evidence: Evidence, columns: Sequence[Column], column: Column, scaling: Sequence[Column]) -> bool:
-    """Whether ``column`` is one term's own, and weighs it in the objective."""
-    if len(evidence.points[0].backward.terms) < 2:
-        return False
-    whole = columns[len(columns) - evidence.shared_columns() :] if evidence.shared_columns() else ()
-    if any(column is c for c in whole):
+def _is_of_its_term(evidence: Evidence, whole: Sequence[Column], column: Column, scaling: Sequence[Column]) -> bool:
+    """Whether ``column`` is one term's own and not the ``whole`` loss's, and weighs that term in the objective."""
+    if len(evidence.points[0].backward.terms) < 2 or any(column is c for c in whole):
         return False
     scaled = any(c is s for c in whole for s in scaling if any(f.value != 1.0 for f in s))
     return evidence.belongs_to_its_term(column, scaled)
 
 
-def _without_coefficients_of_terms(
-    evidence: Evidence, columns: Sequence[Column], scaling: list[Column]
+def _scaling_together(
+    evidence: Evidence, whole: Sequence[Column], scaling: Sequence[Column], objective: Sequence[Column]
 ) -> list[Column]:
-    """The scaling columns without what weighs one of several terms against the others."""
-    return [c for c in scaling if not _is_of_its_term(evidence, columns, c, scaling)]
+    """The factors of the ``whole`` loss that were taken for its objective's, and come to 1/K with the others.
+
+    So do the rows of a micro-batch over those of the window.
+    """
+    open_ = [c for c in objective if any(c is w for w in whole) and all(f.purpose is Purpose.UNKNOWN for f in c)]
+    divided = any(f.operation is Operation.DIVIDE for c in (*scaling, *open_) for f in c)
+    several = len(open_) + len(scaling) > 1
+    if not (several and divided) or evidence.is_right_with(scaling) or not evidence.is_right_with([*scaling, *open_]):
+        return []
+    return open_
+
+
+def _read_as_sum(
+    reading: _Reading, evidence: Evidence, columns: Sequence[Column], undone: Column
+) -> tuple[Evidence, list[Column]]:
+    """Take a mean that ``undone`` multiplies by its own number for a sum.
+
+    Returns the evidence in that number's units, and the columns that are left.
+    """
+    reading.kind = Reduction.SUM
+    for factor, point in zip(undone, evidence.points, strict=True):
+        key = id(point.backward)
+        reading.coefficient[key] = (reading.coefficient[key] or 0.0) / (factor.value or 1.0)
+        reading.units[key] = factor.value
+    return evidence.counted_by(undone), [column for column in columns if column is not undone]
 
 
 def _read_sum(reading: _Reading, evidence: Evidence, columns: list[Column]) -> tuple[list[Column], bool]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from itertools import groupby
 
 from gradcheck_accum.diagnosis.account import (
     Account,
@@ -238,7 +239,8 @@ def find_remainder_scale(account: Account) -> Iterator[Diagnosis]:
             step = window.step
             if step is None:
                 continue
-            if not window.is_short_of_ranks and _is_inside_a_pass(account, window):
+            phase = _is_of_a_phase(account, window)
+            if not window.is_short_of_ranks and not phase and _is_inside_a_pass(account, window):
                 missing = account.steps - shares.length
                 yield diagnosis(
                     "GA303",
@@ -257,6 +259,7 @@ def find_remainder_scale(account: Account) -> Iterator[Diagnosis]:
             framework = _scaling_framework(shares)
             divided = f"{framework} still divides the loss" if framework else "the loss is still divided"
             which = "first window of an epoch" if _goes_on(account, window) else "last window"
+            which = "window, like the others beside it," if phase else which
             yield diagnosis(
                 "GA103",
                 step.where,
@@ -292,6 +295,13 @@ def _is_inside_a_pass(account: Account, window: Window) -> bool:
     before = any(e.backward.epoch == own for w in account.windows if w.index < window.index for e in w.fresh())
     # A pass's first window is short too where the one before lost its remainder and the counter went on.
     return _goes_on(account, window) and (before or not account.abandoned)
+
+
+def _is_of_a_phase(account: Account, window: Window) -> bool:
+    """Whether windows are as long as this one for a part of the run: K changes, and nothing was skipped."""
+    runs = [(length, len(list(own))) for length, own in groupby(w.micro_batches for w in account.windows)]
+    lengths = [length for length, _ in runs]
+    return len(lengths) == len(set(lengths)) and any(run[0] == window.micro_batches and run[1] > 1 for run in runs)
 
 
 def _closes_pass(account: Account, window: Window) -> bool:

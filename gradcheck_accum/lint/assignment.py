@@ -6,6 +6,7 @@ import ast
 from typing import TYPE_CHECKING, Any
 
 from gradcheck_accum.lint import values as v
+from gradcheck_accum.lint.by_hand import changes_unknown
 from gradcheck_accum.lint.distributed import SWITCH
 from gradcheck_accum.lint.objects import sources_of
 from gradcheck_accum.lint.values import Num, Symbol, Tensor
@@ -43,6 +44,8 @@ def assign(run: Interpreter, target: ast.expr, value: Any, scope: v.Scope) -> No
 
 
 def _assign_attribute(run: Interpreter, target: ast.Attribute, holder: Any, value: Any) -> None:
+    if changes_unknown(run, target, holder):
+        return
     if target.attr == "grad" and isinstance(holder, v.Parameters):
         if value is None:
             run.recorder.zero(target, holder.sources)

@@ -10,6 +10,7 @@ from gradcheck_accum.events import Factor, Reduction
 from gradcheck_accum.lint import values as v
 from gradcheck_accum.lint.assignment import assign
 from gradcheck_accum.lint.averages import new_average, note_update
+from gradcheck_accum.lint.by_hand import foreach
 from gradcheck_accum.lint.deepspeed import as_engine, engine_method, initialized
 from gradcheck_accum.lint.distributed import pause
 from gradcheck_accum.lint.frameworks import as_framework, framework_method, new_framework
@@ -177,6 +178,8 @@ def _library(run: Interpreter, node: ast.Call, callee: v.Reference, args: list[A
     handler = LIBRARY.get(tail)
     if handler is not None:
         return handler(run, args, kwargs)
+    if foreach(run, node, path, args):
+        return Symbol()
     if tail in CLIPS:
         clip(run, node, args, kwargs)
         return Symbol()

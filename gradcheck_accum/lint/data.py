@@ -53,8 +53,8 @@ def chunks(run: Interpreter, count: Any) -> Any:
 def split(run: Interpreter, data: Any, size: Any) -> Any:
     """A batch split into micro-batches of ``size`` rows: as many as are assumed where the source does not show."""
     if isinstance(data, v.Data) and data.rows and isinstance(size, Num) and isinstance(size.value, int) and size.value:
-        count = -(-data.rows // size.value)
-        return v.Chunks(count) if 0 < count <= v.LONGEST_LIST else Symbol()
+        count, left = -(-data.rows // size.value), data.rows % size.value
+        return v.Chunks(count, None if left else size.value) if 0 < count <= v.LONGEST_LIST else Symbol()
     return v.Chunks(ASSUMED_STEPS) if isinstance(data, (v.Data, Symbol)) else Symbol()
 
 
@@ -96,7 +96,12 @@ def length_of_value(run: Interpreter, value: Any) -> Any:
             return rows_of(run, value)
         case v.Chunks():
             return Num(value.count, frozenset({v.LENGTH}))
-        case ("range" | "zip" | "enumerate" | "islice" | "shape", *_):
+        case ("enumerate", counted, _):
+            return length_of_value(run, counted)
+        case ("zip", *sources) if sources:
+            lengths = [length_of_value(run, source) for source in sources]
+            return _shortest([length for length in lengths if isinstance(length, Num)], len(lengths))
+        case ("range" | "zip" | "islice" | "shape", *_):
             return Symbol()
         case list() | tuple() | dict() | str():
             return Num(len(value))
@@ -108,6 +113,10 @@ def length_of_value(run: Interpreter, value: Any) -> Any:
             run.recorder.assumed_length = True
             return Num(assumed_length(run, value), frozenset({v.LENGTH, v.tag_of_length(value)}))
     return Symbol()
+
+
+def _shortest(lengths: list[Num], sources: int) -> Any:
+    return min(lengths, key=lambda length: length.value) if len(lengths) == sources else Symbol()
 
 
 def rows_of(run: Interpreter, data: v.Data) -> Num:

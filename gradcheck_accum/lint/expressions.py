@@ -11,6 +11,7 @@ from gradcheck_accum.lint import values as v
 from gradcheck_accum.lint.arithmetic import binary, of_numbers
 from gradcheck_accum.lint.assignment import assign
 from gradcheck_accum.lint.averages import note_update
+from gradcheck_accum.lint.by_hand import is_gradient
 from gradcheck_accum.lint.calls import call
 from gradcheck_accum.lint.conditions import choose, decide, truth_of
 from gradcheck_accum.lint.data import length_of, length_of_value, rows_of, slice_of_data
@@ -19,7 +20,7 @@ from gradcheck_accum.lint.iteration import items_of
 from gradcheck_accum.lint.knowledge import bind_in_comparison
 from gradcheck_accum.lint.metrics import shown
 from gradcheck_accum.lint.objects import attribute
-from gradcheck_accum.lint.source import text_of
+from gradcheck_accum.lint.source import text_of, walk
 from gradcheck_accum.lint.values import UNKNOWN, Num, Symbol, Tensor, bounded, is_settled
 
 if TYPE_CHECKING:
@@ -74,6 +75,9 @@ def _subscript(run: Interpreter, node: ast.Subscript, scope: v.Scope) -> Any:
     match value:
         case ("shape", v.Data() as data):
             return rows_of(run, data) if isinstance(index, Num) and index.value == 0 else UNKNOWN
+        case ("zip" | "enumerate" | "islice" | "range" | "shape", *_):
+            # What stands for an iterator is no tuple of its parts.
+            return UNKNOWN
         case list() | tuple() if isinstance(index, Num) and isinstance(index.value, int):
             if isinstance(value, list) and len(value) > 1 and not run.pass_depth and v.is_data(value):
                 # A list of batches that is counted through by hand.
@@ -89,8 +93,10 @@ def _subscript(run: Interpreter, node: ast.Subscript, scope: v.Scope) -> Any:
                 return value[index]
             return UNKNOWN
         case v.Data():
-            if isinstance(node.slice, ast.Slice):
-                bounds = [evaluate(run, b, scope) for b in (node.slice.lower, node.slice.upper) if b is not None]
+            # Rows are what the first of several dimensions counts.
+            rows = node.slice.elts[0] if isinstance(node.slice, ast.Tuple) and node.slice.elts else node.slice
+            if isinstance(rows, ast.Slice):
+                bounds = [evaluate(run, b, scope) for b in (rows.lower, rows.upper) if b is not None]
                 slice_of_data(run, bounds)
             return v.Data()
         case v.Loader():
@@ -197,7 +203,11 @@ def _compare(run: Interpreter, node: ast.Compare, scope: v.Scope) -> Any:
         left, right = bind_in_comparison(run, left, right, op, literal)
         if isinstance(op, (ast.Eq, ast.GtE)):
             run.note_count(right_node, right)
-        outcome = _compare_pair(run, op, left, right)
+        if right is None and is_gradient(node.left) and isinstance(op, (ast.Is, ast.IsNot)):
+            # Whether a parameter was used at all is no question of accumulation.
+            outcome: Any = isinstance(op, ast.IsNot)
+        else:
+            outcome = _compare_pair(run, op, left, right)
         if outcome is not True:
             result = outcome
             break
@@ -248,36 +258,52 @@ def _dict(run: Interpreter, node: ast.Dict, scope: v.Scope) -> Any:
 
 
 def _comprehension(run: Interpreter, node: ast.ListComp | ast.GeneratorExp | ast.SetComp, scope: v.Scope) -> Any:
-    if len(node.generators) != 1:
-        return UNKNOWN
-    generator = node.generators[0]
+    return _comprehended(run, node.elt, node.generators, scope)
+
+
+def _comprehended(run: Interpreter, elt: ast.expr, generators: list[ast.comprehension], scope: v.Scope) -> Any:
+    generator, *inner_generators = generators
     source = evaluate(run, generator.iter, scope)
+    inner = v.Scope(outer=scope)
+
+    def element(of: Any) -> Any:
+        assign(run, generator.target, of, inner)
+        return _comprehended(run, elt, inner_generators, inner) if inner_generators else evaluate(run, elt, inner)
+
+    if isinstance(source, (list, tuple)) and v.all_parameters(source):
+        source = v.united(source)
     if isinstance(source, v.Parameters):
-        return source
+        # What is made of them is as good as they are; what is done to their gradients counts.
+        made = element(source)
+        return made if isinstance(made, v.Gradient) else source
+    if inner_generators:
+        return _flattened(run, source, element)
     if isinstance(source, v.Chunks):
-        inner = v.Scope(outer=scope)
-        assign(run, generator.target, v.Data(), inner)
-        element = evaluate(run, node.elt, inner)
-        return source if v.is_data(element) else [element] * source.count
-    if isinstance(source, (list, tuple)) and source and all(isinstance(item, v.Parameters) for item in source):
-        return source[0]
-    if isinstance(source, v.Loader) and not run.reach.backward(node.elt):
-        return _of_every_batch(run, node.elt, generator.target, source, scope)
+        made = element(v.Data(source.rows))
+        return source if v.is_data(made) else [made] * source.count
+    if isinstance(source, v.Loader) and not run.reach.backward(elt):
+        return _of_every_batch(run, elt, generator.target, source, scope)
     if isinstance(source, Tensor):
         # The losses that a model returned in a dictionary, say.
-        inner = v.Scope(outer=scope)
-        assign(run, generator.target, source, inner)
-        return evaluate(run, node.elt, inner)
+        return element(source)
     items = items_of(run, source, limit=v.LONGEST_LIST)
     if items is None:
+        if any(is_gradient(part) for part in walk(elt)):
+            element(Symbol())
         return UNKNOWN
-    inner = v.Scope(outer=scope)
     results: list[Any] = []
     for item in items:
         assign(run, generator.target, item, inner)
         if all(choose(run, test, inner, ()) for test in generator.ifs):
-            results.append(evaluate(run, node.elt, inner))
+            results.append(evaluate(run, elt, inner))
     return results
+
+
+def _flattened(run: Interpreter, source: Any, element: Callable[[Any], Any]) -> Any:
+    """What several ``for`` in one comprehension make: the parameters of several models, or nothing that is known."""
+    items = items_of(run, source, limit=v.LONGEST_LIST)
+    pieces = [element(item) for item in ([Symbol()] if items is None else items)]
+    return v.united(pieces) if v.all_parameters(pieces) else UNKNOWN
 
 
 def _dict_comprehension(run: Interpreter, node: ast.DictComp, scope: v.Scope) -> Any:

@@ -28,7 +28,7 @@ def call_function(run: Interpreter, function: v.Function, args: list[Any], kwarg
     if isinstance(node, ast.Lambda):
         return run.evaluate(node.body, scope)
     without_graphs = any(word in text_of(d) for d in node.decorator_list for word in ("no_grad", "inference_mode"))
-    if without_graphs and not run.reach.averages(node):
+    if without_graphs and not run.reach.handles_gradients(node):
         return Symbol()
     run.visited.add(node)
     if run.reach.yields(node):

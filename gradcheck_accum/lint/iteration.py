@@ -31,7 +31,7 @@ def plan(run: Interpreter, source: Any, loop: ast.For, trains: bool) -> tuple[It
             run.recorder.counted |= {v.tag_of_length(source)} if trains else set()
             return [v.Data()] * length_of(run, source), True, True
         case v.Chunks():
-            return [v.Data()] * source.count, True, False
+            return source.batches(), True, False
         case v.Stream():
             return [v.Data()] * run.knowledge.unbounded_length(), True, False
         case v.Parameters():
@@ -53,6 +53,9 @@ def plan(run: Interpreter, source: Any, loop: ast.For, trains: bool) -> tuple[It
             numbers = [int(b.value) if isinstance(b, Num) else None for b in limits]
             known = numbers and all(n is None or n >= 0 for n in numbers[:2]) and numbers[2:] != [0]
             return list(itertools.islice(items, *numbers)) if known else items, draws, is_pass
+        case list() | tuple() if v.all_parameters(source):
+            # One after the other is all of them, once.
+            return [v.united(source)], False, False
         case list() | tuple():
             holds_data = v.is_data(source)
             # A list of batches inside a pass over the data is a part of that pass, and so is one in a loop that steps
@@ -223,6 +226,8 @@ def items_of(run: Interpreter, source: Any, limit: int) -> list[Any] | None:
             return list(zip(*known, strict=False)) if len(known) == len(several) else None
         case list() | tuple():
             return list(source)
+        case v.Chunks():
+            return source.batches()
         case v.Optimizer():
             return [source]
     return None

@@ -186,12 +186,36 @@ def _unfollowed(run: Interpreter, args: list[Any], kwargs: dict[str, Any]) -> An
     return Symbol()
 
 
+def _filter(run: Interpreter, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    return args[1] if len(args) == 2 and isinstance(args[1], v.Parameters) else Symbol()
+
+
+def _divmod(run: Interpreter, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    if len(args) != 2:
+        return Symbol()
+    return binary(run, ast.FloorDiv(), args[0], args[1]), binary(run, ast.Mod(), args[0], args[1])
+
+
+def _namespace(run: Interpreter, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    """Settings that are read as attributes: given by name, or in a dictionary."""
+    known = all(isinstance(given, dict) for given in args) and "**" not in kwargs
+    if not known:
+        return Symbol()
+    attributes = {name: value for given in (*args, kwargs) for name, value in given.items()}
+    return v.Instance(v.Class(_NAMESPACE, v.Scope()), attributes)
+
+
+_NAMESPACE = ast.ClassDef(name="SimpleNamespace", bases=[], keywords=[], body=[], decorator_list=[])
+
+
 BUILTINS: dict[str, Callable[[Interpreter, list[Any], dict[str, Any]], Any]] = {
     "len": _len,
     "range": _range,
     "trange": _range,
     "enumerate": _enumerate,
     "zip": _zip,
+    "divmod": _divmod,
+    "filter": _filter,
     "iter": _iter,
     "next": _next,
     "tqdm": _first,
@@ -217,6 +241,7 @@ BUILTINS: dict[str, Callable[[Interpreter, list[Any], dict[str, Any]], Any]] = {
 
 LIBRARY: dict[str, Callable[[Interpreter, list[Any], dict[str, Any]], Any]] = {
     "partial": _partial,
+    **dict.fromkeys(("SimpleNamespace", "Namespace", "EasyDict", "AttrDict", "Munch"), _namespace),
     "div": _divide,
     "true_divide": _divide,
     "mul": _multiply,

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from gradcheck_accum.events import Operation, Reduction
 from gradcheck_accum.lint import values as v
-from gradcheck_accum.lint.arithmetic import factor_of, scaled
+from gradcheck_accum.lint.arithmetic import scaled
 from gradcheck_accum.lint.averages import is_update
+from gradcheck_accum.lint.by_hand import change_gradients, changes_unknown
 from gradcheck_accum.lint.data import chunks, rows_of, split
 from gradcheck_accum.lint.functions import call_function
 from gradcheck_accum.lint.graphs import appended
@@ -33,13 +34,16 @@ def method_of_value(run: Interpreter, node: ast.Call, base: Any, args: list[Any]
     if name == "requires_grad_" and not isinstance(base, (Tensor, v.Data)):
         run.freeze(sources_of(run, base), all_arguments(args, kwargs)[0] if args or kwargs else True)
         return base
+    if isinstance(node.func, ast.Attribute) and changes_unknown(run, node.func.value, base, name):
+        return base
     match base:
         case Tensor():
             return _tensor_method(run, node, base, name, args, kwargs)
         case v.Data():
             return _data_method(run, base, name, args, kwargs)
         case v.Gradient():
-            return _gradient_method(run, node, base, name, args)
+            change_gradients(run, node, base, name, args)
+            return base
         case v.Parameters():
             return base
         case v.Optimizer():
@@ -107,24 +111,13 @@ def _data_method(run: Interpreter, base: v.Data, name: str, args: list[Any], kwa
     return v.Data(base.rows if keeps else None)
 
 
-def _gradient_method(run: Interpreter, node: ast.Call, base: v.Gradient, name: str, args: list[Any]) -> Any:
-    if name in {"zero_", "fill_"}:
-        run.recorder.zero(node, base.sources)
-    elif name in {"div_", "mul_"} and args:
-        operation = Operation.DIVIDE if name == "div_" else Operation.MULTIPLY
-        run.recorder.scale_grads(node, base.sources, factor_of(args[0], operation))
-    elif name in {"clamp_", "clip_"}:
-        run.recorder.clip(node, base.sources)
-    elif name in {"add_", "copy_", "sub_"}:
-        run.recorder.opaque(node, "gradients changed by hand")
-    return base
-
-
 def _list_method(run: Interpreter, node: ast.Call, base: list[Any], name: str, args: list[Any]) -> Any:
     match name:
         case "append" if args:
             base.append(args[0])
             appended(run, node, base, args[0])
+        case "extend" if args and isinstance(args[0], v.Parameters):
+            base.append(args[0])
         case "extend" if args and isinstance(args[0], (list, tuple)) and len(base) + len(args[0]) <= v.LONGEST_LIST:
             base.extend(args[0])
         case "clear":

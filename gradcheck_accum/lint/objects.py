@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from gradcheck_accum.events import Factor, Reduction
 from gradcheck_accum.lint import values as v
 from gradcheck_accum.lint.functions import call_function
+from gradcheck_accum.lint.optimizers import new_optimizer
 from gradcheck_accum.lint.source import text_of
 from gradcheck_accum.lint.values import UNKNOWN, Symbol, Tensor
 
@@ -25,6 +26,8 @@ def instantiate(run: Interpreter, node: ast.Call, cls: v.Class, args: list[Any],
     """An object of a class of this file."""
     if cls.is_model:
         return new_model(run, node, cls)
+    if _is_optimizer(run, cls):
+        return new_optimizer(run, node, [*args, *kwargs.values()])
     instance = v.Instance(cls)
     init = cls.bound("__init__", instance)
     if init is not None:
@@ -33,6 +36,13 @@ def instantiate(run: Interpreter, node: ast.Call, cls: v.Class, args: list[Any],
         fields = [s.target.id for s in cls.node.body if isinstance(s, ast.AnnAssign) and isinstance(s.target, ast.Name)]
         instance.attributes.update({**dict(zip(fields, args, strict=False)), **kwargs})
     return instance
+
+
+def _is_optimizer(run: Interpreter, cls: v.Class) -> bool:
+    """Whether a class derives from PyTorch's optimizers, and what it adds is its own way to step alone."""
+    bases = [run.evaluate(base, cls.scope) for base in cls.node.bases]
+    derives = any(isinstance(base, v.Reference) and base.path.startswith("torch.optim.") for base in bases)
+    return derives and all(name.startswith("_") or name == "step" for name in cls.methods)
 
 
 def sources_of(run: Interpreter, base: Any) -> frozenset[str] | None:

@@ -58,6 +58,7 @@ class Reach:
         self._asked_of: list[ast.AST] = []
         """Nodes that are no statements of these modules, kept because another would be taken for one that is gone."""
         self._inert: dict[int, bool] = {}
+        self._handles: dict[ast.AST, bool] = {}
         self._touching = TOUCH_GRADIENTS.union(
             here for facts in every for here, name in facts.renamed if name in TOUCH_GRADIENTS
         )
@@ -156,6 +157,14 @@ class Reach:
                 for n in walk(statement)
             )
             self._inert[id(statement)] = known
+        return known
+
+    def handles_gradients(self, function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+        """Whether a function that makes no graphs does anything to gradients, or takes weights into an average."""
+        known = self._handles.get(function)
+        if known is None:
+            by_hand = (isinstance(n, ast.Attribute) and n.attr == "grad" for n in walk(function))
+            known = self._handles[function] = self.averages(function) or self.acts(function.body) or any(by_hand)
         return known
 
     def averages(self, function: ast.AST | None) -> bool:

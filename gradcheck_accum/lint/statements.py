@@ -11,6 +11,7 @@ from gradcheck_accum.events import Operation
 from gradcheck_accum.lint import values as v
 from gradcheck_accum.lint.arithmetic import binary, factor_of
 from gradcheck_accum.lint.assignment import assign
+from gradcheck_accum.lint.by_hand import changes_unknown
 from gradcheck_accum.lint.conditions import choose, truth_of
 from gradcheck_accum.lint.control import Broke, Continued, Exhausted, OutOfBudget, Raised, Returned
 from gradcheck_accum.lint.distributed import context_of
@@ -59,12 +60,17 @@ def _augmented(run: Interpreter, node: ast.AugAssign, scope: v.Scope) -> None:
         else:
             run.recorder.opaque(node, "gradients changed by hand")
         return
+    if changes_unknown(run, node.target, current):
+        return
     if isinstance(current, list) and isinstance(change, (list, tuple)) and isinstance(node.op, ast.Add):
         if len(current) + len(change) > v.LONGEST_LIST:
             raise OutOfBudget
         current.extend(change)
         for item in change:
             appended(run, node, current, item)
+        return
+    if isinstance(current, list) and isinstance(change, v.Parameters) and isinstance(node.op, ast.Add):
+        current.append(change)
         return
     if isinstance(current, Num) and current.value == 0 and isinstance(change, Tensor):
         result: Any = change

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 import itertools
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any
@@ -345,6 +345,17 @@ class Parameters:
     sources: frozenset[str] | None
 
 
+def all_parameters(items: Sequence[Any]) -> bool:
+    """Whether items are parameters of models, all of them."""
+    return bool(items) and all(isinstance(item, Parameters) for item in items)
+
+
+def united(parameters: Iterable[Parameters]) -> Parameters:
+    """The parameters of several models as one."""
+    sources = [one.sources for one in parameters]
+    return Parameters(None if None in sources else frozenset().union(*(s for s in sources if s is not None)))
+
+
 @dataclass(frozen=True, slots=True)
 class Gradient:
     """The ``.grad`` of parameters."""
@@ -382,9 +393,14 @@ class Loader:
 
 @dataclass(slots=True, eq=False)
 class Chunks:
-    """A batch split into ``count`` micro-batches."""
+    """A batch split into ``count`` micro-batches, each of ``rows`` rows where the source shows that they are alike."""
 
     count: int
+    rows: int | None = None
+
+    def batches(self) -> list[Data]:
+        """The micro-batches in order."""
+        return [Data(self.rows)] * self.count
 
 
 @dataclass(slots=True, eq=False)

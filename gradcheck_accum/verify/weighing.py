@@ -79,11 +79,13 @@ def replay_correction(measured: Measured, replay: Replay, ledger: Ledger, readin
                 # Whether that was the count of a mean or a coefficient, nobody knows.
                 return None
             factor = _hand_factor(weight.entry) / weight.share / change
-            if term.reduction is Reduction.SUM and readings.kind(window, series) is Reduction.MEAN:
+            kind = readings.kind(window, series)
+            if Reduction.NONE not in (term.reduction, kind) and term.reduction is not kind:
+                # A sum that was divided by its own number, or a mean that was multiplied by it.
                 units = total_of(w.units for w in weights)
-                if not weight.units or units is None:
+                if not weight.units or not units:
                     return None
-                factor *= weight.units / units
+                factor *= weight.units / units if kind is Reduction.MEAN else units / weight.units
             factor *= readings.rank_share(window, series, weight.entry)
             found.append(1.0 if readings.same(factor, 1.0) else factor)
     if any(not readings.same(value, found[0]) for value in found):

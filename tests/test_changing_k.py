@@ -1,0 +1,65 @@
+"""K that changes during training: right where the divisor changes too, and told for what it is where it does not.
+
+What is expected is plain arithmetic: k equal micro-batches, each divided by 4, are k/4 of the large batch's gradient.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from watching import watch_source
+
+from gradcheck_accum.lint import lint_source
+from gradcheck_accum.verdict import Verdict
+
+SCRIPT = """
+import torch
+torch.manual_seed(0)
+model = torch.nn.Linear(6, 3)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+X, Y = torch.randn(32, 6), torch.randint(0, 3, (32,))
+for epoch, k in enumerate([1, 2, 4]):
+    for i, (x, y) in enumerate(zip(X.split(4), Y.split(4))):
+        loss = torch.nn.functional.cross_entropy(model(x), y) / {divisor}
+        loss.backward()
+        if (i + 1) % k == 0:
+            optimizer.step()
+            optimizer.zero_grad()
+"""
+
+
+def test_a_divisor_that_changes_with_k_is_right(tmp_path: Path) -> None:
+    source = SCRIPT.format(divisor="k")
+    result = watch_source(source, tmp_path)
+    assert (result.verdict, result.diagnosis) == (Verdict.EQUIVALENT, ()), result.reason
+    assert lint_source(source, "train.py") == []
+
+
+def test_a_divisor_that_stays_is_no_window_that_was_interrupted(tmp_path: Path) -> None:
+    source = SCRIPT.format(divisor="4")
+    result = watch_source(source, tmp_path)
+    assert [d.mistake.code for d in result.diagnosis] == ["GA103"]
+    assert "skipped" not in result.diagnosis[0].message
+    expected = [1 / 4] * 8 + [2 / 4] * 4 + [1.0] * 2
+    assert [window.grad_norm_ratio for window in result.windows] == pytest.approx(expected, rel=1e-5)
+    assert [f.mistake.code for f in lint_source(source, "train.py")] == ["GA103"]
+
+
+def test_one_short_window_between_long_ones_was_interrupted(tmp_path: Path) -> None:
+    source = """
+import torch
+torch.manual_seed(0)
+model = torch.nn.Linear(6, 3)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+X, Y = torch.randn(48, 6), torch.randint(0, 3, (48,))
+for i, (x, y) in enumerate(zip(X.split(4), Y.split(4))):
+    if i != 5:
+        (torch.nn.functional.cross_entropy(model(x), y) / 4).backward()
+    if (i + 1) % 4 == 0:
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+    result = watch_source(source, tmp_path)
+    assert [d.mistake.code for d in result.diagnosis] == ["GA303"]
+    assert [window.grad_norm_ratio for window in result.windows] == pytest.approx([1.0, 3 / 4, 1.0], rel=1e-5)
