@@ -314,3 +314,50 @@ def test_a_reference_runs_no_hooks_of_the_script_and_shows_no_warnings(hooked: b
         shown = sum(str(warning.message) == "each time" for warning in caught)
     assert observation.result().verdict is Verdict.EQUIVALENT
     assert (len(calls), shown) == (4 * hooked, 4)
+
+
+class Parted(torch.optim.Optimizer):
+    """Hands its parameters out to two optimizers, and steps both."""
+
+    def __init__(self, parameters: list[nn.Parameter], before: Callable[[nn.Parameter], object]) -> None:
+        super().__init__(parameters, {})
+        self.parts = [torch.optim.SGD(parameters[:1], lr=0.1), torch.optim.Adam(parameters[1:], lr=0.1)]
+        self.before = before
+
+    def step(self, closure: object = None) -> None:  # type: ignore[override]
+        for part in self.parts:
+            for group in part.param_groups:
+                for parameter in group["params"]:
+                    self.before(parameter)
+            part.step()
+
+
+def parted_loop(divisor: int, before: Callable[[nn.Parameter], object]) -> VerifyResult:
+    def loop() -> None:
+        model = nn.Linear(3, 3)
+        optimizer = Parted(list(model.parameters()), before)
+        for i, (x, y) in enumerate(data(32, 4)):
+            (cross_entropy(model(x), y) / divisor).backward()
+            if i % 4 == 3:
+                optimizer.step()
+                optimizer.zero_grad()
+
+    return watched(loop)
+
+
+@pytest.mark.parametrize(("divisor", "norms"), [(4, [1.0, 1.0]), (1, [4.0, 4.0])])
+def test_an_optimizer_that_steps_others_inside_makes_one_step(divisor: int, norms: list[float]) -> None:
+    result = parted_loop(divisor, lambda parameter: None)
+    assert [w.optimizer for w in result.windows] == ["Parted", "Parted"]
+    assert [w.grad_norm_ratio for w in result.windows] == pytest.approx(norms, rel=1e-5)
+    assert codes(result) == ([] if divisor == 4 else ["GA101"])
+
+
+def test_what_an_optimizer_does_to_gradients_before_it_steps_others_is_seen() -> None:
+    def divide(parameter: nn.Parameter) -> None:
+        assert parameter.grad is not None
+        parameter.grad /= 4
+
+    result = parted_loop(1, divide)
+    assert result.verdict is Verdict.EQUIVALENT
+    assert {w.optimizer for w in result.windows} == {"SGD", "Adam"}

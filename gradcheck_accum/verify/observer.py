@@ -118,6 +118,10 @@ class Watch:
         self._scaler_step: list[bool] = []
         self._unscaled_optimizers: set[int] = set()
         self._pending: tuple[Measured, ShadowStep | None] | None = None
+        self._stepping: frozenset[int] = frozenset()
+        """The parameters of the step that is pending, as long as no backward follows it."""
+        self._inner: set[int] = set()
+        """Optimizers whose step is a part of another's."""
         self._closure_calls: dict[int, int] = {}
         self._graphs = HeldGraphs()
         self._weights: dict[int, int] = {}
@@ -256,6 +260,7 @@ class Watch:
         if self._depth > 1:
             # Reentrant checkpointing runs backwards inside a backward: what they give is part of the outer one's.
             return
+        self._stepping = frozenset()
         where = user_location()
         if where.through and where.place not in self.remarks:
             self.remarks[where.place] = remark(where)
@@ -345,8 +350,8 @@ class Watch:
 
     # Changes of .grad
 
-    def _notice_changes(self, where: Location, *, thoroughly: bool = True) -> None:
-        """Emit what was done to ``.grad`` since the last look by other means than a call that is watched."""
+    def _notice_changes(self, where: Location, *, thoroughly: bool = True) -> bool:
+        """Emit what was done to ``.grad`` since the last look by other means than a watched call, if anything was."""
         events, changed = self.book.changes(where, thoroughly=thoroughly)
         for event in events:
             self._add(event)
@@ -354,6 +359,7 @@ class Watch:
             clips = self._clips.get(id(optimizer))
             if clips is not None and any(id(p) in changed for p in parameters_of(optimizer)):
                 clips.changed_since = True
+        return bool(events)
 
     def before_zero(self, parameters: list[torch.Tensor]) -> None:
         """``zero_grad`` is entered; what values are cleared does not matter."""
@@ -488,7 +494,14 @@ class Watch:
     def _begin_step(self, optimizer: Optimizer) -> None:
         self.optimizer_made(optimizer)
         where = user_location()
-        self._notice_changes(where)
+        if not self._notice_changes(where) and self._pending is not None:
+            own = frozenset(id(p) for p in parameters_of(optimizer))
+            if own < self._stepping:
+                # An optimizer hands its parameters out, a part to each of others (or of the ranks): it has been
+                # measured as a whole, with the gradients as they still are.
+                self._inner.add(id(optimizer))
+                self._since.pop(id(optimizer), None)
+                return
         # A fused optimizer is called all the same, and leaves its weights as they are.
         skipped = bool(getattr(optimizer, "found_inf", False))
         step = self._step_event(optimizer, skipped)
@@ -508,6 +521,7 @@ class Watch:
             with self._own_work():
                 shadow = self._measure(optimizer, measured, parameters)
         self._pending = measured, shadow
+        self._stepping = frozenset(id(p) for p in parameters_of(optimizer))
 
     def _why_not(self, optimizer: Optimizer, measured: Measured, parameters: list[torch.Tensor]) -> str:
         """Why a step can not be measured, or nothing."""
@@ -531,7 +545,11 @@ class Watch:
         """``optimizer.step`` has returned."""
         if self.idle:
             return
-        if self._closure_calls.pop(id(optimizer), 1) != 1:
+        called = self._closure_calls.pop(id(optimizer), 1)
+        if id(optimizer) in self._inner:
+            self._inner.discard(id(optimizer))
+            return
+        if called != 1:
             self._give_up_step(optimizer)
         if self._pending is None:
             return
