@@ -316,6 +316,53 @@ def test_a_reference_runs_no_hooks_of_the_script_and_shows_no_warnings(hooked: b
     assert (len(calls), shown) == (4 * hooked, 4)
 
 
+def frozen_in_turn(divisor: int) -> Callable[[], None]:
+    """A GAN: each network is frozen while the other's loss is computed, and both are stepped at the window's end."""
+
+    def loop() -> None:
+        torch.manual_seed(0)
+        made, judged = nn.Linear(3, 3), nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 1))
+        optimizers = [torch.optim.SGD(model.parameters(), lr=0.5) for model in (judged, made)]
+        for i, (x, _) in enumerate(data(32, 4)):
+            made.requires_grad_(False)
+            ((judged(x) - judged(made(x))).mean() / divisor).backward()
+            made.requires_grad_(True)
+            judged.requires_grad_(False)
+            (judged(made(x)).square().mean() / divisor).backward()
+            judged.requires_grad_(True)
+            if i % 2:
+                for optimizer in optimizers:
+                    optimizer.step()
+                for optimizer in optimizers:
+                    optimizer.zero_grad()
+
+    return loop
+
+
+def test_what_one_optimizer_has_moved_is_put_back_where_anothers_loss_is_run_again() -> None:
+    right, wrong = watched(frozen_in_turn(2)), watched(frozen_in_turn(1))
+    assert (right.verdict, right.diagnosis) == (Verdict.EQUIVALENT, ()), right.reason
+    assert right.reference.kind.count("large batch") and not any("keeps a state" in note for note in right.notes)
+    assert [w.grad_norm_ratio for w in wrong.windows] == pytest.approx([2.0] * 8, rel=1e-5)
+    assert set(codes(wrong)) == {"GA101"}
+
+
+def test_weights_end_where_they_would_without_watching_when_networks_are_frozen_in_turn() -> None:
+    ends = []
+
+    class Kept(torch.optim.SGD):
+        def step(self, *args: object) -> None:  # type: ignore[override]
+            super().step()
+            ends[-1].append(self.param_groups[0]["params"][0].detach().clone())
+
+    for watch in (False, True):
+        ends.append([])
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(torch.optim, "SGD", Kept)
+            watched(frozen_in_turn(2)) if watch else frozen_in_turn(2)()
+    torch.testing.assert_close(ends[1], ends[0], rtol=0, atol=0)
+
+
 class Parted(torch.optim.Optimizer):
     """Hands its parameters out to two optimizers, and steps both."""
 

@@ -51,6 +51,7 @@ from gradcheck_accum.verify.gradients import PARTLY_CLEARED, GradientBook, param
 from gradcheck_accum.verify.held_graphs import HeldGraphs
 from gradcheck_accum.verify.measure import are_equal, combination, dense, squared_norm
 from gradcheck_accum.verify.measuring import Measurer
+from gradcheck_accum.verify.moved import MovedWeights
 from gradcheck_accum.verify.parts import Part, kind_of
 from gradcheck_accum.verify.records import Measured, Record
 from gradcheck_accum.verify.shadow import ShadowStep
@@ -124,6 +125,7 @@ class Watch:
         """Optimizers whose step is a part of another's."""
         self._closure_calls: dict[int, int] = {}
         self._graphs = HeldGraphs()
+        self._moved = MovedWeights()
         self._weights: dict[int, int] = {}
         """The version counters of the parameters that a backward has reached since their last step."""
         self._stepped: Counter[int] = Counter()
@@ -143,6 +145,7 @@ class Watch:
         self._since.clear()
         self._clips.clear()
         self._graphs.forget()
+        self._moved.forget()
         self._weights.clear()
         # A scaler's step that was under way when we fell asleep has ended since.
         self._scaler_step.clear()
@@ -520,6 +523,8 @@ class Watch:
         if not measured.unmeasured:
             with self._own_work():
                 shadow = self._measure(optimizer, measured, parameters)
+        with torch.no_grad():
+            self._moved.keep(parameters, (r for records in self._since.values() for r in records))
         self._pending = measured, shadow
         self._stepping = frozenset(id(p) for p in parameters_of(optimizer))
 
@@ -568,6 +573,8 @@ class Watch:
             if id(record) not in awaited:
                 record.part, record.program = None, None
         self.measurer.forget(awaited)
+        if not awaited:
+            self._moved.forget()
         self.measured.append(measured)
         if self.on_step is not None:
             self.on_step(len(self.measured))
@@ -606,7 +613,10 @@ class Watch:
         ledger = fold(Trace(tuple(self.events[-self._recent() :]), precision=self.precision))
         readings = read_weights(ledger)
         own = {id(e.backward) for w in ledger.windows if w.step is measured.step for e in w.entries}
-        vectors = self.measurer.measure(measured, own, parameters, before, used, self.book.parameters, ledger, readings)
+        with self._moved.as_they_were():
+            vectors = self.measurer.measure(
+                measured, own, parameters, before, used, self.book.parameters, ledger, readings
+            )
         if self.trajectory is not None:
             self.trajectory.step(optimizer, self.book.optimizers, measured, ledger, readings, own)
         if measured.products is None or measured.shards or any(r.event.ranks != 1 for r in measured.records):
