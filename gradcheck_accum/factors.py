@@ -140,6 +140,19 @@ class Evidence:
             or all(self._is_count(f, p, p.term.units, p.window_units) for f, p in zip(column, self.points, strict=True))
         )
 
+    def is_known_count(self, column: Column) -> bool:
+        """Whether a factor that changes is one over a count that is known, be it multiplied by and not divided."""
+        if all(self.same(factor.value or 0.0, column[0].value or 0.0) for factor in column):
+            # Half of a sum of squares is no mean over two.
+            return False
+        return any(self._matches(column, value) for value in (*_COUNTS, *_COUNTS_OVER_RANKS))
+
+    def averages_the_window(self, columns: Sequence[Column]) -> bool:
+        """Whether all factors together divide by the units, or the rows, of the window, whatever each is there for."""
+        values = [math.prod(c[i].value or 0.0 for c in columns) for i in range(len(self.points))]
+        together = tuple(Factor(value) for value in values)
+        return any(self._matches(together, value) for value in _COUNTS_OVER_RANKS[2:])
+
     def due_counts(self, column: Column) -> list[float]:
         """What the divisors of `is_window_count` should have been: the units of all ranks, divided by their number.
 
@@ -304,6 +317,15 @@ class Evidence:
         return bool(full) and all(
             self.same(math.prod(c[i].value or 0.0 for c in columns) * self.points[i].steps, 1.0) for i in full
         )
+
+    @staticmethod
+    def enlarges(column: Column) -> bool:
+        """Whether the loss is multiplied by more than one."""
+        return all(f.operation is Operation.MULTIPLY and f.value is not None and f.value > 1.0 for f in column)
+
+    def changes_nothing(self, columns: Sequence[Column]) -> bool:
+        """Whether these columns cancel each other everywhere."""
+        return all(self.same(math.prod(c[i].value or 0.0 for c in columns), 1.0) for i in range(len(self.points)))
 
     def adds_up(self, columns: Sequence[Column]) -> bool:
         """Whether the products of ``columns`` add up to 1 in every full window."""

@@ -341,12 +341,18 @@ def _read_series(evidence: Evidence, coefficient: float | None, readings: Readin
     elif uneven:
         reading.coefficient = dict.fromkeys(reading.coefficient)
         return reading
+    # Where a sum is divided by the units of its window, nothing is left to scale.
+    is_right = evidence.is_right_with if reading.kind is not Reduction.SUM else evidence.changes_nothing
+    undoing = [c for c in objective if evidence.enlarges(c) and not any(c is m for m in mixed)]
+    if normalised and undoing and is_right([*scaling, *undoing]) and not is_right(scaling):
+        # What is multiplied by here undoes a division that is made elsewhere, by a framework say.
+        scaling, objective = [*scaling, *undoing], [c for c in objective if not any(c is u for u in undoing)]
     # The other reading of coefficients that happen to equal 1/K: the objective's, if that makes the loop right and
     # something else scales already.
     doubtful = [c for c in scaling if c[0].value != 1.0 and evidence.may_be_objective(c)]
     for chosen in ([c] for c in doubtful) if len(doubtful) == 1 else (*([c] for c in doubtful), doubtful):
         rest = [c for c in scaling if not any(c is other for other in chosen)]
-        if rest and chosen and evidence.is_right_with(rest):
+        if rest and chosen and is_right(rest):
             objective, scaling = [*objective, *chosen], rest
             readings.notes.extend(
                 f"the factor {column[0].value:.6g} of {points[0].term.name} was read as part of the objective, "
@@ -443,9 +449,13 @@ def _read_sum(reading: _Reading, evidence: Evidence, columns: list[Column]) -> t
     1/N; the units of a full window, as a constant, count a shorter one wrongly. A sum that nothing normalises is a
     sum objective, and its constant factors are its coefficient.
     """
+    if evidence.averages_the_window(columns):
+        reading.coefficient = dict.fromkeys(reading.coefficient, 1.0)
+        return [], True
     undone = next((column for column in columns if evidence.undoes_the_average(column)), None)
     for column in columns:
-        if any(factor.operation is not Operation.DIVIDE or not factor.value for factor in column):
+        divides = all(factor.operation is Operation.DIVIDE and factor.value for factor in column)
+        if not divides and not evidence.is_known_count(column):
             continue
         own = evidence.is_own_count(column)
         full = {} if own else evidence.full_window_counts(column)

@@ -191,3 +191,35 @@ def test_nothing_is_told_of_windows_in_which_another_optimizers_loss_has_left_gr
     )
     found = lint_source(f"import torch\n{source}", "gan.py")
     assert [(f.where.line, f.mistake.code) for f in found] == [(12, "GA103")]
+
+
+def test_models_and_optimizers_that_are_made_on_one_line_are_two() -> None:
+    source = """\
+import torch
+from torch import nn
+from lightning import LightningModule
+
+
+class Gan(LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.automatic_optimization = False
+        self.g, self.d = nn.Linear(3, 6), nn.Linear(6, 1)
+
+    def training_step(self, batch, i):
+        og, od = self.optimizers()
+        loss = self.d(batch).mean()
+        self.manual_backward(loss)
+        loss = self.d(self.g(batch)).mean()
+        self.manual_backward(loss)
+        od.step()
+        og.step()
+        od.zero_grad()
+        og.zero_grad()
+
+    def configure_optimizers(self):
+        return torch.optim.Adam(self.g.parameters(), 1e-3), torch.optim.Adam(self.d.parameters(), 1e-3)
+"""
+    assert not lint_source(source, "train.py")
+    once = [f.mistake.code for f in lint_source(source.replace("        og.zero_grad()\n", ""), "train.py")]
+    assert once == ["GA204"]

@@ -224,3 +224,63 @@ def test_a_sum_over_rows_of_data_is_no_penalty(tmp_path: Path) -> None:
     source = SCRIPT.format(loss="((x[:, :3] * model[2].bias - 1) ** 2).sum()", rows=4, scale="")
     result = watch_source(source, tmp_path)
     assert (result.verdict, result.diagnosis) == (Verdict.EQUIVALENT, ()), result.reason
+
+
+TOKENS = """
+import torch, torch.nn as nn, torch.nn.functional as F
+torch.manual_seed(0)
+K = 4
+model = nn.Sequential(nn.Embedding(11, 6), nn.Linear(6, 11))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for length in {lengths}:
+    window = []
+    for _ in range(length):
+        x, y = torch.randint(0, 11, (3, 6)), torch.randint(0, 11, (3, 6))
+        y[:, int(torch.randint(2, {most}, (1,))):] = -100
+        window.append((x, y))
+    n = sum((y != -100).sum() for _, y in window)
+    for x, y in window:
+        loss = F.cross_entropy(model(x).transpose(1, 2), y, reduction="{reduction}")
+        # What a framework's own backward does.
+        ({scaled} / K).backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+RIGHT = ["loss * K / n", "loss / n * K", "K * (loss / n)", "loss * (K / n)", "loss * (K / float(n))", "loss / (n / K)"]
+
+
+def of_tokens(tmp_path: Path, scaled: str, lengths: list[int], reduction: str, most: int) -> VerifyResult:
+    source = TOKENS.format(scaled=scaled, lengths=lengths, reduction=reduction, most=most)
+    return watch_source(source, tmp_path)
+
+
+@pytest.mark.parametrize("lengths", [[4, 4, 4], [4, 4, 2]])
+@pytest.mark.parametrize("scaled", RIGHT)
+def test_what_undoes_the_division_of_a_framework_is_right(scaled: str, lengths: list[int], tmp_path: Path) -> None:
+    result = of_tokens(tmp_path, scaled, lengths, "sum", most=6)
+    assert (result.verdict, result.diagnosis) == (Verdict.EQUIVALENT, ()), result.reason
+
+
+@pytest.mark.parametrize("scaled", ["loss / n", "loss * (1 / n)"])
+def test_a_sum_over_the_tokens_that_a_framework_divides_once_more(scaled: str, tmp_path: Path) -> None:
+    result = of_tokens(tmp_path, scaled, [4, 4, 2], "sum", most=6)
+    assert (result.verdict, [d.mistake.code for d in result.diagnosis]) == (Verdict.DEVIATES, ["GA102"])
+    assert [w.grad_norm_ratio for w in result.windows] == pytest.approx([0.25] * 3, rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("scaled", "norms"),
+    [
+        ("loss * K / length", [1, 1, 1]),
+        ("loss / length", [0.25] * 3),
+        ("4.0 * loss", [1, 1, 0.5]),
+        ("loss", [1, 1, 0.5]),
+    ],
+)
+def test_a_mean_multiplied_by_k_before_a_framework_divides_by_it(
+    scaled: str, norms: list[float], tmp_path: Path
+) -> None:
+    """Four times the loss is an objective where the division by K = 4 makes the windows right, and else undoes it."""
+    result = of_tokens(tmp_path, scaled, [4, 4, 2], "mean", most=3)
+    assert [w.grad_norm_ratio for w in result.windows] == pytest.approx(norms, rel=1e-5)

@@ -314,3 +314,97 @@ def test_a_reference_runs_no_hooks_of_the_script_and_shows_no_warnings(hooked: b
         shown = sum(str(warning.message) == "each time" for warning in caught)
     assert observation.result().verdict is Verdict.EQUIVALENT
     assert (len(calls), shown) == (4 * hooked, 4)
+
+
+def frozen_in_turn(divisor: int) -> Callable[[], None]:
+    """A GAN: each network is frozen while the other's loss is computed, and both are stepped at the window's end."""
+
+    def loop() -> None:
+        torch.manual_seed(0)
+        made, judged = nn.Linear(3, 3), nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 1))
+        optimizers = [torch.optim.SGD(model.parameters(), lr=0.5) for model in (judged, made)]
+        for i, (x, _) in enumerate(data(32, 4)):
+            made.requires_grad_(False)
+            ((judged(x) - judged(made(x))).mean() / divisor).backward()
+            made.requires_grad_(True)
+            judged.requires_grad_(False)
+            (judged(made(x)).square().mean() / divisor).backward()
+            judged.requires_grad_(True)
+            if i % 2:
+                for optimizer in optimizers:
+                    optimizer.step()
+                for optimizer in optimizers:
+                    optimizer.zero_grad()
+
+    return loop
+
+
+def test_what_one_optimizer_has_moved_is_put_back_where_anothers_loss_is_run_again() -> None:
+    right, wrong = watched(frozen_in_turn(2)), watched(frozen_in_turn(1))
+    assert (right.verdict, right.diagnosis) == (Verdict.EQUIVALENT, ()), right.reason
+    assert right.reference.kind.count("large batch") and not any("keeps a state" in note for note in right.notes)
+    assert [w.grad_norm_ratio for w in wrong.windows] == pytest.approx([2.0] * 8, rel=1e-5)
+    assert set(codes(wrong)) == {"GA101"}
+
+
+def test_weights_end_where_they_would_without_watching_when_networks_are_frozen_in_turn() -> None:
+    ends = []
+
+    class Kept(torch.optim.SGD):
+        def step(self, *args: object) -> None:  # type: ignore[override]
+            super().step()
+            ends[-1].append(self.param_groups[0]["params"][0].detach().clone())
+
+    for watch in (False, True):
+        ends.append([])
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(torch.optim, "SGD", Kept)
+            watched(frozen_in_turn(2)) if watch else frozen_in_turn(2)()
+    torch.testing.assert_close(ends[1], ends[0], rtol=0, atol=0)
+
+
+class Parted(torch.optim.Optimizer):
+    """Hands its parameters out to two optimizers, and steps both."""
+
+    def __init__(self, parameters: list[nn.Parameter], before: Callable[[nn.Parameter], object]) -> None:
+        super().__init__(parameters, {})
+        self.parts = [torch.optim.SGD(parameters[:1], lr=0.1), torch.optim.Adam(parameters[1:], lr=0.1)]
+        self.before = before
+
+    def step(self, closure: object = None) -> None:  # type: ignore[override]
+        for part in self.parts:
+            for group in part.param_groups:
+                for parameter in group["params"]:
+                    self.before(parameter)
+            part.step()
+
+
+def parted_loop(divisor: int, before: Callable[[nn.Parameter], object]) -> VerifyResult:
+    def loop() -> None:
+        model = nn.Linear(3, 3)
+        optimizer = Parted(list(model.parameters()), before)
+        for i, (x, y) in enumerate(data(32, 4)):
+            (cross_entropy(model(x), y) / divisor).backward()
+            if i % 4 == 3:
+                optimizer.step()
+                optimizer.zero_grad()
+
+    return watched(loop)
+
+
+@pytest.mark.parametrize(("divisor", "norms"), [(4, [1.0, 1.0]), (1, [4.0, 4.0])])
+def test_an_optimizer_that_steps_others_inside_makes_one_step(divisor: int, norms: list[float]) -> None:
+    result = parted_loop(divisor, lambda parameter: None)
+    assert [w.optimizer for w in result.windows] == ["Parted", "Parted"]
+    assert [w.grad_norm_ratio for w in result.windows] == pytest.approx(norms, rel=1e-5)
+    assert codes(result) == ([] if divisor == 4 else ["GA101"])
+
+
+def test_what_an_optimizer_does_to_gradients_before_it_steps_others_is_seen() -> None:
+    def divide(parameter: nn.Parameter) -> None:
+        assert parameter.grad is not None
+        parameter.grad /= 4
+
+    result = parted_loop(1, divide)
+    assert result.verdict is Verdict.EQUIVALENT
+    assert {w.optimizer for w in result.windows} == {"SGD", "Adam"}

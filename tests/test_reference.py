@@ -282,4 +282,57 @@ def test_a_number_that_differs_between_micro_batches_is_not_taken_for_coupling()
 
     result = loop()
     assert result.verdict is Verdict.EQUIVALENT
-    assert any("a number that the loss was computed with differs" in note for note in result.notes)
+    assert any("a number or word that the loss was computed with differs" in note for note in result.notes)
+
+
+class Heads(nn.Module):
+    """Two tasks over one body: which of them is said in a word, or by the name that the data comes under."""
+
+    def __init__(self, *, with_loss: bool) -> None:
+        super().__init__()
+        self.body, self.heads = nn.Linear(6, 8), nn.ModuleDict({"a": nn.Linear(8, 3), "b": nn.Linear(8, 3)})
+        self.with_loss = with_loss
+
+    def forward(self, given: torch.Tensor | dict[str, torch.Tensor], y: torch.Tensor, task: str = "") -> torch.Tensor:
+        if isinstance(given, dict):
+            ((task, given),) = given.items()
+        scores: torch.Tensor = self.heads[task](torch.tanh(self.body(given)))
+        return F.cross_entropy(scores, y) if self.with_loss else scores
+
+
+@pytest.mark.parametrize("named", ["by a word", "by a key"])
+@pytest.mark.parametrize("with_loss", [True, False])
+def test_a_word_that_differs_between_micro_batches_is_not_taken_for_coupling(named: str, with_loss: bool) -> None:
+    torch.manual_seed(0)
+    model = Heads(with_loss=with_loss)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with observe() as observation:
+        for i, (x, y) in enumerate(batches(8)):
+            task = "ab"[i % 2]
+            out = model(x, y, task) if named == "by a word" else model({task: x}, y)
+            ((out if with_loss else F.cross_entropy(out, y)) / 4).backward()
+            if (i + 1) % 4 == 0:
+                optimizer.step()
+                optimizer.zero_grad()
+    result = observation.result()
+    assert (result.verdict, result.diagnosis) == (Verdict.EQUIVALENT, ())
+    assert any("a number or word that the loss was computed with differs" in note for note in result.notes)
+
+
+class CastsItself(nn.Module):
+    """Computes in bfloat16, whatever its loop does: Accelerate wraps a model's forward so."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = layers(nn.LayerNorm(8))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        with torch.autocast("cpu", torch.bfloat16):
+            scores: torch.Tensor = self.inner(x)
+        return scores.float()
+
+
+def test_autocast_inside_a_model_is_not_taken_for_coupling() -> None:
+    result = trained(CastsItself(), batches(16), mean_over_eight)
+    assert (result.verdict, result.diagnosis) == (Verdict.EQUIVALENT, ())
+    assert "as one large batch" in result.reference.kind

@@ -10,6 +10,18 @@ from typing import Any
 import torch
 from torch import nn
 
+_PRODUCTS: tuple[Any, ...] = (
+    torch.backends.cuda.matmul,
+    *(
+        getattr(backend, name)
+        for backend in (torch.backends.cudnn, torch.backends.mkldnn)
+        for name in ("conv", "rnn", "matmul")
+        if hasattr(backend, name)
+    ),
+)
+_WHOLE = ("ieee", "none")
+"""The settings under which float32 keeps all its digits."""
+
 _DEPTH = 3
 """How deep containers in a module's attributes are looked into."""
 
@@ -19,20 +31,71 @@ def reference_settings() -> Iterator[None]:
     """Deterministic kernels, TF32 off; every setting is put back afterwards."""
     # use_deterministic_algorithms would import the compiler's configuration and change it too, at 20 ms a call.
     deterministic = torch.get_deterministic_debug_mode()
-    matmul, cudnn = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
     benchmark = torch.backends.cudnn.benchmark
     # Operations without a deterministic kernel are still better compared than not.
     torch.set_deterministic_debug_mode("warn")
-    torch.backends.cuda.matmul.allow_tf32 = False
-    torch.backends.cudnn.allow_tf32 = False
     torch.backends.cudnn.benchmark = False
+    try:
+        with _all_digits():
+            yield
+    finally:
+        torch.set_deterministic_debug_mode(deterministic)
+        torch.backends.cudnn.benchmark = benchmark
+
+
+@contextmanager
+def _all_digits() -> Iterator[None]:
+    """Products and convolutions in float32 keep all their digits inside the block.
+
+    PyTorch 2.9 and later have two interfaces to these settings. Reading one raises where the script has used the other,
+    and so do compiled models: what is changed is changed in the script's own way.
+    """
+    newer = [part for part in _PRODUCTS if hasattr(part, "fp32_precision")]
+    before = [part.fp32_precision for part in newer]
+    try:
+        with without_warnings():
+            products, convolutions = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
+    except RuntimeError:
+        reduced = [(part, was) for part, was in zip(newer, before, strict=True) if was not in _WHOLE]
+        for part, _ in reduced:
+            part.fp32_precision = "ieee"
+        try:
+            yield
+        finally:
+            for part, was in reduced:
+                part.fp32_precision = was
+        return
+    with without_warnings():
+        _set(products="highest", convolutions=False)
     try:
         yield
     finally:
-        torch.set_deterministic_debug_mode(deterministic)
-        torch.backends.cuda.matmul.allow_tf32 = matmul
-        torch.backends.cudnn.allow_tf32 = cudnn
-        torch.backends.cudnn.benchmark = benchmark
+        with without_warnings():
+            _set(products, convolutions)
+            # A script may have set one kind of product alone.
+            for part, was in zip(newer, before, strict=True):
+                if part.fp32_precision != was:
+                    part.fp32_precision = was
+
+
+def _set(products: str, convolutions: bool) -> None:
+    if torch.get_float32_matmul_precision() != products:
+        torch.set_float32_matmul_precision(products)
+    if torch.backends.cudnn.allow_tf32 != convolutions:
+        torch.backends.cudnn.allow_tf32 = convolutions
+
+
+def loses_digits(node: str) -> bool:
+    """Whether what a node of a graph on a GPU, by its name, computed in float32 was rounded as TF32 is."""
+    if node.startswith(("Convolution", "CudnnConvolution")):
+        part: Any = torch.backends.cudnn.conv if hasattr(torch.backends.cudnn, "conv") else None
+    elif node.startswith("CudnnRnn"):
+        part = torch.backends.cudnn.rnn if hasattr(torch.backends.cudnn, "rnn") else None
+    else:
+        part = torch.backends.cuda.matmul
+    if hasattr(part, "fp32_precision"):
+        return part.fp32_precision not in _WHOLE
+    return bool((part or torch.backends.cudnn).allow_tf32)
 
 
 @contextmanager

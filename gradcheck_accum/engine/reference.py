@@ -62,8 +62,8 @@ class ReferenceEngine:
         """
         layout = layout or Layout()
         self._check(programs)
-        if any(program.numbers != programs[0].numbers for program in programs):
-            raise CannotReplay("a number that the loss was computed with differs between micro-batches")
+        if any(program.constants != programs[0].constants for program in programs):
+            raise CannotReplay("a number or word that the loss was computed with differs between micro-batches")
         draws = None
         if any(program.random for program in programs):
             rows = rows_of(programs, layout)

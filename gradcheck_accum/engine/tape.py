@@ -17,6 +17,7 @@ import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode, resolve_name
 
+from gradcheck_accum.engine.determinism import loses_digits
 from gradcheck_accum.engine.randomness import State, random_state, same_state
 
 KEPT_SEGMENTS = 3
@@ -78,9 +79,11 @@ class Program:
 
     ``kept`` are, for each step, the tensors that its module leaves in attributes and that the loss is made of too: the
     submodule that has one, and the attribute. ``rng_states`` are the states of the generators before each step that
-    drew from them, ``numbers`` the plain numbers that its tensors (scalars apart) were computed with. ``by_position``
+    drew from them, ``constants`` the words that its calls were given, and the plain numbers that its tensors (scalars
+    apart: their factors are known) were computed with. ``by_position``
     says that the loop itself takes a batch apart by the places of its samples, so that micro-batches put together may
-    not be the batch that it would have made. ``places`` are those that the steps which are modules were called from.
+    not be the batch that it would have made. ``places`` are those that the steps which are modules were called from,
+    ``coarsest`` is the dtype with the most rounding that any of it was computed in, modules included.
     """
 
     steps: list[tuple[Callable[..., Any], Any, Any, tuple[str, torch.dtype] | None]]
@@ -89,9 +92,10 @@ class Program:
     versions: list[int]
     results: list[Any]
     rng_states: list[State | None]
-    numbers: list[object]
+    constants: list[object]
     by_position: bool
     places: list[Place | None]
+    coarsest: torch.dtype | None
 
     @property
     def random(self) -> bool:
@@ -102,11 +106,6 @@ class Program:
     def modules(self) -> list[nn.Module]:
         """The modules that it calls."""
         return [function for function, *_ in self.steps if isinstance(function, nn.Module)]
-
-    @property
-    def lowest_dtype(self) -> torch.dtype | None:
-        """The autocast dtype, where any of it ran under autocast."""
-        return next((autocast[1] for *_, autocast in self.steps if autocast is not None), None)
 
     def is_intact(self) -> bool:
         """Whether no leaf has been changed in place since it was recorded."""
@@ -320,9 +319,10 @@ class Tape(TorchFunctionMode):
             [leaf._version for leaf in leaves],
             [produced[id(loss)] for loss in losses],
             [call.rng_state for call in chosen],
-            [n for c in chosen if any(o.dim() for o in c.outputs) for n in _numbers_in((c.args, c.kwargs))],
+            [constant for call in chosen for constant in _constants_of(call)],
             any(_parts_rows(call) for call in chosen),
             [call.place for call in chosen],
+            _coarsest(losses),
         )
 
     @staticmethod
@@ -373,6 +373,25 @@ def _place() -> Place:
     return tuple(place)
 
 
+def _coarsest(losses: Sequence[torch.Tensor]) -> torch.dtype | None:
+    """The dtype with the most rounding between losses and their leaves, wherever autocast was entered."""
+    nodes = [loss.grad_fn for loss in losses]
+    known, found = set(nodes), set[torch.dtype]()
+    while nodes:
+        node = nodes.pop()
+        if node is None:
+            continue
+        for given in node._input_metadata:
+            rounded = given.dtype is torch.float32 and given.device.type == "cuda" and loses_digits(node.name())
+            if given.dtype.is_floating_point:
+                # TF32 keeps as many digits as float16.
+                found.add(torch.float16 if rounded else given.dtype)
+        following = {next_node for next_node, _ in node.next_functions} - known
+        known |= following
+        nodes += following
+    return max(found, key=lambda dtype: torch.finfo(dtype).eps, default=None)
+
+
 def _autocast() -> tuple[str, torch.dtype] | None:
     for device in ("cpu", "cuda"):
         if torch.is_autocast_enabled(device):
@@ -397,14 +416,21 @@ def _parts_rows(call: Call) -> bool:
     return isinstance(axis, int) and axis % max(call.args[0].dim(), 1) == 0
 
 
-def _numbers_in(value: Any) -> Iterator[object]:
-    """The plain numbers in nested containers, in a fixed order."""
-    if isinstance(value, (bool, int, float)):
+def _constants_of(call: Call) -> list[object]:
+    """What a call was given beside tensors that makes it another: words, and numbers unless all it gave is numbers."""
+    found = _plain_in((call.args, call.kwargs))
+    return list(found) if any(output.dim() for output in call.outputs) else [c for c in found if isinstance(c, str)]
+
+
+def _plain_in(value: Any) -> Iterator[object]:
+    """The plain numbers and words in nested containers, in a fixed order."""
+    if isinstance(value, (bool, int, float, str)):
         yield value
     elif isinstance(value, slice):
-        yield from _numbers_in((value.start, value.stop, value.step))
+        yield from _plain_in((value.start, value.stop, value.step))
     elif isinstance(value, dict):
-        yield from _numbers_in(tuple(value.values()))
+        for key, item in value.items():
+            yield from _plain_in((key, item))
     elif isinstance(value, (list, tuple)):
         for item in value:
-            yield from _numbers_in(item)
+            yield from _plain_in(item)

@@ -31,7 +31,7 @@ _THE_SAME = frozenset({"to", "train", "eval", "half", "float", "bfloat16", "cuda
 
 def initialized(run: Interpreter, node: ast.Call, args: list[Any], kwargs: dict[str, Any]) -> Any:
     """What ``deepspeed.initialize`` returns: the engine, its optimizer, a loader and a scheduler."""
-    name = f"{text_of(node.func)} (line {node.lineno})"
+    name = f"{text_of(node.func)} ({node.lineno}:{node.col_offset})"
     engine = _new_engine(run, name, kwargs.get("config", kwargs.get("config_params")))
     data = kwargs.get("training_data", args[4] if len(args) > 4 else None)
     return (engine, engine.optimizer, UNKNOWN if data is None else v.Loader(), UNKNOWN)

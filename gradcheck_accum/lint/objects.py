@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def new_model(run: Interpreter, node: ast.Call, cls: v.Class | None = None) -> v.Model:
     """A network made by a call; the same call makes the same one."""
     place = (node.lineno, node.col_offset)
-    return run.models.setdefault(place, v.Model(f"{text_of(node.func)} (line {node.lineno})", cls))
+    return run.models.setdefault(place, v.Model(f"{text_of(node.func)} ({node.lineno}:{node.col_offset})", cls))
 
 
 def instantiate(run: Interpreter, node: ast.Call, cls: v.Class, args: list[Any], kwargs: dict[str, Any]) -> Any:

@@ -24,7 +24,7 @@ def new_optimizer(run: Interpreter, node: ast.Call, args: list[Any]) -> v.Optimi
     sources = [found for found in map(sources_in, args) if found is not None]
     known = frozenset().union(*sources) if sources else None
     place = (node.lineno, node.col_offset)
-    name = f"{text_of(node.func)} (line {node.lineno})"
+    name = f"{text_of(node.func)} ({node.lineno}:{node.col_offset})"
     return run.optimizers.setdefault(place, v.Optimizer(name, known or None))
 
 

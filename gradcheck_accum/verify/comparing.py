@@ -12,6 +12,7 @@ from gradcheck_accum.verify.clipping import clipped
 from gradcheck_accum.verify.gradients import GradientBook
 from gradcheck_accum.verify.measure import are_equal, combination
 from gradcheck_accum.verify.measuring import Measurer
+from gradcheck_accum.verify.moved import MovedWeights
 from gradcheck_accum.verify.records import Measured
 from gradcheck_accum.verify.shadow import ShadowStep
 from gradcheck_accum.verify.trajectory import Trajectory
@@ -27,6 +28,7 @@ class Comparer:
 
     book: GradientBook
     measurer: Measurer
+    moved: MovedWeights
     trajectory: Trajectory | None = None
 
     def compare(
@@ -45,8 +47,10 @@ class Comparer:
         """
         readings = read_weights(ledger)
         members = {id(e.backward) for w in ledger.windows if w.step is measured.step for e in w.entries}
-        everything = self.book.parameters
-        vectors = self.measurer.measure(measured, members, parameters, before_clip, used, everything, ledger, readings)
+        with self.moved.as_they_were():
+            vectors = self.measurer.measure(
+                measured, members, parameters, before_clip, used, self.book.parameters, ledger, readings
+            )
         if self.trajectory is not None:
             self.trajectory.step(optimizer, self.book.optimizers, measured, ledger, readings, members)
         if measured.products is None or measured.shards or any(r.event.ranks != 1 for r in measured.records):

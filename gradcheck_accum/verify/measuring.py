@@ -135,8 +135,8 @@ class Measurer:
         ``told`` is what the ledger says of the window, where its micro-batches' gradients are of these weights.
         """
         programs = [record.program for record in measured.records]
-        low = [p.lowest_dtype for p in programs if p is not None and p.lowest_dtype is not None]
-        measured.compute_dtype = low[0] if low else measured.dtype
+        coarsest = [p.coarsest for p in programs if p is not None and p.coarsest is not None]
+        measured.compute_dtype = coarsest[0] if coarsest else measured.dtype
         measured.coupled_modules = _coupled(programs)
         chosen = [i for i, record in enumerate(measured.records) if id(record.event) in members]
         for own in _alike(measured.records, chosen):

@@ -44,6 +44,7 @@ from gradcheck_accum.verify.gradients import PARTLY_CLEARED, GradientBook, param
 from gradcheck_accum.verify.held_graphs import HeldGraphs
 from gradcheck_accum.verify.measure import dense, squared_norm
 from gradcheck_accum.verify.measuring import Measurer
+from gradcheck_accum.verify.moved import MovedWeights
 from gradcheck_accum.verify.parts import Part, kind_of
 from gradcheck_accum.verify.records import Measured, Record
 from gradcheck_accum.verify.sent_back import LossReader, SentBack
@@ -84,7 +85,8 @@ class Watch:
         self.shards = Shards(self._shard_filled)
         self.averaging = Averaging(self.shards)
         self.measurer = Measurer(engine, replay, self.shards)
-        self.comparer = Comparer(self.book, self.measurer)
+        self._moved = MovedWeights()
+        self.comparer = Comparer(self.book, self.measurer, self._moved)
         self.stray_backwards = 0
         self.on_step: Callable[[int], object] | None = None
         """Told after every step how many there have been."""
@@ -99,6 +101,10 @@ class Watch:
         self._scaler_step: list[bool] = []
         self._unscaled_optimizers: set[int] = set()
         self._pending: tuple[Measured, ShadowStep | None] | None = None
+        self._stepping: frozenset[int] = frozenset()
+        """The parameters of the step that is pending, as long as no backward follows it."""
+        self._inner: set[int] = set()
+        """Optimizers whose step is a part of another's."""
         self._closure_calls: dict[int, int] = {}
         self._graphs = HeldGraphs()
         self._weights: dict[int, int] = {}
@@ -120,6 +126,7 @@ class Watch:
         self._since.clear()
         self._clips.forget()
         self._graphs.forget()
+        self._moved.forget()
         self._weights.clear()
         # A scaler's step that was under way when we fell asleep has ended since.
         self._scaler_step.clear()
@@ -227,6 +234,7 @@ class Watch:
         if self._depth > 1:
             # Reentrant checkpointing runs backwards inside a backward: what they give is part of the outer one's.
             return
+        self._stepping = frozenset()
         where = user_location()
         if where.through and where.place not in self.remarks:
             self.remarks[where.place] = remark(where)
@@ -302,12 +310,13 @@ class Watch:
 
     # Changes of .grad
 
-    def _notice_changes(self, where: Location, *, thoroughly: bool = True) -> None:
-        """Emit what was done to ``.grad`` since the last look by other means than a call that is watched."""
+    def _notice_changes(self, where: Location, *, thoroughly: bool = True) -> bool:
+        """Emit what was done to ``.grad`` since the last look by other means than a watched call, if anything was."""
         events, changed = self.book.changes(where, thoroughly=thoroughly)
         for event in events:
             self._add(event)
         self._clips.changed(changed)
+        return bool(events)
 
     def before_zero(self, parameters: list[torch.Tensor]) -> None:
         """``zero_grad`` is entered; what values are cleared does not matter."""
@@ -432,7 +441,14 @@ class Watch:
     def _begin_step(self, optimizer: Optimizer) -> None:
         self.optimizer_made(optimizer)
         where = user_location()
-        self._notice_changes(where)
+        if not self._notice_changes(where) and self._pending is not None:
+            own = frozenset(id(p) for p in parameters_of(optimizer))
+            if own < self._stepping:
+                # An optimizer hands its parameters out, a part to each of others (or of the ranks): it has been
+                # measured as a whole, with the gradients as they still are.
+                self._inner.add(id(optimizer))
+                self._since.pop(id(optimizer), None)
+                return
         # A fused optimizer is called all the same, and leaves its weights as they are.
         skipped = bool(getattr(optimizer, "found_inf", False))
         step = self._step_event(optimizer, skipped)
@@ -451,7 +467,10 @@ class Watch:
         if not measured.unmeasured:
             with self._own_work():
                 shadow = self._measure(optimizer, measured, parameters)
+        with torch.no_grad():
+            self._moved.keep(parameters, (r for records in self._since.values() for r in records))
         self._pending = measured, shadow
+        self._stepping = frozenset(id(p) for p in parameters_of(optimizer))
 
     def _why_not(self, optimizer: Optimizer, measured: Measured, parameters: list[torch.Tensor]) -> str:
         """Why a step can not be measured, or nothing."""
@@ -475,7 +494,11 @@ class Watch:
         """``optimizer.step`` has returned."""
         if self.idle:
             return
-        if self._closure_calls.pop(id(optimizer), 1) != 1:
+        called = self._closure_calls.pop(id(optimizer), 1)
+        if id(optimizer) in self._inner:
+            self._inner.discard(id(optimizer))
+            return
+        if called != 1:
             self._give_up_step(optimizer)
         if self._pending is None:
             return
@@ -494,6 +517,8 @@ class Watch:
             if id(record) not in awaited:
                 record.part, record.program = None, None
         self.measurer.forget(awaited)
+        if not awaited:
+            self._moved.forget()
         self.measured.append(measured)
         if self.on_step is not None:
             self.on_step(len(self.measured))

@@ -44,6 +44,8 @@ EXPECTED = {
     "right, with unused parameters": ("equivalent", []),
     "unscaled, with unused parameters": ("deviates", ["GA101"]),
     "right, in views of the buckets": ("equivalent", []),
+    "right, the optimizer spread": ("equivalent", []),
+    "unscaled, the optimizer spread": ("deviates", ["GA101"]),
     "synced every time": ("equivalent", ["GA701"]),
     "paused around backward alone": ("equivalent", ["GA701"]),
     "never synced": ("deviates", ["GA702"]),

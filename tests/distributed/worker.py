@@ -13,6 +13,7 @@ import sys
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ import torch
 import torch.distributed as dist
 from ranks_data import CLASSES, FEATURES, Batch, data, everywhere, tokens
 from torch import nn
+from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 
@@ -38,7 +40,7 @@ class Run:
     steps: list[tuple[nn.Module, torch.Tensor]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1)
+        self.optimizer: torch.optim.Optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1)
 
     def windows(self, size: int = K) -> list[list[Batch]]:
         return [self.data[i : i + size] for i in range(0, len(self.data), size)]
@@ -198,6 +200,13 @@ def unscaled_loss(run: Run) -> None:
     right_with_its_own_loss(run, 1.0)
 
 
+def spread(run: Run, loop: Callable[[Run], None]) -> None:
+    """The optimizer's state is spread over the ranks: each steps on some of the parameters, and sends them on."""
+    parameters = run.model.parameters()
+    run.optimizer = ZeroRedundancyOptimizer(parameters, optimizer_class=torch.optim.SGD, lr=0.1)
+    loop(run)
+
+
 def undisturbed(rank: int) -> bool:
     """Whether a watched run ends with the very weights of a plain one, its model wrapped and wrapped again."""
     ends = []
@@ -255,6 +264,8 @@ CASES = {
     "right, with unused parameters": Case(right_with_its_own_loss, WithLoss, options={"find_unused_parameters": True}),
     "unscaled, with unused parameters": Case(unscaled_loss, WithLoss, options={"find_unused_parameters": True}),
     "right, in views of the buckets": Case(right, options={"gradient_as_bucket_view": True}),
+    "right, the optimizer spread": Case(partial(spread, loop=right)),
+    "unscaled, the optimizer spread": Case(partial(spread, loop=unscaled)),
     "synced every time": Case(synced_every_time),
     "paused around backward alone": Case(paused_around_backward_alone),
     "never synced": Case(never_synced),
