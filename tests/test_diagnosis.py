@@ -307,6 +307,16 @@ def test_clip_with_nothing_to_clip() -> None:
     assert codes(loop([4, 4], 4, closing=(step(), zero(), clip()))) == ["GA402"]
 
 
+def test_a_clip_behind_the_last_step() -> None:
+    right = [*loop([4, 4], 4), backward(8, 4), backward(9, 4)]
+    assert codes([*right, step(), clip(), zero()]) == codes([*right, step(), clip()]) == ["GA103", "GA402"]
+    # What is left of an epoch is there to be clipped, and so are gradients that nobody clears.
+    assert codes([*right, clip()]) == ["GA301"]
+    assert codes([*loop([4, 4], 4, closing=(step(),)), clip()]) == ["GA203"]
+    # What was cleared out of sight may have been filled out of sight.
+    assert codes([*loop([4, 4], 4), Opaque(where=at(30), stores=MODEL, reason="unknown"), clip()]) == []
+
+
 def test_clip_while_scaled() -> None:
     unscale = Unscale(where=at(18), stores=MODEL)
     through = step(through_scaler=True)
