@@ -23,6 +23,7 @@ from gradcheck_accum.events import (
     Reduction,
     ScaleGrads,
     Step,
+    Term,
     Trace,
     ZeroGrad,
     product_of,
@@ -100,6 +101,11 @@ class Window:
         return self.fresh(), *self.elsewhere
 
     @property
+    def is_followed(self) -> bool:
+        """Whether it is known which micro-batches the window holds, though perhaps not what they weigh."""
+        return not self.unknown or self.unknown in UNSEEN_SCALING
+
+    @property
     def micro_batches_over_ranks(self) -> int:
         """How many micro-batches all ranks hold of the window's step."""
         return sum(len({entry.backward.micro_batch for entry in own}) for own in self.by_rank())
@@ -164,16 +170,16 @@ def nominal_steps(windows: Iterable[Window]) -> int | None:
     lengths = Counter(w.micro_batches for w in windows)
     if len(lengths) == 1:
         return next(iter(lengths))
-    divisors = {
-        round(1 / factor.value)
-        for window in windows
-        for entry in window.entries
-        for term in entry.backward.terms
-        for factor in term.factors
-        if factor.value and factor.operation is Operation.DIVIDE
-    }
-    meant = divisors | _made_whole(windows)
+    terms = (term for window in windows for entry in window.entries for term in entry.backward.terms)
+    meant = _made_whole(windows).union(*map(_divisors, terms))
     return max(lengths, key=lambda length: (length * lengths[length] * (1 + (length in meant)), length))
+
+
+def _divisors(term: Term) -> set[int]:
+    """What a loss is divided by; where that is several numbers, without those of its own units and rows."""
+    values = (f.value for f in term.factors if f.operation is Operation.DIVIDE)
+    every = {round(1 / value) for value in values if value}
+    return every - {term.units, term.rows} or every
 
 
 def _made_whole(windows: list[Window]) -> set[int]:

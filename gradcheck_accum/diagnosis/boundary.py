@@ -12,7 +12,7 @@ from gradcheck_accum.ledger import Fate, Window
 
 def find_remainder(account: Account) -> Iterator[Diagnosis]:
     """GA301: entries that no step consumed, or that leaked into a later pass's first window."""
-    if not account.ledger.trace.complete or any(w.unknown for w in (*account.windows, *account.abandoned)):
+    if not account.ledger.trace.complete or not all(w.is_followed for w in (*account.windows, *account.abandoned)):
         return
     spans = [w for w in account.windows if w.spans_passes]
     # A counter that no epoch resets lets windows run on over the epoch's end: nothing is lost but what is left when
@@ -52,7 +52,7 @@ def find_remainder(account: Account) -> Iterator[Diagnosis]:
 
 def _outgrows(account: Account, window: Window) -> bool:
     """Whether a window is longer than the usual one where passes over the data can not be told apart."""
-    if _has_its_own_divisor(account, window):
+    if window.unknown or _has_its_own_divisor(account, window):
         return False
     usual = sum(w.micro_batches == account.steps for w in account.windows)
     return usual > 1 and window is not account.windows[0] and all(e.backward.epoch is None for e in window.fresh())
