@@ -297,6 +297,15 @@ def test_step_every_batch_needs_a_k_that_the_source_states() -> None:
     assert codes(loop([1] * 8)) == []
 
 
+def test_passes_that_are_shorter_than_k_step_for_their_remainder() -> None:
+    def passes(*lengths: int) -> list[Event]:
+        closing = (step(accumulation_steps=4), zero())
+        return [e for epoch, n in enumerate(lengths) for e in loop([n], 4, closing=closing, epoch=epoch)]
+
+    assert codes(passes(1)) == codes(passes(2)) == codes(passes(1, 1)) == ["GA103"]
+    assert codes(passes(4, 4)) == []
+
+
 def test_clip_before_the_window_is_complete() -> None:
     assert codes(loop([4, 4], 4, after=(clip(),))) == ["GA401"]
     assert codes(loop([4, 4], 4, closing=(clip(), step(), zero()))) == []

@@ -31,7 +31,10 @@ def find_scale(account: Account) -> Iterator[Diagnosis]:
             continue
         for window in account.known():
             shares = account.shares(window, series)
-            if shares is None or len(shares.weights) + len(shares.elsewhere) < 2:
+            if shares is None:
+                continue
+            if len(shares.weights) + len(shares.elsewhere) < 2:
+                yield from _judge_alone(account, shares)
                 continue
             where = shares.live[0].entry.backward.where
             # A term that some of the micro-batches do not have is no evidence of how many add up.
@@ -110,6 +113,22 @@ def _judge_level(account: Account, shares: Shares, where: Location) -> Iterator[
         "divide by the accumulation steps once; a mean-reduced loss already averages over its batch",
         shares.window,
         framework=_scaling_framework(shares),
+    )
+
+
+def _judge_alone(account: Account, shares: Shares) -> Iterator[Diagnosis]:
+    """GA102 where nothing is accumulated, as the K that is stated says: only a count of units is surely no K."""
+    step = shares.window.step
+    own = _second_divisor(account, shares, shares.level)
+    if step is None or step.accumulation_steps != 1 or shares.level >= 1 or not own:
+        return
+    yield diagnosis(
+        "GA102",
+        shares.live[0].entry.backward.where,
+        f"the loss is a mean and is divided once more: each micro-batch counts only {times(shares.level)} what it "
+        f"counts in the large batch{own}",
+        "a mean-reduced loss already averages over its batch",
+        shares.window,
     )
 
 
@@ -210,7 +229,7 @@ def find_remainder_scale(account: Account) -> Iterator[Diagnosis]:
         full = [account.shares(w, series) for w in account.known() if w.micro_batches == account.steps]
         complete = [s for s in full if s is not None and s.length == account.steps]
         levels = [s.level for s in complete]
-        if not levels and not (len(account.windows) == 1 and _states_steps(account)):
+        if not levels and not _holds_remainders_alone(account):
             continue
         usual = levels[0] if levels else 1.0
         if account.steps > 1 and account.same(usual, float(account.steps)):
@@ -264,6 +283,14 @@ def find_remainder_scale(account: Account) -> Iterator[Diagnosis]:
             )
 
 
+def _holds_remainders_alone(account: Account) -> bool:
+    """Whether no window is as long as the K that is stated, because every pass over the data is shorter."""
+    if not _states_steps(account) or any(w.micro_batches >= account.steps for w in account.windows):
+        return False
+    passes = [e.backward.epoch for w in account.windows for e in w.fresh()[-1:]]
+    return len(account.windows) == 1 or (None not in passes and len(set(passes)) == len(account.windows))
+
+
 def _short_of_ranks(account: Account, shares: Shares, step: Step) -> Diagnosis:
     held = [len(own) for own in shares.window.by_rank()]
     held += [0] * (shares.window.divisor - len(held))
@@ -308,7 +335,7 @@ def _states_steps(account: Account) -> bool:
 
 def find_step_every_batch(account: Account) -> Iterator[Diagnosis]:
     """GA304: every micro-batch is a window of its own, yet carries the weight of one of K."""
-    if any(w.micro_batches != 1 for w in account.windows):
+    if any(w.micro_batches != 1 for w in account.windows) or _holds_remainders_alone(account):
         return
     for window in account.known():
         stated = window.step.accumulation_steps if window.step else None

@@ -100,6 +100,8 @@ class Watch:
         self.measurer = Measurer(engine, replay, self.shards)
         self.trajectory: Trajectory | None = None
         self.stray_backwards = 0
+        self.accumulation_steps: int | None = None
+        """K, where the caller states it."""
         self.on_step: Callable[[int], object] | None = None
         """Told after every step how many there have been."""
         self.remarks: dict[tuple[str, int], str] = {}
@@ -457,7 +459,14 @@ class Watch:
         stores = self.book.stores(id(p) for p in parameters_of(optimizer))
         name = self.book.names.get(id(optimizer), type(optimizer).__name__)
         scaled = bool(self._scaler_step) or skipped
-        return Step(where=user_location(), optimizer=name, stores=stores, through_scaler=scaled, skipped=skipped)
+        return Step(
+            where=user_location(),
+            optimizer=name,
+            stores=stores,
+            accumulation_steps=self.accumulation_steps,
+            through_scaler=scaled,
+            skipped=skipped,
+        )
 
     def before_step(self, optimizer: Optimizer, with_closure: bool) -> None:
         """``optimizer.step`` is entered, the weights still those of the window's start."""
