@@ -61,6 +61,10 @@ class Entry:
     wiped_by: ZeroGrad | None = None
     grad_factors: tuple[ScaleGrads, ...] = ()
 
+    def as_stale(self) -> Entry:
+        """The same after a step has used it."""
+        return self if self.fate is Fate.STALE else Entry(self.backward, Fate.STALE, None, self.grad_factors)
+
 
 @dataclass(frozen=True, slots=True)
 class Window:
@@ -260,7 +264,7 @@ class _Account:
             entries = [replace(e, fate=Fate.LEFT) if e.fate is Fate.LIVE else e for e in entries]
         window = Window(index, self.optimizer, self.store, tuple(entries), step, tuple(self.events), self.unknown)
         self.windows.append(window)
-        self.entries = [replace(e, fate=Fate.STALE) for e in entries if e.fate in (Fate.LIVE, Fate.STALE)]
+        self.entries = [e.as_stale() for e in entries if e.fate in (Fate.LIVE, Fate.STALE)]
         self.events = []
         self.waiting = set()
 

@@ -95,7 +95,9 @@ class Watch:
         self._busy = 0
         self.book = GradientBook()
         self.batches = BatchCounter()
-        self.shards = Shards(self._shard_filled)
+        # Nothing of a run may hold its watch in a circle: the run's model and optimizers would outlive it.
+        filled = weakref.WeakMethod(self._shard_filled)
+        self.shards = Shards(lambda key, gradient: (filled() or _ignore)(key, gradient))
         self.averaging = Averaging(self.shards)
         self.measurer = Measurer(engine, replay, self.shards)
         self.trajectory: Trajectory | None = None
@@ -157,10 +159,13 @@ class Watch:
 
     def adopt_existing(self) -> None:
         """Take in the optimizers that were made before watching began."""
-        if _optimizers_alive():
+        alive = _optimizers_alive()
+        if alive:
             # What nobody holds any more would only be in the way.
+            del alive
             gc.collect()
-        for optimizer in _optimizers_alive():
+            alive = _optimizers_alive()
+        for optimizer in alive:
             if getattr(optimizer, "param_groups", None):
                 self.optimizer_made(optimizer)
 
@@ -658,6 +663,10 @@ def _note_scaling(loss: torch.Tensor) -> None:
     """Write down who multiplied or divided a loss."""
     if loss.grad_fn is not None and loss.grad_fn.name().startswith(("MulBackward", "DivBackward")):
         loss.grad_fn.metadata[SCALED_AT] = scaling_location()  # type: ignore[index]
+
+
+def _ignore(key: int, gradient: torch.Tensor) -> None:
+    """What becomes of gradients that nobody watches any more."""
 
 
 def _horizon(scheduler: Any) -> int | None:
