@@ -302,7 +302,7 @@ def test_passes_that_are_shorter_than_k_step_for_their_remainder() -> None:
         closing = (step(accumulation_steps=4), zero())
         return [e for epoch, n in enumerate(lengths) for e in loop([n], 4, closing=closing, epoch=epoch)]
 
-    assert codes(passes(1)) == codes(passes(2)) == codes(passes(1, 1)) == ["GA103"]
+    assert codes(passes(1)) == codes(passes(3)) == codes(passes(1, 1)) == codes(passes(3, 3)) == ["GA103"]
     assert codes(passes(4, 4)) == []
 
 

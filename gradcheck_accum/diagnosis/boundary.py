@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from gradcheck_accum.diagnosis.account import Account, Diagnosis, diagnosis, opens_long, opens_short, plural
+from gradcheck_accum.diagnosis.account import (
+    Account,
+    Diagnosis,
+    diagnosis,
+    holds_remainders_alone,
+    opens_long,
+    opens_short,
+    plural,
+)
 from gradcheck_accum.events import Reduction, Step
 from gradcheck_accum.ledger import Fate, Window
 
@@ -77,6 +85,8 @@ def find_off_by_one(account: Account) -> Iterator[Diagnosis]:
     first, *rest = account.known() or [None]
     if first is None or first.step is None or account.steps < 2 or all(w.micro_batches == 1 for w in account.windows):
         # Where every micro-batch steps, the step does not come early by one: nothing is accumulated at all.
+        return
+    if holds_remainders_alone(account):
         return
     if (opens_short(account) or opens_long(account)) and not _is_right(account, first):
         yield diagnosis(

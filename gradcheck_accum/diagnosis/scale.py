@@ -11,11 +11,13 @@ from gradcheck_accum.diagnosis.account import (
     Diagnosis,
     Shares,
     diagnosis,
+    holds_remainders_alone,
     line,
     opens_long,
     opens_short,
     plural,
     scalers,
+    states_steps,
     times,
 )
 from gradcheck_accum.events import Operation, Reduction, Step
@@ -137,7 +139,7 @@ def _other_divisor(account: Account, shares: Shares) -> int:
 
     A window that is shorter than all the loop would make looks like that: N of it are divided by a K that never shows.
     """
-    if _states_steps(account) or not account.same(shares.level, float(shares.length)):
+    if states_steps(account) or not account.same(shares.level, float(shares.length)):
         return 0
     terms = [term for weight in shares.live for term in weight.entry.backward.terms]
     factors = {f.value for term in terms for f in term.factors if f.operation is Operation.DIVIDE and f.value}
@@ -229,7 +231,7 @@ def find_remainder_scale(account: Account) -> Iterator[Diagnosis]:
         full = [account.shares(w, series) for w in account.known() if w.micro_batches == account.steps]
         complete = [s for s in full if s is not None and s.length == account.steps]
         levels = [s.level for s in complete]
-        if not levels and not _holds_remainders_alone(account):
+        if not levels and not holds_remainders_alone(account):
             continue
         usual = levels[0] if levels else 1.0
         if account.steps > 1 and account.same(usual, float(account.steps)):
@@ -283,14 +285,6 @@ def find_remainder_scale(account: Account) -> Iterator[Diagnosis]:
             )
 
 
-def _holds_remainders_alone(account: Account) -> bool:
-    """Whether no window is as long as the K that is stated, because every pass over the data is shorter."""
-    if not _states_steps(account) or any(w.micro_batches >= account.steps for w in account.windows):
-        return False
-    passes = [e.backward.epoch for w in account.windows for e in w.fresh()[-1:]]
-    return len(account.windows) == 1 or (None not in passes and len(set(passes)) == len(account.windows))
-
-
 def _short_of_ranks(account: Account, shares: Shares, step: Step) -> Diagnosis:
     held = [len(own) for own in shares.window.by_rank()]
     held += [0] * (shares.window.divisor - len(held))
@@ -329,13 +323,9 @@ def _goes_on(account: Account, window: Window) -> bool:
     return own is not None and any(e.backward.epoch == own for e in later)
 
 
-def _states_steps(account: Account) -> bool:
-    return any(w.step is not None and w.step.accumulation_steps for w in account.windows)
-
-
 def find_step_every_batch(account: Account) -> Iterator[Diagnosis]:
     """GA304: every micro-batch is a window of its own, yet carries the weight of one of K."""
-    if any(w.micro_batches != 1 for w in account.windows) or _holds_remainders_alone(account):
+    if any(w.micro_batches != 1 for w in account.windows) or holds_remainders_alone(account):
         return
     for window in account.known():
         stated = window.step.accumulation_steps if window.step else None
