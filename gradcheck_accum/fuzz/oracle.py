@@ -58,8 +58,13 @@ class Simulation:
             return False
         if len(self.steps[-1].own) >= min(k, len(self.steps[-2].own)):
             return False
-        weights = {step.gradient[i] for step in self.steps[-2:] for i in step.own if i in step.gradient}
-        return len(weights) == 1
+        last, before = (self._weights(step) for step in self.steps[-2:])
+        return len(last | before) == 1
+
+    def _weights(self, step: Stepped) -> set[Fraction]:
+        """What a step's own micro-batches count, those that were cleared as well; nothing where all of them were."""
+        divided = {step.gradient[i] / self.coefficients[i] for i in step.own if i in step.gradient}
+        return {self.coefficients[i] * by for i in step.own for by in divided}
 
     def is_right_step(self, step: Stepped) -> bool:
         """Whether one step did."""

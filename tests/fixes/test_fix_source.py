@@ -336,6 +336,21 @@ for i, (x, y) in enumerate(loader):
     assert f"{reader}\n        optimizer.zero_grad()\n        print(i)\n" in fixed
 
 
+def test_a_loop_around_a_while_loop_does_not_number_its_micro_batches() -> None:
+    source = """\
+for epoch in range(2):
+    i = 0
+    while i < len(batches):
+        x, y = batches[i]
+        (criterion(model(x), y) / 4).backward()
+        if (i + 1) % 4 == 0:
+            optimizer.step()
+            optimizer.zero_grad()
+        i += 1
+"""
+    assert "epoch + 1" not in fix_everything(source).source
+
+
 def test_a_number_that_merely_equals_k_is_not_taken_for_it() -> None:
     log = "        if (i + 1) % log_every == 0:\n            print(loss.item())\n"
     source = LOOP.replace("K)", "log_every=4, K=4)").replace("backward()\n", f"backward()\n{log}")
