@@ -338,17 +338,23 @@ for i, (x, y) in enumerate(loader):
 
 def test_a_loop_around_a_while_loop_does_not_number_its_micro_batches() -> None:
     source = """\
+import torch
+batches = [(torch.randn(2, 4), torch.randint(0, 3, (2,))) for _ in range(10)]
 for epoch in range(2):
     i = 0
     while i < len(batches):
         x, y = batches[i]
-        (criterion(model(x), y) / 4).backward()
+        criterion(model(x), y).backward()
         if (i + 1) % 4 == 0:
+            for p in model.parameters():
+                p.grad.div_(i % 4 + 1)
             optimizer.step()
             optimizer.zero_grad()
         i += 1
 """
-    assert "epoch + 1" not in fix_everything(source).source
+    result = fix_everything(source)
+    assert "GA301" in {f.mistake.code for f in result.remaining}
+    assert result.source == source
 
 
 def test_a_number_that_merely_equals_k_is_not_taken_for_it() -> None:
