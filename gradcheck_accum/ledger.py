@@ -23,6 +23,7 @@ from gradcheck_accum.events import (
     Reduction,
     ScaleGrads,
     Step,
+    Term,
     Trace,
     ZeroGrad,
     product_of,
@@ -59,6 +60,10 @@ class Entry:
     fate: Fate
     wiped_by: ZeroGrad | None = None
     grad_factors: tuple[ScaleGrads, ...] = ()
+
+    def as_stale(self) -> Entry:
+        """The same after a step has used it."""
+        return self if self.fate is Fate.STALE else Entry(self.backward, Fate.STALE, None, self.grad_factors)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +103,11 @@ class Window:
     def by_rank(self) -> tuple[tuple[Entry, ...], ...]:
         """The fresh entries of every rank, those of this window's own rank first."""
         return self.fresh(), *self.elsewhere
+
+    @property
+    def is_followed(self) -> bool:
+        """Whether it is known which micro-batches the window holds, though perhaps not what they weigh."""
+        return not self.unknown or self.unknown in UNSEEN_SCALING
 
     @property
     def micro_batches_over_ranks(self) -> int:
@@ -164,16 +174,16 @@ def nominal_steps(windows: Iterable[Window]) -> int | None:
     lengths = Counter(w.micro_batches for w in windows)
     if len(lengths) == 1:
         return next(iter(lengths))
-    divisors = {
-        round(1 / factor.value)
-        for window in windows
-        for entry in window.entries
-        for term in entry.backward.terms
-        for factor in term.factors
-        if factor.value and factor.operation is Operation.DIVIDE
-    }
-    meant = divisors | _made_whole(windows)
+    terms = (term for window in windows for entry in window.entries for term in entry.backward.terms)
+    meant = _made_whole(windows).union(*map(_divisors, terms))
     return max(lengths, key=lambda length: (length * lengths[length] * (1 + (length in meant)), length))
+
+
+def _divisors(term: Term) -> set[int]:
+    """What a loss is divided by; where that is several numbers, without those of its own units and rows."""
+    values = (f.value for f in term.factors if f.operation is Operation.DIVIDE)
+    every = {round(1 / value) for value in values if value}
+    return every - {term.units, term.rows} or every
 
 
 def _made_whole(windows: list[Window]) -> set[int]:
@@ -254,7 +264,7 @@ class _Account:
             entries = [replace(e, fate=Fate.LEFT) if e.fate is Fate.LIVE else e for e in entries]
         window = Window(index, self.optimizer, self.store, tuple(entries), step, tuple(self.events), self.unknown)
         self.windows.append(window)
-        self.entries = [replace(e, fate=Fate.STALE) for e in entries if e.fate in (Fate.LIVE, Fate.STALE)]
+        self.entries = [e.as_stale() for e in entries if e.fate in (Fate.LIVE, Fate.STALE)]
         self.events = []
         self.waiting = set()
 

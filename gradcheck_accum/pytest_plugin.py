@@ -144,6 +144,7 @@ def accum_check() -> AccumCheck:
 
     ``accum_check(loop, *args, loss_coefficient=None, **kwargs)`` calls ``loop(*args, **kwargs)`` once, watching it,
     and returns what was measured. ``loss_coefficient`` is what the loss is meant to be multiplied by, where that
-    cannot be told from the loop itself. ``accum_check.fuzz(loop)`` calls it on drawn data.
+    cannot be told from the loop itself. An argument ``accumulation_steps`` (or ``grad_accum_steps``, …) that the
+    loop is given by name is K. ``accum_check.fuzz(loop)`` calls it on drawn data.
     """
     return AccumCheck()

@@ -10,12 +10,12 @@ from gradcheck_accum.verdict import Verdict, VerifyResult
 
 
 class Outcome(Enum):
-    """What one case of a loop came to."""
+    """What one case of a loop came to; of several cases, the first of these that is no success decides."""
 
     EQUIVALENT = "equivalent"
     DEVIATES = "deviates"
-    UNDECIDED = "undecided"
     RAISED = "raised"
+    UNDECIDED = "undecided"
     NOTHING = "nothing to do"
 
     @classmethod

@@ -311,6 +311,15 @@ def test_step_every_batch_needs_a_k_that_the_source_states() -> None:
     assert codes(loop([1] * 8)) == []
 
 
+def test_passes_that_are_shorter_than_k_step_for_their_remainder() -> None:
+    def passes(*lengths: int) -> list[Event]:
+        closing = (step(accumulation_steps=4), zero())
+        return [e for epoch, n in enumerate(lengths) for e in loop([n], 4, closing=closing, epoch=epoch)]
+
+    assert codes(passes(1)) == codes(passes(3)) == codes(passes(1, 1)) == codes(passes(3, 3)) == ["GA103"]
+    assert codes(passes(4, 4)) == []
+
+
 def test_clip_before_the_window_is_complete() -> None:
     assert codes(loop([4, 4], 4, after=(clip(),))) == ["GA401"]
     assert codes(loop([4, 4], 4, closing=(clip(), step(), zero()))) == []
@@ -319,6 +328,16 @@ def test_clip_before_the_window_is_complete() -> None:
 
 def test_clip_with_nothing_to_clip() -> None:
     assert codes(loop([4, 4], 4, closing=(step(), zero(), clip()))) == ["GA402"]
+
+
+def test_a_clip_behind_the_last_step() -> None:
+    right = [*loop([4, 4], 4), backward(8, 4), backward(9, 4)]
+    assert codes([*right, step(), clip(), zero()]) == codes([*right, step(), clip()]) == ["GA103", "GA402"]
+    # What is left of an epoch is there to be clipped, and so are gradients that nobody clears.
+    assert codes([*right, clip()]) == ["GA301"]
+    assert codes([*loop([4, 4], 4, closing=(step(),)), clip()]) == ["GA203"]
+    # What was cleared out of sight may have been filled out of sight.
+    assert codes([*loop([4, 4], 4), Opaque(where=at(30), stores=MODEL, reason="unknown"), clip()]) == []
 
 
 def test_clip_while_scaled() -> None:

@@ -16,7 +16,7 @@ import gradcheck_accum
 PACKAGE = Path(gradcheck_accum.__file__).parent
 
 FLOORS = [
-    {"location", "neighbours", "pyproject"},
+    {"location", "neighbours", "pyproject", "stated"},
     {"errors", "events", "gate", "mistakes", "notebooks"},
     {"factors", "findings", "ledger"},
     {"ranks"},

@@ -167,3 +167,16 @@ def _opens_unlike_the_rest(account: Account) -> bool:
     first, second = account.windows[:2]
     same_step = first.step is not None and second.step is not None and first.step.where == second.step.where
     return same_step and first.micro_batches > 0 and second.micro_batches == account.steps
+
+
+def states_steps(account: Account) -> bool:
+    """Whether K is stated, and need not be told from the windows."""
+    return any(w.step is not None and w.step.accumulation_steps for w in account.windows)
+
+
+def holds_remainders_alone(account: Account) -> bool:
+    """Whether no window is as long as the K that is stated, because every pass over the data is shorter."""
+    if not states_steps(account) or any(w.micro_batches >= account.steps for w in account.windows):
+        return False
+    passes = [e.backward.epoch for w in account.windows for e in w.fresh()[-1:]]
+    return len(account.windows) == 1 or (None not in passes and len(set(passes)) == len(account.windows))

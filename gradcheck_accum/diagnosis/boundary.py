@@ -5,14 +5,22 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from gradcheck_accum.diagnosis.account import Account, Diagnosis, diagnosis, opens_long, opens_short, plural
+from gradcheck_accum.diagnosis.account import (
+    Account,
+    Diagnosis,
+    diagnosis,
+    holds_remainders_alone,
+    opens_long,
+    opens_short,
+    plural,
+)
 from gradcheck_accum.events import Reduction, Step
 from gradcheck_accum.ledger import Fate, Window
 
 
 def find_remainder(account: Account) -> Iterator[Diagnosis]:
     """GA301: entries that no step consumed, or that leaked into a later pass's first window."""
-    if not account.ledger.trace.complete or any(w.unknown for w in (*account.windows, *account.abandoned)):
+    if not account.ledger.trace.complete or not all(w.is_followed for w in (*account.windows, *account.abandoned)):
         return
     spans = [w for w in account.windows if w.spans_passes]
     # A counter that no epoch resets lets windows run on over the epoch's end: nothing is lost but what is left when
@@ -52,7 +60,7 @@ def find_remainder(account: Account) -> Iterator[Diagnosis]:
 
 def _outgrows(account: Account, window: Window) -> bool:
     """Whether a window is longer than the usual one where passes over the data can not be told apart."""
-    if _has_its_own_divisor(account, window):
+    if window.unknown or _has_its_own_divisor(account, window):
         return False
     usual = sum(w.micro_batches == account.steps for w in account.windows)
     return usual > 1 and window is not account.windows[0] and all(e.backward.epoch is None for e in window.fresh())
@@ -77,6 +85,8 @@ def find_off_by_one(account: Account) -> Iterator[Diagnosis]:
     first, *rest = account.known() or [None]
     if first is None or first.step is None or account.steps < 2 or all(w.micro_batches == 1 for w in account.windows):
         # Where every micro-batch steps, the step does not come early by one: nothing is accumulated at all.
+        return
+    if holds_remainders_alone(account):
         return
     if (opens_short(account) or opens_long(account)) and not _is_right(account, first):
         yield diagnosis(

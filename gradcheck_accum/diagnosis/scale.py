@@ -12,11 +12,13 @@ from gradcheck_accum.diagnosis.account import (
     Diagnosis,
     Shares,
     diagnosis,
+    holds_remainders_alone,
     line,
     opens_long,
     opens_short,
     plural,
     scalers,
+    states_steps,
     times,
 )
 from gradcheck_accum.events import Operation, Reduction, Step
@@ -32,7 +34,10 @@ def find_scale(account: Account) -> Iterator[Diagnosis]:
             continue
         for window in account.known():
             shares = account.shares(window, series)
-            if shares is None or len(shares.weights) + len(shares.elsewhere) < 2:
+            if shares is None:
+                continue
+            if len(shares.weights) + len(shares.elsewhere) < 2:
+                yield from _judge_alone(account, shares)
                 continue
             where = shares.live[0].entry.backward.where
             # A term that some of the micro-batches do not have is no evidence of how many add up.
@@ -114,12 +119,28 @@ def _judge_level(account: Account, shares: Shares, where: Location) -> Iterator[
     )
 
 
+def _judge_alone(account: Account, shares: Shares) -> Iterator[Diagnosis]:
+    """GA102 where nothing is accumulated, as the K that is stated says: only a count of units is surely no K."""
+    step = shares.window.step
+    own = _second_divisor(account, shares, shares.level)
+    if step is None or step.accumulation_steps != 1 or shares.level >= 1 or not own:
+        return
+    yield diagnosis(
+        "GA102",
+        shares.live[0].entry.backward.where,
+        f"the loss is a mean and is divided once more: each micro-batch counts only {times(shares.level)} what it "
+        f"counts in the large batch{own}",
+        "a mean-reduced loss already averages over its batch",
+        shares.window,
+    )
+
+
 def _other_divisor(account: Account, shares: Shares) -> int:
     """What a window's losses are divided by that was taken for their objective's, where nothing states K; else 0.
 
     A window that is shorter than all the loop would make looks like that: N of it are divided by a K that never shows.
     """
-    if _states_steps(account) or not account.same(shares.level, float(shares.length)):
+    if states_steps(account) or not account.same(shares.level, float(shares.length)):
         return 0
     terms = [term for weight in shares.live for term in weight.entry.backward.terms]
     factors = {f.value for term in terms for f in term.factors if f.operation is Operation.DIVIDE and f.value}
@@ -215,7 +236,7 @@ def find_remainder_scale(account: Account) -> Iterator[Diagnosis]:
         full = [account.shares(w, series) for w in account.known() if w.micro_batches == account.steps]
         complete = [s for s in full if s is not None and s.length == account.steps]
         levels = [s.level for s in complete]
-        if not levels and not (len(account.windows) == 1 and _states_steps(account)):
+        if not levels and not holds_remainders_alone(account):
             continue
         usual = levels[0] if levels else 1.0
         if account.steps > 1 and account.same(usual, float(account.steps)):
@@ -316,13 +337,9 @@ def _goes_on(account: Account, window: Window) -> bool:
     return own is not None and any(e.backward.epoch == own for e in later)
 
 
-def _states_steps(account: Account) -> bool:
-    return any(w.step is not None and w.step.accumulation_steps for w in account.windows)
-
-
 def find_step_every_batch(account: Account) -> Iterator[Diagnosis]:
     """GA304: every micro-batch is a window of its own, yet carries the weight of one of K."""
-    if any(w.micro_batches != 1 for w in account.windows):
+    if any(w.micro_batches != 1 for w in account.windows) or holds_remainders_alone(account):
         return
     for window in account.known():
         stated = window.step.accumulation_steps if window.step else None

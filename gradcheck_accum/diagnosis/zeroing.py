@@ -65,12 +65,13 @@ def find_stale(account: Account) -> Iterator[Diagnosis]:
         if isinstance(event, ZeroGrad) and account.store not in event.stores
     ]
     cleared_here = any(isinstance(e, ZeroGrad) for w in account.windows for e in w.events)
+    standing = f"{plural(old)} of earlier windows still {'stands' if old == 1 else 'stand'}"
     if elsewhere and not cleared_here:
         yield diagnosis(
             "GA204",
             window.step.where,
             f"gradients of {account.store} are never cleared, though others are (at {line(elsewhere[0].where)}): "
-            f"{plural(old)} of earlier windows still stand in the gradient that this step uses",
+            f"{standing} in the gradient that this step uses",
             f"clear the gradients of {account.store} too, after the step",
             *stale,
         )
@@ -78,8 +79,8 @@ def find_stale(account: Account) -> Iterator[Diagnosis]:
     yield diagnosis(
         "GA203",
         window.step.where,
-        f"gradients are {'not' if cleared_here else 'never'} cleared after the step: {plural(old)} of earlier "
-        "windows still stand in the gradient that it uses",
+        f"gradients are {'not' if cleared_here else 'never'} cleared after the step: {standing} in the "
+        "gradient that it uses",
         "call zero_grad() after the step",
         *stale,
     )

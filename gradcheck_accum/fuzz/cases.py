@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from functools import cache
 from types import ModuleType
@@ -13,6 +14,8 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
+from gradcheck_accum.stated import NAMES_OF_STEPS, NAMES_THAT_MAY_BE_STEPS
+
 FEATURES, CLASSES = 4, 3
 
 _NAMES = {
@@ -20,19 +23,7 @@ _NAMES = {
     "loader": ("dataloader", "data_loader", "train_loader", "train_dataloader", "batches"),
     "optimizer": ("optim", "opt"),
     "criterion": ("loss_fn", "loss_function", "loss_func"),
-    "accumulation_steps": (
-        "gradient_accumulation_steps",
-        "grad_accumulation_steps",
-        "grad_accum_steps",
-        "accum_steps",
-        "accumulate_grad_batches",
-        "accum_iter",
-        "grad_accum",
-        "accumulation",
-        "steps",
-        "K",
-        "k",
-    ),
+    "accumulation_steps": (*NAMES_OF_STEPS[1:], *NAMES_THAT_MAY_BE_STEPS),
     "scaler": ("grad_scaler",),
     "scheduler": ("lr_scheduler", "sched"),
     "device": (),
@@ -90,10 +81,16 @@ class AccumCase:
         argument without a default.
         """
         torch.manual_seed(self.seed)
+        with self.in_dtype():
+            return _Supply(self, factories).arguments(loop)
+
+    @contextmanager
+    def in_dtype(self) -> Iterator[None]:
+        """While it is entered, what is made has the case's dtype."""
         before = torch.get_default_dtype()
         torch.set_default_dtype(getattr(torch, self.dtype))
         try:
-            return _Supply(self, factories).arguments(loop)
+            yield
         finally:
             torch.set_default_dtype(before)
 
@@ -187,7 +184,7 @@ _BUILT_IN: dict[str, Callable[..., Any]] = {
     "criterion": lambda: nn.CrossEntropyLoss(),
     "accumulation_steps": lambda case: case.accumulation_steps,
     "scaler": lambda: torch.amp.GradScaler("cpu", init_scale=256.0),
-    "scheduler": lambda optimizer: torch.optim.lr_scheduler.ConstantLR(optimizer, factor=1.0),
+    "scheduler": lambda optimizer: torch.optim.lr_scheduler.LambdaLR(optimizer, lambda _: 1.0),
     "device": lambda: torch.device("cpu"),
     "epochs": lambda case: case.epochs,
     "epoch": lambda: 0,

@@ -23,6 +23,8 @@ from torch.optim.optimizer import Optimizer
 from gradcheck_accum.fuzz.cases import AccumCase, CannotSupply
 from gradcheck_accum.fuzz.strategies import accum_cases
 from gradcheck_accum.ledger import Fate, Ledger
+from gradcheck_accum.mistakes import CATALOGUE
+from gradcheck_accum.stated import stated_steps
 from gradcheck_accum.trials import Failure, Interrupted, LoopTrial, Outcome
 from gradcheck_accum.verdict import VerifyResult
 from gradcheck_accum.verify import observe
@@ -124,14 +126,19 @@ def _judge(loop: Callable[..., object], case: AccumCase, factories: ModuleType |
         with (
             warnings.catch_warnings(),
             contextlib.redirect_stdout(io.StringIO()),
-            observe(script=getattr(loop, "__qualname__", "the loop"), reference="ledger") as observation,
+            case.in_dtype(),  # a loop may make a model or a loss of its own
+            observe(
+                script=getattr(loop, "__qualname__", "the loop"),
+                reference="ledger",
+                accumulation_steps=stated_steps(given_by_name),
+            ) as observation,
         ):
             warnings.simplefilter("ignore")
             loop(**given_by_name)
     except CannotSupply:
         raise
     except (Exception, SystemExit) as error:
-        return _Judged(case, Outcome.RAISED, f"Raised{type(error).__name__}", _raised(error, loop))
+        return _Judged(case, Outcome.RAISED, f"Raises_{type(error).__name__}", _raised(error, loop))
     result, ledger = observation.result(), observation.ledger()
     outcome = Outcome.of(result)
     if outcome is Outcome.EQUIVALENT:
@@ -171,18 +178,19 @@ def _words(result: VerifyResult, ledger: Ledger) -> str:
 
 
 def _test(target: str, judged: _Judged, factories: ModuleType | None) -> str:
-    """A pytest test that shows the failure."""
+    """A pytest test that shows the failure, with a name of its own among those of other kinds."""
     path, _, name = target.rpartition("::")
     module = path.rpartition("/")[2].removesuffix(".py") or "train"
     name = name.rpartition(".")[2]
     own = f", {factories.__name__}" if factories is not None else ""
+    kind = CATALOGUE[judged.kind].name.replace("-", "_") if judged.kind in CATALOGUE else judged.kind.lower()
     lines = [
         f"from {module} import {name}",
         "",
         "from gradcheck_accum.fuzz import AccumCase",
         "",
         "",
-        f"def test_{name}(accum_check):",
+        f"def test_{name}_{kind}(accum_check):",
         f"    # {judged.case}",
         f"    case = {judged.case.code()}",
         f"    accum_check({name}, **case.arguments({name}{own}))",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import inspect
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -19,10 +20,16 @@ def load_function(target: str) -> Callable[..., object]:
     if not separator or not path or not name:
         raise BadTarget(f"{target}: a loop is named as FILE.py::FUNCTION")
     found: object = load_module(path)
+    owner: object = None
     for part in name.split("."):
-        found = getattr(found, part, None)
+        owner, found = found, getattr(found, part, None)
     if not callable(found):
         raise BadTarget(f"{path} has no function {name}")
+    if inspect.isclass(owner) and inspect.isfunction(inspect.getattr_static(owner, part)):
+        raise BadTarget(f"{name} is a method: name a function that makes its {owner.__name__} and calls it")
+    if inspect.isgeneratorfunction(found) or inspect.iscoroutinefunction(found):
+        kind = "a generator" if inspect.isgeneratorfunction(found) else "a coroutine"
+        raise BadTarget(f"{name} is {kind}, of which a call runs nothing: name a function that runs it")
     return found
 
 

@@ -24,7 +24,7 @@ def stream(run: Interpreter, source: Any) -> Any:
     if isinstance(source, v.Loader):
         length = length_of(run, source)
         run.recorder.learn_units(source.rows)
-        return v.Stream(iter([v.Data()] * length))
+        return v.Stream(iter(batches_of(source, length)))
     if isinstance(source, v.Stream):
         return source
     if isinstance(source, (list, tuple)) and not (source and isinstance(source[0], str)):
@@ -38,6 +38,7 @@ def draw_from(run: Interpreter, source: Any) -> Any:
     run.recorder.draw()
     if isinstance(source, v.Stream) and run.stops:
         for item in source.items:
+            run.recorder.learn_units(v.rows_in(item))
             return item
         raise Exhausted
     return v.Data()
@@ -85,6 +86,11 @@ def length_of(run: Interpreter, loader: v.Loader) -> int:
         return loader.length % math.lcm(*run.knowledge.window) + run.knowledge.unbounded_length()
     run.recorder.assumed_length = True
     return assumed_length(run, loader)
+
+
+def batches_of(loader: v.Loader, length: int) -> list[v.Data]:
+    """The batches of a pass over ``loader``, of which there are ``length``."""
+    return [*[v.Data(loader.rows)] * (length - 1), v.Data(loader.last_rows)][:length]
 
 
 def length_of_value(run: Interpreter, value: Any) -> Any:
@@ -141,4 +147,4 @@ def new_loader(run: Interpreter, dataset: Any, size: Any, options: dict[str, Any
         return v.Loader(rows=size.value)
     whole, left = divmod(rows, size.value)
     ends_short = left > 0 and options.get("drop_last") is not True
-    return v.Loader(whole + ends_short, size.value, ends_short=ends_short)
+    return v.Loader(whole + ends_short, size.value, last_rows=left if ends_short else size.value)

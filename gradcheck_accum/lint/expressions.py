@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import operator
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from gradcheck_accum.lint import values as v
@@ -14,7 +15,7 @@ from gradcheck_accum.lint.averages import note_update
 from gradcheck_accum.lint.by_hand import is_gradient
 from gradcheck_accum.lint.calls import call
 from gradcheck_accum.lint.conditions import choose, decide, truth_of
-from gradcheck_accum.lint.data import length_of, length_of_value, rows_of, slice_of_data
+from gradcheck_accum.lint.data import batches_of, length_of, length_of_value, rows_of, slice_of_data
 from gradcheck_accum.lint.graphs import summed
 from gradcheck_accum.lint.iteration import items_of
 from gradcheck_accum.lint.knowledge import bind_in_comparison
@@ -128,7 +129,7 @@ def _slice_of_loader(run: Interpreter, loader: v.Loader, index: ast.expr, scope:
     if not isinstance(index, ast.Slice):
         run.recorder.draw()
         return v.Data()
-    return _slice(run, [v.Data()] * length_of(run, loader), index, scope)
+    return _slice(run, batches_of(loader, length_of(run, loader)), index, scope)
 
 
 def _slice_of_batches(run: Interpreter, batches: Symbol, index: ast.expr, scope: v.Scope) -> Any:
@@ -315,13 +316,19 @@ def _dict_comprehension(run: Interpreter, node: ast.DictComp, scope: v.Scope) ->
 def _of_every_batch(run: Interpreter, element: ast.expr, target: ast.expr, loader: v.Loader, scope: v.Scope) -> Any:
     """What a comprehension makes of a loader's batches: batches again, or something that is counted of each."""
     inner = v.Scope(outer=scope)
-    assign(run, target, v.Data(loader.rows), inner)
-    value = evaluate(run, element, inner)
+
+    def of(batch: v.Data) -> Any:
+        assign(run, target, batch, inner)
+        return evaluate(run, element, inner)
+
+    value = of(v.Data(loader.rows))
     if isinstance(value, Num):
-        if loader.ends_short and v.UNITS in value.tags:
+        if loader.length is None or loader.length > v.LONGEST_LIST:
             return UNKNOWN
-        return [value] * loader.length if loader.length is not None and loader.length <= v.LONGEST_LIST else UNKNOWN
-    return v.Loader(length_of(run, loader), loader.rows) if loader.length is not None else loader
+        batches = batches_of(loader, loader.length)
+        each = {batch: of(batch) for batch in dict.fromkeys(batches)}
+        return [each[batch] for batch in batches]
+    return replace(loader, length=length_of(run, loader)) if loader.length is not None else loader
 
 
 def _lambda(run: Interpreter, node: ast.Lambda, scope: v.Scope) -> Any:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from gradcheck_accum.lint import values as v
 from gradcheck_accum.lint.control import OutOfBudget
-from gradcheck_accum.lint.data import assumed_length, length_of
+from gradcheck_accum.lint.data import assumed_length, batches_of, length_of
 from gradcheck_accum.lint.knowledge import bind_steps
 from gradcheck_accum.lint.source import walk
 from gradcheck_accum.lint.values import Num, Symbol, Tensor
@@ -29,7 +29,7 @@ def plan(run: Interpreter, source: Any, loop: ast.For, trains: bool) -> tuple[It
                 return windows, False, True
             run.recorder.learn_units(source.rows)
             run.recorder.counted |= {v.tag_of_length(source)} if trains else set()
-            return [v.Data()] * length_of(run, source), True, True
+            return batches_of(source, length_of(run, source)), True, True
         case v.Chunks():
             return source.batches(), True, False
         case v.Stream():

@@ -379,15 +379,15 @@ class Loader:
     """A source of micro-batches. ``length`` is None where the source does not show it.
 
     ``generated`` says that a generator of the file yields them, and may yield a number beside each; ``whole`` that it
-    was given a multiple of K, so that they may be whole windows; ``ends_short`` that the last micro-batch holds fewer
-    than ``rows``. ``windows`` carries the generator out and gives the lists of batches that it yields, if it does.
+    was given a multiple of K, so that they may be whole windows. ``last_rows`` are those of the last micro-batch.
+    ``windows`` carries the generator out and gives the lists of batches that it yields, if it does.
     """
 
     length: int | None = None
     rows: int | None = None
     generated: bool = False
     whole: bool = False
-    ends_short: bool = False
+    last_rows: int | None = None
     windows: Callable[[], list[Any] | None] | None = None
 
 

@@ -219,6 +219,9 @@ class GradientBook:
             now, then = self.gradient(key), self._expected[key]
             if now is None or then is None:
                 return Opaque(where=where, stores=stores, reason=CHANGED_BY_HAND)
+            if not bool(torch.isfinite(then).all()):
+                # What has overflowed does not show what was done to it: the others do.
+                continue
             a, b = dense(now).detach().double(), then.double()
             inner += float((a * b).sum())
             squares += float((b * b).sum())

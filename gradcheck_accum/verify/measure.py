@@ -41,9 +41,10 @@ class InnerProducts:
 
     def combined_norm(self, weights: Sequence[tuple[int, float]]) -> float:
         """‖Σ w_i v_i‖."""
-        chosen = torch.zeros(self.matrix.shape[1], dtype=torch.float64)
+        row = [0.0] * self.matrix.shape[1]
         for index, weight in weights:
-            chosen[index] += weight
+            row[index] += weight
+        chosen = torch.tensor(row, dtype=torch.float64)
         if self.is_factor:
             return float(torch.linalg.vector_norm(self.matrix @ chosen))
         return math.sqrt(max(float(chosen @ self.matrix @ chosen), 0.0))

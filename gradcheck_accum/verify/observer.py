@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -82,12 +83,16 @@ class Watch:
         self._busy = 0
         self.book = GradientBook()
         self.batches = BatchCounter()
-        self.shards = Shards(self._shard_filled)
+        # Nothing of a run may hold its watch in a circle: the run's model and optimizers would outlive it.
+        filled = weakref.WeakMethod(self._shard_filled)
+        self.shards = Shards(lambda key, gradient: (filled() or _ignore)(key, gradient))
         self.averaging = Averaging(self.shards)
         self.measurer = Measurer(engine, replay, self.shards)
         self._moved = MovedWeights()
         self.comparer = Comparer(self.book, self.measurer, self._moved)
         self.stray_backwards = 0
+        self.accumulation_steps: int | None = None
+        """K, where the caller states it."""
         self.on_step: Callable[[int], object] | None = None
         """Told after every step how many there have been."""
         self.remarks: dict[tuple[str, int], str] = {}
@@ -143,10 +148,13 @@ class Watch:
 
     def adopt_existing(self) -> None:
         """Take in the optimizers that were made before watching began."""
-        if _optimizers_alive():
+        alive = _optimizers_alive()
+        if alive:
             # What nobody holds any more would only be in the way.
+            del alive
             gc.collect()
-        for optimizer in _optimizers_alive():
+            alive = _optimizers_alive()
+        for optimizer in alive:
             if getattr(optimizer, "param_groups", None):
                 self.optimizer_made(optimizer)
 
@@ -410,7 +418,14 @@ class Watch:
         stores = self.book.stores(id(p) for p in parameters_of(optimizer))
         name = self.book.names.get(id(optimizer), type(optimizer).__name__)
         scaled = bool(self._scaler_step) or skipped
-        return Step(where=user_location(), optimizer=name, stores=stores, through_scaler=scaled, skipped=skipped)
+        return Step(
+            where=user_location(),
+            optimizer=name,
+            stores=stores,
+            accumulation_steps=self.accumulation_steps,
+            through_scaler=scaled,
+            skipped=skipped,
+        )
 
     def before_step(self, optimizer: Optimizer, with_closure: bool) -> None:
         """``optimizer.step`` is entered, the weights still those of the window's start."""
@@ -582,6 +597,10 @@ class Watch:
                 yield
         finally:
             self._busy -= 1
+
+
+def _ignore(key: int, gradient: torch.Tensor) -> None:
+    """What becomes of gradients that nobody watches any more."""
 
 
 def _horizon(scheduler: Any) -> int | None:

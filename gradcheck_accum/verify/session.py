@@ -10,6 +10,7 @@ import torch
 
 from gradcheck_accum.engine.reference import ReferenceEngine
 from gradcheck_accum.ledger import Ledger
+from gradcheck_accum.stated import stated_steps
 from gradcheck_accum.verdict import VerifyResult
 from gradcheck_accum.verify.judge import judge
 from gradcheck_accum.verify.observer import SeenEnough, Watch
@@ -52,6 +53,7 @@ def observe(
     dtype: str | None = None,
     device: str | None = None,
     loss_coefficient: float | None = None,
+    accumulation_steps: int | None = None,
     rtol: float | None = None,
     atol: float | None = None,
     trajectory: bool = False,
@@ -65,9 +67,10 @@ def observe(
         print(observation.result().verdict)
 
     ``reference`` chooses what the gradients are compared with, ``dtype`` and ``device`` where references are computed
-    (by default as the loop does), ``max_windows`` how many steps are watched before the block is left. ``rtol`` and
-    ``atol`` (given both or neither) replace the derived tolerance. ``trajectory`` trains a reference alongside on true
-    large batches, from the same start, and reports how far the weights drift from it; it needs the replay.
+    (by default as the loop does), ``max_windows`` how many steps are watched before the block is left.
+    ``accumulation_steps`` is K, where it is known: else the windows and the loss show it. ``rtol`` and ``atol`` (given
+    both or neither) replace the derived tolerance. ``trajectory`` trains a reference alongside on true large batches,
+    from the same start, and reports how far the weights drift from it; it needs the replay.
     ``on_step`` is called after every step with their number so far. Raises ValueError for options that do not fit.
     """
     options = Options(loss_coefficient, rtol, atol, replay_alone=reference == "replay")
@@ -75,6 +78,7 @@ def observe(
         raise ValueError("a trajectory needs the replay reference")
     engine = ReferenceEngine(_device(device), _dtype(dtype))
     watch = Watch(replay=reference != "ledger", engine=engine, max_windows=max_windows)
+    watch.accumulation_steps = accumulation_steps
     watch.on_step = on_step
     if trajectory:
         watch.comparer.trajectory = Trajectory(engine)
@@ -102,8 +106,12 @@ def installed(watch: Watch) -> Iterator[None]:
 def judged(
     loop: Callable[..., object], args: Sequence[object], kwargs: Mapping[str, object], **options: Any
 ) -> VerifyResult:
-    """What ``loop(*args, **kwargs)`` comes to, called once under `observe` with ``options``."""
-    with observe(script=getattr(loop, "__qualname__", "the loop"), **options) as observation:
+    """What ``loop(*args, **kwargs)`` comes to, called once under `observe` with ``options``.
+
+    An argument that is given by a name of K (`gradcheck_accum.stated`) states it.
+    """
+    name, steps = getattr(loop, "__qualname__", "the loop"), stated_steps(kwargs)
+    with observe(script=name, accumulation_steps=steps, **options) as observation:
         loop(*args, **kwargs)
     return observation.result()
 

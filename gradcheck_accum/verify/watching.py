@@ -44,8 +44,9 @@ def check(
 
         result = gradcheck_accum.check(train_one_epoch, model, loader, optimizer)
 
-    ``loss_coefficient`` is what the loss is meant to be multiplied by, where the loop cannot tell; ``rtol`` and
-    ``atol`` (given both or neither) replace the derived tolerance. Returns the result where every step is right,
+    ``loss_coefficient`` is what the loss is meant to be multiplied by, where the loop cannot tell; an argument of the
+    loop's that is given as ``accumulation_steps``, or by another usual name of K, tells K. ``rtol`` and ``atol`` (given
+    both or neither) replace the derived tolerance. Returns the result where every step is right,
     raises `AccumulationError` where it is not or could not be decided, and whatever the loop raises.
     """
     options = {"reference": reference, "loss_coefficient": loss_coefficient, "rtol": rtol, "atol": atol}

@@ -313,6 +313,50 @@ def test_a_clip_whose_norm_is_kept_stays_where_it_is() -> None:
     assert fix_everything(source).source == source
 
 
+@pytest.mark.parametrize(
+    "reader",
+    [
+        "torch.nn.utils.clip_grad_value_(model.parameters(), 1.0)",
+        "print(model.weight.grad.norm())",
+        "for p in model.parameters():\n            print(p.grad.norm())",
+    ],
+)
+def test_gradients_are_cleared_behind_what_reads_them_after_the_step(reader: str) -> None:
+    source = f"""\
+import torch
+for i, (x, y) in enumerate(loader):
+    optimizer.zero_grad()
+    (criterion(model(x), y) / 4).backward()
+    if (i + 1) % 4 == 0 or i + 1 == len(loader):
+        optimizer.step()
+        {reader}
+        print(i)
+"""
+    fixed = fix_source(source, "train.py", unsafe=False).source
+    assert f"{reader}\n        optimizer.zero_grad()\n        print(i)\n" in fixed
+
+
+def test_a_loop_around_a_while_loop_does_not_number_its_micro_batches() -> None:
+    source = """\
+import torch
+batches = [(torch.randn(2, 4), torch.randint(0, 3, (2,))) for _ in range(10)]
+for epoch in range(2):
+    i = 0
+    while i < len(batches):
+        x, y = batches[i]
+        criterion(model(x), y).backward()
+        if (i + 1) % 4 == 0:
+            for p in model.parameters():
+                p.grad.div_(i % 4 + 1)
+            optimizer.step()
+            optimizer.zero_grad()
+        i += 1
+"""
+    result = fix_everything(source)
+    assert "GA301" in {f.mistake.code for f in result.remaining}
+    assert result.source == source
+
+
 def test_a_number_that_merely_equals_k_is_not_taken_for_it() -> None:
     log = "        if (i + 1) % log_every == 0:\n            print(loss.item())\n"
     source = LOOP.replace("K)", "log_every=4, K=4)").replace("backward()\n", f"backward()\n{log}")

@@ -50,6 +50,56 @@ def raises(model, loader):
 
 def asks(model, teacher):
     pass
+
+
+def yields(model, loader):
+    yield
+
+
+class Trainer:
+    def fit(self, loader):
+        pass
+
+
+def divides_by_k(model, loader, optimizer, criterion, accumulation_steps):
+    for i, (x, y) in enumerate(loader):
+        (criterion(model(x), y) * (1 / accumulation_steps)).backward()
+        if (i + 1) % accumulation_steps == 0 or i + 1 == len(loader):
+            optimizer.step()
+            optimizer.zero_grad()
+
+
+def divides_by_rows(model, loader, optimizer, accumulation_steps):
+    for x, y in loader:
+        loss = torch.nn.functional.cross_entropy(model(x), y) / len(x)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def moves_ahead(model, loader, optimizer, criterion, scheduler, accumulation_steps):
+    for i, (x, y) in enumerate(loader):
+        (criterion(model(x), y) / accumulation_steps).backward()
+        scheduler.step()
+        if (i + 1) % accumulation_steps == 0:
+            optimizer.step()
+            optimizer.zero_grad()
+
+
+def makes_its_own(loader, criterion):
+    model = torch.nn.Linear(4, 3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for x, y in loader:
+        criterion(model(x), y).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def never_or_raises(model, loader):
+    for x, y in loader:
+        if len(x) > 1:
+            raise ValueError("one row at a time")
+        model(x).sum().backward()
 """
 
 
@@ -121,6 +171,41 @@ def test_the_readme_shows_a_real_run(
     assert counts.sub("n", capsys.readouterr().out) == counts.sub("n", output)
 
 
+def kinds(out: str) -> set[str]:
+    """What the printed tests are named after."""
+    return set(re.findall(r"def test_([a-z_]+)\(accum_check\)", out))
+
+
+def test_one_mistake_is_told_as_one_whatever_the_data(loops: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    # Passes that are shorter than K, and remainders of one, are no other mistake than a remainder that K divides.
+    assert fuzz("divides_by_k") == 1
+    out = capsys.readouterr().out
+    assert kinds(out) == {"divides_by_k_remainder_misscaled", "divides_by_k_mean_of_means"}
+    assert "N=1, micro-batch 1, K=2: the last window holds 1 micro-batch, but the loss is still divided by 2" in out
+
+
+def test_a_second_division_shows_where_nothing_is_accumulated(loops: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert fuzz("divides_by_rows") == 1
+    assert "N=2, micro-batch 2, K=1: the loss is a mean and is divided once more" in capsys.readouterr().out
+
+
+def test_a_schedule_that_runs_ahead_is_told(loops: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert fuzz("moves_ahead") == 1
+    assert "moves_ahead_scheduler_every_batch" in kinds(capsys.readouterr().out)
+
+
+def test_a_model_of_its_own_gets_the_dtype_of_the_data(loops: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert fuzz("makes_its_own") == 0
+    assert "equivalent in all of" in capsys.readouterr().out
+
+
+def test_the_last_line_says_what_the_exit_status_does(loops: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert fuzz("never_or_raises") == 2
+    out = capsys.readouterr().out
+    assert "own_loops.py::never_or_raises: raised (" in out
+    assert kinds(out) == {"never_or_raises_raises_valueerror", "never_or_raises_undecided"}
+
+
 def test_a_loop_that_never_steps_is_not_decided(loops: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert fuzz("never") == 3
     assert "optimizer.step() was never called" in capsys.readouterr().out
@@ -136,6 +221,8 @@ def test_a_loop_that_raises(loops: Path, capsys: pytest.CaptureFixture[str]) -> 
     [
         (["own_loops.py::asks"], "nothing supplies the argument 'teacher' of asks"),
         (["own_loops.py::missing"], "has no function missing"),
+        (["own_loops.py::Trainer.fit"], "Trainer.fit is a method"),
+        (["own_loops.py::yields"], "yields is a generator"),
         (["own_loops.py"], "a loop is named as FILE.py::FUNCTION"),
         (["missing.py::train"], "no such file"),
         (["own_loops.py::right", "--factories", "missing.py"], "no such file"),

@@ -49,7 +49,14 @@ class Case:
         for window in self.windows():
             if window.step is not None:
                 return self.ledger.account(window.optimizer, window.store)
-        raise CannotEdit("no step")
+        # What follows the last step is in no window.
+        events = [event for event in self.ledger.trace.events if event.where == self.finding.where]
+        touched = frozenset[str]().union(*(getattr(event, "stores", ()) for event in events))
+        own = (self.ledger.account(*names) for names in self.ledger.accounts() if names[1] in touched)
+        account = next((windows for windows in own if windows), None)
+        if account is None:
+            raise CannotEdit("no step")
+        return account
 
     def steps(self) -> int:
         """K, as the ledger shows it."""

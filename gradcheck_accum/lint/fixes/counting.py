@@ -6,7 +6,7 @@ import ast
 from dataclasses import dataclass
 
 from gradcheck_accum.lint.fixes.case import integer
-from gradcheck_accum.lint.fixes.script import Change, Script
+from gradcheck_accum.lint.fixes.script import FUNCTIONS, LOOPS, Change, Script
 from gradcheck_accum.lint.source import walk
 
 _PROGRESS_BARS = frozenset({"tqdm", "track", "trange"})
@@ -41,8 +41,8 @@ class NumberedLoop:
 
 def numbered_loop(script: Script, node: ast.AST) -> NumberedLoop | None:
     """The innermost loop around a node, if it numbers what it runs over (one further out may count epochs)."""
-    loop = next(iter(script.loops_of(node)), None)
-    if loop is None:
+    loop = next((p for p in script.parents(node) if isinstance(p, (*LOOPS, ast.While, *FUNCTIONS))), None)
+    if not isinstance(loop, LOOPS):
         return None
     call = _without_progress_bar(loop.iter)
     if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name) or not call.args:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from gradcheck_accum.events import Backward, Step, ZeroGrad
+from gradcheck_accum.events import Backward, Clip, Event, Step, ZeroGrad
 from gradcheck_accum.lint.fixes.case import Case, Repair, is_visible
 from gradcheck_accum.lint.fixes.script import CannotEdit, Script
+from gradcheck_accum.lint.source import walk
 from gradcheck_accum.location import Location
 
 
@@ -27,7 +28,7 @@ def clear_after_step(case: Case) -> Iterator[Repair]:
             visible = is_visible(script, call.func, step)
             clearing = script.code(call) if visible else f"{optimizer_of(script, step)}.zero_grad({arguments})"
             if not _is_cleared_after(case, place, but=case.finding.where):
-                changes.append(script.after(_last_of_step(script, step), [clearing + comment]))
+                changes.append(script.after(_last_of_step(case, step), [clearing + comment]))
                 comment = ""
         yield Repair("Clear the gradients after the step", True, changes)
 
@@ -42,7 +43,7 @@ def add_clearing(case: Case) -> Iterator[Repair]:
     for place in case.step_places():
         if not _is_cleared_after(case, place):
             step = case.call(place)
-            changes.append(script.after(_last_of_step(script, step), [f"{optimizer_of(script, step)}.zero_grad()"]))
+            changes.append(script.after(_last_of_step(case, step), [f"{optimizer_of(script, step)}.zero_grad()"]))
     yield Repair("Clear the gradients after the step", True, changes)
 
 
@@ -55,7 +56,7 @@ def clear_other(case: Case) -> Iterator[Repair]:
         own = script.statement(step)
         behind = [script.statement(case.call(e.where)) for e in case.ledger.trace.events if isinstance(e, ZeroGrad)]
         beside = [s for s in behind if script.block(s) is script.block(own) and script.start(s) > script.start(own)]
-        last = max(beside, key=script.start, default=_last_of_step(script, step))
+        last = max(beside, key=script.start, default=_last_of_step(case, step))
         changes.append(script.after(last, [f"{optimizer_of(script, step)}.zero_grad()"]))
     yield Repair("Clear the gradients of every optimizer", True, changes)
 
@@ -69,15 +70,35 @@ def optimizer_of(script: Script, step: ast.Call) -> str:
     return script.code(step.func.value)
 
 
-def _last_of_step(script: Script, step: ast.Call) -> ast.stmt:
-    """The step's statement, or the scaler's ``update()`` right behind it."""
-    statement = script.statement(step)
-    if not step.args or not isinstance(step.func, ast.Attribute):
-        return statement
-    following = script.next_to(statement, 1)
-    if following is not None and script.code(following).startswith(f"{script.code(step.func.value)}.update("):
-        return following
-    return statement
+def _last_of_step(case: Case, step: ast.Call) -> ast.stmt:
+    """The last statement that belongs to a step: its own, the scaler's ``update()``, or what reads its gradients."""
+    script = case.script
+    last = script.statement(step)
+    scaler = script.code(step.func.value) if step.args and isinstance(step.func, ast.Attribute) else ""
+    following = script.next_to(last, 1)
+    if scaler and following is not None and script.code(following).startswith(f"{scaler}.update("):
+        last = following
+    # Gradients that are gone cannot be clipped or looked at, however late that is: to try it may raise an error.
+    block = script.block(last)
+    for statement in block[block.index(last) + 1 :]:
+        happens = _happens_in(case, statement)
+        if happens & {Backward, Step}:
+            break
+        if Clip in happens or _reads_gradients(statement):
+            last = statement
+    return last
+
+
+def _happens_in(case: Case, statement: ast.stmt) -> set[type[Event]]:
+    """The kinds of events that happen on the lines of a statement."""
+    lines = range(statement.lineno, (statement.end_lineno or statement.lineno) + 1)
+    path = case.finding.where.path
+    return {type(e) for e in case.ledger.trace.events if e.where.path == path and e.where.line in lines}
+
+
+def _reads_gradients(statement: ast.stmt) -> bool:
+    named = (node for node in walk(statement) if isinstance(node, ast.Attribute) and node.attr == "grad")
+    return any(isinstance(node.ctx, ast.Load) for node in named)
 
 
 def _is_cleared_after(case: Case, place: Location, but: Location | None = None) -> bool:

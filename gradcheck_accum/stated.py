@@ -1,0 +1,28 @@
+"""K, as a training loop's own arguments state it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+NAMES_OF_STEPS = (
+    "accumulation_steps",
+    "gradient_accumulation_steps",
+    "grad_accumulation_steps",
+    "grad_accum_steps",
+    "accum_steps",
+    "accumulate_grad_batches",
+    "accum_iter",
+    "grad_accum",
+    "accumulation",
+    "K",
+)
+"""What an argument is named that is K in every loop."""
+
+NAMES_THAT_MAY_BE_STEPS = ("steps", "k")
+"""What one is named that is K in some loops, and another number in others."""
+
+
+def stated_steps(arguments: Mapping[str, object]) -> int | None:
+    """K, as the arguments that a loop is called with by name say it; None where none of them does."""
+    values = (arguments[name] for name in NAMES_OF_STEPS if name in arguments)
+    return next((v for v in values if isinstance(v, int) and not isinstance(v, bool) and v > 0), None)

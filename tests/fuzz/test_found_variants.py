@@ -1,0 +1,188 @@
+"""Whole variants of which the engines and the arithmetic once said different things."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+from collections import Counter
+
+import pytest
+
+from gradcheck_accum.fuzz.agreement import compare
+from gradcheck_accum.fuzz.campaign import judged
+from gradcheck_accum.fuzz.oracle import expect
+from gradcheck_accum.fuzz.render import render
+from gradcheck_accum.fuzz.tokens import contents
+from gradcheck_accum.fuzz.variants import Variant
+
+FOUND = {
+    "the clearing was moved before a clip that was behind the step of a flush": Variant(
+        k=2,
+        rows=(1,) * 5,
+        units=(3,) * 5,
+        flush="after",
+        scale="window",
+        model="tied",
+        loss="tokens",
+        clip="value",
+        double=False,
+        mutations=frozenset({"GA201", "GA402"}),
+    ),
+    "a list of a loader that ends short": Variant(
+        k=2,
+        rows=(2, 2, 2, 1),
+        units=(2, 2, 2, 1),
+        boundary="nested",
+        scale="total",
+        data_loader=True,
+        double=False,
+    ),
+    "a remainder that leaks, beside steps whose gradients overflowed": Variant(
+        k=2,
+        rows=(1,) * 5,
+        units=(3,) * 5,
+        epochs=2,
+        scale="window",
+        model="attention",
+        loss="mse",
+        amp="scaler",
+        double=False,
+        mutations=frozenset({"GA301", "GA503"}),
+    ),
+    "losses that are kept over two steps only": Variant(
+        k=2,
+        rows=(1,) * 8,
+        units=(1,) * 8,
+        boundary="counter",
+        double=False,
+        mutations=frozenset({"GA302", "GA801"}),
+    ),
+    "a window of three micro-batches of three rows each, for K=4": Variant(
+        k=4,
+        rows=(3,) * 8,
+        units=(3,) * 8,
+        boundary="counter",
+        flush="or last",
+        double=False,
+        mutations=frozenset({"GA302", "GA102:rows"}),
+    ),
+    "a remainder that leaks, beside gradients that were divided by hand and of which some have overflowed": Variant(
+        k=2,
+        rows=(1,) * 5,
+        units=(3,) * 5,
+        epochs=2,
+        scale="gradients",
+        model="attention",
+        loss="mse",
+        amp="scaler",
+        double=False,
+        mutations=frozenset({"GA301", "GA503"}),
+    ),
+    "a remainder in a while loop, for which the epochs around it were asked whether they are at their end": Variant(
+        k=4,
+        rows=(1,) * 10,
+        units=(3,) * 10,
+        epochs=2,
+        boundary="while",
+        scale="gradients",
+        model="tied",
+        loss="tokens",
+        double=False,
+        mutations=frozenset({"GA301"}),
+    ),
+    "a remainder of which what was not cleared weighs what one of the other windows weighs": Variant(
+        k=3,
+        rows=(*(2,) * 7, 1),
+        units=(*(2,) * 7, 1),
+        flush="or last",
+        scale="share",
+        data_loader=True,
+        clip="norm",
+        double=False,
+        mutations=frozenset({"GA201:late", "GA401"}),
+    ),
+    "a mean of means whose micro-batches have the same gradient": Variant(
+        k=2,
+        rows=(3,) * 4,
+        units=(1, 2, 2, 2),
+        boundary="nested",
+        scale="share",
+        model="tied",
+        loss="ignored tokens",
+        double=False,
+        seed=988,
+        mutations=frozenset({"GA104"}),
+    ),
+}
+
+
+@pytest.mark.parametrize("what", FOUND)
+def test_found_and_mended(what: str) -> None:
+    _, problems = judged(FOUND[what], fixes=True)
+    assert problems == ()
+
+
+@pytest.mark.parametrize("data_loader", [False, True])
+@pytest.mark.parametrize("boundary", ["i + 1", "chunks"])
+def test_the_tokens_are_those_that_the_script_draws(boundary: str, data_loader: bool) -> None:
+    k = 2
+    rows = (2, 2, 2, 2) if boundary == "chunks" else (3, 3, 3, 1)
+    variant = Variant(
+        k=k,
+        rows=rows,
+        units=tuple(3 * n for n in rows),
+        boundary=boundary,
+        model="tied",
+        loss="tokens",
+        data_loader=data_loader and boundary != "chunks",
+        seed=5,
+    )
+    names: dict[str, object] = {"__name__": "__main__"}
+    with contextlib.redirect_stdout(io.StringIO()):
+        exec(render(variant), names)
+    drawn = []
+    for large_x, large_y in names["loader"]:  # type: ignore[attr-defined]
+        for x, y in (
+            zip(large_x.chunk(k), large_y.chunk(k), strict=True) if boundary == "chunks" else [(large_x, large_y)]
+        ):
+            drawn.append(Counter(zip(x.flatten().tolist(), y.flatten().tolist(), strict=True)))
+    assert contents(variant) == drawn
+
+
+def test_a_step_that_bypasses_the_scaler_may_have_no_gradient_to_show_it() -> None:
+    # After a few steps with the scale inside nothing is left of the gradient: verify claims nothing of such a step.
+    variant = Variant(
+        k=2,
+        rows=(1,) * 7,
+        units=(1,) * 7,
+        boundary="continue",
+        flush="after",
+        scale="gradients",
+        spelling="function",
+        model="attention",
+        optimizer="momentum",
+        amp="scaler",
+        double=False,
+        layout="helpers",
+        metrics=True,
+        seed=692,
+        mutations=frozenset({"GA503", "GA201"}),
+    )
+    assert compare(variant).problems == ()
+
+
+def test_what_leaks_or_is_dropped_is_no_remainder_that_was_flushed() -> None:
+    planted = frozenset({"GA103", "GA301"})
+    for epochs in (1, 2):
+        variant = Variant(k=2, rows=(1,) * 5, units=(1,) * 5, epochs=epochs, scale="window", mutations=planted)
+        assert expect(variant).codes == {"GA301"}
+
+
+def test_a_schedule_for_the_steps_that_a_dropped_remainder_leaves_out() -> None:
+    planted = frozenset({"GA301", "GA601"})
+    variant = Variant(
+        k=4, rows=(1,) * 11, units=(1,) * 11, epochs=2, scale="window", schedule="steps", mutations=planted
+    )
+    # Made for six moves, it makes 22 beside four steps: it was made for neither.
+    assert compare(variant).problems == ()
+    assert expect(variant).codes == {"GA301"}
