@@ -407,4 +407,5 @@ def test_what_an_optimizer_does_to_gradients_before_it_steps_others_is_seen() ->
 
     result = parted_loop(1, divide)
     assert result.verdict is Verdict.EQUIVALENT
-    assert {w.optimizer for w in result.windows} == {"SGD", "Adam"}
+    # Another that is still alive in this process would have the name without a number.
+    assert {w.optimizer.partition(" #")[0] for w in result.windows} == {"SGD", "Adam"}
