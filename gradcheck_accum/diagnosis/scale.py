@@ -277,7 +277,8 @@ def find_remainder_scale(account: Account) -> Iterator[Diagnosis]:
                 yield _short_of_ranks(account, shares, step)
                 continue
             of = "units" if shares.kind is Reduction.SUM else "micro-batches"
-            framework = _scaling_framework(shares)
+            # What is divided by at several places is no one's divisor.
+            framework = _scaling_framework(shares) if len(scalers(shares)) == 1 else ""
             divided = f"{framework} still divides the loss" if framework else "the loss is still divided"
             which = "first window of an epoch" if _goes_on(account, window) else "last window"
             which = "window, like the others beside it," if phase else which

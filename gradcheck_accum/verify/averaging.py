@@ -17,6 +17,14 @@ from torch.nn.parallel import DistributedDataParallel
 
 from gradcheck_accum.verify.shards import Shards
 
+_PLAIN_AVERAGE = ("torch.distributed.algorithms.ddp_comm_hooks.default_hooks", "allreduce_hook")
+"""PyTorch's own communication hook that averages as DistributedDataParallel does without one."""
+
+AVERAGED_OTHERWISE = (
+    "a communication hook of DistributedDataParallel makes something else of the gradients than their average "
+    "(register_comm_hook)"
+)
+
 
 @dataclass(slots=True)
 class Needless:
@@ -99,7 +107,7 @@ class Averaging:
             None if 0 < len(synced) < len(models) else bool(synced),
             ranks.pop() if len(ranks) == 1 else None,
             frozenset().union(*(self._keys[k] for k in synced)),
-            any(getattr(model, "_comm_hooks", None) for model in models.values()),
+            any(map(_reworks, models.values())),
         )
 
     def _note_cost(self, averaged: int, waited: float | None) -> None:
@@ -123,3 +131,10 @@ def _divisor(model: DistributedDataParallel) -> int | None:
     ranks: int = torch.distributed.get_world_size(model.process_group)
     joins = model._join_config.enable and not model._divide_by_initial_world_size
     return None if joins else ranks
+
+
+def _reworks(model: DistributedDataParallel) -> bool:
+    """Whether a communication hook makes anything but the plain average of a model's gradients."""
+    hooks = getattr(model, "_comm_hooks", ())
+    named = ((getattr(hook, "__module__", ""), getattr(hook, "__qualname__", "")) for hook, _ in hooks)
+    return any(name != _PLAIN_AVERAGE for name in named)

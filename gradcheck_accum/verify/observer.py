@@ -35,7 +35,7 @@ from gradcheck_accum.events import (
 )
 from gradcheck_accum.ledger import fold
 from gradcheck_accum.location import Location
-from gradcheck_accum.verify.averaging import Averaging
+from gradcheck_accum.verify.averaging import AVERAGED_OTHERWISE, Averaging
 from gradcheck_accum.verify.batches import BatchCounter
 from gradcheck_accum.verify.clipping import ClipBook, ClipCall
 from gradcheck_accum.verify.comparing import Comparer
@@ -296,9 +296,9 @@ class Watch:
         if averaged is not None and (averaged.kept_apart or (averaged.keys and averaged.ranks != 1)):
             # What the other ranks added is seen when the step is compared, and not here.
             self.book.look(averaged.keys)
-            changed = averaged.reworked
+            changed = AVERAGED_OTHERWISE if averaged.reworked else ""
         else:
-            changed = self.book.arrived(arrived)
+            changed = CHANGED_ON_ITS_WAY if self.book.arrived(arrived) else ""
         record = Record(event, part, squares, sent_back.program, changed)
         for optimizer in self.book.optimizers:
             own = [id(p) for p in parameters_of(optimizer) if id(p) in arrived]
@@ -308,7 +308,7 @@ class Watch:
                 # After unscale_ nobody divides the scale of what still comes out any more.
                 self.book.scale_inside.update(dict.fromkeys(own, reading.scale))
         if record.changed:
-            self._add(Opaque(where=where, stores=event.stores, reason=CHANGED_ON_ITS_WAY))
+            self._add(Opaque(where=where, stores=event.stores, reason=record.changed))
         if sent_back.unknown:
             self._add(Opaque(where=where, stores=event.stores, reason=sent_back.unknown))
         if averaged is not None and averaged.synced is None:
@@ -496,8 +496,9 @@ class Watch:
             return unfollowed
         if not measured.records or not parameters:
             return "no gradient was made for this step"
-        if any(record.changed for record in measured.records):
-            return CHANGED_ON_ITS_WAY
+        changed = next((record.changed for record in measured.records if record.changed), "")
+        if changed:
+            return changed
         clips = self._clips.of(optimizer)
         if clips is not None and clips.changed_since:
             return "the gradients were changed by hand after they were clipped"

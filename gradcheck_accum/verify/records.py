@@ -17,14 +17,15 @@ from gradcheck_accum.verify.parts import Part
 class Record:
     """One backward, the part that its gradients went into, and how to run it again.
 
-    ``squares`` are ‖·‖² of its own gradients, by parameter identity, without a grad scaler's scale.
+    ``squares`` are ‖·‖² of its own gradients, by parameter identity, without a grad scaler's scale. ``changed`` says
+    who made something else of them on their way into ``.grad``, if anybody has.
     """
 
     event: Backward
     part: Part | None
     squares: dict[int, torch.Tensor]
     program: Program | None
-    changed: bool = False
+    changed: str = ""
 
 
 @dataclass(slots=True)

@@ -46,6 +46,8 @@ EXPECTED = {
     "right, in views of the buckets": ("equivalent", []),
     "right, the optimizer spread": ("equivalent", []),
     "unscaled, the optimizer spread": ("deviates", ["GA101"]),
+    "averaged by a hook": ("equivalent", []),
+    "averaged by a hook, in float16": ("inconclusive", []),
     "synced every time": ("equivalent", ["GA701"]),
     "paused around backward alone": ("equivalent", ["GA701"]),
     "never synced": ("deviates", ["GA702"]),
@@ -106,6 +108,10 @@ def test_what_is_measured_is_the_distance_from_the_large_batch_of_all_ranks(case
         assert error == pytest.approx(true_error, rel=0.15 if "sketch" in case else 1e-5, abs=1e-6)
         if case not in DIVERGED:
             assert ratio == pytest.approx(true_ratio, rel=1e-5)
+
+
+def test_who_makes_something_else_of_the_average_is_told(results: dict[str, Any]) -> None:
+    assert "register_comm_hook" in results["averaged by a hook, in float16"]["reason"]
 
 
 def test_a_window_holds_the_micro_batches_of_all_ranks(results: dict[str, Any]) -> None:

@@ -21,6 +21,7 @@ import torch
 import torch.distributed as dist
 from ranks_data import CLASSES, FEATURES, Batch, data, everywhere, tokens
 from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
@@ -207,6 +208,12 @@ def spread(run: Run, loop: Callable[[Run], None]) -> None:
     loop(run)
 
 
+def hooked(run: Run, hook: Callable[..., Any]) -> None:
+    """A communication hook of PyTorch's own makes the average."""
+    run.model.register_comm_hook(None, hook)
+    right(run)
+
+
 def undisturbed(rank: int) -> bool:
     """Whether a watched run ends with the very weights of a plain one, its model wrapped and wrapped again."""
     ends = []
@@ -266,6 +273,8 @@ CASES = {
     "right, in views of the buckets": Case(right, options={"gradient_as_bucket_view": True}),
     "right, the optimizer spread": Case(partial(spread, loop=right)),
     "unscaled, the optimizer spread": Case(partial(spread, loop=unscaled)),
+    "averaged by a hook": Case(partial(hooked, hook=default_hooks.allreduce_hook)),
+    "averaged by a hook, in float16": Case(partial(hooked, hook=default_hooks.fp16_compress_hook)),
     "synced every time": Case(synced_every_time),
     "paused around backward alone": Case(paused_around_backward_alone),
     "never synced": Case(never_synced),

@@ -124,7 +124,39 @@ def dividing(kind: str) -> tuple[str, str]:
     return before, after
 
 
+COUNTED = (
+    (
+        "    for batch in loader:",
+        "    windows = zip(*[iter(loader)] * STEPS)\n"
+        "    counted = ((own, sum((b['labels'][:, 1:] != -100).sum() for b in own)) for own in windows)\n"
+        "    for batch, total in ((batch, total) for own, total in counted for batch in own):",
+    ),
+    (
+        "loss = mean_loss(model(tokens), targets)",
+        "scores, wanted = model(tokens).flatten(0, 1), targets.flatten()\n"
+        "            loss = torch.nn.functional.cross_entropy(scores, wanted, reduction='sum')\n"
+        "            loss = loss * accelerator.gradient_accumulation_steps / total",
+    ),
+)
+"""The loop of Accelerate's own guide: the targets of a window are counted before it, and its division undone."""
+
 TWINS = [
+    Twin(
+        "accelerate_loop",
+        "the targets of the window counted",
+        (
+            *COUNTED,
+            (
+                "gradient_accumulation_steps=STEPS",
+                "gradient_accumulation_plugin=accelerate.utils.GradientAccumulationPlugin("
+                "num_steps=STEPS, sync_with_dataloader=False)",
+            ),
+            ("import torch\n", "import accelerate\nimport torch\n"),
+        ),
+        "",
+        condition="unequal",
+        verdict=Verdict.EQUIVALENT,
+    ),
     Twin(
         "accelerate_loop",
         "divided by the user too",
@@ -347,3 +379,20 @@ def test_a_divisor_that_is_the_same_at_every_k_is_the_objectives(name: str, tmp_
     assert measured.result.verdict is Verdict.EQUIVALENT
     for wanted, got in zip(measured.truth, measured.seen, strict=True):
         torch.testing.assert_close(got, wanted * 8 / 9, rtol=1e-4, atol=1e-7)
+
+
+@pytest.mark.parametrize("name", ["accelerate_loop"])
+def test_a_last_window_that_is_drawn_ahead_steps_at_every_micro_batch(name: str, tmp_path: Path) -> None:
+    """Accelerate steps where its loader has ended, which it has for all of the window's micro-batches."""
+    source = (SCRIPTS / f"{name}.py").read_text(encoding="utf-8")
+    for before, after in COUNTED:
+        assert source.count(before) == 1
+        source = source.replace(before, after)
+    path = tmp_path / "train.py"
+    path.write_text(source, encoding="utf-8")
+    result = measure(name, path, "unequal", with_truth=False).result
+    assert result.verdict is Verdict.DEVIATES
+    assert [w.micro_batches for w in result.windows] == [4, 1, 1, 1, 1] * 2
+    # 32, 24, 16 and 8 targets, each divided by all 80 of them.
+    assert [w.grad_norm_ratio for w in result.windows] == pytest.approx([1.0, 0.4, 0.3, 0.2, 0.1] * 2, rel=1e-4)
+    assert not any("accelerate" in d.message for d in result.diagnosis if d.mistake.code == "GA103")

@@ -73,6 +73,23 @@ def test_every_setting_of_the_kernels_is_put_back(allowed: bool, monkeypatch: py
     assert torch.get_deterministic_debug_mode() == mode
 
 
+def test_convolutions_and_products_in_tf32_are_not_taken_for_coupling(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.backends.cuda.matmul, "allow_tf32", True)
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", True)
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(8, 32, 3), nn.ReLU(), nn.Flatten(), nn.Linear(32 * 36, 4)).cuda()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with observe() as observation:
+        for i in range(8):
+            loss = cross_entropy(model(torch.randn(8, 8, 8, 8, device="cuda")), torch.arange(8, device="cuda") % 4)
+            (loss / 4).backward()
+            if (i + 1) % 4 == 0:
+                optimizer.step()
+                optimizer.zero_grad()
+    result = observation.result()
+    assert (result.verdict, result.diagnosis) == (Verdict.EQUIVALENT, ()), result.reason
+
+
 def test_a_micro_batch_waits_for_nothing_in_ledger_mode() -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(16, 64), nn.ReLU(), nn.Linear(64, 4)).cuda()
