@@ -322,3 +322,37 @@ def test_an_optimizer_of_ones_own_steps(made: str) -> None:
     right, wrong = (OWN_OPTIMIZER.format(made=made, scale=scale) for scale in (" / 4", ""))
     assert lint_source(right, "train.py") == []
     assert [f.mistake.code for f in lint_source(wrong, "train.py")] == ["GA101"]
+
+
+def test_what_moves_weights_by_hand_is_no_clearing_in_the_middle_of_a_window() -> None:
+    source = """
+import torch
+model = torch.nn.Linear(6, 3)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+X, Y = torch.randn(32, 6), torch.randint(0, 3, (32,))
+moved = {}
+
+@torch.no_grad()
+def climb():
+    for p in model.parameters():
+        moved[p] = 0.05 * p.grad
+        p.add_(moved[p])
+    optimizer.zero_grad()
+
+@torch.no_grad()
+def descend():
+    for p in model.parameters():
+        p.sub_(moved[p])
+    optimizer.step()
+    optimizer.zero_grad()
+
+batches = list(zip(X.split(4), Y.split(4)))
+for j in range(0, 8, 2):
+    for x, y in batches[j:j + 2]:
+        (torch.nn.functional.cross_entropy(model(x), y) / 2).backward()
+    climb()
+    for x, y in batches[j:j + 2]:
+        (torch.nn.functional.cross_entropy(model(x), y) / 2).backward()
+    descend()
+"""
+    assert lint_source(source, "train.py") == []

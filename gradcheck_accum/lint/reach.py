@@ -33,6 +33,7 @@ _GATHERS = _either({"append", "clear", "next"})
 _CHANGES_GRADIENTS = _either(BACKWARD | {"step", "zero_grad", "unscale_", "div_", "mul_", "zero_"}) | _either(
     {"clip_grad_norm_", "clip_grad_value_", "clip_grad_norm"}
 )
+_MOVES_WEIGHTS = frozenset({"add_", "sub_", "copy_", "addcdiv_", "addcmul_", "lerp_"})
 _DEEPEST_BASE = 4
 _LEAVES = (ast.Break, ast.Continue, ast.Return, ast.Raise)
 _NO_PLAIN_NAME = frozenset({"", ".", "("})
@@ -160,11 +161,16 @@ class Reach:
         return known
 
     def handles_gradients(self, function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
-        """Whether a function that makes no graphs does anything to gradients, or takes weights into an average."""
+        """Whether a function that makes no graphs does anything to gradients, or takes weights into an average.
+
+        One that moves weights by hand as well (sharpness-aware minimisation) begins or ends what is no window.
+        """
         known = self._handles.get(function)
         if known is None:
-            by_hand = (isinstance(n, ast.Attribute) and n.attr == "grad" for n in walk(function))
-            known = self._handles[function] = self.averages(function) or self.acts(function.body) or any(by_hand)
+            attributes = {n.attr for n in walk(function) if isinstance(n, ast.Attribute)}
+            by_hand = "grad" in attributes or self.acts(function.body)
+            known = self.averages(function) or (by_hand and attributes.isdisjoint(_MOVES_WEIGHTS))
+            self._handles[function] = known
         return known
 
     def averages(self, function: ast.AST | None) -> bool:
