@@ -21,10 +21,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
 
-from gradcheck_accum.events import Backward, Operation, Purpose, Reduction, Term, product_of
-from gradcheck_accum.factors import RELATIVE_TOLERANCE, Column, Evidence, Point, is_ambiguous
+from gradcheck_accum.events import Backward, Operation, Reduction, Term
+from gradcheck_accum.factors import RELATIVE_TOLERANCE, Evidence, Point
 from gradcheck_accum.ledger import UNSEEN_SCALING, Entry, Fate, Ledger, Window, nominal_steps
 from gradcheck_accum.ranks import left_local
+from gradcheck_accum.scaling import SeriesReading, read_series
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,23 +55,13 @@ class Weight:
 
 
 @dataclass(slots=True)
-class _Reading:
-    """How one series' factors were read: per backward its coefficient, objective and units."""
-
-    kind: Reduction
-    coefficient: dict[int, float | None] = field(default_factory=dict)
-    objective: dict[int, float] = field(default_factory=dict)
-    units: dict[int, float | None] = field(default_factory=dict)
-
-
-@dataclass(slots=True)
 class Readings:
     """The weights of every entry of a ledger, and ``notes`` on how the loss's scale was read."""
 
     precision: float
     series: dict[tuple[str, str], tuple[Series, ...]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
-    _read: dict[tuple[str, str, Series], _Reading] = field(default_factory=dict)
+    _read: dict[tuple[str, str, Series], SeriesReading] = field(default_factory=dict)
     _known: dict[tuple[int, Series], tuple[Window, tuple[Weight, ...]]] = field(default_factory=dict)
     """The weights that were asked for before, by the window's identity: every pattern asks for the same."""
 
@@ -141,7 +132,7 @@ class Readings:
         return units / total / window.divisor
 
     @staticmethod
-    def _weight(reading: _Reading, entry: Entry, total: float | None, length: int) -> Weight:
+    def _weight(reading: SeriesReading, entry: Entry, total: float | None, length: int) -> Weight:
         key = id(entry.backward)
         coefficient, units = reading.coefficient.get(key), reading.units.get(key)
         if coefficient is None:
@@ -211,7 +202,9 @@ def read_weights(ledger: Ledger, *, coefficient: float | None = None) -> Reading
         backwards = [entry.backward for window in windows for entry in _all_entries(window)]
         for one in series:
             evidence = Evidence(_points(one, windows, steps), readings.same, backwards)
-            readings._read[account[0], account[1], one] = _read_series(evidence, coefficient, readings)
+            reading = read_series(evidence, coefficient, in_a_run=readings.precision > 0)
+            readings._read[account[0], account[1], one] = reading
+            readings.notes += reading.notes
     return readings
 
 
@@ -307,169 +300,3 @@ def total_of(values: Iterable[float | None]) -> float | None:
     """The sum of several numbers, None where one of them is not known."""
     known = list(values)
     return None if None in known else math.fsum(v for v in known if v is not None)
-
-
-def _read_series(evidence: Evidence, coefficient: float | None, readings: Readings) -> _Reading:
-    points = evidence.points
-    reading = _Reading(points[0].term.reduction if points else Reduction.NONE)
-    for point in points:
-        reading.coefficient[id(point.backward)] = product_of(point.factors)
-        reading.units[id(point.backward)] = point.term.units
-    if any(value is None for value in reading.coefficient.values()):
-        return reading
-    columns = evidence.columns()
-    whole = evidence.of_the_whole_loss(columns)
-    undone = evidence.undone_mean(whole, columns) if reading.kind is Reduction.MEAN else None
-    if undone is not None:
-        evidence, columns = _read_as_sum(reading, evidence, columns, undone)
-    normalised = reading.kind is not Reduction.SUM
-    if reading.kind is Reduction.SUM:
-        columns, normalised = _read_sum(reading, evidence, columns)
-    if coefficient is not None:
-        reading.objective = {id(point.backward): coefficient for point in points}
-        return reading
-    # What the source leaves open, a run does not: each of its windows was really one micro-batch.
-    idle = [c for c in columns if readings.precision and evidence.divides_for_nothing(c)]
-    scaling = [c for c in columns if normalised and (evidence.is_scaling(c) or any(c is i for i in idle))]
-    scaling = [c for c in scaling if not _is_of_its_term(evidence, whole, c, scaling)]
-    objective = [c for c in columns if not any(c is other for other in scaling)]
-    mixed = [c for c in objective if _is_of_its_term(evidence, whole, c, scaling)]
-    uneven = [c for c in objective if evidence.varies_within_a_window(c) and not any(c is m for m in mixed)]
-    if uneven and evidence.adds_up([*scaling, *uneven]):
-        # Shares that add up to the whole are the accumulation's, whatever they were computed from.
-        scaling, objective = [*scaling, *uneven], [c for c in objective if c not in uneven]
-    elif uneven:
-        reading.coefficient = dict.fromkeys(reading.coefficient)
-        return reading
-    # Where a sum is divided by the units of its window, nothing is left to scale.
-    is_right = evidence.is_right_with if reading.kind is not Reduction.SUM else evidence.changes_nothing
-    undoing = [c for c in objective if evidence.enlarges(c) and not any(c is m for m in mixed)]
-    if normalised and undoing and is_right([*scaling, *undoing]) and not is_right(scaling):
-        # What is multiplied by here undoes a division that is made elsewhere, by a framework say.
-        scaling, objective = [*scaling, *undoing], [c for c in objective if not any(c is u for u in undoing)]
-    # The other reading of coefficients that happen to equal 1/K: the objective's, if that makes the loop right and
-    # something else scales already.
-    doubtful = [c for c in scaling if c[0].value != 1.0 and evidence.may_be_objective(c)]
-    for chosen in ([c] for c in doubtful) if len(doubtful) == 1 else (*([c] for c in doubtful), doubtful):
-        rest = [c for c in scaling if not any(c is other for other in chosen)]
-        if rest and chosen and is_right(rest):
-            objective, scaling = [*objective, *chosen], rest
-            readings.notes.extend(
-                f"the factor {column[0].value:.6g} of {points[0].term.name} was read as part of the objective, "
-                "because another factor already scales the window"
-                for column in chosen
-            )
-            break
-    together = _scaling_together(evidence, whole, scaling, objective)
-    if together and reading.kind is not Reduction.SUM:
-        scaling, objective = [*scaling, *together], [c for c in objective if not any(c is t for t in together)]
-        readings.notes.append(
-            f"the factors {', '.join(f'{c[0].value:.6g}' for c in scaling)} of {points[0].term.name} come to 1/K "
-            "together and were read as loss scaling; if they are part of the objective, state --loss-coefficient"
-        )
-    if readings.precision and _is_in_the_dark(evidence, scaling, objective):
-        readings.notes.append(
-            f"what {points[0].term.name} is multiplied by may be the division by K or belong to the objective: state "
-            "--loss-coefficient"
-        )
-        reading.coefficient = dict.fromkeys(reading.coefficient)
-        return reading
-    if len(scaling) == 1 and not objective and is_ambiguous(scaling[0]):
-        readings.notes.append(
-            f"the factor {scaling[0][0].value:.6g} of {points[0].term.name} equals 1/K and was read as loss scaling; "
-            "if it is part of the objective, state --loss-coefficient"
-        )
-    for position, point in enumerate(points):
-        key, own = id(point.backward), math.prod(c[position].value or 0.0 for c in objective)
-        if not own:
-            # What the objective weighs with 0 is scaled as the rest is, and adds nothing.
-            own = math.prod(c[position].value or 1.0 for c in objective)
-            reading.coefficient[key] = own * math.prod(c[position].value or 0.0 for c in scaling)
-        reading.objective[key] = own
-    return reading
-
-
-def _is_in_the_dark(evidence: Evidence, scaling: Sequence[Column], objective: Sequence[Column]) -> bool:
-    """Whether a run's graph does not tell what the one factor that may be the accumulation's is there for.
-
-    Where it does not tell either what a loss was reduced over, each factor may be one over the units of a micro-batch
-    or of the window; so that there has to be one that equals 1/K, and no other.
-    """
-    told = [column for column in scaling if any(factor.value != 1.0 for factor in column)]
-    counting = [point for point in evidence.points if point.term.reduction is not Reduction.NONE and point.steps > 1]
-    if any(point.term.units is None for point in counting) and (len(told) > 1 or (objective and not told)):
-        return True
-    means = [column for column in (*told, *objective) if evidence.may_be_a_mean_of_terms(column)]
-    return len(told) == 1 and means == told
-
-
-def _is_of_its_term(evidence: Evidence, whole: Sequence[Column], column: Column, scaling: Sequence[Column]) -> bool:
-    """Whether ``column`` is one term's own and not the ``whole`` loss's, and weighs that term in the objective."""
-    if len(evidence.points[0].backward.terms) < 2 or any(column is c for c in whole):
-        return False
-    scaled = any(c is s for c in whole for s in scaling if any(f.value != 1.0 for f in s))
-    return evidence.belongs_to_its_term(column, scaled)
-
-
-def _scaling_together(
-    evidence: Evidence, whole: Sequence[Column], scaling: Sequence[Column], objective: Sequence[Column]
-) -> list[Column]:
-    """The factors of the ``whole`` loss that were taken for its objective's, and come to 1/K with the others.
-
-    So do the rows of a micro-batch over those of the window.
-    """
-    open_ = [c for c in objective if any(c is w for w in whole) and all(f.purpose is Purpose.UNKNOWN for f in c)]
-    divided = any(f.operation is Operation.DIVIDE for c in (*scaling, *open_) for f in c)
-    several = len(open_) + len(scaling) > 1
-    if not (several and divided) or evidence.is_right_with(scaling) or not evidence.is_right_with([*scaling, *open_]):
-        return []
-    return open_
-
-
-def _read_as_sum(
-    reading: _Reading, evidence: Evidence, columns: Sequence[Column], undone: Column
-) -> tuple[Evidence, list[Column]]:
-    """Take a mean that ``undone`` multiplies by its own number for a sum.
-
-    Returns the evidence in that number's units, and the columns that are left.
-    """
-    reading.kind = Reduction.SUM
-    for factor, point in zip(undone, evidence.points, strict=True):
-        key = id(point.backward)
-        reading.coefficient[key] = (reading.coefficient[key] or 0.0) / (factor.value or 1.0)
-        reading.units[key] = factor.value
-    return evidence.counted_by(undone), [column for column in columns if column is not undone]
-
-
-def _read_sum(reading: _Reading, evidence: Evidence, columns: list[Column]) -> tuple[list[Column], bool]:
-    """A sum divided by a count is a mean: over the micro-batch's units, or over the whole window's.
-
-    Returns the columns that are left once the count has been taken out, and whether there was one. Where the count
-    is the micro-batch's own the reading becomes a mean; where it is the window's, each unit already has the weight
-    1/N; the units of a full window, as a constant, count a shorter one wrongly. A sum that nothing normalises is a
-    sum objective, and its constant factors are its coefficient.
-    """
-    if evidence.averages_the_window(columns):
-        reading.coefficient = dict.fromkeys(reading.coefficient, 1.0)
-        return [], True
-    undone = next((column for column in columns if evidence.undoes_the_average(column)), None)
-    for column in columns:
-        divides = all(factor.operation is Operation.DIVIDE and factor.value for factor in column)
-        if not divides and not evidence.is_known_count(column):
-            continue
-        own = evidence.is_own_count(column)
-        full = {} if own else evidence.full_window_counts(column)
-        if not own and not full and not evidence.is_window_count(column):
-            continue
-        due = evidence.due_counts(column)
-        for factor, point, count in zip(column, evidence.points, due, strict=True):
-            key = id(point.backward)
-            own_count = 1.0 / (factor.value or 1.0)
-            count = full[key] if full else own_count if own else count
-            reading.coefficient[key] = (reading.coefficient[key] or 0.0) * count
-            if own:
-                reading.units[key] = own_count
-        if own:
-            reading.kind = Reduction.MEAN
-        return [other for other in columns if other is not column and other is not undone], True
-    return columns, False
