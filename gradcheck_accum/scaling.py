@@ -127,12 +127,9 @@ class _Sorted:
     def _count_what_undoes_a_division(self, mixed: Sequence[Column]) -> None:
         """What is multiplied by may undo a division that is made elsewhere, by a framework say."""
         undoing = [c for c in _without(self.objective, mixed) if self.evidence.enlarges(c)]
-        if (
-            self.normalised
-            and undoing
-            and self._is_right([*self.scaling, *undoing])
-            and not self._is_right(self.scaling)
-        ):
+        if not (self.normalised and undoing) or self._is_right(self.scaling):
+            return
+        if self._is_right([*self.scaling, *undoing]):
             self._count_as_scaling(undoing)
 
     def _give_back_what_is_not_needed(self) -> None:
@@ -143,14 +140,14 @@ class _Sorted:
             if rest and chosen and self._is_right(rest):
                 self.objective, self.scaling = [*self.objective, *chosen], rest
                 self.notes += [
-                    f"the factor {column[0].value:.6g} of {self._name} was read as part of the objective, because another "
-                    "factor already scales the window"
+                    f"the factor {column[0].value:.6g} of {self._name} was read as part of the objective, because "
+                    "another factor already scales the window"
                     for column in chosen
                 ]
                 return
 
     def _count_what_comes_to_it_together(self) -> None:
-        """Several factors of the whole loss may come to 1/K: the rows of a micro-batch over those of the window, say."""
+        """Several factors of the whole loss may come to 1/K: a micro-batch's rows over those of the window, say."""
         if self.kind is Reduction.SUM:
             return
         unknown = [c for c in self.objective if _is_among(c, self.whole)]
