@@ -104,6 +104,17 @@ class Window:
         """The fresh entries of every rank, those of this window's own rank first."""
         return self.fresh(), *self.elsewhere
 
+    def passes(self, steps: int) -> tuple[tuple[tuple[Entry, ...], ...], ...]:
+        """Its fresh entries by rank; those of each pass over the data apart, where more than ``steps`` came together.
+
+        What an earlier pass left over, and no step of its own took, was scaled for the window that it should have made.
+        """
+        whole = self.by_rank()
+        passes = dict.fromkeys(entry.backward.epoch for entry in whole[0])
+        if len(passes) < 2 or self.micro_batches <= steps or self.elsewhere:
+            return (whole,)
+        return tuple((tuple(entry for entry in whole[0] if entry.backward.epoch == own),) for own in passes)
+
     @property
     def is_followed(self) -> bool:
         """Whether it is known which micro-batches the window holds, though perhaps not what they weigh."""

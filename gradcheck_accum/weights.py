@@ -266,11 +266,9 @@ def _points(series: Series, windows: Iterable[Window], steps: int) -> list[Point
     points: list[Point] = []
     windows = list(windows)
     scaled = [e.grad_factors for w in windows for e in w.with_fate(Fate.LIVE) if e.grad_factors]
-    for step, window in enumerate(windows):
-        ranks = [
-            [(e, t) for e in entries for t in e.backward.terms if series.holds(e.backward, t)]
-            for entries in window.by_rank()
-        ]
+    parts = [(window, part) for window in windows for part in window.passes(steps)]
+    for step, (window, part) in enumerate(parts):
+        ranks = [[(e, t) for e in entries for t in e.backward.terms if series.holds(e.backward, t)] for entries in part]
         units = [total_of(t.units for _, t in own) for own in ranks]
         rows = [total_of(t.rows for _, t in own) for own in ranks]
         over_ranks = window.divisor, _shared(units, window.divisor), _shared(rows, window.divisor), step

@@ -34,7 +34,7 @@ def find_scale(account: Account) -> Iterator[Diagnosis]:
             continue
         for window in account.known():
             shares = account.shares(window, series)
-            if shares is None:
+            if shares is None or _holds_a_leaked_remainder(account, window):
                 continue
             if len(shares.weights) + len(shares.elsewhere) < 2:
                 yield from _judge_alone(account, shares)
@@ -57,6 +57,11 @@ def _is_scaled_for_other_windows(account: Account, series: Series) -> bool:
     weights = [w for window in account.known() for w in account.readings.weights(window, series)]
     shares = [w.share for w in weights if w.share is not None]
     return any(not account.same(share, shares[0]) for share in shares)
+
+
+def _holds_a_leaked_remainder(account: Account, window: Window) -> bool:
+    """Whether what an earlier pass over the data left over stands in it: those were scaled for another window."""
+    return len(window.passes(account.steps)) > 1
 
 
 def _is_full(account: Account, shares: Shares) -> bool:

@@ -49,6 +49,16 @@ FOUND = {
         double=False,
         mutations=frozenset({"GA301", "GA503"}),
     ),
+    "a remainder that leaks, of losses divided by the units of their windows": Variant(
+        k=2,
+        rows=(2, 2, 2, 2, 1),
+        units=(2, 2, 2, 2, 1),
+        epochs=2,
+        scale="total",
+        data_loader=True,
+        double=False,
+        mutations=frozenset({"GA301"}),
+    ),
     "losses that are kept over two steps only": Variant(
         k=2,
         rows=(1,) * 8,
