@@ -284,3 +284,30 @@ def test_a_mean_multiplied_by_k_before_a_framework_divides_by_it(
     """Four times the loss is an objective where the division by K = 4 makes the windows right, and else undoes it."""
     result = of_tokens(tmp_path, scaled, [4, 4, 2], "mean", most=3)
     assert [w.grad_norm_ratio for w in result.windows] == pytest.approx(norms, rel=1e-5)
+
+
+TIME_STEPS = """
+import torch, torch.nn as nn
+torch.manual_seed(0)
+K, T = 2, 600
+cell, head = nn.RNNCell(4, 5), nn.Linear(5, 3)
+optimizer = torch.optim.SGD([*cell.parameters(), *head.parameters()], lr=0.01)
+for i in range(2 * K):
+    x, y, state, total = torch.randn(T, 2, 4), torch.randint(0, 3, (T, 2)), torch.zeros(2, 5), 0.0
+    for t in range(T):
+        state = cell(x[t], state)
+        total = total + nn.functional.cross_entropy(head(state), y[t])
+    (total{scale}).backward()
+    if (i + 1) % K == 0:
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+
+
+@pytest.mark.parametrize(
+    ("scale", "codes"), [(" / K", []), (" / T / K", []), (" / T", ["GA101"]), ("", ["GA101"]), (" / K / K", ["GA102"])]
+)
+def test_a_sum_over_hundreds_of_time_steps(scale: str, codes: list[str], tmp_path: Path) -> None:
+    result = watch_source(TIME_STEPS.format(scale=scale), tmp_path)
+    assert [d.mistake.code for d in result.diagnosis] == codes, result.reason
+    assert result.verdict is (Verdict.DEVIATES if codes else Verdict.EQUIVALENT), result.reason

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 
-from gradcheck_accum.events import Factor, Operation, Purpose, Reduction, Term
+from gradcheck_accum.events import Factor, Operation, Purpose, Reduction, Term, product_of
 from gradcheck_accum.location import Location
 
 _PASSES = (
@@ -46,7 +47,14 @@ SCALED_AT = "gradcheck-accum scaled at"
 """The key under which the metadata of a node that multiplies or divides hold the place that called for it."""
 
 _UNFOLLOWED = "a scalar that is no sum, mean or loss"
-_DEPTH = 400
+_MANY_ALIKE = 64
+"""How many terms of a loss that are alike are kept: more than a mean of terms, or a window, mostly has."""
+
+_MOST_NODES = 20_000
+"""Nodes between a loss and what was reduced beyond which nobody follows it."""
+
+_Way = tuple[Any, int, tuple[Factor, ...]]
+"""A node, which of its results, and the factors after it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,11 +62,14 @@ class LossReading:
     """What a loss is made of; ``scale`` is the grad scaler's scale inside it (1 where there is none).
 
     ``reductions`` are the graph's nodes that reduced its terms: who keeps the loss, scaled or not, keeps them.
+    ``kinds`` are, of each kind of term, how many there are and what their factors add up to (None where one is not
+    known). Of many that are alike in all but their place, ``terms`` holds the first: the others weigh what they do.
     """
 
     terms: tuple[Term, ...]
     scale: float = 1.0
     reductions: tuple[Any, ...] = ()
+    kinds: dict[str, tuple[int, float | None]] = field(default_factory=dict)
 
 
 def read_losses(
@@ -72,13 +83,37 @@ def read_losses(
     walk = _Walk(scales)
     for loss, weight in zip(losses, weights or [1.0] * len(losses), strict=True):
         walk.follow(loss.grad_fn, loss.output_nr, () if weight == 1.0 else (Factor(weight),))
-    names: dict[str, int] = {}
-    terms: list[Term] = []
+    kinds: dict[str, tuple[int, float | None]] = {}
     for term in walk.found:
-        names[term.name] = names.get(term.name, 0) + 1
-        name = term.name if names[term.name] == 1 else f"{term.name} #{names[term.name]}"
-        terms.append(Term(name, term.reduction, term.units, term.factors, term.rows))
-    return LossReading(tuple(terms), walk.scale, tuple(walk.reductions))
+        number, total = kinds.get(term.name, (0, 0.0))
+        product = product_of(term.factors)
+        kinds[term.name] = number + 1, None if total is None or product is None else total + product
+    terms = tuple(_numbered(_without_many_alike(walk.found, kinds)))
+    return LossReading(terms, walk.scale, tuple(walk.reductions), kinds)
+
+
+def _without_many_alike(found: Sequence[Term], kinds: dict[str, tuple[int, float | None]]) -> Iterator[Term]:
+    """The terms without those that are like many others: the losses of a thousand time steps, say."""
+    seen: Counter[Term] = Counter()
+    for term in found:
+        number = kinds[term.name][0]
+        if number > _MANY_ALIKE:
+            # What makes a mean of so many terms is none of the few that are kept.
+            mean = (f.value is not None and math.isclose(f.value * number, 1.0, rel_tol=1e-5) for f in term.factors)
+            factors = zip(term.factors, mean, strict=True)
+            own = tuple(replace(f, purpose=Purpose.OBJECTIVE) if is_mean else f for f, is_mean in factors)
+            term = replace(term, factors=own)
+        seen[term] += 1
+        if seen[term] <= _MANY_ALIKE:
+            yield term
+
+
+def _numbered(found: Iterable[Term]) -> Iterator[Term]:
+    """The terms with names that tell those of one kind apart."""
+    names: Counter[str] = Counter()
+    for term in found:
+        names[term.name] += 1
+        yield term if names[term.name] == 1 else replace(term, name=f"{term.name} #{names[term.name]}")
 
 
 @dataclass(slots=True)
@@ -91,58 +126,64 @@ class _Walk:
     reductions: list[Any] = field(default_factory=list)
 
     def follow(self, node: Any, place: int, outer: tuple[Factor, ...]) -> None:
-        """Go on from a result of ``node``, the ``place``-th; ``outer`` are the factors after it, innermost first."""
-        for _ in range(_DEPTH):
+        """Go on from a result of ``node``, the ``place``-th; ``outer`` are the factors after it, innermost first.
+
+        A loss may be the sum of thousands, each added to those before it: as deep as no recursion goes.
+        """
+        pending = [(node, place, outer)]
+        followed = 0
+        while pending:
+            node, place, outer = pending.pop()
             if node is None:
-                return
-            name = node.name()
-            if node in self.scales:
-                self.scale *= self.scales[node]
-                node, place = _only_edge(node)
                 continue
-            if name.startswith(("MulBackward", "DivBackward")):
-                factor = _factor(node, name)
-                if factor is None:
-                    # Whatever it is, it belongs to the objective: nobody divides by K with something to train.
-                    self._found(Term("a product of losses", Reduction.MEAN, None, outer), node)
-                    return
-                outer = (factor, *outer)
-                node, place = _only_edge(node)
-            elif name.startswith("RsubBackward"):
-                outer = (Factor(-float(node._saved_alpha)), *outer)
-                node, place = _only_edge(node)
-            elif name.startswith("NegBackward"):
-                outer = (Factor(-1.0), *outer)
-                node, place = _only_edge(node)
-            elif name.startswith(_PASSES):
-                node, place = _only_edge(node)
-            elif name.startswith(_EACH_BY_ITSELF) and place < len(node.next_functions):
-                node, place = node.next_functions[place]
-            elif name.startswith(("AddBackward", "SubBackward")):
-                self._follow_sum(node, name, outer)
+            followed += 1
+            if followed > _MOST_NODES:
+                self._found(Term("more losses than are followed", Reduction.MEAN, None, (Factor(None),)), node)
                 return
-            elif name.startswith(("MeanBackward0", "SumBackward0")) and _stack_below(node) is not None:
-                self._follow_stack(node, name, outer)
-                return
-            else:
-                self._found(_frontier(node, name, outer), node)
-                return
+            pending.extend(reversed(self._inwards(node, place, outer)))
+
+    def _inwards(self, node: Any, place: int, outer: tuple[Factor, ...]) -> list[_Way]:
+        """The ways on from a node's result; none where it is one that was reduced, which is noted."""
+        name = node.name()
+        if node in self.scales:
+            self.scale *= self.scales[node]
+            return [(*_only_edge(node), outer)]
+        if name.startswith(("MulBackward", "DivBackward")):
+            factor = _factor(node, name)
+            if factor is None:
+                # Whatever it is, it belongs to the objective: nobody divides by K with something to train.
+                self._found(Term("a product of losses", Reduction.MEAN, None, outer), node)
+                return []
+            return [(*_only_edge(node), (factor, *outer))]
+        if name.startswith("RsubBackward"):
+            return [(*_only_edge(node), (Factor(-float(node._saved_alpha)), *outer))]
+        if name.startswith("NegBackward"):
+            return [(*_only_edge(node), (Factor(-1.0), *outer))]
+        if name.startswith(_PASSES):
+            return [(*_only_edge(node), outer)]
+        if name.startswith(_EACH_BY_ITSELF) and place < len(node.next_functions):
+            return [(*node.next_functions[place], outer)]
+        if name.startswith(("AddBackward", "SubBackward")):
+            return _summands(node, name, outer)
+        if name.startswith(("MeanBackward0", "SumBackward0")) and _stack_below(node) is not None:
+            inputs = _stack_below(node).next_functions
+            share = (Factor(1 / len(inputs), purpose=Purpose.OBJECTIVE),) if name.startswith("Mean") else ()
+            return [(inner, at, (*share, *outer)) for inner, at in inputs]
+        self._found(_frontier(node, name, outer), node)
+        return []
 
     def _found(self, term: Term, node: Any) -> None:
         self.found.append(term)
         self.reductions.append(node)
 
-    def _follow_sum(self, node: Any, name: str, outer: tuple[Factor, ...]) -> None:
-        alpha = float(getattr(node, "_saved_alpha", 1) or 1)
-        for position, (inner, place) in enumerate(node.next_functions):
-            factor = (-alpha if name.startswith("Sub") else alpha) if position else 1.0
-            self.follow(inner, place, outer if factor == 1.0 else (Factor(factor), *outer))
 
-    def _follow_stack(self, node: Any, name: str, outer: tuple[Factor, ...]) -> None:
-        inputs = _stack_below(node).next_functions
-        share = (Factor(1 / len(inputs), purpose=Purpose.OBJECTIVE),) if name.startswith("Mean") else ()
-        for inner, place in inputs:
-            self.follow(inner, place, (*share, *outer))
+def _summands(node: Any, name: str, outer: tuple[Factor, ...]) -> list[_Way]:
+    alpha = float(getattr(node, "_saved_alpha", 1) or 1)
+    factors = [1.0, -alpha if name.startswith("Sub") else alpha]
+    return [
+        (inner, place, outer if factor == 1.0 else (Factor(factor), *outer))
+        for (inner, place), factor in zip(node.next_functions, factors, strict=False)
+    ]
 
 
 def _stack_below(node: Any) -> Any:

@@ -71,7 +71,7 @@ class LossReader:
                 return self.tape.program(originals)
 
         program = recorded() if self._replays and all(number == 1.0 for number in numbers) else None
-        if sent_back_together(reading.terms, drawn, lambda: program or recorded()):
+        if sent_back_together(reading, drawn, lambda: program or recorded()):
             return SentBack(replace(reading, terms=_of_unknown_weight(reading.terms)), program, SENT_BACK_TOGETHER)
         return SentBack(reading, program)
 

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
 from torch import nn
 
+from gradcheck_accum.engine.loss_graph import LossReading
 from gradcheck_accum.engine.tape import Leaf, Produced, Program
-from gradcheck_accum.events import Term, product_of
-from gradcheck_accum.weights import total_of
 
 SENT_BACK_TOGETHER = (
     "its loss has as many terms of one kind as batches went into it: whether they are micro-batches, whose sum should "
@@ -19,18 +18,14 @@ SENT_BACK_TOGETHER = (
 )
 
 
-def sent_back_together(terms: Sequence[Term], drawn: int, program: Callable[[], Program | None]) -> bool:
-    """Whether a loss has one of its ``terms`` for each of several batches, all of a kind, and is no mean of them.
+def sent_back_together(reading: LossReading, drawn: int, program: Callable[[], Program | None]) -> bool:
+    """Whether a loss has one of its terms for each of several batches, all of a kind, and is no mean of them.
 
     ``drawn`` is how many batches one data loader gave for it. ``program``, asked only where there are such terms, tells
     how often the loop ran a module on other data.
     """
-    sums = []
-    for kind in {term.kind for term in terms}:
-        own = [product_of(term.factors) for term in terms if term.kind == kind]
-        total = total_of(own)
-        if len(own) > 1 and total is not None and not math.isclose(total, 1.0):
-            sums.append(len(own))
+    kinds = reading.kinds.values()
+    sums = [n for n, total in kinds if n > 1 and total is not None and not math.isclose(total, 1.0)]
     if not sums or drawn in sums:
         return bool(sums)
     known = program()
@@ -43,44 +38,78 @@ def _turns(program: Program) -> Iterator[int]:
     for index, ((function, *_), place) in enumerate(zip(program.steps, program.places, strict=True)):
         if isinstance(function, nn.Module):
             groups.setdefault((id(function), place), []).append(index)
-    makers = [
-        {m.call for m in _inside((args, kwargs)) if isinstance(m, Produced)} for _, args, kwargs, _ in program.steps
-    ]
-    for members in groups.values():
-        if len(members) > 1 and _are_apart(program, members, makers):
+    several = [members for members in groups.values() if len(members) > 1]
+    flow = _Flow(program) if several else None
+    for members in several:
+        if flow is not None and flow.are_apart(members):
             yield len(members)
 
 
-def _are_apart(program: Program, members: Sequence[int], makers: Sequence[set[int]]) -> bool:
-    """Whether no two of these calls have to do with the same samples, nor one with what another gave."""
-    before: list[set[int]] = []
-    """For each step, the steps that it is made of, itself among them."""
-    for index, own in enumerate(makers):
-        before.append({index}.union(*(before[maker] for maker in own)))
-    behind = [steps.intersection(members) for steps in before]
-    owners: dict[object, int] = {}
-    for member in members:
-        given = _samples(program, before[member])
-        if len(behind[member]) > 1 or not given:
+_SEVERAL = -1
+"""What a step is made of that is made of several calls."""
+
+
+class _Flow:
+    """What each step of a program is made of."""
+
+    def __init__(self, program: Program) -> None:
+        self._modules = [isinstance(function, nn.Module) for function, *_ in program.steps]
+        given = [list(_inside(step[1:3])) for step in program.steps]
+        self._makers = [{m.call for m in own if isinstance(m, Produced)} for own in given]
+        self._samples = [
+            [leaf for m in own if isinstance(m, Leaf) and _is_data(leaf := program.leaves[m.index])] for own in given
+        ]
+        self._fed: list[bool] = []
+        """Whether a step, or what it is made of, gets data."""
+        for makers, samples in zip(self._makers, self._samples, strict=True):
+            self._fed.append(bool(samples) or any(self._fed[maker] for maker in makers))
+
+    def are_apart(self, members: Sequence[int]) -> bool:
+        """Whether no two of these calls have to do with the same samples, nor one with what another gave."""
+        given = self._inputs(members)
+        if given is None or not all(given.values()):
             return False
-        for index, calls in enumerate(behind):
-            if member not in calls:
-                continue
+        rows = {member: len(samples[0]) for member, samples in given.items()}
+        source: list[int | None] = []
+        """For each step the call that it is made of."""
+        for index, makers in enumerate(self._makers):
+            of = {source[maker] for maker in makers} - {None}
+            source.append(index if index in given else _SEVERAL if len(of) > 1 else next(iter(of), None))
             # What has another length (the weights of classes, a mask of positions) is no batch's own.
-            beside = [leaf for leaf in _samples(program, [index]) if len(leaf) == len(given[0])]
-            if len(calls) > 1 and (beside or isinstance(program.steps[index][0], nn.Module)):
+            beside = [leaf for leaf in self._samples[index] if len(leaf) in rows.values()]
+            if source[index] == _SEVERAL and (beside or self._modules[index]):
                 return False
-            given += beside
-        if any(owners.setdefault(_rows(leaf), member) != member for leaf in given if len(leaf) == len(given[0])):
-            return False
-    return True
+            if index not in given and source[index] in given:
+                given[source[index] or 0] += beside
+        owners: dict[object, int] = {}
+        return all(
+            owners.setdefault(_rows(leaf), member) == member
+            for member, samples in given.items()
+            for leaf in samples
+            if len(leaf) == rows[member]
+        )
+
+    def _inputs(self, members: Sequence[int]) -> dict[int, list[torch.Tensor]] | None:
+        """The samples that each of these calls is made of, None where two share what is made of any."""
+        made_for: dict[int, int] = {}
+        visited: set[int] = set()
+        given: dict[int, list[torch.Tensor]] = {}
+        for member in members:
+            given[member], pending = [], [member]
+            while pending:
+                step = pending.pop()
+                owner = made_for.setdefault(step, member)
+                if owner != member and (step in given or self._fed[step]):
+                    return None
+                if step not in visited:
+                    visited.add(step)
+                    given[member] += self._samples[step]
+                    pending += self._makers[step]
+        return given
 
 
-def _samples(program: Program, steps: Iterable[int]) -> list[torch.Tensor]:
-    """The data that these steps get, none of it to be trained."""
-    places = [m for step in sorted(steps) for m in _inside(program.steps[step][1:3]) if isinstance(m, Leaf)]
-    leaves = [program.leaves[place.index] for place in places]
-    return [leaf for leaf in leaves if leaf.dim() and leaf.layout is torch.strided and not leaf.requires_grad]
+def _is_data(leaf: torch.Tensor) -> bool:
+    return bool(leaf.dim()) and leaf.layout is torch.strided and not leaf.requires_grad
 
 
 def _rows(leaf: torch.Tensor) -> object:
