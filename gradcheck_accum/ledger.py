@@ -185,9 +185,14 @@ def nominal_steps(windows: Iterable[Window]) -> int | None:
     lengths = Counter(w.micro_batches for w in windows)
     if len(lengths) == 1:
         return next(iter(lengths))
-    terms = (term for window in windows for entry in window.entries for term in entry.backward.terms)
-    meant = _made_whole(windows).union(*map(_divisors, terms))
+    meant = _made_whole(windows).union(*map(_divisors_of_all, windows))
     return max(lengths, key=lambda length: (length * lengths[length] * (1 + (length in meant)), length))
+
+
+def _divisors_of_all(window: Window) -> set[int]:
+    """What every loss of a window is divided by: what only some are may be a share that happens to be 1/K."""
+    own = [set[int]().union(*map(_divisors, entry.backward.terms)) for entry in window.entries]
+    return set.intersection(*own) if own else set()
 
 
 def _divisors(term: Term) -> set[int]:

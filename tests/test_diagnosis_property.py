@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from fractions import Fraction
 
-from hypothesis import assume, given, note, settings
+from hypothesis import assume, example, given, note, settings
 from hypothesis import strategies as st
 
 from gradcheck_accum.diagnosis import diagnose
@@ -114,6 +114,7 @@ def run(loop: Loop) -> tuple[list[Event], bool]:
 
 @settings(max_examples=600, deadline=None)
 @given(loop=loops)
+@example(loop=Loop(5, (2, 2, 2, 2, 3, 2, 2, 2, 3), "share", "after step", "off by one", flush=True, epochs=1))
 def test_no_diagnosis_exactly_where_the_arithmetic_is_right(loop: Loop) -> None:
     events, right = run(loop)
     # A loop that never steps has no window: the engines call that inconclusive.
