@@ -191,8 +191,8 @@ def _is_in_the_dark(evidence: Evidence, scaling: Sequence[Column], objective: Se
     or of the window; so that there has to be one that equals 1/K, and no other.
     """
     told = [column for column in scaling if any(factor.value != 1.0 for factor in column)]
-    counting = [point for point in evidence.points if point.term.reduction is not Reduction.NONE and point.steps > 1]
-    if any(point.term.units is None for point in counting) and (len(told) > 1 or (objective and not told)):
+    accumulated = [point for point in evidence.points if point.steps > 1]
+    if any(point.term.units is None for point in accumulated) and (len(told) > 1 or (objective and not told)):
         return True
     means = [column for column in (*told, *objective) if evidence.may_be_a_mean_of_terms(column)]
     return len(told) == 1 and means == told

@@ -219,6 +219,12 @@ def test_a_penalty_counts_once_a_window(penalty: str, scale: str, codes: list[st
     assert result.verdict is (Verdict.DEVIATES if codes else Verdict.EQUIVALENT), result.reason
 
 
+def test_a_penalty_whose_coefficient_may_hold_the_division_is_not_told(tmp_path: Path) -> None:
+    source = SCRIPT.format(loss="F.mse_loss(out, t) / K + 0.01 / K * model[0].weight.abs().sum()", rows=3, scale="")
+    result = watch_source(source, tmp_path)
+    assert (result.verdict, result.diagnosis) == (Verdict.INCONCLUSIVE, ()), result.reason
+
+
 def test_a_sum_over_rows_of_data_is_no_penalty(tmp_path: Path) -> None:
     """It is over more than the weight has, and undivided it is right as sums over samples are."""
     source = SCRIPT.format(loss="((x[:, :3] * model[2].bias - 1) ** 2).sum()", rows=4, scale="")
