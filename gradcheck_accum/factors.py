@@ -151,6 +151,9 @@ class Evidence:
         """Whether all factors together divide by the units, or the rows, of the window, whatever each is there for."""
         values = [math.prod(c[i].value or 0.0 for c in columns) for i in range(len(self.points))]
         together = tuple(Factor(value) for value in values)
+        if self._matches(together, lambda p: _inverse(p.term.units)):
+            # A micro-batch may have as many elements as its window has rows.
+            return False
         return any(self._matches(together, value) for value in _COUNTS_OVER_RANKS[2:])
 
     def due_counts(self, column: Column) -> list[float]:

@@ -292,6 +292,16 @@ def test_a_mean_multiplied_by_k_before_a_framework_divides_by_it(
     assert [w.grad_norm_ratio for w in result.windows] == pytest.approx(norms, rel=1e-5)
 
 
+@pytest.mark.parametrize(("scale", "codes"), [(" / K", []), ("", ["GA101"])])
+def test_as_many_elements_in_a_micro_batch_as_rows_in_its_window(scale: str, codes: list[str], tmp_path: Path) -> None:
+    """Four rows of three scores, and three times four rows."""
+    source = SCRIPT.replace("K = {rows}, 4", "K = {rows}, 3")
+    loss = "F.mse_loss(out, t, reduction='sum') / out.numel()"
+    result = watch_source(source.format(loss=loss, rows=4, scale=scale), tmp_path)
+    assert [d.mistake.code for d in result.diagnosis] == codes, result.reason
+    assert result.verdict is (Verdict.DEVIATES if codes else Verdict.EQUIVALENT), result.reason
+
+
 TIME_STEPS = """
 import torch, torch.nn as nn
 torch.manual_seed(0)
