@@ -78,7 +78,7 @@ class Evidence:
         """
         for column in whole:
             counts = all(f.operation is Operation.MULTIPLY and f.purpose is not Purpose.OBJECTIVE for f in column)
-            if not counts or not self._matches_count(column):
+            if not counts or all(f.value == 1.0 for f in column) or not self._matches_count(column):
                 continue
             others = [c for c in columns if c is not column and all(f.operation is Operation.DIVIDE for f in c)]
             varies = any(not self.same(f.value or 0.0, column[0].value or 0.0) for f in column)

@@ -292,6 +292,13 @@ def test_a_mean_multiplied_by_k_before_a_framework_divides_by_it(
     assert [w.grad_norm_ratio for w in result.windows] == pytest.approx(norms, rel=1e-5)
 
 
+def test_a_factor_of_one_makes_no_sum_of_the_mean_over_one_row(tmp_path: Path) -> None:
+    source = SCRIPT.replace("K = {rows}, 4", "K = {rows}, 1").format(
+        loss="F.mse_loss(out, t) * 1", rows=1, scale=" / 3"
+    )
+    assert [d.mistake.code for d in watch_source(source, tmp_path).diagnosis] == ["GA304"]
+
+
 @pytest.mark.parametrize(("scale", "codes"), [(" / K", []), ("", ["GA101"])])
 def test_as_many_elements_in_a_micro_batch_as_rows_in_its_window(scale: str, codes: list[str], tmp_path: Path) -> None:
     """Four rows of three scores, and three times four rows."""
