@@ -114,14 +114,14 @@ class Evidence:
 
     def is_own_count(self, column: Column) -> bool:
         """Whether a divisor counts the micro-batch's units: all of them, its rows, or those that a mask left."""
-        if self._matches(column, lambda p: _inverse(p.term.units)):
+        if self._matches(column, _over_own_units):
             return True
-        if self._matches(column, lambda p: _inverse(p.window_units)):
+        if self._matches(column, _over_window_units):
             # Where targets are ignored, a window may hold as many units as each of its micro-batches has rows.
             return False
-        if self._matches(column, lambda p: _inverse(p.term.rows)):
+        if self._matches(column, _over_own_rows):
             return True
-        if self._matches(column, lambda p: _inverse(p.window_rows)):
+        if self._matches(column, _over_window_rows):
             # The rows of a window may be fewer than the elements of one micro-batch's sum.
             return False
         if any(self._matches(column, value) for value in _COUNTS_OVER_RANKS):
@@ -133,8 +133,8 @@ class Evidence:
     def is_window_count(self, column: Column) -> bool:
         """Whether a divisor counts the units of the whole window."""
         return (
-            self._matches(column, lambda p: _inverse(p.window_units))
-            or self._matches(column, lambda p: _inverse(p.window_rows))
+            self._matches(column, _over_window_units)
+            or self._matches(column, _over_window_rows)
             or any(self._matches(column, value) for value in _COUNTS_OVER_RANKS)
             or self._follows_the_window(column)
             or all(self._is_count(f, p, p.term.units, p.window_units) for f, p in zip(column, self.points, strict=True))
@@ -151,10 +151,10 @@ class Evidence:
         """Whether all factors together divide by the units, or the rows, of the window, whatever each is there for."""
         values = [math.prod(c[i].value or 0.0 for c in columns) for i in range(len(self.points))]
         together = tuple(Factor(value) for value in values)
-        if self._matches(together, lambda p: _inverse(p.term.units)):
+        if self._matches(together, _over_own_units):
             # A micro-batch may have as many elements as its window has rows.
             return False
-        return any(self._matches(together, value) for value in _COUNTS_OVER_RANKS[2:])
+        return any(self._matches(together, value) for value in _SHARED_COUNTS)
 
     def due_counts(self, column: Column) -> list[float]:
         """What the divisors of `is_window_count` should have been: the units of all ranks, divided by their number.
@@ -164,10 +164,10 @@ class Evidence:
         if all(point.divisor == 1 for point in self.points):
             return [1.0 / (factor.value or 1.0) for factor in column]
         units = [point.shared_units for point in self.points]
-        if self._matches(column, lambda p: _inverse(p.window_units)) or self._matches(column, _COUNTS_OVER_RANKS[0]):
+        if self._matches(column, _over_window_units) or self._matches(column, _over_units_of_all_ranks):
             return [count or 0.0 for count in units]
         rows = [point.shared_rows for point in self.points]
-        if self._matches(column, lambda p: _inverse(p.window_rows)) or self._matches(column, _COUNTS_OVER_RANKS[1]):
+        if self._matches(column, _over_window_rows) or self._matches(column, _over_rows_of_all_ranks):
             return [count or 0.0 for count in rows]
         sums: dict[int, float] = {}
         for window in self._windows():
@@ -412,24 +412,49 @@ def _inverse(value: float | None) -> float | None:
     return 1.0 / value if value else None
 
 
-_COUNTS: tuple[Callable[[Point], float | None], ...] = (
-    lambda p: _inverse(p.term.units),
-    lambda p: _inverse(p.term.rows),
-    lambda p: _inverse(p.window_units),
-    lambda p: _inverse(p.window_rows),
-)
+def _over_own_units(point: Point) -> float | None:
+    return _inverse(point.term.units)
+
+
+def _over_own_rows(point: Point) -> float | None:
+    return _inverse(point.term.rows)
+
+
+def _over_window_units(point: Point) -> float | None:
+    return _inverse(point.window_units)
+
+
+def _over_window_rows(point: Point) -> float | None:
+    return _inverse(point.window_rows)
+
+
+def _over_units_of_all_ranks(point: Point) -> float | None:
+    return _inverse(point.shared_units and point.shared_units * point.divisor)
+
+
+def _over_rows_of_all_ranks(point: Point) -> float | None:
+    return _inverse(point.shared_rows and point.shared_rows * point.divisor)
+
+
+def _over_shared_units(point: Point) -> float | None:
+    return _inverse(point.shared_units)
+
+
+def _over_shared_rows(point: Point) -> float | None:
+    return _inverse(point.shared_rows)
+
+
+_COUNTS = (_over_own_units, _over_own_rows, _over_window_units, _over_window_rows)
 """Divisors that count the units, or the rows, of a micro-batch or of its window."""
+
+_SHARED_COUNTS = (_over_shared_units, _over_shared_rows)
+"""Divisors that count one rank's part of the units, or the rows, of all ranks together."""
+
+_COUNTS_OVER_RANKS = (_over_units_of_all_ranks, _over_rows_of_all_ranks, *_SHARED_COUNTS)
+"""Divisors that count the units, or the rows, of all ranks together, or one rank's part of them."""
 
 _OFF_BY_ONE: tuple[Callable[[Point], float | None], ...] = (
     lambda p: _one_over(p.steps + 1, p) if p.steps > 1 else None,
     lambda p: _one_over(p.steps - 1, p) if p.steps > 2 else None,
 )
 """Divisors that are K but for one, and not the number of a loss's terms: their mean."""
-
-_COUNTS_OVER_RANKS: tuple[Callable[[Point], float | None], ...] = (
-    lambda p: _inverse(p.shared_units and p.shared_units * p.divisor),
-    lambda p: _inverse(p.shared_rows and p.shared_rows * p.divisor),
-    lambda p: _inverse(p.shared_units),
-    lambda p: _inverse(p.shared_rows),
-)
-"""Divisors that count the units, or the rows, of all ranks together, or one rank's part of them."""
