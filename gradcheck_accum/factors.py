@@ -7,7 +7,7 @@ A number says nothing alone: 0.25 is an objective's coefficient or a division by
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from gradcheck_accum.events import Backward, Factor, Operation, Purpose, Reduction, Term, product_of
@@ -81,8 +81,7 @@ class Evidence:
             if not counts or all(f.value == 1.0 for f in column) or not self._matches_count(column):
                 continue
             others = [c for c in columns if c is not column and all(f.operation is Operation.DIVIDE for f in c)]
-            varies = any(not self.same(f.value or 0.0, column[0].value or 0.0) for f in column)
-            if varies or any(self._is_exact_count(other) for other in others):
+            if not self._is_constant(column) or any(self._is_exact_count(other) for other in others):
                 return column
         return None
 
@@ -109,8 +108,7 @@ class Evidence:
         return self._matches(column, lambda p: p.term.rows) and all(self.same(one, each[0]) for one in each)
 
     def _is_exact_count(self, column: Column) -> bool:
-        counts = (*_COUNTS, *_COUNTS_OVER_RANKS)
-        return any(self._matches(column, count) for count in counts) or bool(self.full_window_counts(column))
+        return self._matches_any(column, _EVERY_COUNT) or bool(self.full_window_counts(column))
 
     def is_own_count(self, column: Column) -> bool:
         """Whether a divisor counts the micro-batch's units: all of them, its rows, or those that a mask left."""
@@ -124,7 +122,7 @@ class Evidence:
         if self._matches(column, _over_window_rows):
             # The rows of a window may be fewer than the elements of one micro-batch's sum.
             return False
-        if any(self._matches(column, value) for value in _COUNTS_OVER_RANKS):
+        if self._matches_any(column, _COUNTS_OVER_RANKS):
             return False
         return (self.varies_within_a_window(column) and not self._opens_short()) or all(
             self._is_count(f, p, 1.0, p.term.units) for f, p in zip(column, self.points, strict=True)
@@ -133,28 +131,29 @@ class Evidence:
     def is_window_count(self, column: Column) -> bool:
         """Whether a divisor counts the units of the whole window."""
         return (
-            self._matches(column, _over_window_units)
-            or self._matches(column, _over_window_rows)
-            or any(self._matches(column, value) for value in _COUNTS_OVER_RANKS)
+            self._matches_any(column, (_over_window_units, _over_window_rows, *_COUNTS_OVER_RANKS))
             or self._follows_the_window(column)
             or all(self._is_count(f, p, p.term.units, p.window_units) for f, p in zip(column, self.points, strict=True))
         )
 
     def is_known_count(self, column: Column) -> bool:
         """Whether a factor that changes is one over a count that is known, be it multiplied by and not divided."""
-        if all(self.same(factor.value or 0.0, column[0].value or 0.0) for factor in column):
+        if self._is_constant(column):
             # Half of a sum of squares is no mean over two.
             return False
-        return any(self._matches(column, value) for value in (*_COUNTS, *_COUNTS_OVER_RANKS))
+        return self._matches_any(column, _EVERY_COUNT)
+
+    def products(self, columns: Sequence[Column]) -> list[float]:
+        """What ``columns`` come to together, at every point."""
+        return [math.prod(column[i].value or 0.0 for column in columns) for i in range(len(self.points))]
 
     def averages_the_window(self, columns: Sequence[Column]) -> bool:
         """Whether all factors together divide by the units, or the rows, of the window, whatever each is there for."""
-        values = [math.prod(c[i].value or 0.0 for c in columns) for i in range(len(self.points))]
-        together = tuple(Factor(value) for value in values)
+        together = tuple(Factor(value) for value in self.products(columns))
         if self._matches(together, _over_own_units):
             # A micro-batch may have as many elements as its window has rows.
             return False
-        return any(self._matches(together, value) for value in _SHARED_COUNTS)
+        return self._matches_any(together, _SHARED_COUNTS)
 
     def due_counts(self, column: Column) -> list[float]:
         """What the divisors of `is_window_count` should have been: the units of all ranks, divided by their number.
@@ -164,10 +163,10 @@ class Evidence:
         if all(point.divisor == 1 for point in self.points):
             return [1.0 / (factor.value or 1.0) for factor in column]
         units = [point.shared_units for point in self.points]
-        if self._matches(column, _over_window_units) or self._matches(column, _over_units_of_all_ranks):
+        if self._matches_any(column, (_over_window_units, _over_units_of_all_ranks)):
             return [count or 0.0 for count in units]
         rows = [point.shared_rows for point in self.points]
-        if self._matches(column, _over_window_rows) or self._matches(column, _over_rows_of_all_ranks):
+        if self._matches_any(column, (_over_window_rows, _over_rows_of_all_ranks)):
             return [count or 0.0 for count in rows]
         sums: dict[int, float] = {}
         for window in self._windows():
@@ -223,7 +222,7 @@ class Evidence:
                 *(_OFF_BY_ONE if all(point.term.units is not None for point in self.points) else ()),
             ]
             candidates += [lambda p: 1.0 / (p.steps * p.divisor) if p.steps > 1 else None, *_COUNTS_OVER_RANKS]
-        return any(self._matches(column, candidate) for candidate in candidates) or self._depends_on_units(column)
+        return self._matches_any(column, candidates) or self._depends_on_units(column)
 
     def divides_for_nothing(self, column: Column) -> bool:
         """Whether every micro-batch is a window of its own, and its loss divided by the same whole number all the same.
@@ -254,7 +253,7 @@ class Evidence:
         equal 1/K), or where the terms' factors make up the same sum in every micro-batch (samples that are mixed). A
         division by K at one term is more often a division that others lack; but half of a penalty is a penalty.
         """
-        constant = all(f.value is not None and self.same(f.value, column[0].value or 0.0) for f in column)
+        constant = self._is_constant(column)
         if self._depends_on_units(column):
             return False
         if constant and column[0].operation is Operation.DIVIDE:
@@ -289,6 +288,8 @@ class Evidence:
         sent back together. Two terms of each of several micro-batches are more often added up, and terms with
         coefficients of their own (a difference, say) are no mean.
         """
+        if any(len(point.backward.terms) < 2 for point in self.points):
+            return False
         return all(
             len(point.backward.terms) > (2 if point.length > 1 else 1)
             and len({term.kind for term in point.backward.terms}) == 1
@@ -311,15 +312,13 @@ class Evidence:
             return False
         if column[0].operation is Operation.MULTIPLY or math.isclose(value * len(self.points[0].backward.terms), 1.0):
             return True
-        counts = any(self._matches(column, count) for count in (*_COUNTS, *_COUNTS_OVER_RANKS))
-        return not counts and any(self._matches(column, candidate) for candidate in _OFF_BY_ONE)
+        return self._matches_any(column, _OFF_BY_ONE) and not self._matches_any(column, _EVERY_COUNT)
 
     def is_right_with(self, columns: Sequence[Column]) -> bool:
         """Whether these columns make every full window right by themselves."""
         full = [i for i, point in enumerate(self.points) if point.length == point.steps]
-        return bool(full) and all(
-            self.same(math.prod(c[i].value or 0.0 for c in columns) * self.points[i].steps, 1.0) for i in full
-        )
+        products = self.products(columns)
+        return bool(full) and all(self.same(products[i] * self.points[i].steps, 1.0) for i in full)
 
     @staticmethod
     def enlarges(column: Column) -> bool:
@@ -328,13 +327,13 @@ class Evidence:
 
     def changes_nothing(self, columns: Sequence[Column]) -> bool:
         """Whether these columns cancel each other everywhere."""
-        return all(self.same(math.prod(c[i].value or 0.0 for c in columns), 1.0) for i in range(len(self.points)))
+        return all(self.same(product, 1.0) for product in self.products(columns))
 
     def adds_up(self, columns: Sequence[Column]) -> bool:
         """Whether the products of ``columns`` add up to 1 in every full window."""
         full = [w for w in self._windows() if len(w) == self.points[w[0]].steps]
-        shares = ([math.prod(c[i].value or 0.0 for c in columns) for i in window] for window in full)
-        return bool(full) and all(self.same(math.fsum(own), 1.0) for own in shares)
+        products = self.products(columns)
+        return bool(full) and all(self.same(math.fsum(products[i] for i in window), 1.0) for window in full)
 
     def varies_within_a_window(self, column: Column) -> bool:
         """Whether the micro-batches of one window have different factors."""
@@ -352,8 +351,7 @@ class Evidence:
 
     def _follows_the_window(self, column: Column) -> bool:
         """Whether a divisor is constant within windows and changes between them, as a window's own total does."""
-        values = [factor.value or 0.0 for factor in column]
-        return not self.varies_within_a_window(column) and any(not self.same(v, values[0]) for v in values)
+        return not self.varies_within_a_window(column) and not self._is_constant(column)
 
     def _opens_short(self) -> bool:
         """Whether the first window is cut short: then what was computed for a window may lie in two of them."""
@@ -367,6 +365,13 @@ class Evidence:
             if not self.same(values.setdefault(key, factor.value or 0.0), factor.value or 0.0):
                 return False
         return any(not self.same(v, column[0].value or 0.0) for v in values.values())
+
+    def _is_constant(self, column: Column) -> bool:
+        return all(self.same(factor.value or 0.0, column[0].value or 0.0) for factor in column)
+
+    def _matches_any(self, column: Column, values: Iterable[Callable[[Point], float | None]]) -> bool:
+        """Whether a column equals one of ``values`` at every point."""
+        return any(self._matches(column, value) for value in values)
 
     def _matches(self, column: Column, value: Callable[[Point], float | None]) -> bool:
         """Whether a column equals ``value`` at every point."""
@@ -452,6 +457,8 @@ _SHARED_COUNTS = (_over_shared_units, _over_shared_rows)
 
 _COUNTS_OVER_RANKS = (_over_units_of_all_ranks, _over_rows_of_all_ranks, *_SHARED_COUNTS)
 """Divisors that count the units, or the rows, of all ranks together, or one rank's part of them."""
+
+_EVERY_COUNT = (*_COUNTS, *_COUNTS_OVER_RANKS)
 
 _OFF_BY_ONE: tuple[Callable[[Point], float | None], ...] = (
     lambda p: _one_over(p.steps + 1, p) if p.steps > 1 else None,

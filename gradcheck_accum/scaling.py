@@ -69,12 +69,13 @@ def read_series(evidence: Evidence, coefficient: float | None, *, in_a_run: bool
             f"the factor {scaling[0][0].value:.6g} of {points[0].term.name} equals 1/K and was read as loss scaling; "
             "if it is part of the objective, state --loss-coefficient"
         )
-    for position, point in enumerate(points):
-        key, own = id(point.backward), math.prod(c[position].value or 0.0 for c in objective)
+    products = zip(points, evidence.products(objective), evidence.products(scaling), strict=True)
+    for position, (point, own, scaled) in enumerate(products):
+        key = id(point.backward)
         if not own:
             # What the objective weighs with 0 is scaled as the rest is, and adds nothing.
             own = math.prod(c[position].value or 1.0 for c in objective)
-            reading.coefficient[key] = own * math.prod(c[position].value or 0.0 for c in scaling)
+            reading.coefficient[key] = own * scaled
         reading.objective[key] = own
     return reading
 
