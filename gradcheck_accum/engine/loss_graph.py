@@ -237,12 +237,12 @@ def _frontier(node: Any, name: str, factors: tuple[Factor, ...]) -> Term:
     if name.startswith("MeanBackward"):
         units = float(node._saved_self_sym_numel)
         return Term(short, Reduction.MEAN, units, factors, _rows(node, units))
+    if _is_penalty(node):
+        return Term("penalty", Reduction.NONE, None, factors)
     if name.startswith("SumBackward"):
-        if _is_penalty(node):
-            return Term("penalty", Reduction.NONE, None, factors)
         units = float(math.prod(_sizes(node)))
         return Term(short, Reduction.SUM, units, factors, _rows(node, units))
-    if name.startswith(("DotBackward", "VdotBackward")) and not _is_penalty(node):
+    if name.startswith(("DotBackward", "VdotBackward")):
         units = float(_reduced_elements(node))
         return Term(short, Reduction.SUM, units, factors, _rows(node, units))
     if name.startswith("TraceBackward"):
@@ -251,8 +251,6 @@ def _frontier(node: Any, name: str, factors: tuple[Factor, ...]) -> Term:
     if name.startswith("NansumBackward"):
         values = node._saved_self
         return Term(short, Reduction.SUM, float(values.isnan().logical_not().sum()), factors, float(len(values)))
-    if _is_penalty(node):
-        return Term("penalty", Reduction.NONE, None, factors)
     return Term(f"{_UNFOLLOWED} ({short})", Reduction.MEAN, None, factors)
 
 

@@ -418,19 +418,18 @@ def _parts_rows(call: Call) -> bool:
 
 def _constants_of(call: Call) -> list[object]:
     """What a call was given beside tensors that makes it another: words, and numbers unless all it gave is numbers."""
-    found = _plain_in((call.args, call.kwargs))
-    return list(found) if any(output.dim() for output in call.outputs) else [c for c in found if isinstance(c, str)]
+    found: list[object] = [v for v in leaves_of((call.args, call.kwargs)) if isinstance(v, (bool, int, float, str))]
+    return found if any(output.dim() for output in call.outputs) else [c for c in found if isinstance(c, str)]
 
 
-def _plain_in(value: Any) -> Iterator[object]:
-    """The plain numbers and words in nested containers, in a fixed order."""
-    if isinstance(value, (bool, int, float, str)):
-        yield value
-    elif isinstance(value, slice):
-        yield from _plain_in((value.start, value.stop, value.step))
+def leaves_of(value: Any) -> Iterator[Any]:
+    """What stands in nested containers, keys of dictionaries and bounds of slices among it, in a fixed order."""
+    if isinstance(value, slice):
+        yield from leaves_of((value.start, value.stop, value.step))
     elif isinstance(value, dict):
-        for key, item in value.items():
-            yield from _plain_in((key, item))
+        yield from leaves_of(list(value.items()))
     elif isinstance(value, (list, tuple)):
         for item in value:
-            yield from _plain_in(item)
+            yield from leaves_of(item)
+    else:
+        yield value

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from gradcheck_accum.engine.loss_graph import LossReading
-from gradcheck_accum.engine.tape import Leaf, Produced, Program
+from gradcheck_accum.engine.tape import Leaf, Produced, Program, leaves_of
 
 SENT_BACK_TOGETHER = (
     "its loss has as many terms of one kind as batches went into it: whether they are micro-batches, whose sum should "
@@ -39,14 +39,13 @@ def _turns(program: Program) -> Iterator[int]:
         if isinstance(function, nn.Module):
             groups.setdefault((id(function), place), []).append(index)
     several = [members for members in groups.values() if len(members) > 1]
-    flow = _Flow(program) if several else None
-    for members in several:
-        if flow is not None and flow.are_apart(members):
-            yield len(members)
+    if several:
+        flow = _Flow(program)
+        yield from (len(members) for members in several if flow.are_apart(members))
 
 
-_SEVERAL = -1
-"""What a step is made of that is made of several calls."""
+_NONE, _SEVERAL = -1, -2
+"""What a step is made of that is made of none of the calls, or of several."""
 
 
 class _Flow:
@@ -54,7 +53,7 @@ class _Flow:
 
     def __init__(self, program: Program) -> None:
         self._modules = [isinstance(function, nn.Module) for function, *_ in program.steps]
-        given = [list(_inside(step[1:3])) for step in program.steps]
+        given = [list(leaves_of(step[1:3])) for step in program.steps]
         self._makers = [{m.call for m in own if isinstance(m, Produced)} for own in given]
         self._samples = [
             [leaf for m in own if isinstance(m, Leaf) and _is_data(leaf := program.leaves[m.index])] for own in given
@@ -70,17 +69,17 @@ class _Flow:
         if given is None or not all(given.values()):
             return False
         rows = {member: len(samples[0]) for member, samples in given.items()}
-        source: list[int | None] = []
-        """For each step the call that it is made of."""
+        source: list[int] = []
+        """For each step the call that it is made of, `_NONE` or `_SEVERAL`."""
         for index, makers in enumerate(self._makers):
-            of = {source[maker] for maker in makers} - {None}
-            source.append(index if index in given else _SEVERAL if len(of) > 1 else next(iter(of), None))
+            of = {source[maker] for maker in makers} - {_NONE}
+            source.append(index if index in given else _SEVERAL if len(of) > 1 else next(iter(of), _NONE))
             # What has another length (the weights of classes, a mask of positions) is no batch's own.
             beside = [leaf for leaf in self._samples[index] if len(leaf) in rows.values()]
             if source[index] == _SEVERAL and (beside or self._modules[index]):
                 return False
-            if index not in given and source[index] in given:
-                given[source[index] or 0] += beside
+            if index not in given:
+                given.get(source[index], []).extend(beside)
         owners: dict[object, int] = {}
         return all(
             owners.setdefault(_rows(leaf), member) == member
@@ -92,19 +91,18 @@ class _Flow:
     def _inputs(self, members: Sequence[int]) -> dict[int, list[torch.Tensor]] | None:
         """The samples that each of these calls is made of, None where two share what is made of any."""
         made_for: dict[int, int] = {}
-        visited: set[int] = set()
         given: dict[int, list[torch.Tensor]] = {}
         for member in members:
             given[member], pending = [], [member]
             while pending:
                 step = pending.pop()
-                owner = made_for.setdefault(step, member)
-                if owner != member and (step in given or self._fed[step]):
-                    return None
-                if step not in visited:
-                    visited.add(step)
+                owner = made_for.get(step)
+                if owner is None:
+                    made_for[step] = member
                     given[member] += self._samples[step]
                     pending += self._makers[step]
+                elif owner != member and (step in given or self._fed[step]):
+                    return None
         return given
 
 
@@ -116,14 +114,3 @@ def _rows(leaf: torch.Tensor) -> object:
     """Which samples these are: the same for all time steps that are taken from one batch, say."""
     first = leaf.stride(0)
     return leaf.untyped_storage().data_ptr(), first, leaf.storage_offset() // max(first, 1)
-
-
-def _inside(value: Any) -> Iterator[Any]:
-    """What stands in nested containers."""
-    if isinstance(value, dict):
-        value = list(value.values())
-    if isinstance(value, (list, tuple)):
-        for item in value:
-            yield from _inside(item)
-    else:
-        yield value
