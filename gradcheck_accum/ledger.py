@@ -109,11 +109,11 @@ class Window:
 
         What an earlier pass left over, and no step of its own took, was scaled for the window that it should have made.
         """
-        whole = self.by_rank()
-        passes = dict.fromkeys(entry.backward.epoch for entry in whole[0])
-        if len(passes) < 2 or self.micro_batches <= steps or self.elsewhere:
-            return (whole,)
-        return tuple((tuple(entry for entry in whole[0] if entry.backward.epoch == own),) for own in passes)
+        if not self.spans_passes or self.micro_batches <= steps or self.elsewhere:
+            return (self.by_rank(),)
+        fresh = self.fresh()
+        passes = dict.fromkeys(entry.backward.epoch for entry in fresh)
+        return tuple((tuple(entry for entry in fresh if entry.backward.epoch == own),) for own in passes)
 
     @property
     def is_followed(self) -> bool:

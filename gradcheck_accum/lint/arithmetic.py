@@ -56,8 +56,7 @@ def binary(run: Interpreter, op: ast.operator, left: Any, right: Any) -> Any:
         fits = isinstance(right.value, int) and 0 <= right.value * max(len(left), 1) <= v.LONGEST_LIST
         return left * right.value if fits else UNKNOWN  # type: ignore[operator]
     if isinstance(left, v.Parameters) and isinstance(right, v.Parameters):
-        known = left.sources is not None and right.sources is not None
-        return v.Parameters(left.sources | right.sources if known else None)  # type: ignore[operator]
+        return v.united((left, right))
     if isinstance(left, v.Gradient) or isinstance(right, v.Gradient):
         return UNKNOWN
     if v.is_data(left) or v.is_data(right):

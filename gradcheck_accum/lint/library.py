@@ -168,10 +168,7 @@ def _tensor_dataset(run: Interpreter, args: list[Any], kwargs: dict[str, Any]) -
 
 
 def _chain(run: Interpreter, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    if args and all(isinstance(value, v.Parameters) for value in args):
-        known = [value.sources for value in args]
-        return v.Parameters(None if None in known else frozenset().union(*known))
-    return Symbol()
+    return v.united(args) if v.all_parameters(args) else Symbol()
 
 
 def _cycle(run: Interpreter, args: list[Any], kwargs: dict[str, Any]) -> Any:
