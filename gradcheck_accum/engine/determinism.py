@@ -147,6 +147,20 @@ def without_hooks(parameters: Sequence[torch.Tensor]) -> Iterator[None]:
             hooks.update(own)
 
 
+@contextmanager
+def holding(values: Iterable[tuple[torch.Tensor, torch.Tensor]]) -> Iterator[None]:
+    """Inside the block each tensor holds the numbers that stand beside it; version counters stay."""
+    held = []
+    try:
+        for tensor, data in values:
+            held.append((tensor, tensor.data))
+            tensor.data = data
+        yield
+    finally:
+        for tensor, data in held:
+            tensor.data = data
+
+
 class _Kept:
     """What a dictionary, list or set holds, and what those in it hold."""
 

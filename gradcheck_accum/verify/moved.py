@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager
 
 import torch
 
+from gradcheck_accum.engine.determinism import holding
 from gradcheck_accum.verify.records import Record
 
 
@@ -33,17 +34,9 @@ class MovedWeights:
                 if id(parameter) in own:
                     self._before.setdefault(id(parameter), (parameter, parameter.detach().clone()))
 
-    @contextmanager
-    def as_they_were(self) -> Iterator[None]:
-        """Inside the block the weights are what they were; their version counters stay."""
-        now = [(parameter, parameter.data) for parameter, _ in self._before.values()]
-        for parameter, before in self._before.values():
-            parameter.data = before
-        try:
-            yield
-        finally:
-            for parameter, data in now:
-                parameter.data = data
+    def as_they_were(self) -> AbstractContextManager[None]:
+        """Inside the block the weights are what they were."""
+        return holding(self._before.values())
 
     def forget(self) -> None:
         """Nothing waits any more."""

@@ -8,12 +8,11 @@ drift |w - w_ref| / |w_ref - w_0|.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import torch
 from torch.optim.optimizer import Optimizer
 
+from gradcheck_accum.engine.determinism import holding
 from gradcheck_accum.engine.reference import SHARDED, ReferenceEngine
 from gradcheck_accum.ledger import Ledger
 from gradcheck_accum.verify.clipping import clipped
@@ -57,7 +56,8 @@ class Trajectory:
         own = [p for p in parameters_of(optimizer) if id(p) in self._twins and p.requires_grad]
         everything = {key: p for o in optimizers for p in parameters_of(o) if (key := id(p)) in self._twins}
         scratch, vectors = Measured(measured.step, measured.records), list[Vector]()
-        with self._in_place(everything):
+        # The loop's own modules, with the reference's weights.
+        with holding([(p, self._twins[key].data) for key, p in everything.items()]):
             self._measurer.replay(scratch, members, own, everything, vectors)
         self._measurer.forget(set())
         gradients = self._combined(scratch, vectors, ledger, readings, own)
@@ -96,18 +96,6 @@ class Trajectory:
             for parameter, other in zip(parameters_of(real), parameters_of(twin), strict=True):
                 self._twins[id(parameter)] = other
                 self._start[id(parameter)] = parameter.detach().clone()
-
-    @contextmanager
-    def _in_place(self, parameters: dict[int, torch.Tensor]) -> Iterator[None]:
-        """The loop's own modules with the reference's weights, for as long as it is entered."""
-        held = {key: p.data for key, p in parameters.items()}
-        for key, p in parameters.items():
-            p.data = self._twins[key].data
-        try:
-            yield
-        finally:
-            for key, p in parameters.items():
-                p.data = held[key]
 
     @staticmethod
     def _combined(
