@@ -104,16 +104,23 @@ class Window:
         """The fresh entries of every rank, those of this window's own rank first."""
         return self.fresh(), *self.elsewhere
 
-    def passes(self, steps: int) -> tuple[tuple[tuple[Entry, ...], ...], ...]:
+    def passes(self, steps: int, *, leaks: bool = False) -> tuple[tuple[tuple[Entry, ...], ...], ...]:
         """Its fresh entries by rank; those of each pass over the data apart, where more than ``steps`` came together.
 
         What an earlier pass left over, and no step of its own took, was scaled for the window that it should have made.
+        ``leaks`` says that all beyond the last ``steps`` was left over, where passes cannot be told apart.
         """
-        if not self.spans_passes or self.micro_batches <= steps or self.elsewhere:
+        if self.micro_batches <= steps or self.elsewhere:
             return (self.by_rank(),)
         fresh = self.fresh()
-        passes = dict.fromkeys(entry.backward.epoch for entry in fresh)
-        return tuple((tuple(entry for entry in fresh if entry.backward.epoch == own),) for own in passes)
+        if self.spans_passes:
+            passes = dict.fromkeys(entry.backward.epoch for entry in fresh)
+            return tuple((tuple(entry for entry in fresh if entry.backward.epoch == own),) for own in passes)
+        if not leaks or any(entry.backward.epoch is not None for entry in fresh):
+            return (self.by_rank(),)
+        last = [*dict.fromkeys(entry.backward.micro_batch for entry in fresh)][-steps:]
+        left_over = tuple(entry for entry in fresh if entry.backward.micro_batch not in last)
+        return (left_over,), (tuple(entry for entry in fresh if entry.backward.micro_batch in last),)
 
     @property
     def is_followed(self) -> bool:
@@ -215,8 +222,21 @@ def _made_whole(windows: list[Window]) -> set[int]:
     return {
         window.micro_batches
         for window, shares in zip(windows, known, strict=True)
-        if len(shares) == len(window.fresh()) and _about(math.fsum(shares), 1.0)
+        if len(shares) == len(window.fresh()) and _about(math.fsum(shares), 1.0) and _follow_counts(window, shares)
     }
+
+
+def _follow_counts(window: Window, shares: list[float]) -> bool:
+    """Whether the shares of a window are those of its micro-batches' units or rows, as far as these are known.
+
+    Others may happen to add up to 1: those of what two passes over the data left, each scaled for its own window.
+    """
+    terms = [entry.backward.terms[0] for entry in window.fresh()]
+    for counts in ([term.units for term in terms], [term.rows for term in terms]):
+        each = [share / count for share, count in zip(shares, counts, strict=True) if count]
+        if len(each) < len(shares) or all(_about(one, each[0]) for one in each):
+            return True
+    return False
 
 
 def _share(backward: Backward) -> float | None:

@@ -23,6 +23,11 @@ class SeriesReading:
     units: dict[int, float | None] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
+    @property
+    def is_dark(self) -> bool:
+        """Whether no coefficient is known."""
+        return all(value is None for value in self.coefficient.values())
+
     def give_up(self) -> SeriesReading:
         """Nothing can be told of the coefficients."""
         self.coefficient = dict.fromkeys(self.coefficient)

@@ -185,6 +185,7 @@ def read_weights(ledger: Ledger, *, coefficient: float | None = None) -> Reading
     the accumulation's.
     """
     readings = Readings(precision=ledger.trace.precision)
+    in_a_run = readings.precision > 0
     for account in ledger.accounts():
         windows = [
             w
@@ -202,7 +203,11 @@ def read_weights(ledger: Ledger, *, coefficient: float | None = None) -> Reading
         backwards = [entry.backward for window in windows for entry in _all_entries(window)]
         for one in series:
             evidence = Evidence(_points(one, windows, steps), readings.same, backwards)
-            reading = read_series(evidence, coefficient, in_a_run=readings.precision > 0)
+            reading = read_series(evidence, coefficient, in_a_run=in_a_run)
+            if reading.is_dark:
+                # Passes do not show everywhere: what one of them left over may stand in a longer window.
+                evidence = Evidence(_points(one, windows, steps, leaks=True), readings.same, backwards)
+                reading = read_series(evidence, coefficient, in_a_run=in_a_run)
             readings._read[account[0], account[1], one] = reading
             readings.notes += reading.notes
     return readings
@@ -262,11 +267,11 @@ def _is_nothing(series: Series, windows: Iterable[Window]) -> bool:
     return all(any(factor.value == 0.0 for factor in term.factors) for term in terms)
 
 
-def _points(series: Series, windows: Iterable[Window], steps: int) -> list[Point]:
+def _points(series: Series, windows: Iterable[Window], steps: int, *, leaks: bool = False) -> list[Point]:
     points: list[Point] = []
     windows = list(windows)
     scaled = [e.grad_factors for w in windows for e in w.with_fate(Fate.LIVE) if e.grad_factors]
-    parts = [(window, part) for window in windows for part in window.passes(steps)]
+    parts = [(window, part) for window in windows for part in window.passes(steps, leaks=leaks)]
     for step, (window, part) in enumerate(parts):
         ranks = [[(e, t) for e in entries for t in e.backward.terms if series.holds(e.backward, t)] for entries in part]
         units = [total_of(t.units for _, t in own) for own in ranks]

@@ -8,6 +8,7 @@ from dataclasses import replace
 import torch
 
 from gradcheck_accum.diagnosis import Diagnosis, diagnose
+from gradcheck_accum.diagnosis.account import plural
 from gradcheck_accum.engine.reference import LARGE_BATCH, MICRO_BATCHES, STREAMED
 from gradcheck_accum.engine.tolerance import (
     unit_roundoff,
@@ -167,7 +168,7 @@ def _verdict(
     if any(d.mistake.code == "GA301" for d in diagnosis):
         abandoned = [window for ledger in ledgers for window in ledger.abandoned]
         lost = sum(w.micro_batches for w in abandoned if any(e.fate is not Fate.STALE for e in w.entries))
-        return Verdict.DEVIATES, f"{lost} micro-batches reached no step"
+        return Verdict.DEVIATES, f"{plural(lost)} reached no step"
     unchecked = [r for r in reports if r.verdict is Verdict.INCONCLUSIVE]
     if unchecked and any(d.mistake.moves_gradient for d in diagnosis):
         return Verdict.DEVIATES, "the ledger shows a wrong weight, though the gradient could not be compared"

@@ -196,3 +196,22 @@ def test_a_schedule_for_the_steps_that_a_dropped_remainder_leaves_out() -> None:
     # Made for six moves, it makes 22 beside four steps: it was made for neither.
     assert compare(variant).problems == ()
     assert expect(variant).codes == {"GA301"}
+
+
+@pytest.mark.parametrize("boundary", ["counter", "while"])
+@pytest.mark.parametrize("count", [3, 5, 7])
+def test_a_leak_over_passes_that_do_not_show_hides_no_double_division(count: int, boundary: str) -> None:
+    variant = Variant(
+        k=2,
+        rows=(4,) * count,
+        units=(4,) * count,
+        epochs=2,
+        boundary=boundary,
+        scale="window",
+        mutations=frozenset({"GA102", "GA301"}),
+    )
+    comparison = compare(variant)
+    assert comparison.problems == ()
+    # With three, the shares of the window that the leak is in, 1/2 and twice 1/4, happen to add up to 1.
+    assert {d.mistake.code for d in comparison.result.diagnosis} == {"GA102", "GA301"}
+    assert {code for _, code in comparison.found} == {"GA102", "GA301"}
