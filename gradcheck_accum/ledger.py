@@ -175,7 +175,8 @@ def nominal_steps(windows: Iterable[Window]) -> int | None:
     """K, the micro-batches that a window is meant to hold: what the step says, else the length that holds the most.
 
     Lengths are compared by the micro-batches that they cover together, because short windows are many where epochs
-    are short; one that losses are divided by, or that the changing shares of its losses make whole, counts double.
+    are short; one that losses are divided by, or that the changing shares of its losses make whole, counts double,
+    and one that they are multiplied by 1 over, which may be a coefficient, half as much again.
     Windows that run on into another pass over the data count only where there is no other, and so do the windows of a
     step that never closes more than one micro-batch while another step does. Returns None where there is no window.
     """
@@ -192,19 +193,24 @@ def nominal_steps(windows: Iterable[Window]) -> int | None:
     lengths = Counter(w.micro_batches for w in windows)
     if len(lengths) == 1:
         return next(iter(lengths))
-    meant = _made_whole(windows).union(*map(_divisors_of_all, windows))
-    return max(lengths, key=lambda length: (length * lengths[length] * (1 + (length in meant)), length))
+    meant = _made_whole(windows).union(*(_divisors_of_all(window, Operation.DIVIDE) for window in windows))
+    perhaps = set[int]().union(*(_divisors_of_all(window, Operation.MULTIPLY) for window in windows))
+    evidence = {length: 2.0 if length in meant else 1.5 if length in perhaps else 1.0 for length in lengths}
+    return max(lengths, key=lambda length: (length * lengths[length] * evidence[length], length))
 
 
-def _divisors_of_all(window: Window) -> set[int]:
+def _divisors_of_all(window: Window, by: Operation) -> set[int]:
     """What every loss of a window is divided by: what only some are may be a share that happens to be 1/K."""
-    own = [set[int]().union(*map(_divisors, entry.backward.terms)) for entry in window.entries]
+    own = [set[int]().union(*(_divisors(t, by) for t in entry.backward.terms)) for entry in window.entries]
     return set.intersection(*own) if own else set()
 
 
-def _divisors(term: Term) -> set[int]:
-    """What a loss is divided by; where that is several numbers, without those of its own units and rows."""
-    values = (f.value for f in term.factors if f.operation is Operation.DIVIDE)
+def _divisors(term: Term, by: Operation) -> set[int]:
+    """What a loss is divided by; where that is several numbers, without those of its own units and rows.
+
+    Where ``by`` is a multiplication: what it is multiplied by 1 over.
+    """
+    values = (f.value for f in term.factors if f.operation is by)
     every = {round(1 / value) for value in values if value}
     return every - {term.units, term.rows} or every
 

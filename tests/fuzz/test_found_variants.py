@@ -215,3 +215,20 @@ def test_a_leak_over_passes_that_do_not_show_hides_no_double_division(count: int
     # With three, the shares of the window that the leak is in, 1/2 and twice 1/4, happen to add up to 1.
     assert {d.mistake.code for d in comparison.result.diagnosis} == {"GA102", "GA301"}
     assert {code for _, code in comparison.found} == {"GA102", "GA301"}
+
+
+@pytest.mark.parametrize(("k", "count"), [(3, 7), (4, 10)])
+def test_a_product_with_one_over_the_length_of_one_window_of_three_says_what_k_is(k: int, count: int) -> None:
+    variant = Variant(
+        k=k,
+        rows=(4,) * count,
+        units=(4,) * count,
+        boundary="i from 1",
+        flush="or last",
+        scale="window",
+        spelling="inverse",
+        mutations=frozenset({"GA302", "GA103"}),
+    )
+    # Windows of K - 1, K and K - 1, all losses multiplied by 1/K.
+    assert compare(variant).problems == ()
+    assert expect(variant).codes == {"GA302", "GA103"}
