@@ -6,7 +6,7 @@ import ast
 import heapq
 import itertools
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from gradcheck_accum.diagnosis import Diagnosis, diagnose
 from gradcheck_accum.events import Backward, Step
@@ -21,6 +21,7 @@ from gradcheck_accum.lint.interpreter import Interpreter
 from gradcheck_accum.lint.knowledge import Knowledge
 from gradcheck_accum.lint.lightning import fit, is_training_step
 from gradcheck_accum.lint.reach import Reach
+from gradcheck_accum.weights import Readings, read_weights
 
 _SCALER_BYPASSED = "GA503"
 _STEPS_EVERY_TIME = "GA304"
@@ -41,6 +42,8 @@ class Scenario:
     decisions: dict[str, bool]
     ledger: Ledger
     diagnoses: tuple[Diagnosis, ...]
+    readings: Readings = field(repr=False, compare=False)
+    """The weights that the diagnoses were told from."""
 
     @property
     def is_unknown(self) -> bool:
@@ -145,10 +148,11 @@ def _scenarios(
         if function is None or run.recorder.micro_batch > 0:
             # A function without a loop over data is a piece of somebody else's loop: its ledger says nothing.
             ledger = fold(replace(run.recorder.trace(), assumed_steps=knowledge.assumed_steps()))
-            told = diagnose(ledger)
+            readings = read_weights(ledger)
+            told = diagnose(ledger, readings)
             if counts_itself:
                 told = [diagnosis for diagnosis in told if diagnosis.mistake.code in counted.TOLD]
-            found.append(Scenario(run.decisions, ledger, tuple(told)))
+            found.append(Scenario(run.decisions, ledger, tuple(told), readings))
             agreement.hear(found[-1])
             lines = reach.gradient_lines(run.visited, module if function is None else None)
             if not thorough and agreement.is_settled(lines):
