@@ -336,9 +336,11 @@ def fold(trace: Trace) -> Ledger:
             for store in sorted(event.stores):
                 accounts.setdefault((event.optimizer, store), _Account(event.optimizer, store))
     steps = 0
+    own = list(accounts.values())
     for event in trace.events:
-        for (_, store), account in accounts.items():
-            if store in getattr(event, "stores", ()):
+        stores = getattr(event, "stores", ())
+        for account in own if stores else ():
+            if account.store in stores:
                 account.take(event, steps)
         steps += isinstance(event, Step)
     windows: list[Window] = []

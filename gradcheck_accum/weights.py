@@ -64,6 +64,8 @@ class Readings:
     _read: dict[tuple[str, str, Series], SeriesReading] = field(default_factory=dict)
     _known: dict[tuple[int, Series], tuple[Window, tuple[Weight, ...]]] = field(default_factory=dict)
     """The weights that were asked for before, by the window's identity: every pattern asks for the same."""
+    _shown: dict[int, tuple[Window, tuple[float | None, ...]]] = field(default_factory=dict)
+    """The same of all series together."""
 
     @property
     def tolerance(self) -> float:
@@ -153,6 +155,12 @@ class Readings:
         other ranks follow the window's own. What no average has reached by the step weighs nothing on other ranks, and
         on its own what the average should have divided; nothing there either where it waits beside ``.grad``.
         """
+        known = self._shown.get(id(window))
+        if known is None:
+            known = self._shown[id(window)] = window, self._relative_weights(window)
+        return known[1]
+
+    def _relative_weights(self, window: Window) -> tuple[float | None, ...]:
         first: dict[int, float | None] = {}
         by_units = sorted(self.series_of(window), key=lambda s: self.kind(window, s) is Reduction.NONE)
         local = {id(e.backward) for e in left_local(window.fresh())}
@@ -301,5 +309,6 @@ def _shared(totals: Sequence[float | None], divisor: int) -> float | None:
 
 def total_of(values: Iterable[float | None]) -> float | None:
     """The sum of several numbers, None where one of them is not known."""
-    known = list(values)
-    return None if None in known else math.fsum(v for v in known if v is not None)
+    every = list(values)
+    known = [value for value in every if value is not None]
+    return math.fsum(known) if len(known) == len(every) else None

@@ -41,7 +41,7 @@ THIRD_PARTY = {
     "lint": {"pathspec", "tomli"},
     "engine": {"torch"},
     "verify": {"torch"},
-    "fuzz": {"torch", "hypothesis", "libcst"},
+    "fuzz": {"torch", "hypothesis"},
     "pytest_plugin": {"pytest", "_pytest"},
 }
 """What a room may import besides the standard library; a room that is not here, nothing."""

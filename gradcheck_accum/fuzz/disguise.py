@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import random
+import textwrap
 from collections.abc import Sequence
-from functools import lru_cache
-from typing import TypeVar
 
-import libcst as cst
+from gradcheck_accum.lint.source import walk
 
 NAMES: dict[str, dict[str, str]] = {
     "names of others": {
@@ -56,72 +56,81 @@ def disguised(source: str, disguises: Sequence[str], seed: int) -> str:
     """``source`` with every one of ``disguises``; places are chosen by ``seed``."""
     if not disguises:
         return source
-    tree = cst.parse_module(source)
-    chance = random.Random(seed)
     names = {old: new for disguise in disguises for old, new in NAMES.get(disguise, {}).items()}
-    tree = tree.visit(_Disguise(names, "comments" in disguises, "dead code" in disguises, chance))
-    return tree.code
+    tree = ast.parse(source)
+    lines = _renamed(source, tree, names)
+    if "comments" in disguises or "dead code" in disguises:
+        filling = _Filling(names, "comments" in disguises, "dead code" in disguises, random.Random(seed))
+        filling.fill(tree)
+        lines = filling.inserted_in(lines)
+    return "".join(lines)
 
 
-@lru_cache(maxsize=len(_DEAD))
-def _statements(text: str) -> cst.Module:
-    return cst.parse_module(text)
+def _renamed(source: str, tree: ast.Module, names: dict[str, str]) -> list[str]:
+    """The lines of ``source`` with other names for its variables: attributes and keywords are another's to name."""
+    lines = source.splitlines(keepends=True)
+    places = [place for node in walk(tree) if (place := _name_at(node)) and place[2] in names] if names else []
+    for line, column, name in sorted(places, reverse=True):
+        text = lines[line - 1]
+        lines[line - 1] = text[:column] + names[name] + text[column + len(name) :]
+    return lines
 
 
-_Loop = TypeVar("_Loop", cst.For, cst.While)
-_PLAIN = (cst.ImportAlias, cst.BaseParenthesizableWhitespace, cst.TrailingWhitespace, cst.EmptyLine, cst.Comma)
-"""Nodes in which nothing is changed."""
+def _name_at(node: ast.AST) -> tuple[int, int, str] | None:
+    """Where a node names something, and what."""
+    match node:
+        case ast.Name(id=name) | ast.arg(arg=name):
+            return node.lineno, node.col_offset, name
+        case ast.FunctionDef(name=name):
+            return node.lineno, node.col_offset + len("def "), name
+        case ast.ClassDef(name=name):
+            return node.lineno, node.col_offset + len("class "), name
+    return None
 
 
-class _Disguise(cst.CSTTransformer):
+class _Filling:
+    """Comments and dead code for the bodies of loops, by the lines that they come before or after."""
+
     def __init__(self, names: dict[str, str], comments: bool, dead_code: bool, chance: random.Random) -> None:
-        super().__init__()
         self._names = names
         self._comments = comments
         self._dead_code = dead_code
         self._chance = chance
+        self._before: dict[int, list[str]] = {}
+        self._after: dict[int, list[str]] = {}
 
-    # What libcst would look up by name at every node and attribute: most of a visit's time.
+    def fill(self, node: ast.AST) -> None:
+        """Choose what comes into the loops below ``node``, and into it if it is one: the inner ones first."""
+        for name in ("body", "orelse"):
+            for statement in getattr(node, name, ()):
+                self.fill(statement)
+        if isinstance(node, (ast.For, ast.While)):
+            self._fill(node.body)
 
-    def on_visit(self, node: cst.CSTNode) -> bool:
-        return not isinstance(node, _PLAIN)
-
-    def on_visit_attribute(self, node: cst.CSTNode, attribute: str) -> None:
-        pass
-
-    def on_leave_attribute(self, original_node: cst.CSTNode, attribute: str) -> None:
-        pass
-
-    def on_leave(self, original_node: cst.CSTNodeT, updated_node: cst.CSTNodeT) -> cst.CSTNodeT:
-        match original_node, updated_node:
-            case cst.Name(value=name), _:
-                new = self._names.get(name)
-                return updated_node if new is None else updated_node.with_changes(value=new)
-            case cst.Attribute(attr=attr), _:
-                return updated_node.with_changes(attr=attr)
-            case cst.Arg(keyword=keyword), _:
-                return updated_node if keyword is None else updated_node.with_changes(keyword=keyword)
-            case _, cst.For() as loop:
-                return self._filled(loop)  # type: ignore[return-value]
-            case _, cst.While() as loop:
-                return self._filled(loop)  # type: ignore[return-value]
-        return updated_node
-
-    def _filled(self, loop: _Loop) -> _Loop:
-        """A loop with more statements and comments in its body."""
-        body = list(loop.body.body)
+    def _fill(self, body: Sequence[ast.stmt]) -> None:
+        indent = " " * body[0].col_offset
+        dead_at, dead, above = len(body) + 1, "", ""
         if self._dead_code:
-            dead = _statements(self._chance.choice(_DEAD)).visit(_Renaming(self._names)).body[0]
-            body.insert(self._chance.randrange(len(body) + 1), dead)
+            text = self._chance.choice(_DEAD)
+            dead = textwrap.indent("".join(_renamed(text, ast.parse(text), self._names)), indent)
+            dead_at = self._chance.randrange(len(body) + 1)
+        comment_at = -1
         if self._comments:
-            at = self._chance.randrange(len(body))
-            comment = cst.EmptyLine(comment=cst.Comment(self._chance.choice(_COMMENTS)))
-            body[at] = body[at].with_changes(leading_lines=[comment])
-        return loop.with_changes(body=loop.body.with_changes(body=body))
+            comment_at = self._chance.randrange(len(body) + self._dead_code)
+            above = f"{indent}{self._chance.choice(_COMMENTS)}\n"
+        if comment_at == dead_at:
+            dead = above + dead
+        if dead_at == len(body):
+            self._after.setdefault(body[-1].end_lineno or 0, []).append(dead)
+        elif dead:
+            self._before.setdefault(body[dead_at].lineno, []).append(dead)
+        if self._comments and comment_at != dead_at:
+            statement = body[comment_at - (comment_at > dead_at)]
+            self._before.setdefault(statement.lineno, []).append(above)
 
-
-class _Renaming(_Disguise):
-    """Only the names."""
-
-    def __init__(self, names: dict[str, str]) -> None:
-        super().__init__(names, False, False, random.Random(0))
+    def inserted_in(self, lines: Sequence[str]) -> list[str]:
+        """The lines of a script with all that was chosen."""
+        filled: list[str] = []
+        for number, line in enumerate(lines, 1):
+            filled += (*self._before.get(number, ()), line, *self._after.get(number, ()))
+        return filled

@@ -274,7 +274,7 @@ def _schedules(d: _Drawing) -> tuple[str, ...]:
 
 def _disguise(d: _Drawing) -> tuple[str, ...]:
     every = (*((one,) for one in DISGUISES), ("short names", "comments", "dead code"))
-    # Most loops stay as they are written: a syntax tree costs as much as running the loop does.
+    # Most loops stay as they are written.
     return tuple(d.choose("disguise", (((),) * 4 * len(every)) + every))
 
 

@@ -37,14 +37,15 @@ class InnerProducts:
 
     def norm(self, index: int) -> float:
         """‖v_i‖."""
-        if not self.is_factor:
-            squares = self.matrix.tolist()
-            if all(math.isfinite(value) for row in squares for value in row):
-                return math.sqrt(max(squares[index][index], 0.0))
         return self.combined_norm([(index, 1.0)])
 
     def combined_norm(self, weights: Sequence[tuple[int, float]]) -> float:
         """‖Σ w_i v_i‖."""
+        if len(weights) == 1 and weights[0][1] == 1.0 and not self.is_factor:
+            # Most questions are of one vector: its square stands in the matrix.
+            squares, (index, _) = self.matrix.tolist(), weights[0]
+            if all(math.isfinite(value) for own in squares for value in own):
+                return math.sqrt(max(squares[index][index], 0.0))
         row = [0.0] * self.matrix.shape[1]
         for index, weight in weights:
             row[index] += weight
