@@ -184,6 +184,8 @@ def nominal_steps(windows: Iterable[Window]) -> int | None:
     windows = [w for w in windows if not w.spans_passes] or windows
     if not windows:
         return None
+    if len({w.micro_batches for w in windows}) == 1:
+        return windows[0].micro_batches
     # A step that never closes more than one micro-batch accumulates nothing (a plain warm-up before the real loop).
     accumulating = {w.step.where for w in windows if w.step and w.micro_batches > 1}
     windows = [w for w in windows if w.step and w.step.where in accumulating] or windows
@@ -372,6 +374,8 @@ def _drop_incidental(accounts: list[_Account]) -> None:
         others = (own for own, a in zip(live, accounts, strict=True) if a.optimizer != account.optimizer)
         elsewhere = set[int]().union(*others)
         entries = [e for w in account.windows for e in w.entries]
+        if not elsewhere and len({e.backward.where.place for e in entries}) < 2:
+            continue
         used = {e.backward.where.place for e in entries if id(e.backward) in live[position]}
         batches = {e.backward.micro_batch for e in entries if id(e.backward) in live[position]}
         gone = {

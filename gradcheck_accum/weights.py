@@ -39,6 +39,10 @@ class Series:
         """Whether ``term`` of ``backward`` belongs to this series."""
         return term.name == self.name and backward.where.place in self.lines
 
+    def is_in(self, backward: Backward) -> bool:
+        """Whether any term of ``backward`` belongs to this series."""
+        return backward.where.place in self.lines and any([term.name == self.name for term in backward.terms])
+
 
 @dataclass(frozen=True, slots=True)
 class Weight:
@@ -81,7 +85,7 @@ class Readings:
         return tuple(
             series
             for series in self.series.get((window.optimizer, window.store), ())
-            if any(series.holds(e.backward, t) for e in _all_entries(window) for t in e.backward.terms)
+            if any(series.is_in(e.backward) for e in _all_entries(window))
         )
 
     def kind(self, window: Window, series: Series) -> Reduction:
@@ -107,29 +111,28 @@ class Readings:
 
     def _weights(self, window: Window, series: Series, entries: Sequence[Entry]) -> tuple[Weight, ...]:
         reading = self._read[window.optimizer, window.store, series]
-        total = self._total(window, series)
+        total = self._total(reading, window, series)
         own = _held(series, entries)
         length = len([e for e in own if e.fate is not Fate.STALE] or own)
         return tuple(self._weight(reading, entry, total, length) for entry in own)
 
-    def _total(self, window: Window, series: Series) -> float | None:
+    @staticmethod
+    def _total(reading: SeriesReading, window: Window, series: Series) -> float | None:
         """N / d: the units of all ranks, divided as the average over them is."""
         fresh = [e for own in window.by_rank() for e in _held(series, own)] or _held(series, window.entries)
-        units = total_of(self._units(window, series, e) for e in fresh)
+        units = total_of(reading.units.get(id(e.backward)) for e in fresh)
         return None if units is None else units / window.divisor
-
-    def _units(self, window: Window, series: Series, entry: Entry) -> float | None:
-        return self._read[window.optimizer, window.store, series].units.get(id(entry.backward))
 
     def rank_share(self, window: Window, series: Series, entry: Entry) -> float:
         """What the large batch of the micro-batches of one rank, ``entry``'s, counts in that of all ranks.
 
         1 where there is one rank; else its part of the units, or of the ranks where units do not count.
         """
-        total = self._total(window, series)
+        reading = self._read[window.optimizer, window.store, series]
+        total = self._total(reading, window, series)
         own = next((o for o in window.by_rank() if any(e.backward is entry.backward for e in o)), ())
-        units = total_of(self._units(window, series, e) for e in _held(series, own))
-        if not window.elsewhere or self.kind(window, series) is not Reduction.MEAN or not total or units is None:
+        units = total_of(reading.units.get(id(e.backward)) for e in _held(series, own))
+        if not window.elsewhere or reading.kind is not Reduction.MEAN or not total or units is None:
             return 1.0 / window.divisor
         return units / total / window.divisor
 
@@ -299,7 +302,7 @@ def _all_entries(window: Window) -> list[Entry]:
 
 
 def _held(series: Series, entries: Iterable[Entry]) -> list[Entry]:
-    return [e for e in entries if any(series.holds(e.backward, t) for t in e.backward.terms)]
+    return [e for e in entries if series.is_in(e.backward)]
 
 
 def _shared(totals: Sequence[float | None], divisor: int) -> float | None:

@@ -117,7 +117,7 @@ def block_size(device: torch.device) -> int:
 
 def numbers(scalars: Sequence[torch.Tensor]) -> list[float]:
     """The values of tensors of one element each, read from their device together."""
-    if len({(scalar.dtype, scalar.device) for scalar in scalars}) != 1:
+    if not scalars or any(s.dtype is not scalars[0].dtype or s.device != scalars[0].device for s in scalars):
         return [float(scalar) for scalar in scalars]
     values: list[float] = torch.stack(list(scalars)).tolist()
     return values
