@@ -63,6 +63,8 @@ class Readings:
     """The weights of every entry of a ledger, and ``notes`` on how the loss's scale was read."""
 
     precision: float
+    tolerance: float = field(init=False)
+    """The relative difference within which two weights are the same."""
     series: dict[tuple[str, str], tuple[Series, ...]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     _read: dict[tuple[str, str, Series], SeriesReading] = field(default_factory=dict)
@@ -71,10 +73,8 @@ class Readings:
     _shown: dict[int, tuple[Window, tuple[float | None, ...]]] = field(default_factory=dict)
     """The same of all series together."""
 
-    @property
-    def tolerance(self) -> float:
-        """The relative difference within which two weights are the same."""
-        return max(RELATIVE_TOLERANCE, 4 * self.precision)
+    def __post_init__(self) -> None:
+        self.tolerance = max(RELATIVE_TOLERANCE, 4 * self.precision)
 
     def same(self, left: float, right: float) -> bool:
         """Whether two weights are the same number within the precision that they were read in."""
@@ -231,6 +231,10 @@ def _find_series(windows: Sequence[Window]) -> tuple[Series, ...]:
     a window or whose losses are divided by their number, are the same term written twice (the last micro-batch of a
     window outside ``no_sync``, say); so are two that never share a window (a flush with a backward of its own).
     """
+    backwards = [entry.backward for window in windows for own in window.by_rank() for entry in own]
+    lines = frozenset(backward.where.place for backward in backwards)
+    if len(lines) == 1:
+        return tuple(Series(lines, name) for name in dict.fromkeys(t.name for b in backwards for t in b.terms))
     batches: dict[tuple[str, int], set[int]] = {}
     repeats: set[tuple[str, int]] = set()
     together: set[frozenset[tuple[str, int]]] = set()

@@ -23,6 +23,8 @@ from gradcheck_accum.lint.lightning import fit, is_training_step
 from gradcheck_accum.lint.reach import Reach
 from gradcheck_accum.weights import Readings, read_weights
 
+_OF_RANKS = frozenset({"GA701", "GA702"})
+"""What nothing can be said of at a line without ranks: there is nothing to average."""
 _SCALER_BYPASSED = "GA503"
 _STEPS_EVERY_TIME = "GA304"
 _MOST_SCENARIOS = 16
@@ -56,10 +58,10 @@ class Scenario:
         """The lines that did something to gradients."""
         return {event.where.line for event in self.ledger.trace.events}
 
-    def silent_on(self, line: int) -> set[str]:
-        """The codes that this scenario can say nothing about at a line: without ranks there is nothing to average."""
-        backwards = [e for e in self.ledger.trace.events if isinstance(e, Backward) and e.where.line == line]
-        return set() if any(e.synced is not None for e in backwards) else {"GA701", "GA702"}
+    @property
+    def averaging_lines(self) -> set[int]:
+        """The lines of the backwards that may average gradients over ranks."""
+        return {e.where.line for e in self.ledger.trace.events if isinstance(e, Backward) and e.synced is not None}
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,9 +244,10 @@ class _Agreement:
         """Take one scenario's diagnoses for its vote."""
         if scenario.is_unknown:
             return
+        averaging = scenario.averaging_lines
         for line in scenario.lines:
             found = {d.mistake.code for d in scenario.diagnoses if d.where.line == line}
-            silent = scenario.silent_on(line)
+            silent = set() if line in averaging else set(_OF_RANKS)
             if line in self._codes:
                 self._codes[line] = self._codes[line] & (found | silent) | (found & self._silent[line])
                 self._silent[line] &= silent
