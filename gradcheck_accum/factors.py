@@ -401,6 +401,8 @@ def is_ambiguous(column: Column) -> bool:
 
 def _shared_factors(backward: Backward) -> int:
     """How many factors all terms of a backward end with."""
+    if len(backward.terms) == 1:
+        return len(backward.terms[0].factors)
     ways = [term.factors[::-1] for term in backward.terms]
     return next((i for i, own in enumerate(zip(*ways, strict=False)) if len(set(own)) > 1), min(map(len, ways)))
 

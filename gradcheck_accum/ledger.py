@@ -88,13 +88,16 @@ class Window:
     divisor: int = 1
     micro_batches: int = field(init=False, repr=False, compare=False)
     """How many micro-batches (distinct batches of data) the window's own entries come from."""
+    spans_passes: bool = field(init=False, repr=False, compare=False)
+    """Whether they come from more than one pass over the data, as far as that is known."""
     _fresh: tuple[Entry, ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        # Every pattern asks for both, again and again.
-        fresh = tuple(entry for entry in self.entries if entry.fate is not Fate.STALE)
+        # Every pattern asks for these, again and again.
+        fresh = tuple([entry for entry in self.entries if entry.fate is not Fate.STALE])
         object.__setattr__(self, "_fresh", fresh)
         object.__setattr__(self, "micro_batches", len({entry.backward.micro_batch for entry in fresh}))
+        object.__setattr__(self, "spans_passes", len({entry.backward.epoch for entry in fresh} - {None}) > 1)
 
     def fresh(self) -> tuple[Entry, ...]:
         """The entries of this window's own micro-batches: all but the stale ones."""
@@ -140,18 +143,12 @@ class Window:
 
     def with_fate(self, fate: Fate) -> tuple[Entry, ...]:
         """The entries that met ``fate``."""
-        return tuple(entry for entry in self.entries if entry.fate is fate)
+        return tuple([entry for entry in self.entries if entry.fate is fate])
 
     def without(self, backwards: set[int]) -> Window:
         """This window without the backwards of these identities."""
         entries = tuple(e for e in self.entries if id(e.backward) not in backwards)
         return replace(self, entries=entries, events=tuple(e for e in self.events if id(e) not in backwards))
-
-    @property
-    def spans_passes(self) -> bool:
-        """Whether the window's own entries come from more than one pass over the data, as far as that is known."""
-        passes = {entry.backward.epoch for entry in self.fresh() if entry.backward.epoch is not None}
-        return len(passes) > 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,6 +184,8 @@ def nominal_steps(windows: Iterable[Window]) -> int | None:
     windows = [w for w in windows if not w.spans_passes] or windows
     if not windows:
         return None
+    if len({w.micro_batches for w in windows}) == 1:
+        return windows[0].micro_batches
     # A step that never closes more than one micro-batch accumulates nothing (a plain warm-up before the real loop).
     accumulating = {w.step.where for w in windows if w.step and w.micro_batches > 1}
     windows = [w for w in windows if w.step and w.step.where in accumulating] or windows
@@ -283,7 +282,9 @@ class _Account:
                 self.entries = [self._scaled(entry, event) for entry in self.entries]
             case ZeroGrad():
                 self.entries = [
-                    replace(entry, fate=Fate.WIPED, wiped_by=event) if self._is_cleared_now(entry) else entry
+                    Entry(entry.backward, Fate.WIPED, event, entry.grad_factors)
+                    if self._is_cleared_now(entry)
+                    else entry
                     for entry in self.entries
                     if entry.fate is not Fate.STALE
                 ]
@@ -298,7 +299,7 @@ class _Account:
     def _scaled(self, entry: Entry, event: ScaleGrads) -> Entry:
         if entry.fate is Fate.WIPED or id(entry.backward) in self.waiting:
             return entry
-        return replace(entry, grad_factors=(*entry.grad_factors, event))
+        return Entry(entry.backward, entry.fate, entry.wiped_by, (*entry.grad_factors, event))
 
     def _close(self, step: Step | None, index: int) -> None:
         entries = sorted(self.entries, key=lambda entry: entry.fate is not Fate.STALE)
@@ -337,9 +338,11 @@ def fold(trace: Trace) -> Ledger:
             for store in sorted(event.stores):
                 accounts.setdefault((event.optimizer, store), _Account(event.optimizer, store))
     steps = 0
+    own = list(accounts.values())
     for event in trace.events:
-        for (_, store), account in accounts.items():
-            if store in getattr(event, "stores", ()):
+        stores = getattr(event, "stores", ())
+        for account in own if stores else ():
+            if account.store in stores:
                 account.take(event, steps)
         steps += isinstance(event, Step)
     windows: list[Window] = []
@@ -371,6 +374,8 @@ def _drop_incidental(accounts: list[_Account]) -> None:
         others = (own for own, a in zip(live, accounts, strict=True) if a.optimizer != account.optimizer)
         elsewhere = set[int]().union(*others)
         entries = [e for w in account.windows for e in w.entries]
+        if not elsewhere and len({e.backward.where.place for e in entries}) < 2:
+            continue
         used = {e.backward.where.place for e in entries if id(e.backward) in live[position]}
         batches = {e.backward.micro_batch for e in entries if id(e.backward) in live[position]}
         gone = {

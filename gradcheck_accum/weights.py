@@ -39,6 +39,10 @@ class Series:
         """Whether ``term`` of ``backward`` belongs to this series."""
         return term.name == self.name and backward.where.place in self.lines
 
+    def is_in(self, backward: Backward) -> bool:
+        """Whether any term of ``backward`` belongs to this series."""
+        return backward.where.place in self.lines and any([term.name == self.name for term in backward.terms])
+
 
 @dataclass(frozen=True, slots=True)
 class Weight:
@@ -59,16 +63,18 @@ class Readings:
     """The weights of every entry of a ledger, and ``notes`` on how the loss's scale was read."""
 
     precision: float
+    tolerance: float = field(init=False)
+    """The relative difference within which two weights are the same."""
     series: dict[tuple[str, str], tuple[Series, ...]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     _read: dict[tuple[str, str, Series], SeriesReading] = field(default_factory=dict)
     _known: dict[tuple[int, Series], tuple[Window, tuple[Weight, ...]]] = field(default_factory=dict)
     """The weights that were asked for before, by the window's identity: every pattern asks for the same."""
+    _shown: dict[int, tuple[Window, tuple[float | None, ...]]] = field(default_factory=dict)
+    """The same of all series together."""
 
-    @property
-    def tolerance(self) -> float:
-        """The relative difference within which two weights are the same."""
-        return max(RELATIVE_TOLERANCE, 4 * self.precision)
+    def __post_init__(self) -> None:
+        self.tolerance = max(RELATIVE_TOLERANCE, 4 * self.precision)
 
     def same(self, left: float, right: float) -> bool:
         """Whether two weights are the same number within the precision that they were read in."""
@@ -79,7 +85,7 @@ class Readings:
         return tuple(
             series
             for series in self.series.get((window.optimizer, window.store), ())
-            if any(series.holds(e.backward, t) for e in _all_entries(window) for t in e.backward.terms)
+            if any(series.is_in(e.backward) for e in _all_entries(window))
         )
 
     def kind(self, window: Window, series: Series) -> Reduction:
@@ -105,29 +111,28 @@ class Readings:
 
     def _weights(self, window: Window, series: Series, entries: Sequence[Entry]) -> tuple[Weight, ...]:
         reading = self._read[window.optimizer, window.store, series]
-        total = self._total(window, series)
+        total = self._total(reading, window, series)
         own = _held(series, entries)
         length = len([e for e in own if e.fate is not Fate.STALE] or own)
         return tuple(self._weight(reading, entry, total, length) for entry in own)
 
-    def _total(self, window: Window, series: Series) -> float | None:
+    @staticmethod
+    def _total(reading: SeriesReading, window: Window, series: Series) -> float | None:
         """N / d: the units of all ranks, divided as the average over them is."""
         fresh = [e for own in window.by_rank() for e in _held(series, own)] or _held(series, window.entries)
-        units = total_of(self._units(window, series, e) for e in fresh)
+        units = total_of(reading.units.get(id(e.backward)) for e in fresh)
         return None if units is None else units / window.divisor
-
-    def _units(self, window: Window, series: Series, entry: Entry) -> float | None:
-        return self._read[window.optimizer, window.store, series].units.get(id(entry.backward))
 
     def rank_share(self, window: Window, series: Series, entry: Entry) -> float:
         """What the large batch of the micro-batches of one rank, ``entry``'s, counts in that of all ranks.
 
         1 where there is one rank; else its part of the units, or of the ranks where units do not count.
         """
-        total = self._total(window, series)
+        reading = self._read[window.optimizer, window.store, series]
+        total = self._total(reading, window, series)
         own = next((o for o in window.by_rank() if any(e.backward is entry.backward for e in o)), ())
-        units = total_of(self._units(window, series, e) for e in _held(series, own))
-        if not window.elsewhere or self.kind(window, series) is not Reduction.MEAN or not total or units is None:
+        units = total_of(reading.units.get(id(e.backward)) for e in _held(series, own))
+        if not window.elsewhere or reading.kind is not Reduction.MEAN or not total or units is None:
             return 1.0 / window.divisor
         return units / total / window.divisor
 
@@ -153,6 +158,12 @@ class Readings:
         other ranks follow the window's own. What no average has reached by the step weighs nothing on other ranks, and
         on its own what the average should have divided; nothing there either where it waits beside ``.grad``.
         """
+        known = self._shown.get(id(window))
+        if known is None:
+            known = self._shown[id(window)] = window, self._relative_weights(window)
+        return known[1]
+
+    def _relative_weights(self, window: Window) -> tuple[float | None, ...]:
         first: dict[int, float | None] = {}
         by_units = sorted(self.series_of(window), key=lambda s: self.kind(window, s) is Reduction.NONE)
         local = {id(e.backward) for e in left_local(window.fresh())}
@@ -220,6 +231,10 @@ def _find_series(windows: Sequence[Window]) -> tuple[Series, ...]:
     a window or whose losses are divided by their number, are the same term written twice (the last micro-batch of a
     window outside ``no_sync``, say); so are two that never share a window (a flush with a backward of its own).
     """
+    backwards = [entry.backward for window in windows for own in window.by_rank() for entry in own]
+    lines = frozenset(backward.where.place for backward in backwards)
+    if len(lines) == 1:
+        return tuple(Series(lines, name) for name in dict.fromkeys(t.name for b in backwards for t in b.terms))
     batches: dict[tuple[str, int], set[int]] = {}
     repeats: set[tuple[str, int]] = set()
     together: set[frozenset[tuple[str, int]]] = set()
@@ -291,7 +306,7 @@ def _all_entries(window: Window) -> list[Entry]:
 
 
 def _held(series: Series, entries: Iterable[Entry]) -> list[Entry]:
-    return [e for e in entries if any(series.holds(e.backward, t) for t in e.backward.terms)]
+    return [e for e in entries if series.is_in(e.backward)]
 
 
 def _shared(totals: Sequence[float | None], divisor: int) -> float | None:
@@ -301,5 +316,6 @@ def _shared(totals: Sequence[float | None], divisor: int) -> float | None:
 
 def total_of(values: Iterable[float | None]) -> float | None:
     """The sum of several numbers, None where one of them is not known."""
-    known = list(values)
-    return None if None in known else math.fsum(v for v in known if v is not None)
+    every = list(values)
+    known = [value for value in every if value is not None]
+    return math.fsum(known) if len(known) == len(every) else None

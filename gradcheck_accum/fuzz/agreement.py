@@ -14,8 +14,9 @@ from gradcheck_accum.fuzz.oracle import Expectation, expect, simulations
 from gradcheck_accum.fuzz.render import render
 from gradcheck_accum.fuzz.variants import Variant
 from gradcheck_accum.ledger import Entry, Fate, Ledger, Window
-from gradcheck_accum.lint import examine
-from gradcheck_accum.lint.fixes import fix_source
+from gradcheck_accum.lint import Examination, examine
+from gradcheck_accum.lint.document import open_document
+from gradcheck_accum.lint.fixes import fixed
 from gradcheck_accum.lint.recorder import ASSUMED_UNITS
 from gradcheck_accum.mistakes import CATALOGUE
 from gradcheck_accum.verdict import Verdict, VerifyResult
@@ -128,6 +129,7 @@ class Comparison:
 
     variant: Variant
     source: str
+    examination: Examination
     expected: Expectation
     static: list[Book]
     dynamic: list[Book]
@@ -160,7 +162,7 @@ def compare(variant: Variant) -> Comparison:
         *_diagnosis(variant, expected, result, found, unknown, _untold(ledger)),
         *_arithmetic(variant, dynamic),
     ]
-    return Comparison(variant, source, expected, static, dynamic, found, result, unknown, tuple(problems))
+    return Comparison(variant, source, examination, expected, static, dynamic, found, result, unknown, tuple(problems))
 
 
 def run(source: str, *, replay: bool) -> tuple[VerifyResult, Ledger]:
@@ -177,7 +179,7 @@ def run(source: str, *, replay: bool) -> tuple[VerifyResult, Ledger]:
     # Its classes and functions hold these names, and the names them: the next script's observer would meet this
     # one's optimizers.
     names.clear()
-    return observation.result(), observation.ledger()
+    return observation.judged()
 
 
 def still_wrong_once_fixed(comparison: Comparison) -> tuple[str, ...]:
@@ -185,15 +187,15 @@ def still_wrong_once_fixed(comparison: Comparison) -> tuple[str, ...]:
 
     What only verify can see is left, and so are mistakes that no fix repairs.
     """
-    fixed = fix_source(comparison.source, PATH, unsafe=True)
-    left = comparison.expected.codes - {f.mistake.code for f in fixed.fixed}
-    if not fixed.fixed or fixed.remaining or comparison.unknown or comparison.variant.uneven or left:
+    repaired = fixed(open_document(comparison.source, PATH), comparison.examination, unsafe=True)
+    left = comparison.expected.codes - {f.mistake.code for f in repaired.fixed}
+    if not repaired.fixed or repaired.remaining or comparison.unknown or comparison.variant.uneven or left:
         return ()
-    result, _ = run(fixed.source, replay=False)
+    result, _ = run(repaired.source, replay=False)
     if result.verdict is Verdict.EQUIVALENT and not result.diagnosis:
         return ()
     codes = _listed({d.mistake.code for d in result.diagnosis})
-    return (f"fixed, it {result.verdict.value} ({result.reason}; {codes}):\n{fixed.source}",)
+    return (f"fixed, it {result.verdict.value} ({result.reason}; {codes}):\n{repaired.source}",)
 
 
 def _agree(one: list[Book], other: list[Book]) -> bool:

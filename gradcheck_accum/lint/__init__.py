@@ -143,7 +143,7 @@ class _Told:
     def __init__(self, text: str, module: ast.Module, lines: list[str]) -> None:
         self.lines = lines
         self.comments = Suppressions(text)
-        self._statements = statement_lines(module)
+        self._statements = statement_lines(module) if self.comments else {}
 
     def hides(self, diagnosis: Diagnosis) -> bool:
         """Whether a comment switches off what was diagnosed here."""

@@ -58,6 +58,9 @@ _CHANGES_GRADIENTS = re.compile(
 )
 
 
+_FLOAT, _RANGE = Symbol("float"), Symbol("range")
+
+
 def call(run: Interpreter, node: ast.Call, scope: v.Scope) -> Any:
     """The value of a call, after what it does to gradients has been recorded."""
     inherited = super_method(run, node, scope)
@@ -93,9 +96,9 @@ def call(run: Interpreter, node: ast.Call, scope: v.Scope) -> Any:
         callee = run.evaluate(node.func, scope)
         args, kwargs = _arguments(run, node, scope)
         shown_by_call(run, node, callee, all_arguments(args, kwargs))
-        if callee == Symbol("float") and len(args) == 1 and isinstance(args[0], Tensor):
+        if type(callee) is Symbol and callee == _FLOAT and len(args) == 1 and isinstance(args[0], Tensor):
             return read(run, node, args[0])
-    if callee == Symbol("range") and node.args and args:
+    if type(callee) is Symbol and callee == _RANGE and node.args and args:
         run.note_count(node.args[-1], args[-1])
     return call_value(run, node, callee, args, kwargs)
 

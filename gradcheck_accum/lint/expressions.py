@@ -44,7 +44,8 @@ def evaluate(run: Interpreter, node: ast.expr, scope: v.Scope) -> Any:
     if handler is None:
         return UNKNOWN
     value = handler(run, node, scope)
-    if type(value) in (Symbol, v.Computed):
+    kind = type(value)
+    if kind is Symbol or kind is v.Computed:
         value = run.resolve(value)
     if type(value) is Tensor and not value.is_located:
         return value.located(run.recorder.locate(node))

@@ -95,13 +95,9 @@ class Interpreter:
         """Whether a loop over data is under way, or has made gradients already."""
         return self.loop_depth > 0 or self.recorder.has_backward
 
-    def evaluate(self, node: ast.expr, scope: v.Scope) -> Any:
-        """The value of an expression."""
-        return expressions.evaluate(self, node, scope)
-
-    def execute(self, body: Iterable[ast.stmt], scope: v.Scope) -> None:
-        """Carry out statements in order."""
-        statements.execute(self, body, scope)
+    # As methods themselves: every expression would pay for one more call.
+    evaluate = expressions.evaluate
+    execute = statements.execute
 
     def freeze(self, sources: Iterable[str] | None, takes_gradients: Any) -> None:
         """``requires_grad`` of models' parameters was set; what is frozen before training is not followed.

@@ -6,7 +6,7 @@ import ast
 import heapq
 import itertools
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from gradcheck_accum.diagnosis import Diagnosis, diagnose
 from gradcheck_accum.events import Backward, Step
@@ -21,7 +21,10 @@ from gradcheck_accum.lint.interpreter import Interpreter
 from gradcheck_accum.lint.knowledge import Knowledge
 from gradcheck_accum.lint.lightning import fit, is_training_step
 from gradcheck_accum.lint.reach import Reach
+from gradcheck_accum.weights import Readings, read_weights
 
+_OF_RANKS = frozenset({"GA701", "GA702"})
+"""What nothing can be said of at a line without ranks: there is nothing to average."""
 _SCALER_BYPASSED = "GA503"
 _STEPS_EVERY_TIME = "GA304"
 _MOST_SCENARIOS = 16
@@ -41,6 +44,8 @@ class Scenario:
     decisions: dict[str, bool]
     ledger: Ledger
     diagnoses: tuple[Diagnosis, ...]
+    readings: Readings = field(repr=False, compare=False)
+    """The weights that the diagnoses were told from."""
 
     @property
     def is_unknown(self) -> bool:
@@ -53,10 +58,10 @@ class Scenario:
         """The lines that did something to gradients."""
         return {event.where.line for event in self.ledger.trace.events}
 
-    def silent_on(self, line: int) -> set[str]:
-        """The codes that this scenario can say nothing about at a line: without ranks there is nothing to average."""
-        backwards = [e for e in self.ledger.trace.events if isinstance(e, Backward) and e.where.line == line]
-        return set() if any(e.synced is not None for e in backwards) else {"GA701", "GA702"}
+    @property
+    def averaging_lines(self) -> set[int]:
+        """The lines of the backwards that may average gradients over ranks."""
+        return {e.where.line for e in self.ledger.trace.events if isinstance(e, Backward) and e.synced is not None}
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,10 +150,11 @@ def _scenarios(
         if function is None or run.recorder.micro_batch > 0:
             # A function without a loop over data is a piece of somebody else's loop: its ledger says nothing.
             ledger = fold(replace(run.recorder.trace(), assumed_steps=knowledge.assumed_steps()))
-            told = diagnose(ledger)
+            readings = read_weights(ledger)
+            told = diagnose(ledger, readings)
             if counts_itself:
                 told = [diagnosis for diagnosis in told if diagnosis.mistake.code in counted.TOLD]
-            found.append(Scenario(run.decisions, ledger, tuple(told)))
+            found.append(Scenario(run.decisions, ledger, tuple(told), readings))
             agreement.hear(found[-1])
             lines = reach.gradient_lines(run.visited, module if function is None else None)
             if not thorough and agreement.is_settled(lines):
@@ -238,9 +244,10 @@ class _Agreement:
         """Take one scenario's diagnoses for its vote."""
         if scenario.is_unknown:
             return
+        averaging = scenario.averaging_lines
         for line in scenario.lines:
             found = {d.mistake.code for d in scenario.diagnoses if d.where.line == line}
-            silent = scenario.silent_on(line)
+            silent = set() if line in averaging else set(_OF_RANKS)
             if line in self._codes:
                 self._codes[line] = self._codes[line] & (found | silent) | (found & self._silent[line])
                 self._silent[line] &= silent

@@ -50,6 +50,9 @@ class Suppressions:
         for found in _read(source):
             self._by_line.setdefault(found.line, []).append(found)
 
+    def __bool__(self) -> bool:
+        return bool(self._by_line)
+
     def hide(self, code: str, name: str, first: int, last: int) -> bool:
         """Whether a finding of ``code`` on lines ``first`` to ``last`` is switched off."""
         comments = (comment for line in range(first, max(first, last) + 1) for comment in self._by_line.get(line, ()))

@@ -97,10 +97,10 @@ _DEEPEST = 4
 def bounded(number: Num) -> Num | Symbol:
     """A number, or nothing known where it is beyond what a training loop counts or divides by."""
     value = number.value
-    if isinstance(value, Fraction):
-        fits = abs(value.numerator) <= LARGEST and value.denominator <= LARGEST
-    else:
+    if isinstance(value, (int, float)):
         fits = -LARGEST <= value <= LARGEST
+    else:
+        fits = abs(value.numerator) <= LARGEST and value.denominator <= LARGEST
     return number if fits else UNKNOWN
 
 

@@ -66,10 +66,12 @@ def user_location() -> Location:
 
     The outermost frame's line where no user code is on the stack.
     """
-    package = ""
-    for frame in frames_to_user():
+    frame, package = sys._getframe(1), ""
+    while True:
         package = package_of(frame.f_code.co_filename) or package
-    return Location(frame.f_code.co_filename, frame.f_lineno, through=with_version(package) if package else "")
+        if _is_users(frame.f_code.co_filename) or frame.f_back is None:
+            return Location(frame.f_code.co_filename, frame.f_lineno, through=with_version(package) if package else "")
+        frame = frame.f_back
 
 
 def scaling_location() -> Location:

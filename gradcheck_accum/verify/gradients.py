@@ -101,7 +101,8 @@ class GradientBook:
 
     def gradient(self, key: int) -> torch.Tensor | None:
         """A parameter's gradient, of one that is sharded what this rank holds of it."""
-        return own_part(self.parameters[key].grad)
+        gradient = self.parameters[key].grad
+        return own_part(gradient) if self.sharded else gradient
 
     def _mark(self, key: int) -> None:
         gradient = self.gradient(key)
@@ -165,7 +166,8 @@ class GradientBook:
             if not added_once and not self._holds(key, square):
                 changed = True
                 self.look([key])
-            self._mark(key)
+            else:
+                self._seen[key] = (id(now), now._version)
         return changed
 
     def _holds(self, key: int, added: torch.Tensor | None = None) -> bool:
@@ -185,7 +187,7 @@ class GradientBook:
         if now is None or expected is None:
             return now is expected
         # Operations on many sharded gradients at once are counted nowhere.
-        counted = not is_sharded(self.parameters[key])
+        counted = not (self.sharded and is_sharded(self.parameters[key]))
         if counted and self._seen.get(key) == (id(now), now._version) and not thoroughly:
             return True
         return self._holds(key)

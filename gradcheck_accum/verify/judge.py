@@ -16,13 +16,14 @@ from gradcheck_accum.engine.tolerance import (
 from gradcheck_accum.ledger import Fate, Ledger
 from gradcheck_accum.location import Location
 from gradcheck_accum.mistakes import CATALOGUE
+from gradcheck_accum.ranks import joined
 from gradcheck_accum.verdict import ReferenceReport, Verdict, VerifyResult, WindowReport
 from gradcheck_accum.verify.frameworks import with_remedy
 from gradcheck_accum.verify.notes import on_chunks, on_cost, on_optimizers, on_ranks
 from gradcheck_accum.verify.observer import Watch
 from gradcheck_accum.verify.records import Measured
 from gradcheck_accum.verify.ruling import Options, judge_window
-from gradcheck_accum.verify.seen import Seen, ledgers_of, over_ranks
+from gradcheck_accum.verify.seen import Seen, over_ranks
 from gradcheck_accum.weights import read_weights
 
 VISIBLE_LOSS = 0.05
@@ -34,12 +35,15 @@ def judge(watch: Watch, script: str, options: Options, *, complete: bool) -> Ver
     return judge_ranks([Seen.of(watch, complete=complete)], script, options)
 
 
-def judge_ranks(seen: Sequence[Seen], script: str, options: Options) -> VerifyResult:
+def judge_ranks(
+    seen: Sequence[Seen], script: str, options: Options, alone: Sequence[Ledger] | None = None
+) -> VerifyResult:
     """The result of a run that one process saw, or several ranks of distributed training, in order.
 
     Every rank's own gradient is held against the large batch of all of them; of each step the worst is reported.
+    ``alone`` are the ledgers of the ranks, each by itself, where they are known already.
     """
-    ledgers = ledgers_of(seen)
+    ledgers = joined(alone or [own.ledger() for own in seen])
     diagnosis: list[Diagnosis] = []
     notes: list[str] = []
     replays: list[float] = []

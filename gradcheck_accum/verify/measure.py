@@ -12,7 +12,7 @@ not what float64 does, and gradients in float64 are kept as the factor R of V = 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -41,6 +41,11 @@ class InnerProducts:
 
     def combined_norm(self, weights: Sequence[tuple[int, float]]) -> float:
         """‖Σ w_i v_i‖."""
+        if len(weights) == 1 and weights[0][1] == 1.0 and not self.is_factor:
+            # Most questions are of one vector: its square stands in the matrix.
+            squares, (index, _) = self.matrix.tolist(), weights[0]
+            if all(math.isfinite(value) for own in squares for value in own):
+                return math.sqrt(max(squares[index][index], 0.0))
         row = [0.0] * self.matrix.shape[1]
         for index, weight in weights:
             row[index] += weight
@@ -57,18 +62,19 @@ def inner_products(vectors: Sequence[Vector], parameters: Sequence[torch.Tensor]
     """
     same = [i > 0 and are_equal(v, vectors[0]) for i, v in enumerate(vectors)]
     found = _inner_products([v for v, is_first in zip(vectors, same, strict=True) if not is_first], parameters)
-    places = torch.tensor([0 if is_first else i - sum(same[:i]) for i, is_first in enumerate(same)])
-    matrix = found.matrix[:, places]
-    return InnerProducts(matrix if found.is_factor else matrix[places], found.is_factor)
+    places = [0 if is_first else i - sum(same[:i]) for i, is_first in enumerate(same)]
+    if found.is_factor:
+        return InnerProducts(found.matrix[:, places], found.is_factor)
+    if not any(same):
+        return found
+    rows = found.matrix.tolist()
+    return InnerProducts(torch.tensor([[rows[i][j] for j in places] for i in places], dtype=torch.float64))
 
 
 def are_equal(left: Vector, right: Vector) -> bool:
     """Whether two gradients are the same bit for bit."""
     return all(
-        a is b
-        or (
-            a is not None and b is not None and a.dtype is b.dtype and torch.equal(dense(a).detach(), dense(b).detach())
-        )
+        a is b or (a is not None and b is not None and a.dtype is b.dtype and torch.equal(dense(a), dense(b)))
         for a, b in zip(left, right, strict=True)
     )
 
@@ -77,17 +83,23 @@ def same_bits(left: torch.Tensor, right: torch.Tensor) -> bool:
     """Whether two tensors of one shape are the same bit for bit; those of different dtypes are not."""
     if left.dtype is not right.dtype:
         return False
-    if all(t.is_contiguous() and t.nbytes % 8 == t.storage_offset() * t.itemsize % 8 == 0 for t in (left, right)):
-        # Whole words are compared twice as fast as floats, and a NaN equals itself. Parts of a larger buffer may begin
-        # in the middle of a word.
+    if _is_whole_words(left) and _is_whole_words(right):
+        # Whole words are compared twice as fast as floats, and a NaN equals itself.
         left, right = left.view(-1).view(torch.int64), right.view(-1).view(torch.int64)
     return torch.equal(left, right)
+
+
+def _is_whole_words(tensor: torch.Tensor) -> bool:
+    """Whether a tensor lies in words of 8 bytes: a part of a larger buffer may begin in the middle of one."""
+    size = tensor.itemsize
+    in_words = tensor.numel() * size % 8 == 0 and tensor.storage_offset() * size % 8 == 0
+    return in_words and tensor.is_contiguous()
 
 
 def squared_norm(gradient: torch.Tensor) -> torch.Tensor:
     """‖g‖² as a tensor on its device, in float32 at least; infinite where it is beyond that dtype."""
     flat = (torch.view_as_real(gradient) if gradient.is_complex() else gradient).reshape(-1)
-    if flat.dtype not in (torch.float32, torch.float64):
+    if flat.dtype is not torch.float32 and flat.dtype is not torch.float64:
         flat = flat.float()
     return torch.dot(flat, flat)
 
@@ -105,7 +117,7 @@ def block_size(device: torch.device) -> int:
 
 def numbers(scalars: Sequence[torch.Tensor]) -> list[float]:
     """The values of tensors of one element each, read from their device together."""
-    if len({(scalar.dtype, scalar.device) for scalar in scalars}) != 1:
+    if not scalars or any(s.dtype is not scalars[0].dtype or s.device != scalars[0].device for s in scalars):
         return [float(scalar) for scalar in scalars]
     values: list[float] = torch.stack(list(scalars)).tolist()
     return values
@@ -118,27 +130,47 @@ def _inner_products(vectors: Sequence[Vector], parameters: Sequence[torch.Tensor
         squared = math.fsum(numbers([squared_norm(dense(part).detach()) for part in vectors[0] if part is not None]))
         return InnerProducts(torch.tensor([[math.sqrt(squared) if exact else squared]], dtype=torch.float64), exact)
     device = parameters[0].device
-    size = min(block_size(device), max(p.numel() for p in parameters))
     total = torch.zeros(0 if exact else len(vectors), len(vectors), dtype=torch.float64, device=device)
+    for chosen in _blocks(vectors, parameters, device):
+        if not exact:
+            total.addmm_(chosen, chosen.T)
+        elif not bool(torch.isfinite(chosen).all()):
+            return InnerProducts(torch.full((1, len(vectors)), math.nan, dtype=torch.float64), exact)
+        else:
+            total = torch.linalg.qr(torch.cat([total, chosen.T]), mode="r")[1]
+    return InnerProducts(total.cpu(), exact)
+
+
+def _blocks(
+    vectors: Sequence[Vector], parameters: Sequence[torch.Tensor], device: torch.device
+) -> Iterator[torch.Tensor]:
+    """The vectors as the rows of matrices in float64: one for each parameter, or for each block of a large one.
+
+    A matrix is good until the next is asked for.
+    """
+    lengths = [p.numel() for p in parameters]
+    if sum(lengths) <= block_size(device) and all(p.device == device for p in parameters):
+        # Little models are bound by the number of calls, and not by memory: all is converted at once.
+        flat = [
+            torch.zeros_like(p) if g is None else dense(g) for v in vectors for p, g in zip(parameters, v, strict=True)
+        ]
+        rows = torch.cat([part.reshape(-1) for part in flat]).detach().view(len(vectors), -1)
+        yield from torch.split(rows.double(), lengths, dim=1)
+        return
+    size = min(block_size(device), max(lengths))
     block = torch.empty(len(vectors), size, dtype=torch.float64, device=device)
-    for position, parameter in enumerate(parameters):
-        flat = [v[position] for v in vectors]
-        rows = [None if part is None else dense(part).detach().reshape(-1) for part in flat]
-        for start in range(0, parameter.numel(), size):
-            stop = min(start + size, parameter.numel())
+    for position, length in enumerate(lengths):
+        own = [v[position] for v in vectors]
+        parts = [None if part is None else dense(part).detach().reshape(-1) for part in own]
+        for start in range(0, length, size):
+            stop = min(start + size, length)
             chosen = block[:, : stop - start]
-            for target, row in zip(chosen, rows, strict=True):
-                if row is None:
+            for target, part in zip(chosen, parts, strict=True):
+                if part is None:
                     target.zero_()
                 else:
-                    target.copy_(row[start:stop])
-            if not exact:
-                total.addmm_(chosen, chosen.T)
-            elif not bool(torch.isfinite(chosen).all()):
-                return InnerProducts(torch.full((1, len(vectors)), math.nan, dtype=torch.float64), exact)
-            else:
-                total = torch.linalg.qr(torch.cat([total, chosen.T]), mode="r")[1]
-    return InnerProducts(total.cpu(), exact)
+                    target.copy_(part[start:stop])
+            yield chosen
 
 
 def dense(tensor: torch.Tensor) -> torch.Tensor:

@@ -14,7 +14,6 @@ import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.optimizer import Optimizer
-from torch.utils._python_dispatch import _disable_current_modes
 
 from gradcheck_accum.engine.alone import is_sharded
 from gradcheck_accum.engine.reference import ReferenceEngine
@@ -45,6 +44,7 @@ from gradcheck_accum.verify.gradients import PARTLY_CLEARED, GradientBook, param
 from gradcheck_accum.verify.held_graphs import HeldGraphs
 from gradcheck_accum.verify.measure import dense, squared_norm
 from gradcheck_accum.verify.measuring import Measurer
+from gradcheck_accum.verify.modes import without_modes
 from gradcheck_accum.verify.moved import MovedWeights
 from gradcheck_accum.verify.parts import Part, kind_of
 from gradcheck_accum.verify.records import Measured, Record
@@ -594,7 +594,7 @@ class Watch:
         """While it is entered, what happens is ours and not the loop's."""
         self._busy += 1
         try:
-            with self.losses.tape.paused(), _disable_current_modes():
+            with self.losses.tape.paused(), without_modes():
                 yield
         finally:
             self._busy -= 1

@@ -12,7 +12,7 @@ from gradcheck_accum.engine.reference import ReferenceEngine
 from gradcheck_accum.engine.streaming import Streamed
 from gradcheck_accum.events import Trace
 from gradcheck_accum.ledger import NOT_FINITE, ZERO, Fate, Ledger, Window, fold
-from gradcheck_accum.ranks import UNSHARED, joined
+from gradcheck_accum.ranks import UNSHARED
 from gradcheck_accum.verify.averaging import Needless
 from gradcheck_accum.verify.measure import InnerProducts
 from gradcheck_accum.verify.observer import Watch
@@ -85,11 +85,6 @@ class Seen:
         """The ``number``-th step of an optimizer, from 0, as it was measured here; None where there were fewer."""
         own = [m for m in self.measured if m.step.optimizer == optimizer]
         return own[number] if number < len(own) else None
-
-
-def ledgers_of(seen: Sequence[Seen]) -> list[Ledger]:
-    """The ledger of every rank, in order; one process's is its own."""
-    return joined([own.ledger() for own in seen])
 
 
 def over_ranks(seen: Sequence[Seen], rank: int, ledger: Ledger) -> list[Measured]:

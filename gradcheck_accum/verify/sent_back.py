@@ -8,13 +8,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import _disable_current_modes
 
 from gradcheck_accum.engine.loss_graph import SCALED_AT, LossReading, read_losses
 from gradcheck_accum.engine.tape import Program, Tape
 from gradcheck_accum.engine.tolerance import unit_roundoff
 from gradcheck_accum.events import Factor, Reduction, Term
 from gradcheck_accum.verify.frames import scaling_location
+from gradcheck_accum.verify.modes import without_modes
 from gradcheck_accum.verify.several_batches import SENT_BACK_TOGETHER, sent_back_together
 
 
@@ -59,7 +59,7 @@ class LossReader:
         if numbers is None or any(loss.numel() != 1 for loss in losses):
             term = Term("a loss with a gradient argument", Reduction.MEAN, None, (Factor(None),))
             return SentBack(LossReading((term,)))
-        with _disable_current_modes():
+        with without_modes():
             # A mode of the script's own (one that counts operations) would see plain numbers for tensors.
             reading = read_losses(losses, self._scales, numbers)
         roundoffs = [unit_roundoff(loss.dtype) for loss in losses if loss.is_floating_point()]

@@ -12,7 +12,7 @@ from gradcheck_accum.engine.reference import ReferenceEngine
 from gradcheck_accum.ledger import Ledger
 from gradcheck_accum.stated import stated_steps
 from gradcheck_accum.verdict import VerifyResult
-from gradcheck_accum.verify.judge import judge
+from gradcheck_accum.verify.judge import judge_ranks
 from gradcheck_accum.verify.observer import SeenEnough, Watch
 from gradcheck_accum.verify.patches import install
 from gradcheck_accum.verify.ruling import Options
@@ -34,7 +34,13 @@ class Observation:
 
     def result(self) -> VerifyResult:
         """The verdict on all that has been seen so far."""
-        return judge(self._watch, self._script, self.options, complete=self.complete)
+        return self.judged()[0]
+
+    def judged(self) -> tuple[VerifyResult, Ledger]:
+        """The verdict on all that has been seen so far, and the ledger that it was told from."""
+        seen = self.seen()
+        ledger = seen.ledger()
+        return judge_ranks([seen], self._script, self.options, [ledger]), ledger
 
     def ledger(self) -> Ledger:
         """The ledger of all that has been seen so far."""

@@ -22,15 +22,20 @@ def entry_corrections(measured: Measured, ledger: Ledger, readings: Readings) ->
     that was meant for another optimizer, gets 0. None where a weight is not known, or where the terms of one
     backward would need different factors.
     """
+    weights: dict[int, list[tuple[Window, Weight]]] = {id(record.event): [] for record in measured.records}
+    for window in _closed_windows(measured, ledger):
+        for series in readings.series_of(window):
+            for weight in _all_weights(window, series, readings):
+                if id(weight.entry.backward) in weights:
+                    weights[id(weight.entry.backward)].append((window, weight))
     corrections: list[float] = []
     for record in measured.records:
         found: list[float] = []
-        for window in _closed_windows(measured, ledger):
-            for _, weight in _weights_of(record.event, window, readings):
-                if weight.relative is None or weight.relative == 0:
-                    return None
-                value = _hand_factor(weight.entry) / weight.relative / window.divisor
-                found.append(1.0 if readings.same(value, 1.0) else value)
+        for window, weight in weights[id(record.event)]:
+            if weight.relative is None or weight.relative == 0:
+                return None
+            value = _hand_factor(weight.entry) / weight.relative / window.divisor
+            found.append(1.0 if readings.same(value, 1.0) else value)
         if not found:
             corrections.append(0.0)
         elif any(not readings.same(value, found[0]) for value in found):

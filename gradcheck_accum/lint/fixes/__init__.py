@@ -280,7 +280,7 @@ def _shown_codes(examination: Examination) -> Counter[str]:
 
 def _readability(examination: Examination) -> tuple[int, int]:
     """How many ledgers hold something unknown, and how many do not and have a step."""
-    ledgers = [scenario.ledger for scenario in examination.scenarios]
-    known = [is_readable(ledger, (*ledger.windows, *ledger.abandoned)) for ledger in ledgers]
-    stepping = [bool(ledger.windows) for ledger in ledgers]
+    ledgers = [(scenario.ledger, scenario.readings) for scenario in examination.scenarios]
+    known = [is_readable(readings, (*ledger.windows, *ledger.abandoned)) for ledger, readings in ledgers]
+    stepping = [bool(ledger.windows) for ledger, _ in ledgers]
     return known.count(False), sum(readable and steps for readable, steps in zip(known, stepping, strict=True))

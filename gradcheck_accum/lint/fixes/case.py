@@ -11,7 +11,7 @@ from gradcheck_accum.ledger import Ledger, Window, nominal_steps
 from gradcheck_accum.lint.fixes.script import FUNCTIONS, LOOPS, CannotEdit, Change, Script, is_simple
 from gradcheck_accum.lint.source import walk
 from gradcheck_accum.location import Location
-from gradcheck_accum.weights import read_weights
+from gradcheck_accum.weights import Readings, read_weights
 
 
 def is_repeatable(node: ast.expr) -> bool:
@@ -68,7 +68,7 @@ class Case:
 
     def knows_weights(self) -> bool:
         """Whether the ledger knows what every entry of the account weighs."""
-        return is_readable(self.ledger, self.account())
+        return is_readable(read_weights(self.ledger), self.account())
 
     def steps_near(self, statement: ast.stmt) -> list[list[Location]]:
         """The steps that a statement may belong to: those in its own block, and else all of them."""
@@ -120,9 +120,8 @@ class Case:
         return 1
 
 
-def is_readable(ledger: Ledger, windows: Iterable[Window]) -> bool:
+def is_readable(readings: Readings, windows: Iterable[Window]) -> bool:
     """Whether nothing in the windows is unknown: what happened, and what each entry weighs."""
-    readings = read_weights(ledger)
     return not any(
         window.unknown
         or any(
