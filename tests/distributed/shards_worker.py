@@ -326,6 +326,17 @@ class Checkpointed(nn.Module):
         return self.head(checkpoint(self.block, x, use_reentrant=False))
 
 
+class Scaled(nn.Module):
+    """With a weight of one element: of two ranks, one holds nothing of it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.model, self.scale = perceptron(), nn.Parameter(torch.ones(1))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.model(x) * self.scale
+
+
 Wrap = Callable[[nn.Module], nn.Module]
 
 
@@ -406,6 +417,8 @@ CASES = {
     "right, kept whole until the last backward": Case(kept_gathered),
     "right, sharded by columns": Case(loop, wrap=columns),
     "right, with tied weights": Case(loop, Tied, whole),
+    "right, with a weight of one element": Case(loop, Scaled, whole),
+    "unscaled, with a weight of one element": Case(unscaled, Scaled, whole),
     "right, with checkpoints": Case(loop, Checkpointed, whole),
     "right, clipped": Case(clipped),
     "right, clipped by value": Case(clipped_by_value),

@@ -35,6 +35,7 @@ RIGHT = [
     "right, kept whole until the last backward",
     "right, sharded by columns",
     "right, with tied weights",
+    "right, with a weight of one element",
     "right, with checkpoints",
     "right, clipped",
     "right, clipped by value",
@@ -48,6 +49,7 @@ RIGHT = [
 WRONG = {
     "unscaled": ["GA101"],
     "unscaled, of more weights than a sketch": ["GA101"],
+    "unscaled, with a weight of one element": ["GA101"],
     "summed over the ranks": ["GA101"],
     "remainder divided by K": ["GA103"],
     "unequal tokens": ["GA104"],
