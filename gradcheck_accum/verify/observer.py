@@ -532,7 +532,7 @@ class Watch:
         self._forget_idle(optimizer)
         if shadow is not None:
             with self._own_work():
-                measured.update_error = shadow.finish()
+                measured.update = shadow.finish()
         if self.comparer.trajectory is not None:
             measured.drift = self.comparer.trajectory.drift(optimizer)
         awaited = {id(record) for records in self._since.values() for record in records}

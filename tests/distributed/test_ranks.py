@@ -111,6 +111,22 @@ def test_what_is_measured_is_the_distance_from_the_large_batch_of_all_ranks(case
             assert ratio == pytest.approx(true_ratio, rel=1e-5)
 
 
+@pytest.mark.parametrize("case", ["unscaled", "unscaled, with unused parameters"])
+def test_an_update_is_compared_where_the_reference_is_a_multiple_of_the_gradient(
+    case: str, results: dict[str, Any]
+) -> None:
+    # SGD without momentum moves the weights by the gradient: its update is as wrong.
+    found = results[case]
+    assert found["updates"] == pytest.approx([error for error, _ in found["truth"]], rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    "case", ["right", "unequal tokens", "last one local", "unscaled, the optimizer spread", "sum over own tokens"]
+)
+def test_no_update_is_compared_where_the_reference_is_not_known(case: str, results: dict[str, Any]) -> None:
+    assert set(results[case]["updates"]) == {None}
+
+
 def test_who_makes_something_else_of_the_average_is_told(results: dict[str, Any]) -> None:
     assert "register_comm_hook" in results["averaged by a hook, in float16"]["reason"]
 
