@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections import Counter
+from typing import Any
 
 import torch
 from torch import nn, optim
@@ -107,7 +108,7 @@ def _copies(optimizer: Optimizer) -> dict[int, object]:
     }
 
 
-def _shard(tensor: torch.Tensor) -> torch.Tensor:
-    own = own_part(tensor)
-    assert own is not None
-    return own.detach().clone()
+def _shard(tensor: Any) -> torch.Tensor:
+    """A copy of what this rank holds of a DTensor."""
+    own: torch.Tensor = tensor.detach().to_local()
+    return own.clone()
