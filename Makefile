@@ -12,6 +12,10 @@ FUZZ_EXAMPLES ?= 10000
 # The frameworks that people train with are many and large: they have an environment of their own.
 FRAMEWORKS := .venv-frameworks
 FRAMEWORKS_INSTALLED := $(FRAMEWORKS)/.installed
+# timm needs torchvision, which fails to load where PyTorch was built for CPUs and it was not. Whoever finds it installed
+# loads it (Transformers does), so that timm has an environment of its own.
+TIMM := .venv-timm
+TIMM_INSTALLED := $(TIMM)/.installed
 
 .PHONY: demo test fuzz gpu test-frameworks frameworks-table
 
@@ -43,11 +47,12 @@ gpu:
 	$(PYTHON) -m pytest -m gpu tests/gpu
 	$(PYTHON) benchmarks/gpu.py
 
-test-frameworks: $(FRAMEWORKS_INSTALLED)
+test-frameworks: $(FRAMEWORKS_INSTALLED) $(TIMM_INSTALLED)
 	OMP_NUM_THREADS=1 $(FRAMEWORKS)/bin/pytest -n 2 tests/frameworks
+	OMP_NUM_THREADS=1 $(TIMM)/bin/pytest -n 2 tests/frameworks -k timm
 
-frameworks-table: $(FRAMEWORKS_INSTALLED)
-	OMP_NUM_THREADS=1 $(FRAMEWORKS)/bin/python benchmarks/frameworks_table.py
+frameworks-table: $(FRAMEWORKS_INSTALLED) $(TIMM_INSTALLED)
+	OMP_NUM_THREADS=1 $(FRAMEWORKS)/bin/python benchmarks/frameworks_table.py --timm $(TIMM)/bin/python
 
 # PyTorch first and by itself: where several builds of it can be had, the one that constraints.txt names is taken.
 $(INSTALLED): pyproject.toml constraints.txt
@@ -60,4 +65,10 @@ $(FRAMEWORKS_INSTALLED): pyproject.toml constraints.txt constraints-frameworks.t
 	test -x $(FRAMEWORKS)/bin/python || $(PYTHON) -m venv $(FRAMEWORKS)
 	$(FRAMEWORKS)/bin/pip install --quiet -c constraints.txt torch
 	$(FRAMEWORKS)/bin/pip install --quiet -c constraints.txt -c constraints-frameworks.txt -e ".[test,frameworks]"
+	touch $@
+
+$(TIMM_INSTALLED): pyproject.toml constraints.txt constraints-frameworks.txt
+	test -x $(TIMM)/bin/python || $(PYTHON) -m venv $(TIMM)
+	$(TIMM)/bin/pip install --quiet -c constraints.txt torch
+	$(TIMM)/bin/pip install --quiet -c constraints.txt -c constraints-frameworks.txt -e ".[test,timm]"
 	touch $@

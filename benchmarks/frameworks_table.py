@@ -1,16 +1,18 @@
 """What the released versions of the training frameworks do, measured by verify: writes docs/frameworks.md.
 
-    python benchmarks/frameworks_table.py [OUTPUT]
+    python benchmarks/frameworks_table.py [--timm PYTHON] [OUTPUT]
 
-Runs every script in fixtures/frameworks under ``gradcheck-accum verify``, once for each kind of data. The suite
-(tests/frameworks) holds the same numbers against float64 arithmetic of its own.
+Runs every script in fixtures/frameworks under ``gradcheck-accum verify``, once for each kind of data: timm's by PYTHON,
+which has it. The suite (tests/frameworks) holds the same numbers against float64 arithmetic of its own.
 """
 
 from __future__ import annotations
 
+import argparse
 import datetime
 import os
 import platform
+import subprocess
 import sys
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -31,7 +33,7 @@ FRAMEWORKS = [
     ("lightning_manual", "Lightning, manual", "lightning"),
     ("fabric_loop", "Fabric", "lightning"),
     ("ignite_engine", "Ignite, supervised trainer", "pytorch-ignite"),
-    ("timm_style", "the loop of timm's train.py", "torch"),
+    ("timm_loop", "timm, the loop of its train.py", "timm"),
     ("sentence_similarity", "Sentence Transformers, cosine similarity", "sentence-transformers"),
     ("trl_sft", "TRL `SFTTrainer`", "trl"),
     ("deepspeed_engine", "DeepSpeed, ZeRO stage 0", "deepspeed"),
@@ -46,10 +48,21 @@ CONDITIONS = {
 }
 
 
-def measured(name: str, arguments: list[str]) -> str:
-    """What a script comes to on one kind of data."""
+def measured(name: str, arguments: list[str], python: str = "") -> str:
+    """What a script comes to on one kind of data, run by ``python`` where that is another."""
     print(name, *arguments, file=sys.stderr)
+    if python:
+        return asked(python, f"from frameworks_table import measured; print(measured({name!r}, {arguments!r}))")
     return cell(verify_script(str(SCRIPTS / f"{name}.py"), arguments, timeout=600))
+
+
+def asked(python: str, code: str) -> str:
+    """What other ``python`` prints when it runs ``code``."""
+    path = os.pathsep.join([str(ROOT / "benchmarks"), str(ROOT)])
+    ended = subprocess.run(
+        [python, "-c", code], env={**os.environ, "PYTHONPATH": path}, stdout=subprocess.PIPE, text=True, check=True
+    )
+    return ended.stdout.strip()
 
 
 def cell(result: VerifyResult) -> str:
@@ -80,7 +93,11 @@ def _range(values: list[float]) -> str:
 
 
 def main() -> None:
-    output = Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT / "docs" / "frameworks.md"
+    parser = argparse.ArgumentParser()
+    parser.add_argument("output", type=Path, nargs="?", default=ROOT / "docs" / "frameworks.md")
+    parser.add_argument("--timm", default="", metavar="PYTHON")
+    given = parser.parse_args()
+    pythons = {"timm": given.timm}
     os.environ["CUDA_VISIBLE_DEVICES"] = ""
     lines = [
         "| framework | version | " + " | ".join(CONDITIONS) + " |",
@@ -88,18 +105,21 @@ def main() -> None:
     ]
     with ThreadPoolExecutor(2) as pool:
         cells = {
-            (name, label): pool.submit(measured, name, arguments)
-            for name, *_ in FRAMEWORKS
+            (name, label): pool.submit(measured, name, arguments, pythons.get(distribution, ""))
+            for name, _, distribution in FRAMEWORKS
             for label, arguments in CONDITIONS.items()
             if (name, label) != ("ignite_engine", "clip")
         }
     for name, title, distribution in FRAMEWORKS:
         row = [cells[name, label].result() if (name, label) in cells else "none built in" for label in CONDITIONS]
-        lines.append(f"| {title} | {version(distribution).partition('+')[0]} | " + " | ".join(row) + " |")
+        python = pythons.get(distribution, "")
+        code = f"from importlib.metadata import version; print(version({distribution!r}))"
+        release = asked(python, code) if python else version(distribution)
+        lines.append(f"| {title} | {release.partition('+')[0]} | " + " | ".join(row) + " |")
     torch_version = version("torch").partition("+")[0]
     machine = f"Python {platform.python_version()}, torch {torch_version} on a CPU, {datetime.date.today()}"
     text = (ROOT / "benchmarks" / "frameworks_notes.md").read_text(encoding="utf-8")
-    output.write_text(text.replace("{table}", "\n".join(lines)).replace("{machine}", machine), encoding="utf-8")
+    given.output.write_text(text.replace("{table}", "\n".join(lines)).replace("{machine}", machine), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -441,7 +441,7 @@ def _verify(options: argparse.Namespace) -> int:
         raise UsageError("--trajectory needs the replay: leave --reference out, or give both")
     if importlib.util.find_spec("torch") is None:
         raise UsageError('verify needs PyTorch: pip install "gradcheck-accum[verify]"')
-    from gradcheck_accum.verify import is_other_rank, verify_script
+    from gradcheck_accum.verify import is_orphan, is_other_rank, verify_script
 
     result = verify_script(
         options.script,
@@ -459,7 +459,7 @@ def _verify(options: argparse.Namespace) -> int:
     )
     if is_other_rank():
         # Rank 0 has the report, for all of them; a launcher would end it if another failed before.
-        return OK
+        return _complain(f"{result.script}: {result.error}") if is_orphan(result.error) else OK
     if options.output_format == "json":
         from gradcheck_accum.report.as_json import verify_json
 

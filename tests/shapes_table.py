@@ -1222,6 +1222,28 @@ SHAPES = [
         *SCALED_OR_NOT,
     ),
     Shape(
+        "optimizer-wrapped",
+        "an optimizer that wraps another and moves the weights after it (Lookahead)",
+        """
+        from collections import OrderedDict
+        class Lookahead(torch.optim.Optimizer):
+            def __init__(self, inner):
+                self._optimizer_step_pre_hooks, self._optimizer_step_post_hooks = OrderedDict(), OrderedDict()
+                self.inner, self.param_groups, self.defaults, self.state = inner, inner.param_groups, {}, {}
+                self.slow = [p.detach().clone() for p in self.param_groups[0]["params"]]
+            @torch.no_grad()
+            def step(self):
+                self.inner.step()
+                for p, slow in zip(self.param_groups[0]["params"], self.slow):
+                    p.copy_(slow.lerp_(p, 0.5))
+        optimizer = Lookahead(torch.optim.SGD(model.parameters(), lr=0.1))
+        {first}
+        {loop}
+        """,
+        {**SCALED_OR_NOT[0], "first": "optimizer.zero_grad()"},
+        SCALED_OR_NOT[1],
+    ),
+    Shape(
         "optimizer-of-its-own",
         "an optimizer that PyTorch does not know as one",
         """

@@ -61,9 +61,10 @@ def test_the_copy_steps_as_the_optimizer_would_and_leaves_it_alone(
         for parameter, gradient in zip(parameters, gradients, strict=True):
             parameter.grad = gradient.clone() if turn < 2 else 2 * gradient
         optimizer.step()
-        error = shadow.finish()
+        update = shadow.finish()
         # The same gradient makes the same update; twice the gradient makes another.
-        assert error == pytest.approx(0.0, abs=1e-6) if turn < 2 else error is not None and error > 0.1
+        assert update is not None and update.error is not None
+        assert update.error == pytest.approx(0.0, abs=1e-6) if turn < 2 else update.error > 0.1
 
 
 def test_a_watched_run_is_gone_when_nobody_holds_it() -> None:

@@ -8,14 +8,24 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from gradcheck_accum.verify.launch import is_other_rank
+from gradcheck_accum.verify.launch import is_orphan, is_other_rank
 from gradcheck_accum.verify.script import verify_script
 
 if TYPE_CHECKING:
     from gradcheck_accum.verify.session import Observation, judged, observe
     from gradcheck_accum.verify.watching import AccumulationError, check, watch
 
-__all__ = ["AccumulationError", "Observation", "check", "is_other_rank", "judged", "observe", "verify_script", "watch"]
+__all__ = [
+    "AccumulationError",
+    "Observation",
+    "check",
+    "is_orphan",
+    "is_other_rank",
+    "judged",
+    "observe",
+    "verify_script",
+    "watch",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -20,7 +20,6 @@ from types import TracebackType
 from typing import Any, NoReturn, TextIO
 
 from gradcheck_accum.verdict import VerifyResult
-from gradcheck_accum.verify.launch import Failure
 
 _PACKAGE = Path(__file__).resolve().parents[1]
 _CALLS_FOR_THE_SCRIPT = {"child.py", "patches.py", "session.py", "tape.py", "watching.py"}
@@ -69,6 +68,8 @@ def main() -> None:
     if os.getpid() != process:
         # A child that the script forked ran to the script's end: the result is its parent's to give.
         os._exit(0)
+    # The script has ended: what asks for its end now would only break off the report.
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     observation.complete = observation.complete and finished
     try:
         if launch is not None:
@@ -76,7 +77,7 @@ def main() -> None:
         result: VerifyResult = observation.result()
     except Exception as problem:
         if launch is not None:
-            launch.fail(Failure(_own(problem), time.time()))
+            launch.fail(_own(problem))
         _give(answer, VerifyResult.failed(script or module, _own(problem)))
     if error == INTERRUPTED:
         result = replace(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch.optim.optimizer import Optimizer
@@ -14,7 +14,7 @@ from gradcheck_accum.verify.measure import dense
 
 @dataclass(frozen=True, slots=True)
 class ClipCall:
-    """One clip as the loop made it: by ``norm`` of order ``norm_type``, or by ``value``.
+    """One clip as the loop made it: by ``norm`` of order ``norm_type``, by ``value``, or ``adaptive`` to the weights.
 
     ``keys`` are the identities of the parameters that it was given. ``norm`` is the norm that it found over the shards
     of all ranks, None where the parameters are not sharded.
@@ -82,7 +82,9 @@ class ClipBook:
 def clipped(
     gradients: Sequence[torch.Tensor | None], keys: Sequence[int], calls: Sequence[ClipCall]
 ) -> list[torch.Tensor | None] | None:
-    """``gradients`` of the parameters ``keys`` after ``calls``, in order; None where a norm is over others as well.
+    """``gradients`` of the parameters ``keys`` after ``calls``, in order; None where that does not follow from them.
+
+    It does not where a norm is over others as well, or a clip adapts to the weights.
 
     The factor is that of ``torch.nn.utils.clip_grad_norm_``: min(1, limit / (norm + 1e-6)).
     """
@@ -92,7 +94,7 @@ def clipped(
         if call.kind == "value":
             result |= {key: g.clamp(-call.limit, call.limit) for key, g in own.items()}
             continue
-        if not call.keys <= set(keys):
+        if call.kind == "adaptive" or not call.keys <= set(keys):
             return None
         if own:
             norm = call.norm
@@ -102,3 +104,17 @@ def clipped(
             factor = torch.clamp(call.limit / (norm + 1e-6), max=1.0)
             result |= {key: g * factor.to(g.dtype) for key, g in own.items()}
     return [result[key] for key in keys]
+
+
+def multiplied(
+    gradients: Sequence[torch.Tensor | None], keys: Sequence[int], factor: float, calls: Sequence[ClipCall]
+) -> list[torch.Tensor | None] | None:
+    """``factor`` times ``gradients``, of the parameters ``keys``, after ``calls``; None where that is not known.
+
+    A norm over the shards of all ranks, which the clip found of the gradients themselves, is multiplied as they are:
+    after another clip it is another.
+    """
+    if len(calls) > 1 and any(call.norm is not None for call in calls):
+        return None
+    scaled = [replace(call, norm=None if call.norm is None else call.norm * factor) for call in calls]
+    return clipped([None if g is None else g * factor for g in gradients], keys, scaled)

@@ -8,15 +8,15 @@ import torch
 from torch.optim.optimizer import Optimizer
 
 from gradcheck_accum.ledger import Ledger
-from gradcheck_accum.verify.clipping import clipped
+from gradcheck_accum.verify.clipping import clipped, multiplied
 from gradcheck_accum.verify.gradients import GradientBook
 from gradcheck_accum.verify.measure import are_equal, combination
 from gradcheck_accum.verify.measuring import Measurer
 from gradcheck_accum.verify.moved import MovedWeights
-from gradcheck_accum.verify.records import Measured
+from gradcheck_accum.verify.records import Measured, Update
 from gradcheck_accum.verify.shadow import ShadowStep
 from gradcheck_accum.verify.trajectory import Trajectory
-from gradcheck_accum.verify.weighing import entry_corrections, in_vectors
+from gradcheck_accum.verify.weighing import common_multiple, entry_corrections, in_vectors
 from gradcheck_accum.weights import read_weights
 
 _Gradients = dict[int, torch.Tensor | None]
@@ -53,19 +53,24 @@ class Comparer:
             )
         if self.trajectory is not None:
             self.trajectory.step(optimizer, self.book.optimizers, measured, ledger, readings, members)
-        if measured.products is None or measured.shards or any(r.event.ranks != 1 for r in measured.records):
-            # The other ranks' part of the reference is not known here.
+        if measured.products is None:
             return None
+        keys = [id(p) for p in parameters]
+        if measured.shards or any(r.event.ranks != 1 for r in measured.records):
+            # The other ranks' part of the reference is not known here, unless it is a multiple of the gradient.
+            multiple = common_multiple(measured, ledger, readings)
+            presumed = None if multiple is None else multiplied(vectors[0], keys, multiple, measured.clips)
+            return None if presumed is None else ShadowStep.prepare(optimizer, parameters, presumed, multiple)
         corrections = entry_corrections(measured, ledger, readings)
         weighted = None if corrections is None else in_vectors(measured, corrections)
         if weighted is None:
             return None
         sum_of_parts = combination([(weight, vectors[index]) for index, weight in weighted], parameters)
-        reference = clipped(sum_of_parts, [id(p) for p in parameters], measured.clips)
+        reference = clipped(sum_of_parts, keys, measured.clips)
         if reference is None:
             return None
         if are_equal(reference, vectors[1]):
             # The same gradient makes the same update: nothing is learned from making it twice.
-            measured.update_error = 0.0
+            measured.update = Update(0.0, 0.0)
             return None
         return ShadowStep.prepare(optimizer, parameters, reference)

@@ -79,9 +79,16 @@ class GradientBook:
             for optimizer in self.optimizers:
                 for parameter in parameters_of(optimizer):
                     owners.setdefault(id(parameter), []).append(self.names[id(optimizer)])
-            self._cells = {key: " + ".join(names) for key, names in owners.items()}
+            self._cells = self._renamed({key: " + ".join(names) for key, names in owners.items()})
             self._size = size
         return self._cells
+
+    def _renamed(self, cells: dict[int, str]) -> dict[int, str]:
+        """New cells, with the old name where one holds what it held: events that are past know it by that name."""
+        before, after = _grouped(self._cells), _grouped(cells)
+        kept = {name: old for old, own in before.items() for name, new in after.items() if new == own}
+        names = {name: kept.get(name, name) for name in after}
+        return {key: names[name] for key, name in cells.items()} if len({*names.values()}) == len(names) else cells
 
     def stores(self, keys: Iterable[int]) -> frozenset[str]:
         """The stores of parameters, by their identities."""
@@ -295,3 +302,11 @@ def _tidy(ratio: float) -> float:
     if ratio and math.isclose(1 / ratio, round(1 / ratio), rel_tol=1e-4):
         return 1 / round(1 / ratio)
     return ratio
+
+
+def _grouped(cells: dict[int, str]) -> dict[str, set[int]]:
+    """The members of every cell."""
+    groups: dict[str, set[int]] = {}
+    for key, name in cells.items():
+        groups.setdefault(name, set()).add(key)
+    return groups

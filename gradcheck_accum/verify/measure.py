@@ -106,7 +106,8 @@ def squared_norm(gradient: torch.Tensor) -> torch.Tensor:
 
 def is_finite(vector: Vector) -> bool:
     """Whether every element of a gradient is a finite number."""
-    parts = [dense(part).detach() for part in vector if part is not None]
+    # A rank may hold nothing of a small weight: there is no largest of no elements.
+    parts = [dense(part).detach() for part in vector if part is not None and part.numel()]
     return all(math.isfinite(norm) for norm in numbers(torch._foreach_norm(parts, math.inf))) if parts else True
 
 

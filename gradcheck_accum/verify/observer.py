@@ -444,9 +444,7 @@ class Watch:
         self._closure_calls[id(optimizer)] += 1
         if self._closure_calls[id(optimizer)] == 2 and self._pending is not None:
             # The optimizer looks at several gradients: none of them is the step's.
-            measured, _ = self._pending
-            self.events = [event for event in self.events if event is not measured.step]
-            self._pending = None
+            self._take_back_step()
 
     def after_closure(self, optimizer: Optimizer) -> None:
         """The closure of ``optimizer.step`` has returned."""
@@ -464,6 +462,9 @@ class Watch:
                 self._inner.add(id(optimizer))
                 self._since.pop(id(optimizer), None)
                 return
+            if own == self._stepping:
+                # An optimizer wraps another: the step is the other's, and what is done after it none of ours.
+                self._take_back_step()
         # A fused optimizer is called all the same, and leaves its weights as they are.
         skipped = bool(getattr(optimizer, "found_inf", False))
         step = self._step_event(optimizer, skipped)
@@ -486,6 +487,13 @@ class Watch:
             self._moved.keep(parameters, (r for records in self._since.values() for r in records))
         self._pending = measured, shadow
         self._stepping = frozenset(id(p) for p in parameters_of(optimizer))
+
+    def _take_back_step(self) -> None:
+        """The step that is pending was none."""
+        if self._pending is not None:
+            (measured, _), self._pending = self._pending, None
+            # It is one of the last: a long run has very many.
+            del self.events[next(i for i in range(len(self.events) - 1, -1, -1) if self.events[i] is measured.step)]
 
     def _why_not(self, optimizer: Optimizer, measured: Measured, parameters: list[torch.Tensor]) -> str:
         """Why a step can not be measured, or nothing."""
@@ -524,7 +532,7 @@ class Watch:
         self._forget_idle(optimizer)
         if shadow is not None:
             with self._own_work():
-                measured.update_error = shadow.finish()
+                measured.update = shadow.finish()
         if self.comparer.trajectory is not None:
             measured.drift = self.comparer.trajectory.drift(optimizer)
         awaited = {id(record) for records in self._since.values() for record in records}
@@ -605,8 +613,12 @@ def _ignore(key: int, gradient: torch.Tensor) -> None:
 
 
 def _horizon(scheduler: Any) -> int | None:
-    """How many moves a scheduler was made for, where it says: those of Transformers bind it to their lambdas."""
+    """How many moves a scheduler was made for, where it says: those of Transformers bind it to their lambdas.
+
+    timm's say how many updates, or how many epochs.
+    """
     said = [getattr(scheduler, name, None) for name in ("total_steps", "T_max", "total_iters")]
+    said += [getattr(scheduler, "t_initial", None)] if not getattr(scheduler, "t_in_epochs", False) else []
     bound = (getattr(function, "keywords", {}) for function in getattr(scheduler, "lr_lambdas", ()))
     said += [keywords.get("num_training_steps") for keywords in bound]
     return next((h for h in said if isinstance(h, int) and not isinstance(h, bool)), None)

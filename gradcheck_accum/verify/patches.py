@@ -19,6 +19,7 @@ from torch.optim.swa_utils import AveragedModel
 from torch.utils.data import dataloader
 
 from gradcheck_accum.verify.gradients import parameters_of, with_subclasses
+from gradcheck_accum.verify.timm_pieces import TimmPieces
 
 
 class Observer(Protocol):
@@ -50,8 +51,10 @@ class Observer(Protocol):
 
 def install(observer: Observer, stack: ExitStack, *, modules: bool) -> None:
     """Patch PyTorch until ``stack`` is closed; ``modules`` says whether the calls of modules are told as well."""
+    pieces = TimmPieces(observer, stack)
+    pieces.look()
     _patch_backward(observer, stack)
-    _patch_optimizers(observer, stack)
+    _patch_optimizers(observer, stack, pieces)
     _patch_clips(observer, stack)
     _patch_scaler(observer, stack)
     _patch_schedules(observer, stack)
@@ -95,13 +98,14 @@ def _patch_backward(observer: Observer, stack: ExitStack) -> None:
     _replace(torch.autograd, "backward", backward, stack)
 
 
-def _patch_optimizers(observer: Observer, stack: ExitStack) -> None:
+def _patch_optimizers(observer: Observer, stack: ExitStack, pieces: TimmPieces) -> None:
     add, zero, module_zero = Optimizer.add_param_group, Optimizer.zero_grad, nn.Module.zero_grad
     restore = Optimizer.__setstate__
 
     def add_param_group(optimizer: Optimizer, *args: Any, **kwargs: Any) -> None:
         add(optimizer, *args, **kwargs)
         observer.optimizer_made(optimizer)
+        pieces.look()
 
     def set_state(optimizer: Optimizer, state: Any) -> None:
         # A copy, or what was unpickled: no parameter group is added to it.

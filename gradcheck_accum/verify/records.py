@@ -28,6 +28,24 @@ class Record:
     changed: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class Update:
+    """What a step did to the weights beside what it would have done with the reference gradient.
+
+    ``wrong`` is |Δw - Δw_ref| and ``moved`` |Δw_ref|. Where other ranks have a part of the reference, it was presumed
+    to be ``multiple`` times the gradient; that is held against all ranks' gradients when they are known.
+    """
+
+    wrong: float
+    moved: float
+    multiple: float | None = None
+
+    @property
+    def error(self) -> float | None:
+        """|Δw - Δw_ref| / |Δw_ref|, None where Δw_ref is zero."""
+        return self.wrong / self.moved if self.moved else (0.0 if self.wrong == 0 else None)
+
+
 @dataclass(slots=True)
 class Replay:
     """The replayed gradient of the records of one place in the source; ``vectors`` are indices of inner products.
@@ -48,8 +66,8 @@ class Measured:
 
     ``own_vectors`` are, for each record, the index of the vector that its gradient is in, together with those of other
     records of its part; ``own_norms`` are ‖g_j‖.
-    ``update_error`` is |Δw - Δw_ref| / |Δw_ref|, None where Δw_ref is zero or unknown; ``drift`` how far the weights
-    are from those of a reference run, where one was asked for. ``coupled_chunks`` is how far a part of a large batch
+    ``update`` is None where the reference's is unknown; ``drift`` is how far the weights are from those of a reference
+    run, where one was asked for. ``coupled_chunks`` is how far a part of a large batch
     that did not fit is from its halves together, and what rounding allows, where that is less. ``unmeasured`` says why
     there are no ``products``. ``shards`` is over how many ranks the weights are sharded, 0 where they are not: the
     gradients' vectors then hold this rank's shards alone, those of the micro-batches the rows of all shards.
@@ -69,7 +87,7 @@ class Measured:
     replay_problem: str = ""
     coupled_chunks: tuple[float, float] | None = None
     coupled_modules: list[str] = field(default_factory=list)
-    update_error: float | None = None
+    update: Update | None = None
     drift: float | None = None
     unmeasured: str = ""
     shards: int = 0

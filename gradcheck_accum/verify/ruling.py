@@ -20,6 +20,7 @@ from gradcheck_accum.ledger import ZERO, Fate, Ledger, Window
 from gradcheck_accum.ranks import UNSHARED
 from gradcheck_accum.verdict import Verdict, WindowReport
 from gradcheck_accum.verify.gradients import CHANGED_BY_HAND
+from gradcheck_accum.verify.measure import InnerProducts
 from gradcheck_accum.verify.observer import CHANGED_ON_ITS_WAY, USED_BY_HAND
 from gradcheck_accum.verify.records import Measured
 from gradcheck_accum.verify.weighing import entry_corrections, in_vectors, replay_correction
@@ -81,7 +82,7 @@ def judge_window(
         grad_rel_error=error,
         grad_norm_ratio=ratio,
         tolerance=tolerance,
-        param_rel_error=measured.update_error,
+        param_rel_error=_update_error(window),
         drift=measured.drift,
         verdict=ruling.verdict,
         reason=ruling.reason,
@@ -132,14 +133,11 @@ def _rule(window: _Window, options: Options, replays: bool) -> Ruling:
     if measured.is_zero and not any(measured.own_norms) and window.unknown(ZERO):
         # Whatever its micro-batches weigh, they add up to nothing.
         return Ruling(Verdict.EQUIVALENT, "", (0.0, 1.0, 0.0))
-    corrections = entry_corrections(measured, window.ledger, window.readings)
-    terms = None if corrections is None else in_vectors(measured, corrections)
-    if corrections is None or terms is None:
+    reference = _reference_of(window, measured.products)
+    if reference is None:
         return Ruling(Verdict.INCONCLUSIVE, _why_unknown(window.parts))
-    contributions = [abs(w) * norm for w, norm in zip(corrections, measured.own_norms, strict=True) if w]
-    if not math.isfinite(sum(contributions)) or not math.isfinite(measured.products.norm(0)):
+    if not math.isfinite(sum(reference.addends.contributions)) or not math.isfinite(measured.products.norm(0)):
         return Ruling(Verdict.INCONCLUSIVE, "a micro-batch's gradient is not finite")
-    reference = _Reference(corrections, terms, Addends(contributions, measured.products.combined_norm(terms)))
     apart = _replay_distance(window, reference) if replays else None
     ruling = _beside_micro_batches(window, reference, apart, options)
     if ruling.verdict is not Verdict.EQUIVALENT:
@@ -150,6 +148,31 @@ def _rule(window: _Window, options: Options, replays: bool) -> Ruling:
     if open_question:
         return Ruling(Verdict.INCONCLUSIVE, f"{open_question}, and no large batch was run", ruling.numbers)
     return ruling
+
+
+def _reference_of(window: _Window, products: InnerProducts) -> _Reference | None:
+    """The ledger reference; None where a weight is not known."""
+    measured = window.measured
+    corrections = entry_corrections(measured, window.ledger, window.readings)
+    terms = None if corrections is None else in_vectors(measured, corrections)
+    if corrections is None or terms is None:
+        return None
+    contributions = [abs(w) * norm for w, norm in zip(corrections, measured.own_norms, strict=True) if w]
+    return _Reference(corrections, terms, Addends(contributions, products.combined_norm(terms)))
+
+
+def _update_error(window: _Window) -> float | None:
+    """The error of the step's update, None where the reference's is unknown, or not what it was presumed to be."""
+    measured = window.measured
+    update, products = measured.update, measured.products
+    if update is None or update.multiple is None or products is None:
+        return None if update is None else update.error
+    reference = _reference_of(window, products)
+    if reference is None or not reference.addends.total:
+        return None
+    terms = [(0, update.multiple), *((vector, -weight) for vector, weight in reference.terms)]
+    apart = products.combined_norm(terms) / reference.addends.total
+    return update.error if apart <= sum_tolerance(reference.addends, measured.dtype).worst else None
 
 
 def _beside_micro_batches(

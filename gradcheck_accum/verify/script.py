@@ -18,7 +18,7 @@ from enum import Enum
 from pathlib import Path
 
 from gradcheck_accum.verdict import VerifyResult
-from gradcheck_accum.verify.launch import Failure, Launch, LaunchError, origin
+from gradcheck_accum.verify.launch import Launch, LaunchError, origin
 
 # The working directory is not on the path until PyTorch is loaded: a `random.py` there must not break it.
 _CHILD = "import sys; sys.path[:] = filter(None, sys.path); from gradcheck_accum.verify.child import main; main()"
@@ -139,6 +139,7 @@ def _wait_beside(child: subprocess.Popen[bytes], timeout: float | None, launch: 
             now = time.monotonic()
         if timeout is not None and now - start > timeout:
             return _Stopped.LATE
+        launch.beat()
         if any(rank != launch.rank for rank in launch.failures()):
             others_failed = others_failed or now
             if now - others_failed > _AFTER_ANOTHER:
@@ -160,7 +161,9 @@ def _ended_politely(launch: Launch | None) -> Iterator[None]:
 
 def _ending_of_rank(launch: Launch, ending: str, stopped: _Stopped | None) -> str:
     """Tell the other ranks how this one ended without an account; how the first of all ranks failed."""
-    launch.fail(Failure(ending, time.time(), cut_off=stopped is _Stopped.ALONE))
+    launch.fail(ending, cut_off=stopped is _Stopped.ALONE)
+    if launch.orphaned():
+        return launch.orphaned()
     failures = launch.failures()
     first = origin(failures)
     if launch.rank == 0:

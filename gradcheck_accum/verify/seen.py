@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
@@ -16,7 +17,7 @@ from gradcheck_accum.ranks import UNSHARED
 from gradcheck_accum.verify.averaging import Needless
 from gradcheck_accum.verify.measure import InnerProducts
 from gradcheck_accum.verify.observer import Watch
-from gradcheck_accum.verify.records import Measured, Record, Replay
+from gradcheck_accum.verify.records import Measured, Record, Replay, Update
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,8 +114,7 @@ def _together(own: Measured, others: Sequence[tuple[int, Measured]]) -> Measured
     unmeasured = own.unmeasured or next((f"rank {r}: {m.unmeasured}" for r, m in others if m.unmeasured), "")
     together = replace(own, records=list(own.records), own_vectors=list(own.own_vectors), replays=list(own.replays))
     together.own_norms = list(own.own_norms)
-    # An update beside the reference's would need the reference's gradient itself, and not its sketch.
-    together.update_error = None
+    together.update = _update(own, [m for _, m in others])
     if own.shards and {own.shards, *(m.shards for _, m in others)} != {1 + len(others)}:
         unmeasured = unmeasured or f"of the {own.shards} ranks that the weights are sharded over, not all are watched"
     together.unmeasured = unmeasured
@@ -141,3 +141,18 @@ def _together(own: Measured, others: Sequence[tuple[int, Measured]]) -> Measured
         together.coupled_modules = sorted({*together.coupled_modules, *other.coupled_modules})
     together.products = None if unmeasured else InnerProducts(torch.cat(columns, dim=1), is_factor=True)
     return together
+
+
+def _update(own: Measured, others: Sequence[Measured]) -> Update | None:
+    """The update of all ranks' shards together; a rank's own where each holds the weights whole.
+
+    None where not all of them presumed the same of the reference.
+    """
+    updates = [own.update, *(other.update for other in others)]
+    known = [update for update in updates if update is not None and update.multiple is not None]
+    first = known[0].multiple if known else None
+    if first is None or len(known) < len(updates) or not all(math.isclose(u.multiple or 0.0, first) for u in known):
+        return None
+    if not own.shards:
+        return known[0]
+    return Update(math.hypot(*(u.wrong for u in known)), math.hypot(*(u.moved for u in known)), first)

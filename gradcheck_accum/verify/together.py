@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass, replace
 
 import torch
@@ -10,7 +9,7 @@ import torch
 from gradcheck_accum.events import Backward
 from gradcheck_accum.verdict import VerifyResult
 from gradcheck_accum.verify.judge import judge_ranks
-from gradcheck_accum.verify.launch import Failure, Launch, origin
+from gradcheck_accum.verify.launch import Launch, origin
 from gradcheck_accum.verify.seen import Seen
 from gradcheck_accum.verify.session import Observation
 
@@ -44,11 +43,11 @@ def report_of_rank(
     ``error`` is how the rank's own script failed, ``cut_off`` whether only because another rank was gone.
     """
     if error and error != INTERRUPTED:
-        launch.fail(Failure(error, time.time(), cut_off))
+        launch.fail(error, cut_off=cut_off)
     account = Account(observation.seen().portable(), error)
     if launch.rank:
         launch.deliver(account)
-        return VerifyResult.failed(script, error)
+        return VerifyResult.failed(script, launch.orphaned() or error)
     patience = _PATIENCE if error else None
     accounts = [account, *(launch.wait_for(rank, patience) for rank in range(1, launch.ranks))]
     known = [own for own in accounts if own is not None]
@@ -71,6 +70,9 @@ def _error(launch: Launch, accounts: list[Account | None]) -> str:
     message = f"rank {first}: {failures[first].message}"
     if not failures[first].cut_off:
         return message
+    silent = next((rank for rank, account in enumerate(accounts) if account is None), None)
+    if silent is not None:
+        return f"{message}; rank {silent} gave no account of its run: its process is gone, or its machine"
     # Nobody failed by itself: those that had ended are missed by the others.
     ended = [rank for rank, account in enumerate(accounts) if account is not None and not account.error]
     if ended:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from gradcheck_accum.events import Backward, Reduction, product_of
-from gradcheck_accum.ledger import Entry, Ledger, Window
+from gradcheck_accum.ledger import Entry, Fate, Ledger, Window
 from gradcheck_accum.weights import Readings, Series, Weight, total_of
 
 if TYPE_CHECKING:
@@ -43,6 +43,21 @@ def entry_corrections(measured: Measured, ledger: Ledger, readings: Readings) ->
         else:
             corrections.append(found[0])
     return corrections
+
+
+def common_multiple(measured: Measured, ledger: Ledger, readings: Readings) -> float | None:
+    """How many times a step's gradient the reference is, where that is one number and not 1; else None.
+
+    It is where nothing but this step's own micro-batches is in the gradient, and all of them weigh the same.
+    """
+    windows = _closed_windows(measured, ledger)
+    weights = [weight for window in windows for weight in readings.relative_weights(window)]
+    if not weights or any(e.fate is not Fate.LIVE for window in windows for e in window.entries):
+        return None
+    first = weights[0]
+    if not first or readings.same(first, 1.0) or any(w is None or not readings.same(w, first) for w in weights):
+        return None
+    return 1 / first
 
 
 def in_vectors(measured: Measured, corrections: Sequence[float]) -> list[tuple[int, float]] | None:

@@ -6,13 +6,16 @@ and its gradient in float64 is that of the summed loss over its units.
 
 from __future__ import annotations
 
+import copy
 import gc
 import json
+import math
 import os
 import sys
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +33,16 @@ from gradcheck_accum.verify.judge import judge_ranks
 from gradcheck_accum.verify.session import observe
 
 K = 2
+NONE = torch.empty(0, dtype=torch.float64)
+LIMIT = 0.5
+"""Less than the norms of all of clipped_unscaled's gradients, and more than those of some of the large batches'."""
+
 Model = Callable[[], nn.Module]
+Optimizer = Callable[..., torch.optim.Optimizer]
+
+
+class Own(torch.optim.SGD):
+    """Of which nobody knows whether it looks at one element of a weight at a time."""
 
 
 @dataclass
@@ -39,11 +51,12 @@ class Run:
 
     model: nn.Module
     data: list[Batch]
+    make: Optimizer
     steps: list[tuple[list[torch.Tensor], torch.Tensor, range]] = field(default_factory=list)
     norms: list[torch.Tensor] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1)
+        self.optimizer = self.make(self.model.parameters())
 
     def windows(self) -> list[list[Batch]]:
         return [self.data[i : i + K] for i in range(0, len(self.data), K)]
@@ -116,6 +129,16 @@ def clipped(run: Run) -> None:
             mean(run.model(x), y, window).backward()
         run.note()
         run.norms.append(nn.utils.clip_grad_norm_(run.model.parameters(), 0.1).full_tensor())
+        run.step(noted=True)
+
+
+def clipped_unscaled(run: Run) -> None:
+    for window in run.windows():
+        for j, (x, y) in enumerate(window):
+            run.sync(j == len(window) - 1)
+            cross_entropy(run.model(x), y).backward()
+        run.note()
+        nn.utils.clip_grad_norm_(run.model.parameters(), LIMIT)
         run.step(noted=True)
 
 
@@ -326,6 +349,19 @@ class Checkpointed(nn.Module):
         return self.head(checkpoint(self.block, x, use_reentrant=False))
 
 
+class Scaled(nn.Module):
+    """With a weight of one element: of two ranks, one holds nothing of it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.model, self.scale = perceptron(), nn.Parameter(torch.ones(1))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.model(x) * self.scale
+
+
+STEEPEST, ADAM_W = partial(torch.optim.SGD, lr=0.1), partial(torch.optim.AdamW, lr=0.01, weight_decay=0.1)
+
 Wrap = Callable[[nn.Module], nn.Module]
 
 
@@ -387,6 +423,8 @@ class Case:
     wrap: Wrap = field(default_factory=every_layer)
     ragged: bool = False
     batches: int = 6
+    optimizer: Optimizer = STEEPEST
+    limit: float = math.inf
     options: dict[str, str] = field(default_factory=lambda: {"reference": "ledger"})
 
 
@@ -406,6 +444,8 @@ CASES = {
     "right, kept whole until the last backward": Case(kept_gathered),
     "right, sharded by columns": Case(loop, wrap=columns),
     "right, with tied weights": Case(loop, Tied, whole),
+    "right, with a weight of one element": Case(loop, Scaled, whole),
+    "unscaled, with a weight of one element": Case(unscaled, Scaled, whole),
     "right, with checkpoints": Case(loop, Checkpointed, whole),
     "right, clipped": Case(clipped),
     "right, clipped by value": Case(clipped_by_value),
@@ -418,6 +458,11 @@ CASES = {
         loop, lambda: nn.Sequential(nn.BatchNorm1d(FEATURES), nn.Linear(FEATURES, CLASSES)), options={}
     ),
     "unscaled": Case(unscaled),
+    "unscaled, with AdamW": Case(unscaled, optimizer=ADAM_W),
+    "unscaled and clipped, with AdamW": Case(clipped_unscaled, optimizer=ADAM_W, limit=LIMIT),
+    "unscaled, with momentum": Case(unscaled, optimizer=partial(torch.optim.SGD, lr=0.1, momentum=0.9)),
+    "unscaled, with an optimizer that nobody knows": Case(unscaled, optimizer=partial(Own, lr=0.1)),
+    "remainder divided by K, with AdamW": Case(divided_by_k, batches=5, optimizer=ADAM_W),
     "zeroed every time": Case(zeroed_every_time),
     "clipped early": Case(clipped_early),
     "remainder dropped": Case(remainder_dropped, batches=5),
@@ -451,12 +496,13 @@ def measure(case: Case, rank: int, ranks: int) -> dict[str, Any]:
     model = case.model()
     dtype = next(model.parameters()).dtype
     batches = [[(x.to(dtype), y) for x, y in data(r, case.batches, ragged=case.ragged)] for r in range(ranks)]
-    run = Run(case.wrap(model), batches[rank])
+    run = Run(case.wrap(model), batches[rank], case.optimizer)
     with observe(script="case", **case.options) as observation:
         case.loop(run)
     accounts: list[Any] = [None] * ranks
     dist.all_gather_object(accounts, observation.seen().portable())
     result = judge_ranks(accounts, "case", observation.options)
+    steps = [(w, used, [own[i] for own in batches for i in held]) for w, used, held in run.steps]
     return {
         "verdict": result.verdict.value,
         "reason": result.reason,
@@ -471,10 +517,9 @@ def measure(case: Case, rank: int, ranks: int) -> dict[str, Any]:
         "weights": [list(w.weights) for w in result.windows],
         "units": [w.units for w in result.windows],
         "micro_batches": [w.micro_batches for w in result.windows],
-        "truth": [
-            compared(used, weights, case.model, [own[i] for own in batches for i in held])
-            for weights, used, held in run.steps
-        ],
+        "truth": [compared(used, weights, case.model, batch) for weights, used, batch in steps],
+        "updates": [w.param_rel_error for w in result.windows],
+        "true_updates": true_updates(case, steps),
         "norms": [float(norm) for norm in run.norms],
         "true_norms": [float(used.norm()) for _, used, _ in run.steps],
     }
@@ -486,15 +531,46 @@ def line(number: int) -> str:
 
 
 def compared(used: torch.Tensor, weights: list[torch.Tensor], model: Model, batch: list[Batch]) -> list[float]:
-    """|g - g_ref| / |g_ref| and |g| / |g_ref|, g_ref the gradient of the mean over all units, in float64."""
+    """|g - g_ref| / |g_ref| and |g| / |g_ref|, g_ref the gradient of the mean over all units."""
+    reference = large_batch(weights, model, batch)
+    return [float((used - reference).norm() / reference.norm()), float(used.norm() / reference.norm())]
+
+
+def true_updates(case: Case, steps: list[tuple[list[torch.Tensor], torch.Tensor, list[Batch]]]) -> list[float]:
+    """|Δw - Δw_ref| / |Δw_ref| of every step, by an optimizer of one flat weight in float64."""
+
+    def clipped(gradient: torch.Tensor) -> torch.Tensor:
+        return gradient * min(1.0, case.limit / (float(gradient.norm()) + 1e-6))
+
+    errors = []
+    flat = nn.Parameter(torch.cat([w.reshape(-1).double() for weights, _, _ in steps[:1] for w in weights] or [NONE]))
+    optimizer = case.optimizer([flat])
+    for weights, used, batch in steps:
+        with torch.no_grad():
+            flat.copy_(torch.cat([w.reshape(-1).double() for w in weights]))
+        before = flat.detach().clone()
+        state = copy.deepcopy(optimizer.state_dict())
+        moved = []
+        for gradient in (large_batch(weights, case.model, batch), used):
+            optimizer.load_state_dict(copy.deepcopy(state))
+            with torch.no_grad():
+                flat.copy_(before)
+            flat.grad = clipped(gradient)
+            optimizer.step()
+            moved.append(flat.detach() - before)
+        errors.append(float((moved[1] - moved[0]).norm() / moved[0].norm()))
+    return errors
+
+
+def large_batch(weights: list[torch.Tensor], model: Model, batch: list[Batch]) -> torch.Tensor:
+    """The gradient of the mean over all units, at these weights, flat and in float64."""
     exact = model().double()
     with torch.no_grad():
         for parameter, weight in zip(exact.parameters(), weights, strict=True):
             parameter.copy_(weight)
     loss = torch.stack([cross_entropy(exact(x.double()), y, reduction="sum") for x, y in batch]).sum()
     gradients = torch.autograd.grad(loss / tokens(batch), list(exact.parameters()))
-    reference = torch.cat([g.reshape(-1) for g in gradients])
-    return [float((used - reference).norm() / reference.norm()), float(used.norm() / reference.norm())]
+    return torch.cat([g.reshape(-1) for g in gradients])
 
 
 def undisturbed(rank: int) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -110,6 +111,22 @@ def test_what_is_measured_is_the_distance_from_the_large_batch_of_all_ranks(case
             assert ratio == pytest.approx(true_ratio, rel=1e-5)
 
 
+@pytest.mark.parametrize("case", ["unscaled", "unscaled, with unused parameters"])
+def test_an_update_is_compared_where_the_reference_is_a_multiple_of_the_gradient(
+    case: str, results: dict[str, Any]
+) -> None:
+    # SGD without momentum moves the weights by the gradient: its update is as wrong.
+    found = results[case]
+    assert found["updates"] == pytest.approx([error for error, _ in found["truth"]], rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    "case", ["right", "unequal tokens", "last one local", "unscaled, the optimizer spread", "sum over own tokens"]
+)
+def test_no_update_is_compared_where_the_reference_is_not_known(case: str, results: dict[str, Any]) -> None:
+    assert set(results[case]["updates"]) == {None}
+
+
 def test_who_makes_something_else_of_the_average_is_told(results: dict[str, Any]) -> None:
     assert "register_comm_hook" in results["averaged by a hook, in float16"]["reason"]
 
@@ -194,3 +211,94 @@ def test_a_rank_that_fails_ends_the_run_and_is_named(fault: str, message: str, t
     assert ended.returncode == 1
     assert (ended.stdout + ended.stderr).count(message) == 1
     assert not list(temporary.glob("gradcheck-accum-*"))
+
+
+# Several machines: as many launchers, which share no folder
+
+
+def launch_on_two_machines(folder: Path, *command: str) -> list[subprocess.CompletedProcess[str]]:
+    """Run a command on two ranks, each started by a launcher of its own, with a temporary folder of its own."""
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        port = found.getsockname()[1]
+    running = []
+    for machine in range(2):
+        temporary = folder / f"machine-{machine}"
+        temporary.mkdir()
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "TMPDIR": str(temporary)}
+        meeting = ["--nnodes", "2", "--node-rank", str(machine), "--master-addr", "127.0.0.1"]
+        torchrun = [sys.executable, "-m", "torch.distributed.run", *meeting, "--master-port", str(port)]
+        started = subprocess.Popen(
+            [*torchrun, *command],
+            cwd=folder,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        running.append(started)
+    ended = []
+    for process in running:
+        out, err = process.communicate(timeout=300)
+        ended.append(subprocess.CompletedProcess(process.args, process.returncode, out, err))
+    return ended
+
+
+VERIFY = "-m", "gradcheck_accum", "verify"
+
+
+def test_ranks_on_two_machines_give_one_report(tmp_path: Path) -> None:
+    first, second = launch_on_two_machines(tmp_path, *VERIFY, str(FIXTURE))
+    assert first.returncode == 0, first.stderr
+    assert "3 windows watched on 2 ranks" in first.stdout
+    assert "equivalent: all 3 steps got the large batch's gradient" in first.stdout
+    assert (second.returncode, second.stdout) == (0, "")
+    assert not list(tmp_path.glob("machine-*/gradcheck-accum-*"))
+
+
+def test_a_wrong_loop_on_two_machines_is_measured_over_both(tmp_path: Path) -> None:
+    twin(tmp_path, " / held", "")
+    first, second = launch_on_two_machines(tmp_path, *VERIFY, "train.py", "--output-format", "json")
+    assert (first.returncode, second.returncode) == (1, 0)
+    report = json.loads(first.stdout)
+    assert (report["verdict"], report["ranks"]) == ("deviates", 2)
+    assert [(d["code"], d["line"]) for d in report["diagnosis"]] == [("GA101", 31)]
+    assert [w["micro_batches"] for w in report["windows"]] == [8, 8, 4]
+    assert [w["grad_norm_ratio"] for w in report["windows"]] == pytest.approx([4.0, 4.0, 2.0], rel=1e-5)
+
+
+MACHINE_DIES = """\
+import os
+            verify = os.getppid()
+            launcher = int(open(f"/proc/{verify}/stat").read().rpartition(")")[2].split()[1])
+            for process in (launcher, verify, os.getpid()):
+                os.kill(process, 9)"""
+
+
+@pytest.mark.parametrize(
+    ("rank", "fault", "message"),
+    [
+        (1, "raise ValueError('no data')", "rank 1: the script raised ValueError: no data (train.py:28)"),
+        (1, MACHINE_DIES, "rank 1 gave no account of its run: its process is gone, or its machine"),
+        (0, MACHINE_DIES, "rank 0 is gone and reports nothing: torchrun's store at 127.0.0.1:"),
+    ],
+    ids=["the script of the second fails", "the second dies", "the first dies"],
+)
+@pytest.mark.skipif(not Path("/proc").exists(), reason="who started a process is read from /proc")
+def test_a_machine_that_dies_is_told_by_the_other(rank: int, fault: str, message: str, tmp_path: Path) -> None:
+    start = "        held = min("
+    twin(tmp_path, start, f"        if dist.get_rank() == {rank} and i == 4:\n            {fault}\n{start}")
+    ended = launch_on_two_machines(tmp_path, *VERIFY, "train.py")
+    assert sum((own.stdout + own.stderr).count(message) for own in ended) == 1
+    assert not any("Traceback" in own.stdout for own in ended)
+
+
+def test_ranks_on_several_machines_without_a_store_to_meet_at_are_refused(tmp_path: Path) -> None:
+    environment = {**os.environ, "RANK": "0", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "1", "PYTHONPATH": str(ROOT)}
+    environment.pop("TORCHELASTIC_USE_AGENT_STORE", None)
+    ended = subprocess.run(
+        [sys.executable, *VERIFY, str(FIXTURE)], env=environment, capture_output=True, text=True, timeout=60
+    )
+    assert ended.returncode == 2
+    assert "2 ranks on several machines, not started by torchrun" in ended.stderr
+    assert len(ended.stderr.splitlines()) == 1

@@ -35,6 +35,7 @@ RIGHT = [
     "right, kept whole until the last backward",
     "right, sharded by columns",
     "right, with tied weights",
+    "right, with a weight of one element",
     "right, with checkpoints",
     "right, clipped",
     "right, clipped by value",
@@ -48,6 +49,12 @@ RIGHT = [
 WRONG = {
     "unscaled": ["GA101"],
     "unscaled, of more weights than a sketch": ["GA101"],
+    "unscaled, with a weight of one element": ["GA101"],
+    "unscaled, with AdamW": ["GA101"],
+    "unscaled and clipped, with AdamW": ["GA101"],
+    "unscaled, with momentum": ["GA101"],
+    "unscaled, with an optimizer that nobody knows": ["GA101"],
+    "remainder divided by K, with AdamW": ["GA103"],
     "summed over the ranks": ["GA101"],
     "remainder divided by K": ["GA103"],
     "unequal tokens": ["GA104"],
@@ -156,6 +163,41 @@ def test_what_is_measured_is_the_distance_from_the_large_batch(case: str, measur
         coarse = case == "zeroed every time, of more weights than a sketch"
         assert error == pytest.approx(true_error, rel=0.15 if coarse else 1e-5, abs=1e-6)
         assert ratio == pytest.approx(true_ratio, rel=0.15 if coarse else 1e-5)
+
+
+MULTIPLES = [
+    "unscaled",
+    "unscaled, of more weights than a sketch",
+    "unscaled, with a weight of one element",
+    "unscaled, with AdamW",
+    "unscaled and clipped, with AdamW",
+    "unscaled, with momentum",
+    "summed over the ranks",
+]
+"""Where the reference is a multiple of the gradient, in every window."""
+
+
+@pytest.mark.parametrize("case", MULTIPLES)
+def test_an_update_is_compared_where_the_reference_is_a_multiple_of_the_gradient(
+    case: str, measured: dict[str, Any]
+) -> None:
+    found = measured[case]
+    assert found["updates"] == pytest.approx(found["true_updates"], rel=1e-3, abs=1e-6)
+
+
+def test_a_window_that_is_right_has_no_update_of_a_multiple(measured: dict[str, Any]) -> None:
+    found = measured["remainder divided by K, with AdamW"]
+    *right, wrong = found["updates"]
+    assert set(right) == {None}
+    assert wrong == pytest.approx(found["true_updates"][-1], rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    "case",
+    ["right", "unequal tokens", "zeroed every time", "last one local", "unscaled, with an optimizer that nobody knows"],
+)
+def test_no_update_is_compared_where_the_reference_is_not_known(case: str, measured: dict[str, Any]) -> None:
+    assert set(measured[case]["updates"]) == {None}
 
 
 def test_rounding_is_judged_by_the_dtype_that_adds_up(measured: dict[str, Any]) -> None:

@@ -312,6 +312,7 @@ def measure(case: Case, rank: int, ranks: int) -> dict[str, Any]:
         "messages": [d.message for d in result.diagnosis],
         "notes": list(result.notes),
         "reference": result.reference.kind,
+        "updates": [w.param_rel_error for w in result.windows],
         "measured": [[w.grad_rel_error, w.grad_norm_ratio] for w in result.windows],
         "weights": [list(w.weights) for w in result.windows],
         "units": [w.units for w in result.windows],

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import importlib.util
 import io
 import multiprocessing
 import os
@@ -35,6 +36,13 @@ RUNS_ON = {"ignite_engine", "deepspeed_engine"}
 
 APART = {"deepspeed_engine"}
 """They change PyTorch for the whole process, and are run in one of their own."""
+
+
+def not_installed(package: str) -> str:
+    """Why a framework's scripts can not be run here, or nothing. It is not imported: that is left to the script."""
+    needed = [package, "torchvision"] if package == "timm" else [package]
+    missing = [name for name in needed if importlib.util.find_spec(name) is None]
+    return f"{', '.join(missing)}: not installed" if missing else ""
 
 
 @dataclass(frozen=True)
@@ -145,6 +153,16 @@ def similarity_loss(model: nn.Module, batches: list[Any]) -> torch.Tensor:
     return torch.cat(losses).mean()
 
 
+def picture_loss(model: nn.Module, batches: list[Any]) -> torch.Tensor:
+    """The mean over all the pictures of a window that have a class, of its negative log probability."""
+    losses = []
+    for pictures, classes in batches:
+        kept = classes != -100
+        scores = torch.log_softmax(model(pictures.double()), -1)
+        losses.append(-scores[kept].gather(-1, classes[kept].unsqueeze(-1)).squeeze(-1))
+    return torch.cat(losses).mean()
+
+
 def windows(name: str, condition: str) -> list[int]:
     """How many micro-batches the windows of two passes over the data hold."""
     if condition != "remainder":
@@ -154,7 +172,7 @@ def windows(name: str, condition: str) -> list[int]:
 
 def true_gradients(name: str, model: nn.Module, ground: Ground, sizes: list[int]) -> list[torch.Tensor]:
     """The large batch's gradient at every step, in float64, flat."""
-    loss = similarity_loss if name == "sentence_similarity" else token_loss
+    loss = {"sentence_similarity": similarity_loss, "timm_loop": picture_loss}.get(name, token_loss)
     own = [p for p in model.parameters() if p.requires_grad]
     found, start = [], 0
     for size, weights in zip(sizes, ground.weights, strict=True):

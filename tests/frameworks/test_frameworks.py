@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 import torch
-from frameworks.ground import SCRIPTS, measure, windows
+from frameworks.ground import SCRIPTS, measure, not_installed, windows
 
 from gradcheck_accum.verdict import Verdict
 
@@ -23,7 +22,7 @@ PACKAGES = {
     "lightning_manual": "lightning",
     "fabric_loop": "lightning",
     "ignite_engine": "ignite",
-    "timm_style": "torch",
+    "timm_loop": "timm",
     "sentence_similarity": "sentence_transformers",
     "trl_sft": "trl",
     "deepspeed_engine": "deepspeed",
@@ -37,8 +36,8 @@ every_script = pytest.mark.parametrize("name", PACKAGES)
 @pytest.fixture(autouse=True)
 def ready(request: pytest.FixtureRequest) -> None:
     package = PACKAGES[request.node.callspec.params["name"]]
-    if importlib.util.find_spec(package) is None:
-        pytest.skip(f"{package} is not installed")
+    if not_installed(package):
+        pytest.skip(not_installed(package))
     if package == "deepspeed" and not (shutil.which("ninja") and shutil.which("g++")):
         pytest.skip("deepspeed compiles what it needs, and there is no compiler")
     if package in {"accelerate", "transformers", "sentence_transformers", "trl"}:
@@ -139,6 +138,23 @@ COUNTED = (
     ),
 )
 """The loop of Accelerate's own guide: the targets of a window are counted before it, and its division undone."""
+
+TIMM_CLIPS_OFTEN = (
+    (
+        "                if need_update:\n                    if LIMIT is not None:\n    ",
+        "                if LIMIT is not None:\n",
+    ),
+    ("                    optimizer.step()", "                if need_update:\n                    optimizer.step()"),
+)
+TIMM_SCALER = 'if "scaler" in sys.argv else None', ""
+TIMM_AVERAGE = "        model_ema.update(model, step=num_updates)\n"
+TIMM_SCHEDULE = "        lr_scheduler.step_update(num_updates, metric=losses.avg)\n"
+TIMM_CONTINUE = "        if not need_update:\n"
+TIMM_SCHEDULE_OFTEN = (
+    (TIMM_SCHEDULE, ""),
+    (TIMM_CONTINUE, TIMM_SCHEDULE.replace("num_updates", "num_batches") + TIMM_CONTINUE),
+    ("        need_update =", "        num_batches = epoch * len(loader) + batch_idx\n        need_update ="),
+)
 
 TWINS = [
     Twin(
@@ -303,12 +319,125 @@ TWINS = [
         "ignite",
     ),
     Twin(
-        "timm_style",
+        "timm_loop",
         "a tail divided by K",
         (("accum_steps = last_accum_steps", "pass"),),
         "GA103",
         "optimizer.step()",
         condition="remainder",
+    ),
+    Twin("timm_loop", "not divided", (("loss /= accum_steps", "pass"),), "GA101", "loss.backward()"),
+    Twin(
+        "timm_loop",
+        "clipped at every micro-batch",
+        TIMM_CLIPS_OFTEN,
+        "GA401",
+        "utils.dispatch_clip_grad(",
+        "timm",
+        condition="clip",
+    ),
+    Twin(
+        "timm_loop",
+        "clipped at every micro-batch, by the size of the weights",
+        (*TIMM_CLIPS_OFTEN, ('mode="norm"', 'mode="agc"')),
+        "GA401",
+        "utils.dispatch_clip_grad(",
+        "timm",
+        condition="clip",
+    ),
+    Twin(
+        "timm_loop",
+        "clipped by the size of the weights",
+        (('mode="norm"', 'mode="agc"'),),
+        "",
+        condition="clip",
+        verdict=Verdict.EQUIVALENT,
+    ),
+    Twin("timm_loop", "a NativeScaler", (TIMM_SCALER,), "", condition="clip", verdict=Verdict.EQUIVALENT),
+    Twin(
+        "timm_loop",
+        "a NativeScaler that is not told when to update",
+        (TIMM_SCALER, (", need_update=need_update", "")),
+        "GA203 GA304",
+        "loss_scaler(loss",
+        "timm",
+    ),
+    Twin(
+        "timm_loop",
+        "an average that is updated at every micro-batch",
+        ((TIMM_AVERAGE, ""), (TIMM_CONTINUE, "        model_ema.update(model)\n" + TIMM_CONTINUE)),
+        "GA602",
+        "model_ema.update(",
+        verdict=Verdict.EQUIVALENT,
+    ),
+    Twin(
+        "timm_loop",
+        "a schedule that moves at every micro-batch",
+        TIMM_SCHEDULE_OFTEN,
+        "GA601",
+        "lr_scheduler.step_update(",
+        "timm",
+        verdict=Verdict.EQUIVALENT,
+    ),
+    Twin(
+        "timm_loop",
+        "a schedule that is told the same number of updates at every micro-batch",
+        ((TIMM_SCHEDULE, ""), (TIMM_CONTINUE, TIMM_SCHEDULE + TIMM_CONTINUE)),
+        "",
+        verdict=Verdict.EQUIVALENT,
+    ),
+    Twin(
+        "timm_loop",
+        "a schedule that is planned in micro-batches, and moves with them",
+        (*TIMM_SCHEDULE_OFTEN, ("updates_per_epoch=-(-len(loader) // STEPS)", "updates_per_epoch=len(loader)")),
+        "",
+        verdict=Verdict.EQUIVALENT,
+    ),
+    Twin(
+        "timm_loop",
+        "a schedule that is planned in micro-batches, and moves with the steps",
+        (("updates_per_epoch=-(-len(loader) // STEPS)", "updates_per_epoch=len(loader)"),),
+        "GA603",
+        "lr_scheduler.step_update(",
+        "timm",
+        verdict=Verdict.EQUIVALENT,
+    ),
+    Twin(
+        "timm_loop",
+        "mixed pictures, of soft classes, from a loader that shuffles and drops",
+        (
+            ("from timm.data import create_loader", "from timm.data import Mixup, create_loader"),
+            ("from timm.optim", "from timm.loss import SoftTargetCrossEntropy\nfrom timm.optim"),
+            ("torch.nn.CrossEntropyLoss()", "SoftTargetCrossEntropy()"),
+            ("        need_update =", "        input, target = mixup(input, target)\n        need_update ="),
+            ("loss_fn = ", "mixup = Mixup(mixup_alpha=0.8, cutmix_alpha=1.0, num_classes=CLASSES)\nloss_fn = "),
+            ("    distributed=distributed,\n", "    distributed=distributed,\n    is_training=True,\n"),
+            ("num_classes=CLASSES\n", "num_classes=CLASSES, drop_path_rate=0.5, drop_rate=0.2\n"),
+        ),
+        "",
+        condition="remainder",
+        verdict=Verdict.EQUIVALENT,
+    ),
+    Twin(
+        "timm_loop",
+        "a task of timm's own, and an optimizer that wraps another",
+        (
+            ("from toy import", "from timm.task import ClassificationTask\nfrom toy import"),
+            ("torch.nn.CrossEntropyLoss()", "ClassificationTask(model)"),
+            ("loss_fn(model(input), target)", "loss_fn(input, target)['loss']"),
+            ('opt="adamw"', 'opt="lookahead_adamw"'),
+        ),
+        "",
+        condition="remainder",
+        verdict=Verdict.EQUIVALENT,
+    ),
+    Twin(
+        "timm_loop",
+        "batch normalisation",
+        (('"vit_tiny_patch16_224", img_size=SIDE, patch_size=4, embed_dim=16, depth=1, num_heads=2', '"test_resnet"'),),
+        "GA901",
+        "loss.backward()",
+        verdict=Verdict.NOT_EQUIVALENT_BY_CONSTRUCTION,
     ),
     Twin(
         "sentence_similarity",

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from frameworks.ground import not_installed
 
 ROOT = Path(__file__).parents[2]
 SCRIPTS = ROOT / "fixtures" / "frameworks"
@@ -23,10 +24,13 @@ SCRIPTS = ROOT / "fixtures" / "frameworks"
         ("transformers", "transformers_trainer.py", "unequal", "equivalent", []),
         ("transformers", "transformers_trainer.py", "remainder", "equivalent", []),
         ("trl", "trl_sft.py", "unequal", "equivalent", []),
+        ("timm", "timm_loop.py", "remainder", "equivalent", []),
+        ("timm", "timm_loop.py", "unequal", "deviates", ["GA104"]),
     ],
 )
 def test_two_ranks(package: str, script: str, data: str, verdict: str, codes: list[str]) -> None:
-    pytest.importorskip(package)
+    if not_installed(package):
+        pytest.skip(not_installed(package))
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     verify = ["-m", "gradcheck_accum", "verify", "--output-format", "json", script, "--", data]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
