@@ -163,7 +163,7 @@ def verify(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
         assert isinstance(fake.result, VerifyResult)
         return fake.result
 
-    engine = SimpleNamespace(verify_script=verify_script, is_other_rank=lambda: False)
+    engine = SimpleNamespace(verify_script=verify_script, is_other_rank=lambda: False, is_orphan=lambda _: False)
     monkeypatch.setitem(sys.modules, "gradcheck_accum.verify", engine)  # type: ignore[arg-type]
     return fake
 
