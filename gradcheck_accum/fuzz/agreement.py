@@ -229,7 +229,9 @@ def _diagnosis(
     problems = []
     seen = {(d.where.line, d.mistake.code) for d in result.diagnosis}
     codes = {code for _, code in seen}
-    if not expected.in_run <= codes <= expected.in_run | expected.hidden:
+    # Of a remainder whose gradient has overflowed it shows that it was flushed, and not what it weighs.
+    silent = frozenset({"GA103"} if untold else ())
+    if not expected.in_run - silent <= codes <= expected.in_run | expected.hidden:
         problems.append(f"verify diagnoses {_listed(codes)}, expected {_listed(expected.in_run)}")
     # The source tells passes, and the run of a list does not: what is near a schedule's length, and what a place keeps
     # of a pass that is over, may be told by one of them where it is not certain.

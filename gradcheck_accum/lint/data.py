@@ -93,6 +93,15 @@ def batches_of(loader: v.Loader, length: int) -> list[v.Data]:
     return [*[v.Data(loader.rows)] * (length - 1), v.Data(loader.last_rows)][:length]
 
 
+def batch_at(run: Interpreter, loader: v.Loader, index: Any) -> v.Data:
+    """A batch of a list of ``loader``'s, by its number: a new micro-batch."""
+    run.recorder.draw()
+    ends = (-1, length_of(run, loader) - 1) if loader.length is not None else ()
+    batch = v.Data(loader.last_rows if isinstance(index, Num) and index.value in ends else loader.rows)
+    run.recorder.learn_units(batch.rows)
+    return batch
+
+
 def length_of_value(run: Interpreter, value: Any) -> Any:
     """``len(value)``."""
     match value:

@@ -15,7 +15,7 @@ from gradcheck_accum.lint.averages import note_update
 from gradcheck_accum.lint.by_hand import is_gradient
 from gradcheck_accum.lint.calls import call
 from gradcheck_accum.lint.conditions import choose, decide, truth_of
-from gradcheck_accum.lint.data import batches_of, length_of, length_of_value, rows_of, slice_of_data
+from gradcheck_accum.lint.data import batch_at, batches_of, length_of, length_of_value, rows_of, slice_of_data
 from gradcheck_accum.lint.graphs import summed
 from gradcheck_accum.lint.iteration import items_of
 from gradcheck_accum.lint.knowledge import bind_in_comparison
@@ -102,7 +102,10 @@ def _subscript(run: Interpreter, node: ast.Subscript, scope: v.Scope) -> Any:
                 slice_of_data(run, bounds)
             return v.Data()
         case v.Loader():
-            return _slice_of_loader(run, value, node.slice, scope)
+            if isinstance(node.slice, ast.Slice):
+                # A list of batches, sliced: the micro-batches of one window, say.
+                return _slice(run, batches_of(value, length_of(run, value)), node.slice, scope)
+            return batch_at(run, value, index)
         case Tensor():
             item = attribute(run, value, str(index) if isinstance(index, str) else "item")
             return item.element(index) if isinstance(item, Tensor) and isinstance(index, Num) else item
@@ -123,14 +126,6 @@ def _slice(run: Interpreter, items: Any, node: ast.Slice, scope: v.Scope) -> Any
             return UNKNOWN
         bounds.append(number.value if isinstance(number, Num) else None)  # type: ignore[arg-type]
     return items[slice(*bounds)] if bounds[2] != 0 else UNKNOWN
-
-
-def _slice_of_loader(run: Interpreter, loader: v.Loader, index: ast.expr, scope: v.Scope) -> Any:
-    """A list of batches, sliced: the micro-batches of one window, say."""
-    if not isinstance(index, ast.Slice):
-        run.recorder.draw()
-        return v.Data()
-    return _slice(run, batches_of(loader, length_of(run, loader)), index, scope)
 
 
 def _slice_of_batches(run: Interpreter, batches: Symbol, index: ast.expr, scope: v.Scope) -> Any:

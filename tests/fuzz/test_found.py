@@ -701,3 +701,24 @@ for i, (x, y) in enumerate(loader):
 """
     )
     assert "GA104" not in {f.mistake.code for f in lint_source(source, "train.py")}
+
+
+@pytest.mark.parametrize("batch", ["batches[i]", "batches[-len(batches) + i]"])
+def test_a_list_of_batches_that_is_counted_through_ends_short_for_lint_too(batch: str, tmp_path: Path) -> None:
+    body = f"""\
+data = torch.utils.data.TensorDataset(torch.randn(7, 4), torch.randint(0, 3, (7,)))
+batches = list(torch.utils.data.DataLoader(data, batch_size=2))
+units = [len(y) for _, y in batches]
+totals = [sum(units[s:s + K]) for s in range(0, len(units), K)]
+criterion = nn.CrossEntropyLoss(reduction="sum")
+for i in range(len(batches)):
+    x, y = {batch}
+    loss = criterion(model(x), y) / totals[i // K]
+    loss.backward()
+    if (i + 1) % K == 0:
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+    assert judged(body, tmp_path, count=1) == (Verdict.EQUIVALENT, set(), set())
+    means = body.replace("totals[i // K]", "K").replace('(reduction="sum")', "()")
+    assert judged(means, tmp_path, count=1) == (Verdict.DEVIATES, {"GA104"}, {"GA104"})
