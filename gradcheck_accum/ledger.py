@@ -209,8 +209,9 @@ def _divisors(term: Term, by: Operation) -> set[int]:
 
     Where ``by`` is a multiplication: what it is multiplied by 1 over.
     """
-    values = (f.value for f in term.factors if f.operation is by)
-    every = {round(1 / value) for value in values if value}
+    quotients = (1 / f.value for f in term.factors if f.operation is by and f.value)
+    # A share of 5/7 is no division by 1.
+    every = {round(quotient) for quotient in quotients if _about(quotient, round(quotient))}
     return every - {term.units, term.rows} or every
 
 

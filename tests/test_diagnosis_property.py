@@ -114,6 +114,7 @@ def run(loop: Loop) -> tuple[list[Event], bool]:
 
 @settings(max_examples=600, deadline=None)
 @given(loop=loops)
+@example(loop=Loop(2, (2, 5, 5, 2), "share", "after step", "off by one", flush=True, epochs=1))
 @example(loop=Loop(5, (2, 2, 2, 2, 3, 2, 2, 2, 3), "share", "after step", "off by one", flush=True, epochs=1))
 def test_no_diagnosis_exactly_where_the_arithmetic_is_right(loop: Loop) -> None:
     events, right = run(loop)
