@@ -184,8 +184,6 @@ def nominal_steps(windows: Iterable[Window]) -> int | None:
     windows = [w for w in windows if not w.spans_passes] or windows
     if not windows:
         return None
-    if len({w.micro_batches for w in windows}) == 1:
-        return windows[0].micro_batches
     # A step that never closes more than one micro-batch accumulates nothing (a plain warm-up before the real loop).
     accumulating = {w.step.where for w in windows if w.step and w.micro_batches > 1}
     windows = [w for w in windows if w.step and w.step.where in accumulating] or windows

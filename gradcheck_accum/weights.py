@@ -215,7 +215,7 @@ def read_weights(ledger: Ledger, *, coefficient: float | None = None) -> Reading
         for one in series:
             evidence = Evidence(_points(one, windows, steps), readings.same, backwards)
             reading = read_series(evidence, coefficient, in_a_run=in_a_run)
-            if reading.is_dark:
+            if reading.is_dark and any(window.micro_batches > steps for window in windows):
                 # Passes do not show everywhere: what one of them left over may stand in a longer window.
                 evidence = Evidence(_points(one, windows, steps, leaks=True), readings.same, backwards)
                 reading = read_series(evidence, coefficient, in_a_run=in_a_run)

@@ -66,12 +66,10 @@ def user_location() -> Location:
 
     The outermost frame's line where no user code is on the stack.
     """
-    frame, package = sys._getframe(1), ""
-    while True:
+    package = ""
+    for frame in frames_to_user():
         package = package_of(frame.f_code.co_filename) or package
-        if _is_users(frame.f_code.co_filename) or frame.f_back is None:
-            return Location(frame.f_code.co_filename, frame.f_lineno, through=with_version(package) if package else "")
-        frame = frame.f_back
+    return Location(frame.f_code.co_filename, frame.f_lineno, through=with_version(package) if package else "")
 
 
 def scaling_location() -> Location:
