@@ -31,8 +31,9 @@ def find_remainder(account: Account) -> Iterator[Diagnosis]:
     if step is None:
         return
     help = "step once more after the loop for the micro-batches that are left, divided by their own number"
+    outgrowing = {id(w) for w in _outgrowing(account)}
     leaks = [
-        w for w in account.windows if w.micro_batches > account.steps > 1 and (w.spans_passes or _outgrows(account, w))
+        w for w in account.windows if w.micro_batches > account.steps > 1 and (w.spans_passes or id(w) in outgrowing)
     ]
     # A leak is told first: it happens in every epoch, and what is lost at the very end is the last of it.
     for window in leaks:
@@ -58,12 +59,33 @@ def find_remainder(account: Account) -> Iterator[Diagnosis]:
         )
 
 
-def _outgrows(account: Account, window: Window) -> bool:
-    """Whether a window is longer than the usual one where passes over the data can not be told apart."""
-    if window.unknown or _has_its_own_divisor(account, window):
-        return False
-    usual = sum(w.micro_batches == account.steps for w in account.windows)
-    return usual > 1 and window is not account.windows[0] and all(e.backward.epoch is None for e in window.fresh())
+def _outgrowing(account: Account) -> list[Window]:
+    """The windows that are longer than the usual one where passes over the data can not be told apart."""
+    usual = [w for w in account.windows if w.micro_batches == account.steps]
+    longer = [
+        w
+        for w in account.windows[1:]
+        if w.micro_batches > account.steps
+        and not w.unknown
+        and all(e.backward.epoch is None for e in w.fresh())
+        and not _has_its_own_divisor(account, w)
+    ]
+    if len(usual) < 2 or not longer:
+        return []
+    # That some windows are shorter than another does not make theirs the usual length where no loss is divided by it.
+    return longer if any(_has_its_own_divisor(account, w) for w in usual) or _recurs(account) else []
+
+
+def _recurs(account: Account) -> bool:
+    """Whether the steps come at the same places of two or more passes of one length, as far as counts can say."""
+    every = sorted({e.backward.micro_batch for w in (*account.windows, *account.abandoned) for e in w.fresh()})
+    number = {micro_batch: count for count, micro_batch in enumerate(every, 1)}
+    steps = {number[w.fresh()[-1].backward.micro_batch] for w in account.windows if w.fresh()}
+    lengths = [length for length in range(1, len(every) // 2 + 1) if len(every) % length == 0]
+    return any(
+        steps == {start + step for start in range(0, len(every), length) for step in steps if step <= length}
+        for length in lengths
+    )
 
 
 def _has_its_own_divisor(account: Account, window: Window) -> bool:

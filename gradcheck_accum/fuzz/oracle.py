@@ -253,6 +253,8 @@ def expect(variant: Variant) -> Expectation:
     A planted mistake counts if the run without it differs in what a step gets or in the pace of its other calls:
     one that changes nothing beside another hides behind it.
     """
+    if _is_whole_one_late(variant):
+        return expect(replace(variant, k=variant.k + 1, mutations=frozenset()))
     runs = simulations(variant)
     codes, planted = set(), {OPERATORS[name].code for name in variant.mutations}
     for name in variant.mutations:
@@ -293,6 +295,16 @@ def expect(variant: Variant) -> Expectation:
     return Expectation(verdict, frozenset(shown), frozenset(hidden), in_run, in_source)
 
 
+def _is_whole_one_late(v: Variant) -> bool:
+    """Whether a loop's mistakes make another right: it steps one late, and divides by rows that are one more than K.
+
+    Nothing tells it from a loop with that many steps in a window, and 1/K in its objective.
+    """
+    if v.mutations != {"GA302", "GA102:rows"} or v.boundary != "counter" or set(v.rows) != {v.k + 1}:
+        return False
+    return v.scale == "steps" or not v.remainder
+
+
 def _left_out(v: Variant, runs: list[Simulation]) -> int:
     """By how many steps a run falls short of those that its windows would make, or goes beyond."""
     return max(abs(len(run.steps) - v.epochs * -(-v.count // v.k)) for run in runs)
@@ -326,6 +338,9 @@ def _hidden(v: Variant, runs: list[Simulation]) -> set[str]:
     if v.boundary == "counter" and (not reached or v.has("GA101") or v.has("GA102")):
         # Windows that all close late are as long as one another, and no division says how long they should be.
         hidden |= {"GA302"}
+    if v.has("GA101") and any(_usual_length(run) != v.k for run in runs):
+        # Nor does it where the windows that opened short, or ended so, hold more than the others.
+        hidden |= {"GA302"}
     if any(_is_mixed(v, step) for run in runs for step in run.steps):
         # Divided by what two windows hold: which of the two was meant can not be told.
         hidden |= _OF_WEIGHT
@@ -352,6 +367,12 @@ def _hidden(v: Variant, runs: list[Simulation]) -> set[str]:
         # Fewer micro-batches than the schedule was made for: training may have been cut short, not the schedule.
         hidden |= {"GA603"}
     return hidden
+
+
+def _usual_length(run: Simulation) -> int:
+    """How long the windows are that hold the most micro-batches together, the longer ones of two that hold as many."""
+    lengths = Counter(len(step.own) for step in run.steps)
+    return max(lengths, key=lambda length: (length * lengths[length], length), default=0)
 
 
 def _is_mixed(v: Variant, step: Stepped) -> bool:

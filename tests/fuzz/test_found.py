@@ -722,3 +722,25 @@ for i in range(len(batches)):
     assert judged(body, tmp_path, count=1) == (Verdict.EQUIVALENT, set(), set())
     means = body.replace("totals[i // K]", "K").replace('(reduction="sum")', "()")
     assert judged(means, tmp_path, count=1) == (Verdict.DEVIATES, {"GA104"}, {"GA104"})
+
+
+UNDIVIDED = """\
+for _ in range({passes}):
+    for i, (x, y) in enumerate(loader, 1):
+        criterion(model(x), y).backward()
+        if {test}:
+            optimizer.step()
+            optimizer.zero_grad()
+"""
+
+
+def test_short_windows_around_one_that_nothing_divides_are_no_leak(tmp_path: Path) -> None:
+    # Windows of 2, 3 and 2: no pass of one length ends where the middle one could have begun early.
+    body = UNDIVIDED.format(passes=1, test="(i + 1) % 3 == 0 or i == len(loader)")
+    assert judged(body, tmp_path, count=7) == (Verdict.DEVIATES, {"GA101"}, {"GA101"})
+
+
+def test_a_leak_shows_in_a_list_though_nothing_is_divided(tmp_path: Path) -> None:
+    # Windows of 2, 2, 3 and 2, and 1 left: passes of 5.
+    body = UNDIVIDED.format(passes=2, test="i % K == 0")
+    assert judged(body, tmp_path, count=5) == (Verdict.DEVIATES, {"GA101", "GA301"}, {"GA101", "GA301"})

@@ -158,6 +158,23 @@ FOUND = {
         seed=988,
         mutations=frozenset({"GA104"}),
     ),
+    "windows that are all one long, of losses that are divided by as many rows too": Variant(
+        k=2,
+        rows=(3,) * 6,
+        units=(3,) * 6,
+        boundary="counter",
+        double=False,
+        mutations=frozenset({"GA302", "GA102:rows"}),
+    ),
+    "two windows that are short, around one that is not, of losses that nothing divides": Variant(
+        k=3,
+        rows=(1,) * 7,
+        units=(1,) * 7,
+        boundary="i from 1",
+        flush="or last",
+        double=False,
+        mutations=frozenset({"GA101", "GA302"}),
+    ),
 }
 
 
