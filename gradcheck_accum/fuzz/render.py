@@ -9,57 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gradcheck_accum.fuzz.disguise import disguised
-from gradcheck_accum.fuzz.variants import COUNTED, TOKENS, Variant
+from gradcheck_accum.fuzz.preamble import preamble, units_of
+from gradcheck_accum.fuzz.variants import COUNTED, Variant
 
-_MODELS = {
-    "linear": "nn.Linear(4, 3)",
-    "mlp": "nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 3))",
-    "conv": "nn.Sequential(nn.Unflatten(1, (1, 4)), nn.Conv1d(1, 2, 2), nn.Tanh(), nn.Flatten(), nn.Linear(6, 3))",
-    "rnn": "Recurrent()",
-    "attention": "Attention()",
-    "tied": "Tied()",
-}
-_CLASSES = {
-    "rnn": """\
-class Recurrent(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.cell = nn.RNN(2, 3, batch_first=True)
-
-    def forward(self, x):
-        return self.cell(x.view(-1, 2, 2))[0][:, -1]
-""",
-    "attention": """\
-class Attention(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.mix = nn.MultiheadAttention(2, 1, batch_first=True)
-        self.head = nn.Linear(4, 3)
-
-    def forward(self, x):
-        steps = x.view(-1, 2, 2)
-        return self.head(self.mix(steps, steps, steps, need_weights=False)[0].flatten(1))
-""",
-    "tied": """\
-class Tied(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.table = nn.Embedding(3, 4)
-        self.bend = nn.Linear(4, 4)
-        self.out = nn.Linear(4, 3, bias=False)
-        self.out.weight = self.table.weight
-
-    def forward(self, x):
-        return self.out(self.bend(self.table(x)))
-""",
-}
-_OPTIMIZERS = {
-    "SGD": "torch.optim.SGD({}.parameters(), lr=0.1)",
-    "momentum": "torch.optim.SGD({}.parameters(), lr=0.1, momentum=0.9)",
-    "Adam": "torch.optim.Adam({}.parameters(), lr=0.01)",
-    "AdamW": "torch.optim.AdamW({}.parameters(), lr=0.01)",
-    "RMSprop": "torch.optim.RMSprop({}.parameters(), lr=0.01)",
-}
 _CLIPS = {
     "norm": "nn.utils.clip_grad_norm_(model.parameters(), 0.01)",
     "value": "nn.utils.clip_grad_value_(model.parameters(), 0.001)",
@@ -83,7 +35,8 @@ class _Writer:
 
     def script(self) -> str:
         v = self.v
-        lines = [*self.head(), ""]
+        in_function = v.layout in ("function", "class")
+        lines = [*preamble(v), *([] if in_function else self.counters()), ""]
         loop = self.passes()
         if v.layout == "script":
             lines += loop
@@ -105,108 +58,8 @@ class _Writer:
         return "\n".join(lines) + "\n"
 
     def counters(self) -> list[str]:
-        """What a loop in a function counts in variables of its own."""
-        if self.v.layout in ("script", "helpers"):
-            return []
+        """The variables that the loop counts in."""
         return [*(["running = 0.0"] if self.v.metrics else []), *(["kept = 0.0"] if self.v.has("GA801") else [])]
-
-    def head(self) -> list[str]:
-        v = self.v
-        lines = ["import itertools", "import torch", "from torch import nn", ""]
-        lines += [_CLASSES[v.model]] if v.model in _CLASSES else []
-        # Not torch.manual_seed: it leaves a traceback in a queue for every device that is not there.
-        lines += [f"torch.default_generator.manual_seed({v.seed})", f"K = {v.k}", *self.data()]
-        model = _MODELS[v.model]
-        if v.batch_norm:
-            model = "nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Linear(4, 3))"
-        double = ".double()" if v.double else ".bfloat16()" if v.has("GA902") else ""
-        lines += [f"model = {model}{double}"]
-        lines += [f"optimizer = {_OPTIMIZERS[v.optimizer].format('model')}"]
-        if v.pair:
-            lines += [f"head = nn.Linear(3, 3){double}", f"head_optimizer = {_OPTIMIZERS[v.optimizer].format('head')}"]
-        lines += self.criterion()
-        if v.amp == "scaler":
-            lines += ["scaler = torch.amp.GradScaler('cpu', init_scale=64.0)"]
-        if v.schedule:
-            lines += [f"scheduler = torch.optim.lr_scheduler.{self.scheduler()}"]
-        if v.average:
-            lines += ["average = torch.optim.swa_utils.AveragedModel(model)"]
-        if v.spelling == "function":
-            lines += ["", "def scaled(loss, parts):", "    return loss / parts", ""]
-        if not self.counters():
-            lines += ["running = 0.0"] if v.metrics else []
-            lines += ["kept = 0.0"] if v.has("GA801") else []
-        return lines
-
-    def scheduler(self) -> str:
-        """The call that makes the schedule, as long as it was made for."""
-        v = self.v
-        if v.schedule == "decay":
-            return "ExponentialLR(optimizer, 0.9)"
-        batches = "len(loader)"
-        if v.boundary == "chunks":
-            length = batches if v.schedule == "steps" else f"{batches} * K"
-        elif v.schedule == "steps":
-            length = f"({batches} + K - 1) // K" if v.remainder else f"{batches} // K"
-        else:
-            length = batches
-        return f"CosineAnnealingLR(optimizer, T_max={f'{v.epochs} * ({length})' if v.epochs > 1 else length})"
-
-    def data(self) -> list[str]:
-        """The batches, and the counts of units that a scaling reads."""
-        v = self.v
-        dtype = ", dtype=torch.float64" if v.double else ", dtype=torch.bfloat16" if v.has("GA902") else ""
-        times = v.k if v.boundary == "chunks" else 1
-        rows = v.rows[:: v.k] if v.boundary == "chunks" else v.rows
-        if v.data_loader:
-            total = sum(rows) * times
-            x, y = self.tensors(str(total), dtype)
-            lines = [
-                f"dataset = torch.utils.data.TensorDataset({x}, {y})",
-                f"loader = torch.utils.data.DataLoader(dataset, batch_size={rows[0] * times})",
-            ]
-        else:
-            sizes = [n * times for n in rows]
-            same = len(set(sizes)) == 1
-            x, y = self.tensors(str(sizes[0]) if same else "n", dtype)
-            over = f"_ in range({len(sizes)})" if same else "n in sizes"
-            lines = [] if same else [f"sizes = {sizes}"]
-            lines += [f"loader = [({x}, {y})] * {v.count}" if v.has("GA902") else f"loader = [({x}, {y}) for {over}]"]
-        if v.loss == "ignored tokens":
-            ignored = [n * TOKENS - u for n, u in zip(v.rows, v.units, strict=True)]
-            lines += [
-                f"for (_, labels), hidden in zip(loader, {ignored}):",
-                "    labels.view(-1)[:hidden] = -100",
-            ]
-        if v.scale in ("share", "total") and v.boundary in COUNTED:
-            lines += [
-                f"units = [{self.units_of('y')} for _, y in loader]",
-                "totals = [sum(units[s:s + K]) for s in range(0, len(units), K)]",
-            ]
-        return lines
-
-    def tensors(self, n: str, dtype: str) -> tuple[str, str]:
-        v = self.v
-        x = f"torch.randint(0, 3, ({n}, {TOKENS}))" if v.model == "tied" else f"torch.randn({n}, 4{dtype})"
-        if v.model == "tied":
-            return x, f"torch.randint(0, 3, ({n}, {TOKENS}))"
-        if v.loss in ("mse", "smooth l1"):
-            return x, f"torch.randn({n}, 3{dtype})"
-        return x, f"torch.randint(0, 3, ({n},))"
-
-    def units_of(self, y: str) -> str:
-        """The units of a micro-batch, as a script counts them; rows will do where only their share is wanted."""
-        v = self.v
-        if v.loss == "ignored tokens":
-            return f"int(({y} != -100).sum())"
-        rows = v.scale == "share" or v.units == v.rows
-        return (f"len({y})", f"{y}.size(0)", f"{y}.shape[0]", f"{y}.numel()")[v.seed % 4 if rows else 3]
-
-    def criterion(self) -> list[str]:
-        v = self.v
-        reduction = "reduction='sum'" if v.scale == "total" else ""
-        name = {"mse": "MSELoss", "smooth l1": "SmoothL1Loss"}.get(v.loss, "CrossEntropyLoss")
-        return [] if v.loss == "functional" else [f"criterion = nn.{name}({reduction})"]
 
     # One micro-batch
 
@@ -249,7 +102,7 @@ class _Writer:
         if v.has("GA101") or v.scale == "gradients":
             return [f"loss = raw{again}"]
         if v.scale == "share" and not v.has("GA104"):
-            return [f"loss = raw * ({self.units_of('y')} / {self.divisor()}){again}"]
+            return [f"loss = raw * ({units_of(v, 'y')} / {self.divisor()}){again}"]
         by = self.divisor()
         lines = {
             "/": [f"loss = raw / {by}"],
@@ -273,7 +126,7 @@ class _Writer:
         if v.scale in ("share", "total") and not v.has("GA104"):
             if v.boundary in COUNTED:
                 return f"totals[{self.position()} // K]"
-            return f"sum({self.units_of('t')} for _, t in window)"
+            return f"sum({units_of(v, 't')} for _, t in window)"
         if v.scale == "steps" or v.has("GA103") or (v.has("GA104") and not v.remainder):
             return "K"
         if v.boundary in COUNTED:
