@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from gradcheck_accum.lint.interpreter import Interpreter
 
 
+_FEW = 24
+"""Turns that are never too many: four times the fewest that stand for a loop without an end."""
+
+
 def plan(run: Interpreter, source: Any, loop: ast.For, trains: bool) -> tuple[Iterable[Any], bool, bool]:
     """What a for loop yields, whether each item is a new micro-batch, and whether it is a pass over the data."""
     match source:
@@ -128,12 +132,12 @@ def _range(run: Interpreter, bounds: Sequence[Any], loop: ast.For, trains: bool)
         numbers = [int(bound.value) for bound in bounds]
         counted = range(*numbers) if len(numbers) < 3 or numbers[2] else range(0)
         # A range inside of which nobody steps is the window itself.
-        is_window = trains and not run.reach.steps(loop.body)
-        many = len(counted) > 4 * run.knowledge.unbounded_length()
-        if trains and many and not is_window and not _counts_windows(bounds):
-            # So many turns show nothing that a few whole windows and the last few turns do not.
-            kept = len(counted) % math.lcm(*run.knowledge.window) + run.knowledge.unbounded_length()
-            counted = counted[:kept]
+        is_window = not run.reach.steps(loop.body)
+        if trains and not is_window and not _counts_windows(bounds) and len(counted) > _FEW:
+            length = run.knowledge.unbounded_length()
+            if len(counted) > 4 * length:
+                # So many turns show nothing that a few whole windows and the last few turns do not.
+                counted = counted[: len(counted) % math.lcm(*run.knowledge.window) + length]
         if len(counted) > v.LONGEST_LIST:
             raise OutOfBudget
         return [Num(i) for i in counted]

@@ -24,20 +24,13 @@ def bind_steps(run: Interpreter, value: Any) -> Any:
     """Make an unknown modulus a small number, and note a known one."""
     if isinstance(value, Num):
         if isinstance(value.value, int) and value.value > 0 and run.in_training:
-            note_modulus(run, value.value)
+            run.knowledge.note_modulus(value.value)
         return value
     if isinstance(value, Symbol) and value.name:
         default = value.default if value.default and 2 <= value.default <= _LARGEST_STEPS else ASSUMED_STEPS
-        run.knowledge.moduli.add(default)
+        run.knowledge.take_for_modulus(default)
         bind(run, value.name, Num(default, frozenset({v.STEPS, v.tag_of_name(value.name)})))
     return value
-
-
-def note_modulus(run: Interpreter, value: int) -> None:
-    if value not in run.knowledge.moduli and value > 1:
-        run.knowledge.moduli.add(value)
-        if value <= _LARGEST_STEPS:
-            raise Restart
 
 
 def bind(run: Interpreter, name: str, number: Num) -> None:
@@ -67,10 +60,28 @@ class Knowledge:
 
     def __init__(self) -> None:
         self.bindings: dict[str, Num] = {}
-        self.moduli: set[int] = set()
+        self._moduli: set[int] = set()
+        self._is_relied_on = False
         self.bounds: set[str] = set()
         """Names that loops with a step inside and another after them count to: K, if losses are divided by them."""
         self._whole = False
+
+    @property
+    def moduli(self) -> set[int]:
+        """The numbers that some counter is taken modulo; what is found after they were asked for starts a run anew."""
+        self._is_relied_on = True
+        return self._moduli
+
+    def take_for_modulus(self, value: int) -> None:
+        """Note a number that some counter is taken modulo, in a run that is about to start anew."""
+        self._moduli.add(value)
+
+    def note_modulus(self, value: int) -> None:
+        """Note a number that some counter is taken modulo. Raises Restart where this run has gone by those before."""
+        if value not in self._moduli and value > 1:
+            self._moduli.add(value)
+            if value <= _LARGEST_STEPS and self._is_relied_on:
+                raise Restart
 
     def forget_remainders(self) -> None:
         """Let every pass hold whole windows only: what becomes of a remainder is not the loop's to decide."""

@@ -138,11 +138,15 @@ def _collects(run: Interpreter, node: ast.stmt) -> bool:
     return run.yielded is not None and run.reach.yields(node)
 
 
+def _most_turns(run: Interpreter, loop: ast.While, trains: bool) -> int:
+    """How often a loop is run whose condition is open."""
+    if trains and inner_training_loop(run, loop.body) is not None:
+        return 3
+    return run.knowledge.unbounded_length() if trains or _collects(run, loop) else 2
+
+
 def _while(run: Interpreter, node: ast.While, scope: v.Scope) -> None:
     trains = run.reach.backward_in(node.body)
-    limit = run.knowledge.unbounded_length() if trains or _collects(run, node) else 2
-    if trains and inner_training_loop(run, node.body) is not None:
-        limit = 3
     if trains and run.loop_depth and isinstance(node.test, ast.Constant) and not run.reach.draws(node.body):
         run.recorder.opaque(node, "how often a loop runs over one batch")
     if trains:
@@ -153,7 +157,7 @@ def _while(run: Interpreter, node: ast.While, scope: v.Scope) -> None:
         while True:
             known = truth_of(run, run.evaluate(node.test, scope))
             endless = known is None or isinstance(node.test, ast.Constant)
-            if known is False or (endless and turns >= limit) or turns > 5_000:
+            if known is False or (endless and turns >= _most_turns(run, node, trains)) or turns > 5_000:
                 break
             turns += 1
             run.last_slice = ()
