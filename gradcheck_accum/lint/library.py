@@ -133,6 +133,9 @@ def _reduce(reduction: Reduction) -> Callable[[Interpreter, list[Any], dict[str,
         value = args[0] if args else Symbol()
         if isinstance(value, list) and reduction is Reduction.MEAN and any(isinstance(i, v.Figure) for i in value):
             return mean(run, value)
+        if isinstance(value, v.Data) and reduction is Reduction.SUM and len(args) + len(kwargs) == 1:
+            # A number that is counted, of tokens say.
+            return Symbol()
         if not isinstance(value, Tensor):
             return value
         return value.reduced(reduction)
