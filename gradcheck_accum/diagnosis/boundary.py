@@ -60,16 +60,26 @@ def find_remainder(account: Account) -> Iterator[Diagnosis]:
 
 def _outgrows(account: Account, window: Window) -> bool:
     """Whether a window is longer than the usual one where passes over the data can not be told apart."""
-    if window.unknown or _has_its_own_divisor(account, window):
+    if window.unknown or not _leaves_some(account) or _has_its_own_divisor(account, window):
         return False
     usual = sum(w.micro_batches == account.steps for w in account.windows)
     return usual > 1 and window is not account.windows[0] and all(e.backward.epoch is None for e in window.fresh())
 
 
 def _has_its_own_divisor(account: Account, window: Window) -> bool:
-    """Whether the losses of a window are divided by as many as it holds: K has changed, and nothing leaked."""
-    shares = [account.shares(window, series) for series in account.series()]
-    return all(s is not None and s.kind is Reduction.MEAN and account.same(s.level, 1.0) for s in shares)
+    """Whether the losses of a window are divided by as much as it holds: K has changed, and nothing leaked."""
+    own = account.series()
+    shares = [account.shares(window, series) for series in own]
+    right = all(s is not None and account.same(s.level, 1.0) for s in shares)
+    return right and all(account.readings.is_normalised(window, series) for series in own)
+
+
+def _leaves_some(account: Account) -> bool:
+    """Whether micro-batches are left over when the run ends, without a step or with one of their own.
+
+    Those that leak at every epoch's end have no later epoch to leak into at the last.
+    """
+    return bool(account.abandoned) or account.windows[-1].micro_batches < account.steps
 
 
 def _usual_step(account: Account) -> Step | None:
