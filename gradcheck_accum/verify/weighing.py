@@ -93,6 +93,9 @@ def replay_correction(measured: Measured, replay: Replay, ledger: Ledger, readin
             whole = {id(w.entry.backward) for w in weights}
             position, term = next((i, t) for i, t in enumerate(first.terms) if series.holds(first, t))
             change = anew[position] if anew else None
+            if change == 0.0:
+                # Neither has it: what a coefficient warms up from, say.
+                continue
             if not weight.share or not change or whole != own or not readings.same_objective(window, series):
                 return None
             if term.units is None and not readings.same(change, 1.0):
@@ -114,13 +117,17 @@ def replay_correction(measured: Measured, replay: Replay, ledger: Ledger, readin
 
 
 def _changes(first: Backward, replay: Replay) -> list[float | None]:
-    """What each term of a replayed loss was multiplied by, beside the first micro-batch's; empty where they differ."""
+    """What each term of a replayed loss was multiplied by, beside the first micro-batch's; empty where they differ.
+
+    0 where both were multiplied by 0, so that the term adds nothing.
+    """
     if not replay.coefficients:
         return [1.0] * len(first.terms)
     if len(replay.coefficients) != len(first.terms):
         return []
     own = (product_of(term.factors) for term in first.terms)
-    return [None if c is None or not o else c / o for c, o in zip(replay.coefficients, own, strict=True)]
+    pairs = zip(replay.coefficients, own, strict=True)
+    return [0.0 if c == o == 0 else None if c is None or not o else c / o for c, o in pairs]
 
 
 def _closed_windows(measured: Measured, ledger: Ledger) -> list[Window]:
