@@ -150,3 +150,30 @@ def test_networks_that_are_frozen_in_turn_are_measured_with_what_they_got_before
 def test_what_is_frozen_when_it_is_measured_is_frozen_afterwards(tmp_path: Path) -> None:
     frozen = "assert not any(p.requires_grad for p in D.parameters())"
     watch_source(IN_TURN.format(scale=" / 3").replace("of_g.step()", f"of_g.step(); {frozen}"), tmp_path)
+
+
+TAKING_TURNS = """
+import torch, torch.nn as nn
+torch.manual_seed(0)
+G, D = nn.Linear(3, 6), nn.Linear(6, 1)
+of_g, of_d = torch.optim.SGD(G.parameters(), lr=0.1), torch.optim.SGD(D.parameters(), lr=0.1)
+bce = nn.BCEWithLogitsLoss()
+for x in torch.randn(20, 6).split(5):
+    fake = G(torch.randn(5, 3))
+    {before}
+    (bce(D(x), torch.ones(5, 1)) + bce(D(fake.detach()), torch.zeros(5, 1))).backward()
+    of_d.step()
+    of_d.zero_grad()
+    bce(D(fake), torch.ones(5, 1)).backward()
+    of_g.step()
+    of_g.zero_grad()
+"""
+
+
+def test_what_the_others_loss_leaves_is_cleared_before_the_own_one_and_not_after(tmp_path: Path) -> None:
+    right = watch_source(TAKING_TURNS.format(before="of_d.zero_grad()"), tmp_path)
+    assert (right.verdict, right.diagnosis) == (Verdict.EQUIVALENT, ()), right.reason
+    wrong = watch_source(TAKING_TURNS.format(before="pass"), tmp_path)
+    assert [(d.mistake.code, d.where.line) for d in wrong.diagnosis] == [("GA204", 11)]
+    expected = [Verdict.EQUIVALENT, Verdict.EQUIVALENT, *[Verdict.DEVIATES, Verdict.EQUIVALENT] * 3]
+    assert [window.verdict for window in wrong.windows] == expected

@@ -19,14 +19,14 @@ def entry_corrections(measured: Measured, ledger: Ledger, readings: Readings) ->
 
     The part is a n_j / N ∇L_j and the gradient c_j ∇L_j, so the factor is the inverse of the relative weight (before
     the gradient was scaled by hand). What is in no window of this step, a remainder that was thrown away or a gradient
-    that was meant for another optimizer, gets 0. None where a weight is not known, or where the terms of one
-    backward would need different factors.
+    that was meant for another optimizer, gets 0, and so does what is stale in it. None where a weight is not known, or
+    where the terms of one backward would need different factors.
     """
     weights: dict[int, list[tuple[Window, Weight]]] = {id(record.event): [] for record in measured.records}
     for window in _closed_windows(measured, ledger):
         for series in readings.series_of(window):
             for weight in _all_weights(window, series, readings):
-                if id(weight.entry.backward) in weights:
+                if id(weight.entry.backward) in weights and weight.entry.fate is not Fate.STALE:
                     weights[id(weight.entry.backward)].append((window, weight))
     corrections: list[float] = []
     for record in measured.records:
