@@ -349,6 +349,7 @@ def fold(trace: Trace) -> Ledger:
     for account in accounts.values():
         account.finish(steps)
     _drop_incidental(list(accounts.values()))
+    _mark_spilled(list(accounts.values()), trace)
     for account in accounts.values():
         closed = [w for w in account.windows if w.step is not None]
         left = [w for w in account.windows if w.step is None]
@@ -393,6 +394,49 @@ def _drop_incidental(accounts: list[_Account]) -> None:
         if gone:
             account.windows = [w.without(gone) for w in account.windows]
             account.windows = [w for w in account.windows if w.step is not None or w.fresh()]
+
+
+def _mark_spilled(accounts: list[_Account], trace: Trace) -> None:
+    """Take what another optimizer's loss has left in an account for stale, where the two take turns.
+
+    One model's turn ends with its step, and its gradients are cleared right then; the other's loss, which flows through
+    it, fills them again. Each turn but the first so begins with gradients that the other's step has used already.
+    """
+    positions: dict[int, int] = {}
+    for account in accounts:
+        closed = [w for w in account.windows if w.step is not None]
+        if len(closed) < 2 or any(w.with_fate(Fate.STALE) for w in closed):
+            continue
+        used = {
+            id(entry.backward): window.step
+            for other in accounts
+            if other.optimizer != account.optimizer
+            for window in other.windows
+            for entry in window.with_fate(Fate.LIVE)
+        }
+        own = {e.backward.where.place for w in closed for e in w.entries if id(e.backward) not in used}
+        opening = {e.backward.where.place for e in closed[0].entries}
+        if not used or not opening <= own:
+            continue
+        positions = positions or {id(event): position for position, event in enumerate(trace.events)}
+        foreign = [[e for e in w.with_fate(Fate.LIVE) if e.backward.where.place not in own] for w in closed[1:]]
+        if all(_is_past(theirs, w, used, positions) for theirs, w in zip(foreign, closed[1:], strict=True)):
+            gone = {id(e.backward) for theirs in foreign for e in theirs}
+            places = {e.backward.where.place for theirs in foreign for e in theirs}
+            account.windows = [
+                replace(w, entries=tuple(e.as_stale() if id(e.backward) in gone else e for e in w.entries))
+                for w in account.windows
+                # What the other's last turn has left is no remainder.
+                if w.step is not None or any(e.backward.where.place not in places for e in w.entries)
+            ]
+
+
+def _is_past(theirs: list[Entry], window: Window, used: dict[int, Step | None], positions: dict[int, int]) -> bool:
+    """Whether other optimizers' steps have used all of ``theirs`` before the first of the window's own entries."""
+    steps = [used.get(id(entry.backward)) for entry in theirs]
+    own = [e for e in window.entries if not any(e is other for other in theirs)]
+    begins = positions[id(own[0].backward)] if own else -1
+    return bool(steps) and all(step is not None and positions[id(step)] < begins for step in steps)
 
 
 def _split_abandoned(window: Window, steps: int | None) -> tuple[Window, list[Window]]:

@@ -14,10 +14,12 @@ from gradcheck_accum.factors import Column, Evidence, is_ambiguous
 class SeriesReading:
     """How one series' factors were read: per backward its coefficient, objective and units.
 
-    A coefficient is None where it is not known. ``notes`` tell what could have been read otherwise.
+    A coefficient is None where it is not known. ``notes`` tell what could have been read otherwise. ``normalised``
+    says whether units count once however many there are: those of a mean, or of a sum that is divided by their number.
     """
 
     kind: Reduction
+    normalised: bool = False
     coefficient: dict[int, float | None] = field(default_factory=dict)
     objective: dict[int, float] = field(default_factory=dict)
     units: dict[int, float | None] = field(default_factory=dict)
@@ -55,6 +57,7 @@ def read_series(evidence: Evidence, coefficient: float | None, *, in_a_run: bool
     normalised = reading.kind is not Reduction.SUM
     if reading.kind is Reduction.SUM:
         columns, normalised = _read_sum(reading, evidence, columns)
+    reading.normalised = normalised
     if coefficient is not None:
         reading.objective = {id(point.backward): coefficient for point in points}
         return reading

@@ -92,6 +92,10 @@ class Readings:
         """How the losses of ``series`` add up: a mean over units, a sum over units, or once per step."""
         return self._read[window.optimizer, window.store, series].kind
 
+    def is_normalised(self, window: Window, series: Series) -> bool:
+        """Whether the units of ``series`` count once however many a window holds."""
+        return self._read[window.optimizer, window.store, series].normalised
+
     def same_objective(self, window: Window, series: Series) -> bool:
         """Whether the objective weighs ``series`` the same in all micro-batches of ``window``."""
         own = self._read[window.optimizer, window.store, series].objective

@@ -63,3 +63,33 @@ for i, (x, y) in enumerate(zip(X.split(4), Y.split(4))):
     result = watch_source(source, tmp_path)
     assert [d.mistake.code for d in result.diagnosis] == ["GA303"]
     assert [window.grad_norm_ratio for window in result.windows] == pytest.approx([1.0, 3 / 4, 1.0], rel=1e-5)
+
+
+BUDGET = """
+import torch
+torch.manual_seed(0)
+model = torch.nn.Embedding(9, 9)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+lengths = iter([12, 18, 20, 22, 6, 12, 8, 22, 6, 12, 12, 28, 4][:{batches}])
+while True:
+    tokens = 0
+    while tokens < 40 and (length := next(lengths, 0)):
+        x = torch.randint(9, (length, 1))
+        torch.nn.functional.cross_entropy(model(x).flatten(0, 1), x.flatten(), reduction="sum").backward()
+        tokens += length
+    if tokens < 40:
+        break
+    for p in model.parameters():
+        p.grad /= tokens
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+@pytest.mark.parametrize("batches", [12, 13])
+def test_windows_that_are_filled_up_to_a_budget_of_tokens_leak_nothing(batches: int, tmp_path: Path) -> None:
+    result = watch_source(BUDGET.format(batches=batches), tmp_path)
+    # The last micro-batch of thirteen waits for a step that does not come: that alone is told.
+    assert [d.mistake.code for d in result.diagnosis] == ["GA301"] * (batches - 12), result.reason
+    assert not any("leak" in d.message for d in result.diagnosis)
+    assert all(window.verdict is Verdict.EQUIVALENT for window in result.windows)

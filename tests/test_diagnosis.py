@@ -518,6 +518,37 @@ def test_gradients_meant_for_another_optimizer_may_be_cleared() -> None:
     assert weights(events) == [[1.0]] * 8
 
 
+@pytest.mark.parametrize("length", [1, 3])
+def test_what_another_optimizers_loss_leaves_is_cleared_before_it_only(length: int) -> None:
+    d, g = frozenset({"D"}), frozenset({"G"})
+    events: list[Event] = []
+    for turn in range(4):
+        batches = range(turn * length, (turn + 1) * length)
+        events += [*(backward(i, length, line=10, stores=d) for i in batches), step(11, "opt_d", d), zero(12, d)]
+        events += [*(backward(i, length, line=13, stores=d | g) for i in batches), step(14, "opt_g", g), zero(15, g)]
+    found = diagnose(fold(Trace(tuple(events))))
+    assert [(f.mistake.code, f.where.line, len(f.windows)) for f in found] == [("GA204", 11, 3)]
+    assert "line 13" in found[0].message
+    # Where it is cleared after the other's turn, nothing is left of it.
+    assert (
+        codes([e for event in events for e in ((event, zero(16, d)) if event == step(14, "opt_g", g) else (event,))])
+        == []
+    )
+
+
+def test_a_loss_that_two_optimizers_share_is_no_strangers() -> None:
+    encoder, head = frozenset({"encoder"}), frozenset({"head"})
+    events: list[Event] = []
+    for i in range(11):
+        events.append(backward(i, 4, stores=encoder | head))
+        if (i + 1) % 4 == 0:
+            events += [step(20, "opt_e", encoder), step(21, "opt_h", head), zero(22, encoder | head)]
+    # Only one of them steps for the remainder.
+    events += [step(30, "opt_e", encoder), zero(31, encoder)]
+    assert "GA204" not in codes(events)
+    assert "GA301" in codes(events)
+
+
 def test_micro_batches_cleared_and_never_used_are_no_passers_through() -> None:
     # All but the last micro-batch run on a line of their own, inside no_sync() say, and are lost all the same.
     events: list[Event] = []

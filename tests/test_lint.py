@@ -223,3 +223,47 @@ class Gan(LightningModule):
     assert not lint_source(source, "train.py")
     once = [f.mistake.code for f in lint_source(source.replace("        og.zero_grad()\n", ""), "train.py")]
     assert once == ["GA204"]
+
+
+@pytest.mark.parametrize("settings", ["dict(lr=0.1, accum=3)", "dict({'lr': 0.1}, accum=3)", "{'lr': 0.1, 'accum': 3}"])
+def test_settings_that_a_call_of_dict_makes(settings: str) -> None:
+    source = """
+import torch
+from torch import nn
+def train(batches, settings):
+    model = nn.Linear(3, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=settings["lr"])
+    for i, (x, y) in enumerate(batches):
+        (nn.functional.mse_loss(model(x), y) / settings["accum"]).backward()
+        if (i + 1) % settings["accum"] == 0:
+            optimizer.step()
+            optimizer.zero_grad()
+train([(torch.randn(2, 3), torch.randn(2, 1)) for _ in range({count})], {settings})
+"""
+    filled = source.replace("{settings}", settings)
+    assert not lint_source(filled.replace("{count}", "9"), "train.py")
+    assert [f.mistake.code for f in lint_source(filled.replace("{count}", "10"), "train.py")] == ["GA301"]
+
+
+def test_what_the_others_loss_leaves_is_cleared_too_late() -> None:
+    source = """
+import torch
+from torch import nn
+G, D = nn.Linear(3, 6), nn.Linear(6, 1)
+of_g, of_d = torch.optim.Adam(G.parameters()), torch.optim.Adam(D.parameters())
+bce = nn.BCEWithLogitsLoss()
+batches = iter(loader)
+for update in range(1000):
+    {before}
+    for _ in range(4):
+        (bce(D(next(batches)), torch.ones(5, 1)) / 4).backward()
+    of_d.step()
+    of_d.zero_grad()
+    for _ in range(4):
+        (bce(D(G(next(batches))), torch.ones(5, 1)) / 4).backward()
+    of_g.step()
+    of_g.zero_grad()
+"""
+    assert not lint_source(source.format(before="of_d.zero_grad()"), "train.py")
+    found = lint_source(source.format(before="pass"), "train.py")
+    assert [(f.mistake.code, f.where.line) for f in found] == [("GA204", 12)]

@@ -152,3 +152,55 @@ def test_two_averages_that_are_updated_once_per_step(average: str, update: str) 
     wrong = LOOP.format(inside="pass", after=update, **places).replace("% K", "% 2")
     assert "GA602" not in [f.mistake.code for f in lint_source(right, "train.py")]
     assert "GA602" in [f.mistake.code for f in lint_source(wrong, "train.py")]
+
+
+COPIED = """\
+import copy
+import torch
+from torch import nn
+
+class EMA:
+    def __init__(self, beta):
+        self.beta = beta
+
+    def update(self, average, model):
+        for new, own in zip(model.parameters(), average.parameters()):
+            old, up = own.data, new.data
+            own.data = self.blend(old, up)
+
+    def blend(self, old, new):
+        if old is None:
+            return new
+        return old * self.beta + (1 - self.beta) * new
+
+net = nn.Linear(6, 3)
+{average}
+ema = EMA(0.99)
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+for _ in range(100):
+    optimizer.zero_grad()
+    for _ in range(4):
+        x, y = get_batch()
+        (nn.functional.cross_entropy(net(x), y) / 4).backward()
+        {each}
+    optimizer.step()
+    {once}
+"""
+
+
+@pytest.mark.parametrize("average", ["shadow = copy.deepcopy(net)", "shadow = copy.deepcopy(net).eval()"])
+def test_an_average_in_a_deep_copy_that_a_method_of_its_own_blends(average: str) -> None:
+    update = "ema.update(shadow, net)"
+    wrong = lint_source(COPIED.format(average=average, each=update, once="pass"), "train.py")
+    assert [(f.mistake.code, f.where.line) for f in wrong] == [("GA602", 17)]
+    assert lint_source(COPIED.format(average=average, each="pass", once=update), "train.py") == []
+
+
+def test_a_model_that_is_blended_with_itself_is_no_average() -> None:
+    source = COPIED.format(average="shadow = net", each="ema.update(shadow, net)", once="pass")
+    assert lint_source(source, "train.py") == []
+
+
+def test_a_deep_copy_that_is_trained_instead_is_the_model() -> None:
+    source = COPIED.format(average="net = copy.deepcopy(net)", each="optimizer.zero_grad()", once="pass")
+    assert [f.mistake.code for f in lint_source(source, "train.py")] == ["GA202"]

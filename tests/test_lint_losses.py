@@ -52,3 +52,41 @@ def test_a_mean_that_is_not_divided_is_found(loss: str) -> None:
 @pytest.mark.parametrize("loss", NO_MEANS_FOR_SURE)
 def test_what_may_be_no_mean_is_no_finding(loss: str) -> None:
     assert codes(loss) == []
+
+
+COUNTED = """\
+import torch
+
+def train(model, loader, optimizer, accumulation_steps=4):
+    batches = iter(loader)
+    for step in range(len(loader) // accumulation_steps):
+        window = []
+        for _ in range(accumulation_steps):
+            window.append(next(batches))
+        count = {count}
+        for batch in window:
+            loss = model(batch["ids"], batch["labels"], {given})
+            loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+
+
+@pytest.mark.parametrize(
+    "count",
+    [
+        'sum(b["labels"].ne(-100).sum() for b in window)',
+        'sum([(b["labels"] != -100).sum() for b in window])',
+        'sum(b["labels"][:, 1:].ne(-100).count_nonzero() for b in window)',
+        'sum(torch.sum(b["labels"]) for b in window)',
+    ],
+)
+def test_a_model_that_is_handed_the_number_of_tokens_may_divide_by_it(count: str) -> None:
+    assert [f.mistake.code for f in lint_source(COUNTED.format(count=count, given="count"), "train.py")] == []
+
+
+@pytest.mark.parametrize("other", ["batch['mask']", "batch['mask'].sum(1)"])
+def test_a_model_that_is_handed_more_data_divides_by_none(other: str) -> None:
+    assert [f.mistake.code for f in lint_source(COUNTED.format(count=len("window"), given=other), "train.py")] == [
+        "GA101"
+    ]

@@ -122,3 +122,40 @@ def test_the_message_names_the_step() -> None:
 def test_a_length_that_the_loop_does_not_count_by_is_not_told(length: str) -> None:
     for place in ("after", "inside"):
         assert codes(f"CosineAnnealingLR(optimizer, {length})", **{place: "scheduler.step()"}) == []
+
+
+OF_ITS_OWN = """
+import functools
+import torch
+from torch.optim.lr_scheduler import LambdaLR
+
+def linear(step, *, num_training_steps):
+    return max(0.0, 1 - step / num_training_steps)
+
+def get_linear_schedule(optimizer, num_training_steps):
+    def lr_lambda(step):
+        return max(0.0, 1 - step / num_training_steps)
+    return LambdaLR(optimizer, lr_lambda)
+
+def get_partial_schedule(optimizer, num_training_steps):
+    return LambdaLR(optimizer, lr_lambda=functools.partial(linear, num_training_steps=num_training_steps))
+
+def get_warmed_up_schedule(optimizer, length):
+    return LambdaLR(optimizer, lambda step: min(1.0, step / length))
+"""
+
+
+@pytest.mark.parametrize(
+    ("schedule", "told"),
+    [("get_linear_schedule", True), ("get_partial_schedule", True), ("get_warmed_up_schedule", False)],
+)
+def test_a_schedule_of_ones_own_whose_function_is_bound_to_its_length(schedule: str, told: bool) -> None:
+    def codes_of(length: str, place: str) -> list[str]:
+        slots = dict.fromkeys(("before", "inside", "after", "per_epoch"), "pass") | {place: "scheduler.step()"}
+        source = OF_ITS_OWN + LOOP.format(scheduler=f"{schedule}(optimizer, {length})", **slots)
+        return [f.mistake.code for f in lint_source(source, "train.py") if f.mistake.code.startswith("GA6")]
+
+    steps, batches = "len(loader) // K * epochs", "len(loader) * epochs"
+    assert codes_of(steps, "before") == ["GA601"] * told
+    assert codes_of(batches, "inside") == ["GA603"] * told
+    assert codes_of(steps, "inside") == codes_of(batches, "before") == []

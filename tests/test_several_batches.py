@@ -7,10 +7,12 @@ samples, or depend on each other.
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
+from watching import watch_source
 
 from gradcheck_accum.verdict import Verdict
 from gradcheck_accum.verify import observe
@@ -113,3 +115,65 @@ def of_draws_from_one_batch(model: nn.Linear) -> torch.Tensor:
 )
 def test_an_objective_of_several_terms_is_one_loss(objective: Objective) -> None:
     assert verdict(objective)[0] is Verdict.EQUIVALENT
+
+
+IN_TURN = """
+import torch, torch.nn as nn
+torch.manual_seed(0)
+G, D = nn.Linear(3, 6), nn.Linear(6, 1)
+of_g, of_d = torch.optim.Adam(G.parameters()), torch.optim.Adam(D.parameters())
+bce = nn.BCEWithLogitsLoss()
+X, Z = torch.randn(30, 6), torch.randn(30, 3)
+for i, (x, z) in enumerate(zip(X.split(5), Z.split(5))):
+    fake = G(z)
+    D.requires_grad_(True)
+    of_d_loss = bce(D(x), torch.ones(5, 1)) + bce(D(fake.detach()), torch.zeros(5, 1))
+    (of_d_loss{scale}).backward()
+    D.requires_grad_(False)
+    (bce(D(fake), torch.ones(5, 1)) / 3).backward()
+    if i % 3 == 2:
+        of_d.step()
+        of_g.step()
+        of_d.zero_grad()
+        of_g.zero_grad()
+"""
+
+
+def test_networks_that_are_frozen_in_turn_are_measured_with_what_they_got_before(tmp_path: Path) -> None:
+    right = watch_source(IN_TURN.format(scale=" / 3"), tmp_path)
+    assert (right.verdict, right.diagnosis) == (Verdict.EQUIVALENT, ()), right.reason
+    wrong = watch_source(IN_TURN.format(scale=""), tmp_path)
+    assert [(d.mistake.code, d.where.line) for d in wrong.diagnosis] == [("GA101", 12)]
+    assert [w.grad_norm_ratio for w in wrong.windows] == pytest.approx([3.0, 1.0, 3.0, 1.0], rel=1e-5)
+
+
+def test_what_is_frozen_when_it_is_measured_is_frozen_afterwards(tmp_path: Path) -> None:
+    frozen = "assert not any(p.requires_grad for p in D.parameters())"
+    watch_source(IN_TURN.format(scale=" / 3").replace("of_g.step()", f"of_g.step(); {frozen}"), tmp_path)
+
+
+TAKING_TURNS = """
+import torch, torch.nn as nn
+torch.manual_seed(0)
+G, D = nn.Linear(3, 6), nn.Linear(6, 1)
+of_g, of_d = torch.optim.SGD(G.parameters(), lr=0.1), torch.optim.SGD(D.parameters(), lr=0.1)
+bce = nn.BCEWithLogitsLoss()
+for x in torch.randn(20, 6).split(5):
+    fake = G(torch.randn(5, 3))
+    {before}
+    (bce(D(x), torch.ones(5, 1)) + bce(D(fake.detach()), torch.zeros(5, 1))).backward()
+    of_d.step()
+    of_d.zero_grad()
+    bce(D(fake), torch.ones(5, 1)).backward()
+    of_g.step()
+    of_g.zero_grad()
+"""
+
+
+def test_what_the_others_loss_leaves_is_cleared_before_the_own_one_and_not_after(tmp_path: Path) -> None:
+    right = watch_source(TAKING_TURNS.format(before="of_d.zero_grad()"), tmp_path)
+    assert (right.verdict, right.diagnosis) == (Verdict.EQUIVALENT, ()), right.reason
+    wrong = watch_source(TAKING_TURNS.format(before="pass"), tmp_path)
+    assert [(d.mistake.code, d.where.line) for d in wrong.diagnosis] == [("GA204", 11)]
+    expected = [Verdict.EQUIVALENT, Verdict.EQUIVALENT, *[Verdict.DEVIATES, Verdict.EQUIVALENT] * 3]
+    assert [window.verdict for window in wrong.windows] == expected

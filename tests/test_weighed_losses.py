@@ -206,3 +206,29 @@ for i, (x, y) in enumerate(zip(X.split(4), Y.split(4))):
     result = watch_source(script.format(loss="F.cross_entropy(out, y)", scale=""), tmp_path)
     assert [d.mistake.code for d in result.diagnosis] == ["GA302"]
     assert [w.grad_norm_ratio for w in result.windows] == pytest.approx([4 / 3, 4 / 3], rel=1e-5)
+
+
+WARMED_UP = """
+import torch, torch.nn as nn, torch.nn.functional as F
+torch.manual_seed(0)
+X = torch.rand(32, 6)
+model = nn.Sequential(nn.Linear(6, 3), nn.Linear(3, 6))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for i, x in enumerate(X.split(4)):
+    code = model[0](x)
+    loss = F.mse_loss(model[1](code), x, reduction="sum") / x.size(0)
+    loss = loss + {weight} * code.pow(2).sum() / {count}
+    (loss{scale}).backward()
+    if i % 4 == 3:
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+
+
+@pytest.mark.parametrize("weight", ["(i // 4)", "(1 - i // 4)", "0.0"])
+def test_a_sum_whose_weight_warms_up_from_0_is_replayed_as_the_others_are(weight: str, tmp_path: Path) -> None:
+    right = watch_source(WARMED_UP.format(weight=weight, count="x.size(0)", scale=" / 4"), tmp_path)
+    assert (right.verdict, right.diagnosis) == (Verdict.EQUIVALENT, ()), right.reason
+    wrong = watch_source(WARMED_UP.format(weight=weight, count="x.size(0)", scale=""), tmp_path)
+    assert [d.mistake.code for d in wrong.diagnosis] == ["GA101"]
+    assert [w.grad_norm_ratio for w in wrong.windows] == pytest.approx([4.0, 4.0], rel=1e-5)

@@ -70,7 +70,7 @@ def _outgrowing(account: Account) -> list[Window]:
         and all(e.backward.epoch is None for e in w.fresh())
         and not _has_its_own_divisor(account, w)
     ]
-    if len(usual) < 2 or not longer:
+    if len(usual) < 2 or not longer or not _leaves_some(account):
         return []
     # That some windows are shorter than another does not make theirs the usual length where no loss is divided by it.
     return longer if any(_has_its_own_divisor(account, w) for w in usual) or _recurs(account) else []
@@ -89,9 +89,19 @@ def _recurs(account: Account) -> bool:
 
 
 def _has_its_own_divisor(account: Account, window: Window) -> bool:
-    """Whether the losses of a window are divided by as many as it holds: K has changed, and nothing leaked."""
-    shares = [account.shares(window, series) for series in account.series()]
-    return all(s is not None and s.kind is Reduction.MEAN and account.same(s.level, 1.0) for s in shares)
+    """Whether the losses of a window are divided by as much as it holds: K has changed, and nothing leaked."""
+    own = account.series()
+    shares = [account.shares(window, series) for series in own]
+    right = all(s is not None and account.same(s.level, 1.0) for s in shares)
+    return right and all(account.readings.is_normalised(window, series) for series in own)
+
+
+def _leaves_some(account: Account) -> bool:
+    """Whether micro-batches are left over when the run ends, without a step or with one of their own.
+
+    Those that leak at every epoch's end have no later epoch to leak into at the last.
+    """
+    return bool(account.abandoned) or account.windows[-1].micro_batches < account.steps
 
 
 def _usual_step(account: Account) -> Step | None:

@@ -58,6 +58,20 @@ def find_stale(account: Account) -> Iterator[Diagnosis]:
     window = stale[-1]
     if window.step is None:
         return
+    used_here = {id(e.backward) for w in account.windows for e in w.with_fate(Fate.LIVE)}
+    foreign = [e.backward for e in window.with_fate(Fate.STALE) if id(e.backward) not in used_here]
+    if foreign:
+        count = len({backward.micro_batch for backward in foreign})
+        yield diagnosis(
+            "GA204",
+            window.step.where,
+            f"what the loss at {line(foreign[-1].where)} leaves in {account.store} is not cleared, though another "
+            f"optimizer's step has used it: {plural(count)} of it {'stands' if count == 1 else 'stand'} in the "
+            "gradient that this step uses",
+            f"clear the gradients of {account.store} right before its own loss",
+            *stale,
+        )
+        return
     old = len({e.backward.micro_batch for e in window.with_fate(Fate.STALE)})
     elsewhere = [
         event

@@ -148,6 +148,19 @@ def without_hooks(parameters: Sequence[torch.Tensor]) -> Iterator[None]:
 
 
 @contextmanager
+def thawed(parameters: Sequence[torch.Tensor]) -> Iterator[None]:
+    """Inside the block every one of ``parameters`` takes a gradient, those too that are frozen for the moment."""
+    frozen = [parameter for parameter in parameters if not parameter.requires_grad]
+    for parameter in frozen:
+        parameter.requires_grad_(True)
+    try:
+        yield
+    finally:
+        for parameter in frozen:
+            parameter.requires_grad_(False)
+
+
+@contextmanager
 def holding(values: Iterable[tuple[torch.Tensor, torch.Tensor]]) -> Iterator[None]:
     """Inside the block each tensor holds the numbers that stand beside it; version counters stay."""
     held = []

@@ -202,6 +202,9 @@ def _library(run: Interpreter, node: ast.Call, callee: v.Reference, args: list[A
     if tail in _WRAPPERS and args:
         if path.startswith("torch.") and tail == "DistributedDataParallel":
             run.sync.wrap(sources_of(run, args[0]) or ())
+        if tail == "deepcopy" and isinstance(args[0], v.Model):
+            # Its weights are its own from here on.
+            return new_model(run, node, args[0].cls)
         return args[0]
     if path.startswith("torch.") and tail in _MAKES_DATA:
         return v.Data(_rows(tail, args, kwargs))

@@ -110,6 +110,11 @@ def _sum(run: Interpreter, args: list[Any], kwargs: dict[str, Any]) -> Any:
     return items if isinstance(items, v.Scaled) else Symbol()
 
 
+def _dict(run: Interpreter, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    known = all(isinstance(given, dict) for given in args) and "**" not in kwargs
+    return {name: value for given in (*args, kwargs) for name, value in given.items()} if known else Symbol()
+
+
 def _getattr(run: Interpreter, args: list[Any], kwargs: dict[str, Any]) -> Any:
     if len(args) >= 2 and isinstance(args[1], str):
         return run.resolve(attribute(run, args[0], args[1]))
@@ -133,6 +138,9 @@ def _reduce(reduction: Reduction) -> Callable[[Interpreter, list[Any], dict[str,
         value = args[0] if args else Symbol()
         if isinstance(value, list) and reduction is Reduction.MEAN and any(isinstance(i, v.Figure) for i in value):
             return mean(run, value)
+        if isinstance(value, v.Data) and reduction is Reduction.SUM and len(args) + len(kwargs) == 1:
+            # A number that is counted, of tokens say.
+            return Symbol()
         if not isinstance(value, Tensor):
             return value
         return value.reduced(reduction)
@@ -195,11 +203,8 @@ def _divmod(run: Interpreter, args: list[Any], kwargs: dict[str, Any]) -> Any:
 
 def _namespace(run: Interpreter, args: list[Any], kwargs: dict[str, Any]) -> Any:
     """Settings that are read as attributes: given by name, or in a dictionary."""
-    known = all(isinstance(given, dict) for given in args) and "**" not in kwargs
-    if not known:
-        return Symbol()
-    attributes = {name: value for given in (*args, kwargs) for name, value in given.items()}
-    return v.Instance(v.Class(_NAMESPACE, v.Scope()), attributes)
+    attributes = _dict(run, args, kwargs)
+    return v.Instance(v.Class(_NAMESPACE, v.Scope()), attributes) if isinstance(attributes, dict) else Symbol()
 
 
 _NAMESPACE = ast.ClassDef(name="SimpleNamespace", bases=[], keywords=[], body=[], decorator_list=[])
@@ -220,6 +225,7 @@ BUILTINS: dict[str, Callable[[Interpreter, list[Any], dict[str, Any]], Any]] = {
     "sorted": _first,
     "track": _first,
     "list": _list,
+    "dict": _dict,
     "tuple": _list,
     "sum": _sum,
     "max": _number(max),

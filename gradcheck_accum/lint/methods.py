@@ -106,6 +106,9 @@ def _data_method(run: Interpreter, base: v.Data, name: str, args: list[Any], kwa
         return split(run, base, args[0])
     if name in {"numel", "item", "dim", "ndim", "tolist", "max", "min"}:
         return Symbol()
+    if name in {"sum", "count_nonzero"} and not args and not kwargs:
+        # The number of tokens in a batch, say.
+        return Symbol()
     keeps = name in {"to", "cuda", "cpu", "float", "long", "double", "clone"}
     keeps = keeps or (name == "unsqueeze" and bool(args) and isinstance(args[0], Num) and args[0].value != 0)
     return v.Data(base.rows if keeps else None)

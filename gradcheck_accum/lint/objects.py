@@ -155,6 +155,8 @@ def attribute(run: Interpreter, value: Any, name: str) -> Any:
             return ("shape", value) if name == "shape" else value
         case v.Parameters() if name == "grad":
             return v.Gradient(value.sources)
+        case v.Parameters() if name == "data":
+            return value
         case v.Gradient():
             return value
         case v.Framework() if name == "sync_gradients":

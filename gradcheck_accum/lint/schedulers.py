@@ -25,6 +25,8 @@ _HORIZONS = {
 }
 """The parameter that says for how many moves each kind is made, by name and by position. Others end before training
 does (a warm-up), begin again, or do not say."""
+_BOUND_AS = "num_training_steps"
+"""The name by which the function of a LambdaLR knows for how many moves it was made, as Transformers has it."""
 _LIBRARIES = ("torch.optim.lr_scheduler.", "transformers.", "diffusers.")
 
 
@@ -35,6 +37,8 @@ def new_scheduler(run: Interpreter, path: str, args: list[Any], kwargs: dict[str
         return None
     run.recorder.schedulers += 1
     name, since = f"{kind} {run.recorder.schedulers}", run.recorder.micro_batch + 1
+    if kind == "LambdaLR":
+        return v.Scheduler(name, since, _bound_length(kwargs.get("lr_lambda", args[1] if len(args) > 1 else None)))
     if kind not in _HORIZONS:
         return v.Scheduler(name, since)
     parameter, place = _HORIZONS[kind]
@@ -42,6 +46,17 @@ def new_scheduler(run: Interpreter, path: str, args: list[Any], kwargs: dict[str
     if horizon is None and {"epochs", "steps_per_epoch"} <= kwargs.keys():
         horizon = v.Computed(op=ast.Mult(), left=kwargs["epochs"], right=kwargs["steps_per_epoch"])
     return v.Scheduler(name, since, horizon)
+
+
+def _bound_length(function: Any) -> Any:
+    """For how many moves the function of a LambdaLR was made, where that is bound to it by its usual name."""
+    match function:
+        case v.Partial():
+            return function.kwargs.get(_BOUND_AS)
+        case v.Function():
+            holder = function.scope.find(_BOUND_AS)
+            return holder.names[_BOUND_AS] if holder is not None else None
+    return None
 
 
 def move(run: Interpreter, node: ast.AST, scheduler: v.Scheduler, args: list[Any], kwargs: dict[str, Any]) -> None:

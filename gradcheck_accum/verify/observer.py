@@ -16,6 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim.optimizer import Optimizer
 
 from gradcheck_accum.engine.alone import is_sharded
+from gradcheck_accum.engine.determinism import thawed
 from gradcheck_accum.engine.reference import ReferenceEngine
 from gradcheck_accum.events import (
     AverageUpdate,
@@ -476,12 +477,14 @@ class Watch:
         self._add(step)
         self.averaging.stepped()
         measured, shadow = Measured(step, self._since.pop(id(optimizer), [])), None
-        parameters = [p for p in parameters_of(optimizer) if p.requires_grad]
+        # What is frozen by now may have got its gradient before (two networks that are frozen in turn).
+        reached = set[int]().union(*(record.squares for record in measured.records))
+        parameters = [p for p in parameters_of(optimizer) if p.requires_grad or id(p) in reached]
         if parameters:
             measured.dtype, measured.device = parameters[0].dtype, parameters[0].device.type
         measured.unmeasured = SKIPPED if skipped else self._why_not(optimizer, measured, parameters)
         if not measured.unmeasured:
-            with self._own_work():
+            with self._own_work(), thawed(parameters):
                 shadow = self._measure(optimizer, measured, parameters)
         with torch.no_grad():
             self._moved.keep(parameters, (r for records in self._since.values() for r in records))

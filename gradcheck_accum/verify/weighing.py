@@ -19,14 +19,14 @@ def entry_corrections(measured: Measured, ledger: Ledger, readings: Readings) ->
 
     The part is a n_j / N ∇L_j and the gradient c_j ∇L_j, so the factor is the inverse of the relative weight (before
     the gradient was scaled by hand). What is in no window of this step, a remainder that was thrown away or a gradient
-    that was meant for another optimizer, gets 0. None where a weight is not known, or where the terms of one
-    backward would need different factors.
+    that was meant for another optimizer, gets 0, and so does what is stale in it. None where a weight is not known, or
+    where the terms of one backward would need different factors.
     """
     weights: dict[int, list[tuple[Window, Weight]]] = {id(record.event): [] for record in measured.records}
     for window in _closed_windows(measured, ledger):
         for series in readings.series_of(window):
             for weight in _all_weights(window, series, readings):
-                if id(weight.entry.backward) in weights:
+                if id(weight.entry.backward) in weights and weight.entry.fate is not Fate.STALE:
                     weights[id(weight.entry.backward)].append((window, weight))
     corrections: list[float] = []
     for record in measured.records:
@@ -93,6 +93,9 @@ def replay_correction(measured: Measured, replay: Replay, ledger: Ledger, readin
             whole = {id(w.entry.backward) for w in weights}
             position, term = next((i, t) for i, t in enumerate(first.terms) if series.holds(first, t))
             change = anew[position] if anew else None
+            if change == 0.0:
+                # Neither has it: what a coefficient warms up from, say.
+                continue
             if not weight.share or not change or whole != own or not readings.same_objective(window, series):
                 return None
             if term.units is None and not readings.same(change, 1.0):
@@ -114,13 +117,17 @@ def replay_correction(measured: Measured, replay: Replay, ledger: Ledger, readin
 
 
 def _changes(first: Backward, replay: Replay) -> list[float | None]:
-    """What each term of a replayed loss was multiplied by, beside the first micro-batch's; empty where they differ."""
+    """What each term of a replayed loss was multiplied by, beside the first micro-batch's; empty where they differ.
+
+    0 where both were multiplied by 0, so that the term adds nothing.
+    """
     if not replay.coefficients:
         return [1.0] * len(first.terms)
     if len(replay.coefficients) != len(first.terms):
         return []
     own = (product_of(term.factors) for term in first.terms)
-    return [None if c is None or not o else c / o for c, o in zip(replay.coefficients, own, strict=True)]
+    pairs = zip(replay.coefficients, own, strict=True)
+    return [0.0 if c == o == 0 else None if c is None or not o else c / o for c, o in pairs]
 
 
 def _closed_windows(measured: Measured, ledger: Ledger) -> list[Window]:
