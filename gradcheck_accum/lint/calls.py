@@ -172,6 +172,9 @@ def call_value(run: Interpreter, node: ast.Call, callee: Any, args: list[Any], k
             builtin = BUILTINS.get(callee.name)
             if builtin is not None:
                 return builtin(run, args, kwargs)
+            if callee.name.isidentifier():
+                # Nothing in the file defines it: it came with a star import.
+                return _library(run, node, v.Reference(callee.name), args, kwargs)
             return _unresolved(run, node, callee.name, args, kwargs)
     return computation(run, node, args, kwargs, frozenset())
 
@@ -263,7 +266,9 @@ def _unresolved(run: Interpreter, node: ast.Call, name: str, args: list[Any], kw
         return v.Configured(f"{name}()", whole=whole)
     if inherited or any(v.carries_steps(value) for value in given):
         return Symbol(f"{name}()")
-    return Symbol(f"{name}()") if not given else _result_of(run, node, name, given)
+    if not given:
+        return Symbol(f"{name}()" if name else "")
+    return _result_of(run, node, name, given)
 
 
 def _result_of(run: Interpreter, node: ast.Call, name: str, args: list[Any]) -> Any:

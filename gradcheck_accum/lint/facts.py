@@ -56,6 +56,16 @@ def stepper(node: ast.Call) -> str | None:
     return owner if _OTHER_STEPPERS.search(owner) else None
 
 
+def switched(node: ast.Call) -> str | None:
+    """What a call puts into training mode, if that is a network: ``model.train()``."""
+    func = node.func
+    if not (isinstance(func, ast.Attribute) and func.attr == "train") or text_of(func.value) in {"self", "super()"}:
+        return None
+    given = [*node.args, *(keyword.value for keyword in node.keywords)]
+    is_mode = len(given) <= 1 and all(isinstance(value, ast.Constant) for value in given)
+    return text_of(func.value) if is_mode else None
+
+
 def last_part(node: ast.expr) -> str:
     """The last part of a dotted name."""
     return text_of(node).rpartition(".")[2]
@@ -78,6 +88,10 @@ class Facts:
         self.stepped: set[str] = set()
         self.cleared: set[str] = set()
         """Dotted names whose ``step`` or ``zero_grad`` is called."""
+        self.networks: set[str] = set()
+        """Dotted names that are asked for their parameters."""
+        self.switches: list[tuple[str, ast.AST]] = []
+        """What is put into training mode if it is a network, and the statements that do so."""
         self.updates = {BLENDS}
         """The methods that take weights into averages, as far as they are called."""
         self.mentions_ranks = False
@@ -162,9 +176,11 @@ class Facts:
     def _call(self, node: ast.Call, statement: ast.AST) -> None:
         func = node.func
         self._use(func)
-        owner = stepper(node)
+        owner, network = stepper(node), switched(node)
         if owner is not None:
             self.named_otherwise.append((owner, statement))
+        elif network is not None:
+            self.switches.append((network, statement))
         else:
             self.calls[id(statement)].update(_names_of(node))
         if isinstance(func, ast.Attribute):
@@ -173,6 +189,8 @@ class Facts:
                     self.stepped.add(text_of(func.value))
                 case "zero_grad":
                     self.cleared.add(text_of(func.value))
+                case "parameters" | "named_parameters":
+                    self.networks.add(text_of(func.value))
                 case "add_" | "lerp_" if blended(node):
                     self.calls[id(statement)].add(BLENDS)
         name = call_name(node)

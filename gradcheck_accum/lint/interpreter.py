@@ -8,7 +8,7 @@ turns out to be needed only later (K may divide the loss before it bounds the wi
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from typing import Any
 
@@ -73,6 +73,10 @@ class Interpreter:
         """How many blocks wait for the end of an iterator."""
         self.in_boundary = False
         """Whether the condition being evaluated decides on a step."""
+        self.asked = False
+        """Whether the condition that was evaluated last was open, so that the scenario had to answer it."""
+        self.open_tests: list[tuple[ast.expr, v.Scope]] = []
+        """Such conditions of the branches of the training loop that are under way, innermost last."""
         self.in_guard = False
         """Whether the condition being evaluated only decides on leaving a loop."""
         self.yielded: list[Any] | None = None
@@ -143,11 +147,7 @@ class Interpreter:
         return self._scopes[home.path]
 
     def _definitions(self, module: ast.Module) -> list[ast.stmt]:
-        return [
-            s
-            for s in module.body
-            if isinstance(s, _DEFINITIONS) or (isinstance(s, _CONSTANTS) and not self.reach.backward(s))
-        ]
+        return [s for s in _at_hand(module.body) if isinstance(s, _DEFINITIONS) or not self.reach.backward(s)]
 
     def run_module(self, module: ast.Module, scope: v.Scope, definitions_only: bool) -> None:
         """Carry out a module's body, or only its definitions and constants."""
@@ -155,3 +155,15 @@ class Interpreter:
         self.frames.append(scope)
         with suppress(Raised, Returned, Exhausted, Broke, Continued):
             self.execute(body, scope)
+
+
+def _at_hand(body: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
+    """The definitions and constants among statements, with those of an attempt and of what is optional."""
+    for statement in body:
+        if isinstance(statement, (*_DEFINITIONS, *_CONSTANTS)):
+            yield statement
+        elif isinstance(statement, ast.Try):
+            yield from _at_hand(statement.body)
+        elif isinstance(statement, ast.If):
+            optional = (*_at_hand(statement.orelse), *_at_hand(statement.body))
+            yield from (s for s in optional if not isinstance(s, (ast.Assign, ast.AnnAssign)))

@@ -108,7 +108,9 @@ def _data_method(run: Interpreter, base: v.Data, name: str, args: list[Any], kwa
         return Symbol()
     keeps = name in {"to", "cuda", "cpu", "float", "long", "double", "clone"}
     keeps = keeps or (name == "unsqueeze" and bool(args) and isinstance(args[0], Num) and args[0].value != 0)
-    return v.Data(base.rows if keeps else None)
+    if name in {"sum", "count_nonzero"} and not args and not kwargs:
+        return v.Data(counted=run.recorder.micro_batch)
+    return v.Data(base.rows, base.counted) if keeps else v.Data()
 
 
 def _list_method(run: Interpreter, node: ast.Call, base: list[Any], name: str, args: list[Any]) -> Any:

@@ -12,7 +12,7 @@ from gradcheck_accum.lint import values as v
 from gradcheck_accum.lint.arithmetic import binary, factor_of
 from gradcheck_accum.lint.assignment import assign
 from gradcheck_accum.lint.by_hand import changes_unknown
-from gradcheck_accum.lint.conditions import choose, truth_of
+from gradcheck_accum.lint.conditions import answered, choose
 from gradcheck_accum.lint.control import Broke, Continued, Exhausted, OutOfBudget, Raised, Returned
 from gradcheck_accum.lint.distributed import context_of
 from gradcheck_accum.lint.frameworks import accumulate
@@ -92,11 +92,19 @@ def _augmented(run: Interpreter, node: ast.AugAssign, scope: v.Scope) -> None:
 def _if(run: Interpreter, node: ast.If, scope: v.Scope) -> None:
     decides = run.reach.steps(node.body) or run.reach.steps(node.orelse) or _collects(run, node)
     outer, run.in_boundary = run.in_boundary, decides
+    run.asked = False
     try:
         chosen = choose(run, node.test, scope, (node.body, node.orelse))
     finally:
         run.in_boundary = outer
-    run.execute(node.body if chosen else node.orelse, scope)
+    is_open = run.asked and run.loop_depth > 0
+    if is_open:
+        run.open_tests.append((node.test, scope))
+    try:
+        run.execute(node.body if chosen else node.orelse, scope)
+    finally:
+        if is_open:
+            run.open_tests.pop()
 
 
 def _for(run: Interpreter, node: ast.For, scope: v.Scope) -> None:
@@ -151,7 +159,7 @@ def _while(run: Interpreter, node: ast.While, scope: v.Scope) -> None:
     turns = 0
     try:
         while True:
-            known = truth_of(run, run.evaluate(node.test, scope))
+            known = answered(run, node.test, run.evaluate(node.test, scope))
             endless = known is None or isinstance(node.test, ast.Constant)
             if known is False or (endless and turns >= limit) or turns > 5_000:
                 break
