@@ -149,3 +149,133 @@ def train(model, loader, optimizer, every):
             "            smooth.update_parameters(model)\n", ""
         )
     )
+
+
+PROPERTY = """\
+from abc import abstractmethod
+
+class Base:
+    {setup}
+
+    @property
+    def loss(self):
+        return self._loss
+
+    def train(self, net, loader, epochs, K):
+        for _ in range(epochs):
+            self.optimizer.zero_grad()
+            for i, (x, y) in enumerate(loader, 1):
+                ({loss} / K).backward()
+                if i % K == 0:
+                    self.optimizer.step()
+                    self.optimizer.zero_grad()
+"""
+SETTER = """@property
+    def optimizer(self):
+        return self._optimizer
+
+    @optimizer.setter
+    def optimizer(self, value):
+        self._optimizer = value"""
+LATER = """def __init__(self):
+        self.optimizer = None
+
+    def use(self, optimizer):
+        self.optimizer = optimizer"""
+ABSTRACT = """@abstractmethod
+    def loss_of(self, x, y):
+        '''The loss.'''
+
+    @property
+    @abstractmethod
+    def optimizer(self):
+        pass"""
+REFUSING = """def loss_of(self, x, y):
+        '''The loss.'''
+        raise NotImplementedError(type(self))"""
+
+
+@pytest.mark.parametrize("setup", [SETTER, LATER, ABSTRACT, REFUSING])
+def test_what_somebody_else_sets_or_writes_is_there(setup: str) -> None:
+    loss = "net(x).mean()" if "loss_of" not in setup else "self.loss_of(net(x), y)"
+    assert codes(PROPERTY.format(setup=setup, loss=loss)) == ["GA301"]
+
+
+@pytest.mark.parametrize("setup", [ABSTRACT, REFUSING])
+def test_what_somebody_else_writes_may_divide(setup: str) -> None:
+    undivided = PROPERTY.format(setup=setup, loss="self.loss_of(net(x), y)").replace(" / K", "")
+    assert codes(undivided) == ["GA301"]
+    own = setup.replace("'''The loss.'''", "return (x - y).abs().mean()")
+    own = own.replace("\n        raise NotImplementedError(type(self))", "").replace(
+        "    @abstractmethod\n    def loss", "    def loss"
+    )
+    own = own.replace("@abstractmethod\n    def loss_of", "def loss_of")
+    found = PROPERTY.format(setup=own, loss="self.loss_of(net(x), y)").replace(" / K", "")
+    assert codes(found) == ["GA101", "GA301"]
+
+
+def test_what_is_none_is_asked_for_nothing_where_that_is_tested() -> None:
+    source = PROPERTY.format(setup=LATER, loss="net(x).mean()")
+    assert codes(source.replace("if i % K == 0:", "if self.optimizer is not None and i % K == 0:")) == []
+
+
+COUNTED = """\
+def train(model, batches, logger, optimizer, K, n):
+    for _ in range(3):
+        for {target} in logger.every({source}, "train"):
+            batch = next(batches)
+            (model(batch).mean(){scale}).backward()
+            if {counter} % K == 0:
+                optimizer.step()
+                optimizer.zero_grad()
+"""
+
+
+def test_a_range_that_was_wrapped_elsewhere_gives_numbers() -> None:
+    for target, counter in (("i", "i + 1"), ("i", "i"), ("i, _", "i + 1")):
+        source = "range(n)" if target == "i" else "enumerate(range(n))"
+        given = {"target": target, "source": source, "counter": f"({counter})"}
+        assert codes(COUNTED.format(scale="", **given)) == ["GA101", "GA301"]
+        assert codes(COUNTED.format(scale=" / K", **given)) == ["GA301"]
+
+
+def test_what_is_taken_modulo_nothing_is_no_number() -> None:
+    source = COUNTED.format(target="batch", source="batches", counter="(seen + 1)", scale="")
+    assert codes(source.replace("            batch = next(batches)\n", "")) == []
+
+
+GROWN = """\
+import torch
+
+class Texts:
+    def __init__(self, lines):
+        self.items = []
+        for line in {lines}:
+            self.items.append(line)
+
+    def __len__(self):
+        return len(self.items)
+
+def train(model, lines, optimizer, K=4):
+    texts = Texts(lines)
+    loader = torch.utils.data.DataLoader(texts, batch_size=2, drop_last=True)
+    for _ in range(3):
+        optimizer.zero_grad()
+        for i, x in enumerate(loader):
+            (model(x).mean() / K).backward()
+            if (i + 1) % K == 0:
+                optimizer.step()
+                optimizer.zero_grad()
+"""
+
+
+@pytest.mark.parametrize(
+    "lines", ["lines", "enumerate(lines)", "zip(lines, other)", "range(len(lines))", "read(lines)"]
+)
+def test_the_length_of_a_list_that_has_grown_in_turns_that_are_not_known_is_not_known(lines: str) -> None:
+    assert codes(GROWN.format(lines=lines)) == ["GA301"]
+
+
+def test_the_length_of_a_list_that_has_grown_in_known_turns_is_known() -> None:
+    assert codes(GROWN.format(lines="range(16)")) == []
+    assert codes(GROWN.format(lines="[1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12]")) == ["GA301"]

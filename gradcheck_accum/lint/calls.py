@@ -24,6 +24,7 @@ from gradcheck_accum.lint.objects import (
     attribute,
     instantiate,
     is_inherited,
+    known_otherwise,
     new_model,
     root_of,
     sources_of,
@@ -68,7 +69,7 @@ def call(run: Interpreter, node: ast.Call, scope: v.Scope) -> Any:
         args, kwargs = _arguments(run, node, scope)
         return call_function(run, inherited, args, kwargs)
     if isinstance(node.func, ast.Attribute):
-        base = run.evaluate(node.func.value, scope)
+        base = known_otherwise(node.func.value, run.evaluate(node.func.value, scope))
         method = METHODS.get(node.func.attr)
         if node.func.attr in {"lerp_", "add_"}:
             note_update(run, node, scope)

@@ -20,7 +20,7 @@ from gradcheck_accum.lint.graphs import summed
 from gradcheck_accum.lint.iteration import items_of
 from gradcheck_accum.lint.knowledge import bind_in_comparison
 from gradcheck_accum.lint.metrics import shown
-from gradcheck_accum.lint.objects import attribute
+from gradcheck_accum.lint.objects import attribute, known_otherwise
 from gradcheck_accum.lint.source import text_of, walk
 from gradcheck_accum.lint.values import UNKNOWN, Num, Symbol, Tensor, bounded, is_named, is_settled
 
@@ -68,7 +68,7 @@ def _name(run: Interpreter, node: ast.Name, scope: v.Scope) -> Any:
 
 
 def _attribute(run: Interpreter, node: ast.Attribute, scope: v.Scope) -> Any:
-    value = evaluate(run, node.value, scope)
+    value = known_otherwise(node.value, evaluate(run, node.value, scope))
     if node.attr == "grad" and isinstance(value, Tensor):
         run.recorder.opaque(node, "a backward that was made for the gradients of activations")
     return attribute(run, value, node.attr)

@@ -66,6 +66,16 @@ def switched(node: ast.Call) -> str | None:
     return text_of(func.value) if is_mode else None
 
 
+def is_left_open(function: Function) -> bool:
+    """Whether a method is there to be written in classes that derive from this one: all that it does is to refuse."""
+    *before, last = function.body
+    for statement in before:
+        if not (isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)):
+            return False
+    refuses = isinstance(last, ast.Raise) and last.exc is not None and "NotImplemented" in text_of(last.exc)
+    return refuses or any("abstract" in text_of(decorator) for decorator in function.decorator_list)
+
+
 def last_part(node: ast.expr) -> str:
     """The last part of a dotted name."""
     return text_of(node).rpartition(".")[2]
@@ -78,6 +88,8 @@ class Facts:
         self.module = module
         self.functions: list[tuple[str, Function]] = []
         """The functions with the name that they are called by: a method's begins with a dot."""
+        self.left_open: set[str] = set()
+        """The names of methods that are left to classes that derive from these."""
         self.classes: list[ast.ClassDef] = []
         self.calls: dict[int, set[str]] = {id(module): set()}
         """The names that are called in each statement and below it, but for steps of what is no optimizer by name."""
@@ -149,6 +161,8 @@ class Facts:
 
     def _function(self, node: Function, statement: ast.AST) -> None:
         dot = "." if id(node) in self._methods else ""
+        if dot and is_left_open(node):
+            self.left_open.add(node.name)
         self.functions.append((dot + node.name, node))
 
     def _class(self, node: ast.ClassDef, statement: ast.AST) -> None:

@@ -73,6 +73,10 @@ class Interpreter:
         """How many blocks wait for the end of an iterator."""
         self.in_boundary = False
         """Whether the condition being evaluated decides on a step."""
+        self.guessed = 0
+        """How many loops are under way, in no training, whose number of turns the source does not show."""
+        self.grown: dict[int, list[Any]] = {}
+        """The lists that have grown in such loops, by identity: their lengths are not known."""
         self.asked = False
         """Whether the condition that was evaluated last was open, so that the scenario had to answer it."""
         self.open_tests: list[tuple[ast.expr, v.Scope]] = []

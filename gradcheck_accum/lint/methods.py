@@ -114,6 +114,8 @@ def _data_method(run: Interpreter, base: v.Data, name: str, args: list[Any], kwa
 
 
 def _list_method(run: Interpreter, node: ast.Call, base: list[Any], name: str, args: list[Any]) -> Any:
+    if run.guessed and name in {"append", "extend"}:
+        run.grown[id(base)] = base
     match name:
         case "append" if args:
             base.append(args[0])

@@ -79,6 +79,8 @@ class Reach:
         self._to_step = _closure(_either({"step"}), callers)
         self._to_gradients = _closure(_CHANGES_GRADIENTS | _GATHERS, callers)
         self._to_averages = _closure(_either(set().union(*(facts.updates for facts in every))), callers)
+        self.left_open = frozenset().union(*(facts.left_open for facts in every))
+        """The names of methods that are left to classes that derive from these."""
         self.open_classes = {
             cls.name for cls in self.classes if any(last_part(b) not in classes | {"object", "ABC"} for b in cls.bases)
         }

@@ -17,7 +17,7 @@ from gradcheck_accum.lint.control import Broke, Continued, Exhausted, OutOfBudge
 from gradcheck_accum.lint.distributed import context_of
 from gradcheck_accum.lint.frameworks import accumulate
 from gradcheck_accum.lint.graphs import appended, makes_no_graphs, summed
-from gradcheck_accum.lint.iteration import inner_training_loop, plan, with_numbers
+from gradcheck_accum.lint.iteration import inner_training_loop, is_guessed, plan, with_numbers
 from gradcheck_accum.lint.objects import make_class
 from gradcheck_accum.lint.source import call_name, text_of
 from gradcheck_accum.lint.values import Num, Tensor
@@ -66,6 +66,8 @@ def _augmented(run: Interpreter, node: ast.AugAssign, scope: v.Scope) -> None:
         if len(current) + len(change) > v.LONGEST_LIST:
             raise OutOfBudget
         current.extend(change)
+        if run.guessed:
+            run.grown[id(current)] = current
         for item in change:
             appended(run, node, current, item)
         return
@@ -119,6 +121,8 @@ def _for(run: Interpreter, node: ast.For, scope: v.Scope) -> None:
         run.pass_depth += 1
     elif trains and isinstance(source, tuple) and run.pass_depth == 0:
         run.recorder.epoch = None
+    guessed = not (trains or run.in_training or run.yielded is not None) and is_guessed(run, source)
+    run.guessed += guessed
     run.loop_depth += trains
     try:
         for item in items:
@@ -136,6 +140,7 @@ def _for(run: Interpreter, node: ast.For, scope: v.Scope) -> None:
     except Broke:
         pass
     finally:
+        run.guessed -= guessed
         run.loop_depth -= trains
         if is_pass and trains:
             run.pass_depth -= 1
