@@ -279,3 +279,29 @@ def test_the_length_of_a_list_that_has_grown_in_turns_that_are_not_known_is_not_
 def test_the_length_of_a_list_that_has_grown_in_known_turns_is_known() -> None:
     assert codes(GROWN.format(lines="range(16)")) == []
     assert codes(GROWN.format(lines="[1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12]")) == ["GA301"]
+
+
+ITEMS = """\
+class Trainer:
+    def __init__(self, optimizers, others):
+        self.optimizers, self.others, self.losses = optimizers, others, {{}}
+
+    def clear(self):
+        for optimizer in self.{cleared}.values():
+            optimizer.zero_grad()
+
+    def update(self):
+        for name, optimizer in self.{stepped}.items():
+            optimizer.step()
+
+    def train(self, batches):
+        for batch in batches:
+            self.clear()
+            self.losses["total"].backward()
+            self.update()
+"""
+
+
+def test_the_values_of_a_mapping_are_the_same_with_their_keys_and_without() -> None:
+    assert codes(ITEMS.format(cleared="optimizers", stepped="optimizers")) == []
+    assert codes(ITEMS.format(cleared="others", stepped="optimizers")) == ["GA204"]

@@ -92,8 +92,8 @@ def with_numbers(loop: ast.For, source: Any, items: Iterable[Any]) -> Iterable[A
     """Batches from a source that does not show what it yields, each with its number where the loop counts by it.
 
     One that was wrapped elsewhere (``for i, batch in progress_bar``) may be an ``enumerate``, or a ``range`` where
-    there is nothing but ``i``. The loop tells: it takes ``i`` modulo something. Where ``i + 1`` is what it takes, it counts
-    from 0, else from 1.
+    there is nothing but ``i``. The loop tells: it takes ``i`` modulo something. Where ``i + 1`` is what it takes, it
+    counts from 0, else from 1.
     """
     hidden = isinstance(source, Symbol) or (isinstance(source, v.Loader) and source.generated)
     target = loop.target

@@ -69,6 +69,9 @@ def method_of_value(run: Interpreter, node: ast.Call, base: Any, args: list[Any]
             return base
         case Symbol() if name == "chunk" and args:
             return chunks(run, args[0])
+        case Symbol() if name == "items" and base.name and not args:
+            # The values are what they are where they come alone, too.
+            return ("zip", Symbol(f"{base.name}.keys()"), Symbol(f"{base.name}.values()"))
         case Symbol() if name == "get" and args and isinstance(args[0], str):
             return base.member(args[0])
         case Symbol() | v.Reference() if name in {"prepare", "setup", "setup_dataloaders", "setup_optimizers"} and args:
