@@ -122,3 +122,32 @@ def test_the_message_names_the_step() -> None:
 def test_a_length_that_the_loop_does_not_count_by_is_not_told(length: str) -> None:
     for place in ("after", "inside"):
         assert codes(f"CosineAnnealingLR(optimizer, {length})", **{place: "scheduler.step()"}) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "is_followed"),
+    [
+        ("update_learning_rate", True),
+        ("adjust_lr", True),
+        ("lr_update", True),
+        ("step_optimizer", False),
+        ("update_all", False),
+        ("finish_lrn", False),
+    ],
+)
+def test_a_call_that_is_named_after_the_learning_rate_leaves_gradients_as_they_are(
+    name: str, is_followed: bool
+) -> None:
+    source = f"""\
+from elsewhere import {name}
+
+def train(model, loader, optimizer, K):
+    for epoch in range(3):
+        for i, batch in enumerate(loader):
+            (model(batch).mean() / K).backward()
+            if (i + 1) % K == 0:
+                {name}(optimizer, i)
+                optimizer.step()
+                optimizer.zero_grad()
+"""
+    assert [f.mistake.code for f in lint_source(source, "train.py")] == (["GA301"] if is_followed else [])

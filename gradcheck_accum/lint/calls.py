@@ -51,7 +51,7 @@ _MAKES_DATA = frozenset(
 _ACTS_ON_GRADIENTS = re.compile(r"step|optim|update|grad|flush|backward|accum|finish|finalize|train", re.IGNORECASE)
 _TELLS_STEPS = re.compile(r"accum\w*_(steps|iters|iterations|batches|every|factor)$", re.IGNORECASE)
 _DRAWS_DATA = re.compile(r"(get|next|load|fetch|read|draw|sample)_?\w*batch(es)?$|^batch$", re.IGNORECASE)
-_MAKES_SCHEDULE = re.compile(r"[Ss]ched|LR$|^lr_")
+_MAKES_SCHEDULE = re.compile(r"[Ss]ched|LR$|(^|_)lr(_|$)|learning_?rate", re.IGNORECASE)
 _CHANGES_GRADIENTS = re.compile(
     r"(scale|accum|reduce|sync|average|normali[sz]e|zero|clear|update|apply)\w*_?grad"
     r"|grad\w*_?(scale|accum|reduce|sync|average|zero|clear|update|apply)",
@@ -248,11 +248,11 @@ def _unresolved(run: Interpreter, node: ast.Call, name: str, args: list[Any], kw
     if _TELLS_STEPS.search(tail):
         return Symbol(text_of(node))
     inherited = is_inherited(run, name)
-    if looks_like_optimizer(tail):
-        return new_optimizer(run, node, given)
     acts = bool(_ACTS_ON_GRADIENTS.search(tail)) and not _MAKES_SCHEDULE.search(tail)
-    handed = inherited or any(as_optimizer(run, value) is not None for value in given)
-    if run.in_training and ((acts and handed) or _CHANGES_GRADIENTS.search(tail)):
+    handed = any(as_optimizer(run, value) is not None for value in given)
+    if looks_like_optimizer(tail) and not (run.in_training and handed and tail[:1].islower()):
+        return new_optimizer(run, node, given)
+    if run.in_training and ((acts and (handed or inherited)) or _CHANGES_GRADIENTS.search(tail)):
         run.recorder.opaque(node, f"a call of {tail}, which is defined elsewhere")
     if _draws_a_batch(run, tail, given):
         run.recorder.draw()
