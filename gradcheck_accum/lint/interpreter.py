@@ -81,6 +81,8 @@ class Interpreter:
         """Whether the condition that was evaluated last was open, so that the scenario had to answer it."""
         self.open_tests: list[tuple[ast.expr, v.Scope]] = []
         """Such conditions of the branches of the training loop that are under way, innermost last."""
+        self.is_idle = False
+        """Whether the condition being evaluated decides on nothing that happens to gradients."""
         self.in_guard = False
         """Whether the condition being evaluated only decides on leaving a loop."""
         self.yielded: list[Any] | None = None

@@ -34,8 +34,13 @@ def bind_steps(run: Interpreter, value: Any) -> Any:
 
 
 def note_modulus(run: Interpreter, value: int) -> None:
-    if value not in run.knowledge.moduli and value > 1:
-        run.knowledge.moduli.add(value)
+    known = run.knowledge
+    if not run.is_idle:
+        known.acting.add(value)
+    if value in known.ignored and value not in known.acting:
+        return
+    if value not in known.moduli and value > 1:
+        known.moduli.add(value)
         if value <= _LARGEST_STEPS:
             raise Restart
 
@@ -68,6 +73,10 @@ class Knowledge:
     def __init__(self) -> None:
         self.bindings: dict[str, Num] = {}
         self.moduli: set[int] = set()
+        self.acting: set[int] = set()
+        """Those of them that may decide on what happens to gradients."""
+        self.ignored: set[int] = set()
+        """Those that do not, once they have made passes too long to be followed."""
         self.bounds: set[str] = set()
         """Names that loops with a step inside and another after them count to: K, if losses are divided by them."""
         self._whole = False
@@ -77,6 +86,13 @@ class Knowledge:
         if not self._whole:
             self._whole = True
             raise Restart
+
+    def ignore_idle(self) -> bool:
+        """Leave out of account the numbers by which a loop only reports; False where that makes no pass shorter."""
+        idle = {number for number in self.moduli - self.acting if number > ASSUMED_STEPS}
+        self.moduli -= idle
+        self.ignored |= idle
+        return bool(idle)
 
     @property
     def has_remainders(self) -> bool:

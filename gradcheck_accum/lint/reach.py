@@ -149,6 +149,10 @@ class Reach:
         """Whether any of the statements changes gradients."""
         return any(self._any(self._to_gradients - _GATHERS, s) for s in body)
 
+    def decides(self, body: Iterable[ast.stmt]) -> bool:
+        """Whether any of the statements changes gradients, or leaves what it stands in."""
+        return any(self._any(self._to_gradients, s) or any(isinstance(n, _LEAVES) for n in walk(s)) for s in body)
+
     def draws(self, body: Iterable[ast.stmt]) -> bool:
         """Whether any of the statements may get a new batch, or runs over data in a loop of its own."""
         nodes = [n for statement in body for n in walk(statement)]

@@ -141,6 +141,9 @@ def _scenarios(
         remoteness, _, given = heapq.heappop(pending)
         run, took = _complete_run(module, beside, reach, knowledge, root, given)
         spent += took
+        if run is None and knowledge.ignore_idle():
+            run, took = _complete_run(module, beside, reach, knowledge, root, given)
+            spent += took
         if run is None:
             return Explored(root, [], spent, is_followed=False)
         visited |= run.visited

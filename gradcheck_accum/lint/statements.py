@@ -94,11 +94,12 @@ def _augmented(run: Interpreter, node: ast.AugAssign, scope: v.Scope) -> None:
 def _if(run: Interpreter, node: ast.If, scope: v.Scope) -> None:
     decides = run.reach.steps(node.body) or run.reach.steps(node.orelse) or _collects(run, node)
     outer, run.in_boundary = run.in_boundary, decides
+    was_idle, run.is_idle = run.is_idle, not (decides or run.reach.decides([*node.body, *node.orelse]))
     run.asked = False
     try:
         chosen = choose(run, node.test, scope, (node.body, node.orelse))
     finally:
-        run.in_boundary = outer
+        run.in_boundary, run.is_idle = outer, was_idle
     is_open = run.asked and run.loop_depth > 0
     if is_open:
         run.open_tests.append((node.test, scope))
