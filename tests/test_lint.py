@@ -267,3 +267,85 @@ for update in range(1000):
     assert not lint_source(source.format(before="of_d.zero_grad()"), "train.py")
     found = lint_source(source.format(before="pass"), "train.py")
     assert [(f.mistake.code, f.where.line) for f in found] == [("GA204", 12)]
+
+
+SKIPPING = """\
+from itertools import cycle
+
+def train(model, batches, optimizer, K, action):
+    count = 0
+    for batch in cycle(batches):
+        loss = model(batch).mean() / K
+        loss.backward()
+        if suspicious(loss):
+            if action == "skip":
+                optimizer.zero_grad()
+                continue
+            {otherwise}
+        count += 1
+        if count % K == 0:
+            optimizer.step()
+            optimizer.zero_grad()
+"""
+
+
+@pytest.mark.parametrize(
+    "otherwise", ["pass", "else:\n                warn(loss)", "elif action:\n                log(loss)"]
+)
+def test_the_main_path_goes_on_whatever_else_there_is_to_giving_up(otherwise: str) -> None:
+    assert lint_source(SKIPPING.format(otherwise=otherwise), "train.py") == []
+
+
+def test_what_is_returned_on_either_side_is_no_guard() -> None:
+    source = """def loss_of(model, batch, kind, K):
+    if kind == "mean":
+        return model(batch).mean()
+    else:
+        return model(batch).mean() / K
+
+def train(model, batches, optimizer, K, kind):
+    for i, batch in enumerate(batches):
+        loss_of(model, batch, {kind}, K).backward()
+        if (i + 1) % K == 0 or i + 1 == len(batches):
+            optimizer.step()
+            optimizer.zero_grad()
+"""
+    assert [f.mistake.code for f in lint_source(source.format(kind='"mean"'), "train.py")] == ["GA101"]
+    assert lint_source(source.format(kind="kind"), "train.py") == []
+
+
+ONE_CALL = """class {cls}:
+    def {setup}(self):
+        self.optimizer.zero_grad()
+
+    def {name}(self):
+        for batch in self.batches:
+            (self.model(batch).mean() / len(self.batches)).backward()
+        self.optimizer.step()
+"""
+
+
+def test_a_test_is_called_once_on_what_was_set_up_for_it() -> None:
+    test = ONE_CALL.format(cls="TestSums", setup="setUp", name="test_sums")
+    assert lint_source(test, "test_sums.py") == []
+    other = ONE_CALL.format(cls="Sums", setup="prepare", name="run_epoch")
+    assert [f.mistake.code for f in lint_source(other, "sums.py")] == ["GA203"]
+
+
+def test_a_step_that_ends_in_an_exception_is_no_error_of_ours() -> None:
+    source = """\
+import lightning
+
+class Module(lightning.LightningModule):
+    def __init__(self):
+        self.automatic_optimization, self.kind = False, "a"
+
+    def training_step(self, batch, batch_idx):
+        if self.kind == "b":
+            loss = self.model(batch)
+        else:
+            raise ValueError(self.kind)
+        self.manual_backward(loss)
+        self.optimizers().step()
+"""
+    assert lint_source(source, "module.py") == []

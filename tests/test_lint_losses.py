@@ -90,3 +90,39 @@ def test_a_model_that_is_handed_more_data_divides_by_none(other: str) -> None:
     assert [f.mistake.code for f in lint_source(COUNTED.format(count=len("window"), given=other), "train.py")] == [
         "GA101"
     ]
+
+
+WINDOW = """\
+import torch
+
+def train(model, loader, optimizer, every, epochs):
+    for _ in range(epochs):
+        source = iter(loader)
+        for _ in range(len(loader) // every):
+            window = [next(source) for _ in range(every)]
+            count = {window}
+            for batch in window:
+                count_here = {batch}
+                loss = model(batch["x"], labels=batch["y"], count={given}).loss
+                loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+"""
+OF_THE_WINDOW = [
+    "torch.stack([torch.count_nonzero(batch['y'][..., 1:] != -100) for batch in window]).sum()",
+    "torch.cat([batch['y'] for batch in window]).ne(-100).sum()",
+    "sum((batch['y'] != -100).sum() for batch in window)",
+    "torch.stack([batch['y'] for batch in window]).sum().to(model.device)",
+]
+
+
+@pytest.mark.parametrize("count", OF_THE_WINDOW)
+def test_what_is_counted_over_the_window_may_be_what_the_model_divides_by(count: str) -> None:
+    found = lint_source(WINDOW.format(window=count, batch="0", given="count"), "train.py")
+    assert [finding.mistake.code for finding in found] == []
+
+
+@pytest.mark.parametrize("count", OF_THE_WINDOW)
+def test_what_is_counted_of_one_batch_is_no_division_by_the_window(count: str) -> None:
+    own = WINDOW.format(window=count, batch="batch['y'].ne(-100)", given="count_here")
+    assert [finding.mistake.code for finding in lint_source(own, "train.py")] == ["GA101"]

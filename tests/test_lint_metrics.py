@@ -169,3 +169,38 @@ def test_the_message_names_both_places() -> None:
     lines = [number for number, line in enumerate(text.splitlines(), 1) if "backward" in line or "print(run" in line]
     assert text.splitlines()[finding.where.line - 1].strip() == ADD
     assert all(f"line {number}" in finding.message for number in lines)
+
+
+SINCE_SHOWN = """\
+class Trainer:
+    def train(self, model, batches, optimizer, criterion, K, every):
+        batches, running = iter(batches), 0.0
+        while True:
+            for i in range(K):
+                x, y = next(batches)
+                loss = criterion(model(x), y)
+                running += loss.item()
+                (loss / K).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            {count} += 1
+            if {count} % every == 0:
+                print(running / (every * K))
+                running = 0.0
+"""
+
+
+@pytest.mark.parametrize("count", ["self.state.steps", "self.steps"])
+def test_of_how_many_micro_batches_a_sum_is_may_not_be_known(count: str) -> None:
+    right = SINCE_SHOWN.format(count=count)
+    assert [finding.mistake.code for finding in lint_source(right, "train.py")] == []
+
+
+def test_where_it_is_known_how_often_a_sum_is_shown_it_is_told() -> None:
+    shown = "print(running / (2 * K)); running = 0.0"
+    assert is_flagged(each=ADD, inside=f"if updates % 2 == 0: {shown}")
+    assert not is_flagged(each=ADD, inside=f"state.updates += 1\n                if state.updates % 2 == 0: {shown}")
+
+
+def test_a_setting_that_says_whether_a_sum_is_shown_is_one_answer_for_all_turns() -> None:
+    assert is_flagged(each=ADD, end="if verbose and model is not None: print(running / len(loader))")

@@ -221,3 +221,21 @@ def test_thousands_of_steps_without_a_clearing_are_given_up() -> None:
     source = "K = 4\nwhile K ** K:\n    loss.backward()\n    optimizer.step()\n"
     examination = examine(source, "train.py")
     assert (examination.not_followed, examination.evidence) == (1, ())
+
+
+def test_a_number_that_only_reports_go_by_does_not_keep_a_loop_from_being_followed() -> None:
+    reports = "\n".join(f"            figures[{n}] = norms(model, batch, {n}) + figures[{n}]" for n in range(100))
+    source = f"""\
+def train(model, loader, optimizer, K=4):
+    for epoch in range(3):
+        for i, batch in enumerate(loader):
+            (model(batch).mean() / K).backward()
+{reports}
+            if i % {{every}} == 0:
+                print(figures)
+            if (i + 1) % {{steps}} == 0:
+                optimizer.step()
+                optimizer.zero_grad()
+"""
+    assert [f.mistake.code for f in lint_source(source.format(every=50, steps="K"), "train.py")] == ["GA301"]
+    assert examine(source.format(every=50, steps=60), "train.py").not_followed == 1

@@ -159,3 +159,32 @@ def test_a_schedule_of_ones_own_whose_function_is_bound_to_its_length(schedule: 
     assert codes_of(steps, "before") == ["GA601"] * told
     assert codes_of(batches, "inside") == ["GA603"] * told
     assert codes_of(steps, "inside") == codes_of(batches, "before") == []
+
+
+@pytest.mark.parametrize(
+    ("name", "is_followed"),
+    [
+        ("update_learning_rate", True),
+        ("adjust_lr", True),
+        ("lr_update", True),
+        ("step_optimizer", False),
+        ("update_all", False),
+        ("finish_lrn", False),
+    ],
+)
+def test_a_call_that_is_named_after_the_learning_rate_leaves_gradients_as_they_are(
+    name: str, is_followed: bool
+) -> None:
+    source = f"""\
+from elsewhere import {name}
+
+def train(model, loader, optimizer, K):
+    for epoch in range(3):
+        for i, batch in enumerate(loader):
+            (model(batch).mean() / K).backward()
+            if (i + 1) % K == 0:
+                {name}(optimizer, i)
+                optimizer.step()
+                optimizer.zero_grad()
+"""
+    assert [f.mistake.code for f in lint_source(source, "train.py")] == (["GA301"] if is_followed else [])

@@ -24,6 +24,7 @@ from gradcheck_accum.lint.objects import (
     attribute,
     instantiate,
     is_inherited,
+    known_otherwise,
     new_model,
     root_of,
     sources_of,
@@ -50,7 +51,7 @@ _MAKES_DATA = frozenset(
 _ACTS_ON_GRADIENTS = re.compile(r"step|optim|update|grad|flush|backward|accum|finish|finalize|train", re.IGNORECASE)
 _TELLS_STEPS = re.compile(r"accum\w*_(steps|iters|iterations|batches|every|factor)$", re.IGNORECASE)
 _DRAWS_DATA = re.compile(r"(get|next|load|fetch|read|draw|sample)_?\w*batch(es)?$|^batch$", re.IGNORECASE)
-_MAKES_SCHEDULE = re.compile(r"[Ss]ched|LR$|^lr_")
+_MAKES_SCHEDULE = re.compile(r"[Ss]ched|LR$|(^|_)lr(_|$)|learning_?rate", re.IGNORECASE)
 _CHANGES_GRADIENTS = re.compile(
     r"(scale|accum|reduce|sync|average|normali[sz]e|zero|clear|update|apply)\w*_?grad"
     r"|grad\w*_?(scale|accum|reduce|sync|average|zero|clear|update|apply)",
@@ -68,7 +69,7 @@ def call(run: Interpreter, node: ast.Call, scope: v.Scope) -> Any:
         args, kwargs = _arguments(run, node, scope)
         return call_function(run, inherited, args, kwargs)
     if isinstance(node.func, ast.Attribute):
-        base = run.evaluate(node.func.value, scope)
+        base = known_otherwise(node.func.value, run.evaluate(node.func.value, scope))
         method = METHODS.get(node.func.attr)
         if node.func.attr in {"lerp_", "add_"}:
             note_update(run, node, scope)
@@ -172,6 +173,9 @@ def call_value(run: Interpreter, node: ast.Call, callee: Any, args: list[Any], k
             builtin = BUILTINS.get(callee.name)
             if builtin is not None:
                 return builtin(run, args, kwargs)
+            if callee.name.isidentifier():
+                # Nothing in the file defines it: it came with a star import.
+                return _library(run, node, v.Reference(callee.name), args, kwargs)
             return _unresolved(run, node, callee.name, args, kwargs)
     return computation(run, node, args, kwargs, frozenset())
 
@@ -247,11 +251,11 @@ def _unresolved(run: Interpreter, node: ast.Call, name: str, args: list[Any], kw
     if _TELLS_STEPS.search(tail):
         return Symbol(text_of(node))
     inherited = is_inherited(run, name)
-    if looks_like_optimizer(tail):
-        return new_optimizer(run, node, given)
     acts = bool(_ACTS_ON_GRADIENTS.search(tail)) and not _MAKES_SCHEDULE.search(tail)
-    handed = inherited or any(as_optimizer(run, value) is not None for value in given)
-    if run.in_training and ((acts and handed) or _CHANGES_GRADIENTS.search(tail)):
+    handed = any(as_optimizer(run, value) is not None for value in given)
+    if looks_like_optimizer(tail) and not (run.in_training and handed and tail[:1].islower()):
+        return new_optimizer(run, node, given)
+    if run.in_training and ((acts and (handed or inherited)) or _CHANGES_GRADIENTS.search(tail)):
         run.recorder.opaque(node, f"a call of {tail}, which is defined elsewhere")
     if _draws_a_batch(run, tail, given):
         run.recorder.draw()
@@ -266,7 +270,9 @@ def _unresolved(run: Interpreter, node: ast.Call, name: str, args: list[Any], kw
         return v.Configured(f"{name}()", whole=whole)
     if inherited or any(v.carries_steps(value) for value in given):
         return Symbol(f"{name}()")
-    return Symbol(f"{name}()") if not given else _result_of(run, node, name, given)
+    if not given:
+        return Symbol(f"{name}()" if name else "")
+    return _result_of(run, node, name, given)
 
 
 def _result_of(run: Interpreter, node: ast.Call, name: str, args: list[Any]) -> Any:

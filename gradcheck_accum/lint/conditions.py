@@ -30,6 +30,17 @@ def truth_of(run: Interpreter, value: Any) -> bool | None:
     return None
 
 
+def answered(run: Interpreter, node: ast.expr, value: Any) -> bool | None:
+    """Whether a condition holds, or None where that is open.
+
+    What ``or`` and ``and`` give is one of their operands, whose truth they have asked for already.
+    """
+    truth = truth_of(run, value)
+    if truth is None and isinstance(node, ast.BoolOp) and v.is_named(value):
+        return run.decisions.get(value.name)
+    return truth
+
+
 def decide(run: Interpreter, node: ast.expr, value: Any, acts: bool, taken_first: bool = True) -> bool | None:
     """The scenario's answer to an open condition; ``acts`` says that it decides on what happens to gradients.
 
@@ -38,6 +49,7 @@ def decide(run: Interpreter, node: ast.expr, value: Any, acts: bool, taken_first
     """
     if run.in_guard:
         return None
+    run.asked = True
     negated = False
     while isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
         node, negated = node.operand, not negated
@@ -61,7 +73,7 @@ def choose(run: Interpreter, test: ast.expr, scope: v.Scope, branches: Sequence[
     guards = (
         run.loop_depth > 0
         and _skips(body)
-        and not orelse
+        and (not orelse or isinstance(body[-1], (ast.Break, ast.Continue)))
         and not run.reach.backward_in(body)
         and not run.reach.steps(body)
     )
@@ -70,7 +82,7 @@ def choose(run: Interpreter, test: ast.expr, scope: v.Scope, branches: Sequence[
         value = run.evaluate(test, scope)
     finally:
         run.in_guard = outer
-    truth = truth_of(run, value)
+    truth = answered(run, test, value)
     if truth is not None:
         return truth
     if guards:
@@ -83,6 +95,20 @@ def choose(run: Interpreter, test: ast.expr, scope: v.Scope, branches: Sequence[
         return run.reach.acts(body)
     leaves = bool(body) and isinstance(body[-1], ast.Return) and not orelse and not run.reach.backward_in(body)
     return bool(decide(run, test, value, run.reach.acts(body) or run.reach.acts(orelse), taken_first=not leaves))
+
+
+def may_vary(run: Interpreter) -> bool:
+    """Whether a branch that is under way is taken in some turns of its loop only, for all that is known.
+
+    So it is where the condition asks for what has neither a number nor a name: a counter that could not be followed.
+    """
+    return any(
+        isinstance(value, Symbol) and not value.name
+        for test, scope in run.open_tests
+        for node in walk(test)
+        if isinstance(node, (ast.Name, ast.Attribute))
+        for value in (run.evaluate(node, scope),)
+    )
 
 
 def depends_on_data(run: Interpreter, test: ast.expr, scope: v.Scope) -> bool:

@@ -118,6 +118,9 @@ def length_of_value(run: Interpreter, value: Any) -> Any:
             return _shortest([length for length in lengths if isinstance(length, Num)], len(lengths))
         case ("range" | "zip" | "islice" | "shape", *_):
             return Symbol()
+        case list() if id(value) in run.grown:
+            run.recorder.assumed_length = True
+            return Num(assumed_length(run, value), frozenset({v.LENGTH, v.tag_of_length(value)}))
         case list() | tuple() | dict() | str():
             return Num(len(value))
         case v.Instance():
@@ -144,11 +147,11 @@ def new_loader(run: Interpreter, dataset: Any, size: Any, options: dict[str, Any
     if isinstance(size, Symbol) and size.name:
         bind(run, size.name, Num(run.recorder.units, frozenset({v.UNITS})))
     rows = dataset.rows if isinstance(dataset, v.Data) else None
-    if isinstance(dataset, list) and len(dataset) > 1:
+    if isinstance(dataset, list) and len(dataset) > 1 and id(dataset) not in run.grown:
         rows = len(dataset)
     if isinstance(dataset, v.Instance):
         length = length_of_value(run, dataset)
-        rows = int(length.value) if isinstance(length, Num) else None
+        rows = int(length.value) if isinstance(length, Num) and v.LENGTH not in length.tags else None
     if not isinstance(size, Num) or not isinstance(size.value, int) or size.value < 1:
         return v.Loader()
     known = v.UNITS not in size.tags

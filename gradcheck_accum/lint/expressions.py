@@ -14,15 +14,15 @@ from gradcheck_accum.lint.assignment import assign
 from gradcheck_accum.lint.averages import note_update
 from gradcheck_accum.lint.by_hand import is_gradient
 from gradcheck_accum.lint.calls import call
-from gradcheck_accum.lint.conditions import choose, decide, truth_of
+from gradcheck_accum.lint.conditions import answered, choose, decide, truth_of
 from gradcheck_accum.lint.data import batch_at, batches_of, length_of, length_of_value, rows_of, slice_of_data
 from gradcheck_accum.lint.graphs import summed
 from gradcheck_accum.lint.iteration import items_of
 from gradcheck_accum.lint.knowledge import bind_in_comparison
 from gradcheck_accum.lint.metrics import shown
-from gradcheck_accum.lint.objects import attribute
+from gradcheck_accum.lint.objects import attribute, known_otherwise
 from gradcheck_accum.lint.source import text_of, walk
-from gradcheck_accum.lint.values import UNKNOWN, Num, Symbol, Tensor, bounded, is_settled
+from gradcheck_accum.lint.values import UNKNOWN, Num, Symbol, Tensor, bounded, is_named, is_settled
 
 if TYPE_CHECKING:
     from gradcheck_accum.lint.interpreter import Interpreter
@@ -61,11 +61,14 @@ def _constant(run: Interpreter, node: ast.Constant, scope: v.Scope) -> Any:
 
 def _name(run: Interpreter, node: ast.Name, scope: v.Scope) -> Any:
     holder = scope.find(node.id)
-    return holder.names[node.id] if holder else Symbol(node.id)
+    if holder is None:
+        # What a star import or a branch that was not taken brings is what it is called.
+        return v.Reference(node.id) if node.id == "torch" else Symbol(node.id)
+    return holder.names[node.id]
 
 
 def _attribute(run: Interpreter, node: ast.Attribute, scope: v.Scope) -> Any:
-    value = evaluate(run, node.value, scope)
+    value = known_otherwise(node.value, evaluate(run, node.value, scope))
     if node.attr == "grad" and isinstance(value, Tensor):
         run.recorder.opaque(node, "a backward that was made for the gradients of activations")
     return attribute(run, value, node.attr)
@@ -167,7 +170,7 @@ def _is_written_out(node: ast.expr) -> bool:
 def _unary(run: Interpreter, node: ast.UnaryOp, scope: v.Scope) -> Any:
     value = evaluate(run, node.operand, scope)
     if isinstance(node.op, ast.Not):
-        truth = truth_of(run, value)
+        truth = answered(run, node.operand, value)
         return UNKNOWN if truth is None else not truth
     if isinstance(value, Num):
         return value.derive(-value.value) if isinstance(node.op, ast.USub) else value
@@ -184,11 +187,11 @@ def _boolean(run: Interpreter, node: ast.BoolOp, scope: v.Scope) -> Any:
         if truth is None:
             truth = decide(run, operand, last, run.in_boundary)
         if truth is wants:
-            return last if truth_of(run, last) is not None else truth
+            return last if truth_of(run, last) is not None or is_named(last) else truth
         unknown = unknown or truth is None
     if unknown:
         return UNKNOWN
-    return last if truth_of(run, last) is not None else not wants
+    return last if truth_of(run, last) is not None or is_named(last) else not wants
 
 
 def _compare(run: Interpreter, node: ast.Compare, scope: v.Scope) -> Any:

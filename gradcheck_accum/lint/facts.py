@@ -56,6 +56,26 @@ def stepper(node: ast.Call) -> str | None:
     return owner if _OTHER_STEPPERS.search(owner) else None
 
 
+def switched(node: ast.Call) -> str | None:
+    """What a call puts into training mode, if that is a network: ``model.train()``."""
+    func = node.func
+    if not (isinstance(func, ast.Attribute) and func.attr == "train") or text_of(func.value) in {"self", "super()"}:
+        return None
+    given = [*node.args, *(keyword.value for keyword in node.keywords)]
+    is_mode = len(given) <= 1 and all(isinstance(value, ast.Constant) for value in given)
+    return text_of(func.value) if is_mode else None
+
+
+def is_left_open(function: Function) -> bool:
+    """Whether a method is there to be written in classes that derive from this one: all that it does is to refuse."""
+    *before, last = function.body
+    for statement in before:
+        if not (isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)):
+            return False
+    refuses = isinstance(last, ast.Raise) and last.exc is not None and "NotImplemented" in text_of(last.exc)
+    return refuses or any("abstract" in text_of(decorator) for decorator in function.decorator_list)
+
+
 def last_part(node: ast.expr) -> str:
     """The last part of a dotted name."""
     return text_of(node).rpartition(".")[2]
@@ -68,6 +88,8 @@ class Facts:
         self.module = module
         self.functions: list[tuple[str, Function]] = []
         """The functions with the name that they are called by: a method's begins with a dot."""
+        self.left_open: set[str] = set()
+        """The names of methods that are left to classes that derive from these."""
         self.classes: list[ast.ClassDef] = []
         self.calls: dict[int, set[str]] = {id(module): set()}
         """The names that are called in each statement and below it, but for steps of what is no optimizer by name."""
@@ -78,6 +100,10 @@ class Facts:
         self.stepped: set[str] = set()
         self.cleared: set[str] = set()
         """Dotted names whose ``step`` or ``zero_grad`` is called."""
+        self.networks: set[str] = set()
+        """Dotted names that are asked for their parameters."""
+        self.switches: list[tuple[str, ast.AST]] = []
+        """What is put into training mode if it is a network, and the statements that do so."""
         self.updates = {BLENDS}
         """The methods that take weights into averages, as far as they are called."""
         self.mentions_ranks = False
@@ -135,6 +161,8 @@ class Facts:
 
     def _function(self, node: Function, statement: ast.AST) -> None:
         dot = "." if id(node) in self._methods else ""
+        if dot and is_left_open(node):
+            self.left_open.add(node.name)
         self.functions.append((dot + node.name, node))
 
     def _class(self, node: ast.ClassDef, statement: ast.AST) -> None:
@@ -162,9 +190,11 @@ class Facts:
     def _call(self, node: ast.Call, statement: ast.AST) -> None:
         func = node.func
         self._use(func)
-        owner = stepper(node)
+        owner, network = stepper(node), switched(node)
         if owner is not None:
             self.named_otherwise.append((owner, statement))
+        elif network is not None:
+            self.switches.append((network, statement))
         else:
             self.calls[id(statement)].update(_names_of(node))
         if isinstance(func, ast.Attribute):
@@ -173,6 +203,8 @@ class Facts:
                     self.stepped.add(text_of(func.value))
                 case "zero_grad":
                     self.cleared.add(text_of(func.value))
+                case "parameters" | "named_parameters":
+                    self.networks.add(text_of(func.value))
                 case "add_" | "lerp_" if blended(node):
                     self.calls[id(statement)].add(BLENDS)
         name = call_name(node)

@@ -8,7 +8,7 @@ turns out to be needed only later (K may divide the loss before it bounds the wi
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from typing import Any
 
@@ -73,6 +73,16 @@ class Interpreter:
         """How many blocks wait for the end of an iterator."""
         self.in_boundary = False
         """Whether the condition being evaluated decides on a step."""
+        self.guessed = 0
+        """How many loops are under way, in no training, whose number of turns the source does not show."""
+        self.grown: dict[int, list[Any]] = {}
+        """The lists that have grown in such loops, by identity: their lengths are not known."""
+        self.asked = False
+        """Whether the condition that was evaluated last was open, so that the scenario had to answer it."""
+        self.open_tests: list[tuple[ast.expr, v.Scope]] = []
+        """Such conditions of the branches of the training loop that are under way, innermost last."""
+        self.condition: ast.If | None = None
+        """The statement whose condition is being evaluated."""
         self.in_guard = False
         """Whether the condition being evaluated only decides on leaving a loop."""
         self.yielded: list[Any] | None = None
@@ -94,6 +104,11 @@ class Interpreter:
     def in_training(self) -> bool:
         """Whether a loop over data is under way, or has made gradients already."""
         return self.loop_depth > 0 or self.recorder.has_backward
+
+    def condition_acts(self) -> bool:
+        """Whether what is being evaluated may decide on what happens to gradients: any but an idle branch's test."""
+        node = self.condition
+        return node is None or self.in_boundary or self.reach.decides([*node.body, *node.orelse])
 
     # As methods themselves: every expression would pay for one more call.
     evaluate = expressions.evaluate
@@ -143,11 +158,7 @@ class Interpreter:
         return self._scopes[home.path]
 
     def _definitions(self, module: ast.Module) -> list[ast.stmt]:
-        return [
-            s
-            for s in module.body
-            if isinstance(s, _DEFINITIONS) or (isinstance(s, _CONSTANTS) and not self.reach.backward(s))
-        ]
+        return [s for s in _at_hand(module.body) if isinstance(s, _DEFINITIONS) or not self.reach.backward(s)]
 
     def run_module(self, module: ast.Module, scope: v.Scope, definitions_only: bool) -> None:
         """Carry out a module's body, or only its definitions and constants."""
@@ -155,3 +166,15 @@ class Interpreter:
         self.frames.append(scope)
         with suppress(Raised, Returned, Exhausted, Broke, Continued):
             self.execute(body, scope)
+
+
+def _at_hand(body: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
+    """The definitions and constants among statements, with those of an attempt and of what is optional."""
+    for statement in body:
+        if isinstance(statement, (*_DEFINITIONS, *_CONSTANTS)):
+            yield statement
+        elif isinstance(statement, ast.Try):
+            yield from _at_hand(statement.body)
+        elif isinstance(statement, ast.If):
+            optional = (*_at_hand(statement.orelse), *_at_hand(statement.body))
+            yield from (s for s in optional if not isinstance(s, (ast.Assign, ast.AnnAssign)))

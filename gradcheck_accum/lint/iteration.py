@@ -57,6 +57,8 @@ def plan(run: Interpreter, source: Any, loop: ast.For, trains: bool) -> tuple[It
             numbers = [int(b.value) if isinstance(b, Num) else None for b in limits]
             known = numbers and all(n is None or n >= 0 for n in numbers[:2]) and numbers[2:] != [0]
             return list(itertools.islice(items, *numbers)) if known else items, draws, is_pass
+        case list() if trains and id(source) in run.grown and v.is_data(source):
+            return _unknown_iteration(run, source, loop, trains)
         case list() | tuple() if v.all_parameters(source):
             # One after the other is all of them, once.
             return [v.united(source)], False, False
@@ -93,15 +95,18 @@ def _unknown_iteration(run: Interpreter, source: Any, loop: ast.For, trains: boo
 def with_numbers(loop: ast.For, source: Any, items: Iterable[Any]) -> Iterable[Any]:
     """Batches from a source that does not show what it yields, each with its number where the loop counts by it.
 
-    One that was wrapped elsewhere (``for i, batch in progress_bar``) may be an ``enumerate``. The loop tells: it takes
-    ``i`` modulo something. Where ``i + 1`` is what it takes, it counts from 0, else from 1.
+    One that was wrapped elsewhere (``for i, batch in progress_bar``) may be an ``enumerate``, or a ``range`` where
+    there is nothing but ``i``. The loop tells: it takes ``i`` modulo something. Where ``i + 1`` is what it takes, it
+    counts from 0, else from 1.
     """
     hidden = isinstance(source, Symbol) or (isinstance(source, v.Loader) and source.generated)
     target = loop.target
-    if not (hidden and isinstance(target, ast.Tuple) and len(target.elts) > 1 and isinstance(target.elts[0], ast.Name)):
+    several = isinstance(target, ast.Tuple) and len(target.elts) > 1
+    counter = target.elts[0] if isinstance(target, ast.Tuple) and several else target
+    if not (hidden and isinstance(counter, ast.Name)):
         return items
     nodes = [node for statement in loop.body for node in walk(statement)]
-    offsets = {target.elts[0].id: 0}
+    offsets = {counter.id: 0}
     for node in nodes:
         if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
             offset = _offset(node.value, offsets)
@@ -112,6 +117,8 @@ def with_numbers(loop: ast.For, source: Any, items: Iterable[Any]) -> Iterable[A
     if not counted:
         return items
     first = 0 if any(counted) else 1
+    if not isinstance(target, ast.Tuple):
+        return [Num(first + i) for i, _ in enumerate(items)]
     rest = len(target.elts) - 1
     return [(Num(first + i), *[item] * rest) for i, item in enumerate(items)]
 
@@ -235,6 +242,16 @@ def items_of(run: Interpreter, source: Any, limit: int) -> list[Any] | None:
         case v.Optimizer():
             return [source]
     return None
+
+
+def is_guessed(run: Interpreter, source: Any) -> bool:
+    """Whether a loop over a source that is no training takes a number of turns that the source does not show."""
+    match source:
+        case v.Loader():
+            return source.length is None
+        case list() | tuple() if id(source) in run.grown:
+            return True
+    return items_of(run, source, v.LONGEST_LIST) is None
 
 
 def _consumes(inner: _Inner, loop: ast.For) -> bool:

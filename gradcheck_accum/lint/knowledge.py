@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import math
 import re
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from gradcheck_accum.lint import values as v
@@ -24,7 +25,7 @@ def bind_steps(run: Interpreter, value: Any) -> Any:
     """Make an unknown modulus a small number, and note a known one."""
     if isinstance(value, Num):
         if isinstance(value.value, int) and value.value > 0 and run.in_training:
-            run.knowledge.note_modulus(value.value)
+            run.knowledge.note_modulus(value.value, run.condition_acts)
         return value
     if isinstance(value, Symbol) and value.name:
         default = value.default if value.default and 2 <= value.default <= _LARGEST_STEPS else ASSUMED_STEPS
@@ -62,6 +63,10 @@ class Knowledge:
         self.bindings: dict[str, Num] = {}
         self._moduli: set[int] = set()
         self._is_relied_on = False
+        self._acting: set[int] = set()
+        """Those of them that may decide on what happens to gradients."""
+        self._ignored: set[int] = set()
+        """Those that do not, once they have made passes too long to be followed."""
         self.bounds: set[str] = set()
         """Names that loops with a step inside and another after them count to: K, if losses are divided by them."""
         self._whole = False
@@ -76,8 +81,15 @@ class Knowledge:
         """Note a number that some counter is taken modulo, in a run that is about to start anew."""
         self._moduli.add(value)
 
-    def note_modulus(self, value: int) -> None:
-        """Note a number that some counter is taken modulo. Raises Restart where this run has gone by those before."""
+    def note_modulus(self, value: int, acts: Callable[[], bool]) -> None:
+        """Note a number that some counter is taken modulo. Raises Restart where this run has gone by those before.
+
+        ``acts`` says whether that decides on what happens to gradients.
+        """
+        if value not in self._acting and acts():
+            self._acting.add(value)
+        if value in self._ignored and value not in self._acting:
+            return
         if value not in self._moduli and value > 1:
             self._moduli.add(value)
             if value <= _LARGEST_STEPS and self._is_relied_on:
@@ -88,6 +100,13 @@ class Knowledge:
         if not self._whole:
             self._whole = True
             raise Restart
+
+    def ignore_idle(self) -> bool:
+        """Leave out of account the numbers by which a loop only reports; False where that makes no pass shorter."""
+        idle = {number for number in self._moduli - self._acting if number > ASSUMED_STEPS}
+        self._moduli -= idle
+        self._ignored |= idle
+        return bool(idle)
 
     @property
     def has_remainders(self) -> bool:

@@ -139,8 +139,7 @@ def _reduce(reduction: Reduction) -> Callable[[Interpreter, list[Any], dict[str,
         if isinstance(value, list) and reduction is Reduction.MEAN and any(isinstance(i, v.Figure) for i in value):
             return mean(run, value)
         if isinstance(value, v.Data) and reduction is Reduction.SUM and len(args) + len(kwargs) == 1:
-            # A number that is counted, of tokens say.
-            return Symbol()
+            return v.Data(counted=run.recorder.micro_batch)
         if not isinstance(value, Tensor):
             return value
         return value.reduced(reduction)

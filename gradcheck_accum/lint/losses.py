@@ -35,7 +35,10 @@ def computation(
     given = all_arguments(args, kwargs)
     name = text_of(node.func)[:60]
     # What nothing is known of may be what the loss is divided by.
-    hidden = any(v.carries_steps(value) or _is_scaled_loss(value) or _is_unknown(value) for value in given)
+    hidden = any(
+        v.carries_steps(value) or _is_scaled_loss(value) or _is_unknown(value) or _is_counted_before(run, value)
+        for value in given
+    )
     factors = (Factor(None),) if hidden else ()
     part = v.Part(name, Reduction.MEAN, factors, run.recorder.micro_batch, assumed=True, given_divisor=hidden)
     scaled = any(isinstance(value, Tensor) and value.grad_scaled for value in given)
@@ -46,6 +49,18 @@ def _is_scaled_loss(value: Any) -> bool:
     """Whether a value is a loss that has been divided for accumulation already: what a call makes of it may be too."""
     return isinstance(value, Tensor) and any(
         factor.purpose is Purpose.ACCUMULATION for part in value.parts for factor in part.factors
+    )
+
+
+def _is_counted_before(run: Interpreter, value: Any) -> bool:
+    """Whether a value was made of data, and of no model, before this micro-batch: it may count the whole window's."""
+    now = run.recorder.micro_batch
+    if isinstance(value, v.Data):
+        return value.counted is not None and value.counted < now
+    return (
+        isinstance(value, Tensor)
+        and all(name.startswith("torch.") for name in value.models)
+        and all(part.micro_batch < now and not isinstance(part.flow, v.Detached) for part in value.parts)
     )
 
 

@@ -69,6 +69,9 @@ def method_of_value(run: Interpreter, node: ast.Call, base: Any, args: list[Any]
             return base
         case Symbol() if name == "chunk" and args:
             return chunks(run, args[0])
+        case Symbol() if name == "items" and base.name and not args:
+            # The values are what they are where they come alone, too.
+            return ("zip", Symbol(f"{base.name}.keys()"), Symbol(f"{base.name}.values()"))
         case Symbol() if name == "get" and args and isinstance(args[0], str):
             return base.member(args[0])
         case Symbol() | v.Reference() if name in {"prepare", "setup", "setup_dataloaders", "setup_optimizers"} and args:
@@ -106,15 +109,16 @@ def _data_method(run: Interpreter, base: v.Data, name: str, args: list[Any], kwa
         return split(run, base, args[0])
     if name in {"numel", "item", "dim", "ndim", "tolist", "max", "min"}:
         return Symbol()
-    if name in {"sum", "count_nonzero"} and not args and not kwargs:
-        # The number of tokens in a batch, say.
-        return Symbol()
     keeps = name in {"to", "cuda", "cpu", "float", "long", "double", "clone"}
     keeps = keeps or (name == "unsqueeze" and bool(args) and isinstance(args[0], Num) and args[0].value != 0)
-    return v.Data(base.rows if keeps else None)
+    if name in {"sum", "count_nonzero"} and not args and not kwargs:
+        return v.Data(counted=run.recorder.micro_batch)
+    return v.Data(base.rows, base.counted) if keeps else v.Data()
 
 
 def _list_method(run: Interpreter, node: ast.Call, base: list[Any], name: str, args: list[Any]) -> Any:
+    if run.guessed and name in {"append", "extend"}:
+        run.grown[id(base)] = base
     match name:
         case "append" if args:
             base.append(args[0])

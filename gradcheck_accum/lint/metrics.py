@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from gradcheck_accum.events import Factor
 from gradcheck_accum.lint import values as v
+from gradcheck_accum.lint.conditions import may_vary
 from gradcheck_accum.lint.source import call_name, text_of
 from gradcheck_accum.lint.values import UNKNOWN, Figure, Num, Tensor
 
@@ -70,6 +71,8 @@ def shown(run: Interpreter, node: ast.expr, values: Iterable[Any], depth: int = 
     """Record the numbers among some values that an expression shows to a person."""
     for value in values:
         if isinstance(value, (Figure, Tensor)) and not _SAYS_SO.search(text_of(node)):
-            run.recorder.show(node, value if isinstance(value, Figure) else read(run, node, value))
+            # Of how many micro-batches a sum is that is begun anew where it is shown, is told by how often it is.
+            if len({part.micro_batch for part in value.parts}) == 1 or not may_vary(run):
+                run.recorder.show(node, value if isinstance(value, Figure) else read(run, node, value))
         elif isinstance(value, (list, tuple, dict)) and depth < _DEEPEST:
             shown(run, node, value.values() if isinstance(value, dict) else value[:8], depth + 1)

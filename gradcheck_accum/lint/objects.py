@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from gradcheck_accum.events import Factor, Reduction
 from gradcheck_accum.lint import values as v
+from gradcheck_accum.lint.facts import is_left_open
 from gradcheck_accum.lint.functions import call_function
 from gradcheck_accum.lint.optimizers import new_optimizer
 from gradcheck_accum.lint.source import text_of
@@ -67,7 +68,11 @@ def root_of(name: str) -> frozenset[str]:
 
 
 def make_class(run: Interpreter, node: ast.ClassDef, scope: v.Scope) -> v.Class:
-    methods = {m.name: m for m in node.body if isinstance(m, (ast.FunctionDef, ast.AsyncFunctionDef))}
+    methods = {
+        m.name: m
+        for m in node.body
+        if isinstance(m, (ast.FunctionDef, ast.AsyncFunctionDef)) and not _is_setter(m) and not is_left_open(m)
+    }
     bases = [run.evaluate(base, scope) for base in node.bases]
     names = [text_of(base) for base in node.bases]
     is_model = "forward" in methods or any(name.endswith("Module") and "Lightning" not in name for name in names)
@@ -108,8 +113,14 @@ def super_method(run: Interpreter, node: ast.Call, scope: v.Scope) -> v.Function
 
 
 def is_inherited(run: Interpreter, name: str) -> bool:
-    """Whether a dotted name is a method that a class of this file has from a base elsewhere."""
-    return name.partition(".")[0] in run.reach.open_classes
+    """Whether a dotted name is a method that a class of this file has from a base elsewhere, or leaves to others."""
+    owner, _, method = name.partition(".")
+    return owner in run.reach.open_classes or method in run.reach.left_open
+
+
+def known_otherwise(node: ast.expr, value: Any) -> Any:
+    """What is asked for a member: where that was None, somebody has put something there that is not in sight."""
+    return Symbol(text_of(node)) if value is None else value
 
 
 def attribute(run: Interpreter, value: Any, name: str) -> Any:
@@ -170,6 +181,11 @@ def attribute(run: Interpreter, value: Any, name: str) -> Any:
                 return [{"params": v.Parameters(None)}]
             return value.member(name)
     return UNKNOWN
+
+
+def _is_setter(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    """Whether a method is what a property calls when it is assigned to or deleted."""
+    return any(isinstance(d, ast.Attribute) and d.attr in {"setter", "deleter"} for d in node.decorator_list)
 
 
 def _is_property(node: ast.AST) -> bool:

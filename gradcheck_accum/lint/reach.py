@@ -20,6 +20,7 @@ from gradcheck_accum.lint.facts import (
     last_part,
     names_called,
     stepper,
+    switched,
 )
 from gradcheck_accum.lint.source import call_name, text_of, walk
 
@@ -54,6 +55,8 @@ class Reach:
         """The functions by the name that they are called by: a method's begins with a dot."""
         self.steppers = frozenset().union(*(f.stepped for f in every)) & frozenset().union(*(f.cleared for f in every))
         """Dotted names that are both stepped and cleared in this file: optimizers, whatever they are called."""
+        self._networks = frozenset().union(*(f.networks for f in every))
+        """Dotted names that are asked for their parameters: their ``train`` is PyTorch's, and none of this file's."""
         self._calls = self._calls_of(every)
         """The names that are called in each statement and below it, by the statement's identity."""
         self._asked_of: list[ast.AST] = []
@@ -76,21 +79,28 @@ class Reach:
         self._to_step = _closure(_either({"step"}), callers)
         self._to_gradients = _closure(_CHANGES_GRADIENTS | _GATHERS, callers)
         self._to_averages = _closure(_either(set().union(*(facts.updates for facts in every))), callers)
+        self.left_open = frozenset().union(*(facts.left_open for facts in every))
+        """The names of methods that are left to classes that derive from these."""
         self.open_classes = {
             cls.name for cls in self.classes if any(last_part(b) not in classes | {"object", "ABC"} for b in cls.bases)
         }
 
     def _calls_of(self, every: Sequence[Facts]) -> dict[int, set[str]]:
         calls = {key: names for facts in every for key, names in facts.calls.items()}
+
+        def add(name: str, around: ast.AST | None, facts: Facts) -> None:
+            while around is not None:
+                calls[id(around)] = calls[id(around)] | {name}
+                around = facts.around.get(id(around))
+
         for facts in every:
             for owner, statement in facts.named_otherwise:
                 # A step that is written in this file may do anything.
-                if owner not in self.steppers and ".step" not in self._functions:
-                    continue
-                around: ast.AST | None = statement
-                while around is not None:
-                    calls[id(around)] = calls[id(around)] | {".step"}
-                    around = facts.around.get(id(around))
+                if owner in self.steppers or ".step" in self._functions:
+                    add(".step", statement, facts)
+            for owner, statement in facts.switches:
+                if owner not in self._networks:
+                    add(".train", statement, facts)
         return calls
 
     def _callers(self) -> dict[str, set[str]]:
@@ -139,6 +149,10 @@ class Reach:
         """Whether any of the statements changes gradients."""
         return any(self._any(self._to_gradients - _GATHERS, s) for s in body)
 
+    def decides(self, body: Iterable[ast.stmt]) -> bool:
+        """Whether any of the statements changes gradients, or leaves what it stands in."""
+        return any(self._any(self._to_gradients, s) or any(isinstance(n, _LEAVES) for n in walk(s)) for s in body)
+
     def draws(self, body: Iterable[ast.stmt]) -> bool:
         """Whether any of the statements may get a new batch, or runs over data in a loop of its own."""
         nodes = [n for statement in body for n in walk(statement)]
@@ -180,7 +194,7 @@ class Reach:
     def called(self, node: ast.Call) -> Iterator[Function]:
         """The functions of this file that a call may mean and that reach ``backward``."""
         name = called_as(node)
-        if name in self._to_backward:
+        if name in self._to_backward and switched(node) not in self._networks:
             yield from self._functions.get(name, [])
 
     def training_functions(self) -> list[Function]:

@@ -6,6 +6,7 @@ import ast
 import heapq
 import itertools
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 from gradcheck_accum.diagnosis import Diagnosis, diagnose
@@ -14,7 +15,7 @@ from gradcheck_accum.ledger import Ledger, fold
 from gradcheck_accum.lint import counted
 from gradcheck_accum.lint import values as v
 from gradcheck_accum.lint.beside import Beside
-from gradcheck_accum.lint.control import Doubted, OutOfBudget, Restart
+from gradcheck_accum.lint.control import Broke, Continued, Doubted, Exhausted, OutOfBudget, Raised, Restart
 from gradcheck_accum.lint.facts import Facts
 from gradcheck_accum.lint.functions import call_from_outside
 from gradcheck_accum.lint.interpreter import Interpreter
@@ -25,6 +26,8 @@ from gradcheck_accum.weights import Readings, read_weights
 
 _OF_RANKS = frozenset({"GA701", "GA702"})
 """What nothing can be said of at a line without ranks: there is nothing to average."""
+_A_TEST = "test_"
+"""How functions are called that pytest and unittest call once, each with what was set up for it alone."""
 _SCALER_BYPASSED = "GA503"
 _STEPS_EVERY_TIME = "GA304"
 _MOST_SCENARIOS = 16
@@ -138,6 +141,9 @@ def _scenarios(
         remoteness, _, given = heapq.heappop(pending)
         run, took = _complete_run(module, beside, reach, knowledge, root, given)
         spent += took
+        if run is None and knowledge.ignore_idle():
+            run, took = _complete_run(module, beside, reach, knowledge, root, given)
+            spent += took
         if run is None:
             return Explored(root, [], spent, is_followed=False)
         visited |= run.visited
@@ -189,7 +195,8 @@ def _complete_run(
                 run.run_module(module, scope, definitions_only=False)
             else:
                 run.run_module(module, scope, definitions_only=True)
-                _enter(run, reach, function, root.owner, scope)
+                with suppress(Raised, Exhausted, Broke, Continued):
+                    _enter(run, reach, function, root.owner, scope)
         except Restart:
             spent += run.spent
             continue
@@ -228,7 +235,7 @@ def _enter(
     if instance is not None and counted.counters(reach, function):
         counted.call_each_batch(run, instance, function, scope)
         return
-    for _ in range(2):
+    for _ in range(1 if function.name.startswith(_A_TEST) else 2):
         call_from_outside(run, v.Function(function, scope, instance))
 
 

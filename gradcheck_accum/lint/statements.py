@@ -12,12 +12,12 @@ from gradcheck_accum.lint import values as v
 from gradcheck_accum.lint.arithmetic import binary, factor_of
 from gradcheck_accum.lint.assignment import assign
 from gradcheck_accum.lint.by_hand import changes_unknown
-from gradcheck_accum.lint.conditions import choose, truth_of
+from gradcheck_accum.lint.conditions import answered, choose
 from gradcheck_accum.lint.control import Broke, Continued, Exhausted, OutOfBudget, Raised, Returned
 from gradcheck_accum.lint.distributed import context_of
 from gradcheck_accum.lint.frameworks import accumulate
 from gradcheck_accum.lint.graphs import appended, makes_no_graphs, summed
-from gradcheck_accum.lint.iteration import inner_training_loop, plan, with_numbers
+from gradcheck_accum.lint.iteration import inner_training_loop, is_guessed, plan, with_numbers
 from gradcheck_accum.lint.objects import make_class
 from gradcheck_accum.lint.source import call_name, text_of
 from gradcheck_accum.lint.values import Num, Tensor
@@ -66,6 +66,8 @@ def _augmented(run: Interpreter, node: ast.AugAssign, scope: v.Scope) -> None:
         if len(current) + len(change) > v.LONGEST_LIST:
             raise OutOfBudget
         current.extend(change)
+        if run.guessed:
+            run.grown[id(current)] = current
         for item in change:
             appended(run, node, current, item)
         return
@@ -92,11 +94,20 @@ def _augmented(run: Interpreter, node: ast.AugAssign, scope: v.Scope) -> None:
 def _if(run: Interpreter, node: ast.If, scope: v.Scope) -> None:
     decides = run.reach.steps(node.body) or run.reach.steps(node.orelse) or _collects(run, node)
     outer, run.in_boundary = run.in_boundary, decides
+    outer_condition, run.condition = run.condition, node
+    run.asked = False
     try:
         chosen = choose(run, node.test, scope, (node.body, node.orelse))
     finally:
-        run.in_boundary = outer
-    run.execute(node.body if chosen else node.orelse, scope)
+        run.in_boundary, run.condition = outer, outer_condition
+    is_open = run.asked and run.loop_depth > 0
+    if is_open:
+        run.open_tests.append((node.test, scope))
+    try:
+        run.execute(node.body if chosen else node.orelse, scope)
+    finally:
+        if is_open:
+            run.open_tests.pop()
 
 
 def _for(run: Interpreter, node: ast.For, scope: v.Scope) -> None:
@@ -111,6 +122,8 @@ def _for(run: Interpreter, node: ast.For, scope: v.Scope) -> None:
         run.pass_depth += 1
     elif trains and isinstance(source, tuple) and run.pass_depth == 0:
         run.recorder.epoch = None
+    guessed = not (trains or run.in_training or run.yielded is not None) and is_guessed(run, source)
+    run.guessed += guessed
     run.loop_depth += trains
     try:
         for item in items:
@@ -128,6 +141,7 @@ def _for(run: Interpreter, node: ast.For, scope: v.Scope) -> None:
     except Broke:
         pass
     finally:
+        run.guessed -= guessed
         run.loop_depth -= trains
         if is_pass and trains:
             run.pass_depth -= 1
@@ -155,7 +169,7 @@ def _while(run: Interpreter, node: ast.While, scope: v.Scope) -> None:
     turns = 0
     try:
         while True:
-            known = truth_of(run, run.evaluate(node.test, scope))
+            known = answered(run, node.test, run.evaluate(node.test, scope))
             endless = known is None or isinstance(node.test, ast.Constant)
             if known is False or (endless and turns >= _most_turns(run, node, trains)) or turns > 5_000:
                 break

@@ -118,9 +118,13 @@ class Reference:
 
 @dataclass(frozen=True, slots=True)
 class Data:
-    """Tensors of input data, or a batch of them; ``rows`` is the leading dimension where the source shows it."""
+    """Tensors of input data, or a batch of them; ``rows`` is the leading dimension where the source shows it.
+
+    ``counted`` is the micro-batch under way when data was added up to this one number, where it is one.
+    """
 
     rows: int | None = None
+    counted: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -495,9 +499,14 @@ def rows_in(value: Any) -> int | None:
     return next((item.rows for item in _held(value) if isinstance(item, Data)), None)
 
 
+def is_named(value: Any) -> bool:
+    """Whether a value is an unknown with a name, which always stands for the same thing."""
+    return isinstance(value, Symbol) and bool(value.name)
+
+
 def is_settled(value: Any) -> bool:
     """Whether a value is a number or a name that always stands for the same thing."""
-    return isinstance(value, Num) or (isinstance(value, Symbol) and bool(value.name))
+    return isinstance(value, Num) or is_named(value)
 
 
 def is_setting(value: Any) -> bool:
