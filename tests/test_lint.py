@@ -349,3 +349,51 @@ class Module(lightning.LightningModule):
         self.optimizers().step()
 """
     assert lint_source(source, "module.py") == []
+
+
+PASSED_THROUGH = """\
+import torch
+
+class Log:
+    def __init__(self):
+        self.seen = []
+    def every(self, batches, n):
+        for i, batch in enumerate(batches):
+            {give}
+            self.seen.append(i)
+            if i % n == 0:
+                print(len(self.seen))
+
+loader = [(torch.randn(3, 4), torch.randint(0, 2, (3,))) for _ in range({count})]
+model = torch.nn.Linear(4, 2)
+optimizer = torch.optim.SGD(model.parameters())
+log = Log()
+for epoch in range(2):
+    for i, (x, y) in enumerate(log.every(loader, 7)):
+        loss = torch.nn.functional.cross_entropy(model(x), y) / 4
+        loss.backward()
+        if (i + 1) % 4 == 0:
+            optimizer.step()
+            optimizer.zero_grad()
+"""
+
+
+@pytest.mark.parametrize(
+    ("give", "count", "expected"),
+    [
+        ("yield batch", 12, []),
+        ("yield batch", 13, ["GA301"]),
+        ("yield batch[0], batch[1]", 8, []),
+        ("if i > 0:\n                yield batch", 13, []),
+        ("if i > 0:\n                yield batch", 12, ["GA301"]),
+        ("if usable(batch):\n                yield batch", 12, ["GA301"]),
+    ],
+)
+def test_a_generator_gives_as_many_batches_as_it_yields(give: str, count: int, expected: list[str]) -> None:
+    found = lint_source(PASSED_THROUGH.format(give=give, count=count), "train.py")
+    assert [f.mistake.code for f in found] == expected
+
+
+def test_a_generator_over_data_of_unknown_length_may_leave_a_remainder() -> None:
+    source = PASSED_THROUGH.format(give="yield batch", count=12).replace("every(loader, 7)", "every(load(), 7)")
+    assert [f.mistake.code for f in lint_source(source, "train.py")] == ["GA301"]

@@ -35,7 +35,7 @@ def call_function(run: Interpreter, function: v.Function, args: list[Any], kwarg
         if run.reach.never_ends(node):
             return v.Stream.endless()
         whole = any(map(v.is_multiple_of_steps, [*args, *kwargs.values()]))
-        return v.Loader(generated=True, whole=whole, windows=partial(_windows, run, node, scope))
+        return v.Loader(generated=True, whole=whole, carry_out=partial(_yielded, run, node, scope))
     run.stack.append(node)
     run.frames.append(scope)
     run.no_graphs += without_graphs
@@ -50,10 +50,10 @@ def call_function(run: Interpreter, function: v.Function, args: list[Any], kwarg
     return None
 
 
-def _windows(run: Interpreter, node: ast.FunctionDef | ast.AsyncFunctionDef, scope: v.Scope) -> list[Any] | None:
-    """The lists of batches that a generator yields, or None where it yields anything else."""
+def _yielded(run: Interpreter, node: ast.FunctionDef | ast.AsyncFunctionDef, scope: v.Scope) -> list[Any]:
+    """What a generator yields, as far as it can be carried out."""
     if len(run.stack) >= _DEPTH or node in run.stack:
-        return None
+        return []
     outer, run.yielded = run.yielded, []
     run.stack.append(node)
     run.frames.append(scope)
@@ -66,7 +66,7 @@ def _windows(run: Interpreter, node: ast.FunctionDef | ast.AsyncFunctionDef, sco
         run.frames.pop()
         run.stack.pop()
         found, run.yielded = run.yielded, outer
-    return found if found and all(isinstance(one, list) and v.is_data(one) for one in found) else None
+    return found or []
 
 
 def _bind_arguments(

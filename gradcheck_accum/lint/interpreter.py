@@ -93,11 +93,12 @@ class Interpreter:
         """Whether such a framework lets steps and clearings of its optimizers do nothing for now."""
         self.last_slice: tuple[Any, ...] = ()
         self.spent = 0
+        self.budget = _BUDGET
 
     def spend(self) -> None:
         """Count one evaluation against the budget."""
         self.spent += 1
-        if self.spent > _BUDGET:
+        if self.spent > self.budget:
             raise OutOfBudget
 
     @property

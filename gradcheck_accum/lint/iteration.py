@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 _FEW = 24
 """Turns that are never too many: four times the fewest that stand for a loop without an end."""
 
+_FOR_A_GENERATOR = 10_000
+"""Evaluations in which a generator is to show how many batches it gives."""
+
 
 def plan(run: Interpreter, source: Any, loop: ast.For, trains: bool) -> tuple[Iterable[Any], bool, bool]:
     """What a for loop yields, whether each item is a new micro-batch, and whether it is a pass over the data."""
@@ -31,6 +34,9 @@ def plan(run: Interpreter, source: Any, loop: ast.For, trains: bool) -> tuple[It
             windows = _windows_of(run, source, loop) if trains else None
             if windows is not None:
                 return windows, False, True
+            batches = _batches_from(run, source) if trains else None
+            if batches is not None:
+                return batches, True, True
             run.recorder.learn_units(source.rows)
             run.recorder.counted |= {v.tag_of_length(source)} if trains else set()
             return batches_of(source, length_of(run, source)), True, True
@@ -73,8 +79,25 @@ def plan(run: Interpreter, source: Any, loop: ast.For, trains: bool) -> tuple[It
 
 def _windows_of(run: Interpreter, loader: v.Loader, loop: ast.For) -> list[Any] | None:
     """The lists of batches that a generator gives a loop that has an inner one over each; None if it gives others."""
-    inner = inner_training_loop(run, loop.body) if loader.windows is not None else None
-    return loader.windows() if loader.windows and inner is not None and _consumes(inner, loop) else None
+    inner = inner_training_loop(run, loop.body) if loader.carry_out is not None else None
+    if loader.carry_out is None or inner is None or not _consumes(inner, loop):
+        return None
+    found = loader.carry_out()
+    return found if found and all(isinstance(one, list) and v.is_data(one) for one in found) else None
+
+
+def _batches_from(run: Interpreter, loader: v.Loader) -> list[Any] | None:
+    """The batches that a generator gives, where the source shows how many; None where it gives others too."""
+    if loader.carry_out is None:
+        return None
+    outer, run.budget = run.budget, min(run.budget, run.spent + _FOR_A_GENERATOR)
+    try:
+        found = run.knowledge.unguessed(loader.carry_out)
+    except OutOfBudget:
+        return None
+    finally:
+        run.budget = outer
+    return found if found and all(v.is_data(one) and not isinstance(one, list) for one in found) else None
 
 
 def _unknown_iteration(run: Interpreter, source: Any, loop: ast.For, trains: bool) -> tuple[Iterable[Any], bool, bool]:

@@ -95,6 +95,15 @@ class Knowledge:
             if value <= _LARGEST_STEPS and self._is_relied_on:
                 raise Restart
 
+    def unguessed(self, work: Callable[[], list[Any]]) -> list[Any] | None:
+        """What ``work`` comes to, or None where that goes by a number that the source leaves open."""
+        outer, self._is_relied_on = self._is_relied_on, False
+        try:
+            found = work()
+            return None if self._is_relied_on else found
+        finally:
+            self._is_relied_on = self._is_relied_on or outer
+
     def forget_remainders(self) -> None:
         """Let every pass hold whole windows only: what becomes of a remainder is not the loop's to decide."""
         if not self._whole:

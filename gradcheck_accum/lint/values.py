@@ -384,7 +384,7 @@ class Loader:
 
     ``generated`` says that a generator of the file yields them, and may yield a number beside each; ``whole`` that it
     was given a multiple of K, so that they may be whole windows. ``last_rows`` are those of the last micro-batch.
-    ``windows`` carries the generator out and gives the lists of batches that it yields, if it does.
+    ``carry_out`` runs the generator and gives what it yields.
     """
 
     length: int | None = None
@@ -392,7 +392,7 @@ class Loader:
     generated: bool = False
     whole: bool = False
     last_rows: int | None = None
-    windows: Callable[[], list[Any] | None] | None = None
+    carry_out: Callable[[], list[Any]] | None = None
 
 
 @dataclass(slots=True, eq=False)
