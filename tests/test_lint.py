@@ -397,3 +397,104 @@ def test_a_generator_gives_as_many_batches_as_it_yields(give: str, count: int, e
 def test_a_generator_over_data_of_unknown_length_may_leave_a_remainder() -> None:
     source = PASSED_THROUGH.format(give="yield batch", count=12).replace("every(loader, 7)", "every(load(), 7)")
     assert [f.mistake.code for f in lint_source(source, "train.py")] == ["GA301"]
+
+
+MADE = """\
+import torch
+from torch import nn
+model, other = nn.Linear(4, 2), nn.Linear(4, 2)
+optimizer = torch.optim.SGD(model.parameters())
+criterion = nn.CrossEntropyLoss()
+X, Y = torch.randn(120, 4), torch.randint(0, 2, (120,))
+K = 4
+"""
+MADE_LOOPS = {
+    "a batch at every turn": """\
+for step in range(40):
+    x, y = torch.randn(3, 4), torch.randint(0, 2, (3,))
+    loss = criterion(model(x), y){by}
+    loss.backward()
+    if (step + 1) % K == 0:
+        optimizer.step()
+        optimizer.zero_grad()
+""",
+    "a window inside a turn": """\
+for step in range(10):
+    optimizer.zero_grad()
+    for _ in range(K):
+        x = torch.rand(3, 4).to("cpu")
+        loss = model(x).pow(2).mean(){by}
+        loss.backward()
+    optimizer.step()
+""",
+    "rows chosen at random": """\
+for step in range(10):
+    optimizer.zero_grad()
+    for _ in range(K):
+        rows = torch.randint(0, 120, (3,))
+        loss = criterion(model(X[rows]), Y[rows]){by}
+        loss.backward()
+    optimizer.step()
+""",
+}
+
+
+@pytest.mark.parametrize("what", MADE_LOOPS)
+def test_data_that_a_loop_makes_itself_are_its_micro_batches(what: str) -> None:
+    loop = MADE + MADE_LOOPS[what]
+    assert lint_source(loop.format(by=" / K"), "train.py") == []
+    assert [f.mistake.code for f in lint_source(loop.format(by=""), "train.py")] == ["GA101"]
+
+
+@pytest.mark.parametrize(
+    "loop",
+    [
+        # Noise on a batch that is given.
+        """\
+for x, y in loader:
+    optimizer.zero_grad()
+    for _ in range(K):
+        criterion(model(x + torch.randn(3, 4)), y).backward()
+    optimizer.step()
+""",
+        # Two parts of one turn.
+        """\
+for step in range(10):
+    optimizer.zero_grad()
+    criterion(model(torch.randn(3, 4)), torch.zeros(3).long()).backward()
+    criterion(model(torch.randn(3, 4)), torch.ones(3).long()).backward()
+    optimizer.step()
+""",
+        # A batch that is made once, and drawn for several times.
+        """\
+for step in range(10):
+    optimizer.zero_grad()
+    x, y = torch.randn(3, 4), torch.randint(0, 2, (3,))
+    for _ in range(K):
+        noise = torch.randn(3, 4)
+        criterion(model(x) + other(x, noise), y).backward()
+    optimizer.step()
+""",
+        # Latents, before the batch of the turn is drawn.
+        """\
+batches = iter(loader)
+for step in range(10):
+    optimizer.zero_grad()
+    z = torch.randn(3, 4)
+    x, y = next(batches)
+    criterion(model(z), y).backward()
+    criterion(model(x), y).backward()
+    optimizer.step()
+""",
+        # The same numbers at every turn.
+        """\
+for step in range(10):
+    optimizer.zero_grad()
+    for _ in range(K):
+        criterion(model(torch.ones(3, 4)), torch.ones(3).long()).backward()
+    optimizer.step()
+""",
+    ],
+)
+def test_random_numbers_that_are_no_batch(loop: str) -> None:
+    assert lint_source(MADE + loop, "train.py") == []

@@ -48,6 +48,7 @@ _WRAPPERS = frozenset(
 _MAKES_DATA = frozenset(
     "arange as_tensor empty from_numpy full linspace ones rand randint randn randperm tensor zeros".split()  # noqa: SIM905
 )
+_AT_RANDOM = frozenset({"rand", "randint", "randn"})
 _ACTS_ON_GRADIENTS = re.compile(r"step|optim|update|grad|flush|backward|accum|finish|finalize|train", re.IGNORECASE)
 _TELLS_STEPS = re.compile(r"accum\w*_(steps|iters|iterations|batches|every|factor)$", re.IGNORECASE)
 _DRAWS_DATA = re.compile(r"(get|next|load|fetch|read|draw|sample)_?\w*batch(es)?$|^batch$", re.IGNORECASE)
@@ -149,7 +150,7 @@ def call_value(run: Interpreter, node: ast.Call, callee: Any, args: list[Any], k
             result = call_function(run, callee, args, kwargs)
             if run.recorder.micro_batch == before and _draws_a_batch(run, call_name(node), [*args, *kwargs.values()]):
                 # One of this file's functions that cuts a batch out of data it knows of.
-                run.recorder.draw()
+                run.draw()
                 return result if v.is_data(result) else v.Data()
             return result
         case v.Class():
@@ -211,7 +212,8 @@ def _library(run: Interpreter, node: ast.Call, callee: v.Reference, args: list[A
             return new_model(run, node, args[0].cls)
         return args[0]
     if path.startswith("torch.") and tail in _MAKES_DATA:
-        return v.Data(_rows(tail, args, kwargs))
+        made = run.turn if run.loop_depth and tail in _AT_RANDOM else None
+        return v.Data(_rows(tail, args, kwargs), made=made)
     if path.startswith("torch.nn.functional.") and (
         tail.endswith("loss") or tail.startswith(("cross_", "binary_cross"))
     ):
@@ -258,7 +260,7 @@ def _unresolved(run: Interpreter, node: ast.Call, name: str, args: list[Any], kw
     if run.in_training and ((acts and (handed or inherited)) or _CHANGES_GRADIENTS.search(tail)):
         run.recorder.opaque(node, f"a call of {tail}, which is defined elsewhere")
     if _draws_a_batch(run, tail, given):
-        run.recorder.draw()
+        run.draw()
         return v.Data()
     if any(isinstance(value, (Tensor, v.Data)) or v.is_data(value) or v.models_in(value) for value in given):
         computed = computation(run, node, args, kwargs, root_of(name))

@@ -59,7 +59,7 @@ def call_each_batch(run: Interpreter, owner: v.Instance, function: Function, sco
     run.loop_depth += 1
     try:
         for _ in range(run.knowledge.unbounded_length()):
-            run.recorder.draw()
+            run.draw()
             parameters = function.args.args[1 : len(function.args.args) - len(function.args.defaults)]
             call_function(run, v.Function(function, scope, owner), [Symbol(a.arg) for a in parameters], {})
     finally:

@@ -35,7 +35,7 @@ def stream(run: Interpreter, source: Any) -> Any:
 
 def draw_from(run: Interpreter, source: Any) -> Any:
     """``next(source)``: a new micro-batch."""
-    run.recorder.draw()
+    run.draw()
     if isinstance(source, v.Stream) and run.stops:
         for item in source.items:
             run.recorder.learn_units(v.rows_in(item))
@@ -64,7 +64,7 @@ def slice_of_data(run: Interpreter, bounds: list[Any]) -> None:
     numbers = tuple(bound.value for bound in bounds if isinstance(bound, Num))
     if run.loop_depth and numbers and numbers != run.last_slice:
         if not run.last_slice:
-            run.recorder.draw()
+            run.draw()
         run.last_slice = numbers
 
 
@@ -95,7 +95,7 @@ def batches_of(loader: v.Loader, length: int) -> list[v.Data]:
 
 def batch_at(run: Interpreter, loader: v.Loader, index: Any) -> v.Data:
     """A batch of a list of ``loader``'s, by its number: a new micro-batch."""
-    run.recorder.draw()
+    run.draw()
     ends = (-1, length_of(run, loader) - 1) if loader.length is not None else ()
     batch = v.Data(loader.last_rows if isinstance(index, Num) and index.value in ends else loader.rows)
     run.recorder.learn_units(batch.rows)

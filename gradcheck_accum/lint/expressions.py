@@ -103,7 +103,8 @@ def _subscript(run: Interpreter, node: ast.Subscript, scope: v.Scope) -> Any:
             if isinstance(rows, ast.Slice):
                 bounds = [evaluate(run, b, scope) for b in (rows.lower, rows.upper) if b is not None]
                 slice_of_data(run, bounds)
-            return v.Data()
+            # Rows that are chosen at random are as new as the choice.
+            return v.Data(made=index.made if isinstance(index, v.Data) else value.made)
         case v.Loader():
             if isinstance(node.slice, ast.Slice):
                 # A list of batches, sliced: the micro-batches of one window, say.

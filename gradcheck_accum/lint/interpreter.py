@@ -92,6 +92,11 @@ class Interpreter:
         self.holds_back = False
         """Whether such a framework lets steps and clearings of its optimizers do nothing for now."""
         self.last_slice: tuple[Any, ...] = ()
+        self.turn = 0
+        """The turn of a training loop that is under way; no two have the same number."""
+        self._turns = 0
+        self._made: set[int] = set()
+        """The turns whose random numbers were a micro-batch."""
         self.spent = 0
         self.budget = _BUDGET
 
@@ -105,6 +110,29 @@ class Interpreter:
     def in_training(self) -> bool:
         """Whether a loop over data is under way, or has made gradients already."""
         return self.loop_depth > 0 or self.recorder.has_backward
+
+    def begin_turn(self, trains: bool) -> None:
+        """A loop begins another turn."""
+        if trains:
+            self._turns += 1
+            self.turn = self._turns
+
+    def draw(self) -> None:
+        """A new micro-batch begins, which a loop or a call gives."""
+        self.knowledge.note_given_data()
+        self.recorder.draw()
+
+    def draw_made(self, given: Iterable[Any]) -> None:
+        """A model is given values: those that a turn has made of random numbers are its micro-batch.
+
+        Unless data is given as well: then they are noise.
+        """
+        data = [value for value in given if isinstance(value, v.Data)]
+        turns = [value.made for value in data if value.made is not None]
+        if turns and len(turns) == len(data) and min(turns) not in self._made and self.knowledge.note_made_data():
+            self._made.add(min(turns))
+            self.recorder.draw()
+            self.recorder.learn_units(data[0].rows)
 
     def condition_acts(self) -> bool:
         """Whether what is being evaluated may decide on what happens to gradients: any but an idle branch's test."""

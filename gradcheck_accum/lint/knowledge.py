@@ -70,6 +70,8 @@ class Knowledge:
         self.bounds: set[str] = set()
         """Names that loops with a step inside and another after them count to: K, if losses are divided by them."""
         self._whole = False
+        self._data_is_given = False
+        self._data_is_made = False
 
     @property
     def moduli(self) -> set[int]:
@@ -94,6 +96,18 @@ class Knowledge:
             self._moduli.add(value)
             if value <= _LARGEST_STEPS and self._is_relied_on:
                 raise Restart
+
+    def note_given_data(self) -> None:
+        """The loop gets data from elsewhere: what it makes itself is none. Raises Restart where it was taken for it."""
+        self._data_is_given = True
+        if self._data_is_made:
+            self._data_is_made = False
+            raise Restart
+
+    def note_made_data(self) -> bool:
+        """Take what the loop makes for its data; whether nothing is known that speaks against it."""
+        self._data_is_made = not self._data_is_given
+        return self._data_is_made
 
     def unguessed(self, work: Callable[[], list[Any]]) -> list[Any] | None:
         """What ``work`` comes to, or None where that goes by a number that the source leaves open."""

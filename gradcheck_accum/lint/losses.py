@@ -33,6 +33,8 @@ def computation(
     run.sync.forward(models)
     models = models - run.frozen
     given = all_arguments(args, kwargs)
+    if models:
+        run.draw_made(given)
     name = text_of(node.func)[:60]
     # What nothing is known of may be what the loss is divided by.
     hidden = any(

@@ -113,7 +113,7 @@ def _data_method(run: Interpreter, base: v.Data, name: str, args: list[Any], kwa
     keeps = keeps or (name == "unsqueeze" and bool(args) and isinstance(args[0], Num) and args[0].value != 0)
     if name in {"sum", "count_nonzero"} and not args and not kwargs:
         return v.Data(counted=run.recorder.micro_batch)
-    return v.Data(base.rows, base.counted) if keeps else v.Data()
+    return v.Data(base.rows, base.counted, base.made) if keeps else v.Data(made=base.made)
 
 
 def _list_method(run: Interpreter, node: ast.Call, base: list[Any], name: str, args: list[Any]) -> Any:

@@ -125,10 +125,12 @@ def _for(run: Interpreter, node: ast.For, scope: v.Scope) -> None:
     guessed = not (trains or run.in_training or run.yielded is not None) and is_guessed(run, source)
     run.guessed += guessed
     run.loop_depth += trains
+    outer_turn = run.turn
     try:
         for item in items:
+            run.begin_turn(trains)
             if draws and trains:
-                run.recorder.draw()
+                run.draw()
                 # The batches of a list may differ in size.
                 run.recorder.learn_units(v.rows_in(item))
             run.last_slice = ()
@@ -143,6 +145,7 @@ def _for(run: Interpreter, node: ast.For, scope: v.Scope) -> None:
     finally:
         run.guessed -= guessed
         run.loop_depth -= trains
+        run.turn = outer_turn
         if is_pass and trains:
             run.pass_depth -= 1
 
@@ -166,7 +169,7 @@ def _while(run: Interpreter, node: ast.While, scope: v.Scope) -> None:
     if trains:
         run.recorder.epoch = None
     run.loop_depth += trains
-    turns = 0
+    outer_turn, turns = run.turn, 0
     try:
         while True:
             known = answered(run, node.test, run.evaluate(node.test, scope))
@@ -174,6 +177,7 @@ def _while(run: Interpreter, node: ast.While, scope: v.Scope) -> None:
             if known is False or (endless and turns >= _most_turns(run, node, trains)) or turns > 5_000:
                 break
             turns += 1
+            run.begin_turn(trains)
             run.last_slice = ()
             try:
                 run.execute(node.body, scope)
@@ -183,6 +187,7 @@ def _while(run: Interpreter, node: ast.While, scope: v.Scope) -> None:
         pass
     finally:
         run.loop_depth -= trains
+        run.turn = outer_turn
 
 
 def _with(run: Interpreter, node: ast.With, scope: v.Scope) -> None:

@@ -120,11 +120,13 @@ class Reference:
 class Data:
     """Tensors of input data, or a batch of them; ``rows`` is the leading dimension where the source shows it.
 
-    ``counted`` is the micro-batch under way when data was added up to this one number, where it is one.
+    ``counted`` is the micro-batch under way when data was added up to this one number, where it is one. ``made`` is
+    the turn of a training loop in which random numbers were drawn for it, or for the rows that it takes.
     """
 
     rows: int | None = None
     counted: int | None = None
+    made: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
