@@ -414,9 +414,10 @@ def _mark_spilled(accounts: list[_Account], trace: Trace) -> None:
             for window in other.windows
             for entry in window.with_fate(Fate.LIVE)
         }
+        if not used:
+            continue
         own = {e.backward.where.place for w in closed for e in w.entries if id(e.backward) not in used}
-        opening = {e.backward.where.place for e in closed[0].entries}
-        if not used or not opening <= own:
+        if not {e.backward.where.place for e in closed[0].entries} <= own:
             continue
         positions = positions or {id(event): position for position, event in enumerate(trace.events)}
         foreign = [[e for e in w.with_fate(Fate.LIVE) if e.backward.where.place not in own] for w in closed[1:]]
