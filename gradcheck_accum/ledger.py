@@ -348,6 +348,8 @@ def fold(trace: Trace) -> Ledger:
     abandoned: list[Window] = []
     for account in accounts.values():
         account.finish(steps)
+    for account in accounts.values():
+        _drop_rehearsal(account)
     _drop_incidental(list(accounts.values()))
     _mark_spilled(list(accounts.values()), trace)
     for account in accounts.values():
@@ -360,6 +362,28 @@ def fold(trace: Trace) -> Ledger:
             abandoned.extend(dropped)
         abandoned.extend(left)
     return Ledger(tuple(windows), tuple(abandoned), trace)
+
+
+def _drop_rehearsal(account: _Account) -> None:
+    """Take out what ran before the first window and was cleared: a warm-up, by which memory is taken or speed measured.
+
+    It stands at places of its own, none of which ever reaches a step.
+    """
+    if len(account.windows) < 2 or account.windows[0].step is None:
+        return
+    first, *later = account.windows
+    used = {e.backward.where.place for w in account.windows for e in w.entries if e.fate is not Fate.WIPED}
+    used |= {e.backward.where.place for w in later for e in w.entries}
+    begins = next((i for i, e in enumerate(first.entries) if e.backward.where.place in used), 0)
+    rehearsed, entries = first.entries[:begins], first.entries[begins:]
+    if not rehearsed or any(e.backward.where.place not in used for e in entries):
+        return
+    opens = next(i for i, event in enumerate(first.events) if event is entries[0].backward)
+    clears = {id(e.wiped_by) for e in rehearsed}
+    cleared = [i for i, event in enumerate(first.events[:opens]) if id(event) in clears]
+    if len(cleared) == len(clears):
+        # What was done to them (a clip, say) is none of the window that followed.
+        account.windows[0] = replace(first, entries=entries, events=first.events[cleared[-1] + 1 :])
 
 
 def _drop_incidental(accounts: list[_Account]) -> None:
