@@ -233,6 +233,7 @@ LOOPS = {
             F.cross_entropy(wrapped(x), y).backward()
             optimizer.step()
             optimizer.zero_grad()
+        del wrapped
         dist.destroy_process_group()
     """,
     "mixed-samples": """
