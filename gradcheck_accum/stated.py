@@ -1,4 +1,4 @@
-"""K, as a training loop's own arguments state it."""
+"""What training code states by a name: K, and the length of a schedule."""
 
 from __future__ import annotations
 
@@ -17,6 +17,9 @@ NAMES_OF_STEPS = (
     "K",
 )
 """What an argument is named that is K in every loop."""
+
+NAME_OF_LENGTH = "num_training_steps"
+"""The name by which the function of a LambdaLR knows for how many moves it was made, as Transformers has it."""
 
 NAMES_THAT_MAY_BE_STEPS = ("steps", "k")
 """What one is named that is K in some loops, and another number in others."""

@@ -28,7 +28,8 @@ from gradcheck_accum.events import (
     Unscale,
     ZeroGrad,
 )
-from gradcheck_accum.ledger import Fate, fold
+from gradcheck_accum.folding import fold
+from gradcheck_accum.ledger import Fate
 from gradcheck_accum.location import Location
 from gradcheck_accum.weights import read_weights
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from gradcheck_accum.diagnosis import diagnose
 from gradcheck_accum.events import Backward, Event, Factor, Operation, Reduction, Step, Term, Trace, ZeroGrad
-from gradcheck_accum.ledger import fold
+from gradcheck_accum.folding import fold
 from gradcheck_accum.location import Location
 
 MODEL = frozenset({"model"})

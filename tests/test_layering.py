@@ -19,7 +19,7 @@ FLOORS = [
     {"location", "neighbours", "pyproject", "stated"},
     {"errors", "events", "gate", "mistakes", "notebooks"},
     {"factors", "findings", "ledger"},
-    {"ranks", "scaling"},
+    {"folding", "ranks", "scaling"},
     {"weights"},
     {"diagnosis"},
     {"verdict"},

@@ -81,11 +81,12 @@ def _recurs(account: Account) -> bool:
     every = sorted({e.backward.micro_batch for w in (*account.windows, *account.abandoned) for e in w.fresh()})
     number = {micro_batch: count for count, micro_batch in enumerate(every, 1)}
     steps = {number[w.fresh()[-1].backward.micro_batch] for w in account.windows if w.fresh()}
-    lengths = [length for length in range(1, len(every) // 2 + 1) if len(every) % length == 0]
-    return any(
-        steps == {start + step for start in range(0, len(every), length) for step in steps if step <= length}
-        for length in lengths
-    )
+    for length in range(1, len(every) // 2 + 1):
+        if len(every) % length == 0:
+            first = [step for step in steps if step <= length]
+            if steps == {start + step for start in range(0, len(every), length) for step in first}:
+                return True
+    return False
 
 
 def _has_its_own_divisor(account: Account, window: Window) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from typing import TYPE_CHECKING, Any
 
@@ -83,7 +82,7 @@ def length_of(run: Interpreter, loader: v.Loader) -> int:
         if loader.length <= _LONGEST_PASS:
             return loader.length
         # So many micro-batches show nothing that a few whole windows and the remainder do not.
-        return loader.length % math.lcm(*run.knowledge.window) + run.knowledge.unbounded_length()
+        return run.knowledge.enough_of(loader.length)
     run.recorder.assumed_length = True
     return assumed_length(run, loader)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import itertools
-import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -167,7 +166,7 @@ def _range(run: Interpreter, bounds: Sequence[Any], loop: ast.For, trains: bool)
             length = run.knowledge.unbounded_length()
             if len(counted) > 4 * length:
                 # So many turns show nothing that a few whole windows and the last few turns do not.
-                counted = counted[: len(counted) % math.lcm(*run.knowledge.window) + length]
+                counted = counted[: run.knowledge.enough_of(len(counted))]
         if len(counted) > v.LONGEST_LIST:
             raise OutOfBudget
         return [Num(i) for i in counted]

@@ -63,8 +63,9 @@ class Knowledge:
         self.bindings: dict[str, Num] = {}
         self._moduli: set[int] = set()
         self._is_relied_on = False
+        """Whether a run has gone by the moduli known so far: another one starts it anew."""
         self._acting: set[int] = set()
-        """Those of them that may decide on what happens to gradients."""
+        """Those of the moduli that may decide on what happens to gradients."""
         self._ignored: set[int] = set()
         """Those that do not, once they have made passes too long to be followed."""
         self.bounds: set[str] = set()
@@ -170,3 +171,7 @@ class Knowledge:
         common = math.lcm(*self.window)
         common = common if common <= 512 else max(self.window)
         return common * max(1, -(-3 * max(self.window) // common)) if common > 1 else 6
+
+    def enough_of(self, length: int) -> int:
+        """How many of a great number of micro-batches show as much as all: whole windows, and the remainder."""
+        return length % math.lcm(*self.window) + self.unbounded_length()

@@ -11,7 +11,8 @@ from dataclasses import dataclass, field, replace
 
 from gradcheck_accum.diagnosis import Diagnosis, diagnose
 from gradcheck_accum.events import Backward, Step
-from gradcheck_accum.ledger import Ledger, fold
+from gradcheck_accum.folding import fold
+from gradcheck_accum.ledger import Ledger
 from gradcheck_accum.lint import counted
 from gradcheck_accum.lint import values as v
 from gradcheck_accum.lint.beside import Beside

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from gradcheck_accum.lint import values as v
 from gradcheck_accum.lint.arithmetic import of_numbers
 from gradcheck_accum.lint.values import Num, Symbol
+from gradcheck_accum.stated import NAME_OF_LENGTH
 
 if TYPE_CHECKING:
     from gradcheck_accum.lint.interpreter import Interpreter
@@ -25,8 +26,6 @@ _HORIZONS = {
 }
 """The parameter that says for how many moves each kind is made, by name and by position. Others end before training
 does (a warm-up), begin again, or do not say."""
-_BOUND_AS = "num_training_steps"
-"""The name by which the function of a LambdaLR knows for how many moves it was made, as Transformers has it."""
 _LIBRARIES = ("torch.optim.lr_scheduler.", "transformers.", "diffusers.")
 
 
@@ -52,10 +51,10 @@ def _bound_length(function: Any) -> Any:
     """For how many moves the function of a LambdaLR was made, where that is bound to it by its usual name."""
     match function:
         case v.Partial():
-            return function.kwargs.get(_BOUND_AS)
+            return function.kwargs.get(NAME_OF_LENGTH)
         case v.Function():
-            holder = function.scope.find(_BOUND_AS)
-            return holder.names[_BOUND_AS] if holder is not None else None
+            holder = function.scope.find(NAME_OF_LENGTH)
+            return holder.names[NAME_OF_LENGTH] if holder is not None else None
     return None
 
 

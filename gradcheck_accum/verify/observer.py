@@ -33,8 +33,9 @@ from gradcheck_accum.events import (
     Unscale,
     ZeroGrad,
 )
-from gradcheck_accum.ledger import fold
+from gradcheck_accum.folding import fold
 from gradcheck_accum.location import Location
+from gradcheck_accum.stated import NAME_OF_LENGTH
 from gradcheck_accum.verify.averaging import AVERAGED_OTHERWISE, Averaging
 from gradcheck_accum.verify.batches import BatchCounter
 from gradcheck_accum.verify.clipping import ClipBook, ClipCall
@@ -478,8 +479,11 @@ class Watch:
         self.averaging.stepped()
         measured, shadow = Measured(step, self._since.pop(id(optimizer), [])), None
         # What is frozen by now may have got its gradient before (two networks that are frozen in turn).
-        reached = set[int]().union(*(record.squares for record in measured.records))
-        parameters = [p for p in parameters_of(optimizer) if p.requires_grad or id(p) in reached]
+        parameters = [
+            p
+            for p in parameters_of(optimizer)
+            if p.requires_grad or any(id(p) in record.squares for record in measured.records)
+        ]
         if parameters:
             measured.dtype, measured.device = parameters[0].dtype, parameters[0].device.type
         measured.unmeasured = SKIPPED if skipped else self._why_not(optimizer, measured, parameters)
@@ -623,7 +627,7 @@ def _horizon(scheduler: Any) -> int | None:
     said = [getattr(scheduler, name, None) for name in ("total_steps", "T_max", "total_iters")]
     said += [getattr(scheduler, "t_initial", None)] if not getattr(scheduler, "t_in_epochs", False) else []
     bound = (getattr(function, "keywords", {}) for function in getattr(scheduler, "lr_lambdas", ()))
-    said += [keywords.get("num_training_steps") for keywords in bound]
+    said += [keywords.get(NAME_OF_LENGTH) for keywords in bound]
     return next((h for h in said if isinstance(h, int) and not isinstance(h, bool)), None)
 
 

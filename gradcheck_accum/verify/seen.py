@@ -12,7 +12,8 @@ from gradcheck_accum.engine.cost import WindowCost
 from gradcheck_accum.engine.reference import ReferenceEngine
 from gradcheck_accum.engine.streaming import Streamed
 from gradcheck_accum.events import Trace
-from gradcheck_accum.ledger import NOT_FINITE, ZERO, Fate, Ledger, Window, fold
+from gradcheck_accum.folding import fold
+from gradcheck_accum.ledger import NOT_FINITE, ZERO, Fate, Ledger, Window
 from gradcheck_accum.ranks import UNSHARED
 from gradcheck_accum.verify.averaging import Needless
 from gradcheck_accum.verify.measure import InnerProducts

@@ -126,8 +126,13 @@ def _changes(first: Backward, replay: Replay) -> list[float | None]:
     if len(replay.coefficients) != len(first.terms):
         return []
     own = (product_of(term.factors) for term in first.terms)
-    pairs = zip(replay.coefficients, own, strict=True)
-    return [0.0 if c == o == 0 else None if c is None or not o else c / o for c, o in pairs]
+    return [_change(coefficient, before) for coefficient, before in zip(replay.coefficients, own, strict=True)]
+
+
+def _change(coefficient: float | None, before: float | None) -> float | None:
+    if coefficient == before == 0.0:
+        return 0.0
+    return coefficient / before if coefficient and before else None
 
 
 def _closed_windows(measured: Measured, ledger: Ledger) -> list[Window]:
