@@ -156,6 +156,18 @@ class Ledger:
     windows: tuple[Window, ...]
     abandoned: tuple[Window, ...]
     trace: Trace
+    _by_step: dict[int, list[Window]] = field(init=False, repr=False, compare=False)
+    """The windows by the identity of their step: every step asks for its own, and there are very many of both."""
+
+    def __post_init__(self) -> None:
+        by_step: dict[int, list[Window]] = {}
+        for window in self.windows:
+            by_step.setdefault(id(window.step), []).append(window)
+        object.__setattr__(self, "_by_step", by_step)
+
+    def closed_by(self, step: Step) -> tuple[Window, ...]:
+        """The windows that ``step`` closed: one for each store that it reads."""
+        return tuple(self._by_step.get(id(step), ()))
 
     def account(self, optimizer: str, store: str) -> tuple[Window, ...]:
         """The closed windows of one optimizer on one store, in order."""

@@ -7,7 +7,7 @@ keeps its own, to be read and diagnosed as a single process's would be, and know
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from gradcheck_accum.events import Backward
@@ -28,21 +28,29 @@ def joined(ledgers: Sequence[Ledger]) -> list[Ledger]:
     A step is the same if it is its optimizer's n-th on that store. A rank whose data has ended takes no part in those
     that the others still make. What is averaged with ranks that have no ledger here is unknown.
     """
-    return [replace(own, windows=tuple(_joined(own, ledgers, w) for w in own.windows)) for own in ledgers]
+    accounts = [{account: ledger.account(*account) for account in ledger.accounts()} for ledger in ledgers]
+    found = []
+    for rank, own in enumerate(ledgers):
+        others = [account for r, account in enumerate(accounts) if r != rank]
+        numbers = {id(w): number for account in accounts[rank].values() for number, w in enumerate(account)}
+        windows = tuple(_joined(window, numbers[id(window)], others) for window in own.windows)
+        found.append(replace(own, windows=windows))
+    return found
 
 
-def _joined(own: Ledger, ledgers: Sequence[Ledger], window: Window) -> Window:
+def _joined(window: Window, number: int, others: Sequence[Mapping[tuple[str, str], Sequence[Window]]]) -> Window:
+    """``window``, the ``number``-th of its account, told of the same one in the accounts of the ``others``."""
     stated = next((entry.backward.ranks for entry in reversed(window.fresh())), 1)
     if stated == 1:
         return window
-    if len(ledgers) == 1:
+    if not others:
         reason = f"{UNSHARED}{stated or 'several'} ranks, of which this one alone is watched"
         return replace(window, unknown=window.unknown or reason)
-    if stated is not None and stated < len(ledgers):
-        return replace(window, unknown=f"{UNSHARED}groups of {stated} of the {len(ledgers)} ranks")
-    account = window.optimizer, window.store
-    number = next(i for i, w in enumerate(own.account(*account)) if w is window)
-    same = [windows[number] for o in ledgers if o is not own and number < len(windows := o.account(*account))]
+    ranks = 1 + len(others)
+    if stated is not None and stated < ranks:
+        return replace(window, unknown=f"{UNSHARED}groups of {stated} of the {ranks} ranks")
+    accounts = (other.get((window.optimizer, window.store), ()) for other in others)
+    same = [windows[number] for windows in accounts if number < len(windows)]
     unknown = window.unknown
     if any(entry.backward.kept_apart for entry in window.fresh()):
         # The gradient is in as many shards as there are ranks: what one does to its own, it does to the whole.

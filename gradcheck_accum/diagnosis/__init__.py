@@ -56,6 +56,7 @@ def diagnose(ledger: Ledger, readings: Readings | None = None) -> list[Diagnosis
     """
     readings = readings or read_weights(ledger)
     found: dict[tuple[str, Location], Diagnosis] = {}
+    shown: dict[tuple[str, Location], set[int]] = {}
     accounts = [Account.of(ledger, optimizer, store, readings) for optimizer, store in ledger.accounts()]
     everything = chain(
         (d for account in accounts for find in _FINDERS for d in find(account)),
@@ -63,6 +64,7 @@ def diagnose(ledger: Ledger, readings: Readings | None = None) -> list[Diagnosis
     )
     for diagnosis in everything:
         key = diagnosis.mistake.code, replace(diagnosis.where, end_line=0, end_column=0)
-        known = found.setdefault(key, diagnosis)
-        found[key] = replace(known, windows=tuple(sorted({*known.windows, *diagnosis.windows})))
-    return sorted(found.values(), key=lambda d: (d.where, d.mistake.code))
+        found.setdefault(key, diagnosis)
+        shown.setdefault(key, set()).update(diagnosis.windows)
+    together = [replace(diagnosis, windows=tuple(sorted(shown[key]))) for key, diagnosis in found.items()]
+    return sorted(together, key=lambda d: (d.where, d.mistake.code))

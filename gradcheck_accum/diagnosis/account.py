@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import groupby
 
 from gradcheck_accum.events import Reduction
 from gradcheck_accum.ledger import Fate, Ledger, Window, nominal_steps
@@ -30,9 +33,13 @@ class Diagnosis:
     framework: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Account:
-    """The windows of one optimizer on one store, with what every finder asks of them."""
+    """The windows of one optimizer on one store, with what every finder asks of them.
+
+    What is asked of all windows for each of them (which lengths there are, where a pass begins) is found once: a run
+    has very many windows.
+    """
 
     ledger: Ledger
     optimizer: str
@@ -47,6 +54,33 @@ class Account:
         closed = ledger.account(optimizer, store)
         abandoned = tuple(w for w in ledger.abandoned if (w.optimizer, w.store) == (optimizer, store))
         return cls(ledger, optimizer, store, closed, abandoned, readings, nominal_steps(closed) or 1)
+
+    @cached_property
+    def states_steps(self) -> bool:
+        """Whether K is stated, and need not be told from the windows."""
+        return any(w.step is not None and w.step.accumulation_steps for w in self.windows)
+
+    @cached_property
+    def lengths(self) -> Counter[int]:
+        """How many windows hold how many micro-batches."""
+        return Counter(w.micro_batches for w in self.windows)
+
+    @cached_property
+    def phases(self) -> frozenset[int]:
+        """The lengths that windows have for a part of the run, each for one part alone; none where one comes again."""
+        runs = [(length, len(list(own))) for length, own in groupby(w.micro_batches for w in self.windows)]
+        comes_again = len(runs) > len({length for length, _ in runs})
+        return frozenset() if comes_again else frozenset(length for length, windows in runs if windows > 1)
+
+    @cached_property
+    def pass_bounds(self) -> dict[int | None, tuple[int, int]]:
+        """The indices of the first and the last window that hold a micro-batch of each pass over the data."""
+        found: dict[int | None, tuple[int, int]] = {}
+        for window in self.windows:
+            for entry in window.fresh():
+                first, last = found.get(entry.backward.epoch, (window.index, window.index))
+                found[entry.backward.epoch] = min(first, window.index), max(last, window.index)
+        return found
 
     def known(self) -> tuple[Window, ...]:
         """The closed windows that could be followed."""
@@ -169,14 +203,9 @@ def _opens_unlike_the_rest(account: Account) -> bool:
     return same_step and first.micro_batches > 0 and second.micro_batches == account.steps
 
 
-def states_steps(account: Account) -> bool:
-    """Whether K is stated, and need not be told from the windows."""
-    return any(w.step is not None and w.step.accumulation_steps for w in account.windows)
-
-
 def holds_remainders_alone(account: Account) -> bool:
     """Whether no window is as long as the K that is stated, because every pass over the data is shorter."""
-    if not states_steps(account) or any(w.micro_batches >= account.steps for w in account.windows):
+    if not account.states_steps or any(length >= account.steps for length in account.lengths):
         return False
     passes = [e.backward.epoch for w in account.windows for e in w.fresh()[-1:]]
     return len(account.windows) == 1 or (None not in passes and len(set(passes)) == len(account.windows))

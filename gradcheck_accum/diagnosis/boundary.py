@@ -116,7 +116,7 @@ def _usual_step(account: Account) -> Step | None:
 def find_off_by_one(account: Account) -> Iterator[Diagnosis]:
     """GA302: windows that begin short, or are all one longer or shorter than the K that the loss is divided by."""
     first, *rest = account.known() or [None]
-    if first is None or first.step is None or account.steps < 2 or all(w.micro_batches == 1 for w in account.windows):
+    if first is None or first.step is None or account.steps < 2 or set(account.lengths) == {1}:
         # Where every micro-batch steps, the step does not come early by one: nothing is accumulated at all.
         return
     if holds_remainders_alone(account):
@@ -131,6 +131,7 @@ def find_off_by_one(account: Account) -> Iterator[Diagnosis]:
             first,
         )
         return
+    usual = account.lengths.most_common(1)[0][0]
     for window in (first, *rest):
         for series in account.series():
             shares = account.shares(window, series)
@@ -141,7 +142,6 @@ def find_off_by_one(account: Account) -> Iterator[Diagnosis]:
             divisor = shares.length / shares.level
             near = any(account.same(divisor, float(d)) for d in (shares.length - 1, shares.length + 1) if d > 1)
             stated = window.step.accumulation_steps in (None, round(divisor))
-            usual = Counter(w.micro_batches for w in account.windows).most_common(1)[0][0]
             if near and stated and window.micro_batches == usual and not window.spans_passes:
                 yield diagnosis(
                     "GA302",

@@ -25,7 +25,9 @@ def find_held_graphs(ledger: Ledger) -> Iterator[Diagnosis]:
             since = True
         elif isinstance(event, GraphsHeld) and not event.read:
             # Several optimizers may step on one window: it counts once.
-            held = [*held, event] if since or not held else [*held[:-1], event]
+            if held and not since:
+                held.pop()
+            held.append(event)
             since = False
     growing = 1
     for earlier, later in pairwise(held):

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Iterable, Iterator
-from itertools import groupby
 
 from gradcheck_accum.diagnosis.account import (
     Account,
@@ -18,7 +16,6 @@ from gradcheck_accum.diagnosis.account import (
     opens_short,
     plural,
     scalers,
-    states_steps,
     times,
 )
 from gradcheck_accum.events import Operation, Reduction, Step
@@ -74,7 +71,7 @@ def _is_full(account: Account, shares: Shares) -> bool:
 
 def _windows_differ(account: Account) -> bool:
     """Whether no length is the usual one, as where K changes during training."""
-    lengths = Counter(w.micro_batches for w in account.windows)
+    lengths = account.lengths
     return lengths[account.steps] * 2 < len(account.windows) and len(lengths) > 2
 
 
@@ -145,7 +142,7 @@ def _other_divisor(account: Account, shares: Shares) -> int:
 
     A window that is shorter than all the loop would make looks like that: N of it are divided by a K that never shows.
     """
-    if states_steps(account) or not account.same(shares.level, float(shares.length)):
+    if account.states_steps or not account.same(shares.level, float(shares.length)):
         return 0
     terms = [term for weight in shares.live for term in weight.entry.backward.terms]
     factors = {f.value for term in terms for f in term.factors if f.operation is Operation.DIVIDE and f.value}
@@ -319,16 +316,14 @@ def _is_inside_a_pass(account: Account, window: Window) -> bool:
         # A remainder comes at the end of every pass, and so at the end of the run too.
         last = account.windows[-1]
         return account.ledger.trace.complete and not account.abandoned and last.micro_batches == account.steps
-    before = any(e.backward.epoch == own for w in account.windows if w.index < window.index for e in w.fresh())
+    before = account.pass_bounds[own][0] < window.index
     # A pass's first window is short too where the one before lost its remainder and the counter went on.
     return _goes_on(account, window) and (before or not account.abandoned)
 
 
 def _is_of_a_phase(account: Account, window: Window) -> bool:
     """Whether windows are as long as this one for a part of the run: K changes, and nothing was skipped."""
-    runs = [(length, len(list(own))) for length, own in groupby(w.micro_batches for w in account.windows)]
-    lengths = [length for length, _ in runs]
-    return len(lengths) == len(set(lengths)) and any(run[0] == window.micro_batches and run[1] > 1 for run in runs)
+    return window.micro_batches in account.phases
 
 
 def _closes_pass(account: Account, window: Window) -> bool:
@@ -339,13 +334,12 @@ def _closes_pass(account: Account, window: Window) -> bool:
 def _goes_on(account: Account, window: Window) -> bool:
     """Whether a later window holds a micro-batch of the same pass over the data, where passes are known."""
     own = window.fresh()[-1].backward.epoch
-    later = (e for w in account.windows if w.index > window.index for e in w.fresh())
-    return own is not None and any(e.backward.epoch == own for e in later)
+    return own is not None and account.pass_bounds[own][1] > window.index
 
 
 def find_step_every_batch(account: Account) -> Iterator[Diagnosis]:
     """GA304: every micro-batch is a window of its own, yet carries the weight of one of K."""
-    if any(w.micro_batches != 1 for w in account.windows) or holds_remainders_alone(account):
+    if set(account.lengths) - {1} or holds_remainders_alone(account):
         return
     for window in account.known():
         stated = window.step.accumulation_steps if window.step else None

@@ -11,6 +11,7 @@ from gradcheck_accum.ledger import Fate, Window
 
 def find_zeroing(account: Account) -> Iterator[Diagnosis]:
     """GA201, GA202: entries cleared before the step that should have used them."""
+    every_batch = any(_clears_every_batch(w) for w in account.known())
     for window in account.known():
         wiped = window.with_fate(Fate.WIPED)
         if not wiped or window.step is None:
@@ -30,7 +31,6 @@ def find_zeroing(account: Account) -> Iterator[Diagnosis]:
             )
             continue
         gone = len({entry.backward.micro_batch for entry in wiped})
-        every_batch = any(_clears_every_batch(w) for w in account.known())
         yield diagnosis(
             "GA201" if every_batch else "GA202",
             cause.where,

@@ -99,10 +99,10 @@ class _Window:
     measured: Measured
     ledger: Ledger
     readings: Readings
-    parts: list[Window] = field(init=False)
+    parts: tuple[Window, ...] = field(init=False)
 
     def __post_init__(self) -> None:
-        self.parts = [w for w in self.ledger.windows if w.step is self.measured.step]
+        self.parts = self.ledger.closed_by(self.measured.step)
 
     def unknown(self, *reasons: str) -> str:
         """The first of ``reasons`` for which a part is unknown, or nothing."""

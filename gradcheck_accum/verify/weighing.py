@@ -23,7 +23,7 @@ def entry_corrections(measured: Measured, ledger: Ledger, readings: Readings) ->
     where the terms of one backward would need different factors.
     """
     weights: dict[int, list[tuple[Window, Weight]]] = {id(record.event): [] for record in measured.records}
-    for window in _closed_windows(measured, ledger):
+    for window in ledger.closed_by(measured.step):
         for series in readings.series_of(window):
             for weight in _all_weights(window, series, readings):
                 if id(weight.entry.backward) in weights and weight.entry.fate is not Fate.STALE:
@@ -50,7 +50,7 @@ def common_multiple(measured: Measured, ledger: Ledger, readings: Readings) -> f
 
     It is where nothing but this step's own micro-batches is in the gradient, and all of them weigh the same.
     """
-    windows = _closed_windows(measured, ledger)
+    windows = ledger.closed_by(measured.step)
     weights = [weight for window in windows for weight in readings.relative_weights(window)]
     if not weights or any(e.fate is not Fate.LIVE for window in windows for e in window.entries):
         return None
@@ -84,7 +84,7 @@ def replay_correction(measured: Measured, replay: Replay, ledger: Ledger, readin
     first = measured.records[replay.records[0]].event
     anew = _changes(first, replay)
     found: list[float] = []
-    for window in _closed_windows(measured, ledger):
+    for window in ledger.closed_by(measured.step):
         own = {id(measured.records[i].event) for i in replay.records}
         for series, weight in _weights_of(first, window, readings):
             ranks = ({id(e.backward) for e in entries} for entries in window.by_rank())
@@ -133,10 +133,6 @@ def _change(coefficient: float | None, before: float | None) -> float | None:
     if coefficient == before == 0.0:
         return 0.0
     return coefficient / before if coefficient and before else None
-
-
-def _closed_windows(measured: Measured, ledger: Ledger) -> list[Window]:
-    return [w for w in ledger.windows if w.step is measured.step]
 
 
 def _weights_of(event: Backward, window: Window, readings: Readings) -> Sequence[tuple[Series, Weight]]:
