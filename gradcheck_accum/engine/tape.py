@@ -17,6 +17,7 @@ import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode, resolve_name
 
+from gradcheck_accum.engine.callers import call_from
 from gradcheck_accum.engine.determinism import loses_digits
 from gradcheck_accum.engine.randomness import State, random_state, same_state
 
@@ -207,11 +208,12 @@ class Tape(TorchFunctionMode):
         kwargs = kwargs or {}
         if torch.compiler.is_compiling():
             return func(*args, **kwargs)
+        caller = sys._getframe(1)
         if self._depth or self._paused or not torch.is_grad_enabled():
-            return func(*args, **kwargs)
+            return call_from(caller, func, args, kwargs)
         # To read an attribute of a tensor draws nothing.
         state = None if getattr(func, "__name__", "") == "__get__" else random_state()
-        result = func(*args, **kwargs)
+        result = call_from(caller, func, args, kwargs)
         self._record(func, args, kwargs, result, state)
         return result
 

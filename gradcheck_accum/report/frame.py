@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import linecache
 import re
 import unicodedata
 from collections.abc import Mapping
@@ -24,8 +25,8 @@ _LINE_BREAK = re.compile(r"\r\n|\r|\n")
 class Sources:
     """The lines of the files that a report quotes, each read once.
 
-    ``given`` holds texts that are on no disk (standard input). A file that cannot be read has no lines: a report
-    without a code frame is better than none.
+    ``given`` holds texts that are on no disk (standard input); of code that was typed, Python may know the text. A file
+    that cannot be read has no lines: a report without a code frame is better than none.
     """
 
     def __init__(self, given: Mapping[str, str] | None = None) -> None:
@@ -50,7 +51,7 @@ class Sources:
             try:
                 self._texts[path] = Path(path).read_bytes().decode("utf-8-sig", errors="replace")
             except (OSError, ValueError):
-                self._texts[path] = ""
+                self._texts[path] = "".join(linecache.getlines(path))
         return self._texts[path]
 
 

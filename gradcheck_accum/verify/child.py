@@ -1,91 +1,290 @@
 """Runs a user's script under observation, in a process of its own.
 
 The parent gives its request as a pickle in a file and reads the result from another; the script's own output, exit
-code and files are its own.
+code and files are its own. The process ends as Python ends: what is handed to the parent is written when the script
+and its threads have ended, and before its exit handlers run.
 """
 
 from __future__ import annotations
 
+import atexit
+import builtins
 import os
 import pickle
 import runpy
 import signal
 import sys
+import threading
 import time
 import traceback
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
-from types import TracebackType
-from typing import Any, NoReturn, TextIO
+from types import ModuleType, TracebackType
+from typing import TYPE_CHECKING, Any, TextIO
 
+from gradcheck_accum.errors import wants_tracebacks
 from gradcheck_accum.verdict import VerifyResult
+
+if TYPE_CHECKING:
+    from gradcheck_accum.verify.session import Observation
 
 _PACKAGE = Path(__file__).resolve().parents[1]
 _CALLS_FOR_THE_SCRIPT = {"child.py", "patches.py", "session.py", "tape.py", "watching.py"}
 """Our files that stand between the script and what it calls, in PyTorch or of ours."""
 
+_PATIENCE = 5.0
+"""Seconds that threads get to end by themselves where the script was stopped, which may have been about to end them."""
+
+_INTERRUPTED_STATUS = 128 + signal.SIGINT
+
 
 def main() -> None:
-    """Carry out the request in the file that the first argument names; write the result to the second."""
+    """Carry out the request in the file that the first argument names; write the result to the second.
+
+    Returns where the script came to its end, and raises SystemExit where it ended in another way.
+    """
     request: dict[str, Any] = pickle.loads(Path(sys.argv[1]).read_bytes())
-    answer = Path(sys.argv[2])
     # Before the script's own folder is on the path: a user's `random.py` there must not break PyTorch.
     import torch  # noqa: F401
 
-    from gradcheck_accum.verify.session import observe
-    from gradcheck_accum.verify.together import INTERRUPTED, lost_connection, report_of_rank
+    from gradcheck_accum.verify import frames
 
-    process = os.getpid()
-    script, module, launch = request["script"], request["module"], request["launch"]
-    progress = _Progress(sys.stderr) if launch is None or launch.rank == 0 else None
+    run = _Run(request, Path(sys.argv[2]))
+    script, module = request["script"], request["module"]
     sys.argv = [script or module, *request["arguments"]]
     sys.path.insert(0, os.getcwd() if module else str(Path(script).resolve().parent))
     # A polite end from outside (a time limit) still leaves a report of what was seen.
-    signal.signal(signal.SIGTERM, _interrupt)
-    error = ""
-    finished = cut_off = False
-    with ExitStack() as stack:
+    signal.signal(signal.SIGTERM, run.interrupt)
+    if not run.begin():
+        return
+    if script:
+        frames.show_as(_absolute(script), script)
+    run.until_the_end()
+
+
+class _Run:
+    """One run of a script: what is seen of it, and the result that is given when it has ended."""
+
+    def __init__(self, request: dict[str, Any], answer: Path) -> None:
+        self._script, self._module = request["script"], request["module"]
+        self._launch, self._options = request["launch"], request["options"]
+        self._name: str = self._script or self._module
+        self._answer = answer
+        self._process = os.getpid()
+        self._watching = ExitStack()
+        # The last of all exit handlers: whatever happens, what was seen is told.
+        atexit.register(self.give)
+        self._observation: Observation | None = None
+        self._finished = False
+        self._error = ""
+        self._cut_off = False
+
+    def begin(self) -> bool:
+        """Begin to watch; False where an option does not fit, and nothing of the script may run."""
+        from gradcheck_accum.verify.session import observe
+
+        progress = _Progress(sys.stderr) if self._launch is None or self._launch.rank == 0 else None
         try:
-            observation = stack.enter_context(observe(script=script or module, on_step=progress, **request["options"]))
+            observed = observe(script=self._name, on_step=progress, **self._options)
+            self._observation = self._watching.enter_context(observed)
         except ValueError as problem:
-            # An option that does not fit; nothing of the script has run.
-            _give(answer, VerifyResult.failed(script or module, str(problem)))
+            self._write(VerifyResult.failed(self._name, str(problem)))
+            return False
+        return True
+
+    def until_the_end(self) -> None:
+        """Run the script; what it raises is shown as Python shows it, and ends the process as Python ends it."""
+        from gradcheck_accum.verify.observer import SeenEnough
+
         try:
-            if module:
-                runpy.run_module(module, run_name="__main__", alter_sys=True)
-            else:
-                runpy.run_path(script, run_name="__main__")
-            finished = True
+            _run_as_main(self._script, self._module)
+            self._finished = True
         except SystemExit as end:
-            finished = end.code in (None, 0)
-            error = "" if finished else f"the script ended with exit status {end.code}"
-        except KeyboardInterrupt:
-            error = INTERRUPTED
+            self._finished = end.code in (None, 0)
+            self._error = "" if self._finished else f"the script ended with exit status {_status(end.code)}"
+            self._give_when_threads_have_ended()
+            # Its own, and not the one that was caught: what it shows at its end is its code.
+            raise SystemExit(end.code) from None
+        except SeenEnough:
+            self._stop()
+            return
+        except KeyboardInterrupt as problem:
+            self._interrupted(problem)
+        except BaseException as problem:
+            self._failed(problem)
+        self._give_when_threads_have_ended()
+
+    def interrupt(self, signum: int, frame: Any) -> None:
+        """Stop the script: somebody asks for its end."""
+        if os.getpid() != self._process:
+            # The script's own child, which has nothing to report.
+            signal.signal(signum, signal.SIG_DFL)
+            os.kill(os.getpid(), signum)
+            return
+        from gradcheck_accum.verify.together import INTERRUPTED
+
+        self._error, self._finished = INTERRUPTED, False
+        raise KeyboardInterrupt
+
+    def give(self) -> None:
+        """Hand the result over, once; from here on nothing is watched any more."""
+        observation, self._observation = self._observation, None
+        if observation is None or os.getpid() != self._process:
+            # A child that the script forked ran to the script's end: the result is its parent's to give.
+            return
+        with _undisturbed(self.interrupt):
+            self._watching.close()
+            observation.complete = self._finished
+            self._write(self._result(observation))
+
+    def _give_when_threads_have_ended(self) -> None:
+        # Exit handlers run when all threads have ended that the process waits for, and the last registered is first.
+        atexit.register(self.give)
+
+    def _interrupted(self, problem: KeyboardInterrupt) -> None:
+        from gradcheck_accum.verify.together import INTERRUPTED
+
+        with _undisturbed(self.interrupt):
+            was_asked, self._error = self._error == INTERRUPTED, INTERRUPTED
+            if os.getpid() != self._process or (not was_asked and sys.excepthook is not sys.__excepthook__):
+                _show(problem)
+            self._stop()
+        raise SystemExit(_INTERRUPTED_STATUS) from None
+
+    def _stop(self) -> None:
+        """The script was stopped before its own end: the result is given now, and no thread is waited for in vain."""
+        self.give()
+        if os.getpid() == self._process:
+            waiting = threading.Timer(_PATIENCE, _wait_no_longer)
+            waiting.daemon = True
+            waiting.start()
+
+    def _failed(self, problem: BaseException) -> None:
+        from gradcheck_accum.verify.together import lost_connection
+
+        self._error = _describe(problem)
+        self._cut_off = lost_connection(problem)
+        self._give_when_threads_have_ended()
+        if not _is_ours(problem.__traceback__):
+            status = _show(problem)
+        else:
+            status = 1
+            if wants_tracebacks():
+                traceback.print_exception(problem)
+        raise SystemExit(status) from None
+
+    def _result(self, observation: Observation) -> VerifyResult:
+        from gradcheck_accum.verify.together import INTERRUPTED, report_of_rank
+
+        try:
+            if self._launch is not None:
+                return report_of_rank(self._launch, observation, self._name, self._error, cut_off=self._cut_off)
+            result = observation.result()
         except Exception as problem:
-            error = _describe(problem, script or module)
-            cut_off = lost_connection(problem)
-    if os.getpid() != process:
-        # A child that the script forked ran to the script's end: the result is its parent's to give.
-        os._exit(0)
-    # The script has ended: what asks for its end now would only break off the report.
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    observation.complete = observation.complete and finished
+            if wants_tracebacks():
+                traceback.print_exception(problem)
+            if self._launch is not None:
+                self._launch.fail(_own(problem))
+            return VerifyResult.failed(self._name, _own(problem))
+        if self._error == INTERRUPTED:
+            said = "stopped before the script's end: this is what was seen until then"
+            return replace(result, notes=(*result.notes, said))
+        return replace(result, error=self._error) if self._error else result
+
+    def _write(self, result: VerifyResult) -> None:
+        """Leave the result for the parent, whole or not at all."""
+        temporary = self._answer.with_suffix(".part")
+        temporary.write_bytes(pickle.dumps(result))
+        temporary.replace(self._answer)
+
+
+def _run_as_main(script: str | None, module: str | None) -> None:
+    """Run a script, or a module, as the program itself, in a ``__main__`` that stays to the process's end."""
+    main = sys.modules["__main__"] = ModuleType("__main__")
+    if module is not None:
+        # What `python -m` calls.
+        runpy._run_module_as_main(module)  # type: ignore[attr-defined]
+        return
+    assert script is not None
+    path = _absolute(script)
+    loader = SourceFileLoader("__main__", path)
+    vars(main).update(__file__=path, __cached__=None, __builtins__=builtins, __loader__=loader)
+    exec(compile(Path(path).read_bytes(), path, "exec", dont_inherit=True), vars(main))
+
+
+def _absolute(script: str) -> str:
+    """The path of a script as Python itself gives it to a script that it runs."""
+    return script if os.path.isabs(script) else os.path.join(os.getcwd(), script.removeprefix("./"))
+
+
+def _status(code: object) -> object:
+    """The exit status that a process has for an exit code: 1 for a message, which goes to standard error."""
+    return code if isinstance(code, int) else f"1 ({str(code).strip().partition(chr(10))[0]})"
+
+
+def _show(problem: BaseException) -> object:
+    """Show what a script raised as Python shows it, through the script's own hook if it has one; the exit status."""
+    from gradcheck_accum.verify.unseen import clean
+
+    problem = clean(problem)
+    kind, tb = type(problem), problem.__traceback__
+    sys.last_type, sys.last_value, sys.last_traceback = kind, problem, tb
+    if sys.version_info >= (3, 12):
+        sys.last_exc = problem
     try:
-        if launch is not None:
-            _give(answer, report_of_rank(launch, observation, script or module, error, cut_off=cut_off))
-        result: VerifyResult = observation.result()
-    except Exception as problem:
-        if launch is not None:
-            launch.fail(_own(problem))
-        _give(answer, VerifyResult.failed(script or module, _own(problem)))
-    if error == INTERRUPTED:
-        result = replace(
-            result, notes=(*result.notes, "stopped before the script's end: this is what was seen until then")
-        )
-    elif error:
-        result = replace(result, error=error)
-    _give(answer, result)
+        sys.excepthook(kind, problem, tb)
+    except SystemExit as end:
+        return end.code
+    except BaseException as second:
+        print("Error in sys.excepthook:", file=sys.stderr)
+        second = clean(second)
+        sys.__excepthook__(type(second), second, second.__traceback__)
+        print("\nOriginal exception was:", file=sys.stderr)
+        sys.__excepthook__(kind, problem, tb)
+    return 1
+
+
+@contextmanager
+def _undisturbed(ours: Any) -> Iterator[None]:
+    """While it is entered, what asks for the process's end would only break off the report.
+
+    Afterwards the script's own handlers are there again, and in place of ``ours`` the system's.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {each: signal.signal(each, signal.SIG_IGN) for each in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        for each, handler in before.items():
+            if handler is not None:
+                signal.signal(each, signal.SIG_DFL if handler == ours else handler)
+
+
+def _wait_no_longer() -> None:
+    """Let the process go on to its exit handlers where it still waits for threads."""
+    if not any(not t.daemon and t is not threading.main_thread() for t in threading.enumerate()):
+        return
+    hook = sys.unraisablehook
+
+    def silent(unraisable: Any) -> None:
+        # The waiting is broken off: that is nothing of the script's.
+        if isinstance(unraisable.exc_value, KeyboardInterrupt):
+            sys.unraisablehook = hook
+        else:
+            hook(unraisable)
+
+    if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        # The script's own handler would let it wait on.
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(0)
+    sys.unraisablehook = silent
+    os.kill(os.getpid(), signal.SIGINT)
 
 
 class _Progress:
@@ -107,30 +306,14 @@ class _Progress:
             self._stream.flush()
 
 
-def _give(answer: Path, result: VerifyResult) -> NoReturn:
-    """Hand the result to the parent and end the process."""
-    temporary = answer.with_suffix(".part")
-    temporary.write_bytes(pickle.dumps(result))
-    temporary.replace(answer)
-    sys.stdout.flush()
-    sys.stderr.flush()
-    # Threads and children that the script left behind must not keep its verdict waiting.
-    os._exit(0)
-
-
-def _interrupt(signum: int, frame: Any) -> None:
-    raise KeyboardInterrupt
-
-
-def _describe(problem: BaseException, script: str) -> str:
+def _describe(problem: BaseException) -> str:
     """The script's own exception in one line, with the place in the script where it came from."""
     if _is_ours(problem.__traceback__):
         return _own(problem)
     message = _in_a_line(problem)
     if isinstance(problem, SyntaxError) and problem.filename:
-        return f"the script is not Python: {problem.msg} ({problem.filename}:{problem.lineno})"
-    place = _place(problem.__traceback__, script)
-    return f"the script raised {message}{place}"
+        return f"the script is not Python: {problem.msg} ({_shown(problem.filename)}:{problem.lineno})"
+    return f"the script raised {message}{_place(problem.__traceback__)}"
 
 
 def _in_a_line(problem: BaseException) -> str:
@@ -150,6 +333,13 @@ def _own(problem: BaseException) -> str:
     return f"an error of gradcheck-accum's own, please report it: {_in_a_line(problem)} ({last.filename}:{last.lineno})"
 
 
-def _place(tb: TracebackType | None, script: str) -> str:
-    lines = [f.lineno for f in traceback.extract_tb(tb) if os.path.realpath(f.filename) == os.path.realpath(script)]
-    return f" ({script}:{lines[-1]})" if lines else ""
+def _place(tb: TracebackType | None) -> str:
+    script = getattr(sys.modules["__main__"], "__file__", None)
+    lines = [frame.lineno for frame in traceback.extract_tb(tb) if frame.filename == script]
+    return f" ({_shown(script)}:{lines[-1]})" if script and lines else ""
+
+
+def _shown(path: str) -> str:
+    from gradcheck_accum.verify.frames import shown
+
+    return shown(path)

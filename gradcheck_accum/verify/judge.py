@@ -18,8 +18,9 @@ from gradcheck_accum.location import Location
 from gradcheck_accum.mistakes import CATALOGUE
 from gradcheck_accum.ranks import joined
 from gradcheck_accum.verdict import ReferenceReport, Verdict, VerifyResult, WindowReport
+from gradcheck_accum.verify.children import unwatched
 from gradcheck_accum.verify.frameworks import with_remedy
-from gradcheck_accum.verify.notes import on_chunks, on_cost, on_optimizers, on_ranks
+from gradcheck_accum.verify.notes import on_accumulation, on_chunks, on_cost, on_optimizers, on_ranks
 from gradcheck_accum.verify.observer import Watch
 from gradcheck_accum.verify.records import Measured
 from gradcheck_accum.verify.ruling import Options, judge_window
@@ -66,6 +67,7 @@ def judge_ranks(
     notes = list(dict.fromkeys(notes))
     if replays:
         notes.append(f"the replay and the micro-batches' own gradients agree to {max(replays):.1e}")
+    notes += on_accumulation(reports, diagnosis)
     notes += on_optimizers(reports)
     notes += on_ranks(seen, ledgers)
     streamed = next((own.streamed for own in seen if own.streamed is not None), None)
@@ -137,6 +139,7 @@ def _reference_kind(measured: Sequence[Measured], replayed: bool) -> str:
 def _by_measurement(measured: Sequence[Measured], reports: Sequence[WindowReport]) -> list[Diagnosis]:
     """GA901 and GA902, which no ledger shows: the first window of each kind, with the numbers of all."""
     found: dict[tuple[str, Location], Diagnosis] = {}
+    shown: dict[tuple[str, Location], list[int]] = {}
     for m, report in zip(measured, reports, strict=True):
         error = report.grad_rel_error or 0.0
         if report.verdict is Verdict.NOT_EQUIVALENT_BY_CONSTRUCTION:
@@ -150,9 +153,9 @@ def _by_measurement(measured: Sequence[Measured], reports: Sequence[WindowReport
             remedy = "keep the gradients in float32, or accumulate fewer micro-batches"
         else:
             continue
-        known = found.setdefault((code, where), Diagnosis(CATALOGUE[code], where, message, remedy))
-        found[code, where] = replace(known, windows=(*known.windows, report.index))
-    return list(found.values())
+        found.setdefault((code, where), Diagnosis(CATALOGUE[code], where, message, remedy))
+        shown.setdefault((code, where), []).append(report.index)
+    return [replace(diagnosis, windows=tuple(shown[key])) for key, diagnosis in found.items()]
 
 
 def _verdict(
@@ -163,7 +166,8 @@ def _verdict(
             return Verdict.INCONCLUSIVE, "gradients were made, but optimizer.step() was never called"
         if any(own.stray_backwards for own in seen):
             return Verdict.INCONCLUSIVE, "backward() was seen, but it filled the gradients of no optimizer's parameters"
-        return Verdict.INCONCLUSIVE, "no backward() and no optimizer.step() was seen"
+        children = unwatched(sum(own.children for own in seen))
+        return Verdict.INCONCLUSIVE, f"no backward() and no optimizer.step() was seen{children}"
     wrong = [r for r in reports if r.verdict is Verdict.DEVIATES]
     if wrong:
         unexplained = "" if diagnosis else "; the cause was not recognised"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from gradcheck_accum.diagnosis import Diagnosis
 from gradcheck_accum.engine.cost import WindowCost
 from gradcheck_accum.engine.streaming import Streamed
 from gradcheck_accum.events import Backward
@@ -28,6 +29,13 @@ def on_ranks(seen: Sequence[Seen], ledgers: Sequence[Ledger]) -> list[str]:
             f"{_bytes(needless.bytes)} of gradients{waited}"
         )
     return notes
+
+
+def on_accumulation(reports: Sequence[WindowReport], diagnosis: Sequence[Diagnosis]) -> list[str]:
+    """That nothing was accumulated, where no window holds several micro-batches and none of them ought to."""
+    if diagnosis or not reports or any(report.micro_batches != 1 for report in reports):
+        return []
+    return ["every window holds 1 micro-batch: nothing was accumulated, so accumulation was not put to the test"]
 
 
 def on_optimizers(reports: Sequence[WindowReport]) -> list[str]:

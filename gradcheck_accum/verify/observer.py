@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import threading
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
@@ -83,6 +84,8 @@ class Watch:
         self.max_windows = max_windows
         self._process = os.getpid()
         self._busy = 0
+        self._worker = 0
+        """The thread in which our own work is done."""
         self.book = GradientBook()
         self.batches = BatchCounter()
         # Nothing of a run may hold its watch in a circle: the run's model and optimizers would outlive it.
@@ -93,6 +96,8 @@ class Watch:
         self._moved = MovedWeights()
         self.comparer = Comparer(self.book, self.measurer, self._moved)
         self.stray_backwards = 0
+        self.children = 0
+        """How many processes that may train the loop has started."""
         self.accumulation_steps: int | None = None
         """K, where the caller states it."""
         self.on_step: Callable[[int], object] | None = None
@@ -124,6 +129,15 @@ class Watch:
     def idle(self) -> bool:
         """Whether what happens now is not the loop's: our own reference, or another process."""
         return bool(self._busy) or os.getpid() != self._process
+
+    def is_at_work(self) -> bool:
+        """Whether what the calling thread does is our own reference's work."""
+        return bool(self._busy) and threading.get_ident() == self._worker
+
+    def process_started(self) -> None:
+        """A process is started that may train, and is not watched."""
+        if not self.idle:
+            self.children += 1
 
     def restart(self) -> None:
         """Begin anew with the gradients as they are: what was seen before is forgotten."""
@@ -608,6 +622,7 @@ class Watch:
     def _own_work(self) -> Iterator[None]:
         """While it is entered, what happens is ours and not the loop's."""
         self._busy += 1
+        self._worker = threading.get_ident()
         try:
             with self.losses.tape.paused(), without_modes():
                 yield

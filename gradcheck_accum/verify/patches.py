@@ -6,6 +6,11 @@ Everything here only calls an observer before or after the original; nothing tha
 from __future__ import annotations
 
 import functools
+import multiprocessing.process
+import os
+import subprocess
+import sys
+import warnings
 from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any, Protocol
@@ -18,6 +23,8 @@ from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook, 
 from torch.optim.swa_utils import AveragedModel
 from torch.utils.data import dataloader
 
+from gradcheck_accum.verify import unseen
+from gradcheck_accum.verify.children import may_train, runs_python
 from gradcheck_accum.verify.gradients import parameters_of, with_subclasses
 from gradcheck_accum.verify.timm_pieces import TimmPieces
 
@@ -46,6 +53,8 @@ class Observer(Protocol):
     def after_step(self, optimizer: Optimizer) -> None: ...
     def drawn(self, iterator: Any, is_first: bool) -> None: ...
     def ran_on_rank(self, model: DistributedDataParallel) -> None: ...
+    def process_started(self) -> None: ...
+    def is_at_work(self) -> bool: ...
     def module_called(self, module: nn.Module, call: Callable[..., Any], args: Any, kwargs: Any) -> Any: ...
 
 
@@ -60,6 +69,8 @@ def install(observer: Observer, stack: ExitStack, *, modules: bool) -> None:
     _patch_schedules(observer, stack)
     _patch_data(observer, stack)
     _patch_ranks(observer, stack)
+    _patch_processes(observer, stack)
+    _patch_warnings(observer, stack)
     if modules:
         _patch_modules(observer, stack)
 
@@ -266,3 +277,60 @@ def _patch_data(observer: Observer, stack: ExitStack) -> None:
         return item
 
     _replace(iterator, "__next__", functools.wraps(original)(draw), stack)
+
+
+def _patch_processes(observer: Observer, stack: ExitStack) -> None:
+    process, program = multiprocessing.process.BaseProcess, subprocess.Popen
+    start, run = process.start, program.__init__
+    inside = [0]
+
+    @functools.wraps(start)
+    def started(self: Any) -> None:
+        if may_train(self):
+            observer.process_started()
+        inside[0] += 1
+        try:
+            start(self)
+        finally:
+            inside[0] -= 1
+
+    @functools.wraps(run)
+    def ran(self: Any, args: Any, *others: Any, **named: Any) -> None:
+        if runs_python(args):
+            observer.process_started()
+        run(self, args, *others, **named)
+
+    _replace(process, "start", started, stack)
+    _replace(program, "__init__", ran, stack)
+    if not hasattr(os, "fork"):
+        return
+    fork = os.fork
+
+    @functools.wraps(fork)
+    def forked() -> int:
+        if not inside[0]:
+            observer.process_started()
+        return fork()
+
+    _replace(os, "fork", forked, stack)
+
+
+def _patch_warnings(observer: Observer, stack: ExitStack) -> None:
+    original = warnings.warn
+
+    @functools.wraps(original)
+    def warn(message: Any, category: Any = None, stacklevel: int = 1, source: Any = None, **prefixes: Any) -> None:
+        if torch.compiler.is_compiling():
+            original(message, category, stacklevel, source, **prefixes)
+            return
+        if observer.is_at_work():
+            # What the loop did has warned of it already.
+            return
+        if prefixes.get("skip_file_prefixes"):
+            prefixes["skip_file_prefixes"] = (*prefixes["skip_file_prefixes"], unseen.PACKAGE)
+            original(message, category, stacklevel + 1, source, **prefixes)
+            return
+        # One more for this frame.
+        original(message, category, unseen.level(stacklevel, sys._getframe(1)) + 1, source)
+
+    _replace(warnings, "warn", warn, stack)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import os
 import pickle
 import signal
 import subprocess
@@ -20,8 +19,12 @@ from pathlib import Path
 from gradcheck_accum.verdict import VerifyResult
 from gradcheck_accum.verify.launch import Launch, LaunchError, origin
 
-# The working directory is not on the path until PyTorch is loaded: a `random.py` there must not break it.
-_CHILD = "import sys; sys.path[:] = filter(None, sys.path); from gradcheck_accum.verify.child import main; main()"
+# The working directory is not on the path until PyTorch is loaded: a `random.py` there must not break it. The package
+# must be found from any of them, and its parent must shadow no module of the script's: it is on the path just for that.
+_CHILD = (
+    "import sys; sys.path[:] = [*filter(None, sys.path), sys.argv[3]]; "
+    "from gradcheck_accum.verify.child import main; sys.path.pop(); main()"
+)
 
 _BEAT = 0.5
 _AFTER_ANOTHER = 5.0
@@ -101,12 +104,9 @@ class _Stopped(Enum):
 
 def _run(asked: Path, answer: Path, timeout: float | None, launch: Launch | None) -> tuple[int, _Stopped | None]:
     """Run the child to its end: its exit status, and why it was stopped if it was."""
-    command = [sys.executable, "-c", _CHILD, str(asked), str(answer)]
-    # The package must be found from any working directory, without its parent shadowing the script's own modules.
-    environment = dict(os.environ)
     package = str(Path(__file__).resolve().parents[2])
-    environment["PYTHONPATH"] = os.pathsep.join(filter(None, [environment.get("PYTHONPATH", ""), package]))
-    child = subprocess.Popen(command, stdout=_standard_error(), env=environment)
+    command = [sys.executable, "-c", _CHILD, str(asked), str(answer), package]
+    child = subprocess.Popen(command, stdout=_standard_error())
     stopped = _Stopped.LATE
     try:
         ended = child.wait(timeout) if launch is None else _wait_beside(child, timeout, launch)

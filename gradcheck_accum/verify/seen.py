@@ -26,7 +26,7 @@ class Seen:
     """One process's account of a run.
 
     ``remarks`` are what frameworks said about backwards, by path and line; ``lost`` is why a reference run beside it
-    could not be carried on.
+    could not be carried on. ``children`` is how many processes it started that may train unwatched.
     """
 
     trace: Trace
@@ -35,6 +35,7 @@ class Seen:
     engine: ReferenceEngine
     remarks: dict[tuple[str, int], str] = field(default_factory=dict)
     stray_backwards: int = 0
+    children: int = 0
     streamed: Streamed | None = None
     cost: WindowCost | None = None
     needless: Needless = field(default_factory=Needless)
@@ -51,6 +52,7 @@ class Seen:
             watch.measurer.engine,
             watch.remarks,
             watch.stray_backwards,
+            watch.children,
             watch.measurer.streamed,
             watch.measurer.costs.cost,
             watch.averaging.needless,
@@ -83,10 +85,12 @@ class Seen:
 
         return replace(ledger, windows=tuple(map(marked, ledger.windows)))
 
-    def same_step(self, optimizer: str, number: int) -> Measured | None:
-        """The ``number``-th step of an optimizer, from 0, as it was measured here; None where there were fewer."""
-        own = [m for m in self.measured if m.step.optimizer == optimizer]
-        return own[number] if number < len(own) else None
+    def by_optimizer(self) -> dict[str, list[Measured]]:
+        """The steps of each optimizer as they were measured here, in order."""
+        found: dict[str, list[Measured]] = {}
+        for measured in self.measured:
+            found.setdefault(measured.step.optimizer, []).append(measured)
+        return found
 
 
 def over_ranks(seen: Sequence[Seen], rank: int, ledger: Ledger) -> list[Measured]:
@@ -98,15 +102,17 @@ def over_ranks(seen: Sequence[Seen], rank: int, ledger: Ledger) -> list[Measured
     shared |= {id(measured.step) for measured in seen[rank].measured if measured.shards > 1}
     shared -= {id(window.step) for window in ledger.windows if window.unknown.startswith(UNSHARED)}
     counts: dict[str, int] = {}
+    elsewhere = {r: own.by_optimizer() for r, own in enumerate(seen) if r != rank}
     found = []
     for own in seen[rank].measured:
-        number = counts.get(own.step.optimizer, 0)
-        counts[own.step.optimizer] = number + 1
+        optimizer = own.step.optimizer
+        number = counts.get(optimizer, 0)
+        counts[optimizer] = number + 1
         if id(own.step) not in shared:
             found.append(own)
             continue
-        others = [(r, s.same_step(own.step.optimizer, number)) for r, s in enumerate(seen) if r != rank]
-        found.append(_together(own, [(r, m) for r, m in others if m is not None]))
+        others = [(r, steps.get(optimizer, [])) for r, steps in elsewhere.items()]
+        found.append(_together(own, [(r, steps[number]) for r, steps in others if number < len(steps)]))
     return found
 
 

@@ -1,0 +1,31 @@
+"""Calls in another's name: what PyTorch warns of in its own C++ points to the line that it was called from.
+
+Such a warning is given the place of the Python frame that runs, its file, line and module, by which filters go too.
+Where we call on somebody's behalf, that frame would be ours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from types import CodeType, FrameType, FunctionType
+from typing import Any
+
+NAME = "called by gradcheck-accum"
+"""The name of the code of such a frame, which stands in no source."""
+
+
+def call_from(frame: FrameType, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    """``function(*args, **kwargs)``, called from the line that ``frame`` runs."""
+    code = _code(frame.f_code.co_filename, frame.f_lineno)
+    return FunctionType(code, frame.f_globals)(function, args, kwargs)
+
+
+def _call(function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    return function(*args, **kwargs)
+
+
+@cache
+def _code(filename: str, line: int) -> CodeType:
+    # The call stands in the line after the first.
+    return _call.__code__.replace(co_filename=filename, co_firstlineno=line - 1, co_name=NAME)
