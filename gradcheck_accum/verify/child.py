@@ -58,6 +58,7 @@ def main() -> None:
     sys.path.insert(0, os.getcwd() if module else str(Path(script).resolve().parent))
     # A polite end from outside (a time limit) still leaves a report of what was seen.
     signal.signal(signal.SIGTERM, run.interrupt)
+    _end_children_as_without(run.interrupt)
     if not run.begin():
         return
     if script:
@@ -99,31 +100,30 @@ class _Run:
         """Run the script; what it raises is shown as Python shows it, and ends the process as Python ends it."""
         from gradcheck_accum.verify.observer import SeenEnough
 
+        problem: BaseException | None = None
         try:
             _run_as_main(self._script, self._module)
-            self._finished = True
-        except SystemExit as end:
-            self._finished = end.code in (None, 0)
-            self._error = "" if self._finished else f"the script ended with exit status {_status(end.code)}"
-            self._give_when_threads_have_ended()
-            # Its own, and not the one that was caught: what it shows at its end is its code.
-            raise SystemExit(end.code) from None
-        except SeenEnough:
-            self._stop()
-            return
-        except KeyboardInterrupt as problem:
-            self._interrupted(problem)
-        except BaseException as problem:
-            self._failed(problem)
-        self._give_when_threads_have_ended()
+        except BaseException as raised:
+            problem = raised
+        # From here on no exception is being handled, as none is where Python shows what a program has raised.
+        match problem:
+            case None:
+                self._finished = True
+                self._give_when_threads_have_ended()
+            case SystemExit():
+                self._finished = problem.code in (None, 0)
+                self._error = "" if self._finished else f"the script ended with exit status {_status(problem.code)}"
+                self._give_when_threads_have_ended()
+                raise SystemExit(problem.code)
+            case SeenEnough():
+                self._stop()
+            case KeyboardInterrupt():
+                self._interrupted(problem)
+            case _:
+                self._failed(problem)
 
     def interrupt(self, signum: int, frame: Any) -> None:
         """Stop the script: somebody asks for its end."""
-        if os.getpid() != self._process:
-            # The script's own child, which has nothing to report.
-            signal.signal(signum, signal.SIG_DFL)
-            os.kill(os.getpid(), signum)
-            return
         from gradcheck_accum.verify.together import INTERRUPTED
 
         self._error, self._finished = INTERRUPTED, False
@@ -152,7 +152,7 @@ class _Run:
             if os.getpid() != self._process or (not was_asked and sys.excepthook is not sys.__excepthook__):
                 _show(problem)
             self._stop()
-        raise SystemExit(_INTERRUPTED_STATUS) from None
+        raise SystemExit(_INTERRUPTED_STATUS)
 
     def _stop(self) -> None:
         """The script was stopped before its own end: the result is given now, and no thread is waited for in vain."""
@@ -174,7 +174,7 @@ class _Run:
             status = 1
             if wants_tracebacks():
                 traceback.print_exception(problem)
-        raise SystemExit(status) from None
+        raise SystemExit(status)
 
     def _result(self, observation: Observation) -> VerifyResult:
         from gradcheck_accum.verify.together import INTERRUPTED, report_of_rank
@@ -236,15 +236,39 @@ def _show(problem: BaseException) -> object:
         sys.last_exc = problem
     try:
         sys.excepthook(kind, problem, tb)
+        return 1
     except SystemExit as end:
         return end.code
-    except BaseException as second:
-        print("Error in sys.excepthook:", file=sys.stderr)
-        second = clean(second)
-        sys.__excepthook__(type(second), second, second.__traceback__)
-        print("\nOriginal exception was:", file=sys.stderr)
-        sys.__excepthook__(kind, problem, tb)
+    except BaseException as raised:
+        second = clean(raised)
+    print("Error in sys.excepthook:", file=sys.stderr)
+    sys.__excepthook__(type(second), second, second.__traceback__)
+    print("\nOriginal exception was:", file=sys.stderr)
+    sys.__excepthook__(kind, problem, tb)
     return 1
+
+
+def _end_children_as_without(handler: Any) -> None:
+    """Let SIGTERM end the processes that the script forks at once, as it does without our ``handler``.
+
+    It waits while one is made: Python forgets a signal that has reached a new process before it is ready for handlers.
+    """
+    if not hasattr(os, "register_at_fork"):
+        return
+    before = threading.local()
+
+    def hold() -> None:
+        before.mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+
+    def let_go() -> None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before.mask)
+
+    def let_go_in_child() -> None:
+        if signal.getsignal(signal.SIGTERM) == handler:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        let_go()
+
+    os.register_at_fork(before=hold, after_in_parent=let_go, after_in_child=let_go_in_child)
 
 
 @contextmanager
