@@ -1,0 +1,100 @@
+"""What a report says of that which it did not see: processes that the script started, and loops that add nothing up."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from gradcheck_accum.verdict import Verdict
+from gradcheck_accum.verify import observe
+from gradcheck_accum.verify.children import runs_python
+
+NOTHING = "no backward() and no optimizer.step() was seen"
+
+
+def _nothing() -> None:
+    pass
+
+
+def _process() -> None:
+    process = multiprocessing.get_context("fork").Process(target=_nothing)
+    process.start()
+    process.join()
+
+
+def _program() -> None:
+    subprocess.run([sys.executable, "-c", "pass"], check=True)
+
+
+def _fork() -> None:
+    child = os.fork()
+    if not child:
+        os._exit(0)
+    os.waitpid(child, 0)
+
+
+def _workers() -> None:
+    list(DataLoader(TensorDataset(torch.zeros(4, 3)), num_workers=1))
+
+
+def _shell() -> None:
+    subprocess.run(["true"], check=True)
+
+
+@pytest.mark.parametrize("start", [_process, _program, _fork])
+def test_processes_that_may_train_are_named_as_not_watched(start: Callable[[], None]) -> None:
+    with observe() as observation:
+        start()
+        start()
+    result = observation.result()
+    assert result.verdict is Verdict.INCONCLUSIVE
+    assert result.reason.startswith(f"{NOTHING}: the script started 2 processes, which are not watched; ")
+    assert "torchrun -m gradcheck_accum verify" in result.reason
+    assert "gradcheck_accum.check()" in result.reason
+
+
+@pytest.mark.parametrize("start", [_nothing, _workers, _shell])
+def test_processes_that_train_nothing_are_not_named(start: Callable[[], None]) -> None:
+    with observe() as observation:
+        start()
+    assert observation.result().reason == NOTHING
+
+
+@pytest.mark.parametrize(
+    ("command", "runs"),
+    [
+        (["/usr/bin/env", "python3.11", "train.py"], True),
+        ("OMP_NUM_THREADS=1 torchrun --nproc-per-node 2 train.py", True),
+        (b"python train.py", True),
+        (["git", "rev-parse", "HEAD"], False),
+        ("nvidia-smi 'unclosed", False),
+        (7, False),
+    ],
+)
+def test_a_command_that_runs_python(command: object, runs: bool) -> None:
+    assert runs_python(command) is runs
+
+
+@pytest.mark.parametrize(("held", "said"), [(1, True), (2, False)])
+def test_a_loop_that_accumulates_nothing_is_told_so(held: int, said: bool) -> None:
+    torch.manual_seed(0)
+    model = nn.Linear(3, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with observe() as observation:
+        for i in range(6):
+            x, y = torch.randn(5, 3), torch.randint(0, 2, (5,))
+            (nn.functional.cross_entropy(model(x), y) / held).backward()
+            if (i + 1) % held == 0:
+                optimizer.step()
+                optimizer.zero_grad()
+    result = observation.result()
+    assert result.verdict is Verdict.EQUIVALENT
+    assert any(note.startswith("every window holds 1 micro-batch: ") for note in result.notes) is said
