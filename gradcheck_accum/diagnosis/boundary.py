@@ -24,9 +24,10 @@ def find_remainder(account: Account) -> Iterator[Diagnosis]:
         return
     spans = [w for w in account.windows if w.spans_passes]
     # A counter that no epoch resets lets windows run on over the epoch's end: nothing is lost but what is left when
-    # training ends, and that is none where the length is only the engine's assumption.
+    # training ends, and that is none where the lengths or the number of the passes are only the engine's assumption.
     rolls_on = bool(spans) and all(w.micro_batches == account.steps for w in spans)
-    lost = [w for w in account.abandoned if not (rolls_on and account.ledger.trace.assumed_length)]
+    trace = account.ledger.trace
+    lost = [w for w in account.abandoned if not (rolls_on and (trace.assumed_length or trace.assumed_passes))]
     step = _usual_step(account)
     if step is None:
         return

@@ -105,7 +105,7 @@ def length_of_value(run: Interpreter, value: Any) -> Any:
     """``len(value)``."""
     match value:
         case v.Loader():
-            return Num(length_of(run, value), frozenset({v.LENGTH, v.tag_of_length(value)}))
+            return Num(length_of(run, value), _tags_of_length(value, assumed=value.length is None))
         case v.Data():
             return rows_of(run, value)
         case v.Chunks():
@@ -119,7 +119,7 @@ def length_of_value(run: Interpreter, value: Any) -> Any:
             return Symbol()
         case list() if id(value) in run.grown:
             run.recorder.assumed_length = True
-            return Num(assumed_length(run, value), frozenset({v.LENGTH, v.tag_of_length(value)}))
+            return Num(assumed_length(run, value), _tags_of_length(value, assumed=True))
         case list() | tuple() | dict() | str():
             return Num(len(value))
         case v.Instance():
@@ -128,8 +128,12 @@ def length_of_value(run: Interpreter, value: Any) -> Any:
                 return call_function(run, method, [], {})
         case Symbol() if value.name and not _DATASET_NAME.search(value.name.rpartition(".")[2]):
             run.recorder.assumed_length = True
-            return Num(assumed_length(run, value), frozenset({v.LENGTH, v.tag_of_length(value)}))
+            return Num(assumed_length(run, value), _tags_of_length(value, assumed=True))
     return Symbol()
+
+
+def _tags_of_length(source: Any, *, assumed: bool) -> frozenset[str]:
+    return frozenset({v.LENGTH, v.tag_of_length(source)} | ({v.ASSUMED} if assumed else set()))
 
 
 def _shortest(lengths: list[Num], sources: int) -> Any:

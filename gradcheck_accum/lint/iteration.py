@@ -49,6 +49,9 @@ def plan(run: Interpreter, source: Any, loop: ast.For, trains: bool) -> tuple[It
             return _range(run, bounds, loop, trains), False, False
         case ("enumerate", inner, start):
             items, draws, is_pass = plan(run, inner, loop, trains)
+            if trains and draws and not isinstance(start, Num):
+                # It may go on where the pass before has ended, and what that has left over goes with it.
+                run.knowledge.forget_remainders()
             first = start.value if isinstance(start, Num) else 0
             numbered = [(Num(first + i), item) for i, item in enumerate(items)]
             return numbered, draws, is_pass
@@ -173,6 +176,7 @@ def _range(run: Interpreter, bounds: Sequence[Any], loop: ast.For, trains: bool)
     if not trains:
         return [Num(0), Num(1)]
     if inner_training_loop(run, loop.body) is not None:
+        run.recorder.assumed_passes = True
         _note_turns(run, bounds, 2)
         return [Num(0), Num(1)]
     if not run.reach.steps(loop.body) and len(bounds) == 1:

@@ -41,7 +41,8 @@ def bind(run: Interpreter, name: str, number: Num) -> None:
 
 def bind_in_comparison(run: Interpreter, left: Any, right: Any, op: ast.cmpop, literal: bool) -> tuple[Any, Any]:
     """Give a symbol that a counter is compared with at a boundary its number: K, or the pass's length."""
-    if literal or not isinstance(op, (ast.Eq, ast.GtE)):
+    if literal or run.in_guard or not isinstance(op, (ast.Eq, ast.GtE)):
+        # What a guard leaves a loop at may be the end of all passes, and says nothing of how long one is.
         return left, right
     for number, other in ((left, right), (right, left)):
         if isinstance(number, Num) and isinstance(other, Symbol) and other.name:

@@ -72,6 +72,8 @@ class Recorder:
     averages: int = 0
     """How many moving averages were."""
     assumed_length: bool = False
+    assumed_passes: bool = False
+    """Whether the source leaves open how many passes over the data there are."""
     units: int = ASSUMED_UNITS
     knows_units: bool = False
     """Whether ``units`` is what the source shows, not the assumed number."""
@@ -242,7 +244,12 @@ class Recorder:
         if reason:
             events.insert(0, Opaque(where=self.raw[0].where, stores=everything, reason=reason))
         counts = tuple(Count(where, value) for where, value in self.counts.items())
-        return Trace(tuple(events), assumed_length=self.assumed_length, counts=counts)
+        return Trace(
+            tuple(events),
+            assumed_length=self.assumed_length,
+            assumed_passes=self.assumed_passes,
+            counts=counts,
+        )
 
     def _move(self, raw: _Raw) -> list[SchedulerStep]:
         """A scheduler's move, if what it was made for is counted by the loop too.

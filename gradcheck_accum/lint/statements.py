@@ -19,6 +19,7 @@ from gradcheck_accum.lint.frameworks import accumulate
 from gradcheck_accum.lint.graphs import appended, makes_no_graphs, summed
 from gradcheck_accum.lint.iteration import inner_training_loop, is_guessed, plan, with_numbers
 from gradcheck_accum.lint.objects import make_class
+from gradcheck_accum.lint.refusals import heed
 from gradcheck_accum.lint.source import call_name, text_of
 from gradcheck_accum.lint.values import Num, Tensor
 
@@ -158,6 +159,7 @@ def _collects(run: Interpreter, node: ast.stmt) -> bool:
 def _most_turns(run: Interpreter, loop: ast.While, trains: bool) -> int:
     """How often a loop is run whose condition is open."""
     if trains and inner_training_loop(run, loop.body) is not None:
+        run.recorder.assumed_passes = True
         return 3
     return run.knowledge.unbounded_length() if trains or _collects(run, loop) else 2
 
@@ -231,6 +233,10 @@ def _try(run: Interpreter, node: ast.Try, scope: v.Scope) -> None:
     finally:
         run.stops -= bool(catching)
     run.execute(node.finalbody, scope)
+
+
+def _assert(run: Interpreter, node: ast.Assert, scope: v.Scope) -> None:
+    heed(run, node.test, scope)
 
 
 def _match(run: Interpreter, node: ast.Match, scope: v.Scope) -> None:
@@ -307,6 +313,7 @@ _HANDLERS: dict[type[ast.stmt], Callable[[Interpreter, Any, v.Scope], None]] = {
     ast.AsyncWith: _with,
     ast.Try: _try,
     _TRY_STAR: _try,
+    ast.Assert: _assert,
     ast.Match: _match,
     ast.Return: _return,
     ast.Break: _break,

@@ -24,6 +24,8 @@ LENGTH = "length"
 """Tag of a number that counts the micro-batches of a pass over the data."""
 UNITS = "units"
 """Tag of a number that counts the units of one micro-batch."""
+ASSUMED = "assumed"
+"""Tag of a length that the source does not show, and of what was computed from it."""
 
 
 _NAME = "name of "
