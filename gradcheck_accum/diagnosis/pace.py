@@ -169,4 +169,5 @@ def find_average(ledger: Ledger) -> Iterator[Diagnosis]:
             "the moving average is updated at every micro-batch, though the weights change once per window"
             f"{_at_last_step(pace.life)}: the same weights are taken in again, and its decay is not what was set",
             "update the average once per window, after the step",
+            states_steps=False,
         )

@@ -19,6 +19,7 @@ def find_scaler_pace(ledger: Ledger) -> Iterator[Diagnosis]:
             "the grad scaler is updated at every micro-batch: a change of scale falls into the middle of a window, "
             "and its growth interval counts micro-batches, not steps",
             "call scaler.update() once, right after scaler.step(optimizer)",
+            states_steps=False,
         )
 
 
@@ -39,6 +40,7 @@ def find_scaler_misuse(account: Account) -> Iterator[Diagnosis]:
                     f"with the scale still in them, before the step at {line(window.step.where)}",
                     "call scaler.unscale_(optimizer) once, after the window's last backward",
                     window,
+                    states_steps=False,
                 )
         live = window.with_fate(Fate.LIVE)
         unscaled = any(isinstance(e, Unscale) for e in events)
@@ -49,4 +51,5 @@ def find_scaler_misuse(account: Account) -> Iterator[Diagnosis]:
                 "the optimizer steps by itself on gradients that still hold the grad scaler's scale",
                 "step through the scaler: scaler.step(optimizer), then scaler.update()",
                 window,
+                states_steps=False,
             )

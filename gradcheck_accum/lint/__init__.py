@@ -128,7 +128,7 @@ def examine(
         if files[where.path].hides(told):
             suppressed.append(told.mistake.code)
         else:
-            message = told.message + _assumption(ledger)
+            message = told.message + _assumption(told, ledger)
             shown = files[where.path].lines[where.line - 1].strip()
             kept.append((Finding(told.mistake, where, message, told.help, text=shown), ledger))
     unused = tuple(
@@ -153,8 +153,10 @@ class _Told:
         return self.comments.hide(mistake.code, mistake.name, first, last)
 
 
-def _assumption(ledger: Ledger) -> str:
-    """In words, what the numbers of a message rest on."""
+def _assumption(diagnosis: Diagnosis, ledger: Ledger) -> str:
+    """In words, what the numbers of a message rest on; nothing where it states none."""
+    if not diagnosis.states_steps:
+        return ""
     assumed = " and ".join(f"{name} as {value}" for name, value in ledger.trace.assumed_steps)
     return f" (taking {assumed})" if assumed else ""
 

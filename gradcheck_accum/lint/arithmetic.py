@@ -136,6 +136,8 @@ def scaled(run: Interpreter, tensor: Tensor, other: Any, operation: Operation) -
         return tensor.scaled(Factor(None, operation))
     if operation is Operation.DIVIDE and isinstance(other, Symbol) and other.name in run.knowledge.bounds:
         bind_steps(run, other)
+    if isinstance(other, Num):
+        run.recorder.relied_on |= other.names
     factor = factor_of(other, operation)
     summed = tensor.elementwise or any(part.reduction is Reduction.SUM for part in tensor.parts)
     counts = operation is Operation.DIVIDE and isinstance(other, Num) and not other.tags & {v.UNITS, v.STEPS, v.DERIVED}

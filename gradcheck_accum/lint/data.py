@@ -82,6 +82,7 @@ def length_of(run: Interpreter, loader: v.Loader) -> int:
         if loader.length <= _LONGEST_PASS:
             return loader.length
         # So many micro-batches show nothing that a few whole windows and the remainder do not.
+        run.recorder.assumed_turns = True
         return run.knowledge.enough_of(loader.length)
     run.recorder.assumed_length = True
     return assumed_length(run, loader)

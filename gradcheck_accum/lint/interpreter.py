@@ -160,6 +160,8 @@ class Interpreter:
         if isinstance(value, Num) and isinstance(value.value, int) and value.value > 1 and self.in_training:
             self.recorder.counts[self.recorder.locate(node)] = value.value
             self.recorder.counted |= value.names
+        if isinstance(value, Num) and (self.in_boundary or self.condition is None):
+            self.recorder.relied_on |= value.names
 
     def resolve(self, value: Any) -> Any:
         """A symbol's value where one has become known."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Any
 
 from gradcheck_accum.lint import values as v
@@ -138,12 +138,12 @@ class Knowledge:
         """Whether passes may end in the middle of a window."""
         return not self._whole
 
-    def assumed_steps(self) -> tuple[tuple[str, int], ...]:
-        """The names that were taken for K, as the source has them, and their numbers."""
+    def assumed_steps(self, relied_on: Collection[str]) -> tuple[tuple[str, int], ...]:
+        """The names that were taken for K, as the source has them, and their numbers: those of these tags."""
         found = {
             _WORDS.findall(name)[-1]: int(number.value)
             for name, number in self.bindings.items()
-            if v.STEPS in number.tags and _WORDS.search(name)
+            if v.STEPS in number.tags and v.tag_of_name(name) in relied_on and _WORDS.search(name)
         }
         return tuple(found.items())
 

@@ -72,8 +72,10 @@ class Recorder:
     averages: int = 0
     """How many moving averages were."""
     assumed_length: bool = False
-    assumed_passes: bool = False
-    """Whether the source leaves open how many passes over the data there are."""
+    assumed_turns: bool = False
+    """Whether the source leaves open how many passes over the data there are, or turns of a loop without an end."""
+    relied_on: set[str] = field(default_factory=set)
+    """The tags of the names that windows are counted by, or losses divided by."""
     units: int = ASSUMED_UNITS
     knows_units: bool = False
     """Whether ``units`` is what the source shows, not the assumed number."""
@@ -247,7 +249,8 @@ class Recorder:
         return Trace(
             tuple(events),
             assumed_length=self.assumed_length,
-            assumed_passes=self.assumed_passes,
+            assumed_turns=self.assumed_turns,
+            assumed_units=not self.knows_units,
             counts=counts,
         )
 

@@ -156,7 +156,8 @@ def _scenarios(
         tried.add(key)
         if function is None or run.recorder.micro_batch > 0:
             # A function without a loop over data is a piece of somebody else's loop: its ledger says nothing.
-            ledger = fold(replace(run.recorder.trace(), assumed_steps=knowledge.assumed_steps()))
+            names = knowledge.assumed_steps(run.recorder.relied_on)
+            ledger = fold(replace(run.recorder.trace(), assumed_steps=names))
             readings = read_weights(ledger)
             told = diagnose(ledger, readings)
             if counts_itself:
@@ -243,7 +244,7 @@ def _enter(
         call_from_outside(run, v.Function(function, scope, instance))
         if run.recorder.passes > 1:
             break
-        run.recorder.assumed_passes = True
+        run.recorder.assumed_turns = True
 
 
 class _Agreement:

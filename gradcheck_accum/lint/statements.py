@@ -158,8 +158,8 @@ def _collects(run: Interpreter, node: ast.stmt) -> bool:
 
 def _most_turns(run: Interpreter, loop: ast.While, trains: bool) -> int:
     """How often a loop is run whose condition is open."""
+    run.recorder.assumed_turns = run.recorder.assumed_turns or trains
     if trains and inner_training_loop(run, loop.body) is not None:
-        run.recorder.assumed_passes = True
         return 3
     return run.knowledge.unbounded_length() if trains or _collects(run, loop) else 2
 

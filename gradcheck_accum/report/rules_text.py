@@ -14,7 +14,9 @@ def rules_text(mistakes: Iterable[Mistake]) -> str:
     mistakes = list(mistakes)
     rows = [(mistake.code, mistake.name, _seen_by(mistake), mistake.summary) for mistake in mistakes]
     widths = [max(len(row[i]) for row in rows) for i in range(3)]
-    lines = ["  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[3]]) for row in rows]
+    lines = [
+        "  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[3]]) for row in rows
+    ]
     if any(mistake.where_visible for mistake in mistakes):
         lines += ["", f"{_WHERE_VISIBLE}: where the source shows the numbers"]
     return "\n".join(lines)

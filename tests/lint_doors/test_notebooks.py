@@ -114,9 +114,7 @@ def test_a_cell_that_is_not_python_is_named(project: Any, notebook: Any) -> None
     project.write("train.ipynb", notebook(("markdown", "x"), HEAD, "x = 1\ny = = 2", LOOP))
     assert project.lint("train.ipynb") == 2
     grammar = "the grammar of Python {}.{}".format(*sys.version_info)
-    assert project.err == (
-        f"gradcheck-accum: train.ipynb: not valid by {grammar} (line 2 of cell 3): invalid syntax\n"
-    )
+    assert project.err == (f"gradcheck-accum: train.ipynb: not valid by {grammar} (line 2 of cell 3): invalid syntax\n")
 
 
 def test_cells_in_other_languages_are_nobodys_mistake(project: Any, notebook: Any) -> None:
