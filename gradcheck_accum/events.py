@@ -238,8 +238,9 @@ class Trace:
     ``complete`` is False where watching ended before the loop did, so that what is left over at the end means
     nothing. ``assumed_length`` says that the number of micro-batches of a pass is the engine's own choice, made to show
     full windows and a remainder, and not the loop's; ``assumed_turns`` that the number of passes is, or that of the
-    turns of a loop without an end that the source shows; ``assumed_units`` that the number of units of a micro-batch is. ``precision`` is the unit roundoff of the dtype that the
-    factors were read in: the relative error to allow when two of them are compared. ``from_start`` is False where
+    turns of a loop without an end that the source shows; ``assumed_units`` that the number of units of a micro-batch
+    is. ``precision`` is the unit roundoff of the dtype that the factors were read in: the relative error to allow when
+    two of them are compared. ``from_start`` is False where
     watching began in the middle of the loop, so that a short first window may be an earlier pass's last. ``counts`` are
     the places that name a number which the loop counts by, each once. ``assumed_steps`` are the
     names of K that the source leaves open, each with the number that was taken for it; only those that the loop counts

@@ -21,9 +21,9 @@ class Mistake:
     """One entry of the catalogue.
 
     ``static`` and ``dynamic`` say which engine can see it today, ``where_visible`` that `lint` sees it only where the
-    source shows the numbers that it is about, so that its silence says nothing; ``moves_gradient`` is False for what leaves every
-    gradient right and so never touches the verdict of ``verify``; ``by_construction`` is True for what no loop could
-    do better.
+    source shows the numbers that it is about, so that its silence says nothing; ``moves_gradient`` is False for what
+    leaves every gradient right and so never touches the verdict of ``verify``; ``by_construction`` is True for what no
+    loop could do better.
     """
 
     code: str
