@@ -171,12 +171,14 @@ class SchedulerStep(Event):
     """A learning rate scheduler moved on.
 
     ``scheduler`` tells it from others; ``horizon`` is the number of moves that it was made for, where it says, and
-    ``since`` the first micro-batch that ran after it was made.
+    ``since`` the first micro-batch that ran after it was made. ``by_hand`` says that there is none, and the loop gave
+    an optimizer another rate itself.
     """
 
     scheduler: str = ""
     horizon: int | None = None
     since: int = 0
+    by_hand: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -244,7 +246,8 @@ class Trace:
     watching began in the middle of the loop, so that a short first window may be an earlier pass's last. ``counts`` are
     the places that name a number which the loop counts by, each once. ``assumed_steps`` are the
     names of K that the source leaves open, each with the number that was taken for it; only those that the loop counts
-    its windows by, or divides its losses by.
+    its windows by, or divides its losses by. ``skips_at`` is the place that skips a micro-batch where the engine has
+    made it do so.
     """
 
     events: tuple[Event, ...]
@@ -256,3 +259,4 @@ class Trace:
     from_start: bool = True
     counts: tuple[Count, ...] = ()
     assumed_steps: tuple[tuple[str, int], ...] = ()
+    skips_at: Location | None = None

@@ -281,14 +281,19 @@ def find_remainder_scale(account: Account) -> Iterator[Diagnosis]:
             phase = _is_of_a_phase(account, window)
             if not window.is_short_of_ranks and not phase and _is_inside_a_pass(account, window):
                 missing = account.steps - shares.length
+                skips = account.ledger.trace.skips_at
                 yield diagnosis(
                     "GA303",
                     step.where,
-                    f"the window holds {plural(shares.length)} instead of {account.steps}, in the middle of an epoch: "
+                    f"a micro-batch that is skipped (at {line(skips)}) is still counted: its window holds fewer than "
+                    f"{steps_in_words(account)}, and each that ran counts less than in the large batch"
+                    if skips
+                    else f"the window holds {plural(shares.length)} instead of {account.steps}, in the middle of an epoch: "
                     f"{plural(missing)} {'was' if missing == 1 else 'were'} skipped but still counted, and each that "
                     f"ran counts {times(shares.level)} what it counts in the large batch",
                     "count only the micro-batches whose backward has run",
                     window,
+                    states_steps=not skips or not names_steps(account),
                 )
                 continue
             if window.is_short_of_ranks:
@@ -301,11 +306,11 @@ def find_remainder_scale(account: Account) -> Iterator[Diagnosis]:
             which = "first window of an epoch" if _goes_on(account, window) else "last window"
             which = "window, like the others beside it," if phase else which
             condition = if_any_is_left_over(account)
-            full = "the units of a full window" if shares.kind is Reduction.SUM else steps_in_words(account)
+            by = "the units of a full window" if shares.kind is Reduction.SUM else steps_in_words(account)
             yield diagnosis(
                 "GA103",
                 step.where,
-                f"{condition}, the {which} holds fewer micro-batches, but {divided} by {full}: each counts less than "
+                f"{condition}, the {which} holds fewer micro-batches, but {divided} by {by}: each counts less than "
                 "in the large batch"
                 if condition
                 else f"the {which} holds {plural(shares.length)}, but {divided} by "

@@ -275,8 +275,9 @@ def _comprehended(run: Interpreter, elt: ast.expr, generators: list[ast.comprehe
         source = v.united(source)
     if isinstance(source, v.Parameters):
         # What is made of them is as good as they are; what is done to their gradients counts.
-        made = element(source)
-        return made if isinstance(made, v.Gradient) else source
+        chosen = _chosen(run, source, generator, inner)
+        made = element(chosen)
+        return made if isinstance(made, (v.Gradient, v.Parameters)) else chosen
     if inner_generators:
         return _flattened(run, source, element)
     if isinstance(source, v.Chunks):
@@ -298,6 +299,15 @@ def _comprehended(run: Interpreter, elt: ast.expr, generators: list[ast.comprehe
         if all(choose(run, test, inner, ()) for test in generator.ifs):
             results.append(evaluate(run, elt, inner))
     return results
+
+
+def _chosen(run: Interpreter, source: v.Parameters, generator: ast.comprehension, scope: v.Scope) -> v.Parameters:
+    """The parameters of a comprehension's source that its conditions choose."""
+    assign(run, generator.target, source, scope)
+    for test in generator.ifs:
+        if truth_of(run, evaluate(run, test, scope)) is None:
+            source = source.chosen(text_of(test))
+    return source
 
 
 def _flattened(run: Interpreter, source: Any, element: Callable[[Any], Any]) -> Any:

@@ -180,7 +180,7 @@ def _hook(run: Interpreter, node: ast.Call, base: Any, args: list[Any], kwargs: 
     """A hook on parameters: what it returns takes the place of their gradients."""
     if not isinstance(base, v.Parameters):
         return NotImplemented
-    run.hooked.update(base.sources or ())
+    run.hooked.update(map(v.whole_of, base.sources or ()))
     return Symbol()
 
 

@@ -35,13 +35,15 @@ from gradcheck_accum.events import (
     ZeroGrad,
 )
 from gradcheck_accum.lint.control import OutOfBudget
-from gradcheck_accum.lint.values import UNITS, Figure, Num, Optimizer, Part, Scheduler, Tensor
+from gradcheck_accum.lint.values import UNITS, Figure, Num, Optimizer, Part, Scheduler, Tensor, whole_of
 from gradcheck_accum.location import Location
 
 ASSUMED_UNITS = 7
 """Units in a micro-batch where the source does not show its size: a number that is not likely to be a K."""
 
 _ONE_STORE = "the model"
+_TO_A_WHOLE = frozenset({"zero", "scale"})
+"""What is known of a model's gradients only if it happens to all of them."""
 _MOST_WORK = 5_000_000
 """Steps times events beyond which no ledger is made: where nothing is cleared, each step reads all there is so far."""
 
@@ -196,6 +198,11 @@ class Recorder:
         details = {"scheduler": scheduler.name, "since": scheduler.since, "horizon": horizon}
         self.raw.append(_Raw("move", self.locate(node), None, details))
 
+    def rate(self, node: ast.AST, name: str) -> None:
+        """A learning rate was changed by hand."""
+        details = {"scheduler": name, "since": self.entered, "by_hand": True}
+        self.raw.append(_Raw("rate", self.locate(node), None, details))
+
     def average(self, node: ast.AST, name: str, since: int) -> None:
         """A moving average that was made before the micro-batch ``since`` took in the weights."""
         self.raw.append(_Raw("average", self.locate(node), None, {"average": name, "since": since}))
@@ -226,6 +233,9 @@ class Recorder:
         everything = frozenset().union(*stores.values()) if stores else frozenset({_ONE_STORE})
         for raw in self.raw:
             reach = self._reach(raw, stores, everything, is_team)
+            if raw.kind in _TO_A_WHOLE and self._is_a_part(raw, everything):
+                events.append(Opaque(where=raw.where, stores=everything, reason="which gradients of a model change"))
+                continue
             if raw.kind == "move":
                 events.extend(self._move(raw))
                 continue
@@ -311,7 +321,12 @@ class Recorder:
             return {id(optimizer): frozenset({_ONE_STORE}) for optimizer in optimizers}
         if not all(optimizer.sources for optimizer in optimizers):
             return {}
-        return {id(optimizer): optimizer.sources or frozenset() for optimizer in optimizers}
+        every = frozenset().union(*(optimizer.sources or frozenset() for optimizer in optimizers))
+        # Who owns a model owns every part of it.
+        return {
+            id(optimizer): frozenset(s for s in every if {s, whole_of(s)} & (optimizer.sources or frozenset()))
+            for optimizer in optimizers
+        }
 
     def _stores_of_a_team(self, optimizers: list[Optimizer]) -> dict[int, frozenset[str]]:
         """The same where it is not known whose parameters each owns: told only of optimizers that always act together.
@@ -341,7 +356,16 @@ class Recorder:
             return stores.get(id(raw.owner), frozenset())
         if len(stores) <= 1 or raw.owner is None or is_team:
             return everything
-        return raw.owner & everything
+        owner = raw.owner
+        # What happens to a model happens to every part of it, and what happens to a part happens to the model.
+        wholes = {whole_of(source) for source in owner}
+        return frozenset(s for s in everything if s in owner or whole_of(s) in owner or (s in wholes))
+
+    @staticmethod
+    def _is_a_part(raw: _Raw, everything: frozenset[str]) -> bool:
+        """Whether something was done to some parameters of a model of which no optimizer owns just those."""
+        owner = raw.owner if isinstance(raw.owner, frozenset) else frozenset()
+        return any(whole_of(source) != source and source not in everything for source in owner)
 
 
 def _stained(events: list[Event]) -> frozenset[str]:
@@ -424,6 +448,8 @@ def _event(raw: _Raw, stores: frozenset[str]) -> Event | None:
                 accumulation_steps=details["steps"],
                 through_scaler=details["through_scaler"],
             )
+        case "rate":
+            return SchedulerStep(where=where, **details)
         case "average":
             return AverageUpdate(where=where, **details)
         case "held":

@@ -346,11 +346,26 @@ class Engine:
         return bool(self.counted or self.pending)
 
 
+_CHOSEN = " where "
+
+
+def whole_of(source: str) -> str:
+    """The model that a source is, or is a part of."""
+    return source.partition(_CHOSEN)[0]
+
+
 @dataclass(frozen=True, slots=True)
 class Parameters:
-    """Parameters of the models named in ``sources``; None where it is not known whose."""
+    """Parameters of the models named in ``sources``; None where it is not known whose.
+
+    A source is a model, or those of its parameters that a condition chooses: neither all of them nor none.
+    """
 
     sources: frozenset[str] | None
+
+    def chosen(self, condition: str) -> Parameters:
+        """Those of which a condition holds."""
+        return self if self.sources is None else Parameters(frozenset(f"{s}{_CHOSEN}{condition}" for s in self.sources))
 
 
 def all_parameters(items: Sequence[Any]) -> bool:
@@ -362,6 +377,14 @@ def united(parameters: Iterable[Parameters]) -> Parameters:
     """The parameters of several models as one."""
     sources = [one.sources for one in parameters]
     return Parameters(None if None in sources else frozenset().union(*(s for s in sources if s is not None)))
+
+
+class Group(dict[str, Any]):
+    """One of the parameter groups of the optimizer that is named ``owner``."""
+
+    def __init__(self, owner: str, sources: frozenset[str] | None) -> None:
+        super().__init__(params=Parameters(sources))
+        self.owner = owner
 
 
 @dataclass(frozen=True, slots=True)
