@@ -288,9 +288,9 @@ def find_remainder_scale(account: Account) -> Iterator[Diagnosis]:
                     f"a micro-batch that is skipped (at {line(skips)}) is still counted: its window holds fewer than "
                     f"{steps_in_words(account)}, and each that ran counts less than in the large batch"
                     if skips
-                    else f"the window holds {plural(shares.length)} instead of {account.steps}, in the middle of an epoch: "
-                    f"{plural(missing)} {'was' if missing == 1 else 'were'} skipped but still counted, and each that "
-                    f"ran counts {times(shares.level)} what it counts in the large batch",
+                    else f"the window holds {plural(shares.length)} instead of {account.steps}, in the middle of an "
+                    f"epoch: {plural(missing)} {'was' if missing == 1 else 'were'} skipped but still counted, "
+                    f"and each that ran counts {times(shares.level)} what it counts in the large batch",
                     "count only the micro-batches whose backward has run",
                     window,
                     states_steps=not skips or not names_steps(account),

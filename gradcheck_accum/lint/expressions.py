@@ -86,7 +86,7 @@ def _subscript(run: Interpreter, node: ast.Subscript, scope: v.Scope) -> Any:
         case list() | tuple() if isinstance(index, Num) and isinstance(index.value, int):
             if isinstance(value, list) and len(value) > 1 and not run.pass_depth and v.is_data(value):
                 # A list of batches that is counted through by hand.
-                slice_of_data(run, [index])
+                slice_of_data(run, value, index, None)
                 chosen = value[index.value] if -len(value) <= index.value < len(value) else UNKNOWN
                 run.recorder.learn_units(v.rows_in(chosen))
                 return chosen
@@ -101,8 +101,8 @@ def _subscript(run: Interpreter, node: ast.Subscript, scope: v.Scope) -> Any:
             # Rows are what the first of several dimensions counts.
             rows = node.slice.elts[0] if isinstance(node.slice, ast.Tuple) and node.slice.elts else node.slice
             if isinstance(rows, ast.Slice):
-                bounds = [evaluate(run, b, scope) for b in (rows.lower, rows.upper) if b is not None]
-                slice_of_data(run, bounds)
+                lower, upper = (None if b is None else evaluate(run, b, scope) for b in (rows.lower, rows.upper))
+                return slice_of_data(run, value, lower, upper)
             # Rows that are chosen at random are as new as the choice.
             return v.Data(made=index.made if isinstance(index, v.Data) else value.made)
         case v.Loader():

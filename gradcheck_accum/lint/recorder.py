@@ -81,6 +81,8 @@ class Recorder:
     units: int = ASSUMED_UNITS
     knows_units: bool = False
     """Whether ``units`` is what the source shows, not the assumed number."""
+    cuts: bool = False
+    """Whether the micro-batch under way was cut out of a batch, and it is not known how many rows of it it holds."""
     counts: dict[Location, int] = field(default_factory=dict)
     """Where the source names numbers that the loop counts by."""
     counted: set[str] = field(default_factory=set)
@@ -103,6 +105,11 @@ class Recorder:
         if rows is not None:
             self.units, self.knows_units = rows, True
 
+    def learn_rows_of_part(self, rows: int | None) -> None:
+        """Note the size of the micro-batch under way, which was cut out of a batch, where the source shows it."""
+        self.cuts = rows is None
+        self.learn_units(rows)
+
     def locate(self, node: ast.AST) -> Location:
         """Where a node stands."""
         line, column = getattr(node, "lineno", 1), getattr(node, "col_offset", 0)
@@ -122,6 +129,7 @@ class Recorder:
     def draw(self) -> None:
         """A new micro-batch of data begins."""
         self.micro_batch += 1
+        self.cuts = False
 
     def backward(self, node: ast.AST, tensor: Tensor, synced: bool | None) -> None:
         """``backward`` was called on ``tensor``; ``synced`` says whether its gradients are averaged over the ranks."""

@@ -24,6 +24,8 @@ LENGTH = "length"
 """Tag of a number that counts the micro-batches of a pass over the data."""
 UNITS = "units"
 """Tag of a number that counts the units of one micro-batch."""
+WHOLE = "whole"
+"""Tag of the size of a batch that was not cut out of another: no micro-batch's, where micro-batches are."""
 ASSUMED = "assumed"
 """Tag of a length that the source does not show, and of what was computed from it."""
 
@@ -123,12 +125,14 @@ class Data:
     """Tensors of input data, or a batch of them; ``rows`` is the leading dimension where the source shows it.
 
     ``counted`` is the micro-batch under way when data was added up to this one number, where it is one. ``made`` is
-    the turn of a training loop in which random numbers were drawn for it, or for the rows that it takes.
+    the turn of a training loop in which random numbers were drawn for it, or for the rows that it takes. ``is_part``
+    says that it was cut out of other data.
     """
 
     rows: int | None = None
     counted: int | None = None
     made: int | None = None
+    is_part: bool = False
 
 
 @dataclass(frozen=True, slots=True)
