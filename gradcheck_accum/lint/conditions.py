@@ -114,6 +114,15 @@ def may_vary(run: Interpreter) -> bool:
     )
 
 
+def settled(run: Interpreter, test: ast.expr, scope: v.Scope) -> bool | None:
+    """Whether a condition holds, or None where that is open: no scenario answers it."""
+    outer, run.in_guard = run.in_guard, True
+    try:
+        return answered(run, test, run.evaluate(test, scope))
+    finally:
+        run.in_guard = outer
+
+
 def depends_on_data(run: Interpreter, test: ast.expr, scope: v.Scope) -> bool:
     for node in walk(test):
         if isinstance(node, ast.Name):

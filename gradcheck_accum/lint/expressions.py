@@ -14,7 +14,7 @@ from gradcheck_accum.lint.assignment import assign
 from gradcheck_accum.lint.averages import note_update
 from gradcheck_accum.lint.by_hand import is_gradient
 from gradcheck_accum.lint.calls import call
-from gradcheck_accum.lint.conditions import answered, choose, decide, truth_of
+from gradcheck_accum.lint.conditions import answered, choose, decide, settled, truth_of
 from gradcheck_accum.lint.data import batch_at, batches_of, length_of, length_of_value, rows_of, slice_of_data
 from gradcheck_accum.lint.graphs import summed
 from gradcheck_accum.lint.iteration import items_of
@@ -305,7 +305,7 @@ def _chosen(run: Interpreter, source: v.Parameters, generator: ast.comprehension
     """The parameters of a comprehension's source that its conditions choose."""
     assign(run, generator.target, source, scope)
     for test in generator.ifs:
-        if truth_of(run, evaluate(run, test, scope)) is None:
+        if settled(run, test, scope) is None:
             source = source.chosen(text_of(test))
     return source
 

@@ -12,7 +12,7 @@ from gradcheck_accum.lint import values as v
 from gradcheck_accum.lint.arithmetic import binary, factor_of
 from gradcheck_accum.lint.assignment import assign
 from gradcheck_accum.lint.by_hand import changes_unknown
-from gradcheck_accum.lint.conditions import answered, choose
+from gradcheck_accum.lint.conditions import answered, choose, settled
 from gradcheck_accum.lint.control import Broke, Continued, Exhausted, OutOfBudget, Raised, Returned
 from gradcheck_accum.lint.distributed import context_of
 from gradcheck_accum.lint.frameworks import accumulate
@@ -129,12 +129,7 @@ def _sorts(run: Interpreter, node: ast.If, scope: v.Scope) -> bool:
     mentioned = {n.id for n in walk(node.test) if isinstance(n, ast.Name)}
     if not isinstance(parameters, v.Parameters) or mentioned.isdisjoint(run.sorted_by[-1]):
         return False
-    run.in_guard, outer = True, run.in_guard
-    try:
-        truth = answered(run, node.test, run.evaluate(node.test, scope))
-    finally:
-        run.in_guard = outer
-    if truth is not None:
+    if settled(run, node.test, scope) is not None:
         return False
     test = text_of(node.test)
     left: list[v.Parameters] = []
