@@ -134,6 +134,8 @@ def length_of_value(run: Interpreter, value: Any) -> Any:
         case list() if id(value) in run.grown:
             run.recorder.assumed_length = True
             return Num(assumed_length(run, value), _tags_of_length(value, assumed=True))
+        case list() if is_list_of_batches(value):
+            return Num(len(value), frozenset({v.TOTAL}))
         case list() | tuple() | dict() | str():
             return Num(len(value))
         case v.Instance():
@@ -144,6 +146,11 @@ def length_of_value(run: Interpreter, value: Any) -> Any:
             run.recorder.assumed_length = True
             return Num(assumed_length(run, value), _tags_of_length(value, assumed=True))
     return Symbol()
+
+
+def is_list_of_batches(value: Any) -> bool:
+    """Whether a value is a list that a loop over data may run over."""
+    return isinstance(value, list) and len(value) > 1 and v.is_data(value)
 
 
 def _tags_of_length(source: Any, *, assumed: bool) -> frozenset[str]:

@@ -39,11 +39,11 @@ def _moves(
 ) -> bool:
     if isinstance(node, ast.AugAssign) or any(_is_the_same(part, target) for part in walk(node.value)):
         return not (isinstance(value, Num) and value.value == (0 if _adds(node) else 1))
-    if not isinstance(value, Num) or (v.LENGTH in value.tags and not value.tags & {v.STEPS, v.DERIVED}):
+    if not isinstance(value, Num) or (value.tags & {v.LENGTH, v.TOTAL} and not value.tags & {v.STEPS, v.DERIVED}):
         return False
     before = run.rates.get(optimizer)
     run.rates[optimizer] = value.value
-    return before is not None and before != value.value
+    return before != value.value
 
 
 def _adds(node: ast.Assign | ast.AugAssign) -> bool:
