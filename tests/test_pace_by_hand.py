@@ -50,7 +50,7 @@ AVERAGES = {
     "a helper": "follow(average, model)",
     "inline": "for p, q in zip(average.parameters(), model.parameters()): p.data.mul_(0.7).add_(q.data, alpha=0.3)",
     "lerp_": "for p, q in zip(average.parameters(), model.parameters()): p.data.lerp_(q.data, 0.3)",
-    "all at once": "torch._foreach_lerp_([p.data for p in average.parameters()], [q.detach() for q in model.parameters()], 0.3)",
+    "all at once": "torch._foreach_lerp_([p.data for p in average.parameters()], list(model.parameters()), 0.3)",
 }
 RATES = {
     "a helper that shrinks it": "shrink(0.9)",

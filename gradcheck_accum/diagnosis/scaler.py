@@ -6,8 +6,9 @@ from collections.abc import Iterator
 
 from gradcheck_accum.diagnosis.account import Account, Diagnosis, diagnosis, line
 from gradcheck_accum.diagnosis.pace import every_micro_batch
-from gradcheck_accum.events import Backward, ScalerUpdate, Unscale
+from gradcheck_accum.events import Backward, ScalerUpdate, Step, Unscale
 from gradcheck_accum.ledger import Fate, Ledger
+from gradcheck_accum.location import Location
 
 
 def find_scaler_pace(ledger: Ledger) -> Iterator[Diagnosis]:
@@ -25,6 +26,15 @@ def find_scaler_pace(ledger: Ledger) -> Iterator[Diagnosis]:
 
 def find_scaler_misuse(account: Account) -> Iterator[Diagnosis]:
     """GA502: the scale divided out before the window is complete. GA503: a step on gradients that still hold it."""
+    refused = _refused(account)
+    for where, why in refused.items():
+        yield diagnosis(
+            "GA502",
+            where,
+            f"the scale is divided out {why}: PyTorch refuses that and raises a RuntimeError",
+            "call scaler.unscale_(optimizer) once, after the window's last backward and before scaler.step(optimizer)",
+            states_steps=False,
+        )
     for window in account.known():
         if window.step is None:
             continue
@@ -53,3 +63,20 @@ def find_scaler_misuse(account: Account) -> Iterator[Diagnosis]:
                 window,
                 states_steps=False,
             )
+
+
+def _refused(account: Account) -> dict[Location, str]:
+    """Where a scale is divided out though PyTorch allows that no more before the next update, and why it does not."""
+    refused: dict[Location, str] = {}
+    state = ""
+    for event in account.ledger.trace.events:
+        match event:
+            case ScalerUpdate():
+                state = ""
+            case Unscale() if account.store in event.stores:
+                if state:
+                    refused.setdefault(event.where, state)
+                state = state or "a second time since the last scaler.update()"
+            case Step() if event.through_scaler and event.optimizer == account.optimizer:
+                state = "after the step that was to use it"
+    return refused

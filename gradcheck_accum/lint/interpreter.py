@@ -66,6 +66,8 @@ class Interpreter:
         """What was assigned to attributes and items of objects that nothing else is known of, by dotted name."""
         self.turns: dict[str, int] = {}
         """How many turns loops over an unknown range were given, by the name of that number."""
+        self.scalers: set[str] = set()
+        """What the source calls the grad scalers that have unscaled or stepped an optimizer."""
         self.skip = skip
         """Where a micro-batch is skipped in this run, and which one of those that come by (`lint.skips`)."""
         self.passed: dict[Place, int] = {}

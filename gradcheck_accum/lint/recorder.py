@@ -27,6 +27,7 @@ from gradcheck_accum.events import (
     Purpose,
     Reduction,
     ScaleGrads,
+    ScalerUpdate,
     SchedulerStep,
     Step,
     Term,
@@ -192,6 +193,10 @@ class Recorder:
     def unscale(self, node: ast.AST, optimizer: Optimizer) -> None:
         """A grad scaler's scale was divided out."""
         self.raw.append(_Raw("unscale", self.locate(node), optimizer))
+
+    def update_scaler(self, node: ast.AST) -> None:
+        """A grad scaler chose its scale anew."""
+        self.raw.append(_Raw("scaler update", self.locate(node)))
 
     def step(self, node: ast.AST, optimizer: Optimizer, steps: int | None, through_scaler: bool = False) -> None:
         """An optimizer stepped."""
@@ -456,6 +461,8 @@ def _event(raw: _Raw, stores: frozenset[str]) -> Event | None:
                 accumulation_steps=details["steps"],
                 through_scaler=details["through_scaler"],
             )
+        case "scaler update":
+            return ScalerUpdate(where=where)
         case "rate":
             return SchedulerStep(where=where, **details)
         case "average":

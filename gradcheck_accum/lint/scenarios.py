@@ -45,6 +45,8 @@ _LONG_PATIENCE = 200_000
 """The same where one has: what others could object is heard first."""
 _MOST_EVALUATIONS = 1_000_000
 """Evaluations in one file after which further entrances are left alone: 15 times what any file seen so far needed."""
+_FOR_EACH = 20_000
+"""Evaluations that each entrance may take beyond that: however many short loops a file has, all of them are read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,14 +119,16 @@ def explore(facts: Facts, beside: Beside, *, thorough: bool = False) -> Iterator
         yield own
     roots = [Root(function) for function in reach.training_functions()]
     roots += [Root(function, owner) for function, owner in reach.inherited_training()]
+    read = 0
     for root in roots:
         if root.function in visited:
             continue
-        if spent > _MOST_EVALUATIONS:
+        if spent > _MOST_EVALUATIONS + read * _FOR_EACH:
             yield Explored(root, [], 0, is_followed=False)
             continue
         own = _scenarios(module, beside, reach, root, visited, thorough)
         spent += own.spent
+        read += 1
         yield own
 
 
