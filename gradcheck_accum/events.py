@@ -171,12 +171,14 @@ class SchedulerStep(Event):
     """A learning rate scheduler moved on.
 
     ``scheduler`` tells it from others; ``horizon`` is the number of moves that it was made for, where it says, and
-    ``since`` the first micro-batch that ran after it was made.
+    ``since`` the first micro-batch that ran after it was made. ``by_hand`` says that there is none, and the loop gave
+    an optimizer another rate itself.
     """
 
     scheduler: str = ""
     horizon: int | None = None
     since: int = 0
+    by_hand: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -236,18 +238,25 @@ class Trace:
     """The events of one loop, in order.
 
     ``complete`` is False where watching ended before the loop did, so that what is left over at the end means
-    nothing. ``assumed_length`` says that the number of micro-batches is the engine's own choice, made to show
-    full windows and a remainder, and not the loop's. ``precision`` is the unit roundoff of the dtype that the
-    factors were read in: the relative error to allow when two of them are compared. ``from_start`` is False where
+    nothing. ``assumed_length`` says that the number of micro-batches of a pass is the engine's own choice, made to show
+    full windows and a remainder, and not the loop's; ``assumed_turns`` that the number of passes is, or that of the
+    turns of a loop without an end that the source shows; ``assumed_units`` that the number of units of a micro-batch
+    is. ``precision`` is the unit roundoff of the dtype that the factors were read in: the relative error to allow when
+    two of them are compared. ``from_start`` is False where
     watching began in the middle of the loop, so that a short first window may be an earlier pass's last. ``counts`` are
     the places that name a number which the loop counts by, each once. ``assumed_steps`` are the
-    names of K that the source leaves open, each with the number that was taken for it.
+    names of K that the source leaves open, each with the number that was taken for it; only those that the loop counts
+    its windows by, or divides its losses by. ``skips_at`` is the place that skips a micro-batch where the engine has
+    made it do so.
     """
 
     events: tuple[Event, ...]
     complete: bool = True
     assumed_length: bool = False
+    assumed_turns: bool = False
+    assumed_units: bool = False
     precision: float = 0.0
     from_start: bool = True
     counts: tuple[Count, ...] = ()
     assumed_steps: tuple[tuple[str, int], ...] = ()
+    skips_at: Location | None = None

@@ -36,7 +36,8 @@ class Fix:
 class Finding:
     """One mistake at one place in a source file. ``help`` says what to do about it.
 
-    ``text`` is the line at that place, by which a baseline knows the finding again.
+    ``text`` is the line at that place, by which a baseline knows the finding again; ``fix_left_out`` says that no fix
+    was looked for, because those before it in the file took all the time that there is.
     """
 
     mistake: Mistake
@@ -45,6 +46,7 @@ class Finding:
     help: str = ""
     fix: Fix | None = None
     text: str = ""
+    fix_left_out: bool = False
 
 
 def in_order(finding: Finding) -> tuple[str, int, int, int, str]:

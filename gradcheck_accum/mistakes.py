@@ -20,9 +20,10 @@ class Severity(Enum):
 class Mistake:
     """One entry of the catalogue.
 
-    ``static`` and ``dynamic`` say which engine can see it today; ``moves_gradient`` is False for what leaves every
-    gradient right and so never touches the verdict of ``verify``; ``by_construction`` is True for what no loop could
-    do better.
+    ``static`` and ``dynamic`` say which engine can see it today, ``where_visible`` that `lint` sees it only where the
+    source shows the numbers that it is about, so that its silence says nothing; ``moves_gradient`` is False for what
+    leaves every gradient right and so never touches the verdict of ``verify``; ``by_construction`` is True for what no
+    loop could do better.
     """
 
     code: str
@@ -31,8 +32,14 @@ class Mistake:
     severity: Severity = Severity.ERROR
     static: bool = True
     dynamic: bool = True
+    where_visible: bool = False
     moves_gradient: bool = True
     by_construction: bool = False
+
+    @property
+    def shows_in_every_source(self) -> bool:
+        """Whether `lint` sees it wherever it stands."""
+        return self.static and not self.where_visible
 
 
 _ALL = (
@@ -43,7 +50,7 @@ _ALL = (
         "GA104",
         "mean-of-means",
         "micro-batches of unequal unit counts are averaged with equal weight",
-        static=False,
+        where_visible=True,
     ),
     Mistake("GA201", "zero-grad-every-batch", "gradients are cleared at every micro-batch"),
     Mistake("GA202", "zero-grad-misplaced", "gradients are cleared before the step has used them"),

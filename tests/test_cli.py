@@ -90,7 +90,7 @@ def test_an_unreadable_path_is_one_line_and_2(scripts: Path, run: Output) -> Non
     assert run("lint", "gone.py", "broken.py", "bad.py") == 2
     gone, broken = run.err.splitlines()
     assert gone.startswith("gradcheck-accum: gone.py: ")
-    assert broken.startswith("gradcheck-accum: broken.py: not Python")
+    assert broken.startswith("gradcheck-accum: broken.py: not valid by the grammar of Python ")
     assert "GA101" in run.out
 
 
@@ -141,7 +141,7 @@ def test_standard_input(run: Output, monkeypatch: pytest.MonkeyPatch) -> None:
     assert run("lint", "-", "--ignore", "GA101") == 0
     stdin(monkeypatch, b"def (: backward")
     assert run("lint", "-") == 2
-    assert run.err.startswith("gradcheck-accum: -: not Python")
+    assert run.err.startswith("gradcheck-accum: -: not valid by the grammar of Python ")
 
 
 def test_standard_input_is_alone(run: Output) -> None:

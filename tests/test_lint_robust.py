@@ -130,7 +130,7 @@ def test_deep_nesting_is_analysed_or_refused(depth: int) -> None:
         try:
             lint_source(LOOP.format(before="pass", inside=inside), "train.py")
         except LintError as error:
-            assert "deep" in str(error) or "not Python" in str(error)
+            assert "deep" in str(error) or "not valid by the grammar" in str(error)
 
 
 def test_what_takes_too_long_is_given_up_and_said_to_be(
@@ -239,3 +239,44 @@ def train(model, loader, optimizer, K=4):
 """
     assert [f.mistake.code for f in lint_source(source.format(every=50, steps="K"), "train.py")] == ["GA301"]
     assert examine(source.format(every=50, steps=60), "train.py").not_followed == 1
+
+
+MANY = """\
+def train{number}(model, loader, optimizer, criterion):
+    for i, (x, y) in enumerate(loader):
+        criterion(model(x), y).backward()
+        if (i + 1) % 3 == 0:
+            optimizer.step()
+            optimizer.zero_grad()
+"""
+
+
+def test_what_no_fix_was_looked_for_is_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gradcheck_accum.lint.fixes._MOST_EVALUATIONS", 5_000)
+    path = tmp_path / "train.py"
+    path.write_text("import torch\n" + "".join(MANY.format(number=i) for i in range(3)))
+    assert main(["lint", "--no-cache", str(path)]) == 1
+    summary = capsys.readouterr().out.splitlines()
+    (said,) = (line for line in summary if line.startswith("No fix was looked for in "))
+    fixable = sum(line.startswith("fix: ") for line in summary)
+    assert said.startswith(f"No fix was looked for in {6 - fixable} cases: the file has too many loops")
+    assert main(["lint", "--no-cache", "--output-format", "json", str(path)]) == 1
+    assert json.loads(capsys.readouterr().out)["summary"]["fixes_left_out"] == 6 - fixable
+    monkeypatch.undo()
+    path.write_text("import torch\n" + MANY.format(number=0))
+    assert main(["lint", "--no-cache", str(path)]) == 1
+    assert "No fix was looked for" not in capsys.readouterr().out
+
+
+def test_many_short_loops_are_all_read(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gradcheck_accum.lint.scenarios._MOST_EVALUATIONS", 10_000)
+    path = tmp_path / "train.py"
+    path.write_text("import torch\n" + "".join(MANY.format(number=i) for i in range(12)))
+    assert main(["lint", "--no-cache", "--select", "GA101", str(path)]) == 1
+    said = capsys.readouterr().out
+    assert said.count("GA101") == 12
+    assert "too long to be followed" not in said

@@ -22,7 +22,8 @@ class Diagnosis:
 
     ``windows`` are the indices of the windows that show it (empty for gradients that no step ever consumed);
     ``message`` states the fact and its consequence, ``help`` the remedy. ``framework`` is the package, with its
-    version, in whose code it happened, where it was one.
+    version, in whose code it happened, where it was one. ``states_steps`` says that the message states numbers that
+    follow from K.
     """
 
     mistake: Mistake
@@ -31,6 +32,7 @@ class Diagnosis:
     help: str
     windows: tuple[int, ...] = ()
     framework: str = ""
+    states_steps: bool = True
 
 
 @dataclass(frozen=True)
@@ -154,14 +156,22 @@ class Shares:
 
 
 def diagnosis(
-    code: str, where: Location, message: str, help: str, *windows: Window, framework: str | None = None
+    code: str,
+    where: Location,
+    message: str,
+    help: str,
+    *windows: Window,
+    framework: str | None = None,
+    states_steps: bool = True,
 ) -> Diagnosis:
     """The mistake ``code`` at ``where``, seen in ``windows`` (those that no step closed have no index to name).
 
-    ``framework`` is the one that ``where`` called, unless another is given.
+    ``framework`` is the one that ``where`` called, unless another is given; ``states_steps`` says whether the message
+    states numbers that follow from K.
     """
     indices = tuple(sorted({w.index for w in windows if w.step}))
-    return Diagnosis(CATALOGUE[code], where, message, help, indices, where.through if framework is None else framework)
+    through = where.through if framework is None else framework
+    return Diagnosis(CATALOGUE[code], where, message, help, indices, through, states_steps)
 
 
 def scalers(shares: Shares) -> list[Location]:

@@ -14,6 +14,7 @@ from gradcheck_accum.diagnosis.account import (
     opens_short,
     plural,
 )
+from gradcheck_accum.diagnosis.assumed import if_any_is_left_over, names_steps, steps_in_words
 from gradcheck_accum.events import Reduction, Step
 from gradcheck_accum.ledger import Fate, Window
 
@@ -24,9 +25,10 @@ def find_remainder(account: Account) -> Iterator[Diagnosis]:
         return
     spans = [w for w in account.windows if w.spans_passes]
     # A counter that no epoch resets lets windows run on over the epoch's end: nothing is lost but what is left when
-    # training ends, and that is none where the length is only the engine's assumption.
+    # training ends, and that is none where the lengths or the number of the passes are only the engine's assumption.
     rolls_on = bool(spans) and all(w.micro_batches == account.steps for w in spans)
-    lost = [w for w in account.abandoned if not (rolls_on and account.ledger.trace.assumed_length)]
+    trace = account.ledger.trace
+    lost = [w for w in account.abandoned if not (rolls_on and (trace.assumed_length or trace.assumed_turns))]
     step = _usual_step(account)
     if step is None:
         return
@@ -36,27 +38,45 @@ def find_remainder(account: Account) -> Iterator[Diagnosis]:
         w for w in account.windows if w.micro_batches > account.steps > 1 and (w.spans_passes or id(w) in outgrowing)
     ]
     # A leak is told first: it happens in every epoch, and what is lost at the very end is the last of it.
+    is_fact = not account.ledger.trace.assumed_length
     for window in leaks:
-        extra = window.micro_batches - account.steps
-        yield diagnosis(
-            "GA301",
-            step.where,
-            f"the step waits for {account.steps}: the {plural(extra)} left over from one epoch "
-            f"{'leaks' if extra == 1 else 'leak'} into the first window of the next, which then holds "
-            f"{window.micro_batches}{', and those of the last epoch reach no step' if lost else ''}",
-            help,
-            window,
-        )
+        message = _leaks(account, window, bool(lost))
+        yield diagnosis("GA301", step.where, message, help, window, states_steps=is_fact or not names_steps(account))
     for window in lost:
-        count = window.micro_batches
-        how = "left over when the loop ends" if window.entries[-1].fate is Fate.LEFT else "cleared unused"
-        yield diagnosis(
-            "GA301",
-            step.where,
-            f"{plural(count)} of an epoch never {'reaches' if count == 1 else 'reach'} a step: "
-            f"{'it is' if count == 1 else 'they are'} {how}, because the step waits for {account.steps}",
-            help,
+        message = _never_reaches(account, window)
+        yield diagnosis("GA301", step.where, message, help, states_steps=is_fact or not names_steps(account))
+
+
+def _leaks(account: Account, window: Window, loses: bool) -> str:
+    """In words, that what one epoch leaves over stands in the next one's first window."""
+    condition = if_any_is_left_over(account)
+    if condition:
+        return (
+            f"the step waits for {steps_in_words(account)}: {condition}, what one epoch leaves over leaks into the "
+            f"first window of the next{', and what the last epoch leaves over reaches no step' if loses else ''}"
         )
+    extra = window.micro_batches - account.steps
+    return (
+        f"the step waits for {account.steps}: the {plural(extra)} left over from one epoch "
+        f"{'leaks' if extra == 1 else 'leak'} into the first window of the next, which then holds "
+        f"{window.micro_batches}{', and those of the last epoch reach no step' if loses else ''}"
+    )
+
+
+def _never_reaches(account: Account, window: Window) -> str:
+    """In words, that the last micro-batches of an epoch are lost."""
+    how = "left over when the loop ends" if window.entries[-1].fate is Fate.LEFT else "cleared unused"
+    condition = if_any_is_left_over(account)
+    if condition:
+        return (
+            f"the step waits for {steps_in_words(account)}: {condition}, the last micro-batches of an epoch never "
+            f"reach a step, and are {how}"
+        )
+    count = window.micro_batches
+    return (
+        f"{plural(count)} of an epoch never {'reaches' if count == 1 else 'reach'} a step: "
+        f"{'it is' if count == 1 else 'they are'} {how}, because the step waits for {account.steps}"
+    )
 
 
 def _outgrowing(account: Account) -> list[Window]:

@@ -67,6 +67,7 @@ def _judge_clip(window: Window, clip: Clip, before: tuple[Event, ...], after: tu
             "gradients are clipped while the grad scaler's scale is still in them, so the limit means nothing",
             "call scaler.unscale_(optimizer) right before the clip",
             window,
+            states_steps=False,
         )
 
 
@@ -77,6 +78,7 @@ def _nothing_to_clip(clip: Clip, gone: str, window: Window) -> Diagnosis:
         f"gradients are clipped where there are none: {gone}, so nothing is limited",
         "clip after the window's last backward and before the step",
         window,
+        states_steps=False,
     )
 
 

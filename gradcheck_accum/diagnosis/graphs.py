@@ -39,6 +39,7 @@ def find_held_graphs(ledger: Ledger) -> Iterator[Diagnosis]:
                 f"losses are kept with their graphs: at the last step those of {plural(held[-1].count)} were still "
                 "in memory, and more at every step",
                 _HELP,
+                states_steps=False,
             )
             return
 
@@ -58,6 +59,7 @@ def find_kept_losses(ledger: Ledger) -> Iterator[Diagnosis]:
                 f"losses are kept with their graphs: at the step at {line(steps[-1])} those of "
                 "every micro-batch so far are still in memory",
                 _HELP,
+                states_steps=False,
             )
 
 

@@ -129,6 +129,16 @@ def find_schedule(ledger: Ledger) -> Iterator[Diagnosis]:
         if not counts or (horizon is not None and horizon >= pace.made):
             continue
         often = f"{nominal_steps(ledger.windows)} times"
+        if pace.event.by_hand:
+            yield diagnosis(
+                "GA601",
+                pace.event.where,
+                f"the learning rate is changed at every micro-batch, {often} for every step of the "
+                f"optimizer{_at_last_step(pace.life)}: it moves on while the weights do not, and runs ahead of the "
+                "training unless it was planned in micro-batches",
+                "change the learning rate once per window, next to the step",
+            )
+            continue
         yield diagnosis(
             "GA601",
             pace.event.where,
@@ -169,4 +179,5 @@ def find_average(ledger: Ledger) -> Iterator[Diagnosis]:
             "the moving average is updated at every micro-batch, though the weights change once per window"
             f"{_at_last_step(pace.life)}: the same weights are taken in again, and its decay is not what was set",
             "update the average once per window, after the step",
+            states_steps=False,
         )

@@ -20,6 +20,7 @@ def find_synchronisation(account: Account) -> Iterator[Diagnosis]:
                 f"step at {line(window.step.where)} goes without them, and a later window gets them",
                 "call set_requires_gradient_sync(True) before the backward of the last micro-batch of every window",
                 window,
+                states_steps=False,
             )
         elif last.synced is False and window.step is not None:
             yield diagnosis(
@@ -29,6 +30,7 @@ def find_synchronisation(account: Account) -> Iterator[Diagnosis]:
                 "gradients that were not averaged over the ranks, and the ranks' weights drift apart",
                 "let the last micro-batch of every window run forward and backward outside no_sync()",
                 window,
+                states_steps=False,
             )
     full = [w for w in windows if w.micro_batches == account.steps > 1]
     if not full or not all(entry.backward.synced for w in full for entry in w.fresh()):

@@ -18,6 +18,7 @@ from gradcheck_accum.diagnosis.account import (
     scalers,
     times,
 )
+from gradcheck_accum.diagnosis.assumed import if_any_is_left_over, names_steps, steps_in_words
 from gradcheck_accum.events import Operation, Reduction, Step
 from gradcheck_accum.ledger import Window
 from gradcheck_accum.location import Location
@@ -106,7 +107,7 @@ def _judge_level(account: Account, shares: Shares, where: Location) -> Iterator[
             where,
             f"the loss is not divided by the number of micro-batches: {length} of them are added up {closes}, and "
             f"{counts}",
-            f"divide the loss by {length} (the accumulation steps) before backward()",
+            f"divide the loss by {steps_in_words(account, length)} (the accumulation steps) before backward()",
             shares.window,
         )
         return
@@ -114,7 +115,8 @@ def _judge_level(account: Account, shares: Shares, where: Location) -> Iterator[
         "GA102",
         where,
         f"the loss is divided twice: {length} micro-batches are added up {closes}, and each counts only "
-        f"{times(level)} what it counts in the large batch{_second_divisor(account, shares, level)}{_by_whom(shares)}",
+        f"{_share(account, shares, level)} what it counts in the large batch"
+        f"{_second_divisor(account, shares, level)}{_by_whom(shares)}",
         "divide by the accumulation steps once; a mean-reduced loss already averages over its batch",
         shares.window,
         framework=_scaling_framework(shares),
@@ -130,8 +132,8 @@ def _judge_alone(account: Account, shares: Shares) -> Iterator[Diagnosis]:
     yield diagnosis(
         "GA102",
         shares.live[0].entry.backward.where,
-        f"the loss is a mean and is divided once more: each micro-batch counts only {times(shares.level)} what it "
-        f"counts in the large batch{own}",
+        "the loss is a mean and is divided once more: each micro-batch counts only "
+        f"{_share(account, shares, shares.level)} what it counts in the large batch{own}",
         "a mean-reduced loss already averages over its batch",
         shares.window,
     )
@@ -163,9 +165,20 @@ def _by_whom(shares: Shares) -> str:
     return ": " + " and ".join(f"by {place.through}" if place.through else f"at {line(place)}" for place in places)
 
 
+def _share(account: Account, shares: Shares, level: float) -> str:
+    """A weight in words: as a number where that was not made from a size of batches that the source leaves open."""
+    is_number = not (account.ledger.trace.assumed_units and _is_by_units(account, shares, level))
+    return times(level) if is_number else "one over its size of"
+
+
+def _is_by_units(account: Account, shares: Shares, level: float) -> bool:
+    return all(w.units and account.same(level * w.units, 1.0) for w in shares.weights)
+
+
 def _second_divisor(account: Account, shares: Shares, level: float) -> str:
-    if all(w.units and account.same(level * w.units, 1.0) for w in shares.weights):
-        return f" (1/{shares.weights[0].units:g}: divided by the batch size too)"
+    if _is_by_units(account, shares, level):
+        size = "" if account.ledger.trace.assumed_units else f"1/{shares.weights[0].units:g}: "
+        return f" ({size}divided by the batch size too)"
     ranks = shares.window.divisor
     if ranks > 1 and account.same(level * ranks, 1.0):
         return f" (1/{ranks}: the average over the ranks divides by their number once more)"
@@ -265,14 +278,19 @@ def find_remainder_scale(account: Account) -> Iterator[Diagnosis]:
             phase = _is_of_a_phase(account, window)
             if not window.is_short_of_ranks and not phase and _is_inside_a_pass(account, window):
                 missing = account.steps - shares.length
+                skips = account.ledger.trace.skips_at
                 yield diagnosis(
                     "GA303",
                     step.where,
-                    f"the window holds {plural(shares.length)} instead of {account.steps}, in the middle of an epoch: "
-                    f"{plural(missing)} {'was' if missing == 1 else 'were'} skipped but still counted, and each that "
-                    f"ran counts {times(shares.level)} what it counts in the large batch",
+                    f"a micro-batch that is skipped (at {line(skips)}) is still counted: its window holds fewer than "
+                    f"{steps_in_words(account)}, and each that ran counts less than in the large batch"
+                    if skips
+                    else f"the window holds {plural(shares.length)} instead of {account.steps}, in the middle of an "
+                    f"epoch: {plural(missing)} {'was' if missing == 1 else 'were'} skipped but still counted, "
+                    f"and each that ran counts {times(shares.level)} what it counts in the large batch",
                     "count only the micro-batches whose backward has run",
                     window,
+                    states_steps=not skips or not names_steps(account),
                 )
                 continue
             if window.is_short_of_ranks:
@@ -284,14 +302,20 @@ def find_remainder_scale(account: Account) -> Iterator[Diagnosis]:
             divided = f"{framework} still divides the loss" if framework else "the loss is still divided"
             which = "first window of an epoch" if _goes_on(account, window) else "last window"
             which = "window, like the others beside it," if phase else which
+            condition = if_any_is_left_over(account)
+            by = "the units of a full window" if shares.kind is Reduction.SUM else steps_in_words(account)
             yield diagnosis(
                 "GA103",
                 step.where,
-                f"the {which} holds {plural(shares.length)}, but {divided} by "
+                f"{condition}, the {which} holds fewer micro-batches, but {divided} by {by}: each counts less than "
+                "in the large batch"
+                if condition
+                else f"the {which} holds {plural(shares.length)}, but {divided} by "
                 f"{divisor:g}: each counts {times(shares.level)} what it counts in the large batch",
                 f"divide by the number of {of} that the window really holds",
                 window,
                 framework=framework,
+                states_steps=not condition or not names_steps(account),
             )
 
 

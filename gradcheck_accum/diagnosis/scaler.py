@@ -6,8 +6,9 @@ from collections.abc import Iterator
 
 from gradcheck_accum.diagnosis.account import Account, Diagnosis, diagnosis, line
 from gradcheck_accum.diagnosis.pace import every_micro_batch
-from gradcheck_accum.events import Backward, ScalerUpdate, Unscale
+from gradcheck_accum.events import Backward, ScalerUpdate, Step, Unscale
 from gradcheck_accum.ledger import Fate, Ledger
+from gradcheck_accum.location import Location
 
 
 def find_scaler_pace(ledger: Ledger) -> Iterator[Diagnosis]:
@@ -19,11 +20,21 @@ def find_scaler_pace(ledger: Ledger) -> Iterator[Diagnosis]:
             "the grad scaler is updated at every micro-batch: a change of scale falls into the middle of a window, "
             "and its growth interval counts micro-batches, not steps",
             "call scaler.update() once, right after scaler.step(optimizer)",
+            states_steps=False,
         )
 
 
 def find_scaler_misuse(account: Account) -> Iterator[Diagnosis]:
     """GA502: the scale divided out before the window is complete. GA503: a step on gradients that still hold it."""
+    refused = _refused(account)
+    for where, why in refused.items():
+        yield diagnosis(
+            "GA502",
+            where,
+            f"the scale is divided out {why}: PyTorch refuses that and raises a RuntimeError",
+            "call scaler.unscale_(optimizer) once, after the window's last backward and before scaler.step(optimizer)",
+            states_steps=False,
+        )
     for window in account.known():
         if window.step is None:
             continue
@@ -39,6 +50,7 @@ def find_scaler_misuse(account: Account) -> Iterator[Diagnosis]:
                     f"with the scale still in them, before the step at {line(window.step.where)}",
                     "call scaler.unscale_(optimizer) once, after the window's last backward",
                     window,
+                    states_steps=False,
                 )
         live = window.with_fate(Fate.LIVE)
         unscaled = any(isinstance(e, Unscale) for e in events)
@@ -49,4 +61,22 @@ def find_scaler_misuse(account: Account) -> Iterator[Diagnosis]:
                 "the optimizer steps by itself on gradients that still hold the grad scaler's scale",
                 "step through the scaler: scaler.step(optimizer), then scaler.update()",
                 window,
+                states_steps=False,
             )
+
+
+def _refused(account: Account) -> dict[Location, str]:
+    """Where a scale is divided out though PyTorch allows that no more before the next update, and why it does not."""
+    refused: dict[Location, str] = {}
+    state = ""
+    for event in account.ledger.trace.events:
+        match event:
+            case ScalerUpdate():
+                state = ""
+            case Unscale() if account.store in event.stores:
+                if state:
+                    refused.setdefault(event.where, state)
+                state = state or "a second time since the last scaler.update()"
+            case Step() if event.through_scaler and event.optimizer == account.optimizer:
+                state = "after the step that was to use it"
+    return refused

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gradcheck_accum.diagnosis.account import Account, Diagnosis, diagnosis, line, plural
+from gradcheck_accum.diagnosis.assumed import counts_windows
 from gradcheck_accum.events import ZeroGrad
 from gradcheck_accum.ledger import Fate, Window
 
@@ -79,7 +80,9 @@ def find_stale(account: Account) -> Iterator[Diagnosis]:
         if isinstance(event, ZeroGrad) and account.store not in event.stores
     ]
     cleared_here = any(isinstance(e, ZeroGrad) for w in account.windows for e in w.events)
-    standing = f"{plural(old)} of earlier windows still {'stands' if old == 1 else 'stand'}"
+    is_fact = counts_windows(account)
+    which = plural(old) if is_fact else "the micro-batches"
+    standing = f"{which} of earlier windows still {'stands' if is_fact and old == 1 else 'stand'}"
     if elsewhere and not cleared_here:
         yield diagnosis(
             "GA204",
@@ -88,6 +91,7 @@ def find_stale(account: Account) -> Iterator[Diagnosis]:
             f"{standing} in the gradient that this step uses",
             f"clear the gradients of {account.store} too, after the step",
             *stale,
+            states_steps=is_fact,
         )
         return
     yield diagnosis(
@@ -97,4 +101,5 @@ def find_stale(account: Account) -> Iterator[Diagnosis]:
         "gradient that it uses",
         "call zero_grad() after the step",
         *stale,
+        states_steps=is_fact,
     )

@@ -189,14 +189,19 @@ def _fill(value: Any, leaves: list[torch.Tensor], made: list[list[torch.Tensor]]
     return value
 
 
+_BLENDS = frozenset({"add_", "lerp_", "mul_", "_foreach_add_", "_foreach_lerp_", "_foreach_mul_"})
+
+
 @dataclass(eq=False)
 class Tape(TorchFunctionMode):
     """Records while it is entered; ask it for the program of a loss right before its backward.
 
-    ``on_scalar`` is told each number that a call outside modules gives, where it needs a gradient.
+    ``on_scalar`` is told each number that a call outside modules gives, where it needs a gradient, and ``on_blend``
+    each operation in place by which tensors may be taken into an average, with its arguments.
     """
 
     on_scalar: Callable[[torch.Tensor], object] | None = None
+    on_blend: Callable[[str, Any, Any], object] | None = None
     segments: list[list[Call]] = field(default_factory=lambda: [[]])
     _paused: int = 0
     _depth: int = 0
@@ -209,10 +214,14 @@ class Tape(TorchFunctionMode):
         if torch.compiler.is_compiling():
             return func(*args, **kwargs)
         caller = sys._getframe(1)
+        name = getattr(func, "__name__", "")
+        if name in _BLENDS and self.on_blend is not None and not self._paused:
+            with torch._C.DisableTorchFunction():
+                self.on_blend(name, args, kwargs)
         if self._depth or self._paused or not torch.is_grad_enabled():
             return call_from(caller, func, args, kwargs)
         # To read an attribute of a tensor draws nothing.
-        state = None if getattr(func, "__name__", "") == "__get__" else random_state()
+        state = None if name == "__get__" else random_state()
         result = call_from(caller, func, args, kwargs)
         self._record(func, args, kwargs, result, state)
         return result

@@ -236,7 +236,7 @@ def _diagnosis(
     # The source tells passes, and the run of a list does not: what is near a schedule's length, and what a place keeps
     # of a pass that is over, may be told by one of them where it is not certain.
     by_one = expected.unseen_in_run | expected.unseen_in_source | (expected.hidden & {"GA601", "GA603", "GA801"})
-    told = {(line, code) for line, code in seen if CATALOGUE[code].static and code not in by_one}
+    told = {(line, code) for line, code in seen if CATALOGUE[code].shows_in_every_source and code not in by_one}
     own = {(line, code) for line, code in found if CATALOGUE[code].dynamic and code not in by_one}
     own = {(line, code) for line, code in own if line not in untold}
     if unknown or variant.uneven:

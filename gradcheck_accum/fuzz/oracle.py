@@ -244,7 +244,7 @@ class Expectation:
     @property
     def in_source(self) -> frozenset[str]:
         """What `lint` must find."""
-        return frozenset(c for c in self.codes - self.unseen_in_source if CATALOGUE[c].static)
+        return frozenset(c for c in self.codes - self.unseen_in_source if CATALOGUE[c].shows_in_every_source)
 
 
 def expect(variant: Variant) -> Expectation:

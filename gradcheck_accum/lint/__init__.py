@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import re
+import sys
 import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -49,7 +50,7 @@ _BYTES_AS_AN_EVALUATION = 8
 def lint_source(source: str | bytes, path: str) -> list[Finding]:
     """The findings in ``source``, in order of line; a ``path`` to an .ipynb makes it a notebook.
 
-    Raises LintError where the source is too large, not UTF-8 or not Python.
+    Raises LintError where the source is too large, not UTF-8 or not valid by the grammar of the Python that runs.
     """
     document = open_document(source, path)
     return list(document.outcome(examine(document.source, path, document.words).outcome()).findings)
@@ -107,7 +108,7 @@ def examine(
                 is_thorough = is_thorough and explored.is_thorough
                 not_followed += not explored.is_followed
                 cost += explored.spent
-                for diagnosis, ledger in scenarios.agreed(explored.scenarios):
+                for diagnosis, ledger in (*scenarios.agreed(explored.scenarios), *explored.interrupted):
                     found.setdefault((diagnosis.mistake.code, diagnosis.where.line), (diagnosis, ledger))
     except RecursionError:
         raise LintError("nested too deeply to be analysed") from None
@@ -127,7 +128,7 @@ def examine(
         if files[where.path].hides(told):
             suppressed.append(told.mistake.code)
         else:
-            message = told.message + _assumption(ledger)
+            message = told.message + _assumption(told, ledger)
             shown = files[where.path].lines[where.line - 1].strip()
             kept.append((Finding(told.mistake, where, message, told.help, text=shown), ledger))
     unused = tuple(
@@ -152,8 +153,10 @@ class _Told:
         return self.comments.hide(mistake.code, mistake.name, first, last)
 
 
-def _assumption(ledger: Ledger) -> str:
-    """In words, what the numbers of a message rest on."""
+def _assumption(diagnosis: Diagnosis, ledger: Ledger) -> str:
+    """In words, what the numbers of a message rest on; nothing where it states none."""
+    if not diagnosis.states_steps:
+        return ""
     assumed = " and ".join(f"{name} as {value}" for name, value in ledger.trace.assumed_steps)
     return f" (taking {assumed})" if assumed else ""
 
@@ -205,8 +208,13 @@ def _parse(text: str, words: Callable[[int], str] = "line {}".format) -> ast.Mod
             warnings.simplefilter("ignore")
             return ast.parse(text)
     except SyntaxError as error:
-        raise LintError(f"not Python: {error.msg} ({words(error.lineno or 1)})") from None
+        raise LintError(_not_valid(f" ({words(error.lineno or 1)})", error.msg)) from None
     except ValueError as error:
-        raise LintError(f"not Python: {error}") from None
+        raise LintError(_not_valid("", str(error))) from None
     except (RecursionError, MemoryError):
         raise LintError("nested too deeply to be analysed") from None
+
+
+def _not_valid(where: str, why: str) -> str:
+    """In words, that a source could not be parsed: what a newer Python makes of it is not known."""
+    return f"not valid by the grammar of Python {sys.version_info[0]}.{sys.version_info[1]}{where}: {why}"

@@ -134,8 +134,13 @@ def scaled(run: Interpreter, tensor: Tensor, other: Any, operation: Operation) -
     if counts_units and any(part.assumed for part in tensor.parts):
         # Whoever divides by the size of the batch may have a sum.
         return tensor.scaled(Factor(None, operation))
+    if counts_units and isinstance(other, Num) and v.WHOLE in other.tags and run.recorder.cuts:
+        # How many times a micro-batch goes into the batch that it was cut out of is not known.
+        return tensor.scaled(Factor(None, operation))
     if operation is Operation.DIVIDE and isinstance(other, Symbol) and other.name in run.knowledge.bounds:
         bind_steps(run, other)
+    if isinstance(other, Num):
+        run.recorder.relied_on |= other.names
     factor = factor_of(other, operation)
     summed = tensor.elementwise or any(part.reduction is Reduction.SUM for part in tensor.parts)
     counts = operation is Operation.DIVIDE and isinstance(other, Num) and not other.tags & {v.UNITS, v.STEPS, v.DERIVED}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gradcheck_accum.lint import values as v
 from gradcheck_accum.lint.source import text_of
@@ -23,6 +23,7 @@ UPDATES = {
 }
 """The method by which each kind takes in the weights, at every call."""
 _LIBRARIES = ("torch.", "timm.", "diffusers.", "torch_ema.")
+BLENDS_ALL = "_foreach_lerp_"
 _SIMPLE = (ast.Name, ast.Attribute, ast.Subscript)
 
 
@@ -49,6 +50,14 @@ def note_update(run: Interpreter, node: ast.expr, scope: v.Scope) -> None:
             if own is None or own != weights.sources:
                 run.recorder.average(node, f"{sorted(own or ())} {_holder(scope)}", run.recorder.entered)
                 return
+
+
+def note_blend(run: Interpreter, node: ast.AST, targets: Any, weights: Any) -> None:
+    """Record a call that takes all weights into an average at once (``torch._foreach_lerp_``), if it is one."""
+    if isinstance(weights, v.Parameters) and not isinstance(targets, (v.Gradient, v.Tensor, v.Data)):
+        own = targets.sources if isinstance(targets, v.Parameters) else None
+        if own is None or own != weights.sources:
+            run.recorder.average(node, f"{sorted(own or ())}", run.recorder.entered)
 
 
 def _holder(scope: v.Scope) -> int:

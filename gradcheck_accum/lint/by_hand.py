@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from gradcheck_accum.events import Operation
 from gradcheck_accum.lint import values as v
 from gradcheck_accum.lint.arithmetic import factor_of
+from gradcheck_accum.lint.averages import BLENDS_ALL, note_blend
 from gradcheck_accum.lint.values import Num, Symbol
 
 if TYPE_CHECKING:
@@ -36,6 +37,8 @@ def foreach(run: Interpreter, node: ast.AST, path: str, args: list[Any]) -> bool
         return False
     if isinstance(args[0], v.Gradient):
         change_gradients(run, node, args[0], path.removeprefix(_FOREACH), args[1:])
+    elif path.endswith(BLENDS_ALL) and len(args) > 1:
+        note_blend(run, node, args[0], args[1])
     elif path.endswith("_") and not isinstance(args[0], v.Parameters) and run.in_training:
         run.recorder.opaque(node, "a change of tensors that could not be told")
     return True

@@ -147,7 +147,11 @@ def call_value(run: Interpreter, node: ast.Call, callee: Any, args: list[Any], k
     match callee:
         case v.Function():
             before = run.recorder.micro_batch
-            result = call_function(run, callee, args, kwargs)
+            run.sites.append((node.lineno, node.col_offset))
+            try:
+                result = call_function(run, callee, args, kwargs)
+            finally:
+                run.sites.pop()
             if run.recorder.micro_batch == before and _draws_a_batch(run, call_name(node), [*args, *kwargs.values()]):
                 # One of this file's functions that cuts a batch out of data it knows of.
                 run.draw()

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from gradcheck_accum.lint import values as v
+from gradcheck_accum.lint.refusals import gives_up, heed
 from gradcheck_accum.lint.source import text_of, walk
 from gradcheck_accum.lint.values import Num, Symbol, Tensor
 
@@ -83,12 +84,14 @@ def choose(run: Interpreter, test: ast.expr, scope: v.Scope, branches: Sequence[
     finally:
         run.in_guard = outer
     truth = answered(run, test, value)
-    if truth is not None:
+    refuses = gives_up(body) or gives_up(orelse)
+    if truth is not None and not (refuses and gives_up(body if truth else orelse) and heed(run, test, scope)):
         return truth
     if guards:
         return False
-    if _gives_up(body) or _gives_up(orelse):
-        return _gives_up(orelse)  # what is refused here is not trained with
+    if refuses:
+        heed(run, test, scope)
+        return gives_up(orelse)  # what is refused here is not trained with
     if branches and run.reach.is_inert(body) and run.reach.is_inert(orelse):
         return False
     if depends_on_data(run, test, scope):
@@ -111,6 +114,15 @@ def may_vary(run: Interpreter) -> bool:
     )
 
 
+def settled(run: Interpreter, test: ast.expr, scope: v.Scope) -> bool | None:
+    """Whether a condition holds, or None where that is open: no scenario answers it."""
+    outer, run.in_guard = run.in_guard, True
+    try:
+        return answered(run, test, run.evaluate(test, scope))
+    finally:
+        run.in_guard = outer
+
+
 def depends_on_data(run: Interpreter, test: ast.expr, scope: v.Scope) -> bool:
     for node in walk(test):
         if isinstance(node, ast.Name):
@@ -118,16 +130,6 @@ def depends_on_data(run: Interpreter, test: ast.expr, scope: v.Scope) -> bool:
             value = holder.names[node.id] if holder else None
             if isinstance(value, (Tensor, v.Data, v.Gradient)):
                 return True
-    return False
-
-
-def _gives_up(body: Sequence[ast.stmt]) -> bool:
-    """Whether statements end the program: what they do is no part of any training."""
-    match body[-1] if body else None:
-        case ast.Raise(exc=exc):
-            return exc is None or "StopIteration" not in text_of(exc)
-        case ast.Expr(value=ast.Call(func=func)):
-            return text_of(func) in {"exit", "quit", "sys.exit", "os._exit"}
     return False
 
 

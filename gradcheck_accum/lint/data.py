@@ -58,13 +58,26 @@ def split(run: Interpreter, data: Any, size: Any) -> Any:
     return v.Chunks(ASSUMED_STEPS) if isinstance(data, (v.Data, Symbol)) else Symbol()
 
 
-def slice_of_data(run: Interpreter, bounds: list[Any]) -> None:
-    """Data sliced by position: other bounds than the last are another micro-batch."""
+def slice_of_data(run: Interpreter, data: Any, lower: Any, upper: Any) -> v.Data:
+    """Data sliced by position: other bounds than the last are another micro-batch, which holds its own rows alone."""
+    bounds = [bound for bound in (lower, upper) if bound is not None]
     numbers = tuple(bound.value for bound in bounds if isinstance(bound, Num))
+    part = _part_of(data, lower, upper)
     if run.loop_depth and numbers and numbers != run.last_slice:
         if not run.last_slice:
             run.draw()
         run.last_slice = numbers
+        run.recorder.learn_rows_of_part(part.rows)
+    return part
+
+
+def _part_of(data: Any, lower: Any, upper: Any) -> v.Data:
+    """The rows between two bounds, as many as the source shows."""
+    rows, made = (data.rows, data.made) if isinstance(data, v.Data) else (None, None)
+    places = [bound if bound is None else getattr(bound, "value", "") for bound in (lower, upper)]
+    known = rows is not None and all(place is None or isinstance(place, int) for place in places)
+    count = len(range(*slice(*places).indices(rows))) if known and rows is not None else None
+    return v.Data(rows=count or None, made=made, is_part=True)
 
 
 def assumed_length(run: Interpreter, source: Any) -> int:
@@ -82,6 +95,7 @@ def length_of(run: Interpreter, loader: v.Loader) -> int:
         if loader.length <= _LONGEST_PASS:
             return loader.length
         # So many micro-batches show nothing that a few whole windows and the remainder do not.
+        run.recorder.assumed_turns = True
         return run.knowledge.enough_of(loader.length)
     run.recorder.assumed_length = True
     return assumed_length(run, loader)
@@ -105,7 +119,7 @@ def length_of_value(run: Interpreter, value: Any) -> Any:
     """``len(value)``."""
     match value:
         case v.Loader():
-            return Num(length_of(run, value), frozenset({v.LENGTH, v.tag_of_length(value)}))
+            return Num(length_of(run, value), _tags_of_length(value, assumed=value.length is None))
         case v.Data():
             return rows_of(run, value)
         case v.Chunks():
@@ -119,7 +133,9 @@ def length_of_value(run: Interpreter, value: Any) -> Any:
             return Symbol()
         case list() if id(value) in run.grown:
             run.recorder.assumed_length = True
-            return Num(assumed_length(run, value), frozenset({v.LENGTH, v.tag_of_length(value)}))
+            return Num(assumed_length(run, value), _tags_of_length(value, assumed=True))
+        case list() if is_list_of_batches(value):
+            return Num(len(value), frozenset({v.TOTAL}))
         case list() | tuple() | dict() | str():
             return Num(len(value))
         case v.Instance():
@@ -128,8 +144,17 @@ def length_of_value(run: Interpreter, value: Any) -> Any:
                 return call_function(run, method, [], {})
         case Symbol() if value.name and not _DATASET_NAME.search(value.name.rpartition(".")[2]):
             run.recorder.assumed_length = True
-            return Num(assumed_length(run, value), frozenset({v.LENGTH, v.tag_of_length(value)}))
+            return Num(assumed_length(run, value), _tags_of_length(value, assumed=True))
     return Symbol()
+
+
+def is_list_of_batches(value: Any) -> bool:
+    """Whether a value is a list that a loop over data may run over."""
+    return isinstance(value, list) and len(value) > 1 and v.is_data(value)
+
+
+def _tags_of_length(source: Any, *, assumed: bool) -> frozenset[str]:
+    return frozenset({v.LENGTH, v.tag_of_length(source)} | ({v.ASSUMED} if assumed else set()))
 
 
 def _shortest(lengths: list[Num], sources: int) -> Any:
@@ -137,8 +162,9 @@ def _shortest(lengths: list[Num], sources: int) -> Any:
 
 
 def rows_of(run: Interpreter, data: v.Data) -> Num:
-    """The leading dimension of a batch."""
-    return Num(data.rows or run.recorder.units, frozenset({v.UNITS}))
+    """The leading dimension of a batch; that of one that is cut into micro-batches is no micro-batch's."""
+    whole = {v.WHOLE} if data.rows is None and not data.is_part else set[str]()
+    return Num(data.rows or run.recorder.units, frozenset({v.UNITS} | whole))
 
 
 def new_loader(run: Interpreter, dataset: Any, size: Any, options: dict[str, Any]) -> v.Loader:

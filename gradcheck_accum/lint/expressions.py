@@ -14,7 +14,7 @@ from gradcheck_accum.lint.assignment import assign
 from gradcheck_accum.lint.averages import note_update
 from gradcheck_accum.lint.by_hand import is_gradient
 from gradcheck_accum.lint.calls import call
-from gradcheck_accum.lint.conditions import answered, choose, decide, truth_of
+from gradcheck_accum.lint.conditions import answered, choose, decide, settled, truth_of
 from gradcheck_accum.lint.data import batch_at, batches_of, length_of, length_of_value, rows_of, slice_of_data
 from gradcheck_accum.lint.graphs import summed
 from gradcheck_accum.lint.iteration import items_of
@@ -86,7 +86,7 @@ def _subscript(run: Interpreter, node: ast.Subscript, scope: v.Scope) -> Any:
         case list() | tuple() if isinstance(index, Num) and isinstance(index.value, int):
             if isinstance(value, list) and len(value) > 1 and not run.pass_depth and v.is_data(value):
                 # A list of batches that is counted through by hand.
-                slice_of_data(run, [index])
+                slice_of_data(run, value, index, None)
                 chosen = value[index.value] if -len(value) <= index.value < len(value) else UNKNOWN
                 run.recorder.learn_units(v.rows_in(chosen))
                 return chosen
@@ -101,8 +101,8 @@ def _subscript(run: Interpreter, node: ast.Subscript, scope: v.Scope) -> Any:
             # Rows are what the first of several dimensions counts.
             rows = node.slice.elts[0] if isinstance(node.slice, ast.Tuple) and node.slice.elts else node.slice
             if isinstance(rows, ast.Slice):
-                bounds = [evaluate(run, b, scope) for b in (rows.lower, rows.upper) if b is not None]
-                slice_of_data(run, bounds)
+                lower, upper = (None if b is None else evaluate(run, b, scope) for b in (rows.lower, rows.upper))
+                return slice_of_data(run, value, lower, upper)
             # Rows that are chosen at random are as new as the choice.
             return v.Data(made=index.made if isinstance(index, v.Data) else value.made)
         case v.Loader():
@@ -275,8 +275,9 @@ def _comprehended(run: Interpreter, elt: ast.expr, generators: list[ast.comprehe
         source = v.united(source)
     if isinstance(source, v.Parameters):
         # What is made of them is as good as they are; what is done to their gradients counts.
-        made = element(source)
-        return made if isinstance(made, v.Gradient) else source
+        chosen = _chosen(run, source, generator, inner)
+        made = element(chosen)
+        return made if isinstance(made, (v.Gradient, v.Parameters)) else chosen
     if inner_generators:
         return _flattened(run, source, element)
     if isinstance(source, v.Chunks):
@@ -298,6 +299,15 @@ def _comprehended(run: Interpreter, elt: ast.expr, generators: list[ast.comprehe
         if all(choose(run, test, inner, ()) for test in generator.ifs):
             results.append(evaluate(run, elt, inner))
     return results
+
+
+def _chosen(run: Interpreter, source: v.Parameters, generator: ast.comprehension, scope: v.Scope) -> v.Parameters:
+    """The parameters of a comprehension's source that its conditions choose."""
+    assign(run, generator.target, source, scope)
+    for test in generator.ifs:
+        if settled(run, test, scope) is None:
+            source = source.chosen(text_of(test))
+    return source
 
 
 def _flattened(run: Interpreter, source: Any, element: Callable[[Any], Any]) -> Any:

@@ -207,6 +207,8 @@ class Facts:
                     self.networks.add(text_of(func.value))
                 case "add_" | "lerp_" if blended(node):
                     self.calls[id(statement)].add(BLENDS)
+                case "_foreach_lerp_":
+                    self.calls[id(statement)].add(BLENDS)
         name = call_name(node)
         if name in UPDATES:
             self.updates.add(UPDATES[name])

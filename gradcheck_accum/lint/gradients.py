@@ -15,6 +15,7 @@ from gradcheck_accum.lint.graphs import count_held_graphs
 from gradcheck_accum.lint.objects import sources_of
 from gradcheck_accum.lint.optimizers import as_optimizer, is_lost_optimizer, optimizer_called_on
 from gradcheck_accum.lint.schedulers import move
+from gradcheck_accum.lint.source import text_of
 from gradcheck_accum.lint.values import Symbol, Tensor
 
 if TYPE_CHECKING:
@@ -104,6 +105,7 @@ def _step(run: Interpreter, node: ast.Call, base: Any, args: list[Any], kwargs: 
             record_step(run, node, optimizer)
         return None
     if given and isinstance(base, (Symbol, v.Reference)):
+        _note_scaler(run, node)
         record_step(run, node, given[0], through_scaler=True)
         return None
     if is_lost_optimizer(run, node, base):
@@ -129,7 +131,21 @@ def _zero_grad(run: Interpreter, node: ast.Call, base: Any, args: list[Any], kwa
 def _unscale(run: Interpreter, node: ast.Call, base: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     optimizer = as_optimizer(run, args[0]) if args else None
     if optimizer is not None:
+        _note_scaler(run, node)
         run.recorder.unscale(node, optimizer)
+    return None
+
+
+def _note_scaler(run: Interpreter, node: ast.Call) -> None:
+    if isinstance(node.func, ast.Attribute):
+        run.scalers.add(text_of(node.func.value))
+
+
+def _update(run: Interpreter, node: ast.Call, base: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    """``scaler.update()``, of what has unscaled the gradients of an optimizer or made its step."""
+    if args or kwargs or not isinstance(node.func, ast.Attribute) or text_of(node.func.value) not in run.scalers:
+        return NotImplemented
+    run.recorder.update_scaler(node)
     return None
 
 
@@ -180,7 +196,7 @@ def _hook(run: Interpreter, node: ast.Call, base: Any, args: list[Any], kwargs: 
     """A hook on parameters: what it returns takes the place of their gradients."""
     if not isinstance(base, v.Parameters):
         return NotImplemented
-    run.hooked.update(base.sources or ())
+    run.hooked.update(map(v.whole_of, base.sources or ()))
     return Symbol()
 
 
@@ -196,6 +212,7 @@ METHODS: dict[str, Callable[[Interpreter, ast.Call, Any, list[Any], dict[str, An
     "step": _step,
     "zero_grad": _zero_grad,
     "unscale_": _unscale,
+    "update": _update,
     "scale": _scale,
     "scale_loss": _scale_apart,
     "parameters": _parameters,

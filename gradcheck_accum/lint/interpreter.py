@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from fractions import Fraction
 from typing import Any
 
 from gradcheck_accum.lint import expressions, statements
@@ -20,6 +21,7 @@ from gradcheck_accum.lint.distributed import Synchronisation
 from gradcheck_accum.lint.knowledge import Knowledge
 from gradcheck_accum.lint.reach import Reach
 from gradcheck_accum.lint.recorder import Recorder
+from gradcheck_accum.lint.skips import Place
 from gradcheck_accum.lint.values import Num, Symbol
 from gradcheck_accum.location import Location
 
@@ -31,7 +33,14 @@ _CONSTANTS = (ast.Import, ast.ImportFrom, ast.Assign, ast.AnnAssign)
 class Interpreter:
     """One run of one loop under one set of answers to the conditions that the source leaves open."""
 
-    def __init__(self, beside: Beside, reach: Reach, knowledge: Knowledge, decisions: dict[str, bool]) -> None:
+    def __init__(
+        self,
+        beside: Beside,
+        reach: Reach,
+        knowledge: Knowledge,
+        decisions: dict[str, bool],
+        skip: tuple[Place, int] | None = None,
+    ) -> None:
         self.recorder = Recorder(beside.path)
         self.beside = beside
         self._scopes: dict[str, v.Scope] = {}
@@ -57,6 +66,20 @@ class Interpreter:
         """What was assigned to attributes and items of objects that nothing else is known of, by dotted name."""
         self.turns: dict[str, int] = {}
         """How many turns loops over an unknown range were given, by the name of that number."""
+        self.scalers: set[str] = set()
+        """What the source calls the grad scalers that have unscaled or stepped an optimizer."""
+        self.skip = skip
+        """Where a micro-batch is skipped in this run, and which one of those that come by (`lint.skips`)."""
+        self.passed: dict[Place, int] = {}
+        """How many micro-batches have come by the places that may skip one."""
+        self.sorted_into: list[str] = []
+        """The names that loops over parameters, which may sort them, have for a parameter, innermost last."""
+        self.sorted_by: list[frozenset[str]] = []
+        """All names that such loops give to what they run over."""
+        self.sites: list[tuple[int, int]] = []
+        """The places of the calls of this file's functions that are being carried out."""
+        self.rates: dict[str, float | Fraction] = {}
+        """The learning rates that were set by hand last, by the name of their optimizer."""
         self.optimizers: dict[Any, v.Optimizer] = {}
         self.models: dict[Any, v.Model] = {}
         self.engines: dict[str, v.Engine] = {}
@@ -160,6 +183,8 @@ class Interpreter:
         if isinstance(value, Num) and isinstance(value.value, int) and value.value > 1 and self.in_training:
             self.recorder.counts[self.recorder.locate(node)] = value.value
             self.recorder.counted |= value.names
+        if isinstance(value, Num) and (self.in_boundary or self.condition is None):
+            self.recorder.relied_on |= value.names
 
     def resolve(self, value: Any) -> Any:
         """A symbol's value where one has become known."""

@@ -42,6 +42,7 @@ def plan(run: Interpreter, source: Any, loop: ast.For, trains: bool) -> tuple[It
         case v.Chunks():
             return source.batches(), True, False
         case v.Stream():
+            run.recorder.assumed_turns = True
             return [v.Data()] * run.knowledge.unbounded_length(), True, False
         case v.Parameters():
             return [source], False, False
@@ -49,6 +50,9 @@ def plan(run: Interpreter, source: Any, loop: ast.For, trains: bool) -> tuple[It
             return _range(run, bounds, loop, trains), False, False
         case ("enumerate", inner, start):
             items, draws, is_pass = plan(run, inner, loop, trains)
+            if trains and draws and not isinstance(start, Num):
+                # It may go on where the pass before has ended, and what that has left over goes with it.
+                run.knowledge.forget_remainders()
             first = start.value if isinstance(start, Num) else 0
             numbered = [(Num(first + i), item) for i, item in enumerate(items)]
             return numbered, draws, is_pass
@@ -167,12 +171,14 @@ def _range(run: Interpreter, bounds: Sequence[Any], loop: ast.For, trains: bool)
             if len(counted) > 4 * length:
                 # So many turns show nothing that a few whole windows and the last few turns do not.
                 counted = counted[: run.knowledge.enough_of(len(counted))]
+                run.recorder.assumed_turns = True
         if len(counted) > v.LONGEST_LIST:
             raise OutOfBudget
         return [Num(i) for i in counted]
     if not trains:
         return [Num(0), Num(1)]
     if inner_training_loop(run, loop.body) is not None:
+        run.recorder.assumed_turns = True
         _note_turns(run, bounds, 2)
         return [Num(0), Num(1)]
     if not run.reach.steps(loop.body) and len(bounds) == 1:
@@ -182,6 +188,7 @@ def _range(run: Interpreter, bounds: Sequence[Any], loop: ast.For, trains: bool)
     if len(bounds) == 1 and isinstance(bounds[0], Symbol) and run.stack and run.reach.steps_beside(run.stack[-1], loop):
         run.knowledge.bounds.add(bounds[0].name)
     length = run.knowledge.unbounded_length()
+    run.recorder.assumed_turns = True
     if len(bounds) >= 2 and isinstance(bounds[0], Num):
         step = bounds[2] if len(bounds) == 3 else Num(1)
         if isinstance(step, Symbol):

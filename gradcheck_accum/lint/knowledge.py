@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Any
 
 from gradcheck_accum.lint import values as v
@@ -41,7 +41,8 @@ def bind(run: Interpreter, name: str, number: Num) -> None:
 
 def bind_in_comparison(run: Interpreter, left: Any, right: Any, op: ast.cmpop, literal: bool) -> tuple[Any, Any]:
     """Give a symbol that a counter is compared with at a boundary its number: K, or the pass's length."""
-    if literal or not isinstance(op, (ast.Eq, ast.GtE)):
+    if literal or run.in_guard or not isinstance(op, (ast.Eq, ast.GtE)):
+        # What a guard leaves a loop at may be the end of all passes, and says nothing of how long one is.
         return left, right
     for number, other in ((left, right), (right, left)):
         if isinstance(number, Num) and isinstance(other, Symbol) and other.name:
@@ -137,12 +138,12 @@ class Knowledge:
         """Whether passes may end in the middle of a window."""
         return not self._whole
 
-    def assumed_steps(self) -> tuple[tuple[str, int], ...]:
-        """The names that were taken for K, as the source has them, and their numbers."""
+    def assumed_steps(self, relied_on: Collection[str]) -> tuple[tuple[str, int], ...]:
+        """The names that were taken for K, as the source has them, and their numbers: those of these tags."""
         found = {
             _WORDS.findall(name)[-1]: int(number.value)
             for name, number in self.bindings.items()
-            if v.STEPS in number.tags and _WORDS.search(name)
+            if v.STEPS in number.tags and v.tag_of_name(name) in relied_on and _WORDS.search(name)
         }
         return tuple(found.items())
 

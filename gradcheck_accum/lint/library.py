@@ -12,10 +12,12 @@ from gradcheck_accum.events import Factor, Reduction
 from gradcheck_accum.lint import values as v
 from gradcheck_accum.lint.arithmetic import binary
 from gradcheck_accum.lint.data import chunks, draw_from, length_of_value, new_loader, split, stream
+from gradcheck_accum.lint.functions import call_function
 from gradcheck_accum.lint.iteration import items_of
 from gradcheck_accum.lint.knowledge import bind_steps
 from gradcheck_accum.lint.metrics import mean
 from gradcheck_accum.lint.objects import attribute
+from gradcheck_accum.lint.source import text_of
 from gradcheck_accum.lint.values import Num, Symbol, Tensor
 
 if TYPE_CHECKING:
@@ -191,7 +193,13 @@ def _unfollowed(run: Interpreter, args: list[Any], kwargs: dict[str, Any]) -> An
 
 
 def _filter(run: Interpreter, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    return args[1] if len(args) == 2 and isinstance(args[1], v.Parameters) else Symbol()
+    if len(args) != 2 or not isinstance(args[1], v.Parameters):
+        return Symbol()
+    test, parameters = args
+    if isinstance(test, v.Function) and isinstance(test.node, ast.Lambda):
+        holds = call_function(run, test, [parameters], {})
+        return parameters if isinstance(holds, bool) else parameters.chosen(text_of(test.node.body))
+    return parameters.chosen("chosen elsewhere")
 
 
 def _divmod(run: Interpreter, args: list[Any], kwargs: dict[str, Any]) -> Any:

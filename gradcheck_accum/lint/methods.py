@@ -44,6 +44,9 @@ def method_of_value(run: Interpreter, node: ast.Call, base: Any, args: list[Any]
         case v.Gradient():
             change_gradients(run, node, base, name, args)
             return base
+        case v.Parameters() if name == "clone" and base.sources is not None:
+            # Their numbers are their own from here on.
+            return v.Parameters(frozenset(f"a copy of {source}" for source in base.sources))
         case v.Parameters():
             return base
         case v.Optimizer():

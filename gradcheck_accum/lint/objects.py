@@ -9,7 +9,7 @@ from gradcheck_accum.events import Factor, Reduction
 from gradcheck_accum.lint import values as v
 from gradcheck_accum.lint.facts import is_left_open
 from gradcheck_accum.lint.functions import call_function
-from gradcheck_accum.lint.optimizers import new_optimizer
+from gradcheck_accum.lint.optimizers import name_of_made, new_optimizer
 from gradcheck_accum.lint.source import text_of
 from gradcheck_accum.lint.values import UNKNOWN, Symbol, Tensor
 
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 
 def new_model(run: Interpreter, node: ast.Call, cls: v.Class | None = None) -> v.Model:
-    """A network made by a call; the same call makes the same one."""
-    place = (node.lineno, node.col_offset)
-    return run.models.setdefault(place, v.Model(f"{text_of(node.func)} ({node.lineno}:{node.col_offset})", cls))
+    """A network made by a call; the same call, reached in the same way, makes the same one."""
+    way = (node.lineno, node.col_offset, *run.sites)
+    return run.models.setdefault(way, v.Model(name_of_made(run, node, run.models), cls))
 
 
 def instantiate(run: Interpreter, node: ast.Call, cls: v.Class, args: list[Any], kwargs: dict[str, Any]) -> Any:
@@ -168,17 +168,20 @@ def attribute(run: Interpreter, value: Any, name: str) -> Any:
             return v.Gradient(value.sources)
         case v.Parameters() if name == "data":
             return value
+        case v.Parameters() if name == "requires_grad":
+            # Those that take no gradients have none that anything could happen to.
+            return True
         case v.Gradient():
             return value
         case v.Framework() if name == "sync_gradients":
             return not run.holds_back
         case v.Optimizer() if name == "param_groups":
-            return [{"params": v.Parameters(value.sources)}]
+            return [v.Group(value.name, value.sources)]
         case v.Loader() if name in {"dataset", "sampler", "batch_sampler"}:
             return UNKNOWN
         case Symbol():
             if name == "param_groups":
-                return [{"params": v.Parameters(None)}]
+                return [v.Group(value.name, None)]
             return value.member(name)
     return UNKNOWN
 

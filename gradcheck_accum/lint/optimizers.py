@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from gradcheck_accum.lint import values as v
@@ -20,12 +21,21 @@ _MOST_GROUPS = 64
 
 
 def new_optimizer(run: Interpreter, node: ast.Call, args: list[Any]) -> v.Optimizer:
-    """An optimizer made by a call; the same call makes the same one."""
+    """An optimizer made by a call; the same call, reached in the same way and for the same models, makes the same one.
+
+    A helper that is called twice makes two.
+    """
     sources = [found for found in map(sources_in, args) if found is not None]
     known = frozenset().union(*sources) if sources else None
-    place = (node.lineno, node.col_offset)
+    way = (node.lineno, node.col_offset, *run.sites, known or None)
+    return run.optimizers.setdefault(way, v.Optimizer(name_of_made(run, node, run.optimizers), known or None))
+
+
+def name_of_made(run: Interpreter, node: ast.Call, others: Mapping[Any, v.Optimizer | v.Model]) -> str:
+    """A name for what a call makes, which tells it from others that the same call has made."""
     name = f"{text_of(node.func)} ({node.lineno}:{node.col_offset})"
-    return run.optimizers.setdefault(place, v.Optimizer(name, known or None))
+    made = sum(other.name.partition(" #")[0] == name for other in others.values())
+    return f"{name} #{made + 1}" if made else name
 
 
 def optimizer_for(run: Interpreter, name: str) -> v.Optimizer:

@@ -27,6 +27,7 @@ from gradcheck_accum.events import (
     Purpose,
     Reduction,
     ScaleGrads,
+    ScalerUpdate,
     SchedulerStep,
     Step,
     Term,
@@ -35,13 +36,15 @@ from gradcheck_accum.events import (
     ZeroGrad,
 )
 from gradcheck_accum.lint.control import OutOfBudget
-from gradcheck_accum.lint.values import UNITS, Figure, Num, Optimizer, Part, Scheduler, Tensor
+from gradcheck_accum.lint.values import UNITS, Figure, Num, Optimizer, Part, Scheduler, Tensor, whole_of
 from gradcheck_accum.location import Location
 
 ASSUMED_UNITS = 7
 """Units in a micro-batch where the source does not show its size: a number that is not likely to be a K."""
 
 _ONE_STORE = "the model"
+_TO_A_WHOLE = frozenset({"zero", "scale"})
+"""What is known of a model's gradients only if it happens to all of them."""
 _MOST_WORK = 5_000_000
 """Steps times events beyond which no ledger is made: where nothing is cleared, each step reads all there is so far."""
 
@@ -72,9 +75,15 @@ class Recorder:
     averages: int = 0
     """How many moving averages were."""
     assumed_length: bool = False
+    assumed_turns: bool = False
+    """Whether the source leaves open how many passes over the data there are, or turns of a loop without an end."""
+    relied_on: set[str] = field(default_factory=set)
+    """The tags of the names that windows are counted by, or losses divided by."""
     units: int = ASSUMED_UNITS
     knows_units: bool = False
     """Whether ``units`` is what the source shows, not the assumed number."""
+    cuts: bool = False
+    """Whether the micro-batch under way was cut out of a batch, and it is not known how many rows of it it holds."""
     counts: dict[Location, int] = field(default_factory=dict)
     """Where the source names numbers that the loop counts by."""
     counted: set[str] = field(default_factory=set)
@@ -97,6 +106,11 @@ class Recorder:
         if rows is not None:
             self.units, self.knows_units = rows, True
 
+    def learn_rows_of_part(self, rows: int | None) -> None:
+        """Note the size of the micro-batch under way, which was cut out of a batch, where the source shows it."""
+        self.cuts = rows is None
+        self.learn_units(rows)
+
     def locate(self, node: ast.AST) -> Location:
         """Where a node stands."""
         line, column = getattr(node, "lineno", 1), getattr(node, "col_offset", 0)
@@ -116,6 +130,7 @@ class Recorder:
     def draw(self) -> None:
         """A new micro-batch of data begins."""
         self.micro_batch += 1
+        self.cuts = False
 
     def backward(self, node: ast.AST, tensor: Tensor, synced: bool | None) -> None:
         """``backward`` was called on ``tensor``; ``synced`` says whether its gradients are averaged over the ranks."""
@@ -179,6 +194,10 @@ class Recorder:
         """A grad scaler's scale was divided out."""
         self.raw.append(_Raw("unscale", self.locate(node), optimizer))
 
+    def update_scaler(self, node: ast.AST) -> None:
+        """A grad scaler chose its scale anew."""
+        self.raw.append(_Raw("scaler update", self.locate(node)))
+
     def step(self, node: ast.AST, optimizer: Optimizer, steps: int | None, through_scaler: bool = False) -> None:
         """An optimizer stepped."""
         self._steps += 1
@@ -191,6 +210,11 @@ class Recorder:
         """A learning rate scheduler that was made for ``horizon`` moves made one."""
         details = {"scheduler": scheduler.name, "since": scheduler.since, "horizon": horizon}
         self.raw.append(_Raw("move", self.locate(node), None, details))
+
+    def rate(self, node: ast.AST, name: str) -> None:
+        """A learning rate was changed by hand."""
+        details = {"scheduler": name, "since": self.entered, "by_hand": True}
+        self.raw.append(_Raw("rate", self.locate(node), None, details))
 
     def average(self, node: ast.AST, name: str, since: int) -> None:
         """A moving average that was made before the micro-batch ``since`` took in the weights."""
@@ -222,6 +246,9 @@ class Recorder:
         everything = frozenset().union(*stores.values()) if stores else frozenset({_ONE_STORE})
         for raw in self.raw:
             reach = self._reach(raw, stores, everything, is_team)
+            if raw.kind in _TO_A_WHOLE and self._is_a_part(raw, everything):
+                events.append(Opaque(where=raw.where, stores=everything, reason="which gradients of a model change"))
+                continue
             if raw.kind == "move":
                 events.extend(self._move(raw))
                 continue
@@ -242,7 +269,13 @@ class Recorder:
         if reason:
             events.insert(0, Opaque(where=self.raw[0].where, stores=everything, reason=reason))
         counts = tuple(Count(where, value) for where, value in self.counts.items())
-        return Trace(tuple(events), assumed_length=self.assumed_length, counts=counts)
+        return Trace(
+            tuple(events),
+            assumed_length=self.assumed_length,
+            assumed_turns=self.assumed_turns,
+            assumed_units=not self.knows_units,
+            counts=counts,
+        )
 
     def _move(self, raw: _Raw) -> list[SchedulerStep]:
         """A scheduler's move, if what it was made for is counted by the loop too.
@@ -301,7 +334,12 @@ class Recorder:
             return {id(optimizer): frozenset({_ONE_STORE}) for optimizer in optimizers}
         if not all(optimizer.sources for optimizer in optimizers):
             return {}
-        return {id(optimizer): optimizer.sources or frozenset() for optimizer in optimizers}
+        every = frozenset().union(*(optimizer.sources or frozenset() for optimizer in optimizers))
+        # Who owns a model owns every part of it.
+        return {
+            id(optimizer): frozenset(s for s in every if {s, whole_of(s)} & (optimizer.sources or frozenset()))
+            for optimizer in optimizers
+        }
 
     def _stores_of_a_team(self, optimizers: list[Optimizer]) -> dict[int, frozenset[str]]:
         """The same where it is not known whose parameters each owns: told only of optimizers that always act together.
@@ -331,7 +369,16 @@ class Recorder:
             return stores.get(id(raw.owner), frozenset())
         if len(stores) <= 1 or raw.owner is None or is_team:
             return everything
-        return raw.owner & everything
+        owner = raw.owner
+        # What happens to a model happens to every part of it, and what happens to a part happens to the model.
+        wholes = {whole_of(source) for source in owner}
+        return frozenset(s for s in everything if s in owner or whole_of(s) in owner or (s in wholes))
+
+    @staticmethod
+    def _is_a_part(raw: _Raw, everything: frozenset[str]) -> bool:
+        """Whether something was done to some parameters of a model of which no optimizer owns just those."""
+        owner = raw.owner if isinstance(raw.owner, frozenset) else frozenset()
+        return any(whole_of(source) != source and source not in everything for source in owner)
 
 
 def _stained(events: list[Event]) -> frozenset[str]:
@@ -414,6 +461,10 @@ def _event(raw: _Raw, stores: frozenset[str]) -> Event | None:
                 accumulation_steps=details["steps"],
                 through_scaler=details["through_scaler"],
             )
+        case "scaler update":
+            return ScalerUpdate(where=where)
+        case "rate":
+            return SchedulerStep(where=where, **details)
         case "average":
             return AverageUpdate(where=where, **details)
         case "held":

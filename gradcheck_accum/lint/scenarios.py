@@ -5,14 +5,15 @@ from __future__ import annotations
 import ast
 import heapq
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from gradcheck_accum.diagnosis import Diagnosis, diagnose
 from gradcheck_accum.events import Backward, Step
 from gradcheck_accum.folding import fold
-from gradcheck_accum.ledger import Ledger
+from gradcheck_accum.ledger import Ledger, nominal_steps
 from gradcheck_accum.lint import counted
 from gradcheck_accum.lint import values as v
 from gradcheck_accum.lint.beside import Beside
@@ -23,6 +24,8 @@ from gradcheck_accum.lint.interpreter import Interpreter
 from gradcheck_accum.lint.knowledge import Knowledge
 from gradcheck_accum.lint.lightning import fit, is_training_step
 from gradcheck_accum.lint.reach import Reach
+from gradcheck_accum.lint.skips import Place
+from gradcheck_accum.location import Location
 from gradcheck_accum.weights import Readings, read_weights
 
 _OF_RANKS = frozenset({"GA701", "GA702"})
@@ -31,6 +34,9 @@ _A_TEST = "test_"
 """How functions are called that pytest and unittest call once, each with what was set up for it alone."""
 _SCALER_BYPASSED = "GA503"
 _STEPS_EVERY_TIME = "GA304"
+_INTERRUPTED = "GA303"
+_MOST_WITH_A_SKIP = 4
+"""Scenarios that are run once more for each place that may skip a micro-batch."""
 _MOST_SCENARIOS = 16
 _MOST_RESTARTS = 40
 _PATIENCE = 60_000
@@ -39,6 +45,8 @@ _LONG_PATIENCE = 200_000
 """The same where one has: what others could object is heard first."""
 _MOST_EVALUATIONS = 1_000_000
 """Evaluations in one file after which further entrances are left alone: 15 times what any file seen so far needed."""
+_FOR_EACH = 20_000
+"""Evaluations that each entrance may take beyond that: however many short loops a file has, all of them are read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +91,7 @@ class Root:
 class Explored:
     """The scenarios of one entrance, and the evaluations that they took.
 
+    ``interrupted`` are the mistakes that show where a micro-batch is skipped, each with a ledger that shows it.
     ``is_thorough`` if none was left out that could add nothing to what is found; not ``is_followed`` if a run of it
     took more than its budget, so that nothing is known.
     """
@@ -90,6 +99,7 @@ class Explored:
     root: Root
     scenarios: list[Scenario]
     spent: int
+    interrupted: tuple[tuple[Diagnosis, Ledger], ...] = ()
     is_thorough: bool = True
     is_followed: bool = True
 
@@ -109,14 +119,16 @@ def explore(facts: Facts, beside: Beside, *, thorough: bool = False) -> Iterator
         yield own
     roots = [Root(function) for function in reach.training_functions()]
     roots += [Root(function, owner) for function, owner in reach.inherited_training()]
+    read = 0
     for root in roots:
         if root.function in visited:
             continue
-        if spent > _MOST_EVALUATIONS:
+        if spent > _MOST_EVALUATIONS + read * _FOR_EACH:
             yield Explored(root, [], 0, is_followed=False)
             continue
         own = _scenarios(module, beside, reach, root, visited, thorough)
         spent += own.spent
+        read += 1
         yield own
 
 
@@ -138,6 +150,9 @@ def _scenarios(
     agreement = _Agreement()
     order = itertools.count(1)
     spent = 0
+    is_thorough = True
+    places: set[Place] = set()
+    """The places that may skip a micro-batch."""
     while pending and len(tried) < _MOST_SCENARIOS and spent < agreement.patience:
         remoteness, _, given = heapq.heappop(pending)
         run, took = _complete_run(module, beside, reach, knowledge, root, given)
@@ -148,6 +163,7 @@ def _scenarios(
         if run is None:
             return Explored(root, [], spent, is_followed=False)
         visited |= run.visited
+        places |= run.passed.keys()
         if function is not None:
             visited.add(function)
         key = frozenset(run.decisions.items())
@@ -156,7 +172,8 @@ def _scenarios(
         tried.add(key)
         if function is None or run.recorder.micro_batch > 0:
             # A function without a loop over data is a piece of somebody else's loop: its ledger says nothing.
-            ledger = fold(replace(run.recorder.trace(), assumed_steps=knowledge.assumed_steps()))
+            names = knowledge.assumed_steps(run.recorder.relied_on)
+            ledger = fold(replace(run.recorder.trace(), assumed_steps=names))
             readings = read_weights(ledger)
             told = diagnose(ledger, readings)
             if counts_itself:
@@ -165,13 +182,47 @@ def _scenarios(
             agreement.hear(found[-1])
             lines = reach.gradient_lines(run.visited, module if function is None else None)
             if not thorough and agreement.is_settled(lines):
-                return Explored(root, found, spent, is_thorough=False)
+                is_thorough = False
+                break
         asked = list(run.decisions)
         for position in range(len(given), len(asked)):
             flipped = {name: run.decisions[name] for name in asked[:position]}
             flipped[asked[position]] = not run.decisions[asked[position]]
             heapq.heappush(pending, (remoteness + run.remoteness[asked[position]], next(order), flipped))
-    return Explored(root, found, spent)
+    interrupted: list[tuple[Diagnosis, Ledger]] = []
+    for place in sorted(places) if not counts_itself else ():
+        shown, took = _with_a_skip(found, place, partial(_complete_run, module, beside, reach, knowledge, root))
+        interrupted += shown
+        spent += took
+    return Explored(root, found, spent, tuple(interrupted), is_thorough)
+
+
+def _with_a_skip(
+    scenarios: list[Scenario],
+    place: Place,
+    complete: Callable[[dict[str, bool], tuple[Place, int]], tuple[Interpreter | None, int]],
+) -> tuple[list[tuple[Diagnosis, Ledger]], int]:
+    """What shows in every known scenario if ``place`` skips the first micro-batch of its second window.
+
+    And how many evaluations that took.
+    """
+    every: list[dict[tuple[str, Location], tuple[Diagnosis, Ledger]]] = []
+    spent = 0
+    for scenario in [s for s in scenarios if not s.is_unknown][:_MOST_WITH_A_SKIP]:
+        steps = nominal_steps(scenario.ledger.windows)
+        if steps is None or steps < 2:
+            continue
+        run, took = complete(scenario.decisions, (place, steps))
+        spent += took
+        if run is None or run.passed.get(place, 0) <= steps:
+            continue
+        trace = scenario.ledger.trace
+        where = Location(run.recorder.path, place[0], place[1] + 1)
+        ledger = fold(replace(run.recorder.trace(), assumed_steps=trace.assumed_steps, skips_at=where))
+        found = [d for d in diagnose(ledger) if d.mistake.code == _INTERRUPTED]
+        every.append({(d.mistake.code, d.where): (d, ledger) for d in found})
+    common = set.intersection(*map(set, every)) if every else set[tuple[str, Location]]()
+    return [every[0][key] for key in sorted(common)], spent
 
 
 def _complete_run(
@@ -181,6 +232,7 @@ def _complete_run(
     knowledge: Knowledge,
     root: Root,
     decisions: dict[str, bool],
+    skip: tuple[Place, int] | None = None,
 ) -> tuple[Interpreter | None, int]:
     """One run to its end, restarted while it learns numbers; None where it needs more than its budget.
 
@@ -189,7 +241,7 @@ def _complete_run(
     spent = 0
     function = root.function
     for _ in range(_MOST_RESTARTS):
-        run = Interpreter(beside, reach, knowledge, decisions)
+        run = Interpreter(beside, reach, knowledge, decisions, skip)
         scope = v.Scope(names={"__name__": "__main__"})
         try:
             if function is None:
@@ -217,7 +269,10 @@ def _enter(
     owner: ast.ClassDef | None,
     scope: v.Scope,
 ) -> None:
-    """Call a function as a stranger would, twice: what one call leaves behind, the next one meets."""
+    """Call a function as a stranger would, twice: what one call leaves behind, the next one meets.
+
+    One that makes several passes over the data itself is a whole training, and what it leaves behind meets no other.
+    """
     owner = owner or next((cls for cls in reach.classes if function in cls.body), None)
     instance: v.Instance | None = None
     if owner is not None:
@@ -238,6 +293,9 @@ def _enter(
         return
     for _ in range(1 if function.name.startswith(_A_TEST) else 2):
         call_from_outside(run, v.Function(function, scope, instance))
+        if run.recorder.passes > 1:
+            break
+        run.recorder.assumed_turns = True
 
 
 class _Agreement:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
 from gradcheck_accum.events import Operation
@@ -12,14 +12,17 @@ from gradcheck_accum.lint import values as v
 from gradcheck_accum.lint.arithmetic import binary, factor_of
 from gradcheck_accum.lint.assignment import assign
 from gradcheck_accum.lint.by_hand import changes_unknown
-from gradcheck_accum.lint.conditions import answered, choose
+from gradcheck_accum.lint.conditions import answered, choose, settled
 from gradcheck_accum.lint.control import Broke, Continued, Exhausted, OutOfBudget, Raised, Returned
 from gradcheck_accum.lint.distributed import context_of
 from gradcheck_accum.lint.frameworks import accumulate
 from gradcheck_accum.lint.graphs import appended, makes_no_graphs, summed
 from gradcheck_accum.lint.iteration import inner_training_loop, is_guessed, plan, with_numbers
 from gradcheck_accum.lint.objects import make_class
-from gradcheck_accum.lint.source import call_name, text_of
+from gradcheck_accum.lint.rates import note_rate
+from gradcheck_accum.lint.refusals import heed
+from gradcheck_accum.lint.skips import handler_of, keeps_out, leaves_out
+from gradcheck_accum.lint.source import call_name, text_of, walk
 from gradcheck_accum.lint.values import Num, Tensor
 
 if TYPE_CHECKING:
@@ -41,6 +44,7 @@ def _expr(run: Interpreter, node: ast.Expr, scope: v.Scope) -> None:
 
 def _assign(run: Interpreter, node: ast.Assign, scope: v.Scope) -> None:
     value = run.evaluate(node.value, scope)
+    note_rate(run, node, value, scope)
     for target in node.targets:
         assign(run, target, value, scope)
 
@@ -62,6 +66,7 @@ def _augmented(run: Interpreter, node: ast.AugAssign, scope: v.Scope) -> None:
         return
     if changes_unknown(run, node.target, current):
         return
+    note_rate(run, node, change, scope)
     if isinstance(current, list) and isinstance(change, (list, tuple)) and isinstance(node.op, ast.Add):
         if len(current) + len(change) > v.LONGEST_LIST:
             raise OutOfBudget
@@ -92,6 +97,13 @@ def _augmented(run: Interpreter, node: ast.AugAssign, scope: v.Scope) -> None:
 
 
 def _if(run: Interpreter, node: ast.If, scope: v.Scope) -> None:
+    if run.sorted_into and _sorts(run, node, scope):
+        return
+    if leaves_out(run, node):
+        run.execute(node.body, scope)
+        return
+    if keeps_out(run, node):
+        return
     decides = run.reach.steps(node.body) or run.reach.steps(node.orelse) or _collects(run, node)
     outer, run.in_boundary = run.in_boundary, decides
     outer_condition, run.condition = run.condition, node
@@ -108,6 +120,30 @@ def _if(run: Interpreter, node: ast.If, scope: v.Scope) -> None:
     finally:
         if is_open:
             run.open_tests.pop()
+
+
+def _sorts(run: Interpreter, node: ast.If, scope: v.Scope) -> bool:
+    """Carry out both branches where a condition sorts parameters, each for those that it chooses; whether it does."""
+    name = run.sorted_into[-1]
+    parameters = scope.names.get(name)
+    mentioned = {n.id for n in walk(node.test) if isinstance(n, ast.Name)}
+    if not isinstance(parameters, v.Parameters) or mentioned.isdisjoint(run.sorted_by[-1]):
+        return False
+    if settled(run, node.test, scope) is not None:
+        return False
+    test = text_of(node.test)
+    left: list[v.Parameters] = []
+    for branch, chosen in ((node.body, parameters.chosen(test)), (node.orelse, parameters.chosen(f"not ({test})"))):
+        scope.names[name] = chosen
+        try:
+            run.execute(branch, scope)
+            left.append(chosen)
+        except Continued:
+            pass
+    if not left:
+        raise Continued
+    scope.names[name] = parameters if len(left) == 2 else left[0]
+    return True
 
 
 def _for(run: Interpreter, node: ast.For, scope: v.Scope) -> None:
@@ -136,7 +172,8 @@ def _for(run: Interpreter, node: ast.For, scope: v.Scope) -> None:
             run.last_slice = ()
             assign(run, node.target, item, scope)
             try:
-                run.execute(node.body, scope)
+                with _sorting(run, source, node.target):
+                    run.execute(node.body, scope)
             except Continued:
                 continue
         run.execute(node.orelse, scope)
@@ -150,6 +187,22 @@ def _for(run: Interpreter, node: ast.For, scope: v.Scope) -> None:
             run.pass_depth -= 1
 
 
+@contextmanager
+def _sorting(run: Interpreter, source: Any, target: ast.expr) -> Iterator[None]:
+    """A loop over parameters, with or without their names, may sort them."""
+    names = [n.id for n in walk(target) if isinstance(n, ast.Name)]
+    sorts = isinstance(source, v.Parameters) and 0 < len(names) <= 2
+    if sorts:
+        run.sorted_into.append(names[-1])
+        run.sorted_by.append(frozenset(names))
+    try:
+        yield
+    finally:
+        if sorts:
+            run.sorted_into.pop()
+            run.sorted_by.pop()
+
+
 def _collects(run: Interpreter, node: ast.stmt) -> bool:
     """Whether a statement belongs to a generator that is being carried out for the lists of batches that it yields."""
     return run.yielded is not None and run.reach.yields(node)
@@ -157,6 +210,7 @@ def _collects(run: Interpreter, node: ast.stmt) -> bool:
 
 def _most_turns(run: Interpreter, loop: ast.While, trains: bool) -> int:
     """How often a loop is run whose condition is open."""
+    run.recorder.assumed_turns = run.recorder.assumed_turns or trains
     if trains and inner_training_loop(run, loop.body) is not None:
         return 3
     return run.knowledge.unbounded_length() if trains or _collects(run, loop) else 2
@@ -215,6 +269,11 @@ def _with(run: Interpreter, node: ast.With, scope: v.Scope) -> None:
 
 
 def _try(run: Interpreter, node: ast.Try, scope: v.Scope) -> None:
+    handler = handler_of(run, node)
+    if handler is not None:
+        run.execute(handler.body, scope)
+        run.execute(node.finalbody, scope)
+        return
     catching = [h for h in node.handlers if h.type is None or "StopIteration" in text_of(h.type)]
     run.stops += bool(catching)
     try:
@@ -231,6 +290,10 @@ def _try(run: Interpreter, node: ast.Try, scope: v.Scope) -> None:
     finally:
         run.stops -= bool(catching)
     run.execute(node.finalbody, scope)
+
+
+def _assert(run: Interpreter, node: ast.Assert, scope: v.Scope) -> None:
+    heed(run, node.test, scope)
 
 
 def _match(run: Interpreter, node: ast.Match, scope: v.Scope) -> None:
@@ -307,6 +370,7 @@ _HANDLERS: dict[type[ast.stmt], Callable[[Interpreter, Any, v.Scope], None]] = {
     ast.AsyncWith: _with,
     ast.Try: _try,
     _TRY_STAR: _try,
+    ast.Assert: _assert,
     ast.Match: _match,
     ast.Return: _return,
     ast.Break: _break,

@@ -22,8 +22,14 @@ DERIVED = "derived"
 """Tag of a number that was computed from K."""
 LENGTH = "length"
 """Tag of a number that counts the micro-batches of a pass over the data."""
+TOTAL = "total"
+"""Tag of a number that counts the micro-batches of a list that the source shows."""
 UNITS = "units"
 """Tag of a number that counts the units of one micro-batch."""
+WHOLE = "whole"
+"""Tag of the size of a batch that was not cut out of another: no micro-batch's, where micro-batches are."""
+ASSUMED = "assumed"
+"""Tag of a length that the source does not show, and of what was computed from it."""
 
 
 _NAME = "name of "
@@ -121,12 +127,14 @@ class Data:
     """Tensors of input data, or a batch of them; ``rows`` is the leading dimension where the source shows it.
 
     ``counted`` is the micro-batch under way when data was added up to this one number, where it is one. ``made`` is
-    the turn of a training loop in which random numbers were drawn for it, or for the rows that it takes.
+    the turn of a training loop in which random numbers were drawn for it, or for the rows that it takes. ``is_part``
+    says that it was cut out of other data.
     """
 
     rows: int | None = None
     counted: int | None = None
     made: int | None = None
+    is_part: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -344,11 +352,26 @@ class Engine:
         return bool(self.counted or self.pending)
 
 
+_CHOSEN = " where "
+
+
+def whole_of(source: str) -> str:
+    """The model that a source is, or is a part of."""
+    return source.partition(_CHOSEN)[0]
+
+
 @dataclass(frozen=True, slots=True)
 class Parameters:
-    """Parameters of the models named in ``sources``; None where it is not known whose."""
+    """Parameters of the models named in ``sources``; None where it is not known whose.
+
+    A source is a model, or those of its parameters that a condition chooses: neither all of them nor none.
+    """
 
     sources: frozenset[str] | None
+
+    def chosen(self, condition: str) -> Parameters:
+        """Those of which a condition holds."""
+        return self if self.sources is None else Parameters(frozenset(f"{s}{_CHOSEN}{condition}" for s in self.sources))
 
 
 def all_parameters(items: Sequence[Any]) -> bool:
@@ -360,6 +383,14 @@ def united(parameters: Iterable[Parameters]) -> Parameters:
     """The parameters of several models as one."""
     sources = [one.sources for one in parameters]
     return Parameters(None if None in sources else frozenset().union(*(s for s in sources if s is not None)))
+
+
+class Group(dict[str, Any]):
+    """One of the parameter groups of the optimizer that is named ``owner``."""
+
+    def __init__(self, owner: str, sources: frozenset[str] | None) -> None:
+        super().__init__(params=Parameters(sources))
+        self.owner = owner
 
 
 @dataclass(frozen=True, slots=True)

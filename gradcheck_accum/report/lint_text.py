@@ -84,4 +84,8 @@ def _summary(result: LintResult) -> str:
         lines.append(f"{safe} fixable with --fix{f', {unsafe} more with --unsafe-fixes' if unsafe else ''}.")
     elif unsafe:
         lines.append(f"{unsafe} fixable with --fix --unsafe-fixes.")
+    left_out = sum(finding.fix_left_out for finding in result.findings)
+    if left_out:
+        again = "; run again after --fix" if safe else ""
+        lines.append(f"No fix was looked for in {plural(left_out, 'case')}: the file has too many loops{again}.")
     return "\n".join(lines)

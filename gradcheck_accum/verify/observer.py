@@ -39,6 +39,7 @@ from gradcheck_accum.location import Location
 from gradcheck_accum.stated import NAME_OF_LENGTH
 from gradcheck_accum.verify.averaging import AVERAGED_OTHERWISE, Averaging
 from gradcheck_accum.verify.batches import BatchCounter
+from gradcheck_accum.verify.by_hand import OwnAverages, Rates
 from gradcheck_accum.verify.clipping import ClipBook, ClipCall
 from gradcheck_accum.verify.comparing import Comparer
 from gradcheck_accum.verify.frames import user_location
@@ -92,6 +93,10 @@ class Watch:
         filled = weakref.WeakMethod(self._shard_filled)
         self.shards = Shards(lambda key, gradient: (filled() or _ignore)(key, gradient))
         self.averaging = Averaging(self.shards)
+        blended, book = weakref.WeakMethod(self._blended), self.book
+        self.losses.tape.on_blend = lambda *call: (blended() or _ignore)(*call)
+        self._averages = OwnAverages(lambda: book.optimizers)
+        self._rates = Rates()
         self.measurer = Measurer(engine, replay, self.shards)
         self._moved = MovedWeights()
         self.comparer = Comparer(self.book, self.measurer, self._moved)
@@ -263,6 +268,7 @@ class Watch:
         if where.through and where.place not in self.remarks:
             self.remarks[where.place] = remark(where)
         self._notice_changes(where, thoroughly=False)
+        self._notice_rates(where)
         tensors = [losses] if isinstance(losses, torch.Tensor) else list(losses)
         sent_back = self.losses.read(tensors, weights, self.batches.drawn_since)
         reading = sent_back.reading
@@ -405,12 +411,24 @@ class Watch:
         """A learning rate scheduler has moved on."""
         if self.idle:
             return
+        self._rates.scheduled()
         self._add(SchedulerStep(where=user_location(), scheduler=f"{id(scheduler):x}", horizon=_horizon(scheduler)))
 
     def average_updated(self, average: Any) -> None:
         """A moving average has taken in the weights."""
         if not self.idle:
             self._add(AverageUpdate(where=user_location(), average=f"{id(average):x}"))
+
+    def _blended(self, name: str, args: Any, kwargs: Any) -> None:
+        """An operation that may take weights into an average is about to be called."""
+        for average in () if self.idle else self._averages.seen(name, args, kwargs):
+            self._add(AverageUpdate(where=user_location(), average=average))
+
+    def _notice_rates(self, where: Location) -> None:
+        """Emit that a learning rate was changed by hand since the last look, if one was."""
+        for optimizer in self._rates.look(self.book.optimizers):
+            name = self.book.names.get(id(optimizer), type(optimizer).__name__)
+            self._add(SchedulerStep(where=where, scheduler=f"the rate of {name}", by_hand=True))
 
     # Steps
 
@@ -484,6 +502,7 @@ class Watch:
         # A fused optimizer is called all the same, and leaves its weights as they are.
         skipped = bool(getattr(optimizer, "found_inf", False))
         step = self._step_event(optimizer, skipped)
+        self._notice_rates(where)
         if self._scaler_step:
             self._scaler_step[-1] = True
         if not self._depth:
@@ -549,6 +568,7 @@ class Watch:
             return
         (measured, shadow), self._pending = self._pending, None
         self._clips.forget(optimizer)
+        self._rates.stepped(self.book.optimizers)
         self._unscaled_optimizers.discard(id(optimizer))
         self._forget_idle(optimizer)
         if shadow is not None:
@@ -630,8 +650,8 @@ class Watch:
             self._busy -= 1
 
 
-def _ignore(key: int, gradient: torch.Tensor) -> None:
-    """What becomes of gradients that nobody watches any more."""
+def _ignore(*told: object) -> None:
+    """What becomes of what nobody watches any more."""
 
 
 def _horizon(scheduler: Any) -> int | None:

@@ -51,7 +51,7 @@ _DEEPEST = 4
 _WIDEST = 2
 """How many incomplete repairs of one finding are tried to be completed."""
 _MOST_EVALUATIONS = 500_000
-"""Evaluations after which no more repairs are tried in one file: what is left then has no fix."""
+"""Evaluations after which no more repairs are tried in one file: what is left then has no fix, and says so."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +155,10 @@ def _offers(
     for finding, ledger in sorted(wanted, key=lambda item: order.index(item[0].mistake.code)):
         goal = _Goal.of(examination, finding)
         repaired = _repair(script, document, examination, finding, ledger, goal, budget, _DEEPEST)
-        yield _offer(document, finding, repaired)
+        if repaired is None and budget.left <= 0:
+            yield _Offer(replace(document.told(finding), fix_left_out=True))
+        else:
+            yield _offer(document, finding, repaired)
 
 
 def _is_repairable(finding: Finding, document: Document) -> bool:

@@ -1,0 +1,54 @@
+"""Learning rates that a loop sets by hand: ``group["lr"] = ...``, and whether that moves them.
+
+A rate that is computed from what it was moves wherever it is set; another one moves if its number is known, and is not
+the one that was set before. One that is computed from the number of micro-batches of a pass, and not from K, was
+planned in micro-batches: it may well move at every one of them. Of an unknown number nothing is said.
+"""
+
+from __future__ import annotations
+
+import ast
+from typing import TYPE_CHECKING, Any
+
+from gradcheck_accum.lint import values as v
+from gradcheck_accum.lint.source import text_of, walk
+from gradcheck_accum.lint.values import Num
+
+if TYPE_CHECKING:
+    from gradcheck_accum.lint.interpreter import Interpreter
+
+_RATE = "lr"
+
+
+def note_rate(run: Interpreter, node: ast.Assign | ast.AugAssign, value: Any, scope: v.Scope) -> None:
+    """Record that a statement moves the learning rate of an optimizer, if it does."""
+    for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
+        if not (isinstance(target, ast.Subscript) and _names_a_rate(target.slice) and run.in_training):
+            continue
+        group = run.evaluate(target.value, scope)
+        if isinstance(group, v.Group) and _moves(run, node, target, value, group.owner):
+            run.recorder.rate(node, f"the rate of {group.owner}")
+
+
+def _names_a_rate(key: ast.expr) -> bool:
+    return isinstance(key, ast.Constant) and key.value == _RATE
+
+
+def _moves(
+    run: Interpreter, node: ast.Assign | ast.AugAssign, target: ast.Subscript, value: Any, optimizer: str
+) -> bool:
+    if isinstance(node, ast.AugAssign) or any(_is_the_same(part, target) for part in walk(node.value)):
+        return not (isinstance(value, Num) and value.value == (0 if _adds(node) else 1))
+    if not isinstance(value, Num) or (value.tags & {v.LENGTH, v.TOTAL} and not value.tags & {v.STEPS, v.DERIVED}):
+        return False
+    before = run.rates.get(optimizer)
+    run.rates[optimizer] = value.value
+    return before != value.value
+
+
+def _adds(node: ast.Assign | ast.AugAssign) -> bool:
+    return isinstance(node, ast.AugAssign) and isinstance(node.op, (ast.Add, ast.Sub))
+
+
+def _is_the_same(node: ast.AST, target: ast.Subscript) -> bool:
+    return isinstance(node, ast.Subscript) and text_of(node) == text_of(target)

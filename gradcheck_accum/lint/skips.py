@@ -1,0 +1,69 @@
+"""Micro-batches that give no gradient now and then: a loss that is not finite, an error that is caught.
+
+A reading of the main path alone would never see what the loop makes of them. So every place that may skip one is
+remembered, and the loop is read once more for each, with one micro-batch skipped there in the midst of a pass: whether
+it is still counted, the ledger shows. Who clears the gradients there gives the window up, which is another matter.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from typing import TYPE_CHECKING
+
+from gradcheck_accum.lint.iteration import inner_training_loop
+from gradcheck_accum.lint.refusals import gives_up
+from gradcheck_accum.lint.source import call_name, text_of, walk
+
+if TYPE_CHECKING:
+    from gradcheck_accum.lint.interpreter import Interpreter
+
+Place = tuple[int, int]
+"""Line and column of what may skip a micro-batch."""
+
+_FINITE = re.compile(r"(^|_)(is|non|not|all)?_?(finite|inf|nan)(_|$)", re.IGNORECASE)
+_NO_ERROR = re.compile(r"StopIteration|KeyboardInterrupt|SystemExit|GeneratorExit")
+
+
+def leaves_out(run: Interpreter, node: ast.If) -> bool:
+    """Whether a branch leaves this micro-batch out because its loss is not finite."""
+    backs_out = node.body and not node.orelse and _ends_the_turn(run, node.body[-1])
+    asks = _asks_whether_finite(node.test) and not run.reach.acts(node.body)
+    return bool(backs_out and asks) and _skipped_here(run, node)
+
+
+def keeps_out(run: Interpreter, node: ast.If) -> bool:
+    """Whether a branch that is taken only for finite losses is not taken for this micro-batch."""
+    takes_in = not node.orelse and run.reach.backward_in(node.body) and _asks_whether_finite(node.test)
+    return takes_in and _skipped_here(run, node)
+
+
+def handler_of(run: Interpreter, node: ast.Try) -> ast.ExceptHandler | None:
+    """What handles an error that this micro-batch meets before its backward; None where it meets none."""
+    if not run.loop_depth or not run.reach.backward_in(node.body) or inner_training_loop(run, node.body) is not None:
+        return None
+    handlers = [h for h in node.handlers if h.type is None or not _NO_ERROR.search(text_of(h.type))]
+    swallowing = [h for h in handlers if not gives_up(h.body) and not run.reach.acts(h.body)]
+    return swallowing[0] if swallowing and _skipped_here(run, node) else None
+
+
+def _skipped_here(run: Interpreter, node: ast.stmt) -> bool:
+    place = node.lineno, node.col_offset
+    count = run.passed.get(place, 0)
+    run.passed[place] = count + 1
+    return run.skip == (place, count)
+
+
+def _asks_whether_finite(test: ast.expr) -> bool:
+    calls = (call_name(node) for node in walk(test) if isinstance(node, ast.Call))
+    names = (node.id for node in walk(test) if isinstance(node, ast.Name))
+    return any(_FINITE.search(name) for name in (*calls, *names))
+
+
+def _ends_the_turn(run: Interpreter, last: ast.stmt) -> bool:
+    """Whether a statement goes on to the next micro-batch, from the loop or from a function that it calls."""
+    if isinstance(last, ast.Return):
+        function = run.stack[-1] if run.stack else None
+        own = function.body if isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef)) else []
+        return run.loop_depth > 0 and inner_training_loop(run, own) is None
+    return isinstance(last, ast.Continue) and run.loop_depth > 0

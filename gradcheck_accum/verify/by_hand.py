@@ -1,0 +1,95 @@
+"""What a script does by hand that libraries have objects for: moving averages of the weights, and learning rates.
+
+An average is known by what it does: it is shrunk and takes in a share of a weight, in place (``lerp_``, or ``mul_``
+before ``add_``). One weight of each optimizer stands for all of them. A plain copy is none: to copy the same weights
+twice changes nothing. Who sets a rate shows when it is looked at next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch.optim.optimizer import Optimizer
+
+from gradcheck_accum.verify.gradients import parameters_of
+
+_PLAIN = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
+
+
+class OwnAverages:
+    """The averages of the weights that a script blends itself."""
+
+    def __init__(self, optimizers: Callable[[], Iterable[Optimizer]]) -> None:
+        self._optimizers = optimizers
+        self._shrunk: set[int] = set()
+
+    def seen(self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[str]:
+        """An operation in place has been called by this name; the averages that took in the weights by it."""
+        targets = _listed(args[0] if args else None)
+        if name.endswith("mul_"):
+            self._shrunk.update(_places(targets))
+            return []
+        taken = args[1] if len(args) > 1 else kwargs.get("end", kwargs.get("other"))
+        weights = {weight.data_ptr(): weight for weight in self._weights()}
+        found = []
+        for target, operand in zip(targets, _listed(taken), strict=False):
+            if not (type(target) in _PLAIN and type(operand) in _PLAIN):
+                continue
+            place, weight = target.data_ptr(), weights.get(operand.data_ptr())
+            # Decay by hand adds weights to their own gradients.
+            if weight is None or place in weights or (weight.grad is not None and weight.grad.data_ptr() == place):
+                continue
+            if name.endswith("lerp_") or place in self._shrunk:
+                found.append(f"{place:x}")
+        self._shrunk.difference_update(_places(targets))
+        return found
+
+    def _weights(self) -> Iterator[torch.Tensor]:
+        for optimizer in self._optimizers():
+            own = parameters_of(optimizer)
+            if own and type(own[0]) in _PLAIN:
+                yield own[0]
+
+
+def _listed(value: Any) -> Sequence[Any]:
+    return value if isinstance(value, (list, tuple)) else (value,)
+
+
+def _places(tensors: Iterable[Any]) -> Iterator[int]:
+    return (tensor.data_ptr() for tensor in tensors if type(tensor) in _PLAIN)
+
+
+class Rates:
+    """The learning rates of a run's optimizers, as they were when they were looked at last."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, tuple[object, ...]] = {}
+        self._is_scheduled = False
+
+    def scheduled(self) -> None:
+        """A scheduler has moved: what changes until the next look is its doing."""
+        self._is_scheduled = True
+
+    def look(self, optimizers: Iterable[Optimizer]) -> Iterator[Optimizer]:
+        """The optimizers whose rates were changed by hand since the last look."""
+        scheduled, self._is_scheduled = self._is_scheduled, False
+        for optimizer in optimizers:
+            rates = tuple(_number(group.get("lr")) for group in optimizer.param_groups)
+            if self._known.setdefault(id(optimizer), rates) != rates:
+                self._known[id(optimizer)] = rates
+                if not scheduled:
+                    yield optimizer
+
+    def stepped(self, optimizers: Iterable[Optimizer]) -> None:
+        """An optimizer has stepped: what it has made of its own rate is not done by hand."""
+        for _ in self.look(optimizers):
+            pass
+
+
+def _number(rate: Any) -> object:
+    """A rate as a number, as far as it can be read without waiting for a device."""
+    if isinstance(rate, torch.Tensor):
+        return float(rate) if rate.device.type == "cpu" and rate.numel() == 1 else None
+    return rate

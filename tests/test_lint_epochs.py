@@ -1,0 +1,188 @@
+"""Counters that run on over the epochs, and programs that ask for whole windows: nothing is left over there."""
+
+from __future__ import annotations
+
+import pytest
+
+from gradcheck_accum.lint import lint_source
+
+HEAD = """\
+import itertools
+import torch
+from torch import nn
+
+"""
+RUNNING_ON = {
+    "a counter that only ever grows": """
+def train(model, loader, optimizer, criterion, epochs, K=3):
+    seen = 0
+    for epoch in range(epochs):
+        for x, y in loader:
+            (criterion(model(x), y){scaling}).backward()
+            seen += 1
+            if seen % K == 0:
+                optimizer.step()
+                optimizer.zero_grad()
+""",
+    "a counter that a step sets back": """
+def train(model, loader, optimizer, criterion, epochs, K=3):
+    pending = 0
+    for epoch in range(epochs):
+        for x, y in loader:
+            (criterion(model(x), y){scaling}).backward()
+            pending += 1
+            if pending == K:
+                optimizer.step()
+                optimizer.zero_grad()
+                pending = 0
+""",
+    "a countdown": """
+def train(model, loader, optimizer, criterion, epochs):
+    K = 5
+    left = K
+    for epoch in range(epochs):
+        for x, y in loader:
+            (criterion(model(x), y){scaling}).backward()
+            left -= 1
+            if left == 0:
+                optimizer.step()
+                optimizer.zero_grad()
+                left = K
+""",
+    "a counter that is handed on": """
+def one_pass(model, loader, optimizer, criterion, K, step):
+    for x, y in loader:
+        (criterion(model(x), y){scaling}).backward()
+        step += 1
+        if step % K == 0:
+            optimizer.step()
+            optimizer.zero_grad()
+    return step
+
+def train(model, loader, optimizer, criterion, epochs, K=3):
+    step = 0
+    for epoch in range(epochs):
+        step = one_pass(model, loader, optimizer, criterion, K, step)
+""",
+    "a number of micro-batches instead of epochs": """
+def train(model, loader, optimizer, criterion, total, K=5):
+    step = 0
+    while step < total:
+        for x, y in loader:
+            (criterion(model(x), y){scaling}).backward()
+            step += 1
+            if step % K == 0:
+                optimizer.step()
+                optimizer.zero_grad()
+            if step >= total:
+                break
+""",
+    "numbers that go on where the last call has ended": """
+def one_pass(model, loader, optimizer, criterion, start, K=3):
+    for i, (x, y) in enumerate(loader, start):
+        (criterion(model(x), y){scaling}).backward()
+        if (i + 1) % K == 0:
+            optimizer.step()
+            optimizer.zero_grad()
+""",
+    "a loader whose length is known, and epochs whose number is not": """
+def train(epochs, K=3):
+    model = nn.Linear(5, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    loader = [(torch.randn(4, 5), torch.randn(4, 2)) for _ in range(7)]
+    seen = 0
+    for epoch in range(epochs):
+        for x, y in loader:
+            (nn.functional.mse_loss(model(x), y){scaling}).backward()
+            seen += 1
+            if seen % K == 0:
+                optimizer.step()
+                optimizer.zero_grad()
+""",
+}
+
+
+def codes(source: str) -> list[str]:
+    return sorted({finding.mistake.code for finding in lint_source(HEAD + source, "train.py")})
+
+
+@pytest.mark.parametrize("source", RUNNING_ON.values(), ids=RUNNING_ON.keys())
+def test_nothing_is_left_over_where_the_counter_runs_on(source: str) -> None:
+    assert codes(source.format(scaling=" / K")) == []
+
+
+@pytest.mark.parametrize("source", RUNNING_ON.values(), ids=RUNNING_ON.keys())
+def test_other_mistakes_are_found_there_all_the_same(source: str) -> None:
+    assert codes(source.format(scaling="")) == ["GA101"]
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("        for x, y in loader:\n", "        pending = 0\n        for x, y in loader:\n"),
+        ("    pending = 0\n    for epoch", "    for epoch"),
+    ],
+)
+def test_a_counter_that_begins_anew_in_every_epoch_leaves_a_remainder(before: str, after: str) -> None:
+    source = RUNNING_ON["a counter that a step sets back"].format(scaling=" / K")
+    anew = source.replace(before, after)
+    if "        pending = 0\n        for x" not in anew:
+        anew = anew.replace("        for x, y in loader:\n", "        pending = 0\n        for x, y in loader:\n")
+    assert codes(anew) == ["GA301"]
+
+
+def test_what_epochs_that_are_counted_in_the_source_leave_over_is_known() -> None:
+    source = RUNNING_ON["a loader whose length is known, and epochs whose number is not"].format(scaling=" / K")
+    assert codes(source.replace("range(epochs)", "range(6)")) == []
+    assert codes(source.replace("range(epochs)", "range(5)")) == ["GA301"]
+
+
+REFUSING = """\
+def train(model, loader, dataset, optimizer, criterion, batch_size, K=3):
+    {refusal}
+    for i, (x, y) in enumerate(loader):
+        (criterion(model(x), y){scaling}).backward()
+        if (i + 1) % K == 0:
+            optimizer.step()
+            optimizer.zero_grad()
+"""
+ASKS_FOR_WHOLE_WINDOWS = [
+    "assert len(loader) % K == 0",
+    "assert len(loader) % K == 0, f'{len(loader)} batches'",
+    "assert not len(loader) % K",
+    "assert K > 1 and len(loader) % K == 0",
+    "batches = len(loader); assert batches % K == 0",
+    "assert len(dataset) % (batch_size * K) == 0",
+    "if len(loader) % K: raise ValueError('no whole windows')",
+    "if len(loader) % K != 0: raise SystemExit(2)",
+    "if len(dataset) % (batch_size * K): raise ValueError('no whole windows')",
+]
+ASKS_FOR_SOMETHING_ELSE = [
+    "assert len(loader) > K",
+    "assert K > 1",
+    "assert batch_size % 8 == 0",
+    "assert isinstance(len(loader), int)",
+    "if len(loader) < K: raise ValueError('no window')",
+    "if len(loader) % K: print('a remainder')",
+]
+
+
+@pytest.mark.parametrize("refusal", ASKS_FOR_WHOLE_WINDOWS)
+def test_a_program_that_asks_for_whole_windows_has_no_remainder(refusal: str) -> None:
+    assert codes(REFUSING.format(refusal=refusal, scaling=" / K")) == []
+
+
+@pytest.mark.parametrize("refusal", ASKS_FOR_WHOLE_WINDOWS)
+def test_what_it_does_in_them_is_read_all_the_same(refusal: str) -> None:
+    assert codes(REFUSING.format(refusal=refusal, scaling="")) == ["GA101"]
+
+
+@pytest.mark.parametrize("refusal", ASKS_FOR_SOMETHING_ELSE)
+def test_a_program_that_asks_for_something_else_may_have_one(refusal: str) -> None:
+    assert codes(REFUSING.format(refusal=refusal, scaling=" / K")) == ["GA301"]
+
+
+def test_a_length_that_the_source_shows_is_no_assumption() -> None:
+    known = REFUSING.format(refusal="assert len(loader) % K == 0", scaling=" / K")
+    source = known.replace("):\n", "):\n    loader = [(torch.randn(4, 5), torch.randn(4, 2)) for _ in range(7)]\n", 1)
+    assert codes(source) == ["GA301"]

@@ -1,0 +1,69 @@
+"""The grad scaler's order: what PyTorch itself refuses is said to raise."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from gradcheck_accum.lint import lint_source
+
+LOOP = """\
+import torch
+from torch import nn
+
+def train(model, loader, optimizer, criterion, scaler):
+    assert len(loader) % 3 == 0
+    for i, (x, y) in enumerate(loader):
+        scaler.scale(criterion(model(x), y) / 3).backward()
+        {each}
+        if (i + 1) % 3 == 0:
+            {window}
+            optimizer.zero_grad()
+"""
+UNSCALE, CLIP = "scaler.unscale_(optimizer)", "nn.utils.clip_grad_norm_(model.parameters(), 1.0)"
+STEP, UPDATE = "scaler.step(optimizer)", "scaler.update()"
+
+
+def said(window: list[str], each: str = "pass") -> list[tuple[str, bool]]:
+    """The codes, each with whether it is said to raise."""
+    found = lint_source(LOOP.format(each=each, window="; ".join(window)), "train.py")
+    return [(f.mistake.code, "raises a RuntimeError" in f.message) for f in found]
+
+
+def test_the_right_order() -> None:
+    assert said([UNSCALE, CLIP, STEP, UPDATE]) == []
+    assert said([STEP, UPDATE]) == []
+
+
+RAISING = pytest.mark.parametrize(
+    ("window", "each"),
+    [
+        ([UNSCALE, UNSCALE, CLIP, STEP, UPDATE], "pass"),
+        ([UNSCALE, CLIP, STEP, UPDATE], UNSCALE),
+        ([STEP, UPDATE], UNSCALE),
+        ([UNSCALE, CLIP, STEP], "pass"),
+        ([STEP, UNSCALE, UPDATE], "pass"),
+    ],
+)
+
+
+@RAISING
+def test_it_does_raise(window: list[str], each: str) -> None:
+    names: dict[str, object] = {}
+    exec(LOOP.format(each=each, window="; ".join(window)), names)
+    model = nn.Linear(5, 2)
+    batches = [(torch.randn(5, 5), torch.randn(5, 2)) for _ in range(6)]
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with pytest.raises(RuntimeError, match="unscale_"):
+        names["train"](model, batches, optimizer, nn.MSELoss(), torch.amp.GradScaler("cpu"))  # type: ignore[operator]
+
+
+@RAISING
+def test_an_order_that_raises_is_said_to_raise(window: list[str], each: str) -> None:
+    assert ("GA502", True) in said(window, each)
+
+
+def test_an_update_at_every_micro_batch_does_not_raise() -> None:
+    assert said([UNSCALE, CLIP, STEP], UPDATE) == [("GA502", False)]
+    assert said([STEP, UPDATE], f"{UNSCALE}; {UPDATE}")[0] == ("GA502", False)

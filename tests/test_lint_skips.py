@@ -1,0 +1,151 @@
+"""GA303: micro-batches that give no gradient now and then, and the counters that count them all the same or do not."""
+
+from __future__ import annotations
+
+import pytest
+
+from gradcheck_accum.lint import lint_source
+
+HEAD = """\
+import math
+import torch
+from torch import nn
+
+"""
+SKIPS = {
+    "a loss that is not finite": """
+        loss = criterion(model(x), y) / 3
+        if not torch.isfinite(loss):
+            {way_out}
+        loss.backward()
+""",
+    "a number that is not finite": """
+        loss = criterion(model(x), y) / 3
+        number = loss.item()
+        if math.isnan(number) or math.isinf(number):
+            print("skipped", number)
+            {way_out}
+        loss.backward()
+""",
+    "an error": """
+        try:
+            loss = criterion(model(x), y) / 3
+            loss.backward()
+        except RuntimeError as error:
+            print(error)
+            {way_out}
+""",
+    "an error of one kind": """
+        try:
+            loss = criterion(model(x), y) / 3
+            loss.backward()
+        except RuntimeError as error:
+            if "out of memory" not in str(error):
+                raise
+            torch.cuda.empty_cache()
+            {way_out}
+""",
+}
+COUNTED = """\
+def train(model, loader, optimizer, criterion):
+    assert len(loader) % 3 == 0
+    for i, (x, y) in enumerate(loader):
+{skip}
+        if (i + 1) % 3 == 0:
+            optimizer.step()
+            optimizer.zero_grad()
+"""
+RAN = """\
+def train(model, loader, optimizer, criterion, epochs):
+    ran = 0
+    for epoch in range(epochs):
+        for x, y in loader:
+{skip}
+            ran += 1
+            if ran % 3 == 0:
+                optimizer.step()
+                optimizer.zero_grad()
+"""
+by_skip = pytest.mark.parametrize("skip", SKIPS.values(), ids=SKIPS.keys())
+
+
+def codes(source: str) -> list[str]:
+    return sorted(finding.mistake.code for finding in lint_source(HEAD + source, "train.py"))
+
+
+@by_skip
+def test_a_micro_batch_that_is_skipped_and_counted(skip: str) -> None:
+    source = HEAD + COUNTED.format(skip=skip.format(way_out="continue"))
+    (found,) = lint_source(source, "train.py")
+    assert found.mistake.code == "GA303"
+    assert found.text == "optimizer.step()"
+    (line,) = (
+        n for n, text in enumerate(source.splitlines(), 1) if text.strip().startswith(("if not", "if math", "try"))
+    )
+    assert f"a micro-batch that is skipped (at line {line}) is still counted" in found.message
+
+
+@by_skip
+def test_a_counter_of_those_that_ran(skip: str) -> None:
+    inner = "".join(f"    {line}\n" for line in skip.format(way_out="continue").splitlines())
+    assert codes(RAN.format(skip=inner)) == []
+
+
+@by_skip
+@pytest.mark.parametrize("way_out", ["optimizer.zero_grad(); continue", "break", "raise"])
+def test_who_gives_the_window_or_the_training_up_skips_nothing(skip: str, way_out: str) -> None:
+    assert codes(COUNTED.format(skip=skip.format(way_out=way_out))) == []
+
+
+def test_an_error_around_the_step_too() -> None:
+    source = """\
+def train(model, loader, optimizer, criterion):
+    assert len(loader) % 3 == 0
+    {before}
+    for i, (x, y) in enumerate(loader):
+        try:
+            (criterion(model(x), y) / 3).backward()
+            {count}
+            if {boundary}:
+                optimizer.step()
+                optimizer.zero_grad()
+        except RuntimeError as error:
+            print(error)
+"""
+    assert codes(source.format(before="pass", count="pass", boundary="(i + 1) % 3 == 0")) == ["GA303"]
+    assert codes(source.format(before="ran = 0", count="ran += 1", boundary="ran % 3 == 0")) == []
+    assert codes(source.format(before="pass", count="pass", boundary="(i + 1) % 3 == 0").replace(" / 3", "")) == [
+        "GA101"
+    ]
+
+
+def test_a_backward_that_only_finite_losses_have() -> None:
+    skip = """\
+        loss = criterion(model(x), y) / 3
+        if torch.isfinite(loss):
+            loss.backward()
+"""
+    assert codes(COUNTED.format(skip=skip)) == ["GA303"]
+    ran = "".join(f"    {line}\n" for line in skip.splitlines()) + "                ran += 1\n"
+    assert codes(RAN.replace("            ran += 1\n", "").format(skip=ran)) == []
+
+
+def test_a_helper_that_returns_early() -> None:
+    helper = """\
+def one(model, x, y):
+    loss = nn.functional.mse_loss(model(x), y) / 3
+    if not torch.isfinite(loss):
+        return None
+    loss.backward()
+    return loss.item()
+
+"""
+    assert codes(helper + COUNTED.format(skip="        one(model, x, y)")) == ["GA303"]
+
+
+@pytest.mark.parametrize(
+    "guard", ["if x.size(0) < 8: continue", "if y is None: continue", "if loss > 10: print(loss)", "if i > 99: break"]
+)
+def test_what_asks_for_something_else_skips_nothing(guard: str) -> None:
+    skip = f"        loss = criterion(model(x), y) / 3\n        {guard}\n        loss.backward()\n"
+    assert codes(COUNTED.format(skip=skip)) == []

@@ -1,0 +1,66 @@
+"""Batches that are cut into micro-batches by position: a slice is one micro-batch, with rows of its own."""
+
+from __future__ import annotations
+
+import pytest
+
+from gradcheck_accum.lint import lint_source
+
+LOOP = """\
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+def train({parameters}):
+    {data}
+    for x, y in loader:
+        {first}
+        for {turn}:
+            {cut}
+            loss = nn.functional.mse_loss(model(x[a:b]), y[a:b]{reduction}){scaling}
+            loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+OF_TWELVE = "loader = DataLoader(TensorDataset(torch.randn(96, 5), torch.randn(96, 2)), batch_size=12)"
+CUTS = [
+    {"first": "size = len(x) // 3", "turn": "k in range(3)", "cut": "a, b = k * size, (k + 1) * size"},
+    {"first": "size = x.size(0) // 3", "turn": "k in range(3)", "cut": "a = k * size; b = a + size"},
+    {"first": "size = 4", "turn": "a in range(0, len(x), size)", "cut": "b = min(a + size, len(x))"},
+]
+
+
+def codes(**slots: str) -> list[str]:
+    found = lint_source(LOOP.format(**{"parameters": "model, optimizer", "data": OF_TWELVE} | slots), "train.py")
+    return [finding.mistake.code for finding in found]
+
+
+@pytest.mark.parametrize("cut", CUTS)
+@pytest.mark.parametrize(
+    ("reduction", "scaling", "expected"),
+    [
+        (', reduction="sum"', " / y.numel()", []),
+        (', reduction="sum"', " / len(x)", []),
+        (', reduction="sum"', " / size", ["GA101"]),
+        ("", " / 3", []),
+        ("", " * (len(x[a:b]) / len(x))", []),
+        ("", "", ["GA101"]),
+        ("", " / 3 / 4", ["GA102"]),
+    ],
+)
+def test_what_a_slice_of_a_known_batch_weighs(
+    cut: dict[str, str], reduction: str, scaling: str, expected: list[str]
+) -> None:
+    assert codes(reduction=reduction, scaling=scaling, **cut) == expected
+
+
+@pytest.mark.parametrize("cut", CUTS)
+def test_how_often_a_slice_goes_into_a_batch_of_unknown_size_is_not_known(cut: dict[str, str]) -> None:
+    unknown = {"parameters": "model, loader, optimizer", "data": "pass"}
+    assert codes(reduction=', reduction="sum"', scaling=" / len(x)", **cut, **unknown) == []
+
+
+def test_slices_of_unequal_size_are_a_mean_of_means() -> None:
+    cut = {"first": "size = 5", "turn": "a in range(0, len(x), size)", "cut": "b = min(a + size, len(x))"}
+    assert codes(reduction="", scaling=" / 3", **cut) == ["GA104"]
+    assert codes(reduction=', reduction="sum"', scaling=" / len(x)", **cut) == []
