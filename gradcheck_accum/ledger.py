@@ -151,11 +151,17 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class Ledger:
-    """Every window of a loop: those that a step closed, and the abandoned ones that none did."""
+    """Every window of a loop: those that a step closed, and the abandoned ones that none did.
+
+    No step closed those that were thrown away on purpose either: ``rejected`` ones were complete, ``restarted`` ones
+    are what was cleared of a window before it was begun again. Their index is that of the step that came next.
+    """
 
     windows: tuple[Window, ...]
     abandoned: tuple[Window, ...]
     trace: Trace
+    rejected: tuple[Window, ...] = ()
+    restarted: tuple[Window, ...] = ()
 
     def account(self, optimizer: str, store: str) -> tuple[Window, ...]:
         """The closed windows of one optimizer on one store, in order."""
@@ -192,6 +198,15 @@ def nominal_steps(windows: Iterable[Window]) -> int | None:
     perhaps = set[int]().union(*(_divisors_of_all(window, Operation.MULTIPLY) for window in windows))
     evidence = {length: 2.0 if length in meant else 1.5 if length in perhaps else 1.0 for length in lengths}
     return max(lengths, key=lambda length: (length * lengths[length] * evidence[length], length))
+
+
+def is_divided_by(window: Window, count: int) -> bool:
+    """Whether every loss of a window's own entries is divided by ``count``, more than one."""
+    return count > 1 and all(
+        any(f.operation is Operation.DIVIDE and f.value and math.isclose(f.value * count, 1.0) for f in term.factors)
+        for entry in window.fresh()
+        for term in entry.backward.terms
+    )
 
 
 def _divisors_of_all(window: Window, by: Operation) -> set[int]:

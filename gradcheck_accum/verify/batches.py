@@ -10,6 +10,15 @@ from gradcheck_accum.engine.tape import Program
 from gradcheck_accum.location import Location
 
 
+def identity_of(program: Program | None) -> int | None:
+    """A number for the data that a backward ran on, None where there is none.
+
+    It is another for other data as long as the program is kept: memory is used again, and filled anew.
+    """
+    data = frozenset((t.data_ptr(), t._version) for t in program.leaves if not t.requires_grad) if program else ()
+    return hash(data) if data else None
+
+
 class BatchCounter:
     """Numbers micro-batches from 0; ``current_pass`` is None where no data loader tells passes apart."""
 
