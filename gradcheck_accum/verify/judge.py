@@ -13,16 +13,16 @@ from gradcheck_accum.engine.reference import LARGE_BATCH, MICRO_BATCHES, STREAME
 from gradcheck_accum.engine.tolerance import (
     unit_roundoff,
 )
-from gradcheck_accum.ledger import Fate, Ledger
+from gradcheck_accum.ledger import Ledger
 from gradcheck_accum.location import Location
 from gradcheck_accum.mistakes import CATALOGUE
 from gradcheck_accum.ranks import joined
 from gradcheck_accum.verdict import ReferenceReport, Verdict, VerifyResult, WindowReport
 from gradcheck_accum.verify.frameworks import with_remedy
-from gradcheck_accum.verify.notes import on_chunks, on_cost, on_optimizers, on_ranks
+from gradcheck_accum.verify.notes import on_chunks, on_cost, on_optimizers, on_ranks, on_thrown_away
 from gradcheck_accum.verify.observer import Watch
 from gradcheck_accum.verify.records import Measured
-from gradcheck_accum.verify.ruling import Options, judge_window
+from gradcheck_accum.verify.ruling import Options, is_read_as_presumed, judge_window
 from gradcheck_accum.verify.seen import Seen, over_ranks
 from gradcheck_accum.weights import read_weights
 
@@ -53,8 +53,13 @@ def judge_ranks(
         diagnosis = _merged(diagnosis, diagnose(ledger, readings))
         notes += readings.notes
         own_reports: list[tuple[Measured, WindowReport]] = []
+        drift_holds = True
         for index, step in enumerate(over_ranks(seen, rank, ledger)):
             report, ruling = judge_window(index, step, ledger, readings, options, replays=own.replays)
+            if step.drift is not None:
+                # What a reference run once got wrong it carries along.
+                drift_holds = drift_holds and is_read_as_presumed(step, ledger, readings)
+                report = report if drift_holds else replace(report, drift=None)
             own_reports.append((step, report))
             if ruling.replayed is not None:
                 replays.append(ruling.replayed)
@@ -66,6 +71,7 @@ def judge_ranks(
     notes = list(dict.fromkeys(notes))
     if replays:
         notes.append(f"the replay and the micro-batches' own gradients agree to {max(replays):.1e}")
+    notes += on_thrown_away(ledgers)
     notes += on_optimizers(reports)
     notes += on_ranks(seen, ledgers)
     streamed = next((own.streamed for own in seen if own.streamed is not None), None)
@@ -169,13 +175,12 @@ def _verdict(
         unexplained = "" if diagnosis else "; the cause was not recognised"
         reason = f"{len(wrong)} of {len(reports)} steps got another gradient than the large batch's{unexplained}"
         return Verdict.DEVIATES, reason
-    if any(d.mistake.code == "GA301" for d in diagnosis):
-        abandoned = [window for ledger in ledgers for window in ledger.abandoned]
-        lost = sum(w.micro_batches for w in abandoned if any(e.fate is not Fate.STALE for e in w.entries))
-        return Verdict.DEVIATES, f"{plural(lost)} reached no step"
+    if lost := _lost(diagnosis, ledgers):
+        return Verdict.DEVIATES, f"{plural(lost)} reached no step{_beside_rejected(ledgers)}"
     unchecked = [r for r in reports if r.verdict is Verdict.INCONCLUSIVE]
     if unchecked and any(d.mistake.moves_gradient for d in diagnosis):
-        return Verdict.DEVIATES, "the ledger shows a wrong weight, though the gradient could not be compared"
+        reason = f"{len(unchecked)} of {len(reports)} steps could not be compared: {unchecked[0].reason}"
+        return Verdict.INCONCLUSIVE, f"{reason}; a mistake was diagnosed all the same"
     coupled = [r for r in reports if r.verdict is Verdict.NOT_EQUIVALENT_BY_CONSTRUCTION]
     if coupled:
         return Verdict.NOT_EQUIVALENT_BY_CONSTRUCTION, coupled[0].reason
@@ -186,3 +191,19 @@ def _verdict(
         return Verdict.INCONCLUSIVE, f"not one step was taken: {reports[0].reason}"
     skipped = f"; the grad scaler skipped {len(reports) - taken}" if taken < len(reports) else ""
     return Verdict.EQUIVALENT, f"all {taken} steps got the large batch's gradient{skipped}"
+
+
+def _lost(diagnosis: Sequence[Diagnosis], ledgers: Sequence[Ledger]) -> int:
+    """How many micro-batches reached no step though they were meant for one."""
+    if not any(d.mistake.code == "GA301" for d in diagnosis):
+        return 0
+    return sum(
+        len({entry.backward.micro_batch for window in ledger.abandoned for entry in window.fresh()})
+        for ledger in ledgers
+    )
+
+
+def _beside_rejected(ledgers: Sequence[Ledger]) -> str:
+    """In words, that others reached none on purpose."""
+    thrown_away = any(ledger.rejected or ledger.restarted for ledger in ledgers)
+    return ", besides those that the script threw away on purpose" if thrown_away else ""
