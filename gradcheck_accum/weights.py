@@ -24,6 +24,7 @@ from itertools import combinations
 from gradcheck_accum.events import Backward, Reduction, Term
 from gradcheck_accum.factors import RELATIVE_TOLERANCE, Evidence, Point
 from gradcheck_accum.ledger import UNSEEN_SCALING, Entry, Fate, Ledger, Window, is_divided_by, nominal_steps
+from gradcheck_accum.odd_windows import is_right, read_by_windows
 from gradcheck_accum.ranks import left_local
 from gradcheck_accum.scaling import SeriesReading, read_series
 
@@ -223,6 +224,8 @@ def read_weights(ledger: Ledger, *, coefficient: float | None = None) -> Reading
                 # Passes do not show everywhere: what one of them left over may stand in a longer window.
                 evidence = Evidence(_points(one, windows, steps, leaks=True), readings.same, backwards)
                 reading = read_series(evidence, coefficient, in_a_run=in_a_run)
+            if coefficient is None and not is_right(reading, evidence):
+                reading = read_by_windows(evidence, in_a_run=in_a_run) or reading
             readings._read[account[0], account[1], one] = reading
             readings.notes += reading.notes
     return readings

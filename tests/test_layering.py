@@ -20,7 +20,7 @@ FLOORS = [
     {"errors", "events", "gate", "mistakes", "notebooks"},
     {"factors", "findings", "ledger"},
     {"cleared", "ranks", "scaling"},
-    {"folding"},
+    {"folding", "odd_windows"},
     {"weights"},
     {"diagnosis"},
     {"verdict"},
