@@ -13,6 +13,7 @@ from gradcheck_accum.diagnosis.account import (
     Shares,
     diagnosis,
     holds_remainders_alone,
+    interrupted,
     line,
     opens_long,
     opens_short,
@@ -271,6 +272,7 @@ def _bounds(values: Iterable[float]) -> tuple[float, float]:
 
 def find_remainder_scale(account: Account) -> Iterator[Diagnosis]:
     """GA103, GA303: a shorter window whose entries keep the weight that the full windows' have."""
+    exceptions = interrupted(account)
     for series in account.series():
         full = [account.shares(w, series) for w in account.known() if w.micro_batches == account.steps]
         complete = [s for s in full if s is not None and s.length == account.steps]
@@ -293,7 +295,11 @@ def find_remainder_scale(account: Account) -> Iterator[Diagnosis]:
             if account.same(shares.level, 1.0):
                 # The full windows are off, and this one is as long as they were meant to be.
                 continue
-            if opens_short(account) and not _closes_pass(account, window):
+            if window.index in exceptions:
+                # What was cleared is missing too, and is reported with it.
+                continue
+            off_by_one = opens_short(account) and not _closes_pass(account, window)
+            if off_by_one and not account.ledger.skipped(window.fresh()):
                 # A window that is short at the start of a pass is off by one, not a remainder.
                 continue
             step = window.step

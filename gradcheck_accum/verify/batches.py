@@ -29,6 +29,8 @@ class BatchCounter:
         self._data: set[int] = set()
         self._draws: Counter[int] = Counter()
         """How many batches each loader gave since the last backward."""
+        self._given: Counter[int] = Counter()
+        """How many batches each pass gave."""
         self._uses_loader = False
         self._backwards = 0
         self._passes: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
@@ -41,11 +43,17 @@ class BatchCounter:
             self._passes[iterator] = self._pass_count
             self._pass_count += 1
         self.current_pass = self._passes[iterator]
+        self._given[self.current_pass] += 1
 
     @property
     def drawn_since(self) -> int:
         """How many batches one data loader gave since the last backward."""
         return max(self._draws.values(), default=0)
+
+    @property
+    def given(self) -> int | None:
+        """How many batches the current pass gave so far, None where passes are not told apart."""
+        return None if self.current_pass is None else self._given[self.current_pass]
 
     def backward(self, where: Location, program: Program | None) -> int:
         """A backward has run: the number of its micro-batch."""

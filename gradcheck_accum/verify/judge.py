@@ -19,12 +19,14 @@ from gradcheck_accum.mistakes import CATALOGUE
 from gradcheck_accum.ranks import joined
 from gradcheck_accum.verdict import ReferenceReport, Verdict, VerifyResult, WindowReport
 from gradcheck_accum.verify.frameworks import with_remedy
-from gradcheck_accum.verify.notes import on_chunks, on_cost, on_optimizers, on_ranks, on_thrown_away
+from gradcheck_accum.verify.notes import on_chunks, on_cost, on_optimizers, on_ranks, on_skipped, on_thrown_away
 from gradcheck_accum.verify.observer import Watch
 from gradcheck_accum.verify.records import Measured
 from gradcheck_accum.verify.ruling import Options, is_read_as_presumed, judge_window
 from gradcheck_accum.verify.seen import Seen, over_ranks
 from gradcheck_accum.weights import read_weights
+
+_ROUNDING = "GA902"
 
 VISIBLE_LOSS = 0.05
 """The part of a gradient that rounding may eat before it is told as a mistake: no single rounding eats as much."""
@@ -72,6 +74,7 @@ def judge_ranks(
     if replays:
         notes.append(f"the replay and the micro-batches' own gradients agree to {max(replays):.1e}")
     notes += on_thrown_away(ledgers)
+    notes += on_skipped(ledgers)
     notes += on_optimizers(reports)
     notes += on_ranks(seen, ledgers)
     streamed = next((own.streamed for own in seen if own.streamed is not None), None)
@@ -82,7 +85,10 @@ def judge_ranks(
     if seen[0].lost:
         notes.append(f"the reference run could not be carried on: {seen[0].lost}")
     verdict, reason = _verdict(reports, diagnosis, ledgers, seen)
-    diagnosis += _by_measurement(measured, reports)
+    measurements = _by_measurement(measured, reports)
+    diagnosis += measurements
+    if verdict is Verdict.EQUIVALENT:
+        reason += _eaten(measured, reports, measurements)
     diagnosis = [with_remedy(d, seen[0].remarks) for d in diagnosis]
     dtype = ", ".join(sorted({_name(m.dtype) for m in measured}))
     device = ", ".join(sorted({m.device for m in measured if m.device}))
@@ -141,7 +147,8 @@ def _reference_kind(measured: Sequence[Measured], replayed: bool) -> str:
 
 
 def _by_measurement(measured: Sequence[Measured], reports: Sequence[WindowReport]) -> list[Diagnosis]:
-    """GA901 and GA902, which no ledger shows: the first window of each kind, with the numbers of all."""
+    """GA901 and GA902, which no ledger shows: in the words of the first window, or of that which lost the most."""
+    worst = 0.0
     found: dict[tuple[str, Location], Diagnosis] = {}
     for m, report in zip(measured, reports, strict=True):
         error = report.grad_rel_error or 0.0
@@ -149,7 +156,7 @@ def _by_measurement(measured: Sequence[Measured], reports: Sequence[WindowReport
             code, where, message = "GA901", m.records[-1].event.where, report.reason
             remedy = "nothing, if that is meant; or a layer that looks at each sample alone (LayerNorm, GroupNorm)"
         elif report.verdict is Verdict.EQUIVALENT and unit_roundoff(m.dtype) > 1e-4 and error > VISIBLE_LOSS:
-            code, where = "GA902", m.step.where
+            code, where = _ROUNDING, m.step.where
             message = (
                 f"rounding in {_name(m.dtype)} ate {error:.1%} of the gradient while {len(m.records)} were added up"
             )
@@ -157,8 +164,22 @@ def _by_measurement(measured: Sequence[Measured], reports: Sequence[WindowReport
         else:
             continue
         known = found.setdefault((code, where), Diagnosis(CATALOGUE[code], where, message, remedy))
+        if code == _ROUNDING and error >= worst:
+            worst, known = error, replace(known, message=message)
         found[code, where] = replace(known, windows=(*known.windows, report.index))
     return list(found.values())
+
+
+def _eaten(measured: Sequence[Measured], reports: Sequence[WindowReport], diagnosis: Sequence[Diagnosis]) -> str:
+    """In words, what rounding ate of gradients that are the large batch's but for it."""
+    windows = {index for d in diagnosis if d.mistake.code == _ROUNDING for index in d.windows}
+    eaten = [
+        (r.grad_rel_error or 0.0, _name(m.dtype)) for m, r in zip(measured, reports, strict=True) if r.index in windows
+    ]
+    if not eaten:
+        return ""
+    most, dtype = max(eaten)
+    return f", but for rounding in {dtype}, which ate up to {most:.0%} of it"
 
 
 def _verdict(

@@ -45,6 +45,15 @@ def on_thrown_away(ledgers: Sequence[Ledger]) -> list[str]:
     return notes
 
 
+def on_skipped(ledgers: Sequence[Ledger]) -> list[str]:
+    """The batches that a loader gave and the loop passed over: those after the last that it ran are no part of it."""
+    skipped = sum(ledger.skipped_in_all() for ledger in ledgers if ledger.trace.complete)
+    if not skipped:
+        return []
+    batches = "1 batch was" if skipped == 1 else f"{skipped} batches were"
+    return [f"{batches} given by a data loader, and no backward ran on {'it' if skipped == 1 else 'them'}"]
+
+
 def _by_clearing(windows: Iterable[Window]) -> dict[int, list[Window]]:
     """What was cleared, by the line that cleared it: each window once, of however many stores and ranks."""
     found: dict[int, dict[tuple[int, frozenset[int]], Window]] = {}

@@ -286,6 +286,7 @@ class Watch:
             stores=self.book.stores(arrived),
             terms=reading.terms,
             epoch=self.batches.current_pass,
+            given=self.batches.given,
             batch=identity_of(sent_back.program),
             grad_scaled=reading.scale != 1.0,
             synced=averaged.synced if averaged is not None else None,
