@@ -200,3 +200,10 @@ def test_what_rounding_ate_stands_in_the_heading(tmp_path: Path) -> None:
     (found,) = result.diagnosis
     assert f"ate {most:.1%} of the gradient" in found.message
     assert result.exit_status == 1
+
+
+def test_a_clearing_in_one_of_two_windows_is_not_at_every_micro_batch(tmp_path: Path) -> None:
+    result = watch_source(script(HANDLED.format(fails=4) + STEP, 30), tmp_path)
+    assert result.verdict is Verdict.DEVIATES
+    assert "GA201" not in {d.mistake.code for d in result.diagnosis}
+    assert not any("at every micro-batch" in d.message for d in result.diagnosis)

@@ -55,13 +55,13 @@ def on_skipped(ledgers: Sequence[Ledger]) -> list[str]:
 
 
 def _by_clearing(windows: Iterable[Window]) -> dict[int, list[Window]]:
-    """What was cleared, by the line that cleared it: each window once, of however many stores and ranks."""
-    found: dict[int, dict[tuple[int, frozenset[int]], Window]] = {}
+    """What was cleared, by the line that cleared it: each window once, of however many optimizers and ranks."""
+    found: dict[int, dict[frozenset[int], Window]] = {}
     for window in windows:
         cleared = window.entries[-1].wiped_by
         if cleared is not None:
             batches = frozenset(entry.backward.micro_batch for entry in window.entries)
-            found.setdefault(cleared.where.line, {}).setdefault((window.index, batches), window)
+            found.setdefault(cleared.where.line, {}).setdefault(batches, window)
     return {line: list(own.values()) for line, own in found.items()}
 
 
