@@ -93,7 +93,9 @@ class Backward(Event):
     """One micro-batch's gradients were added to ``stores``.
 
     ``micro_batch`` numbers the batches of data from 0 over the whole run (two backwards over one batch share it);
-    ``epoch`` is None where passes over the data can not be told apart; ``grad_scaled`` says that an AMP gradient
+    ``epoch`` is None where passes over the data can not be told apart; ``given`` is how many batches the pass had given
+    by then, None where nobody counted them; ``batch`` is the same for those backwards of one
+    window that ran on the very same data, None where that is not known. ``grad_scaled`` says that an AMP gradient
     scaler's scale is inside. ``synced`` says whether the gradients were averaged over the ranks of distributed training
     by the end of it, None where that is not known or there is nothing to average. ``ranks`` is what such an average
     divides the ranks' sum by, None where it is the number of ranks that still have data. ``kept_apart`` says that what
@@ -105,6 +107,8 @@ class Backward(Event):
     stores: frozenset[str]
     terms: tuple[Term, ...]
     epoch: int | None = None
+    given: int | None = None
+    batch: int | None = None
     grad_scaled: bool = False
     synced: bool | None = None
     ranks: int | None = 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
+from gradcheck_accum.cleared import part
 from gradcheck_accum.events import (
     Backward,
     Event,
@@ -16,7 +17,7 @@ from gradcheck_accum.events import (
     Trace,
     ZeroGrad,
 )
-from gradcheck_accum.ledger import Entry, Fate, Ledger, Window, nominal_steps
+from gradcheck_accum.ledger import Entry, Fate, Ledger, Window
 
 
 @dataclass(slots=True)
@@ -90,7 +91,8 @@ def fold(trace: Trace) -> Ledger:
 
     Every optimizer that steps has one account for each store that it reads, because a store that is cleared and
     one that is not have different histories under the same optimizer. Micro-batches whose gradients were cleared
-    unused as a block of their own (the remainder of an epoch) are moved to an abandoned window. Incidental entries,
+    unused as a block of their own (the remainder of an epoch) are moved to an abandoned window, and those that were
+    thrown away on purpose to one that was rejected or begun again (`gradcheck_accum.cleared`). Incidental entries,
     which were never meant for the step, belong to no window.
     """
     accounts: dict[tuple[str, str], _Account] = {}
@@ -106,24 +108,20 @@ def fold(trace: Trace) -> Ledger:
             if account.store in stores:
                 account.take(event, steps)
         steps += isinstance(event, Step)
-    windows: list[Window] = []
-    abandoned: list[Window] = []
     for account in accounts.values():
         account.finish(steps)
     for account in accounts.values():
         _drop_rehearsal(account)
     _drop_incidental(list(accounts.values()))
     _mark_spilled(list(accounts.values()), trace)
-    for account in accounts.values():
-        closed = [w for w in account.windows if w.step is not None]
-        left = [w for w in account.windows if w.step is None]
-        nominal = nominal_steps(closed)
-        for window in closed:
-            kept, dropped = _split_abandoned(window, nominal)
-            windows.append(kept)
-            abandoned.extend(dropped)
-        abandoned.extend(left)
-    return Ledger(tuple(windows), tuple(abandoned), trace)
+    parted = [part(account.windows) for account in accounts.values()]
+    return Ledger(
+        tuple(window for own in parted for window in own.windows),
+        tuple(window for own in parted for window in own.abandoned),
+        trace,
+        tuple(window for own in parted for window in own.rejected),
+        tuple(window for own in parted for window in own.restarted),
+    )
 
 
 def _drop_rehearsal(account: _Account) -> None:
@@ -224,27 +222,3 @@ def _is_past(theirs: list[Entry], window: Window, used: dict[int, Step | None], 
     own = [e for e in window.entries if not any(e is other for other in theirs)]
     begins = positions[id(own[0].backward)] if own else -1
     return bool(steps) and all(step is not None and positions[id(step)] < begins for step in steps)
-
-
-def _split_abandoned(window: Window, steps: int | None) -> tuple[Window, list[Window]]:
-    """Part the micro-batches that were thrown away as a remainder from the window that followed them.
-
-    They are a remainder if they belong to an earlier pass over the data than every entry that stayed, or, where
-    passes can not be told apart, if the window is complete without them.
-    """
-    wiped, live = window.with_fate(Fate.WIPED), window.with_fate(Fate.LIVE)
-    if not wiped or not live or steps is None:
-        return window, []
-    first = live[0].backward.epoch
-    if first is not None and wiped[0].backward.epoch is not None:
-        lost = tuple(e for e in wiped if e.backward.epoch is not None and e.backward.epoch < first)
-    else:
-        own = len({entry.backward.micro_batch for entry in live})
-        lost = wiped if own >= steps else ()
-    if not lost or len({e.backward.micro_batch for e in lost}) >= max(steps, 2):
-        return window, []
-    gone = {id(entry.backward) for entry in lost}
-    # What was done to them before they were cleared (a clip, say) is none of the window that followed.
-    begins = next((i for i, event in enumerate(window.events) if event is lost[-1].wiped_by), 0)
-    kept = replace(window, events=window.events[begins:]).without(gone)
-    return kept, [replace(window, entries=lost, step=None, events=tuple(e.backward for e in lost))]

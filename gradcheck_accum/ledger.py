@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from itertools import accumulate
 
 from gradcheck_accum.events import (
     Backward,
@@ -151,11 +152,17 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class Ledger:
-    """Every window of a loop: those that a step closed, and the abandoned ones that none did."""
+    """Every window of a loop: those that a step closed, and the abandoned ones that none did.
+
+    No step closed those that were thrown away on purpose either: ``rejected`` ones were complete, ``restarted`` ones
+    are what was cleared of a window before it was begun again. Their index is that of the step that came next.
+    """
 
     windows: tuple[Window, ...]
     abandoned: tuple[Window, ...]
     trace: Trace
+    rejected: tuple[Window, ...] = ()
+    restarted: tuple[Window, ...] = ()
     _by_step: dict[int, list[Window]] = field(init=False, repr=False, compare=False)
     """The windows by the identity of their step: every step asks for its own, and there are very many of both."""
 
@@ -173,9 +180,46 @@ class Ledger:
         """The closed windows of one optimizer on one store, in order."""
         return tuple(w for w in self.windows if w.optimizer == optimizer and w.store == store)
 
+    def skipped(self, entries: Sequence[Entry]) -> int:
+        """How many batches their pass gave with those of ``entries``, in order, that no backward ever ran on.
+
+        Nothing where nobody counted them.
+        """
+        if not entries:
+            return 0
+        first, last = entries[0].backward, entries[-1].backward
+        passed_over = _passed_over(self._given().get(last.epoch, {}))
+        until = [count for batch, count in passed_over.items() if batch <= last.micro_batch]
+        before = [count for batch, count in passed_over.items() if batch < first.micro_batch]
+        return max(until, default=0) - max(before, default=0)
+
+    def skipped_in_all(self) -> int:
+        """The same of all passes, each up to the last batch that it ran."""
+        return sum(max(own.values(), default=0) for own in map(_passed_over, self._given().values()))
+
+    def _given(self) -> dict[int | None, dict[int, int]]:
+        """By pass and micro-batch: how many batches the pass had given when that ran."""
+        given: dict[int | None, dict[int, int]] = {}
+        for event in self.trace.events:
+            if isinstance(event, Backward) and event.given is not None:
+                given.setdefault(event.epoch, {}).setdefault(event.micro_batch, event.given)
+        return given
+
     def accounts(self) -> list[tuple[str, str]]:
         """The (optimizer, store) pairs that have a window, in order of their first step."""
         return list(dict.fromkeys((w.optimizer, w.store) for w in (*self.windows, *self.abandoned)))
+
+
+def _passed_over(given: dict[int, int]) -> dict[int, int]:
+    """How many batches of a pass never ran, of those that it had given by the time of each micro-batch that did.
+
+    To pass over a batch is an exception: where most backwards came after several batches, they ran on them together.
+    """
+    behind = [count - number for number, count in enumerate(given.values(), 1)]
+    # Behind for good: batches that are drawn ahead run later.
+    settled = [max(0, least) for least in accumulate(reversed(behind), min)][::-1]
+    rises = sum(after > before for before, after in zip([0, *settled], settled, strict=False))
+    return dict(zip(given, settled, strict=True)) if 2 * rises < len(given) else {}
 
 
 def nominal_steps(windows: Iterable[Window]) -> int | None:
@@ -204,6 +248,15 @@ def nominal_steps(windows: Iterable[Window]) -> int | None:
     perhaps = set[int]().union(*(_divisors_of_all(window, Operation.MULTIPLY) for window in windows))
     evidence = {length: 2.0 if length in meant else 1.5 if length in perhaps else 1.0 for length in lengths}
     return max(lengths, key=lambda length: (length * lengths[length] * evidence[length], length))
+
+
+def is_divided_by(window: Window, count: int) -> bool:
+    """Whether every loss of a window's own entries is divided by ``count``, more than one."""
+    return count > 1 and all(
+        any(f.operation is Operation.DIVIDE and f.value and math.isclose(f.value * count, 1.0) for f in term.factors)
+        for entry in window.fresh()
+        for term in entry.backward.terms
+    )
 
 
 def _divisors_of_all(window: Window, by: Operation) -> set[int]:

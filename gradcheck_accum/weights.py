@@ -21,9 +21,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
 
-from gradcheck_accum.events import Backward, Operation, Reduction, Term
+from gradcheck_accum.events import Backward, Reduction, Term
 from gradcheck_accum.factors import RELATIVE_TOLERANCE, Evidence, Point
-from gradcheck_accum.ledger import UNSEEN_SCALING, Entry, Fate, Ledger, Window, nominal_steps
+from gradcheck_accum.ledger import UNSEEN_SCALING, Entry, Fate, Ledger, Window, is_divided_by, nominal_steps
+from gradcheck_accum.odd_windows import is_right, read_by_windows
 from gradcheck_accum.ranks import left_local
 from gradcheck_accum.scaling import SeriesReading, read_series
 
@@ -223,6 +224,8 @@ def read_weights(ledger: Ledger, *, coefficient: float | None = None) -> Reading
                 # Passes do not show everywhere: what one of them left over may stand in a longer window.
                 evidence = Evidence(_points(one, windows, steps, leaks=True), readings.same, backwards)
                 reading = read_series(evidence, coefficient, in_a_run=in_a_run)
+            if coefficient is None and not is_right(reading, evidence):
+                reading = read_by_windows(evidence, in_a_run=in_a_run) or reading
             readings._read[account[0], account[1], one] = reading
             readings.notes += reading.notes
     return readings
@@ -253,7 +256,7 @@ def _find_series(windows: Sequence[Window]) -> tuple[Series, ...]:
                 if term.name not in names.setdefault(line, []):
                     names[line].append(term.name)
         stated = window.step is not None and (window.step.accumulation_steps or 1) > 1
-        accumulated = len(seen) > 1 and (stated or _divided_by(window, window.micro_batches))
+        accumulated = len(seen) > 1 and (stated or is_divided_by(window, window.micro_batches))
         repeats |= {line for line, own in seen.items() if len(own) > 1 or accumulated}
         together |= {frozenset(pair) for pair in combinations(seen, 2)}
     groups: list[list[tuple[str, int]]] = []
@@ -269,15 +272,6 @@ def _find_series(windows: Sequence[Window]) -> tuple[Series, ...]:
         else:
             groups.append([line])
     return tuple(Series(frozenset(group), name) for group in groups for name in names[group[0]])
-
-
-def _divided_by(window: Window, count: int) -> bool:
-    """Whether every loss of a window's own entries is divided by ``count``, more than one."""
-    return count > 1 and all(
-        any(f.operation is Operation.DIVIDE and f.value and math.isclose(f.value * count, 1.0) for f in term.factors)
-        for entry in window.fresh()
-        for term in entry.backward.terms
-    )
 
 
 def _is_nothing(series: Series, windows: Iterable[Window]) -> bool:

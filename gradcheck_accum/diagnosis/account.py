@@ -174,6 +174,23 @@ def diagnosis(
     return Diagnosis(CATALOGUE[code], where, message, help, indices, through, states_steps)
 
 
+def interrupted(account: Account) -> set[int]:
+    """The indices of the windows in which gradients were cleared by way of exception: in most others nothing was.
+
+    The step counts those that are gone all the same: what is left is less than a window. Where a complete window is
+    cleared and the step made all the same, it is the clearing that stands at the wrong place.
+    """
+    cleared = [window for window in account.windows if window.with_fate(Fate.WIPED)]
+    if 2 * len(cleared) >= len(account.windows):
+        return set()
+    left = {w.index: len({entry.backward.micro_batch for entry in w.with_fate(Fate.LIVE)}) for w in cleared}
+    return {
+        window.index
+        for window in cleared
+        if 0 < left[window.index] < account.steps or (not left[window.index] and window.micro_batches < account.steps)
+    }
+
+
 def scalers(shares: Shares) -> list[Location]:
     """The places that multiplied or divided a window's losses by other than 1, as far as they are known."""
     factors = (f for weight in shares.live for term in weight.entry.backward.terms for f in term.factors)

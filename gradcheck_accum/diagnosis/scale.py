@@ -11,6 +11,7 @@ from gradcheck_accum.diagnosis.account import (
     Shares,
     diagnosis,
     holds_remainders_alone,
+    interrupted,
     line,
     opens_long,
     opens_short,
@@ -39,8 +40,11 @@ def find_scale(account: Account) -> Iterator[Diagnosis]:
                 continue
             where = shares.live[0].entry.backward.where
             # A term that some of the micro-batches do not have is no evidence of how many add up.
-            if _is_full(account, shares) and (shares.elsewhere or shares.length == window.micro_batches):
+            whole = shares.elsewhere or shares.length == window.micro_batches
+            if whole and (_is_full(account, shares) or _is_undivided_remainder(account, series, shares)):
                 yield from _judge_level(account, shares, where)
+            if shares.length == account.steps:
+                yield from _judge_undivided(account, shares)
             if shares.kind is not Reduction.NONE:
                 yield from _judge_evenness(account, shares, where)
 
@@ -68,6 +72,33 @@ def _is_full(account: Account, shares: Shares) -> bool:
         return False
     short = account.same(shares.level * account.steps, float(shares.length))
     return shares.window.micro_batches == account.steps or (_windows_differ(account) and not short)
+
+
+def _is_undivided_remainder(account: Account, series: Series, shares: Shares) -> bool:
+    """Whether a window shorter than K counts each of its micro-batches in full, though the windows of K are right."""
+    if shares.window.micro_batches >= account.steps or not account.same(shares.level, float(shares.length)):
+        return False
+    full = [account.shares(w, series) for w in account.known() if w.micro_batches == account.steps]
+    return bool(full) and all(own is not None and account.same(own.level, 1.0) for own in full)
+
+
+def _judge_undivided(account: Account, shares: Shares) -> Iterator[Diagnosis]:
+    """GA101 where some losses of a window are divided by K and others are not."""
+    steps = account.steps
+    odd = [w for w in shares.weights if w.share is not None and account.same(w.share, 1.0)]
+    divided = [w for w in shares.weights if w.share is not None and account.same(w.share * steps, 1.0)]
+    step = shares.window.step
+    if shares.kind is not Reduction.MEAN or not odd or not divided or len(odd) + len(divided) < steps or step is None:
+        return
+    yield diagnosis(
+        "GA101",
+        odd[0].entry.backward.where,
+        f"the loss of {plural(len(odd))} of {steps} is not divided by the number of micro-batches, as the others are "
+        f"before the step at {line(step.where)}: {'it counts' if len(odd) == 1 else 'each counts'} "
+        f"{times(float(steps))} what it counts in the large batch",
+        f"divide the loss by {steps} (the accumulation steps) at every micro-batch",
+        shares.window,
+    )
 
 
 def _windows_differ(account: Account) -> bool:
@@ -107,7 +138,8 @@ def _judge_level(account: Account, shares: Shares, where: Location) -> Iterator[
             where,
             f"the loss is not divided by the number of micro-batches: {length} of them are added up {closes}, and "
             f"{counts}",
-            f"divide the loss by {steps_in_words(account, length)} (the accumulation steps) before backward()",
+            f"divide the loss by {steps_in_words(account, length)} ({_length_in_words(account, length)}) before "
+            "backward()",
             shares.window,
         )
         return
@@ -121,6 +153,10 @@ def _judge_level(account: Account, shares: Shares, where: Location) -> Iterator[
         shares.window,
         framework=_scaling_framework(shares),
     )
+
+
+def _length_in_words(account: Account, length: int) -> str:
+    return "as many as this window holds" if length < account.steps else "the accumulation steps"
 
 
 def _judge_alone(account: Account, shares: Shares) -> Iterator[Diagnosis]:
@@ -247,6 +283,7 @@ def _bounds(values: Iterable[float]) -> tuple[float, float]:
 
 def find_remainder_scale(account: Account) -> Iterator[Diagnosis]:
     """GA103, GA303: a shorter window whose entries keep the weight that the full windows' have."""
+    exceptions = interrupted(account)
     for series in account.series():
         full = [account.shares(w, series) for w in account.known() if w.micro_batches == account.steps]
         complete = [s for s in full if s is not None and s.length == account.steps]
@@ -269,7 +306,11 @@ def find_remainder_scale(account: Account) -> Iterator[Diagnosis]:
             if account.same(shares.level, 1.0):
                 # The full windows are off, and this one is as long as they were meant to be.
                 continue
-            if opens_short(account) and not _closes_pass(account, window):
+            if window.index in exceptions:
+                # What was cleared is missing too, and is reported with it.
+                continue
+            off_by_one = opens_short(account) and not _closes_pass(account, window)
+            if off_by_one and not account.ledger.skipped(window.fresh()):
                 # A window that is short at the start of a pass is off by one, not a remainder.
                 continue
             step = window.step

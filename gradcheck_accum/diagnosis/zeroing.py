@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gradcheck_accum.diagnosis.account import Account, Diagnosis, diagnosis, line, plural
+from gradcheck_accum.diagnosis.account import Account, Diagnosis, diagnosis, interrupted, line, plural
 from gradcheck_accum.diagnosis.assumed import counts_windows
-from gradcheck_accum.events import ZeroGrad
+from gradcheck_accum.events import Step, ZeroGrad
 from gradcheck_accum.ledger import Fate, Window
 
 
 def find_zeroing(account: Account) -> Iterator[Diagnosis]:
-    """GA201, GA202: entries cleared before the step that should have used them."""
-    every_batch = any(_clears_every_batch(w) for w in account.known())
+    """GA201, GA202: entries cleared before the step that should have used them; GA303, where that is an exception."""
+    exceptions = interrupted(account)
+    several = [window for window in account.known() if window.micro_batches > 1]
+    # What happens in a few windows is no habit of the loop (an error was handled).
+    every_batch = 2 * sum(_clears_every_batch(window) for window in several) > len(several)
     for window in account.known():
         wiped = window.with_fate(Fate.WIPED)
         if not wiped or window.step is None:
@@ -20,6 +23,9 @@ def find_zeroing(account: Account) -> Iterator[Diagnosis]:
         live = window.with_fate(Fate.LIVE)
         cause = wiped[-1].wiped_by
         if cause is None:
+            continue
+        if window.index in exceptions:
+            yield _interrupted(account, window, window.step, cause)
             continue
         if not live:
             yield diagnosis(
@@ -41,6 +47,21 @@ def find_zeroing(account: Account) -> Iterator[Diagnosis]:
             "clear the gradients only after a step",
             window,
         )
+
+
+def _interrupted(account: Account, window: Window, step: Step, cause: ZeroGrad) -> Diagnosis:
+    left = len({entry.backward.micro_batch for entry in window.with_fate(Fate.LIVE)})
+    gone = window.micro_batches - left
+    skipped = account.ledger.skipped(window.fresh())
+    others = f", and {plural(skipped)} never ran" if skipped else ""
+    return diagnosis(
+        "GA303",
+        step.where,
+        f"the window counts {plural(account.steps)}, of which {left or 'none'} {'reaches' if left < 2 else 'reach'} "
+        f"the step: {gone} {'was' if gone == 1 else 'were'} cleared at {line(cause.where)}{others}",
+        "begin to count anew where the gradients are cleared, or run the micro-batches again",
+        window,
+    )
 
 
 def _clears_every_batch(window: Window) -> bool:

@@ -96,6 +96,8 @@ class Recorder:
     """Where it has, by the same."""
     keepers: dict[Location, None] = field(default_factory=dict)
     """The places that keep losses of several micro-batches, in the order of their first time."""
+    _opened: int = 0
+    """The first micro-batch of the present pass."""
     _last: dict[tuple[int, int], tuple[int, int]] = field(default_factory=dict)
     _steps: int = 0
     _opaque: bool = False
@@ -162,12 +164,23 @@ class Recorder:
                 {
                     "micro_batch": max(self.micro_batch, 0),
                     "epoch": self.epoch,
+                    "given": self._given(),
                     "terms": _terms(tensor.parts, self.units),
                     "grad_scaled": tensor.grad_scaled,
                     "synced": synced,
                 },
             )
         )
+
+    def open_pass(self) -> None:
+        """A new pass over the data begins."""
+        self.epoch = self.passes
+        self.passes += 1
+        self._opened = self.micro_batch + 1
+
+    def _given(self) -> int | None:
+        """How many batches the pass gave so far."""
+        return None if self.epoch is None else self.micro_batch - self._opened + 1
 
     def zero(self, node: ast.AST, owner: Optimizer | frozenset[str] | None) -> None:
         """Gradients were cleared."""

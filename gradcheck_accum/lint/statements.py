@@ -153,8 +153,7 @@ def _for(run: Interpreter, node: ast.For, scope: v.Scope) -> None:
     if draws and trains:
         items = with_numbers(node, source, items)
     if is_pass and trains:
-        run.recorder.epoch = run.recorder.passes
-        run.recorder.passes += 1
+        run.recorder.open_pass()
         run.pass_depth += 1
     elif trains and isinstance(source, tuple) and run.pass_depth == 0:
         run.recorder.epoch = None

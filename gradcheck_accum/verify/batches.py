@@ -10,6 +10,15 @@ from gradcheck_accum.engine.tape import Program
 from gradcheck_accum.location import Location
 
 
+def identity_of(program: Program | None) -> int | None:
+    """A number for the data that a backward ran on, None where there is none.
+
+    It is another for other data as long as the program is kept: memory is used again, and filled anew.
+    """
+    data = frozenset((t.data_ptr(), t._version) for t in program.leaves if not t.requires_grad) if program else ()
+    return hash(data) if data else None
+
+
 class BatchCounter:
     """Numbers micro-batches from 0; ``current_pass`` is None where no data loader tells passes apart."""
 
@@ -20,6 +29,8 @@ class BatchCounter:
         self._data: set[int] = set()
         self._draws: Counter[int] = Counter()
         """How many batches each loader gave since the last backward."""
+        self._given: Counter[int] = Counter()
+        """How many batches each pass gave."""
         self._uses_loader = False
         self._backwards = 0
         self._passes: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
@@ -32,11 +43,17 @@ class BatchCounter:
             self._passes[iterator] = self._pass_count
             self._pass_count += 1
         self.current_pass = self._passes[iterator]
+        self._given[self.current_pass] += 1
 
     @property
     def drawn_since(self) -> int:
         """How many batches one data loader gave since the last backward."""
         return max(self._draws.values(), default=0)
+
+    @property
+    def given(self) -> int | None:
+        """How many batches the current pass gave so far, None where passes are not told apart."""
+        return None if self.current_pass is None else self._given[self.current_pass]
 
     def backward(self, where: Location, program: Program | None) -> int:
         """A backward has run: the number of its micro-batch."""

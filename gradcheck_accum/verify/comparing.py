@@ -30,6 +30,8 @@ class Comparer:
     measurer: Measurer
     moved: MovedWeights
     trajectory: Trajectory | None = None
+    loss_coefficient: float | None = None
+    """What the loss is meant to be multiplied by, where the caller states it."""
 
     def compare(
         self,
@@ -45,7 +47,7 @@ class Comparer:
         ``ledger`` is that of the last windows. Returns the step that the reference gradient would make, None where
         there is none or it is the loop's own.
         """
-        readings = read_weights(ledger)
+        readings = read_weights(ledger, coefficient=self.loss_coefficient)
         members = {id(e.backward) for w in ledger.windows if w.step is measured.step for e in w.entries}
         with self.moved.as_they_were():
             vectors = self.measurer.measure(
@@ -65,6 +67,7 @@ class Comparer:
         weighted = None if corrections is None else in_vectors(measured, corrections)
         if weighted is None:
             return None
+        measured.presumed = tuple(weighted)
         sum_of_parts = combination([(weight, vectors[index]) for index, weight in weighted], parameters)
         reference = clipped(sum_of_parts, keys, measured.clips)
         if reference is None:

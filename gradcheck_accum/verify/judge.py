@@ -13,19 +13,29 @@ from gradcheck_accum.engine.reference import LARGE_BATCH, MICRO_BATCHES, STREAME
 from gradcheck_accum.engine.tolerance import (
     unit_roundoff,
 )
-from gradcheck_accum.ledger import Fate, Ledger
+from gradcheck_accum.ledger import Ledger
 from gradcheck_accum.location import Location
 from gradcheck_accum.mistakes import CATALOGUE
 from gradcheck_accum.ranks import joined
 from gradcheck_accum.verdict import ReferenceReport, Verdict, VerifyResult, WindowReport
 from gradcheck_accum.verify.children import unwatched
 from gradcheck_accum.verify.frameworks import with_remedy
-from gradcheck_accum.verify.notes import on_accumulation, on_chunks, on_cost, on_optimizers, on_ranks
+from gradcheck_accum.verify.notes import (
+    on_accumulation,
+    on_chunks,
+    on_cost,
+    on_optimizers,
+    on_ranks,
+    on_skipped,
+    on_thrown_away,
+)
 from gradcheck_accum.verify.observer import Watch
 from gradcheck_accum.verify.records import Measured
-from gradcheck_accum.verify.ruling import Options, judge_window
+from gradcheck_accum.verify.ruling import Options, is_read_as_presumed, judge_window
 from gradcheck_accum.verify.seen import Seen, over_ranks
 from gradcheck_accum.weights import read_weights
+
+_ROUNDING = "GA902"
 
 VISIBLE_LOSS = 0.05
 """The part of a gradient that rounding may eat before it is told as a mistake: no single rounding eats as much."""
@@ -54,8 +64,13 @@ def judge_ranks(
         diagnosis = _merged(diagnosis, diagnose(ledger, readings))
         notes += readings.notes
         own_reports: list[tuple[Measured, WindowReport]] = []
+        drift_holds = True
         for index, step in enumerate(over_ranks(seen, rank, ledger)):
             report, ruling = judge_window(index, step, ledger, readings, options, replays=own.replays)
+            if step.drift is not None:
+                # What a reference run once got wrong it carries along.
+                drift_holds = drift_holds and is_read_as_presumed(step, ledger, readings)
+                report = report if drift_holds else replace(report, drift=None)
             own_reports.append((step, report))
             if ruling.replayed is not None:
                 replays.append(ruling.replayed)
@@ -68,6 +83,8 @@ def judge_ranks(
     if replays:
         notes.append(f"the replay and the micro-batches' own gradients agree to {max(replays):.1e}")
     notes += on_accumulation(reports, diagnosis)
+    notes += on_thrown_away(ledgers)
+    notes += on_skipped(ledgers)
     notes += on_optimizers(reports)
     notes += on_ranks(seen, ledgers)
     streamed = next((own.streamed for own in seen if own.streamed is not None), None)
@@ -78,7 +95,10 @@ def judge_ranks(
     if seen[0].lost:
         notes.append(f"the reference run could not be carried on: {seen[0].lost}")
     verdict, reason = _verdict(reports, diagnosis, ledgers, seen)
-    diagnosis += _by_measurement(measured, reports)
+    measurements = _by_measurement(measured, reports)
+    diagnosis += measurements
+    if verdict is Verdict.EQUIVALENT:
+        reason += _eaten(measured, reports, measurements)
     diagnosis = [with_remedy(d, seen[0].remarks) for d in diagnosis]
     dtype = ", ".join(sorted({_name(m.dtype) for m in measured}))
     device = ", ".join(sorted({m.device for m in measured if m.device}))
@@ -137,7 +157,8 @@ def _reference_kind(measured: Sequence[Measured], replayed: bool) -> str:
 
 
 def _by_measurement(measured: Sequence[Measured], reports: Sequence[WindowReport]) -> list[Diagnosis]:
-    """GA901 and GA902, which no ledger shows: the first window of each kind, with the numbers of all."""
+    """GA901 and GA902, which no ledger shows: in the words of the first window, or of that which lost the most."""
+    worst = 0.0
     found: dict[tuple[str, Location], Diagnosis] = {}
     shown: dict[tuple[str, Location], list[int]] = {}
     for m, report in zip(measured, reports, strict=True):
@@ -146,16 +167,30 @@ def _by_measurement(measured: Sequence[Measured], reports: Sequence[WindowReport
             code, where, message = "GA901", m.records[-1].event.where, report.reason
             remedy = "nothing, if that is meant; or a layer that looks at each sample alone (LayerNorm, GroupNorm)"
         elif report.verdict is Verdict.EQUIVALENT and unit_roundoff(m.dtype) > 1e-4 and error > VISIBLE_LOSS:
-            code, where = "GA902", m.step.where
+            code, where = _ROUNDING, m.step.where
             message = (
                 f"rounding in {_name(m.dtype)} ate {error:.1%} of the gradient while {len(m.records)} were added up"
             )
             remedy = "keep the gradients in float32, or accumulate fewer micro-batches"
         else:
             continue
-        found.setdefault((code, where), Diagnosis(CATALOGUE[code], where, message, remedy))
+        known = found.setdefault((code, where), Diagnosis(CATALOGUE[code], where, message, remedy))
+        if code == _ROUNDING and error >= worst:
+            worst, found[code, where] = error, replace(known, message=message)
         shown.setdefault((code, where), []).append(report.index)
     return [replace(diagnosis, windows=tuple(shown[key])) for key, diagnosis in found.items()]
+
+
+def _eaten(measured: Sequence[Measured], reports: Sequence[WindowReport], diagnosis: Sequence[Diagnosis]) -> str:
+    """In words, what rounding ate of gradients that are the large batch's but for it."""
+    windows = {index for d in diagnosis if d.mistake.code == _ROUNDING for index in d.windows}
+    eaten = [
+        (r.grad_rel_error or 0.0, _name(m.dtype)) for m, r in zip(measured, reports, strict=True) if r.index in windows
+    ]
+    if not eaten:
+        return ""
+    most, dtype = max(eaten)
+    return f", but for rounding in {dtype}, which ate up to {most:.0%} of it"
 
 
 def _verdict(
@@ -173,13 +208,12 @@ def _verdict(
         unexplained = "" if diagnosis else "; the cause was not recognised"
         reason = f"{len(wrong)} of {len(reports)} steps got another gradient than the large batch's{unexplained}"
         return Verdict.DEVIATES, reason
-    if any(d.mistake.code == "GA301" for d in diagnosis):
-        abandoned = [window for ledger in ledgers for window in ledger.abandoned]
-        lost = sum(w.micro_batches for w in abandoned if any(e.fate is not Fate.STALE for e in w.entries))
-        return Verdict.DEVIATES, f"{plural(lost)} reached no step"
+    if lost := _lost(diagnosis, ledgers):
+        return Verdict.DEVIATES, f"{plural(lost)} reached no step{_beside_rejected(ledgers)}"
     unchecked = [r for r in reports if r.verdict is Verdict.INCONCLUSIVE]
     if unchecked and any(d.mistake.moves_gradient for d in diagnosis):
-        return Verdict.DEVIATES, "the ledger shows a wrong weight, though the gradient could not be compared"
+        reason = f"{len(unchecked)} of {len(reports)} steps could not be compared: {unchecked[0].reason}"
+        return Verdict.INCONCLUSIVE, f"{reason}; a mistake was diagnosed all the same"
     coupled = [r for r in reports if r.verdict is Verdict.NOT_EQUIVALENT_BY_CONSTRUCTION]
     if coupled:
         return Verdict.NOT_EQUIVALENT_BY_CONSTRUCTION, coupled[0].reason
@@ -190,3 +224,19 @@ def _verdict(
         return Verdict.INCONCLUSIVE, f"not one step was taken: {reports[0].reason}"
     skipped = f"; the grad scaler skipped {len(reports) - taken}" if taken < len(reports) else ""
     return Verdict.EQUIVALENT, f"all {taken} steps got the large batch's gradient{skipped}"
+
+
+def _lost(diagnosis: Sequence[Diagnosis], ledgers: Sequence[Ledger]) -> int:
+    """How many micro-batches reached no step though they were meant for one."""
+    if not any(d.mistake.code == "GA301" for d in diagnosis):
+        return 0
+    return sum(
+        len({entry.backward.micro_batch for window in ledger.abandoned for entry in window.fresh()})
+        for ledger in ledgers
+    )
+
+
+def _beside_rejected(ledgers: Sequence[Ledger]) -> str:
+    """In words, that others reached none on purpose."""
+    thrown_away = any(ledger.rejected or ledger.restarted for ledger in ledgers)
+    return ", besides those that the script threw away on purpose" if thrown_away else ""

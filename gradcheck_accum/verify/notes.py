@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from gradcheck_accum.diagnosis import Diagnosis
+from gradcheck_accum.diagnosis.account import plural
 from gradcheck_accum.engine.cost import WindowCost
 from gradcheck_accum.engine.streaming import Streamed
 from gradcheck_accum.events import Backward
-from gradcheck_accum.ledger import Ledger
+from gradcheck_accum.ledger import Ledger, Window
 from gradcheck_accum.ranks import averages
 from gradcheck_accum.verdict import Verdict, WindowReport
 from gradcheck_accum.verify.seen import Seen
@@ -38,14 +39,59 @@ def on_accumulation(reports: Sequence[WindowReport], diagnosis: Sequence[Diagnos
     return ["every window holds 1 micro-batch: nothing was accumulated, so accumulation was not put to the test"]
 
 
+def on_thrown_away(ledgers: Sequence[Ledger]) -> list[str]:
+    """The gradients that the script threw away on purpose: whole windows, and beginnings of windows."""
+    notes = []
+    for line, windows in _by_clearing(window for ledger in ledgers for window in ledger.rejected).items():
+        count = f"{len(windows)} complete {'window' if len(windows) == 1 else 'windows'}"
+        cleared = f"the gradients of {count} were cleared without a step, at line {line} ({_before(windows)})"
+        notes.append(f"{cleared}: rejected by the script")
+    for line, windows in _by_clearing(window for ledger in ledgers for window in ledger.restarted).items():
+        lost = sum(window.micro_batches for window in windows)
+        cleared = f"{plural(lost)} {'was' if lost == 1 else 'were'} cleared at line {line} ({_before(windows)})"
+        notes.append(f"{cleared} and the window was begun again: no step counts {'it' if lost == 1 else 'them'}")
+    return notes
+
+
+def on_skipped(ledgers: Sequence[Ledger]) -> list[str]:
+    """The batches that a loader gave and the loop passed over: those after the last that it ran are no part of it."""
+    skipped = sum(ledger.skipped_in_all() for ledger in ledgers if ledger.trace.complete)
+    if not skipped:
+        return []
+    batches = "1 batch was" if skipped == 1 else f"{skipped} batches were"
+    return [f"{batches} given by a data loader, and no backward ran on {'it' if skipped == 1 else 'them'}"]
+
+
+def _by_clearing(windows: Iterable[Window]) -> dict[int, list[Window]]:
+    """What was cleared, by the line that cleared it: each window once, of however many optimizers and ranks."""
+    found: dict[int, dict[frozenset[int], Window]] = {}
+    for window in windows:
+        cleared = window.entries[-1].wiped_by
+        if cleared is not None:
+            batches = frozenset(entry.backward.micro_batch for entry in window.entries)
+            found.setdefault(cleared.where.line, {}).setdefault(batches, window)
+    return {line: list(own.values()) for line, own in found.items()}
+
+
+def _before(windows: Iterable[Window]) -> str:
+    """In words, the windows whose steps came next."""
+    indices = sorted({window.index for window in windows})
+    shown = ", ".join(map(str, indices[:8])) + (", …" if len(indices) > 8 else "")
+    return f"before {'window' if len(indices) == 1 else 'windows'} {shown}"
+
+
 def on_optimizers(reports: Sequence[WindowReport]) -> list[str]:
     """Where an optimizer hides a mistake: its update hardly depends on the gradient's scale.
 
-    Told from the first window that deviates: later ones carry what the earlier ones left in the optimizer's state.
+    Reported of the first window that deviates: later ones carry what the earlier ones left in the optimizer's state.
+    SGD hides nothing: where its update is right, it is a clip that has limited both.
     """
     first: dict[str, WindowReport] = {}
     for report in reports:
-        if report.verdict is Verdict.DEVIATES and report.grad_rel_error and report.param_rel_error is not None:
+        hides_nothing = report.optimizer.partition(" #")[0] == "SGD"
+        if report.verdict is not Verdict.DEVIATES or hides_nothing:
+            continue
+        if report.grad_rel_error and report.param_rel_error is not None:
             first.setdefault(report.optimizer, report)
     return [
         f"{r.optimizer} hides most of it: in window {r.index} the gradient is off by {r.grad_rel_error:.3g} of its "

@@ -38,7 +38,7 @@ from gradcheck_accum.folding import fold
 from gradcheck_accum.location import Location
 from gradcheck_accum.stated import NAME_OF_LENGTH
 from gradcheck_accum.verify.averaging import AVERAGED_OTHERWISE, Averaging
-from gradcheck_accum.verify.batches import BatchCounter
+from gradcheck_accum.verify.batches import BatchCounter, identity_of
 from gradcheck_accum.verify.by_hand import OwnAverages, Rates
 from gradcheck_accum.verify.clipping import ClipBook, ClipCall
 from gradcheck_accum.verify.comparing import Comparer
@@ -306,6 +306,8 @@ class Watch:
             stores=self.book.stores(arrived),
             terms=reading.terms,
             epoch=self.batches.current_pass,
+            given=self.batches.given,
+            batch=identity_of(sent_back.program),
             grad_scaled=reading.scale != 1.0,
             synced=averaged.synced if averaged is not None else None,
             ranks=averaged.ranks if averaged is not None else 1,

@@ -66,10 +66,12 @@ class Measured:
 
     ``own_vectors`` are, for each record, the index of the vector that its gradient is in, together with those of other
     records of its part; ``own_norms`` are ‖g_j‖.
-    ``update`` is None where the reference's is unknown; ``drift`` is how far the weights are from those of a reference
-    run, where one was asked for. ``coupled_chunks`` is how far a part of a large batch
-    that did not fit is from its halves together, and what rounding allows, where that is less. ``unmeasured`` says why
-    there are no ``products``. ``shards`` is over how many ranks the weights are sharded, 0 where they are not: the
+    ``presumed`` are the vectors that make up the reference, each with its factor, as far as the run had shown it when
+    the step was made: ``update`` and ``drift`` were measured with it. ``update`` is None where the reference's is
+    unknown; ``drift`` is how far the weights are from those of a reference run, where one was asked for.
+    ``coupled_chunks`` is how far a part of a large batch that did not fit is from its halves together, and what
+    rounding allows, where that is less. ``unmeasured`` says why there are no ``products``. ``shards`` is over how many
+    ranks the weights are sharded, 0 where they are not: the
     gradients' vectors then hold this rank's shards alone, those of the micro-batches the rows of all shards.
     """
 
@@ -87,6 +89,7 @@ class Measured:
     replay_problem: str = ""
     coupled_chunks: tuple[float, float] | None = None
     coupled_modules: list[str] = field(default_factory=list)
+    presumed: tuple[tuple[int, float], ...] = ()
     update: Update | None = None
     drift: float | None = None
     unmeasured: str = ""

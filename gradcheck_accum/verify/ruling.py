@@ -92,6 +92,13 @@ def judge_window(
     return report, ruling
 
 
+def is_read_as_presumed(measured: Measured, ledger: Ledger, readings: Readings) -> bool:
+    """Whether what had been seen when a step was made gave it the reference that the whole run gives it."""
+    products = measured.products
+    reference = None if products is None else _reference_of(_Window(measured, ledger, readings), products)
+    return reference is not None and _is_as_presumed(measured, reference, readings)
+
+
 @dataclass(slots=True)
 class _Window:
     """A measured step with what the ledger knows of it: a window for each of its stores."""
@@ -162,17 +169,38 @@ def _reference_of(window: _Window, products: InnerProducts) -> _Reference | None
 
 
 def _update_error(window: _Window) -> float | None:
-    """The error of the step's update, None where the reference's is unknown, or not what it was presumed to be."""
+    """The error of the step's update, beside the reference that its gradient is compared with.
+
+    None where that is unknown, or not what it was presumed to be when the step was made: the whole run may tell more of
+    how a loop scales than what had been seen by then. The same gradient makes the same update all the same.
+    """
     measured = window.measured
     update, products = measured.update, measured.products
-    if update is None or update.multiple is None or products is None:
-        return None if update is None else update.error
-    reference = _reference_of(window, products)
-    if reference is None or not reference.addends.total:
+    if update is None or products is None:
         return None
-    terms = [(0, update.multiple), *((vector, -weight) for vector, weight in reference.terms)]
-    apart = products.combined_norm(terms) / reference.addends.total
+    reference = _reference_of(window, products)
+    if reference is None:
+        return None
+    if update.multiple is None:
+        if _is_as_presumed(measured, reference, window.readings):
+            return update.error
+        is_the_gradient = products.combined_norm(_difference(reference.terms)) == 0
+        return 0.0 if is_the_gradient and not _compare_clipped(measured) else None
+    if not reference.addends.total:
+        return None
+    apart = products.combined_norm(_difference(reference.terms, update.multiple)) / reference.addends.total
     return update.error if apart <= sum_tolerance(reference.addends, measured.dtype).worst else None
+
+
+def _difference(reference: Terms, multiple: float = 1.0) -> Terms:
+    """The gradient before any clip, ``multiple`` times, less the reference."""
+    return [(0, multiple), *((vector, -weight) for vector, weight in reference)]
+
+
+def _is_as_presumed(measured: Measured, reference: _Reference, readings: Readings) -> bool:
+    """Whether a step's reference is still what it was taken for when the step was made."""
+    then, now = dict(measured.presumed), dict(reference.terms)
+    return then.keys() == now.keys() and all(readings.same(factor, now[vector]) for vector, factor in then.items())
 
 
 def _beside_micro_batches(
@@ -297,7 +325,7 @@ def _compare(
         return None
     if addends.total == 0:
         return (0.0, 1.0, SumTolerance(0.0, 0.0, 0.0)) if products.norm(0) == 0 else None
-    error = products.combined_norm([(0, 1.0), *((i, -w) for i, w in reference)]) / addends.total
+    error = products.combined_norm(_difference(reference)) / addends.total
     allowed = sum_tolerance(addends, measured.dtype)
     if options.rtol is not None:
         given = options.rtol + (options.atol or 0.0) / addends.total

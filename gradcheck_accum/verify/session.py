@@ -86,6 +86,7 @@ def observe(
     watch = Watch(replay=reference != "ledger", engine=engine, max_windows=max_windows)
     watch.accumulation_steps = accumulation_steps
     watch.on_step = on_step
+    watch.comparer.loss_coefficient = loss_coefficient
     if trajectory:
         watch.comparer.trajectory = Trajectory(engine)
     observation = Observation(watch, options, script)

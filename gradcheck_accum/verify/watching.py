@@ -67,6 +67,7 @@ class Watching(Watch):
         super().__init__(replay=replay, engine=ReferenceEngine(), max_windows=None)
         self._every = every
         self.options = options
+        self.comparer.loss_coefficient = options.loss_coefficient
         self._tell = tell
         self._window = 0
         self._asleep = every > 2

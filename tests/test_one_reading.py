@@ -1,0 +1,97 @@
+"""Every column of a report rests on one reading of the weights, and no verdict says more than was compared."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from watching import watch_source
+
+from gradcheck_accum.verdict import Verdict
+
+SCRIPT = """\
+import torch
+from torch import nn
+from torch.nn.functional import mse_loss
+torch.manual_seed(0)
+model = nn.Linear(3, 2)
+optimizer = torch.optim.{optimizer}
+data = [(torch.randn(5, 3), torch.randn(5, 2)) for _ in range(3 * {windows})]
+for i, (x, y) in enumerate(data):
+    loss = mse_loss(model(x), y)
+    {loss}.backward()
+    {clip}
+    if (i + 1) % 3 == 0:
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+ADAM = "Adam(model.parameters(), lr=0.01)"
+SGD = "SGD(model.parameters(), lr=0.01)"
+
+
+def script(loss: str, optimizer: str = SGD, windows: int = 3, clip: str = "pass") -> str:
+    return SCRIPT.format(loss=loss, optimizer=optimizer, windows=windows, clip=clip)
+
+
+@pytest.mark.parametrize("optimizer", [SGD, ADAM])
+def test_a_stated_coefficient_holds_for_the_update_too(optimizer: str, tmp_path: Path) -> None:
+    # Three times the large batch's gradient of the mean, which is that of three times the mean.
+    right = watch_source(script("loss", optimizer), tmp_path, loss_coefficient=3)
+    assert right.verdict is Verdict.EQUIVALENT
+    assert [(w.grad_rel_error, w.param_rel_error) for w in right.windows] == [(0.0, 0.0)] * 3
+    wrong = watch_source(script("(loss / 3)", optimizer), tmp_path, loss_coefficient=3)
+    assert wrong.verdict is Verdict.DEVIATES
+    assert [w.grad_rel_error for w in wrong.windows] == pytest.approx([2 / 3] * 3)
+    if optimizer == SGD:
+        assert [w.param_rel_error for w in wrong.windows] == pytest.approx([2 / 3] * 3, rel=1e-4)
+
+
+@pytest.mark.parametrize("turn", [1, 2])
+def test_plain_sgd_moves_as_wrongly_as_its_gradient_says(turn: int, tmp_path: Path) -> None:
+    # What the loop divides by is known only when several windows have been seen, and then for all of them.
+    result = watch_source(script(f"(loss / (3 if i // 3 < {turn} else 1))", windows=5), tmp_path)
+    pairs = [(w.grad_rel_error, w.param_rel_error) for w in result.windows]
+    assert all(update is None or update == pytest.approx(error, abs=1e-4) for error, update in pairs)
+    assert not any("hides" in note for note in result.notes)
+
+
+def test_a_clip_and_not_plain_sgd_makes_the_update_right(tmp_path: Path) -> None:
+    clip = "(i + 1) % 3 == 0 and nn.utils.clip_grad_norm_(model.parameters(), 0.001)"
+    result = watch_source(script("loss", clip=clip), tmp_path)
+    assert result.windows[0].grad_rel_error == pytest.approx(2.0, rel=1e-4)
+    assert result.windows[0].param_rel_error == pytest.approx(0.0, abs=1e-3)
+    assert not any("hides" in note for note in result.notes)
+
+
+def test_adam_hides_what_its_gradient_is_off_by(tmp_path: Path) -> None:
+    result = watch_source(script("loss", ADAM), tmp_path)
+    assert any(note.startswith("Adam") and "hides most of it" in note for note in result.notes)
+
+
+def test_what_was_measured_before_the_loop_had_shown_its_k_is_not_reported(tmp_path: Path) -> None:
+    # The first window closes after one micro-batch: of that alone a division by 3 might be the objective's.
+    source = script("(loss / 3)", windows=5).replace("(i + 1) % 3 == 0", "i % 3 == 0")
+    result = watch_source(source, tmp_path, trajectory=True)
+    assert result.windows[0].grad_rel_error == pytest.approx(2 / 3)
+    assert result.windows[0].param_rel_error is None
+    # What the reference run did not do right at its first step it carries along.
+    assert {window.drift for window in result.windows} == {None}
+
+
+def test_what_was_not_compared_does_not_deviate(tmp_path: Path) -> None:
+    # One term is divided and the other is not: no one factor makes a micro-batch's gradient what it should be.
+    source = script("(loss / 3 + model(x).abs().mean())", windows=4)
+    result = watch_source(source, tmp_path)
+    assert {w.verdict for w in result.windows} == {Verdict.INCONCLUSIVE}
+    assert [d.mistake.code for d in result.diagnosis] == ["GA101"]
+    assert result.verdict is Verdict.INCONCLUSIVE
+    assert result.reason.startswith("4 of 4 steps could not be compared: ")
+    assert result.reason.endswith("; a mistake was diagnosed all the same")
+    # As README's table says: a mistake was diagnosed.
+    assert result.exit_status == 1
+
+
+def test_what_was_neither_compared_nor_diagnosed_is_not_decided(tmp_path: Path) -> None:
+    source = script("loss").replace("optimizer.step()", "model.weight.grad.add_(torch.ones(2, 3)); optimizer.step()")
+    result = watch_source(source, tmp_path)
+    assert (result.verdict, result.diagnosis, result.exit_status) == (Verdict.INCONCLUSIVE, (), 3)
