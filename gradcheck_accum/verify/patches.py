@@ -21,8 +21,10 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim.lr_scheduler import LRScheduler
 from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.optim.swa_utils import AveragedModel
+from torch.utils.checkpoint import CheckpointFunction
 from torch.utils.data import dataloader
 
+from gradcheck_accum.engine.checkpoints import instead_of_checkpoints
 from gradcheck_accum.verify import unseen
 from gradcheck_accum.verify.children import may_train, runs_python
 from gradcheck_accum.verify.gradients import parameters_of, with_subclasses
@@ -56,6 +58,7 @@ class Observer(Protocol):
     def process_started(self) -> None: ...
     def is_at_work(self) -> bool: ...
     def module_called(self, module: nn.Module, call: Callable[..., Any], args: Any, kwargs: Any) -> Any: ...
+    def checkpointed(self, function: Callable[..., Any], call: Callable[..., Any], args: Any) -> Any: ...
 
 
 def install(observer: Observer, stack: ExitStack, *, modules: bool) -> None:
@@ -85,6 +88,12 @@ def _patch_modules(observer: Observer, stack: ExitStack) -> None:
         return observer.module_called(module, functools.partial(original, module), args, kwargs)
 
     _replace(nn.Module, "__call__", call, stack)
+    checkpoint = CheckpointFunction.apply
+
+    def apply(function: Callable[..., Any], preserve: bool, *args: Any) -> Any:
+        return observer.checkpointed(function, functools.partial(checkpoint, function, preserve), args)
+
+    stack.enter_context(instead_of_checkpoints(apply))
 
 
 def _replace(owner: Any, name: str, replacement: Any, stack: ExitStack) -> None:
