@@ -60,7 +60,7 @@ class Region:
         """The region of a view, None where the buffer's own elements are not in order."""
         if not buffer.is_contiguous() or view.dtype is not buffer.dtype:
             return None
-        offset = view.storage_offset() - buffer.storage_offset()
+        offset = int(view.storage_offset()) - int(buffer.storage_offset())
         rows = view.shape[:1] == buffer.shape[:1] != torch.Size() and view.stride(0) == buffer.stride(0) > offset
         sizes = tuple(view.shape[1:]) if rows else tuple(view.shape)
         return cls(sizes, tuple(view.stride()), offset, rows)
@@ -68,4 +68,4 @@ class Region:
     def __call__(self, buffer: torch.Tensor) -> torch.Tensor:
         """The region of another buffer, which may have another number of rows."""
         sizes = (buffer.shape[0], *self.sizes) if self.every_row else self.sizes
-        return buffer.as_strided(sizes, self.strides, buffer.storage_offset() + self.offset)
+        return buffer.as_strided(sizes, self.strides, int(buffer.storage_offset()) + self.offset)

@@ -14,7 +14,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import FrameType
 from typing import Any
 
@@ -116,7 +116,8 @@ class Program:
     apart: their factors are known) were computed with. ``written`` are, for each step, the positions of the tensors
     among its arguments that it writes into, ``buffers`` the leaves that any of them does. ``by_position`` says that the
     loop itself takes a batch apart by the places of its samples, so that micro-batches put together may not be the
-    batch that it would have made. ``places`` are those that the steps which are modules were called from, ``coarsest``
+    batch that it would have made, ``learns`` that the loss is made of a gradient of weights, which is that of its own
+    micro-batch. ``places`` are those that the steps which are modules were called from, ``coarsest``
     is the dtype with the most rounding that any of it was computed in, modules included.
     """
 
@@ -130,6 +131,7 @@ class Program:
     rng_states: list[State | None]
     constants: list[object]
     by_position: bool
+    learns: bool
     places: list[Place | None]
     coarsest: torch.dtype | None
 
@@ -142,6 +144,22 @@ class Program:
     def modules(self) -> list[nn.Module]:
         """The modules that it calls."""
         return [function for function, *_ in self.steps if isinstance(function, nn.Module)]
+
+    def times(self, factor: float) -> Program:
+        """The same computation, whose losses are multiplied by a number in the end."""
+        first, added = len(self.steps), len(self.results)
+        scaled: list[tuple[Callable[..., Any], Any, Any, None]] = [
+            (torch.mul, (result, factor), {}, None) for result in self.results
+        ]
+        return replace(
+            self,
+            steps=[*self.steps, *scaled],
+            kept=[*self.kept, *([] for _ in range(added))],
+            written=[*self.written, *[()] * added],
+            results=[Produced(first + index, 0) for index in range(added)],
+            rng_states=[*self.rng_states, *[None] * added],
+            places=[*self.places, *[None] * added],
+        )
 
     def is_intact(self) -> bool:
         """Whether no leaf has been changed in place since it was recorded."""
@@ -270,6 +288,7 @@ class Tape(TorchFunctionMode):
         place: Place | None = None,
         written: tuple[int, ...] = (),
         before: tuple[torch.Tensor, torch.Tensor] | None = None,
+        is_followed: bool = True,
     ) -> None:
         if isinstance(result, torch.Tensor):
             outputs = [result] if result.requires_grad and not result.is_leaf else []
@@ -287,7 +306,7 @@ class Tape(TorchFunctionMode):
             return
         call.outputs = [result] if isinstance(result, torch.Tensor) else list(tensors_in(result))
         call.versions = [version_of(tensor) for tensor in call.made]
-        call.is_followed = is_on_tape
+        call.is_followed = is_on_tape and is_followed
         if state is not None and same_state(state, random_state()):
             call.rng_state = None
         if before is not None and written:
@@ -335,7 +354,8 @@ class Tape(TorchFunctionMode):
             result = call(*args, **kwargs)
         finally:
             self._depth -= 1
-        self._record(module, *given, result, state, _place(), written_among(tensors, versions))
+        written = written_among(tensors, versions)
+        self._record(module, *given, result, state, _place(), written, is_followed=not _is_lent_weights(module))
         return result
 
     @contextmanager
@@ -421,6 +441,7 @@ class Tape(TorchFunctionMode):
             [call.rng_state for call in chosen],
             [constant for call in chosen for constant in _constants_of(call)],
             any(_parts_rows(call) for call in chosen),
+            any(_takes_gradient_of_weights(call) for call in chosen),
             [call.place for call in chosen],
             _coarsest(losses),
         )
@@ -454,6 +475,11 @@ class Tape(TorchFunctionMode):
                 needed.add(index)
                 pending.extend(made_by(calls[index].given, index))
         return needed
+
+
+def _is_lent_weights(module: nn.Module) -> bool:
+    """Whether a module runs with weights that are not its own (``torch.func.functional_call``)."""
+    return any(not isinstance(parameter, nn.Parameter) for parameter in module.parameters())
 
 
 def _about_to_be_filled(given: Sequence[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor] | None:
@@ -551,6 +577,13 @@ def _parts_rows(call: Call) -> bool:
     at = {"unbind": 1, "narrow": 1, "select": 1}.get(name, 2)
     axis = call.kwargs.get("dim", call.args[at] if len(call.args) > at else 0)
     return isinstance(axis, int) and axis % max(call.args[0].dim(), 1) == 0
+
+
+def _takes_gradient_of_weights(call: Call) -> bool:
+    """Whether a call is ``torch.autograd.grad`` of weights, as a step on a task's own data makes it."""
+    if getattr(call.function, "__name__", "") != "grad" or len(call.args) < 2:
+        return False
+    return any(isinstance(tensor, nn.Parameter) or not tensor.is_leaf for tensor in tensors_in(call.args[1]))
 
 
 def _constants_of(call: Call) -> list[object]:

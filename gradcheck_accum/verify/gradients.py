@@ -217,6 +217,27 @@ class GradientBook:
         self.look(changed)
         return events, changed
 
+    def unexpected(
+        self, keys: Iterable[int], *, thoroughly: bool
+    ) -> dict[int, tuple[torch.Tensor, torch.Tensor | None]]:
+        """Those of the parameters ``keys`` that have a gradient other than expected: what it is, what it should be."""
+        found = {}
+        for key in keys:
+            now = self.gradient(key) if key in self.parameters else None
+            if now is not None and not self._is_untouched(key, thoroughly):
+                found[key] = dense(now).detach(), self._expected.get(key)
+        return found
+
+    def put_in(self, kind: Hashable, gradients: dict[int, torch.Tensor], factor: float) -> Part:
+        """The loop has put gradients into ``.grad``, ``factor`` times each, which belong to the part of this kind."""
+        part = self.part_of(kind, 1.0)
+        for key, gradient in gradients.items():
+            own = gradient.float() if gradient.dtype in _LOSSY else gradient
+            before = part.total.get(key)
+            part.total[key] = own * factor if before is None else before + own * factor
+            self._sharing.pop(key, None)
+        return part
+
     def _explain(self, where: Location, store: str, changed: list[int], filled: list[int]) -> Event:
         stores = frozenset({store})
         if all(is_cleared(self.gradient(key)) for key in changed):
