@@ -123,7 +123,7 @@ class ReferenceEngine:
                     # The mode would see plain numbers where the graph holds them as tensors.
                     reading = read_losses([loss], {})
                     with alone(), mode or nullcontext(), without_hooks(wanted):
-                        grads = torch.autograd.grad(loss, wanted, allow_unused=True)
+                        grads = _gradients(loss, wanted, program)
             except CannotReplay:
                 raise
             except (NotAlone, NotByRows) as error:
@@ -187,6 +187,24 @@ def is_out_of_memory(error: BaseException) -> bool:
 def coefficient(reading: LossReading) -> list[float | None]:
     """What each term of a loss is multiplied by after its reduction; None where that is unknown."""
     return [product_of(term.factors) for term in reading.terms]
+
+
+def _gradients(loss: torch.Tensor, wanted: Sequence[torch.Tensor], program: Program) -> Sequence[torch.Tensor | None]:
+    if not program.is_cached:
+        return torch.autograd.grad(loss, wanted, allow_unused=True)
+    # Its hook calls backward, which fills ``.grad`` of whatever takes a gradient.
+    filled = {id(p): p for p in wanted} | {id(p): p for module in program.modules for p in module.parameters()}
+    if any(p._post_accumulate_grad_hooks for p in filled.values()):
+        raise CannotReplay("a hook on its parameters acts as soon as a gradient is there")
+    kept = [(p, p.grad) for p in filled.values()]
+    try:
+        for p, _ in kept:
+            p.grad = None
+        loss.backward()  # type: ignore[no-untyped-call]
+        return [p.grad for p in wanted]
+    finally:
+        for p, gradient in kept:
+            p.grad = gradient
 
 
 def _dense(gradient: torch.Tensor | None, parameter: torch.Tensor) -> torch.Tensor:

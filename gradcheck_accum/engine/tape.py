@@ -23,6 +23,7 @@ from torch import nn
 from torch.overrides import TorchFunctionMode, resolve_name
 
 from gradcheck_accum.engine.determinism import loses_digits
+from gradcheck_accum.engine.loss_graph import is_cached
 from gradcheck_accum.engine.memory import Region, may_write, memory_of, version_of, written_among
 from gradcheck_accum.engine.randomness import State, random_state, same_state
 
@@ -117,8 +118,9 @@ class Program:
     among its arguments that it writes into, ``buffers`` the leaves that any of them does. ``by_position`` says that the
     loop itself takes a batch apart by the places of its samples, so that micro-batches put together may not be the
     batch that it would have made, ``learns`` that the loss is made of a gradient of weights, which is that of its own
-    micro-batch. ``places`` are those that the steps which are modules were called from, ``coarsest``
-    is the dtype with the most rounding that any of it was computed in, modules included.
+    micro-batch, ``is_cached`` that a hook computes the gradients of a loss that a module gave. ``places`` are those
+    that the steps which are modules were called from, ``coarsest`` is the dtype with the most rounding that any of it
+    was computed in, modules included.
     """
 
     steps: list[tuple[Callable[..., Any], Any, Any, tuple[str, torch.dtype] | None]]
@@ -132,6 +134,7 @@ class Program:
     constants: list[object]
     by_position: bool
     learns: bool
+    is_cached: bool
     places: list[Place | None]
     coarsest: torch.dtype | None
 
@@ -291,7 +294,8 @@ class Tape(TorchFunctionMode):
         is_followed: bool = True,
     ) -> None:
         if isinstance(result, torch.Tensor):
-            outputs = [result] if result.requires_grad and not result.is_leaf else []
+            cached = isinstance(function, nn.Module) and is_cached(result)
+            outputs = [result] if cached or (result.requires_grad and not result.is_leaf) else []
             if outputs and result.dim() == 0 and self.on_scalar is not None:
                 self.on_scalar(result)
         elif result is None or isinstance(result, (bool, int, float, str, torch.Size, torch.dtype, torch.device)):
@@ -442,6 +446,7 @@ class Tape(TorchFunctionMode):
             [constant for call in chosen for constant in _constants_of(call)],
             any(_parts_rows(call) for call in chosen),
             any(_takes_gradient_of_weights(call) for call in chosen),
+            any(is_cached(output) for call in chosen for output in call.outputs),
             [call.place for call in chosen],
             _coarsest(losses),
         )

@@ -289,7 +289,9 @@ class Watch:
         self.losses.next_segment()
         if not arrived:
             self.stray_backwards += not self.book.sharded
+            self.losses.went_astray(reading)
             return
+        self.losses.next_micro_batch()
         squares = {key: own / reading.scale**2 if reading.scale != 1.0 else own for key, own in arrived.items()}
         averaged = self.averaging.of_backward(arrived)
         micro_batch = self.batches.backward(where, sent_back.program)
