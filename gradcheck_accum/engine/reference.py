@@ -73,8 +73,10 @@ class ReferenceEngine:
         try:
             with _memory():
                 leaves = join(programs, layout)
-        except (ValueError, RuntimeError) as error:
+        except ValueError as error:
             raise CannotReplay(str(error)) from None
+        except RuntimeError as error:
+            raise CannotReplay(_in_our_words(error)) from None
         if draws is None:
             return self._pass(programs[0], leaves, parameters)
         mode = draws
@@ -130,9 +132,7 @@ class ReferenceEngine:
                 raise CannotReplay(str(error)) from None
             except Exception as error:
                 # The script's own code runs here, on a batch of another size: whatever it raises means the same.
-                raise CannotReplay(
-                    f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
-                ) from error
+                raise CannotReplay(_in_our_words(error)) from error
         found = dict(zip((id(p) for p in wanted), grads, strict=True))
         return Pass([_dense(found.get(id(p)), p) for p in parameters], reading)
 
@@ -157,6 +157,12 @@ class ReferenceEngine:
     def _move(self, tensor: torch.Tensor) -> torch.Tensor:
         dtype = self.dtype if tensor.is_floating_point() else None
         return tensor.detach().to(device=self.device, dtype=dtype)
+
+
+def _in_our_words(error: Exception) -> str:
+    """What an error of the script's own code means here; its own words only in parentheses."""
+    own = f": {str(error).splitlines()[0]}" if str(error) else ""
+    return f"what the loss calls does not take this data as one batch ({type(error).__name__}{own})"
 
 
 @contextmanager

@@ -23,11 +23,14 @@ from gradcheck_accum.verify.measure import dense, same_bits
 from gradcheck_accum.verify.parts import Part
 from gradcheck_accum.verify.shards import own_part
 
-CHANGED_BY_HAND = "gradients were changed by hand"
+CHANGED_BY_HAND = (
+    "gradients were changed by hand, and not by one factor for all of them: clip with clip_grad_norm_() or "
+    "clip_grad_value_(), whose effect is known"
+)
 _LOSSY = (torch.bfloat16, torch.float16)
 """The dtypes in which rounding eats much of a sum: to see what, a part has a sum of its own there, in float32."""
 
-PARTLY_CLEARED = "only some of the gradients were cleared"
+PARTLY_CLEARED = "only some of the gradients that a step uses were cleared: clear all of them"
 
 
 class GradientBook:

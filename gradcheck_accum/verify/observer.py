@@ -45,7 +45,7 @@ from gradcheck_accum.verify.batches import BatchCounter
 from gradcheck_accum.verify.clipping import ClipBook, ClipCall
 from gradcheck_accum.verify.comparing import Comparer
 from gradcheck_accum.verify.frames import user_location
-from gradcheck_accum.verify.frameworks import remark
+from gradcheck_accum.verify.frameworks import Remark, remark
 from gradcheck_accum.verify.gradients import PARTLY_CLEARED, GradientBook, parameters_of, with_subclasses
 from gradcheck_accum.verify.handed_out import NOT_FOLLOWED, Handed, HandedOut, copied
 from gradcheck_accum.verify.held_graphs import HeldGraphs
@@ -62,16 +62,31 @@ from gradcheck_accum.verify.shards import NORM_UNKNOWN, Shards, whole_norm
 _TOUCHING = (ZeroGrad, ScaleGrads, Clip, Unscale, Opaque, Step)
 """Events that may set backwards apart: those before weigh otherwise than those after."""
 
-PARTLY_AVERAGED = "one backward averages some of its gradients over the ranks and leaves others local"
-CHANGED_ON_ITS_WAY = "a hook on the parameters changes their gradients while they are added up"
-USED_BY_HAND = "the weights were changed by hand, and the gradients cleared without a step"
+PARTLY_AVERAGED = (
+    "one backward averages some of its gradients over the ranks and leaves others local: let one no_sync() hold for "
+    "all of the model"
+)
+CHANGED_ON_ITS_WAY = (
+    "a hook on the parameters changes their gradients while they are added up: change the whole gradient once, right "
+    "before the step"
+)
+USED_BY_HAND = (
+    "the weights were changed by hand, and the gradients cleared without a step: what is compared is what an "
+    "optimizer's step() gets"
+)
+RAISED = "a backward raised, and what it had added by then is not known: clear the gradients where it is caught"
+INSIDE_BACKWARD = "the step runs inside backward, on gradients that are not complete: step after it to compare"
+CHANGED_AFTER_CLIP = "the gradients were changed by hand after they were clipped: change them before the clip"
 SKIPPED = "skipped by the grad scaler (inf or nan)"
 NO_GRADIENT = "no gradient was made for this step: none of its parameters has one, so check what backward() reaches"
 PUT_IN = (
     "the gradients of this step come from neither backward() nor torch.autograd.grad(): which micro-batches they are "
     "made of is not known, so compute them with one of these"
 )
-WITH_CLOSURE = "a step that calls its closure several times, or never, uses no one gradient"
+WITH_CLOSURE = (
+    "a step that calls its closure several times, or never, uses no one gradient: train with an optimizer that calls "
+    "it once to compare"
+)
 
 _WAITED_FOR = 3
 """Steps on the same parameters after which an optimizer that has made none is not expected to make one."""
@@ -107,7 +122,7 @@ class Watch:
         """K, where the caller states it."""
         self.on_step: Callable[[int], object] | None = None
         """Told after every step how many there have been."""
-        self.remarks: dict[tuple[str, int], str] = {}
+        self.remarks: dict[tuple[str, int], Remark] = {}
         """What a framework said about the backwards of a line, by path and line."""
         self._hooks: list[Any] = []
         self._arriving: dict[int, list[torch.Tensor]] | None = None
@@ -137,6 +152,11 @@ class Watch:
     def idle(self) -> bool:
         """Whether what happens now is not the loop's: our own reference, or another process."""
         return bool(self._busy) or os.getpid() != self._process
+
+    @property
+    def moved_unseen(self) -> bool:
+        """Whether weights that a backward has reached were changed since, by something else than a step."""
+        return any(self.book.parameters[key]._version != version for key, version in self._weights.items())
 
     def restart(self) -> None:
         """Begin anew with the gradients as they are: what was seen before is forgotten."""
@@ -259,12 +279,12 @@ class Watch:
             return
         self._stepping = frozenset()
         where = user_location()
-        if where.through and where.place not in self.remarks:
-            self.remarks[where.place] = remark(where)
         self._notice_changes(where, thoroughly=False)
         tensors = [losses] if isinstance(losses, torch.Tensor) else list(losses)
         sent_back = self.losses.read(tensors, weights, self.batches.drawn_since)
         reading = sent_back.reading
+        if where.through and where.place not in self.remarks:
+            self.remarks[where.place] = remark(where, reading.terms)
         for node in reading.reductions[:1]:
             self._graphs.mark(node)
         part = self.book.part_of(kind_of(where, reading.terms, self.batches.current_pass), reading.scale)
@@ -325,7 +345,7 @@ class Watch:
         if averaged is not None and averaged.synced is None:
             self._add(Opaque(where=where, stores=event.stores, reason=PARTLY_AVERAGED))
         if failed:
-            self._add(Opaque(where=where, stores=event.stores, reason="a backward that raised"))
+            self._add(Opaque(where=where, stores=event.stores, reason=RAISED))
 
     def _await_step(self, record: Record, scale: float) -> None:
         """What a backward gave is in ``.grad``, with a grad scaler's ``scale`` inside."""
@@ -600,7 +620,7 @@ class Watch:
     def _why_not(self, optimizer: Optimizer, measured: Measured, parameters: list[torch.Tensor]) -> str:
         """Why a step can not be measured, or nothing."""
         if self._depth:
-            return "the step runs inside backward, on gradients that are not complete"
+            return INSIDE_BACKWARD
         unfollowed = self.shards.why_not(parameters) if any(map(is_sharded, parameters)) else ""
         if unfollowed:
             return unfollowed
@@ -611,7 +631,7 @@ class Watch:
             return changed
         clips = self._clips.of(optimizer)
         if clips is not None and clips.changed_since:
-            return "the gradients were changed by hand after they were clipped"
+            return CHANGED_AFTER_CLIP
         if clips is not None and any(is_sharded(p) for p in parameters):
             return NORM_UNKNOWN if any(call.kind == "norm" and call.norm is None for call in clips.calls) else ""
         return ""

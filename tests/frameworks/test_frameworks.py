@@ -184,6 +184,103 @@ TWINS = [
     ),
     Twin(
         "accelerate_loop",
+        "its own tail",
+        (),
+        "GA103",
+        "optimizer.step()",
+        "accelerate",
+        "remainder",
+        help="scales the loss at accelerate/accelerator.py:",
+    ),
+    Twin(
+        "accelerate_loop",
+        "windows that run on into the next pass",
+        (
+            (
+                "gradient_accumulation_steps=STEPS",
+                "gradient_accumulation_plugin=accelerate.utils.GradientAccumulationPlugin("
+                "num_steps=STEPS, sync_with_dataloader=False)",
+            ),
+            ("import torch\n", "import accelerate\nimport torch\n"),
+        ),
+        "",
+        condition="remainder",
+        verdict=Verdict.EQUIVALENT,
+    ),
+    Twin(
+        "accelerate_loop",
+        "full windows alone",
+        (
+            ("in loader:", "in itertools.islice(loader, len(loader) // STEPS * STEPS):"),
+            ("import sys", "import itertools, sys"),
+        ),
+        "",
+        condition="remainder",
+        verdict=Verdict.EQUIVALENT,
+    ),
+    Twin(
+        "lightning_automatic",
+        "full windows alone",
+        (("accumulate_grad_batches=STEPS", "accumulate_grad_batches=STEPS, limit_train_batches=2 * STEPS"),),
+        "",
+        condition="remainder",
+        verdict=Verdict.EQUIVALENT,
+    ),
+    Twin(
+        "lightning_automatic",
+        "a number of micro-batches that divides the pass",
+        (("accumulate_grad_batches=STEPS", "accumulate_grad_batches=5"),),
+        "",
+        condition="remainder",
+        verdict=Verdict.EQUIVALENT,
+    ),
+    Twin(
+        "transformers_own_model",
+        "a model that says that it divides nothing",
+        (("class OwnModel(Model):\n", "class OwnModel(Model):\n    accepts_loss_kwargs = False\n\n"),),
+        "",
+        condition="remainder",
+        verdict=Verdict.EQUIVALENT,
+    ),
+    Twin(
+        "transformers_own_model",
+        "a trainer that is told that the model divides nothing",
+        (("    trainer.train()", "    trainer.model_accepts_loss_kwargs = False\n    trainer.train()"),),
+        "",
+        condition="remainder",
+        verdict=Verdict.EQUIVALENT,
+    ),
+    Twin(
+        "transformers_own_model",
+        "a compute_loss_func that divides",
+        (
+            ("labels, **kwargs", "**kwargs"),
+            ('"loss": mean_loss(logits[:, :-1], labels[:, 1:]), ', ""),
+            (
+                "Trainer(model, arguments, train_dataset=rows(sys.argv[1]))",
+                "Trainer(model, arguments, train_dataset=rows(sys.argv[1]), compute_loss_func=lambda outputs, labels, "
+                "num_items_in_batch=None: torch.nn.functional.cross_entropy(outputs['logits'][:, :-1].flatten(0, 1), "
+                "labels[:, 1:].flatten(), reduction='sum') / num_items_in_batch)",
+            ),
+        ),
+        "",
+        condition="unequal",
+        verdict=Verdict.EQUIVALENT,
+    ),
+    Twin(
+        "sentence_similarity",
+        "in-batch negatives in a cached loss",
+        (
+            ("import CosineSimilarityLoss", "import CachedMultipleNegativesRankingLoss"),
+            ("CosineSimilarityLoss(model)", "CachedMultipleNegativesRankingLoss(model, mini_batch_size=2)"),
+            (', "score": score}', "}"),
+        ),
+        "GA901",
+        "trainer.train()",
+        verdict=Verdict.NOT_EQUIVALENT_BY_CONSTRUCTION,
+    ),
+    Twin(
+        "accelerate_loop",
         "clipped without sync_gradients",
         ((" and accelerator.sync_gradients", ""),),
         "GA401",
