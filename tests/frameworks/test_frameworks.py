@@ -254,6 +254,7 @@ TWINS = [
         "transformers_own_model",
         "a compute_loss_func that divides",
         (
+            ("disable_tqdm=True,", "disable_tqdm=True,\n        label_names=['labels'],"),
             ("labels, **kwargs", "**kwargs"),
             ('"loss": mean_loss(logits[:, :-1], labels[:, 1:]), ', ""),
             (
