@@ -1013,7 +1013,7 @@ SHAPES = [
         """,
         SCALED,
         verdict="inconclusive",
-        reason="optimizer.step() was never called",
+        reason="by no step() that PyTorch tells of",
     ),
     Shape(
         "adversarial",
@@ -1262,24 +1262,23 @@ SHAPES = [
                 optimizer.step()
         """,
         verdict="inconclusive",
-        reason="optimizer.step() was never called",
+        reason="by no step() that PyTorch tells of",
     ),
     Shape(
         "gradients-assigned",
-        "gradients from torch.autograd.grad, put into .grad by hand",
+        "gradients from torch.autograd.grad, added up and put into .grad by hand",
         """
         for i, (x, y) in enumerate(loader):
             if i % K == 0:
                 total = [torch.zeros_like(p) for p in model.parameters()]
-            for t, g in zip(total, torch.autograd.grad(F.cross_entropy(model(x), y) / K, list(model.parameters()))):
+            for t, g in zip(total, torch.autograd.grad(F.cross_entropy(model(x), y){scale}, list(model.parameters()))):
                 t += g
             if (i + 1) % K == 0:
                 for p, t in zip(model.parameters(), total):
                     p.grad = t
                 optimizer.step()
         """,
-        verdict="inconclusive",
-        reason="no gradient was made for this step",
+        *SCALED_OR_NOT,
     ),
     Shape(
         "keyword-arguments",

@@ -46,6 +46,9 @@ _LARGEST_PENALTY = 2000
 SCALED_AT = "gradcheck-accum scaled at"
 """The key under which the metadata of a node that multiplies or divides hold the place that called for it."""
 
+CACHED = "a cached loss, whose gradients a hook computes by backwards of its own"
+"""A loss that its graph does not lead anywhere from: a number that was computed before, with a hook on it."""
+
 _UNFOLLOWED = "a scalar that is no sum, mean or loss"
 _MANY_ALIKE = 64
 """How many terms of a loss that are alike are kept: more than a mean of terms, or a window, mostly has."""
@@ -82,7 +85,10 @@ def read_losses(
     """
     walk = _Walk(scales)
     for loss, weight in zip(losses, weights or [1.0] * len(losses), strict=True):
-        walk.follow(loss.grad_fn, loss.output_nr, () if weight == 1.0 else (Factor(weight),))
+        outer = () if weight == 1.0 else (Factor(weight),)
+        if is_cached(loss):
+            walk.found.append(Term(CACHED, Reduction.MEAN, None, outer))
+        walk.follow(loss.grad_fn, loss.output_nr, outer)
     kinds: dict[str, tuple[int, float | None]] = {}
     for term in walk.found:
         number, total = kinds.get(term.name, (0, 0.0))
@@ -229,6 +235,8 @@ def _factor(node: Any, name: str) -> Factor | None:
 
 def _frontier(node: Any, name: str, factors: tuple[Factor, ...]) -> Term:
     short = name.partition("Backward")[0]
+    if "AccumulateGrad" in name and is_cached(node.variable):
+        return Term(CACHED, Reduction.MEAN, None, factors)
     if name.startswith(_LOSSES):
         return _loss_term(node, short, factors)
     inner = _over_samples_below(node) if name.startswith(("MeanBackward0", "SumBackward0")) else None
@@ -252,6 +260,12 @@ def _frontier(node: Any, name: str, factors: tuple[Factor, ...]) -> Term:
         values = node._saved_self
         return Term(short, Reduction.SUM, float(values.isnan().logical_not().sum()), factors, float(len(values)))
     return Term(f"{_UNFOLLOWED} ({short})", Reduction.MEAN, None, factors)
+
+
+def is_cached(loss: torch.Tensor) -> bool:
+    """Whether a loss has a hook that computes its gradients, instead of a graph: a number, and no weight."""
+    is_number = loss.is_leaf and loss.requires_grad and loss.numel() == 1
+    return is_number and not isinstance(loss, torch.nn.Parameter) and bool(loss._backward_hooks)
 
 
 def _over_samples_below(node: Any) -> Any:

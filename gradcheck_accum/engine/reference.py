@@ -74,8 +74,10 @@ class ReferenceEngine:
         try:
             with _memory():
                 leaves = join(programs, layout)
-        except (ValueError, RuntimeError) as error:
+        except ValueError as error:
             raise CannotReplay(str(error)) from None
+        except RuntimeError as error:
+            raise CannotReplay(_in_our_words(error)) from None
         if draws is None:
             return self._pass(programs[0], leaves, parameters)
         mode = draws
@@ -124,16 +126,14 @@ class ReferenceEngine:
                     # The mode would see plain numbers where the graph holds them as tensors.
                     reading = read_losses([loss], {})
                     with alone(), mode or nullcontext(), without_hooks(wanted):
-                        grads = torch.autograd.grad(loss, wanted, allow_unused=True)
+                        grads = _gradients(loss, wanted, program)
             except CannotReplay:
                 raise
             except (NotAlone, NotByRows) as error:
                 raise CannotReplay(str(error)) from None
             except Exception as error:
                 # The script's own code runs here, on a batch of another size: whatever it raises means the same.
-                raise CannotReplay(
-                    f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
-                ) from error
+                raise CannotReplay(_in_our_words(error)) from error
         found = dict(zip((id(p) for p in wanted), grads, strict=True))
         return Pass([_dense(found.get(id(p)), p) for p in parameters], reading)
 
@@ -160,6 +160,12 @@ class ReferenceEngine:
     def _move(self, tensor: torch.Tensor) -> torch.Tensor:
         dtype = self.dtype if tensor.is_floating_point() else None
         return tensor.detach().to(device=self.device, dtype=dtype)
+
+
+def _in_our_words(error: Exception) -> str:
+    """What an error of the script's own code means here; its own words only in parentheses."""
+    own = f": {str(error).splitlines()[0]}" if str(error) else ""
+    return f"what the loss calls does not take this data as one batch ({type(error).__name__}{own})"
 
 
 @contextmanager
@@ -190,6 +196,24 @@ def is_out_of_memory(error: BaseException) -> bool:
 def coefficient(reading: LossReading) -> list[float | None]:
     """What each term of a loss is multiplied by after its reduction; None where that is unknown."""
     return [product_of(term.factors) for term in reading.terms]
+
+
+def _gradients(loss: torch.Tensor, wanted: Sequence[torch.Tensor], program: Program) -> Sequence[torch.Tensor | None]:
+    if not program.is_cached:
+        return torch.autograd.grad(loss, wanted, allow_unused=True)
+    # Its hook calls backward, which fills ``.grad`` of whatever takes a gradient.
+    filled = {id(p): p for p in wanted} | {id(p): p for module in program.modules for p in module.parameters()}
+    if any(p._post_accumulate_grad_hooks for p in filled.values()):
+        raise CannotReplay("a hook on its parameters acts as soon as a gradient is there")
+    kept = [(p, p.grad) for p in filled.values()]
+    try:
+        for p, _ in kept:
+            p.grad = None
+        loss.backward()  # type: ignore[no-untyped-call]
+        return [p.grad for p in wanted]
+    finally:
+        for p, gradient in kept:
+            p.grad = gradient
 
 
 def _dense(gradient: torch.Tensor | None, parameter: torch.Tensor) -> torch.Tensor:

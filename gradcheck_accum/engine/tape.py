@@ -2,14 +2,19 @@
 
 Only calls whose result needs a gradient are on the tape, so whatever prepared the data is not: the prepared tensors
 are the tape's leaves, and a large batch is the same tape over the leaves of several micro-batches, concatenated.
+
+What a call writes into memory it makes anew, for all tensors that share the memory: whoever reads one of them later
+depends on the call, whatever it returned. A buffer that comes from outside the tape is a leaf with the values that it
+held before the first such call. Where memory of the tape was changed by something that is not on it (under
+``no_grad``, through ``.data``), the tape does not say how the loss was computed.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import FrameType
 from typing import Any
 
@@ -21,6 +26,8 @@ from torch.overrides import TorchFunctionMode, resolve_name
 from gradcheck_accum.engine.callers import call_from
 from gradcheck_accum.engine.checkpoints import Checkpointed
 from gradcheck_accum.engine.determinism import loses_digits
+from gradcheck_accum.engine.loss_graph import is_cached
+from gradcheck_accum.engine.memory import Region, may_write, memory_of, version_of, written_among
 from gradcheck_accum.engine.randomness import State, random_state, same_state
 
 KEPT_SEGMENTS = 3
@@ -30,6 +37,7 @@ KEPT_SEGMENTS = 3
 _BY_ROW_NUMBER = {
     "index_add",
     "index_copy",
+    "index_fill",
     "index_select",
     "scatter",
     "scatter_add",
@@ -47,7 +55,10 @@ Place = tuple[tuple[int, int], ...]
 class Call:
     """One recorded call, with its arguments and the tensors that it gave.
 
-    ``place`` is where in the code a module was called from, the same for every turn of a loop.
+    ``place`` is where in the code a module was called from, the same for every turn of a loop. ``written`` are the
+    tensors among its arguments that it wrote into, by their position there, and ``before`` what those from outside the
+    tape held until then. ``versions`` are those of ``made`` right after the call. ``is_followed`` says that running it
+    again does what it did.
     """
 
     function: Callable[..., Any]
@@ -57,6 +68,29 @@ class Call:
     rng_state: State | None = None
     autocast: tuple[str, torch.dtype] | None = None
     place: Place | None = None
+    written: tuple[int, ...] = ()
+    before: tuple[torch.Tensor, torch.Tensor] | None = None
+    is_followed: bool = True
+    versions: list[int | None] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.versions = [version_of(tensor) for tensor in self.made]
+
+    @property
+    def given(self) -> list[torch.Tensor]:
+        """The tensors among its arguments."""
+        return list(tensors_in((self.args, self.kwargs)))
+
+    @property
+    def changed(self) -> list[torch.Tensor]:
+        """The tensors among its arguments that it wrote into."""
+        given = self.given if self.written else []
+        return [given[position] for position in self.written]
+
+    @property
+    def made(self) -> list[torch.Tensor]:
+        """What it gave, and what it wrote into."""
+        return [*self.outputs, *self.changed]
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,20 +124,27 @@ class Program:
     ``kept`` are, for each step, the tensors that its module leaves in attributes and that the loss is made of too: the
     submodule that has one, and the attribute. ``rng_states`` are the states of the generators before each step that
     drew from them, ``constants`` the words that its calls were given, and the plain numbers that its tensors (scalars
-    apart: their factors are known) were computed with. ``by_position``
-    says that the loop itself takes a batch apart by the places of its samples, so that micro-batches put together may
-    not be the batch that it would have made. ``places`` are those that the steps which are modules were called from,
-    ``coarsest`` is the dtype with the most rounding that any of it was computed in, modules included.
+    apart: their factors are known) were computed with. ``written`` are, for each step, the positions of the tensors
+    among its arguments that it writes into, ``buffers`` the leaves that any of them does. ``by_position`` says that the
+    loop itself takes a batch apart by the places of its samples, so that micro-batches put together may not be the
+    batch that it would have made, ``learns`` that the loss is made of a gradient of weights, which is that of its own
+    micro-batch, ``is_cached`` that a hook computes the gradients of a loss that a module gave. ``places`` are those
+    that the steps which are modules were called from, ``coarsest`` is the dtype with the most rounding that any of it
+    was computed in, modules included.
     """
 
     steps: list[tuple[Callable[..., Any], Any, Any, tuple[str, torch.dtype] | None]]
     kept: list[list[tuple[str, str]]]
+    written: list[tuple[int, ...]]
+    buffers: frozenset[int]
     leaves: list[torch.Tensor]
     versions: list[int]
     results: list[Any]
     rng_states: list[State | None]
     constants: list[object]
     by_position: bool
+    learns: bool
+    is_cached: bool
     places: list[Place | None]
     coarsest: torch.dtype | None
 
@@ -121,6 +162,22 @@ class Program:
     def modules(self) -> list[nn.Module]:
         """The modules that it calls."""
         return [function for function, *_ in self.steps if isinstance(function, nn.Module)]
+
+    def times(self, factor: float) -> Program:
+        """The same computation, whose losses are multiplied by a number in the end."""
+        first, added = len(self.steps), len(self.results)
+        scaled: list[tuple[Callable[..., Any], Any, Any, None]] = [
+            (torch.mul, (result, factor), {}, None) for result in self.results
+        ]
+        return replace(
+            self,
+            steps=[*self.steps, *scaled],
+            kept=[*self.kept, *([] for _ in range(added))],
+            written=[*self.written, *[()] * added],
+            results=[Produced(first + index, 0) for index in range(added)],
+            rng_states=[*self.rng_states, *[None] * added],
+            places=[*self.places, *[None] * added],
+        )
 
     def is_intact(self) -> bool:
         """Whether no leaf has been changed in place since it was recorded."""
@@ -140,6 +197,7 @@ class Program:
         Raises whatever a call raises that does not fit the leaves.
         """
         made: list[list[torch.Tensor]] = []
+        leaves = [leaf.clone() if index in self.buffers else leaf for index, leaf in enumerate(leaves)]
         for position, (function, args, kwargs, autocast) in enumerate(self.steps):
             args = _fill(args, leaves, made)
             kwargs = _fill(kwargs, leaves, made)
@@ -149,6 +207,9 @@ class Program:
             made.append(list(tensors_in(result)))
             if isinstance(function, nn.Module):
                 made[-1] += [getattr(function.get_submodule(owner), name) for owner, name in self.kept[position]]
+            if self.written[position]:
+                given = list(tensors_in((args, kwargs)))
+                made[-1] += [given[written] for written in self.written[position]]
         losses = _fill(self.results, leaves, made)
         if not all(isinstance(loss, torch.Tensor) for loss in losses):
             raise TypeError("the recorded calls give no tensor")
@@ -221,6 +282,8 @@ class Tape(TorchFunctionMode):
     on_scalar: Callable[[torch.Tensor], object] | None = None
     on_blend: Callable[[str, Any, Any], object] | None = None
     segments: list[list[Call]] = field(default_factory=lambda: [[]])
+    _memories: list[set[int]] = field(default_factory=lambda: [set()])
+    """The memory of what the calls of each segment made: it is no other tensor's as long as they are kept."""
     _paused: int = 0
     _depth: int = 0
     _inside: nn.ModuleList | None = None
@@ -242,26 +305,71 @@ class Tape(TorchFunctionMode):
             return call_from(caller, func, args, kwargs)
         # To read an attribute of a tensor draws nothing.
         state = None if name == "__get__" else random_state()
+        given = list(tensors_in((args, kwargs)))
+        versions = [version_of(tensor) for tensor in given]
+        before = _about_to_be_filled(given) if may_write(func) else None
         result = call_from(caller, func, args, kwargs)
-        self._record(func, args, kwargs, result, state)
+        self._record(func, args, kwargs, result, state, written=written_among(given, versions), before=before)
         return result
 
     def _record(
-        self, function: Any, args: Any, kwargs: Any, result: Any, state: State | None, place: Place | None = None
+        self,
+        function: Any,
+        args: Any,
+        kwargs: Any,
+        result: Any,
+        state: State | None,
+        place: Place | None = None,
+        written: tuple[int, ...] = (),
+        before: tuple[torch.Tensor, torch.Tensor] | None = None,
+        is_followed: bool = True,
     ) -> None:
         if isinstance(result, torch.Tensor):
-            outputs = [result] if result.requires_grad and not result.is_leaf else []
+            cached = isinstance(function, nn.Module) and is_cached(result)
+            outputs = [result] if cached or (result.requires_grad and not result.is_leaf) else []
             if outputs and result.dim() == 0 and self.on_scalar is not None:
                 self.on_scalar(result)
         elif result is None or isinstance(result, (bool, int, float, str, torch.Size, torch.dtype, torch.device)):
-            return
+            if not written:
+                return
+            outputs = []
         else:
             outputs = [t for t in tensors_in(result) if t.requires_grad]
-        if outputs:
-            kept = [result] if isinstance(result, torch.Tensor) else list(tensors_in(result))
-            if state is not None and same_state(state, random_state()):
-                state = None
-            self.segments[-1].append(Call(function, args, kwargs, kept, state, _autocast(), place))
+        call = Call(function, args, kwargs, [], state, _autocast(), place, written)
+        is_on_tape = bool(outputs) or any(t.requires_grad and not t.is_leaf for t in call.changed)
+        if not is_on_tape and not self._holds(call.changed):
+            return
+        call.outputs = [result] if isinstance(result, torch.Tensor) else list(tensors_in(result))
+        call.versions = [version_of(tensor) for tensor in call.made]
+        call.is_followed = is_on_tape and is_followed
+        if state is not None and same_state(state, random_state()):
+            call.rng_state = None
+        if before is not None and written:
+            self._fill_from_outside(call, *before)
+        self._append(call)
+
+    def _append(self, call: Call) -> None:
+        self.segments[-1].append(call)
+        self._memories[-1].update(memory for t in call.made if (memory := memory_of(t)) is not None)
+
+    def _fill_from_outside(self, call: Call, buffer: torch.Tensor, values: torch.Tensor) -> None:
+        """A call fills a tensor that was not on the tape: its ``buffer``, or itself, held ``values`` before."""
+        view, known = call.changed[0], self._holds([buffer])
+        if view is buffer:
+            call.before = None if known else (buffer, values)
+            return
+        region = Region.of(view, buffer)
+        if region is None:
+            call.is_followed = False
+            return
+        taken = Call(region, (buffer,), {}, [view])
+        taken.before = None if known else (buffer, values)
+        self._append(taken)
+
+    def _holds(self, tensors: Sequence[torch.Tensor]) -> bool:
+        """Whether memory of these tensors is that of a tensor on the tape."""
+        own = {memory_of(tensor) for tensor in tensors}
+        return any(not own.isdisjoint(memories) for memories in self._memories)
 
     def call_checkpointed(self, function: Callable[..., Any], call: Callable[..., Any], args: Any) -> Any:
         """Run a function that is checkpointed by ``call``, and record it as one call of a module."""
@@ -287,12 +395,15 @@ class Tape(TorchFunctionMode):
         state = random_state()
         # A module may write what it computes into the dictionary that it was given.
         given = _copied(args), _copied(kwargs)
+        tensors = list(tensors_in(given))
+        versions = [version_of(tensor) for tensor in tensors]
         self._depth += 1
         try:
             result = call(*args, **kwargs)
         finally:
             self._depth -= 1
-        self._record(module, *given, result, state, _place())
+        written = written_among(tensors, versions)
+        self._record(module, *given, result, state, _place(), written, is_followed=not _is_lent_weights(module))
         return result
 
     @contextmanager
@@ -307,7 +418,9 @@ class Tape(TorchFunctionMode):
     def next_segment(self) -> None:
         """A backward has run: what was recorded long before it can be forgotten."""
         self.segments.append([])
+        self._memories.append(set())
         del self.segments[:-KEPT_SEGMENTS]
+        del self._memories[:-KEPT_SEGMENTS]
 
     def program(self, losses: Sequence[torch.Tensor]) -> Program | None:
         """How the losses of one backward were computed, or None where some of it was not recorded."""
@@ -322,10 +435,15 @@ class Tape(TorchFunctionMode):
         losses: Sequence[torch.Tensor],
         attributes: list[list[tuple[str, str, torch.Tensor]]],
     ) -> Program | None:
-        outputs = [[*c.outputs, *(tensor for _, _, tensor in kept)] for c, kept in zip(calls, attributes, strict=True)]
+        outputs = [
+            [*c.outputs, *(tensor for _, _, tensor in kept), *c.changed]
+            for c, kept in zip(calls, attributes, strict=True)
+        ]
         needed = self._needed(calls, outputs, losses)
-        if needed is None:
+        if needed is None or not _is_all_followed(calls, needed):
             return None
+        before = {id(c.before[0]): c.before[1] for i in sorted(needed, reverse=True) if (c := calls[i]).before}
+        buffers: set[int] = set()
         leaves: list[torch.Tensor] = []
         places: dict[int, Leaf] = {}
         renumbered = {old: new for new, old in enumerate(sorted(needed))}
@@ -337,7 +455,11 @@ class Tape(TorchFunctionMode):
                     return produced[id(value)]
                 if id(value) not in places:
                     places[id(value)] = Leaf(len(leaves))
+                    if id(value) in before:
+                        buffers.add(len(leaves))
+                        value = before[id(value)]
                     leaves.append(value if value.requires_grad else value.detach())
+                    return Leaf(len(leaves) - 1)
                 return places[id(value)]
             if isinstance(value, dict):
                 return {key: encode(item) for key, item in value.items()}
@@ -361,12 +483,16 @@ class Tape(TorchFunctionMode):
         return Program(
             steps,
             [[(owner, name) for owner, name, _ in attributes[old]] for old in sorted(needed)],
+            [call.written for call in chosen],
+            frozenset(buffers),
             leaves,
             [leaf._version for leaf in leaves],
             [produced[id(loss)] for loss in losses],
             [call.rng_state for call in chosen],
             [constant for call in chosen for constant in _constants_of(call)],
             any(_parts_rows(call) for call in chosen),
+            any(_takes_gradient_of_weights(call) for call in chosen),
+            any(is_cached(output) for call in chosen for output in call.outputs),
             [call.place for call in chosen],
             _coarsest(losses),
         )
@@ -376,22 +502,59 @@ class Tape(TorchFunctionMode):
         calls: list[Call], outputs: list[list[torch.Tensor]], losses: Sequence[torch.Tensor]
     ) -> set[int] | None:
         makers: dict[int, list[int]] = {}
+        writers: dict[int, list[int]] = {}
         for index, own in enumerate(outputs):
             for output in own:
                 makers.setdefault(id(output), []).append(index)
+            for memory in map(memory_of, calls[index].changed):
+                if memory is not None:
+                    writers.setdefault(memory, []).append(index)
+
+        def made_by(tensors: Iterable[torch.Tensor], until: int) -> Iterator[int]:
+            """The calls before ``until`` that made tensors, or wrote into their memory: not the last of them alone."""
+            for tensor in tensors:
+                wrote = writers.get(memory_of(tensor) or 0, ()) if writers else ()
+                yield from (index for index in (*makers.get(id(tensor), ()), *wrote) if index < until)
+
         if any(id(loss) not in makers for loss in losses):
             return None
         needed: set[int] = set()
-        pending = [maker for loss in losses for maker in makers[id(loss)]]
+        pending = list(made_by(losses, len(calls)))
         while pending:
             index = pending.pop()
-            if index in needed:
-                continue
-            needed.add(index)
-            for tensor in tensors_in((calls[index].args, calls[index].kwargs)):
-                # A tensor changed in place was made by several calls: all that came before this one.
-                pending.extend(maker for maker in makers.get(id(tensor), []) if maker < index)
+            if index not in needed:
+                needed.add(index)
+                pending.extend(made_by(calls[index].given, index))
         return needed
+
+
+def _is_lent_weights(module: nn.Module) -> bool:
+    """Whether a module runs with weights that are not its own (``torch.func.functional_call``)."""
+    return any(not isinstance(parameter, nn.Parameter) for parameter in module.parameters())
+
+
+def _about_to_be_filled(given: Sequence[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor] | None:
+    """The buffer that a call may put results with a graph into, and a copy of what it holds; None where there is none.
+
+    It is that of the call's first tensor, if that has no graph yet and what is to be written into it has one.
+    """
+    if not given or given[0].requires_grad or not any(tensor.requires_grad for tensor in given[1:]):
+        return None
+    buffer = given[0] if given[0]._base is None else given[0]._base
+    return buffer, buffer.detach().clone()
+
+
+def _is_all_followed(calls: Sequence[Call], needed: set[int]) -> bool:
+    """Whether running the needed calls again does all that was done to their memory."""
+    last: dict[int, tuple[torch.Tensor, int | None]] = {}
+    for call in calls:
+        for tensor, version in zip(call.made, call.versions, strict=True):
+            memory = memory_of(tensor)
+            if memory is not None and tensor.requires_grad:
+                last[memory] = tensor, version
+    memories = {memory_of(tensor) for index in needed for tensor in calls[index].made}
+    seen = all(version_of(t) == version for memory, (t, version) in last.items() if memory in memories)
+    return seen and all(calls[index].is_followed for index in needed)
 
 
 def _attributes(calls: list[Call]) -> list[list[tuple[str, str, torch.Tensor]]]:
@@ -447,8 +610,13 @@ def _autocast() -> tuple[str, torch.dtype] | None:
 
 def _parts_rows(call: Call) -> bool:
     """Whether a call takes its tensor apart along the first dimension, at places that are fixed."""
+    if isinstance(call.function, Region):
+        return not call.function.every_row
     name = getattr(call.function, "__name__", "")
-    if name == "__getitem__":
+    if name in ("index_put", "index_put_"):
+        first = call.args[1][0] if call.args[1] else None
+        return first is not None and first.dtype is not torch.bool
+    if name in ("__getitem__", "__setitem__"):
         index = call.args[1][0] if isinstance(call.args[1], tuple) and call.args[1] else call.args[1]
         if isinstance(index, torch.Tensor):
             return not index.is_floating_point() and index.dtype is not torch.bool
@@ -462,10 +630,17 @@ def _parts_rows(call: Call) -> bool:
     return isinstance(axis, int) and axis % max(call.args[0].dim(), 1) == 0
 
 
+def _takes_gradient_of_weights(call: Call) -> bool:
+    """Whether a call is ``torch.autograd.grad`` of weights, as a step on a task's own data makes it."""
+    if getattr(call.function, "__name__", "") != "grad" or len(call.args) < 2:
+        return False
+    return any(isinstance(tensor, nn.Parameter) or not tensor.is_leaf for tensor in tensors_in(call.args[1]))
+
+
 def _constants_of(call: Call) -> list[object]:
     """What a call was given beside tensors that makes it another: words, and numbers unless all it gave is numbers."""
     found: list[object] = [v for v in leaves_of((call.args, call.kwargs)) if isinstance(v, (bool, int, float, str))]
-    return found if any(output.dim() for output in call.outputs) else [c for c in found if isinstance(c, str)]
+    return found if any(output.dim() for output in call.made) else [c for c in found if isinstance(c, str)]
 
 
 def leaves_of(value: Any) -> Iterator[Any]:

@@ -23,11 +23,14 @@ from gradcheck_accum.verify.measure import dense, same_bits
 from gradcheck_accum.verify.parts import Part
 from gradcheck_accum.verify.shards import own_part
 
-CHANGED_BY_HAND = "gradients were changed by hand"
+CHANGED_BY_HAND = (
+    "gradients were changed by hand, and not by one factor for all of them: clip with clip_grad_norm_() or "
+    "clip_grad_value_(), whose effect is known"
+)
 _LOSSY = (torch.bfloat16, torch.float16)
 """The dtypes in which rounding eats much of a sum: to see what, a part has a sum of its own there, in float32."""
 
-PARTLY_CLEARED = "only some of the gradients were cleared"
+PARTLY_CLEARED = "only some of the gradients that a step uses were cleared: clear all of them"
 
 
 class GradientBook:
@@ -216,6 +219,27 @@ class GradientBook:
             events.append(self._explain(where, store, own, filled))
         self.look(changed)
         return events, changed
+
+    def unexpected(
+        self, keys: Iterable[int], *, thoroughly: bool
+    ) -> dict[int, tuple[torch.Tensor, torch.Tensor | None]]:
+        """Those of the parameters ``keys`` that have a gradient other than expected: what it is, what it should be."""
+        found = {}
+        for key in keys:
+            now = self.gradient(key) if key in self.parameters else None
+            if now is not None and not self._is_untouched(key, thoroughly):
+                found[key] = dense(now).detach(), self._expected.get(key)
+        return found
+
+    def put_in(self, kind: Hashable, gradients: dict[int, torch.Tensor], factor: float) -> Part:
+        """The loop has put gradients into ``.grad``, ``factor`` times each, which belong to the part of this kind."""
+        part = self.part_of(kind, 1.0)
+        for key, gradient in gradients.items():
+            own = gradient.float() if gradient.dtype in _LOSSY else gradient
+            before = part.total.get(key)
+            part.total[key] = own * factor if before is None else before + own * factor
+            self._sharing.pop(key, None)
+        return part
 
     def _explain(self, where: Location, store: str, changed: list[int], filled: list[int]) -> Event:
         stores = frozenset({store})

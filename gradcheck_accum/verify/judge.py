@@ -37,6 +37,15 @@ from gradcheck_accum.verify.seen import Seen, over_ranks
 from gradcheck_accum.weights import read_weights
 
 _ROUNDING = "GA902"
+STRAY = (
+    "backward() was seen, but it filled the gradients of no optimizer's parameters: only steps of a "
+    "torch.optim.Optimizer are seen, and not those of other libraries' optimizers; train with one of PyTorch's to "
+    "compare"
+)
+UNSEEN_STEPS = (
+    "the weights were changed, but by no step() that PyTorch tells of: only steps of a torch.optim.Optimizer whose "
+    "__init__() calls that of its class are seen; train with one of these to compare"
+)
 
 VISIBLE_LOSS = 0.05
 """The part of a gradient that rounding may eat before it is told as a mistake: no single rounding eats as much."""
@@ -216,10 +225,12 @@ def _verdict(
     reports: Sequence[WindowReport], diagnosis: Sequence[Diagnosis], ledgers: Sequence[Ledger], seen: Sequence[Seen]
 ) -> tuple[Verdict, str]:
     if not reports:
+        if any(own.moved_unseen for own in seen):
+            return Verdict.INCONCLUSIVE, UNSEEN_STEPS
         if any(own.trace.events for own in seen):
             return Verdict.INCONCLUSIVE, "gradients were made, but optimizer.step() was never called"
         if any(own.stray_backwards for own in seen):
-            return Verdict.INCONCLUSIVE, "backward() was seen, but it filled the gradients of no optimizer's parameters"
+            return Verdict.INCONCLUSIVE, STRAY
         children = unwatched(sum(own.children for own in seen))
         return Verdict.INCONCLUSIVE, f"no backward() and no optimizer.step() was seen{children}"
     wrong = [r for r in reports if r.verdict is Verdict.DEVIATES]

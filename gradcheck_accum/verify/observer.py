@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import gc
+import math
 import os
 import threading
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -24,8 +26,10 @@ from gradcheck_accum.events import (
     Backward,
     Clip,
     Event,
+    Factor,
     GraphsHeld,
     Opaque,
+    Operation,
     ScaleGrads,
     ScalerUpdate,
     SchedulerStep,
@@ -43,8 +47,9 @@ from gradcheck_accum.verify.by_hand import OwnAverages, Rates
 from gradcheck_accum.verify.clipping import ClipBook, ClipCall
 from gradcheck_accum.verify.comparing import Comparer
 from gradcheck_accum.verify.frames import user_location
-from gradcheck_accum.verify.frameworks import remark
+from gradcheck_accum.verify.frameworks import Remark, remark
 from gradcheck_accum.verify.gradients import PARTLY_CLEARED, GradientBook, parameters_of, with_subclasses
+from gradcheck_accum.verify.handed_out import NOT_FOLLOWED, Handed, HandedOut, copied
 from gradcheck_accum.verify.held_graphs import HeldGraphs
 from gradcheck_accum.verify.measure import dense, squared_norm
 from gradcheck_accum.verify.measuring import Measurer
@@ -59,11 +64,31 @@ from gradcheck_accum.verify.shards import NORM_UNKNOWN, Shards, whole_norm
 _TOUCHING = (ZeroGrad, ScaleGrads, Clip, Unscale, Opaque, Step)
 """Events that may set backwards apart: those before weigh otherwise than those after."""
 
-PARTLY_AVERAGED = "one backward averages some of its gradients over the ranks and leaves others local"
-CHANGED_ON_ITS_WAY = "a hook on the parameters changes their gradients while they are added up"
-USED_BY_HAND = "the weights were changed by hand, and the gradients cleared without a step"
+PARTLY_AVERAGED = (
+    "one backward averages some of its gradients over the ranks and leaves others local: let one no_sync() hold for "
+    "all of the model"
+)
+CHANGED_ON_ITS_WAY = (
+    "a hook on the parameters changes their gradients while they are added up: change the whole gradient once, right "
+    "before the step"
+)
+USED_BY_HAND = (
+    "the weights were changed by hand, and the gradients cleared without a step: what is compared is what an "
+    "optimizer's step() gets"
+)
+RAISED = "a backward raised, and what it had added by then is not known: clear the gradients where it is caught"
+INSIDE_BACKWARD = "the step runs inside backward, on gradients that are not complete: step after it to compare"
+CHANGED_AFTER_CLIP = "the gradients were changed by hand after they were clipped: change them before the clip"
 SKIPPED = "skipped by the grad scaler (inf or nan)"
-WITH_CLOSURE = "a step that calls its closure several times, or never, uses no one gradient"
+NO_GRADIENT = "no gradient was made for this step: none of its parameters has one, so check what backward() reaches"
+PUT_IN = (
+    "the gradients of this step come from neither backward() nor torch.autograd.grad(): which micro-batches they are "
+    "made of is not known, so compute them with one of these"
+)
+WITH_CLOSURE = (
+    "a step that calls its closure several times, or never, uses no one gradient: train with an optimizer that calls "
+    "it once to compare"
+)
 
 _WAITED_FOR = 3
 """Steps on the same parameters after which an optimizer that has made none is not expected to make one."""
@@ -107,11 +132,14 @@ class Watch:
         """K, where the caller states it."""
         self.on_step: Callable[[int], object] | None = None
         """Told after every step how many there have been."""
-        self.remarks: dict[tuple[str, int], str] = {}
+        self.remarks: dict[tuple[str, int], Remark] = {}
         """What a framework said about the backwards of a line, by path and line."""
         self._hooks: list[Any] = []
         self._arriving: dict[int, list[torch.Tensor]] | None = None
         self._sent_back: tuple[SentBack, Location, Part] | None = None
+        self._handed = HandedOut()
+        self._asked: tuple[SentBack, Location] | None = None
+        """What ``torch.autograd.grad`` is computing the gradients of."""
         self._depth = 0
         self._since: dict[int, list[Record]] = {}
         self._clips = ClipBook(self.book)
@@ -143,6 +171,11 @@ class Watch:
         """A process is started that may train, and is not watched."""
         if not self.idle:
             self.children += 1
+
+    @property
+    def moved_unseen(self) -> bool:
+        """Whether weights that a backward has reached were changed since, by something else than a step."""
+        return any(self.book.parameters[key]._version != version for key, version in self._weights.items())
 
     def restart(self) -> None:
         """Begin anew with the gradients as they are: what was seen before is forgotten."""
@@ -269,13 +302,13 @@ class Watch:
             return
         self._stepping = frozenset()
         where = user_location()
-        if where.through and where.place not in self.remarks:
-            self.remarks[where.place] = remark(where)
         self._notice_changes(where, thoroughly=False)
         self._notice_rates(where)
         tensors = [losses] if isinstance(losses, torch.Tensor) else list(losses)
         sent_back = self.losses.read(tensors, weights, self.batches.drawn_since)
         reading = sent_back.reading
+        if where.through and where.place not in self.remarks:
+            self.remarks[where.place] = remark(where, reading.terms)
         for node in reading.reductions[:1]:
             self._graphs.mark(node)
         part = self.book.part_of(kind_of(where, reading.terms, self.batches.current_pass), reading.scale)
@@ -300,7 +333,9 @@ class Watch:
         self.losses.next_segment()
         if not arrived:
             self.stray_backwards += not self.book.sharded
+            self.losses.went_astray(reading)
             return
+        self.losses.next_micro_batch()
         squares = {key: own / reading.scale**2 if reading.scale != 1.0 else own for key, own in arrived.items()}
         averaged = self.averaging.of_backward(arrived)
         micro_batch = self.batches.backward(where, sent_back.program)
@@ -328,13 +363,7 @@ class Watch:
         else:
             changed = CHANGED_ON_ITS_WAY if self.book.arrived(arrived) else ""
         record = Record(event, part, squares, sent_back.program, changed)
-        for optimizer in self.book.optimizers:
-            own = [id(p) for p in parameters_of(optimizer) if id(p) in arrived]
-            if own:
-                self._since.setdefault(id(optimizer), []).append(record)
-            if id(optimizer) not in self._unscaled_optimizers:
-                # After unscale_ nobody divides the scale of what still comes out any more.
-                self.book.scale_inside.update(dict.fromkeys(own, reading.scale))
+        self._await_step(record, reading.scale)
         if record.changed:
             self._add(Opaque(where=where, stores=event.stores, reason=record.changed))
         if sent_back.unknown:
@@ -342,17 +371,103 @@ class Watch:
         if averaged is not None and averaged.synced is None:
             self._add(Opaque(where=where, stores=event.stores, reason=PARTLY_AVERAGED))
         if failed:
-            self._add(Opaque(where=where, stores=event.stores, reason="a backward that raised"))
+            self._add(Opaque(where=where, stores=event.stores, reason=RAISED))
+
+    def _await_step(self, record: Record, scale: float) -> None:
+        """What a backward gave is in ``.grad``, with a grad scaler's ``scale`` inside."""
+        for optimizer in self.book.optimizers:
+            own = [id(p) for p in parameters_of(optimizer) if id(p) in record.squares]
+            if own:
+                self._since.setdefault(id(optimizer), []).append(record)
+            if id(optimizer) not in self._unscaled_optimizers:
+                # After unscale_ nobody divides the scale of what still comes out any more.
+                self.book.scale_inside.update(dict.fromkeys(own, scale))
+
+    # Gradients that the loop puts into .grad itself
+
+    def before_grad(self, outputs: Any, inputs: Any, weights: Any) -> bool:
+        """``torch.autograd.grad`` is entered; whether its gradients are those of watched parameters."""
+        if self.idle or self._depth or self._asked is not None:
+            return False
+        if not any(id(own) in self.book.parameters for own in _listed(inputs)):
+            return False
+        sent_back = self.losses.read(_listed(outputs), weights, self.batches.drawn_since)
+        self._asked = sent_back, user_location()
+        return True
+
+    def after_grad(self, inputs: Any, gradients: Any, *, keeps_graph: bool) -> None:
+        """``torch.autograd.grad`` has returned gradients, or raised where they are None."""
+        asked, self._asked = self._asked, None
+        if self.idle or asked is None or gradients is None:
+            return
+        sent_back, where = asked
+        with self._own_work():
+            own = copied(_listed(inputs), gradients, sent_back.reading.scale)
+        own = {key: gradient for key, gradient in own.items() if key in self.book.parameters}
+        micro_batch = self.batches.backward(where, sent_back.program)
+        self._handed.add(Handed(where, sent_back, micro_batch, self.batches.current_pass, own))
+        if not keeps_graph:
+            self.losses.next_segment()
+
+    def _take_in_handed_out(self, where: Location, *, thoroughly: bool) -> bool:
+        """Enter what the loop has put into ``.grad`` of the gradients that were handed out to it, if it has any."""
+        changed = self.book.unexpected(self._handed.keys, thoroughly=thoroughly)
+        if not changed:
+            return False
+        held = {key for key, (_, then) in changed.items() if then is not None and bool(then.any())}
+        with self._own_work():
+            added = {key: now if then is None else now - then for key, (now, then) in changed.items()}
+            taken = self._handed.take(added)
+            if not taken and held:
+                taken = self._handed.take({key: now for key, (now, _) in changed.items()})
+                if taken:
+                    self._add(ZeroGrad(where=where, stores=self.book.stores(held)))
+        used = next((factor for _, factor in taken if factor), 1.0)
+        for position, (handed, factor) in enumerate(taken):
+            if factor and position and not taken[position - 1][1]:
+                # Those before it were thrown away, and would have been scaled as it is.
+                self._add(ZeroGrad(where=where, stores=self.book.stores(handed.gradients)))
+            self._enter_handed_out(handed, factor or used, where)
+        self.book.look(changed if taken else ())
+        return bool(taken)
+
+    def _enter_handed_out(self, handed: Handed, factor: float, where: Location) -> None:
+        """Enter one of them, which the loop has put in ``factor`` times."""
+        reading, terms = handed.sent_back.reading, handed.sent_back.reading.terms
+        program = handed.sent_back.program
+        if not math.isclose(factor, 1.0, rel_tol=1e-6):
+            program = None if program is None else program.times(factor)
+            operation = Operation.DIVIDE if abs(factor) < 1 else Operation.MULTIPLY
+            applied = Factor(factor, operation, where=where)
+            terms = tuple(replace(term, factors=(*term.factors, applied)) for term in terms)
+        stores = self.book.stores(handed.gradients)
+        event = Backward(
+            where=handed.where,
+            micro_batch=handed.micro_batch,
+            stores=stores,
+            terms=terms,
+            epoch=handed.epoch,
+            grad_scaled=reading.scale != 1.0,
+        )
+        self._add(event)
+        self._weights.update((key, self.book.parameters[key]._version) for key in handed.gradients)
+        with self._own_work():
+            squares = {key: squared_norm(g) * factor**2 for key, g in handed.gradients.items()}
+            part = self.book.put_in(kind_of(handed.where, terms, handed.epoch), handed.gradients, factor)
+        self._await_step(Record(event, part, squares, program), 1.0)
+        if handed.sent_back.unknown:
+            self._add(Opaque(where=handed.where, stores=stores, reason=handed.sent_back.unknown))
 
     # Changes of .grad
 
     def _notice_changes(self, where: Location, *, thoroughly: bool = True) -> bool:
         """Emit what was done to ``.grad`` since the last look by other means than a watched call, if anything was."""
+        taken_in = bool(self._handed) and self._take_in_handed_out(where, thoroughly=thoroughly)
         events, changed = self.book.changes(where, thoroughly=thoroughly)
         for event in events:
             self._add(event)
         self._clips.changed(changed)
-        return bool(events)
+        return taken_in or bool(events)
 
     def before_zero(self, parameters: list[torch.Tensor]) -> None:
         """``zero_grad`` is entered; what values are cleared does not matter."""
@@ -544,21 +659,27 @@ class Watch:
     def _why_not(self, optimizer: Optimizer, measured: Measured, parameters: list[torch.Tensor]) -> str:
         """Why a step can not be measured, or nothing."""
         if self._depth:
-            return "the step runs inside backward, on gradients that are not complete"
+            return INSIDE_BACKWARD
         unfollowed = self.shards.why_not(parameters) if any(map(is_sharded, parameters)) else ""
         if unfollowed:
             return unfollowed
         if not measured.records or not parameters:
-            return "no gradient was made for this step"
+            return self._why_no_gradient(parameters)
         changed = next((record.changed for record in measured.records if record.changed), "")
         if changed:
             return changed
         clips = self._clips.of(optimizer)
         if clips is not None and clips.changed_since:
-            return "the gradients were changed by hand after they were clipped"
+            return CHANGED_AFTER_CLIP
         if clips is not None and any(is_sharded(p) for p in parameters):
             return NORM_UNKNOWN if any(call.kind == "norm" and call.norm is None for call in clips.calls) else ""
         return ""
+
+    def _why_no_gradient(self, parameters: list[torch.Tensor]) -> str:
+        """Why a step has no micro-batches."""
+        if self._handed.keys & {id(p) for p in parameters}:
+            return NOT_FOLLOWED
+        return PUT_IN if any(p.grad is not None for p in parameters) else NO_GRADIENT
 
     def after_step(self, optimizer: Optimizer) -> None:
         """``optimizer.step`` has returned."""
@@ -575,6 +696,7 @@ class Watch:
         (measured, shadow), self._pending = self._pending, None
         self._clips.forget(optimizer)
         self._rates.stepped(self.book.optimizers)
+        self._handed.forget({id(p) for p in parameters_of(optimizer)})
         self._unscaled_optimizers.discard(id(optimizer))
         self._forget_idle(optimizer)
         if shadow is not None:
@@ -654,6 +776,10 @@ class Watch:
                 yield
         finally:
             self._busy -= 1
+
+
+def _listed(tensors: Any) -> list[torch.Tensor]:
+    return [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
 
 
 def _ignore(*told: object) -> None:

@@ -37,6 +37,8 @@ class Observer(Protocol):
     def optimizer_made(self, optimizer: Optimizer) -> None: ...
     def before_backward(self, losses: Any, weights: Any) -> None: ...
     def after_backward(self, failed: bool) -> None: ...
+    def before_grad(self, outputs: Any, inputs: Any, weights: Any) -> bool: ...
+    def after_grad(self, inputs: Any, gradients: Any, *, keeps_graph: bool) -> None: ...
     def before_zero(self, parameters: list[torch.Tensor]) -> None: ...
     def after_zero(self, parameters: list[torch.Tensor]) -> None: ...
     def before_clip(self, parameters: Any) -> None: ...
@@ -116,6 +118,25 @@ def _patch_backward(observer: Observer, stack: ExitStack) -> None:
             observer.after_backward(failed)
 
     _replace(torch.autograd, "backward", backward, stack)
+    handing_out = torch.autograd.grad
+
+    @functools.wraps(handing_out)
+    def grad(outputs: Any, inputs: Any, grad_outputs: Any = None, *args: Any, **kwargs: Any) -> Any:
+        # What has a graph of its own is a part of another loss.
+        retain_graph, create_graph = (
+            kwargs.get(name, args[position] if len(args) > position else None)
+            for position, name in enumerate(("retain_graph", "create_graph"))
+        )
+        watched = not create_graph and observer.before_grad(outputs, inputs, grad_outputs)
+        gradients = None
+        try:
+            gradients = handing_out(outputs, inputs, grad_outputs, *args, **kwargs)
+        finally:
+            if watched:
+                observer.after_grad(inputs, gradients, keeps_graph=bool(retain_graph))
+        return gradients
+
+    _replace(torch.autograd, "grad", grad, stack)
 
 
 def _patch_optimizers(observer: Observer, stack: ExitStack, pieces: TimmPieces) -> None:

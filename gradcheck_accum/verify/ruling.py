@@ -27,6 +27,11 @@ from gradcheck_accum.verify.records import Measured
 from gradcheck_accum.verify.weighing import entry_corrections, in_vectors, replay_correction
 from gradcheck_accum.weights import Readings
 
+STATEFUL = (
+    "the model keeps a state between its calls, or data of the loss is changed by hand (--reference ledger compares "
+    "without running anything again)"
+)
+
 Terms = list[tuple[int, float]]
 """A combination of a window's vectors: (vector, factor)."""
 
@@ -252,7 +257,7 @@ def _beside_large_batch(
     if not _agrees(apart, options):
         if all(one_by_one):
             again = "run again, a micro-batch does not give the gradient that it gave in the loop"
-            return Ruling(Verdict.INCONCLUSIVE, f"{again}: the model keeps a state", numbers)
+            return Ruling(Verdict.INCONCLUSIVE, f"{again}: {STATEFUL}", numbers)
         if open_question and not _is_coupled(measured, reference.terms, apart[1] * reference.addends.total):
             reason = f"{open_question}, and its micro-batches give another gradient as one large batch"
             return Ruling(Verdict.INCONCLUSIVE, reason, numbers)

@@ -17,6 +17,7 @@ from gradcheck_accum.folding import fold
 from gradcheck_accum.ledger import NOT_FINITE, ZERO, Fate, Ledger, Window
 from gradcheck_accum.ranks import UNSHARED
 from gradcheck_accum.verify.averaging import Needless
+from gradcheck_accum.verify.frameworks import Remark
 from gradcheck_accum.verify.measure import InnerProducts
 from gradcheck_accum.verify.observer import Watch
 from gradcheck_accum.verify.records import Measured, Record, Replay, Update
@@ -34,9 +35,11 @@ class Seen:
     measured: Sequence[Measured]
     replays: bool
     engine: ReferenceEngine
-    remarks: dict[tuple[str, int], str] = field(default_factory=dict)
+    remarks: dict[tuple[str, int], Remark] = field(default_factory=dict)
     stray_backwards: int = 0
     children: int = 0
+    moved_unseen: bool = False
+    """Whether weights that have a gradient were changed since, and not by a step that was seen."""
     streamed: Streamed | None = None
     cost: WindowCost | None = None
     needless: Needless = field(default_factory=Needless)
@@ -54,6 +57,7 @@ class Seen:
             watch.remarks,
             watch.stray_backwards,
             watch.children,
+            watch.moved_unseen,
             watch.measurer.streamed,
             watch.measurer.costs.cost,
             watch.averaging.needless,

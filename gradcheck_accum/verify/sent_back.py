@@ -9,13 +9,20 @@ from typing import Any
 
 import torch
 
-from gradcheck_accum.engine.loss_graph import SCALED_AT, LossReading, read_losses
+from gradcheck_accum.engine.loss_graph import CACHED, SCALED_AT, LossReading, read_losses
 from gradcheck_accum.engine.tape import Program, Tape
 from gradcheck_accum.engine.tolerance import unit_roundoff
 from gradcheck_accum.events import Factor, Reduction, Term
 from gradcheck_accum.verify.frames import scaling_location
 from gradcheck_accum.verify.modes import without_modes
 from gradcheck_accum.verify.several_batches import SENT_BACK_TOGETHER, sent_back_together
+
+CACHED_UNSEEN = (
+    f"its loss holds {CACHED}: neither its reduction nor its units show, so what it should weigh is not known; train "
+    "with the loss that it stands for to compare"
+)
+_KEPT_ASTRAY = 64
+"""Backwards that reach no weight before one that does: a cached loss has one for each of its chunks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +45,7 @@ class LossReader:
         self._scale_read: weakref.WeakKeyDictionary[Any, tuple[tuple[int, int] | None, float]]
         self._scale_read = weakref.WeakKeyDictionary()
         self._unscaled: dict[int, tuple[Any, Any]] = {}
+        self._astray: list[LossReading] = []
 
     def scaled(self, scaler: Any, before: torch.Tensor, after: torch.Tensor) -> None:
         """A grad scaler multiplied the loss ``before`` by its scale, and gave ``after``."""
@@ -71,9 +79,33 @@ class LossReader:
                 return self.tape.program(originals)
 
         program = recorded() if self._replays and all(number == 1.0 for number in numbers) else None
+        if any(term.kind == CACHED for term in reading.terms):
+            terms, unknown = self._cached(reading.terms)
+            program = program if program is not None and program.is_cached else None
+            return SentBack(replace(reading, terms=terms), program, unknown)
         if sent_back_together(reading, drawn, lambda: program or recorded()):
             return SentBack(replace(reading, terms=_of_unknown_weight(reading.terms)), program, SENT_BACK_TOGETHER)
         return SentBack(reading, program)
+
+    def _cached(self, terms: Iterable[Term]) -> tuple[tuple[Term, ...], str]:
+        """The terms of a loss of which some are cached, and why they weigh what nobody knows, or nothing.
+
+        What their gradients were computed from was sent back before, as far as it is known: means or sums.
+        """
+        kinds = {term.reduction for reading in self._astray for term in reading.terms}
+        if len(kinds) != 1:
+            return _of_unknown_weight(terms), CACHED_UNSEEN
+        (kind,) = kinds
+        return tuple(replace(term, reduction=kind) if term.kind == CACHED else term for term in terms), ""
+
+    def went_astray(self, reading: LossReading) -> None:
+        """A backward has reached no weight: it may have computed what a cached loss hands on."""
+        self._astray.append(reading)
+        del self._astray[:-_KEPT_ASTRAY]
+
+    def next_micro_batch(self) -> None:
+        """A backward has filled gradients: what was sent back for it alone is not needed any more."""
+        self._astray.clear()
 
     def next_segment(self) -> None:
         """A backward has run: what was noted for it is not needed any more."""

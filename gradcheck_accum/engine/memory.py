@@ -1,0 +1,71 @@
+"""What calls write into: which tensors share memory, and how a view lies in its buffer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+_IN_PLACE_OPERATORS = frozenset(
+    f"__{name}__"
+    for name in (
+        "setitem",
+        *("iadd", "isub", "imul", "itruediv", "ifloordiv", "imod", "ipow"),
+        *("iand", "ior", "ixor", "ilshift", "irshift"),
+    )
+)
+
+
+def may_write(function: Any) -> bool:
+    """Whether a function of PyTorch's, by its name, writes into its first argument."""
+    name = getattr(function, "__name__", "")
+    return name in _IN_PLACE_OPERATORS if name.endswith("__") else name.endswith("_")
+
+
+def memory_of(tensor: torch.Tensor) -> int | None:
+    """What tells the memory of a tensor from others as long as it is held; None where it has none of its own."""
+    try:
+        # A storage without data (a tensor of no elements, or on the meta device) has an identity too.
+        return int(tensor.untyped_storage()._cdata)
+    except (NotImplementedError, RuntimeError):
+        return None
+
+
+def version_of(tensor: torch.Tensor) -> int | None:
+    """How often a tensor, or any that shares its counter, has been written into; None where nobody counts."""
+    try:
+        return tensor._version
+    except RuntimeError:
+        return None
+
+
+def written_among(tensors: Sequence[torch.Tensor], versions: Sequence[int | None]) -> tuple[int, ...]:
+    """The positions of the tensors whose versions are not ``versions`` any more."""
+    return tuple(i for i, (t, version) in enumerate(zip(tensors, versions, strict=True)) if version_of(t) != version)
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """How a view lies in the buffer that it is of; ``every_row`` says that it is the same part of each of its rows."""
+
+    sizes: tuple[int, ...]
+    strides: tuple[int, ...]
+    offset: int
+    every_row: bool
+
+    @classmethod
+    def of(cls, view: torch.Tensor, buffer: torch.Tensor) -> Region | None:
+        """The region of a view, None where the buffer's own elements are not in order."""
+        if not buffer.is_contiguous() or view.dtype is not buffer.dtype:
+            return None
+        offset = int(view.storage_offset()) - int(buffer.storage_offset())
+        rows = view.shape[:1] == buffer.shape[:1] != torch.Size() and view.stride(0) == buffer.stride(0) > offset
+        sizes = tuple(view.shape[1:]) if rows else tuple(view.shape)
+        return cls(sizes, tuple(view.stride()), offset, rows)
+
+    def __call__(self, buffer: torch.Tensor) -> torch.Tensor:
+        """The region of another buffer, which may have another number of rows."""
+        sizes = (buffer.shape[0], *self.sizes) if self.every_row else self.sizes
+        return buffer.as_strided(sizes, self.strides, int(buffer.storage_offset()) + self.offset)

@@ -1,0 +1,302 @@
+"""verify on gradients that torch.autograd.grad hands out and the loop puts into ``.grad``, beside plain arithmetic.
+
+K is 3, a micro-batch has 5 rows (or 5, 2 and 4), the loss a coefficient of 0.7.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy, linear
+
+from gradcheck_accum.verdict import Verdict, VerifyResult
+from gradcheck_accum.verify import observe
+
+K, COEFFICIENT = 3, 0.7
+Batch = tuple[torch.Tensor, torch.Tensor]
+Loop = Callable[[nn.Module, torch.optim.Optimizer, list[Batch]], None]
+
+
+@pytest.fixture(autouse=True)
+def in_float64() -> Iterator[None]:
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(torch.float32)
+
+
+def batches(count: int = 2 * K, rows: tuple[int, ...] = (5,)) -> list[Batch]:
+    drawn = torch.Generator().manual_seed(2)
+    sizes = [rows[i % len(rows)] for i in range(count)]
+    return [(torch.randn(n, 4, generator=drawn), torch.randint(0, 3, (n,), generator=drawn)) for n in sizes]
+
+
+def loss_of(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return COEFFICIENT * cross_entropy(model(x), y)
+
+
+def network() -> nn.Sequential:
+    torch.manual_seed(1)
+    return nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 3))
+
+
+def watched(loop: Loop, given: list[Batch]) -> tuple[VerifyResult, list[float], nn.Module]:
+    """The result, each step's |g| / |g_true| by arithmetic of its own over the last K batches, and the model."""
+    model, ratios = network(), []
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    steps = iter(range(K, len(given) + 1, K))
+
+    def compare(optimizer: torch.optim.Optimizer, args: object, kwargs: object) -> None:
+        until = next(steps)
+        own, twin = given[until - K : until], copy.deepcopy(model)
+        x, y = torch.cat([x for x, _ in own]), torch.cat([y for _, y in own])
+        true = torch.cat([g.flatten() for g in torch.autograd.grad(loss_of(twin, x, y), list(twin.parameters()))])
+        got = torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
+        ratios.append(float(got.norm() / true.norm()))
+
+    with observe() as observation:
+        optimizer.register_step_pre_hook(compare)
+        loop(model, optimizer, given)
+    return observation.result(), ratios, model
+
+
+def summed(divisor: float, per_loss: float = 1.0, start: int = 0) -> Loop:
+    """Gradients added up in a list of tensors, divided, and put into ``.grad``."""
+
+    def loop(model: nn.Module, optimizer: torch.optim.Optimizer, given: list[Batch]) -> None:
+        parameters = list(model.parameters())
+        total = [torch.zeros_like(p) for p in parameters]
+        for i, (x, y) in enumerate(given):
+            for t, g in zip(total, torch.autograd.grad(loss_of(model, x, y) / per_loss, parameters), strict=True):
+                t += g
+            if (i + 1) % K == 0:
+                for p, t in zip(parameters, total, strict=True):
+                    p.grad = t / divisor
+                optimizer.step()
+                total = [torch.zeros_like(p) for p in parameters]
+
+    return loop
+
+
+def added_in_place(divisor: float) -> Loop:
+    """Each gradient added to ``.grad``, which zero_grad() clears."""
+
+    def loop(model: nn.Module, optimizer: torch.optim.Optimizer, given: list[Batch]) -> None:
+        parameters = list(model.parameters())
+        for p in parameters:
+            p.grad = torch.zeros_like(p)
+        for i, (x, y) in enumerate(given):
+            for p, g in zip(parameters, torch.autograd.grad(loss_of(model, x, y), parameters), strict=True):
+                p.grad += g / divisor
+            if (i + 1) % K == 0:
+                optimizer.step()
+                optimizer.zero_grad(set_to_none=False)
+
+    return loop
+
+
+def meaned(model: nn.Module, optimizer: torch.optim.Optimizer, given: list[Batch]) -> None:
+    parameters = list(model.parameters())
+    for start in range(0, len(given), K):
+        window = [torch.autograd.grad(loss_of(model, x, y), parameters) for x, y in given[start : start + K]]
+        for p, own in zip(parameters, zip(*window, strict=True), strict=True):
+            p.grad = torch.stack(own).mean(0)
+        optimizer.step()
+
+
+def by_rows(model: nn.Module, optimizer: torch.optim.Optimizer, given: list[Batch]) -> None:
+    """Each gradient weighs as many rows as its batch has."""
+    parameters = list(model.parameters())
+    for start in range(0, len(given), K):
+        window = given[start : start + K]
+        rows = sum(len(x) for x, _ in window)
+        total = [torch.zeros_like(p) for p in parameters]
+        for x, y in window:
+            for t, g in zip(total, torch.autograd.grad(loss_of(model, x, y), parameters), strict=True):
+                t += g * (len(x) / rows)
+        for p, t in zip(parameters, total, strict=True):
+            p.grad = t
+        optimizer.step()
+
+
+@pytest.mark.parametrize("loop", [summed(K), summed(1.0, per_loss=K), added_in_place(K), meaned])
+def test_a_right_sum_is_equivalent(loop: Loop) -> None:
+    result, ratios, _ = watched(loop, batches())
+    assert ratios == pytest.approx([1.0, 1.0])
+    assert (result.verdict, result.diagnosis) == (Verdict.EQUIVALENT, ()), result.reason
+    assert [w.micro_batches for w in result.windows] == [K, K]
+    assert "large batch" in result.reference.kind
+
+
+@pytest.mark.parametrize("loop", [summed(1.0), added_in_place(1.0)])
+def test_the_undivided_twin_deviates(loop: Loop) -> None:
+    result, ratios, _ = watched(loop, batches())
+    assert ratios == pytest.approx([K, K])
+    assert result.verdict is Verdict.DEVIATES
+    assert [w.grad_norm_ratio for w in result.windows] == pytest.approx(ratios)
+    assert [w.weights for w in result.windows] == [pytest.approx((K,) * K)] * 2
+    assert [d.mistake.code for d in result.diagnosis] == ["GA101"]
+
+
+def test_the_twin_that_is_divided_twice_deviates() -> None:
+    result, ratios, _ = watched(summed(K, per_loss=K), batches())
+    assert ratios == pytest.approx([1 / K, 1 / K])
+    assert [w.grad_norm_ratio for w in result.windows] == pytest.approx(ratios)
+    assert [d.mistake.code for d in result.diagnosis] == ["GA102"]
+
+
+def test_gradients_that_weigh_their_rows_are_right_and_their_plain_mean_is_not() -> None:
+    given = batches(rows=(5, 2, 4))
+    right, ratios, _ = watched(by_rows, given)
+    assert ratios == pytest.approx([1.0, 1.0])
+    assert (right.verdict, right.diagnosis) == (Verdict.EQUIVALENT, ()), right.reason
+    wrong, ratios, _ = watched(meaned, given)
+    assert wrong.verdict is Verdict.DEVIATES
+    assert [w.grad_norm_ratio for w in wrong.windows] == pytest.approx(ratios)
+    assert wrong.windows[0].weights == pytest.approx([11 / 3 / n for n in (5, 2, 4)])
+    assert [d.mistake.code for d in wrong.diagnosis] == ["GA104"]
+
+
+def test_watching_changes_no_bit() -> None:
+    _, _, model = watched(summed(K), batches())
+    twin = network()
+    summed(K)(twin, torch.optim.SGD(twin.parameters(), lr=0.1), batches())
+    assert all(torch.equal(p, q) for p, q in zip(model.parameters(), twin.parameters(), strict=True))
+
+
+def test_a_gradient_that_is_measured_beside_the_backward_changes_nothing() -> None:
+    # An adaptive weight, read off the last layer, as in VQGAN: the gradients that step come from backward().
+    def loop(divisor: float) -> Loop:
+        def run(model: nn.Module, optimizer: torch.optim.Optimizer, given: list[Batch]) -> None:
+            for i, (x, y) in enumerate(given):
+                loss = loss_of(model, x, y)
+                norm = torch.autograd.grad(loss, model[2].weight, retain_graph=True)[0].norm()
+                assert norm > 0
+                (loss / divisor).backward()
+                if (i + 1) % K == 0:
+                    optimizer.step()
+                    optimizer.zero_grad()
+
+        return run
+
+    right, _, _ = watched(loop(K), batches())
+    wrong, ratios, _ = watched(loop(1.0), batches())
+    assert (right.verdict, right.diagnosis) == (Verdict.EQUIVALENT, ()), right.reason
+    assert ratios == pytest.approx([K, K])
+    assert [w.grad_norm_ratio for w in wrong.windows] == pytest.approx(ratios)
+
+
+def test_what_is_no_sum_of_them_is_not_judged() -> None:
+    def noisy(model: nn.Module, optimizer: torch.optim.Optimizer, given: list[Batch]) -> None:
+        parameters = list(model.parameters())
+        for x, y in given[:K]:
+            for p, g in zip(parameters, torch.autograd.grad(loss_of(model, x, y), parameters), strict=True):
+                p.grad = g.sign()
+        optimizer.step()
+
+    result, _, _ = watched(noisy, batches())
+    assert result.verdict is Verdict.INCONCLUSIVE
+    assert "no sum of them" in result.reason and "backward()" in result.reason
+
+
+def test_gradients_of_unknown_origin_are_not_judged() -> None:
+    def functional(model: nn.Module, optimizer: torch.optim.Optimizer, given: list[Batch]) -> None:
+        weights = dict(model.named_parameters())
+
+        def loss(weights: dict[str, torch.Tensor], x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+            return cross_entropy(torch.func.functional_call(model, weights, (x,)), y)
+
+        for start in range(0, len(given), K):
+            own = [torch.func.grad(loss)(weights, x, y) for x, y in given[start : start + K]]
+            for name, p in weights.items():
+                p.grad = sum(g[name] for g in own) / K
+            optimizer.step()
+
+    result, _, _ = watched(functional, batches())
+    assert result.verdict is Verdict.INCONCLUSIVE
+    assert "neither backward() nor torch.autograd.grad()" in result.reason
+
+
+def tasks(divisor: float, *, by_call: bool) -> tuple[VerifyResult, list[float]]:
+    """Second-order MAML over K tasks a step: |g| / |g_true| by arithmetic of its own."""
+    torch.manual_seed(1)
+    model, ratios = nn.Linear(4, 3), []
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    names, parameters = zip(*model.named_parameters(), strict=True)
+    given = batches(4 * K)
+
+    def out(weights: tuple[torch.Tensor, ...], x: torch.Tensor) -> torch.Tensor:
+        if by_call:
+            return torch.func.functional_call(model, dict(zip(names, weights, strict=True)), (x,))
+        return linear(x, *weights)
+
+    def adapted(support: Batch, query: Batch) -> torch.Tensor:
+        x, y = support
+        inner = torch.autograd.grad(cross_entropy(out(parameters, x), y), parameters, create_graph=True)
+        fast = tuple(p - 0.3 * g for p, g in zip(parameters, inner, strict=True))
+        return cross_entropy(out(fast, query[0]), query[1])
+
+    with observe() as observation:
+        for start in range(0, len(given), 2 * K):
+            total = [torch.zeros_like(p) for p in parameters]
+            for task in range(start, start + 2 * K, 2):
+                own = torch.autograd.grad(adapted(*given[task : task + 2]), parameters)
+                total = [t + g for t, g in zip(total, own, strict=True)]
+            for p, t in zip(parameters, total, strict=True):
+                p.grad = t / divisor
+            ratios.append(_of_mean_task(model, given[start : start + 2 * K]))
+            optimizer.step()
+    return observation.result(), ratios
+
+
+def _of_mean_task(model: nn.Linear, given: list[Batch]) -> float:
+    """|g| / |g_true|: the gradient of the mean over tasks, with the model's own weights as leaves of a copy."""
+    weight, bias = (p.detach().clone().requires_grad_() for p in (model.weight, model.bias))
+    total = torch.zeros(())
+    for (x, y), (xq, yq) in zip(given[::2], given[1::2], strict=True):
+        # The inner gradient by hand: softmax less one-hot.
+        p = torch.softmax(x @ weight.T + bias, 1) - nn.functional.one_hot(y, 3)
+        fast, shift = weight - 0.3 * p.T @ x / len(x), bias - 0.3 * p.mean(0)
+        total = total + cross_entropy(xq @ fast.T + shift, yq)
+    (total / K).backward()
+    true = torch.cat([weight.grad.flatten(), bias.grad.flatten()])
+    return float(torch.cat([model.weight.grad.flatten(), model.bias.grad.flatten()]).norm() / true.norm())
+
+
+@pytest.mark.parametrize("by_call", [True, False])
+def test_learning_to_learn_is_right_where_the_mean_over_the_tasks_steps(by_call: bool) -> None:
+    right, ratios = tasks(K, by_call=by_call)
+    assert ratios == pytest.approx([1.0, 1.0])
+    assert (right.verdict, right.diagnosis) == (Verdict.EQUIVALENT, ()), right.reason
+    wrong, ratios = tasks(1.0, by_call=by_call)
+    assert ratios == pytest.approx([K, K])
+    assert [w.grad_norm_ratio for w in wrong.windows] == pytest.approx(ratios)
+    assert [d.mistake.code for d in wrong.diagnosis] == ["GA101"]
+
+
+def test_what_was_handed_out_and_thrown_away_is_a_dropped_remainder() -> None:
+    # Two passes over 4 batches, K = 3: the sum begins anew with every pass, and the fourth batch is lost.
+    def loop(model: nn.Module, optimizer: torch.optim.Optimizer, given: list[Batch]) -> None:
+        parameters = list(model.parameters())
+        for start in (0, 4):
+            total = [torch.zeros_like(p) for p in parameters]
+            for i, (x, y) in enumerate(given[start : start + 4]):
+                for t, g in zip(total, torch.autograd.grad(loss_of(model, x, y), parameters), strict=True):
+                    t += g
+                if (i + 1) % K == 0:
+                    for p, t in zip(parameters, total, strict=True):
+                        p.grad = t / K
+                    optimizer.step()
+                    total = [torch.zeros_like(p) for p in parameters]
+
+    model = network()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with observe() as observation:
+        loop(model, optimizer, batches(8))
+    result = observation.result()
+    assert result.verdict is Verdict.DEVIATES, result.reason
+    assert [w.grad_norm_ratio for w in result.windows] == pytest.approx([1.0, 1.0])
+    assert [d.mistake.code for d in result.diagnosis] == ["GA301"]
