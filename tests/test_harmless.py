@@ -228,3 +228,12 @@ def test_a_warning_that_is_an_error_is_raised_where_it_would_be() -> None:
         with pytest.raises(UserWarning, match="Detected call of"):
             schedule.step()
     assert warnings.warn is sys.modules["_warnings"].warn
+
+
+def test_what_python_was_asked_about_warnings_holds_for_the_script(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "warnoptions", ["error::UserWarning"])
+    Path("train.py").write_text("import warnings\nwarnings.warn('mine')\n")
+    assert main(["verify", "train.py", "--output-format", "json"]) == 2
+    assert json.loads(capfd.readouterr().out)["error"] == "the script raised UserWarning: mine (train.py:2)"

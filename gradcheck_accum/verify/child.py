@@ -308,7 +308,7 @@ def _wait_no_longer() -> None:
         sys.stderr.flush()
         os._exit(0)
     sys.unraisablehook = silent
-    os.kill(os.getpid(), signal.SIGINT)
+    signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
 
 
 class _Progress:

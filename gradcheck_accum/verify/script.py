@@ -105,7 +105,8 @@ class _Stopped(Enum):
 def _run(asked: Path, answer: Path, timeout: float | None, launch: Launch | None) -> tuple[int, _Stopped | None]:
     """Run the child to its end: its exit status, and why it was stopped if it was."""
     package = str(Path(__file__).resolve().parents[2])
-    command = [sys.executable, "-c", _CHILD, str(asked), str(answer), package]
+    warnings_asked_for = [f"-W{option}" for option in sys.warnoptions]
+    command = [sys.executable, *warnings_asked_for, "-c", _CHILD, str(asked), str(answer), package]
     child = subprocess.Popen(command, stdout=_standard_error())
     stopped = _Stopped.LATE
     try:

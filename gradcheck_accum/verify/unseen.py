@@ -6,6 +6,7 @@ ours; a warning that names its place by a number of frames is given the number t
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -15,7 +16,7 @@ import torch
 
 from gradcheck_accum.engine import callers
 
-PACKAGE = str(Path(__file__).resolve().parents[1]) + "/"
+PACKAGE = str(Path(__file__).parents[1]) + os.sep
 _BEFORE_THE_SCRIPT = str(Path(__file__).with_name("child.py"))
 _OVERRIDES = torch.overrides.__file__
 
