@@ -32,7 +32,7 @@ class Interpreter:
     """One run of one loop under one set of answers to the conditions that the source leaves open."""
 
     def __init__(self, beside: Beside, reach: Reach, knowledge: Knowledge, decisions: dict[str, bool]) -> None:
-        self.recorder = Recorder(beside.path)
+        self.recorder = Recorder(beside.path, units=reach.unwritten_number)
         self.beside = beside
         self._scopes: dict[str, v.Scope] = {}
         """The names of the modules beside the file that were imported from, by path."""

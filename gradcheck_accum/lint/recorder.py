@@ -38,9 +38,6 @@ from gradcheck_accum.lint.control import OutOfBudget
 from gradcheck_accum.lint.values import UNITS, Figure, Num, Optimizer, Part, Scheduler, Tensor
 from gradcheck_accum.location import Location
 
-ASSUMED_UNITS = 7
-"""Units in a micro-batch where the source does not show its size: a number that is not likely to be a K."""
-
 _ONE_STORE = "the model"
 _MOST_WORK = 5_000_000
 """Steps times events beyond which no ledger is made: where nothing is cleared, each step reads all there is so far."""
@@ -58,9 +55,13 @@ class _Raw:
 
 @dataclass(slots=True)
 class Recorder:
-    """The record of one interpretation of one loop."""
+    """The record of one interpretation of one loop.
+
+    ``units`` are those of a micro-batch: until the source shows its size, a number that the source does not hold.
+    """
 
     path: str
+    units: int
     raw: list[_Raw] = field(default_factory=list)
     micro_batch: int = -1
     epoch: int | None = None
@@ -72,25 +73,28 @@ class Recorder:
     averages: int = 0
     """How many moving averages were."""
     assumed_length: bool = False
-    units: int = ASSUMED_UNITS
     knows_units: bool = False
     """Whether ``units`` is what the source shows, not the assumed number."""
     counts: dict[Location, int] = field(default_factory=dict)
     """Where the source names numbers that the loop counts by."""
     counted: set[str] = field(default_factory=set)
     """What the loop counts by: tags of names, and of the lengths of what it runs over."""
-    divisors: set[int] = field(default_factory=set)
-    """The numbers, rounded, that losses have been divided by."""
+    divisors: dict[int, frozenset[str]] = field(default_factory=dict)
+    """The numbers, rounded, that losses have been divided by, with their origins."""
     graphs: dict[Hashable, Part] = field(default_factory=dict)
     """The losses that ``backward`` has run on, by their flow."""
     backwards: dict[Hashable, Location] = field(default_factory=dict)
     """Where it has, by the same."""
     keepers: dict[Location, None] = field(default_factory=dict)
     """The places that keep losses of several micro-batches, in the order of their first time."""
+    _assumed_units: int = field(init=False)
     _last: dict[tuple[int, int], tuple[int, int]] = field(default_factory=dict)
     _steps: int = 0
     _opaque: bool = False
     _differentiated: bool = False
+
+    def __post_init__(self) -> None:
+        self._assumed_units = self.units
 
     def learn_units(self, rows: int | None) -> None:
         """Note the size of the micro-batches to come, where the source shows it."""
@@ -133,12 +137,7 @@ class Recorder:
         self._differentiated = True
         self.graphs.update({part.flow: part for part in tensor.parts})
         self.backwards.update({part.flow: where for part in tensor.parts})
-        self.divisors |= {
-            round(1 / factor.value)
-            for part in tensor.parts
-            for factor in part.factors
-            if factor.value and factor.operation is Operation.DIVIDE
-        }
+        self._note_divisors(tensor)
         self.raw.append(
             _Raw(
                 "backward",
@@ -153,6 +152,15 @@ class Recorder:
                 },
             )
         )
+
+    def _note_divisors(self, tensor: Tensor) -> None:
+        """Note what a loss was divided by; the number of its terms makes their mean, whatever it is called."""
+        factors = (factor for part in tensor.parts for factor in part.factors)
+        for factor in factors:
+            if factor.value and factor.operation is Operation.DIVIDE:
+                divisor = round(1 / factor.value)
+                origins = frozenset() if divisor == len(tensor.parts) else factor.origins
+                self.divisors[divisor] = self.divisors.get(divisor, frozenset()) | origins
 
     def zero(self, node: ast.AST, owner: Optimizer | frozenset[str] | None) -> None:
         """Gradients were cleared."""
@@ -242,7 +250,12 @@ class Recorder:
         if reason:
             events.insert(0, Opaque(where=self.raw[0].where, stores=everything, reason=reason))
         counts = tuple(Count(where, value) for where, value in self.counts.items())
-        return Trace(tuple(events), assumed_length=self.assumed_length, counts=counts)
+        return Trace(
+            tuple(events),
+            assumed_length=self.assumed_length,
+            assumed_units=float(self._assumed_units),
+            counts=counts,
+        )
 
     def _move(self, raw: _Raw) -> list[SchedulerStep]:
         """A scheduler's move, if what it was made for is counted by the loop too.

@@ -72,10 +72,15 @@ def user_location() -> Location:
     return Location(frame.f_code.co_filename, frame.f_lineno, through=with_version(package) if package else "")
 
 
-def scaling_location() -> Location:
-    """The innermost line that is not PyTorch's or ours: who scaled a loss just now, user or framework."""
+def scaling_frame() -> FrameType:
+    """The innermost frame that is not PyTorch's or ours: who scaled a loss just now, user or framework."""
     for frame in frames_to_user():
-        package = package_of(frame.f_code.co_filename)
-        if package:
+        if package_of(frame.f_code.co_filename):
             break
+    return frame
+
+
+def location_of(frame: FrameType) -> Location:
+    """The line that a frame is at, and the package that it belongs to, where it is one's."""
+    package = package_of(frame.f_code.co_filename)
     return Location(frame.f_code.co_filename, frame.f_lineno, through=with_version(package) if package else "")
