@@ -45,13 +45,15 @@ class Factor:
     """One constant that a loss was multiplied by on its way to ``backward``.
 
     ``value`` is the multiplier (0.25 for a division by 4), or None where it is not known; ``where`` is the source that
-    applied it, where the engine can tell.
+    applied it, where the engine can tell. ``origins`` is what the source has for the number, as far as the engine can
+    tell: the names that it was bound to, and the places of the constants that it was made from.
     """
 
     value: float | None
     operation: Operation = Operation.MULTIPLY
     purpose: Purpose = Purpose.UNKNOWN
     where: Location | None = field(default=None, compare=False)
+    origins: frozenset[str] = field(default=frozenset(), compare=False)
 
 
 def product_of(factors: Iterable[Factor]) -> float | None:
@@ -244,9 +246,9 @@ class Trace:
     ``complete`` is False where watching ended before the loop did, so that what is left over at the end means
     nothing. ``assumed_length`` says that the number of micro-batches of a pass is the engine's own choice, made to show
     full windows and a remainder, and not the loop's; ``assumed_turns`` that the number of passes is, or that of the
-    turns of a loop without an end that the source shows; ``assumed_units`` that the number of units of a micro-batch
-    is. ``precision`` is the unit roundoff of the dtype that the factors were read in: the relative error to allow when
-    two of them are compared. ``from_start`` is False where
+    turns of a loop without an end that the source shows; ``assumed_units`` is a number that the engine took for the
+    units of every micro-batch whose size it does not know. ``precision`` is the unit roundoff of the dtype that the
+    factors were read in: the relative error to allow when two of them are compared. ``from_start`` is False where
     watching began in the middle of the loop, so that a short first window may be an earlier pass's last. ``counts`` are
     the places that name a number which the loop counts by, each once. ``assumed_steps`` are the
     names of K that the source leaves open, each with the number that was taken for it; only those that the loop counts
@@ -258,7 +260,7 @@ class Trace:
     complete: bool = True
     assumed_length: bool = False
     assumed_turns: bool = False
-    assumed_units: bool = False
+    assumed_units: float | None = None
     precision: float = 0.0
     from_start: bool = True
     counts: tuple[Count, ...] = ()

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from gradcheck_accum.events import Backward, Factor, Operation, Purpose, Reduction, Term, product_of
+from gradcheck_accum.stated import names_steps
 
 RELATIVE_TOLERANCE = 1e-5
 """Two factors read in float32 or better are the same number within this."""
@@ -46,27 +47,37 @@ class Evidence:
     """The points of one series, and what their columns of factors can be told to be by them.
 
     ``same`` says whether two numbers are equal within the precision that they were read in, ``beside`` are all
-    backwards whose gradients go where those of the series go.
+    backwards whose gradients go where those of the series go. ``states_steps`` says that the loop, or its caller,
+    states K.
     """
 
     points: Sequence[Point]
     same: Callable[[float, float], bool]
     beside: Sequence[Backward] = ()
+    states_steps: bool = False
 
     def columns(self) -> list[Column]:
-        """Align the factors of a series; where their number changes they are taken as one product."""
+        """Align the factors of a series; where their number changes they are taken as one product.
+
+        What gradients are scaled by shows nowhere where it is 1: that is a product of its own, and the loss's factors
+        stay what they are.
+        """
         if len({len(point.factors) for point in self.points}) == 1:
-            return [tuple(p.factors[i] for p in self.points) for i in range(len(self.points[0].factors))]
-        products = []
-        for point in self.points:
-            value = math.prod(f.value or 1.0 for f in point.factors)
-            products.append(Factor(value, Operation.DIVIDE if value < 1 else Operation.MULTIPLY))
-        return [tuple(products)]
+            return self._aligned(len(self.points[0].factors))
+        own = {len(point.term.factors) for point in self.points}
+        shared = own.pop() if len(own) == 1 else 0
+        return [*self._aligned(shared), tuple(_product(point.factors[shared:]) for point in self.points)]
+
+    def _aligned(self, count: int) -> list[Column]:
+        """The first ``count`` columns."""
+        return [tuple(point.factors[i] for point in self.points) for i in range(count)]
 
     def of_the_whole_loss(self, columns: Sequence[Column]) -> Sequence[Column]:
         """Those of the columns that stand at all terms of their backwards: factors of the loss as a whole."""
         if len({len(point.factors) for point in self.points}) != 1:
-            return columns[-1:]
+            # The product, and those of the loss's own that all terms share where these are aligned.
+            shared = 1 + (min(_shared_factors(p.backward) for p in self.points) if len(columns) > 1 else 0)
+            return columns[len(columns) - shared :]
         shared = min(_shared_factors(p.backward) + len(p.factors) - len(p.term.factors) for p in self.points)
         return columns[len(columns) - shared :]
 
@@ -174,6 +185,22 @@ class Evidence:
             sums[first.step] = sums.get(first.step, 0.0) + 1.0 / (column[window[0]].value or 1.0)
         return [sums[point.step] / point.divisor for point in self.points]
 
+    def unlike_counts(self, column: Column) -> list[tuple[float, float]]:
+        """The units of each window with what a divisor makes of them, where it follows neither them nor their share.
+
+        Empty where it does, and where units are not known or are shared by several ranks.
+        """
+        firsts = [window[0] for window in self._windows()]
+        known = [
+            (self.points[i].window_units or 0.0, 1.0 / (column[i].value or 1.0))
+            for i in firsts
+            if self.points[i].divisor == 1
+        ]
+        if len(known) < len(firsts) or not all(units for units, _ in known) or self._matches_any(column, _EVERY_COUNT):
+            return []
+        shares = [count / units for units, count in known]
+        return [] if all(self.same(share, shares[0]) for share in shares) else known
+
     def undoes_the_average(self, column: Column) -> bool:
         """Whether the loss is multiplied by the number of ranks, which the average will divide by."""
         return all(
@@ -207,6 +234,8 @@ class Evidence:
             return True
         if self.may_be_a_mean_of_terms(column) and not self._matches(column, _one_over_k):
             return False
+        if self._is_a_constant_of_plain_training(column):
+            return self.is_named_after_steps(column)
         candidates: list[Callable[[Point], float | None]] = [
             _one_over_k,
             lambda p: 1.0 / p.length,
@@ -224,8 +253,26 @@ class Evidence:
             candidates += [lambda p: 1.0 / (p.steps * p.divisor) if p.steps > 1 else None, *_COUNTS_OVER_RANKS]
         return self._matches_any(column, candidates) or self._depends_on_units(column)
 
-    def divides_for_nothing(self, column: Column) -> bool:
-        """Whether every micro-batch is a window of its own, and its loss divided by the same whole number all the same.
+    def _is_a_constant_of_plain_training(self, column: Column) -> bool:
+        """Whether nothing shows what a factor is there for: it never changes, nor does the window's one micro-batch.
+
+        What equals K, or a count of units, may be the objective's coefficient as well: no number of micro-batches can
+        be held against a loop that adds none up.
+        """
+        alone = all(point.length == point.steps == 1 for point in self.points)
+        return alone and not self.states_steps and self._is_constant(column)
+
+    def is_named_after_steps(self, column: Column) -> bool:
+        """Whether the source names a divisor as K is named, and not as the number of a loss's terms (their mean)."""
+        return all(
+            factor.value is not None
+            and names_steps(factor.origins)
+            and not self.same(factor.value * len(point.backward.terms), 1.0)
+            for factor, point in zip(column, self.points, strict=True)
+        )
+
+    def may_divide_for_nothing(self, column: Column) -> bool:
+        """Whether each of several micro-batches is a window of its own, and its loss divided by the same whole number.
 
         Half of a mean square and the mean of several terms are objectives that people write so.
         """
@@ -234,11 +281,9 @@ class Evidence:
             return False
         count = round(1.0 / value)
         usual = count == 2 or any(count == len(point.backward.terms) for point in self.points)
-        # A divisor beside units that are not known may count them.
-        known = all(point.term.units is not None for point in self.points)
-        alone = known and len(self.points) > 1 and all(point.length == point.steps == 1 for point in self.points)
         whole = all(self._is_shared(backward, column[0]) for backward in self.beside)
-        return alone and whole and not usual and count > 1 and self.same(value * count, 1.0)
+        constant = len(self.points) > 1 and self._is_a_constant_of_plain_training(column)
+        return constant and whole and not usual and count > 1 and self.same(value * count, 1.0)
 
     def _is_shared(self, backward: Backward, factor: Factor) -> bool:
         """Whether all terms that count units have the like of ``factor``: it is no coefficient of one of them."""
@@ -397,6 +442,11 @@ def is_ambiguous(column: Column) -> bool:
         factor.purpose is Purpose.UNKNOWN and factor.operation is Operation.MULTIPLY and factor.value != 1.0
         for factor in column
     )
+
+
+def _product(factors: Sequence[Factor]) -> Factor:
+    value = math.prod(f.value or 1.0 for f in factors)
+    return Factor(value, Operation.DIVIDE if value < 1 or not factors else Operation.MULTIPLY)
 
 
 def _shared_factors(backward: Backward) -> int:

@@ -260,9 +260,24 @@ def is_divided_by(window: Window, count: int) -> bool:
 
 
 def _divisors_of_all(window: Window, by: Operation) -> set[int]:
-    """What every loss of a window is divided by: what only some are may be a share that happens to be 1/K."""
-    own = [set[int]().union(*(_divisors(t, by) for t in entry.backward.terms)) for entry in window.entries]
+    """What every loss of a window is divided by: what only some are may be a share that happens to be 1/K.
+
+    Where the gradients are divided by the window's own number, nothing that its losses are divided by is.
+    """
+    if by is Operation.DIVIDE and all(_is_divided_by(entry, window.micro_batches) for entry in window.entries):
+        return {window.micro_batches}
+    own = [_divisors_of_loss(entry.backward.terms, by) for entry in window.entries]
     return set.intersection(*own) if own else set()
+
+
+def _divisors_of_loss(terms: Sequence[Term], by: Operation) -> set[int]:
+    """What one of a loss's terms is divided by; several that are divided by their number are their mean."""
+    return {n for term in terms for n in _divisors(term, by) if n == 1 or n != len(terms)}
+
+
+def _is_divided_by(entry: Entry, count: int) -> bool:
+    """Whether the gradient of an entry was divided by ``count``, more than one, once it was there."""
+    return count > 1 and any(s.factor.value and _about(s.factor.value * count, 1.0) for s in entry.grad_factors)
 
 
 def _divisors(term: Term, by: Operation) -> set[int]:

@@ -57,6 +57,8 @@ def read_series(evidence: Evidence, coefficient: float | None, *, in_a_run: bool
     normalised = reading.kind is not Reduction.SUM
     if reading.kind is Reduction.SUM:
         columns, normalised = _read_sum(reading, evidence, columns)
+        if reading.is_dark:
+            return reading
     reading.normalised = normalised
     if coefficient is not None:
         reading.objective = {id(point.backward): coefficient for point in points}
@@ -106,9 +108,9 @@ class _Sorted:
     def sort(self, columns: Sequence[Column], *, in_a_run: bool) -> bool:
         """Sort ``columns``; whether that could be done."""
         evidence = self.evidence
-        # What the source leaves open, a run does not: each of its windows was really one micro-batch.
-        idle = [c for c in columns if in_a_run and evidence.divides_for_nothing(c)]
-        scaling = [c for c in columns if self.normalised and (evidence.is_scaling(c) or _is_among(c, idle))]
+        scaling = [c for c in columns if self.normalised and evidence.is_scaling(c)]
+        if in_a_run:
+            self._note_what_may_be_steps(_without(columns, scaling))
         self.scaling = [c for c in scaling if not self._is_of_its_term(c, scaling)]
         self.objective = _without(columns, self.scaling)
         mixed = [c for c in self.objective if self._is_of_its_term(c, self.scaling)]
@@ -121,6 +123,16 @@ class _Sorted:
         self._give_back_what_is_not_needed()
         self._count_what_comes_to_it_together()
         return True
+
+    def _note_what_may_be_steps(self, columns: Sequence[Column]) -> None:
+        """Say how a divisor could be read otherwise where every micro-batch steps: it may be a K that never shows."""
+        self.notes += [
+            f"every window is one micro-batch, and the division of {self._name} by {1 / (c[0].value or 1.0):.6g} was "
+            "read as part of the objective; if that is the accumulation steps, every micro-batch steps and each update "
+            "is too short (GA304): state --loss-coefficient 1, and verify will say so"
+            for c in columns
+            if self.evidence.may_divide_for_nothing(c)
+        ]
 
     def _count_as_scaling(self, columns: Sequence[Column]) -> None:
         self.scaling = [*self.scaling, *columns]
@@ -242,6 +254,15 @@ def _read_sum(reading: SeriesReading, evidence: Evidence, columns: list[Column])
         full = {} if own else evidence.full_window_counts(column)
         if not own and not full and not evidence.is_window_count(column):
             continue
+        unlike = [] if own or full else evidence.unlike_counts(column)
+        if unlike:
+            # A mask leaves no more than there are, and weights mostly add up to broken numbers.
+            whole = all(evidence.same(count, round(count)) for _, count in unlike)
+            exceeds = whole and any(count > units for units, count in unlike)
+            reading.notes.append(_of_unlike_counts(evidence.points[0].term.name, unlike, exceeds))
+            if exceeds:
+                reading.give_up()
+                return [], True
         due = evidence.due_counts(column)
         for factor, point, count in zip(column, evidence.points, due, strict=True):
             key = id(point.backward)
@@ -254,3 +275,17 @@ def _read_sum(reading: SeriesReading, evidence: Evidence, columns: list[Column])
             reading.kind = Reduction.MEAN
         return [other for other in columns if other is not column and other is not undone], True
     return columns, False
+
+
+def _of_unlike_counts(name: str, unlike: Sequence[tuple[float, float]], exceeds: bool) -> str:
+    """What is to be said of a sum that is divided by other numbers than its windows hold units."""
+    shown = unlike[:4]
+    more = ", …" if len(unlike) > len(shown) else ""
+    counts, units = (", ".join(f"{pair[i]:.6g}" for pair in shown) + more for i in (1, 0))
+    read = (
+        "that is neither their number nor a constant share of it, so what a unit should weigh is not known: divide by "
+        "what the window holds, or compare with a run on large batches"
+        if exceeds
+        else "that was read as the number, or the weights, of those that count (a mask's, say)"
+    )
+    return f"{name} is summed over windows of {units} units and divided by {counts}: {read}"

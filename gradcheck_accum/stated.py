@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 NAMES_OF_STEPS = (
     "accumulation_steps",
@@ -23,6 +23,19 @@ NAME_OF_LENGTH = "num_training_steps"
 
 NAMES_THAT_MAY_BE_STEPS = ("steps", "k")
 """What one is named that is K in some loops, and another number in others."""
+
+_FOLDED = frozenset(name.casefold() for name in NAMES_OF_STEPS if len(name) > 1)
+_LETTERS = frozenset(name for name in NAMES_OF_STEPS if len(name) == 1)
+
+
+def is_name_of_steps(name: str) -> bool:
+    """Whether what has this name is K in every loop; constants are written in capitals, one letter as it stands."""
+    return name in _LETTERS or name.casefold() in _FOLDED
+
+
+def names_steps(origins: Iterable[str]) -> bool:
+    """Whether one of the names of a number is K's."""
+    return any(map(is_name_of_steps, origins))
 
 
 def stated_steps(arguments: Mapping[str, object]) -> int | None:

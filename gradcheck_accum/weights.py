@@ -68,6 +68,8 @@ class Readings:
     """The relative difference within which two weights are the same."""
     series: dict[tuple[str, str], tuple[Series, ...]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    coefficient: float | None = None
+    """The intended coefficient of the loss, where the caller states it."""
     _read: dict[tuple[str, str, Series], SeriesReading] = field(default_factory=dict)
     _known: dict[tuple[int, Series], tuple[Window, tuple[Weight, ...]]] = field(default_factory=dict)
     """The weights that were asked for before, by the window's identity: every pattern asks for the same."""
@@ -200,7 +202,7 @@ def read_weights(ledger: Ledger, *, coefficient: float | None = None) -> Reading
     ``coefficient`` is the intended coefficient a of the loss where the caller states it; then every factor counts as
     the accumulation's.
     """
-    readings = Readings(precision=ledger.trace.precision)
+    readings = Readings(precision=ledger.trace.precision, coefficient=coefficient)
     in_a_run = readings.precision > 0
     for account in ledger.accounts():
         windows = [
@@ -217,12 +219,13 @@ def read_weights(ledger: Ledger, *, coefficient: float | None = None) -> Reading
         readings.series[account] = series
         steps = nominal_steps(w for w in windows if w.step is not None) or 1
         backwards = [entry.backward for window in windows for entry in _all_entries(window)]
+        stated = any(window.step is not None and window.step.accumulation_steps for window in windows)
         for one in series:
-            evidence = Evidence(_points(one, windows, steps), readings.same, backwards)
+            evidence = Evidence(_points(one, windows, steps), readings.same, backwards, stated)
             reading = read_series(evidence, coefficient, in_a_run=in_a_run)
             if reading.is_dark and any(window.micro_batches > steps for window in windows):
                 # Passes do not show everywhere: what one of them left over may stand in a longer window.
-                evidence = Evidence(_points(one, windows, steps, leaks=True), readings.same, backwards)
+                evidence = Evidence(_points(one, windows, steps, leaks=True), readings.same, backwards, stated)
                 reading = read_series(evidence, coefficient, in_a_run=in_a_run)
             if coefficient is None and not is_right(reading, evidence):
                 reading = read_by_windows(evidence, in_a_run=in_a_run) or reading

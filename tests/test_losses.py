@@ -190,12 +190,18 @@ def test_a_divisor_of_one_of_two_backwards_is_its_coefficient(tmp_path: Path) ->
     assert (result.verdict, result.diagnosis) == (Verdict.EQUIVALENT, ()), result.reason
 
 
-def test_a_divisor_of_both_backwards_of_a_step_is_k(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("divisor", "codes"), [("accumulation_steps", ["GA304"]), ("10", [])])
+def test_a_divisor_of_both_backwards_of_a_step_is_k_where_it_is_named_so(
+    divisor: str, codes: list[str], tmp_path: Path
+) -> None:
     source = SCRIPT.replace("K = {rows}, 4", "K = {rows}, 1").format(loss="F.mse_loss(out, t)", rows=4, scale="")
     two = source.replace(
-        "    (loss).backward()", "    (loss / 10).backward(retain_graph=True)\n    (out.pow(2).mean() / 10).backward()"
+        "    (loss).backward()",
+        f"    (loss / {divisor}).backward(retain_graph=True)\n    (out.pow(2).mean() / {divisor}).backward()",
     )
-    assert [d.mistake.code for d in watch_source(two, tmp_path).diagnosis] == ["GA304"]
+    result = watch_source(f"accumulation_steps = 10\n{two}", tmp_path)
+    assert [d.mistake.code for d in result.diagnosis] == codes
+    assert any("by 10 was read as part of the objective" in note for note in result.notes) is not bool(codes)
 
 
 PENALTIES = [
@@ -294,8 +300,9 @@ def test_a_mean_multiplied_by_k_before_a_framework_divides_by_it(
 
 def test_a_factor_of_one_makes_no_sum_of_the_mean_over_one_row(tmp_path: Path) -> None:
     source = SCRIPT.replace("K = {rows}, 4", "K = {rows}, 1").format(
-        loss="F.mse_loss(out, t) * 1", rows=1, scale=" / 3"
+        loss="F.mse_loss(out, t) * 1", rows=1, scale=" / accum_steps"
     )
+    source = f"accum_steps = 3\n{source}"
     assert [d.mistake.code for d in watch_source(source, tmp_path).diagnosis] == ["GA304"]
 
 

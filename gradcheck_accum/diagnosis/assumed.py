@@ -30,6 +30,6 @@ def counts_windows(account: Account) -> bool:
     return not (trace.assumed_length or trace.assumed_turns or trace.assumed_steps)
 
 
-def names_steps(account: Account) -> bool:
+def says_steps_by_name(account: Account) -> bool:
     """Whether a message that says K in words states no number that was taken for it."""
     return not account.ledger.trace.assumed_steps or not steps_in_words(account).isdigit()

@@ -14,7 +14,7 @@ from gradcheck_accum.diagnosis.account import (
     opens_short,
     plural,
 )
-from gradcheck_accum.diagnosis.assumed import if_any_is_left_over, names_steps, steps_in_words
+from gradcheck_accum.diagnosis.assumed import if_any_is_left_over, says_steps_by_name, steps_in_words
 from gradcheck_accum.events import Reduction, Step
 from gradcheck_accum.ledger import Fate, Window
 
@@ -38,13 +38,13 @@ def find_remainder(account: Account) -> Iterator[Diagnosis]:
         w for w in account.windows if w.micro_batches > account.steps > 1 and (w.spans_passes or id(w) in outgrowing)
     ]
     # A leak is told first: it happens in every epoch, and what is lost at the very end is the last of it.
-    is_fact = not account.ledger.trace.assumed_length
+    stated = not account.ledger.trace.assumed_length or not says_steps_by_name(account)
     for window in leaks:
         message = _leaks(account, window, bool(lost))
-        yield diagnosis("GA301", step.where, message, help, window, states_steps=is_fact or not names_steps(account))
+        yield diagnosis("GA301", step.where, message, help, window, states_steps=stated)
     for window in lost:
         message = _never_reaches(account, window)
-        yield diagnosis("GA301", step.where, message, help, states_steps=is_fact or not names_steps(account))
+        yield diagnosis("GA301", step.where, message, help, states_steps=stated)
 
 
 def _leaks(account: Account, window: Window, loses: bool) -> str:

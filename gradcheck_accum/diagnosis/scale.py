@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
+from itertools import groupby
 
 from gradcheck_accum.diagnosis.account import (
     Account,
@@ -19,10 +20,11 @@ from gradcheck_accum.diagnosis.account import (
     scalers,
     times,
 )
-from gradcheck_accum.diagnosis.assumed import if_any_is_left_over, names_steps, steps_in_words
+from gradcheck_accum.diagnosis.assumed import if_any_is_left_over, says_steps_by_name, steps_in_words
 from gradcheck_accum.events import Operation, Reduction, Step
 from gradcheck_accum.ledger import Window
 from gradcheck_accum.location import Location
+from gradcheck_accum.stated import names_steps
 from gradcheck_accum.weights import Series
 
 
@@ -147,8 +149,8 @@ def _judge_level(account: Account, shares: Shares, where: Location) -> Iterator[
         "GA102",
         where,
         f"the loss is divided twice: {length} micro-batches are added up {closes}, and each counts only "
-        f"{_share(account, shares, level)} what it counts in the large batch"
-        f"{_second_divisor(account, shares, level)}{_by_whom(shares)}",
+        f"{_extent(account, shares)} what it counts in the large batch{_second_divisor(account, shares, level)}"
+        f"{_by_whom(shares)}",
         "divide by the accumulation steps once; a mean-reduced loss already averages over its batch",
         shares.window,
         framework=_scaling_framework(shares),
@@ -168,8 +170,8 @@ def _judge_alone(account: Account, shares: Shares) -> Iterator[Diagnosis]:
     yield diagnosis(
         "GA102",
         shares.live[0].entry.backward.where,
-        "the loss is a mean and is divided once more: each micro-batch counts only "
-        f"{_share(account, shares, shares.level)} what it counts in the large batch{own}",
+        f"the loss is a mean and is divided once more: each micro-batch counts only {_extent(account, shares)} what "
+        f"it counts in the large batch{own}",
         "a mean-reduced loss already averages over its batch",
         shares.window,
     )
@@ -201,20 +203,22 @@ def _by_whom(shares: Shares) -> str:
     return ": " + " and ".join(f"by {place.through}" if place.through else f"at {line(place)}" for place in places)
 
 
-def _share(account: Account, shares: Shares, level: float) -> str:
-    """A weight in words: as a number where that was not made from a size of batches that the source leaves open."""
-    is_number = not (account.ledger.trace.assumed_units and _is_by_units(account, shares, level))
-    return times(level) if is_number else "one over its size of"
-
-
-def _is_by_units(account: Account, shares: Shares, level: float) -> bool:
-    return all(w.units and account.same(level * w.units, 1.0) for w in shares.weights)
+def _extent(account: Account, shares: Shares) -> str:
+    """What a unit weighs, in words; a size that the source does not show is called by what it is."""
+    size = account.ledger.trace.assumed_units
+    if size is not None and all(w.units == size for w in shares.weights):
+        for times_more in (1, shares.length):
+            if account.same(shares.level * size * times_more, 1.0):
+                return f"1/(batch size{f' x {times_more}' if times_more > 1 else ''}) of"
+    return times(shares.level)
 
 
 def _second_divisor(account: Account, shares: Shares, level: float) -> str:
-    if _is_by_units(account, shares, level):
-        size = "" if account.ledger.trace.assumed_units else f"1/{shares.weights[0].units:g}: "
-        return f" ({size}divided by the batch size too)"
+    if all(w.units and account.same(level * w.units, 1.0) for w in shares.weights):
+        shown = (
+            "" if shares.weights[0].units == account.ledger.trace.assumed_units else f"1/{shares.weights[0].units:g}: "
+        )
+        return f" ({shown}divided by the batch size too)"
     ranks = shares.window.divisor
     if ranks > 1 and account.same(level * ranks, 1.0):
         return f" (1/{ranks}: the average over the ranks divides by their number once more)"
@@ -282,8 +286,9 @@ def _bounds(values: Iterable[float]) -> tuple[float, float]:
 
 
 def find_remainder_scale(account: Account) -> Iterator[Diagnosis]:
-    """GA103, GA303: a shorter window whose entries keep the weight that the full windows' have."""
+    """GA103, GA303, GA304: a shorter window whose entries keep the weight that the full windows' have."""
     exceptions = interrupted(account)
+    at_once = {id(window) for window in _stepping_at_once(account)}
     for series in account.series():
         full = [account.shares(w, series) for w in account.known() if w.micro_batches == account.steps]
         complete = [s for s in full if s is not None and s.length == account.steps]
@@ -317,6 +322,9 @@ def find_remainder_scale(account: Account) -> Iterator[Diagnosis]:
             if step is None:
                 continue
             phase = _is_of_a_phase(account, window)
+            if id(window) in at_once:
+                yield _steps_at_every_micro_batch(window, step, account.steps, " once the first windows are full")
+                continue
             if not window.is_short_of_ranks and not phase and _is_inside_a_pass(account, window):
                 missing = account.steps - shares.length
                 skips = account.ledger.trace.skips_at
@@ -331,7 +339,7 @@ def find_remainder_scale(account: Account) -> Iterator[Diagnosis]:
                     f"and each that ran counts {times(shares.level)} what it counts in the large batch",
                     "count only the micro-batches whose backward has run",
                     window,
-                    states_steps=not skips or not names_steps(account),
+                    states_steps=not skips or not says_steps_by_name(account),
                 )
                 continue
             if window.is_short_of_ranks:
@@ -356,7 +364,7 @@ def find_remainder_scale(account: Account) -> Iterator[Diagnosis]:
                 f"divide by the number of {of} that the window really holds",
                 window,
                 framework=framework,
-                states_steps=not condition or not names_steps(account),
+                states_steps=not condition or not says_steps_by_name(account),
             )
 
 
@@ -391,6 +399,26 @@ def _is_of_a_phase(account: Account, window: Window) -> bool:
     return window.micro_batches in account.phases
 
 
+def _stepping_at_once(account: Account) -> Iterator[Window]:
+    """The windows of one micro-batch that follow a full one of the same pass over the data, two or more in a row.
+
+    A remainder is one window at the end of its pass, and a K that changes does so between two passes, as far as passes
+    are known.
+    """
+    before: Window | None = None
+    for length, run in groupby(account.windows, lambda w: w.micro_batches):
+        own = list(run)
+        follows = before is not None and before.micro_batches == account.steps > length == 1 < len(own)
+        if follows and _epoch_of(own[0]) == _epoch_of(before):
+            yield from own
+        before = own[-1]
+
+
+def _epoch_of(window: Window | None) -> int | None:
+    """The pass over the data that a window ends in."""
+    return window.fresh()[-1].backward.epoch if window is not None else None
+
+
 def _closes_pass(account: Account, window: Window) -> bool:
     """Whether a window, not the first, is the last of its pass over the data, as far as passes are known."""
     return window is not account.windows[0] and not _goes_on(account, window)
@@ -403,24 +431,39 @@ def _goes_on(account: Account, window: Window) -> bool:
 
 
 def find_step_every_batch(account: Account) -> Iterator[Diagnosis]:
-    """GA304: every micro-batch is a window of its own, yet carries the weight of one of K."""
+    """GA304: every micro-batch is a window of its own, yet carries the weight of one of K.
+
+    K is what is stated, never a guess: where nothing is added up, no number of micro-batches can be held against one.
+    """
     if set(account.lengths) - {1} or holds_remainders_alone(account):
         return
     for window in account.known():
-        stated = window.step.accumulation_steps if window.step else None
         for series in account.series():
             shares = account.shares(window, series)
             if shares is None or window.step is None or not shares.level or window.is_short_of_ranks:
                 continue
-            # A run states no K: there the divisor is all that is left of it.
-            divisor = stated or round(1.0 / shares.level)
-            if divisor >= 2 and account.same(shares.level, 1.0 / divisor):
-                unless = "" if stated else "; or state --loss-coefficient, if the division belongs to the objective"
-                yield diagnosis(
-                    "GA304",
-                    window.step.where,
-                    f"the loss is divided by {divisor}, yet every micro-batch steps: no gradient is accumulated and "
-                    f"each update is {times(1.0 / divisor)} of what it should be",
-                    f"step only when the window is complete{unless}",
-                    window,
-                )
+            steps = window.step.accumulation_steps or _stated_divisor(account, shares)
+            if steps >= 2 and account.same(shares.level, 1.0 / steps):
+                yield _steps_at_every_micro_batch(window, window.step, steps)
+
+
+def _stated_divisor(account: Account, shares: Shares) -> int:
+    """What a loss is divided by under a name of K, or beside a coefficient that the caller states; 0 if neither is."""
+    named = any(
+        names_steps(factor.origins)
+        for weight in shares.live
+        for term in weight.entry.backward.terms
+        for factor in term.factors
+    )
+    return round(1.0 / shares.level) if named or account.readings.coefficient is not None else 0
+
+
+def _steps_at_every_micro_batch(window: Window, step: Step, steps: int, since: str = "") -> Diagnosis:
+    return diagnosis(
+        "GA304",
+        step.where,
+        f"the loss is divided by {steps}, yet every micro-batch steps{since}: no gradient is accumulated and each "
+        f"update is {times(1.0 / steps)} of what it should be",
+        "step only when the window is complete",
+        window,
+    )

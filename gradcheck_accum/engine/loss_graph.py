@@ -39,12 +39,27 @@ _LOSSES = (
 )
 _EACH_BY_ITSELF = ("_DDPSinkBackward",)
 """Nodes that hand on every tensor of a model's output as it is."""
-_ELEMENTWISE = ("Pow", "Abs", "Mul", "Div", "Add", "Sub", "Rsub", "Neg", "Square", "Sqrt", "TBackward", "Cat", "Stack")
+_ELEMENTWISE = (
+    *("Pow", "Abs", "MulBackward", "Div", "AddBackward", "Sub", "Rsub", "Neg", "Square", "Sqrt", "Rsqrt", "Reciprocal"),
+    *("ExpBackward", "Expand", "LogBackward", "Log1p", "Sigmoid", "Tanh", "Softplus", "Relu", "Clamp", "Lgamma", "Erf"),
+    *("Maximum", "Minimum"),
+)
+"""Nodes whose result has the shape that their operands have together."""
+_WITHIN = (
+    *("TBackward", "Transpose", "Permute", "Select", "Slice", "Split", "Unbind", "Diagonal", "Tril", "Triu", "Trace"),
+    *("Softmax", "LogSoftmax", "Logsumexp", "MaxBackward", "MinBackward", "Amax", "Amin", "Prod", "Var", "Std"),
+    *("LinalgSlogdet", "LinalgDet", "LinalgSvd"),
+)
+"""Nodes that arrange what they get, or reduce it, and get nothing beside it."""
+_PRODUCTS = ("MmBackward", "BmmBackward", "MvBackward", "Addmm", "Addmv", "Cat", "Stack")
+"""Nodes that put together what they get, and keep to themselves what of it needs no gradient."""
 _REDUCTIONS = ("SumBackward", "MeanBackward", "Norm", "LinalgVectorNorm", "DotBackward", "VdotBackward")
 _LARGEST_PENALTY = 2000
 """Nodes of a graph beyond which nobody looks for data in it."""
 SCALED_AT = "gradcheck-accum scaled at"
 """The key under which the metadata of a node that multiplies or divides hold the place that called for it."""
+SCALED_BY = "gradcheck-accum scaled by"
+"""The key under which they hold the names that the source has for the number."""
 
 CACHED = "a cached loss, whose gradients a hook computes by backwards of its own"
 """A loss that its graph does not lead anywhere from: a number that was computed before, with a hook on it."""
@@ -224,13 +239,14 @@ def _factor(node: Any, name: str) -> Factor | None:
         if divides:
             return None
     where: Location | None = node.metadata.get(SCALED_AT)
+    origins = node.metadata.get(SCALED_BY, frozenset())
     operation = Operation.DIVIDE if divides else Operation.MULTIPLY
     if other is None or (isinstance(other, torch.Tensor) and other.numel() != 1):
-        return Factor(None, operation, where=where)
+        return Factor(None, operation, where=where, origins=origins)
     value = float(other)
     if divides:
-        return Factor(1 / value if value else None, operation, where=where)
-    return Factor(value, operation, where=where)
+        return Factor(1 / value if value else None, operation, where=where, origins=origins)
+    return Factor(value, operation, where=where, origins=origins)
 
 
 def _frontier(node: Any, name: str, factors: tuple[Factor, ...]) -> Term:
@@ -332,27 +348,48 @@ def _nll_units(node: Any) -> float:
 def _is_penalty(node: Any) -> bool:
     """Whether a scalar is made of parameters alone, so that it counts no units of data.
 
-    Constants of the parameters' own shape may be among them (what they were before, how much each counts): what is
-    reduced then has as many elements as the parameters; where there are rows of data among it, it has more.
+    A graph holds data if and only if something else than parameters with the batch's rows flows into it. What flows in
+    and needs no gradient leaves no leaf; but then a product has one factor only, or the result is larger than all that
+    needs a gradient. A constant that is no larger than the parameters beside it (where they were, how much each of them
+    counts) changes no number of units.
     """
-    pending: list[tuple[Any, Any]] = [(node, None)]
-    """Nodes to look at, each with the reduction that it is under."""
-    seen = 0
-    elements: dict[Any, list[int]] = {}
+    pending = [node]
+    seen: set[Any] = set()
     while pending:
-        inner, reduction = pending.pop()
-        name, seen = inner.name(), seen + 1
-        if "AccumulateGrad" in name:
-            elements.setdefault(reduction, []).append(inner.variable.numel())
+        inner = pending.pop()
+        if inner in seen:
             continue
-        if seen > _LARGEST_PENALTY or not name.startswith((*_ELEMENTWISE, *_REDUCTIONS, *_PASSES)):
+        seen.add(inner)
+        if not _holds_no_data(inner) or len(seen) > _LARGEST_PENALTY:
             return False
-        reduction = inner if name.startswith(_REDUCTIONS) else reduction
-        pending += [(following, reduction) for following, _ in inner.next_functions if following is not None]
-    return all(
-        reduction is not None and _reduced_elements(reduction) in (own[0] if len(set(own)) == 1 else 0, sum(own))
-        for reduction, own in elements.items()
-    )
+        pending += [following for following, _ in inner.next_functions if following is not None]
+    return True
+
+
+def _holds_no_data(node: Any) -> bool:
+    """Whether no data flow into a node but through what its next functions give."""
+    name: str = node.name()
+    if "AccumulateGrad" in name:
+        return True
+    if name.startswith(_PRODUCTS):
+        return all(inner is not None for inner, _ in node.next_functions)
+    if name.startswith(_ELEMENTWISE):
+        return not _is_enlarged(node)
+    return name.startswith((*_REDUCTIONS, *_PASSES, *_WITHIN))
+
+
+def _is_enlarged(node: Any) -> bool:
+    """Whether a result is larger than what needs a gradient among its operands, which another was broadcast with."""
+    result = _shape(node, 0)
+    operands = [_shape(inner, place) for inner, place in node.next_functions if inner is not None]
+    if result in operands:
+        return False
+    return not operands or result != tuple(torch.broadcast_shapes(*operands))  # type: ignore[no-untyped-call]
+
+
+def _shape(node: Any, place: int) -> tuple[int, ...]:
+    """The shape of a result of a node, the ``place``-th."""
+    return tuple(node._input_metadata[place].shape)
 
 
 def _reduced_elements(node: Any) -> int:

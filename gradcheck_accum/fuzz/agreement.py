@@ -17,7 +17,6 @@ from gradcheck_accum.ledger import Entry, Fate, Ledger, Window
 from gradcheck_accum.lint import Examination, examine
 from gradcheck_accum.lint.document import open_document
 from gradcheck_accum.lint.fixes import fixed
-from gradcheck_accum.lint.recorder import ASSUMED_UNITS
 from gradcheck_accum.mistakes import CATALOGUE
 from gradcheck_accum.verdict import Verdict, VerifyResult
 from gradcheck_accum.verify import observe
@@ -84,7 +83,7 @@ Book = tuple[Page, ...]
 """The windows of one store, those that no step closed last."""
 
 
-def books(ledger: Ledger, *, static: bool) -> list[Book]:
+def books(ledger: Ledger) -> list[Book]:
     """The ledger of every store, in the order of their first steps; stores have other names in each engine."""
     order: dict[int, int] = {}
     for event in ledger.trace.events:
@@ -94,29 +93,30 @@ def books(ledger: Ledger, *, static: bool) -> list[Book]:
     for optimizer, store in ledger.accounts():
         every = (*ledger.windows, *ledger.abandoned)
         own = [w for w in every if (w.optimizer, w.store) == (optimizer, store)]
-        found.append(tuple(_page(w, order, static) for w in own))
+        found.append(tuple(_page(w, order, ledger.trace.assumed_units) for w in own))
     return sorted(found, key=repr)
 
 
-def _page(window: Window, order: dict[int, int], static: bool) -> Page:
+def _page(window: Window, order: dict[int, int], assumed: float | None) -> Page:
     # A step that the grad scaler skipped had gradients that are not finite: whether they were divided does not show.
     unknown = window.unknown or (window.step is not None and window.step.skipped)
     lines = tuple(
-        Line(order[e.backward.micro_batch], e.fate, None if unknown else _coefficient(e, static))
+        Line(order[e.backward.micro_batch], e.fate, None if unknown else _coefficient(e, assumed))
         for e in window.entries
     )
     return Page(window.step.where.line if window.step else 0, lines)
 
 
-def _coefficient(entry: Entry, static: bool) -> float | None:
+def _coefficient(entry: Entry, assumed: float | None) -> float | None:
     """What the first term of an entry's loss was multiplied by, as a mean over its units.
 
-    The source may not show how many rows a batch has: what lint then assumes is no claim.
+    The source may not show how many rows a batch has: the number that lint then assumes is no claim.
     """
     term = entry.backward.terms[0]
     factors = [factor.value for factor in (*term.factors, *(scaling.factor for scaling in entry.grad_factors))]
     units = [term.units] if term.reduction is Reduction.SUM else []
-    known = [value for value in (*factors, *units) if value is not None and not (static and value == 1 / ASSUMED_UNITS)]
+    claimed = None if assumed is None else 1 / assumed
+    known = [value for value in (*factors, *units) if value is not None and value != claimed]
     return math.prod(known) if len(known) == len(factors) + len(units) else None
 
 
@@ -151,8 +151,8 @@ def compare(variant: Variant) -> Comparison:
     found = frozenset((f.where.line, f.mistake.code) for f, _ in examination.evidence)
     result, ledger = run(source, replay=variant.batch_norm)
     expected = expect(variant)
-    dynamic = books(ledger, static=False)
-    statics = [books(scenario.ledger, static=True) for scenario in examination.scenarios]
+    dynamic = books(ledger)
+    statics = [books(scenario.ledger) for scenario in examination.scenarios]
     static = next((one for one in statics if _agree(one, dynamic)), statics[0] if statics else [])
     lines = [line for book in static for page in book for line in page.lines]
     unknown = (not static and bool(dynamic)) or any(line.coefficient is None for line in lines)

@@ -281,7 +281,8 @@ def expect(variant: Variant) -> Expectation:
         codes.add("GA401")
     shown = codes - _hidden(variant, runs)
     hidden = (planted | codes) - shown
-    in_run = frozenset({"GA304"} if variant.has("GA304") and _may_be_the_objective(variant) else ())
+    # A run without a tape shows no names: where every micro-batch steps, each division may be the objective's.
+    in_run = frozenset({"GA304"} if variant.has("GA304") else ())
     # The source of a schedule without a length does not say what it was made for, nor does that of a while loop how
     # many passes there are, where a remainder that has no step leaves one step out in each.
     unsaid = variant.schedule == "decay" or (variant.boundary == "while" and _left_out(variant, runs) > 1)
@@ -314,15 +315,6 @@ _STEPS_OF_A_LEAK = 3
 """Steps at which more and more losses are held, before that is no accident."""
 
 _OF_WEIGHT = frozenset({"GA101", "GA102", "GA103", "GA104"})
-
-
-def _may_be_the_objective(v: Variant) -> bool:
-    """Whether the division of a loss where every micro-batch steps may be its coefficient: a product, or a half.
-
-    A half may not where the loss is over two rows or units: it is divided by what it is over.
-    """
-    over = {*v.units} if v.model == "tied" else {*v.rows, *v.units}
-    return v.spelling == "inverse" or (v.k == 2 and 2 not in over)
 
 
 def _hidden(v: Variant, runs: list[Simulation]) -> set[str]:

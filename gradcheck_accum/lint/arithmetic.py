@@ -165,7 +165,7 @@ def factor_of(value: Any, operation: Operation) -> Factor:
         return Factor(None, operation)
     purpose = Purpose.ACCUMULATION if value.tags & {v.STEPS, v.DERIVED} else Purpose.UNKNOWN
     if operation is Operation.DIVIDE:
-        return Factor(1 / number, operation, purpose)
+        return Factor(1 / number, operation, purpose, origins=value.origins)
     # A quotient that was kept in a variable (scale = 1 / K) is still a division.
     operation = Operation.DIVIDE if isinstance(value.value, Fraction) else operation
-    return Factor(number, operation, purpose)
+    return Factor(number, operation, purpose, origins=value.origins)

@@ -19,7 +19,7 @@ def assign(run: Interpreter, target: ast.expr, value: Any, scope: v.Scope) -> No
     """Bind a target to a value."""
     match target:
         case ast.Name():
-            scope.assign(target.id, value)
+            scope.assign(target.id, value.known_as(target.id) if isinstance(value, Num) else value)
         case ast.Starred():
             assign(run, target.value, value, scope)
         case ast.Tuple() | ast.List():
@@ -56,7 +56,7 @@ def _assign_attribute(run: Interpreter, target: ast.Attribute, holder: Any, valu
     elif target.attr == SWITCH and sources_of(run, holder) is not None:
         run.sync.switch(sources_of(run, holder) or (), value if isinstance(value, bool) else None)
     elif isinstance(holder, v.Instance):
-        holder.attributes[target.attr] = value
+        holder.attributes[target.attr] = value.known_as(target.attr) if isinstance(value, Num) else value
     else:
         _assign_to_unknown(run, holder, target.attr, value)
 

@@ -55,7 +55,7 @@ def evaluate(run: Interpreter, node: ast.expr, scope: v.Scope) -> Any:
 def _constant(run: Interpreter, node: ast.Constant, scope: v.Scope) -> Any:
     value = node.value
     if isinstance(value, (int, float)) and not isinstance(value, bool):
-        return bounded(Num(value))
+        return bounded(Num(value, origins=frozenset({f"{node.lineno}:{node.col_offset}"})))
     return value if isinstance(value, (str, bool, type(None))) else UNKNOWN
 
 

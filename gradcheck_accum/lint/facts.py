@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Callable, Iterator
+from functools import cached_property
 from typing import Any
 
 from gradcheck_accum.lint.averages import UPDATES, blended
@@ -117,6 +118,12 @@ class Facts:
         """The same of attributes, by the name that they are attributes of."""
         self._methods: set[int] = set()
         self._gather(module)
+
+    @cached_property
+    def numbers(self) -> frozenset[int]:
+        """The whole numbers that are written in the module."""
+        constants = (n.value for n in ast.walk(self.module) if isinstance(n, ast.Constant))
+        return frozenset(abs(value) for value in constants if type(value) is int and value)
 
     @property
     def renamed(self) -> Iterator[tuple[str, str]]:

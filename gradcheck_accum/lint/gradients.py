@@ -41,10 +41,10 @@ def record_backward(run: Interpreter, node: ast.AST, value: Any, weighted: bool)
 
 def record_step(run: Interpreter, node: ast.AST, optimizer: v.Optimizer, through_scaler: bool = False) -> None:
     """Record an optimizer's step, with K if a loss has been divided by it."""
-    bound = {number.value for number in run.knowledge.bindings.values() if v.STEPS in number.tags}
-    stated = sorted((bound | run.knowledge.moduli) & run.recorder.divisors)
+    divisors = run.recorder.divisors.items()
+    stated = [number for number, origins in divisors if run.knowledge.counts_windows(number, origins)]
     count_held_graphs(run)
-    run.recorder.step(node, optimizer, int(stated[0]) if len(stated) == 1 else None, through_scaler)
+    run.recorder.step(node, optimizer, stated[0] if len(stated) == 1 else None, through_scaler)
     if run.recorder.lost_track:
         raise Doubted
 

@@ -41,7 +41,7 @@ class Interpreter:
         decisions: dict[str, bool],
         skip: tuple[Place, int] | None = None,
     ) -> None:
-        self.recorder = Recorder(beside.path)
+        self.recorder = Recorder(beside.path, units=reach.unwritten_number)
         self.beside = beside
         self._scopes: dict[str, v.Scope] = {}
         """The names of the modules beside the file that were imported from, by path."""

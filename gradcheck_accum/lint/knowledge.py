@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from gradcheck_accum.lint import values as v
 from gradcheck_accum.lint.control import Restart
 from gradcheck_accum.lint.values import Num, Symbol
+from gradcheck_accum.stated import names_steps
 
 if TYPE_CHECKING:
     from gradcheck_accum.lint.interpreter import Interpreter
@@ -25,12 +26,13 @@ def bind_steps(run: Interpreter, value: Any) -> Any:
     """Make an unknown modulus a small number, and note a known one."""
     if isinstance(value, Num):
         if isinstance(value.value, int) and value.value > 0 and run.in_training:
-            run.knowledge.note_modulus(value.value, run.condition_acts)
+            run.knowledge.note_modulus(value, run.condition_acts)
         return value
     if isinstance(value, Symbol) and value.name:
         default = value.default if value.default and 2 <= value.default <= _LARGEST_STEPS else ASSUMED_STEPS
         run.knowledge.take_for_modulus(default)
-        bind(run, value.name, Num(default, frozenset({v.STEPS, v.tag_of_name(value.name)})))
+        tag = v.tag_of_name(value.name)
+        bind(run, value.name, Num(default, frozenset({v.STEPS, tag}), frozenset({tag})))
     return value
 
 
@@ -67,6 +69,8 @@ class Knowledge:
         """Whether a run has gone by the moduli known so far: another one starts it anew."""
         self._acting: set[int] = set()
         """Those of the moduli that may decide on what happens to gradients."""
+        self._origins: dict[int, frozenset[str]] = {}
+        """The origins of each of the moduli."""
         self._ignored: set[int] = set()
         """Those that do not, once they have made passes too long to be followed."""
         self.bounds: set[str] = set()
@@ -85,19 +89,35 @@ class Knowledge:
         """Note a number that some counter is taken modulo, in a run that is about to start anew."""
         self._moduli.add(value)
 
-    def note_modulus(self, value: int, acts: Callable[[], bool]) -> None:
-        """Note a number that some counter is taken modulo. Raises Restart where this run has gone by those before.
+    def note_modulus(self, number: Num, acts: Callable[[], bool]) -> None:
+        """Note a whole number that some counter is taken modulo. Raises Restart where this run has gone by less.
 
         ``acts`` says whether that decides on what happens to gradients.
         """
+        value = int(number.value)
+        before = value in self._acting, self._origins.get(value), value in self._moduli
         if value not in self._acting and acts():
             self._acting.add(value)
         if value in self._ignored and value not in self._acting:
             return
-        if value not in self._moduli and value > 1:
+        if value > 1:
             self._moduli.add(value)
-            if value <= _LARGEST_STEPS and self._is_relied_on:
+            self._origins[value] = self._origins.get(value, frozenset()) | number.origins
+            now = value in self._acting, self._origins[value], True
+            if now != before and value <= _LARGEST_STEPS and self._is_relied_on:
                 raise Restart
+
+    def counts_windows(self, value: int, origins: frozenset[str]) -> bool:
+        """Whether what losses are divided by, a number of these origins, is stated to be K.
+
+        It is where the loop steps, clears or goes on by a counter modulo that number; where a counter is taken modulo
+        the very same number, whatever for; where it is bound in the place of K; and where its name says so. A number
+        that merely equals the one by which a loop reports is none.
+        """
+        self._is_relied_on = True
+        bound = {v.tag_of_name(name) for name, number in self.bindings.items() if v.STEPS in number.tags}
+        counted = self._origins.get(value, frozenset()) | bound
+        return value in self._acting or not origins.isdisjoint(counted) or names_steps(origins)
 
     def note_given_data(self) -> None:
         """The loop gets data from elsewhere: what it makes itself is none. Raises Restart where it was taken for it."""

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import ast
 import builtins
+import itertools
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from functools import cached_property
 
 from gradcheck_accum.lint.facts import (
     BACKWARD,
@@ -148,6 +150,12 @@ class Reach:
     def acts(self, body: Iterable[ast.stmt]) -> bool:
         """Whether any of the statements changes gradients."""
         return any(self._any(self._to_gradients - _GATHERS, s) for s in body)
+
+    @cached_property
+    def unwritten_number(self) -> int:
+        """A number that no number of the source can be taken for: the first prime from 7 on that divides none."""
+        written = frozenset[int]().union(*(facts.numbers for facts in self._facts))
+        return next(n for n in itertools.count(7) if _is_prime(n) and all(other % n for other in written))
 
     def decides(self, body: Iterable[ast.stmt]) -> bool:
         """Whether any of the statements changes gradients, or leaves what it stands in."""
@@ -317,3 +325,7 @@ def _own_statements(module: ast.Module | None) -> list[ast.stmt]:
 
 def _is_true(node: ast.expr) -> bool:
     return isinstance(node, ast.Constant) and bool(node.value)
+
+
+def _is_prime(number: int) -> bool:
+    return all(number % divisor for divisor in range(2, number))

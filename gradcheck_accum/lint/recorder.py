@@ -39,9 +39,6 @@ from gradcheck_accum.lint.control import OutOfBudget
 from gradcheck_accum.lint.values import UNITS, Figure, Num, Optimizer, Part, Scheduler, Tensor, whole_of
 from gradcheck_accum.location import Location
 
-ASSUMED_UNITS = 7
-"""Units in a micro-batch where the source does not show its size: a number that is not likely to be a K."""
-
 _ONE_STORE = "the model"
 _TO_A_WHOLE = frozenset({"zero", "scale"})
 """What is known of a model's gradients only if it happens to all of them."""
@@ -61,9 +58,13 @@ class _Raw:
 
 @dataclass(slots=True)
 class Recorder:
-    """The record of one interpretation of one loop."""
+    """The record of one interpretation of one loop.
+
+    ``units`` are those of a micro-batch: until the source shows its size, a number that the source does not hold.
+    """
 
     path: str
+    units: int
     raw: list[_Raw] = field(default_factory=list)
     micro_batch: int = -1
     epoch: int | None = None
@@ -79,7 +80,6 @@ class Recorder:
     """Whether the source leaves open how many passes over the data there are, or turns of a loop without an end."""
     relied_on: set[str] = field(default_factory=set)
     """The tags of the names that windows are counted by, or losses divided by."""
-    units: int = ASSUMED_UNITS
     knows_units: bool = False
     """Whether ``units`` is what the source shows, not the assumed number."""
     cuts: bool = False
@@ -88,8 +88,8 @@ class Recorder:
     """Where the source names numbers that the loop counts by."""
     counted: set[str] = field(default_factory=set)
     """What the loop counts by: tags of names, and of the lengths of what it runs over."""
-    divisors: set[int] = field(default_factory=set)
-    """The numbers, rounded, that losses have been divided by."""
+    divisors: dict[int, frozenset[str]] = field(default_factory=dict)
+    """The numbers, rounded, that losses have been divided by, with their origins."""
     graphs: dict[Hashable, Part] = field(default_factory=dict)
     """The losses that ``backward`` has run on, by their flow."""
     backwards: dict[Hashable, Location] = field(default_factory=dict)
@@ -98,10 +98,14 @@ class Recorder:
     """The places that keep losses of several micro-batches, in the order of their first time."""
     _opened: int = 0
     """The first micro-batch of the present pass."""
+    _assumed_units: int = field(init=False)
     _last: dict[tuple[int, int], tuple[int, int]] = field(default_factory=dict)
     _steps: int = 0
     _opaque: bool = False
     _differentiated: bool = False
+
+    def __post_init__(self) -> None:
+        self._assumed_units = self.units
 
     def learn_units(self, rows: int | None) -> None:
         """Note the size of the micro-batches to come, where the source shows it."""
@@ -150,12 +154,7 @@ class Recorder:
         self._differentiated = True
         self.graphs.update({part.flow: part for part in tensor.parts})
         self.backwards.update({part.flow: where for part in tensor.parts})
-        self.divisors |= {
-            round(1 / factor.value)
-            for part in tensor.parts
-            for factor in part.factors
-            if factor.value and factor.operation is Operation.DIVIDE
-        }
+        self._note_divisors(tensor)
         self.raw.append(
             _Raw(
                 "backward",
@@ -181,6 +180,15 @@ class Recorder:
     def _given(self) -> int | None:
         """How many batches the pass gave so far."""
         return None if self.epoch is None else self.micro_batch - self._opened + 1
+
+    def _note_divisors(self, tensor: Tensor) -> None:
+        """Note what a loss was divided by; the number of its terms makes their mean, whatever it is called."""
+        factors = (factor for part in tensor.parts for factor in part.factors)
+        for factor in factors:
+            if factor.value and factor.operation is Operation.DIVIDE:
+                divisor = round(1 / factor.value)
+                origins = frozenset() if divisor == len(tensor.parts) else factor.origins
+                self.divisors[divisor] = self.divisors.get(divisor, frozenset()) | origins
 
     def zero(self, node: ast.AST, owner: Optimizer | frozenset[str] | None) -> None:
         """Gradients were cleared."""
@@ -286,7 +294,7 @@ class Recorder:
             tuple(events),
             assumed_length=self.assumed_length,
             assumed_turns=self.assumed_turns,
-            assumed_units=not self.knows_units,
+            assumed_units=float(self._assumed_units),
             counts=counts,
         )
 

@@ -15,6 +15,7 @@ from typing import Any
 
 from gradcheck_accum.events import Factor, Reduction
 from gradcheck_accum.location import Location
+from gradcheck_accum.stated import is_name_of_steps
 
 STEPS = "steps"
 """Tag of a number that is K, the accumulation steps."""
@@ -48,10 +49,14 @@ def tag_of_length(source: Any) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Num:
-    """A known number; ``tags`` say what it was made from."""
+    """A known number; ``tags`` say what it was made from, ``origins`` by which names of K and constants of the source.
+
+    Two numbers of the same origin are the same binding; two that are merely equal may be there for different things.
+    """
 
     value: int | float | Fraction
     tags: frozenset[str] = frozenset()
+    origins: frozenset[str] = field(default=frozenset(), compare=False)
 
     @property
     def names(self) -> set[str]:
@@ -63,7 +68,11 @@ class Num:
         tags = self.tags.union(*(other.tags for other in others))
         if STEPS in tags:
             tags = tags - {STEPS} | {DERIVED}
-        return Num(value, tags)
+        return Num(value, tags, self.origins.union(*(other.origins for other in others)))
+
+    def known_as(self, name: str) -> Num:
+        """The same number once it is bound to ``name``."""
+        return replace(self, origins=self.origins | {name}) if is_name_of_steps(name) else self
 
 
 @dataclass(frozen=True, slots=True)

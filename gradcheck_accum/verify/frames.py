@@ -134,13 +134,17 @@ def user_location() -> Location:
     return _location(frame, package)
 
 
-def scaling_location() -> Location:
-    """The innermost line that is not PyTorch's or ours: who scaled a loss just now, user or framework."""
+def scaling_frame() -> FrameType:
+    """The innermost frame that is not PyTorch's or ours: who scaled a loss just now, user or framework."""
     for frame in frames_to_user():
-        package = package_of(frame.f_code.co_filename)
-        if package:
+        if package_of(frame.f_code.co_filename):
             break
-    return _location(frame, package)
+    return frame
+
+
+def location_of(frame: FrameType) -> Location:
+    """The line that a frame is at, and the package that it belongs to, where it is one's."""
+    return _location(frame, package_of(frame.f_code.co_filename))
 
 
 def _location(frame: FrameType, package: str) -> Location:

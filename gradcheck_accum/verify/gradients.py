@@ -268,7 +268,7 @@ class GradientBook:
             return Unscale(where=where, stores=stores)
         if squares and ratio and residual <= max(16 * roundoff, 1e-7) * math.sqrt(new):
             operation = Operation.DIVIDE if abs(ratio) < 1 else Operation.MULTIPLY
-            return ScaleGrads(where=where, stores=stores, factor=Factor(_tidy(ratio), operation))
+            return ScaleGrads(where=where, stores=stores, factor=Factor(_tidy(ratio, roundoff), operation))
         return Opaque(where=where, stores=stores, reason=CHANGED_BY_HAND)
 
     def cleared(self, keys: set[int]) -> tuple[frozenset[str], frozenset[str]]:
@@ -321,9 +321,12 @@ def is_cleared(gradient: torch.Tensor | None) -> bool:
     return gradient is None or not bool(dense(gradient).any())
 
 
-def _tidy(ratio: float) -> float:
-    """A measured ratio, as the reciprocal of a whole number where it is one within rounding."""
-    if ratio and math.isclose(1 / ratio, round(1 / ratio), rel_tol=1e-4):
+def _tidy(ratio: float, roundoff: float) -> float:
+    """A measured ratio, as the reciprocal of a whole number where it is one within what rounding does to a gradient.
+
+    A factor of 0.99995 is no 1: it is a number as any other, and 1 would leave an error that nothing explains.
+    """
+    if ratio and math.isclose(1 / ratio, round(1 / ratio), rel_tol=4 * roundoff):
         return 1 / round(1 / ratio)
     return ratio
 

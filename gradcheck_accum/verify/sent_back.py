@@ -9,12 +9,13 @@ from typing import Any
 
 import torch
 
-from gradcheck_accum.engine.loss_graph import CACHED, SCALED_AT, LossReading, read_losses
+from gradcheck_accum.engine.loss_graph import CACHED, SCALED_AT, SCALED_BY, LossReading, read_losses
 from gradcheck_accum.engine.tape import Program, Tape
 from gradcheck_accum.engine.tolerance import unit_roundoff
 from gradcheck_accum.events import Factor, Reduction, Term
-from gradcheck_accum.verify.frames import scaling_location
+from gradcheck_accum.verify.frames import location_of, scaling_frame
 from gradcheck_accum.verify.modes import without_modes
+from gradcheck_accum.verify.operands import names_of_operand
 from gradcheck_accum.verify.several_batches import SENT_BACK_TOGETHER, sent_back_together
 
 CACHED_UNSEEN = (
@@ -117,7 +118,9 @@ class LossReader:
 def _note_scaling(loss: torch.Tensor) -> None:
     """Write down who multiplied or divided a loss."""
     if loss.grad_fn is not None and loss.grad_fn.name().startswith(("MulBackward", "DivBackward")):
-        loss.grad_fn.metadata[SCALED_AT] = scaling_location()  # type: ignore[index]
+        frame = scaling_frame()
+        loss.grad_fn.metadata[SCALED_AT] = location_of(frame)  # type: ignore[index]
+        loss.grad_fn.metadata[SCALED_BY] = names_of_operand(frame)  # type: ignore[index]
 
 
 def _of_unknown_weight(terms: Iterable[Term]) -> tuple[Term, ...]:
