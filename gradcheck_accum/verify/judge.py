@@ -19,7 +19,15 @@ from gradcheck_accum.mistakes import CATALOGUE
 from gradcheck_accum.ranks import joined
 from gradcheck_accum.verdict import ReferenceReport, Verdict, VerifyResult, WindowReport
 from gradcheck_accum.verify.frameworks import with_remedy
-from gradcheck_accum.verify.notes import on_chunks, on_cost, on_optimizers, on_ranks, on_skipped, on_thrown_away
+from gradcheck_accum.verify.notes import (
+    on_chunks,
+    on_cost,
+    on_optimizers,
+    on_ranks,
+    on_skipped,
+    on_thrown_away,
+    on_updates,
+)
 from gradcheck_accum.verify.observer import Watch
 from gradcheck_accum.verify.records import Measured
 from gradcheck_accum.verify.ruling import Options, is_read_as_presumed, judge_window
@@ -76,6 +84,7 @@ def judge_ranks(
     notes += on_thrown_away(ledgers)
     notes += on_skipped(ledgers)
     notes += on_optimizers(reports)
+    notes += on_updates(measured, reports)
     notes += on_ranks(seen, ledgers)
     streamed = next((own.streamed for own in seen if own.streamed is not None), None)
     if streamed is not None:
