@@ -26,7 +26,7 @@ class WindowReport:
     any clip, ``grad_norm_ratio`` is |g| / |g_ref|, ``tolerance`` what the error was allowed to be.
     ``param_rel_error`` is |Δw - Δw_ref| / |Δw_ref| for the step's own update Δw. ``drift`` is
     |w - w_ref| / |w_ref - w_0| beside a reference run, where one was asked for. All are None where they could not be
-    measured, and ``reason`` then says why. ``line`` is the step's line in the user's file.
+    measured, and ``reason``, or a note of the result, then says why. ``line`` is the step's line in the user's file.
     """
 
     index: int

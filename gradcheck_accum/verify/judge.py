@@ -29,6 +29,7 @@ from gradcheck_accum.verify.notes import (
     on_ranks,
     on_skipped,
     on_thrown_away,
+    on_updates,
 )
 from gradcheck_accum.verify.observer import Watch
 from gradcheck_accum.verify.records import Measured
@@ -106,6 +107,7 @@ def judge_ranks(
     if proofs:
         notes.append(on_proof(proofs))
     notes += on_optimizers(reports)
+    notes += on_updates(measured, reports)
     notes += on_ranks(seen, ledgers)
     streamed = next((own.streamed for own in seen if own.streamed is not None), None)
     if streamed is not None:

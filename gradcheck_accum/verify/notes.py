@@ -13,6 +13,7 @@ from gradcheck_accum.events import Backward
 from gradcheck_accum.ledger import Ledger, Window
 from gradcheck_accum.ranks import averages
 from gradcheck_accum.verdict import Verdict, WindowReport
+from gradcheck_accum.verify.records import Measured
 from gradcheck_accum.verify.seen import Seen
 
 
@@ -99,6 +100,18 @@ def on_optimizers(reports: Sequence[WindowReport]) -> list[str]:
         f"norm, the update by {r.param_rel_error:.1e}; a clip, a new learning rate or another optimizer will show it"
         for r in first.values()
         if (r.grad_rel_error or 0.0) > 0.1 and (r.param_rel_error or 0.0) < 0.1 * (r.grad_rel_error or 0.0)
+    ]
+
+
+def on_updates(measured: Sequence[Measured], reports: Sequence[WindowReport]) -> list[str]:
+    """The updates that were measured with another reference than the gradient was compared with in the end."""
+    made = [r for m, r in zip(measured, reports, strict=True) if m.update is not None and m.update.error is not None]
+    otherwise = [r.index for r in made if r.grad_rel_error is not None and r.param_rel_error is None]
+    if not otherwise:
+        return []
+    return [
+        f"{len(otherwise)} of {len(reports)} updates are not compared (the first is that of window {otherwise[0]}): "
+        "how the loop scales its losses showed only after they were made"
     ]
 
 
