@@ -270,6 +270,29 @@ for update in range(1000):
     assert [(f.mistake.code, f.where.line) for f in found] == [("GA204", 12)]
 
 
+TURNS = """
+import torch
+from torch import nn
+G, D = nn.Linear(3, 6), nn.Linear(6, 1)
+of_g, of_d = torch.optim.Adam(G.parameters()), torch.optim.Adam(D.parameters())
+bce = nn.BCEWithLogitsLoss()
+for x, z in loader:
+    {before}
+    (bce(D(x), torch.ones(5, 1)) + bce(D(G(z).detach()), torch.zeros(5, 1))).backward()
+    of_d.step()
+    of_d.zero_grad()
+    of_g.zero_grad()
+    bce(D(G(z)), torch.ones(5, 1)).backward()
+    of_g.step()
+"""
+
+
+def test_what_the_others_loss_leaves_is_seen_where_both_take_the_same_batch() -> None:
+    assert not lint_source(TURNS.format(before="of_d.zero_grad()"), "train.py")
+    found = lint_source(TURNS.format(before="pass"), "train.py")
+    assert [(f.mistake.code, f.where.line) for f in found] == [("GA204", 10)]
+
+
 SKIPPING = """\
 from itertools import cycle
 

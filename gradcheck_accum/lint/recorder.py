@@ -35,6 +35,8 @@ from gradcheck_accum.events import (
     Unscale,
     ZeroGrad,
 )
+from gradcheck_accum.folding import fold
+from gradcheck_accum.ledger import Fate
 from gradcheck_accum.lint.control import OutOfBudget
 from gradcheck_accum.lint.values import UNITS, Figure, Num, Optimizer, Part, Scheduler, Tensor, whole_of
 from gradcheck_accum.location import Location
@@ -284,7 +286,7 @@ class Recorder:
             if event is not None:
                 events.append(event)
         reason = self._doubt(events, stores)
-        stained = _stained(events)
+        stained = _stained(events) and _stained(events) - _spilled(events)
         if stained:
             events.insert(0, Opaque(where=self.raw[0].where, stores=stained, reason="what another loss left there"))
         if reason:
@@ -406,7 +408,8 @@ def _stained(events: list[Event]) -> frozenset[str]:
     """The stores in which another optimizer's loss leaves gradients that the next step of their own uses.
 
     A GAN's generator loss flows through the discriminator too; where that is cleared before, and not after, its next
-    window begins with what the generator's loss has left, and none of its entries counts what it seems to.
+    window begins with what the generator's loss has left. Unless the ledger tells it from the window's own, none of its
+    entries counts what it seems to.
     """
     stained: set[str] = set()
     used: dict[str, set[int]] = {}
@@ -426,6 +429,12 @@ def _stained(events: list[Event]) -> frozenset[str]:
                         stained.add(store)
                     used[store] = {e.micro_batch for e in new}
     return frozenset(stained)
+
+
+def _spilled(events: list[Event]) -> frozenset[str]:
+    """The stores in which the ledger itself takes what another's loss has left for stale: these are no secret."""
+    ledger = fold(Trace(tuple(events)))
+    return frozenset(window.store for window in ledger.windows if window.with_fate(Fate.STALE))
 
 
 def _share(part: Part, sent: Part) -> float | None:
