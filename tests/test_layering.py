@@ -16,14 +16,14 @@ import gradcheck_accum
 PACKAGE = Path(gradcheck_accum.__file__).parent
 
 FLOORS = [
-    {"location", "neighbours", "pyproject", "stated"},
+    {"location", "neighbours", "pyproject", "source_text", "stated", "streams"},
     {"errors", "events", "gate", "mistakes", "notebooks"},
-    {"factors", "findings", "ledger"},
+    {"factors", "findings", "ledger", "settings", "suppressions"},
     {"folding", "ranks", "scaling"},
     {"weights"},
     {"diagnosis"},
     {"verdict"},
-    {"trials"},
+    {"accepting", "trials"},
     {"lint", "engine"},
     {"verify"},
     {"fuzz"},
@@ -38,7 +38,8 @@ APART = {"report": {"lint", "engine", "verify", "fuzz"}, "verify": {"lint"}}
 """Rooms on lower floors that a room must do without all the same."""
 
 THIRD_PARTY = {
-    "lint": {"pathspec", "tomli"},
+    "settings": {"pathspec", "tomli"},
+    "lint": {"pathspec"},
     "engine": {"torch"},
     "verify": {"torch"},
     "fuzz": {"torch", "hypothesis", "libcst"},
