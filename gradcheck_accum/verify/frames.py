@@ -23,7 +23,8 @@ _NO_FRAMEWORKS = {"torch", "functorch"}
 
 
 @lru_cache(maxsize=1024)
-def _is_users(filename: str) -> bool:
+def is_users(filename: str) -> bool:
+    """Whether a file is the user's own: none of Python's, of an installed package or of ours."""
     if filename.startswith("<"):
         return False
     path = os.path.realpath(filename)
@@ -56,7 +57,7 @@ def frames_to_user() -> Iterator[FrameType]:
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         yield frame
-        if _is_users(frame.f_code.co_filename):
+        if is_users(frame.f_code.co_filename):
             return
         frame = frame.f_back
 
