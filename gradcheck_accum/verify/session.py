@@ -189,7 +189,7 @@ def _device(name: str | None) -> torch.device | None:
     try:
         device = torch.device(name)
     except RuntimeError:
-        raise ValueError(f"device {name} cannot be used: PyTorch knows no such device (but cpu, cuda, cuda:1)") from None
+        raise ValueError(f"device {name} cannot be used: PyTorch knows none of that name") from None
     try:
         torch.empty(1, device=device)
     except (RuntimeError, AssertionError):
