@@ -21,6 +21,10 @@ __version__ = "0.1.0"
 __all__ = ["AccumulationError", "__version__", "check", "watch"]
 
 
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
 def __getattr__(name: str) -> Any:
     if name in {"AccumulationError", "check", "watch"}:
         from gradcheck_accum import verify

@@ -7,21 +7,25 @@ ours; 3 not decided.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib.util
 import os
+import shlex
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, NoReturn
+from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
-from gradcheck_accum import __version__
+from gradcheck_accum import __version__, streams
 from gradcheck_accum.errors import internal_error, wants_tracebacks
 from gradcheck_accum.mistakes import CATALOGUE
+from gradcheck_accum.streams import StreamError
 
 if TYPE_CHECKING:
     from gradcheck_accum.findings import LintResult
-    from gradcheck_accum.lint.settings import Settings
+    from gradcheck_accum.settings import Settings
 
 PROGRAM = "gradcheck-accum"
 
@@ -42,18 +46,22 @@ class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         raise UsageError(f"{message} (see {self.prog} --help)")
 
+    def print_help(self, file: Any = None) -> None:
+        streams.write(self.format_help(), file, end="")
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return the exit status."""
     try:
+        streams.prepare()
         status = _run(sys.argv[1:] if arguments is None else list(arguments))
-        sys.stdout.flush()
+        streams.flush()
         return status
-    except UsageError as error:
+    except (UsageError, StreamError) as error:
         return _complain(str(error))
     except BrokenPipeError:
-        # The reader went away (`| head`). Python flushes stdout once more at exit: give it somewhere to go.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        # The reader went away (`| head`).
+        streams.discard_stdout()
         return BROKEN_PIPE
     except KeyboardInterrupt:
         return INTERRUPTED
@@ -65,12 +73,51 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _run(arguments: list[str]) -> int:
     own, for_script = _split(arguments)
-    options = _parser().parse_args(own)
+    parser = _parser()
+    if not arguments:
+        parser.print_help(sys.stderr)
+        return ERROR
+    try:
+        options, unknown = parser.parse_known_args(own)
+    finally:
+        streams.flush()  # --help and --version end here
     options.arguments = for_script
+    if unknown:
+        if options.command is _verify:
+            raise UsageError(_not_ours(own, options, unknown))
+        options.parser.error(f"unrecognized arguments: {' '.join(unknown)}")
     if for_script is not None and options.command is not _verify:
         raise UsageError("only verify takes arguments after --")
     command: _Command = options.command
     return command(options)
+
+
+def _not_ours(own: list[str], options: argparse.Namespace, unknown: list[str]) -> str:
+    """What to say of arguments before ``--`` that ``verify`` does not know: they are taken to be the script's."""
+    # A word that stands behind an argument of the script's was taken for the script itself.
+    behind = own[own.index(unknown[0]) :] if unknown[0] in own else []
+    mistaken = options.script in behind
+    ours, theirs = _parted(own, unknown, options.script if mistaken else None)
+    if not options.module and (mistaken or options.script is None):
+        script = next((argument for argument in theirs if argument.endswith(".py")), "SCRIPT")
+        theirs = [argument for argument in theirs if argument != script]
+        ours.append(script)
+    command = shlex.join([PROGRAM, *ours, "--", *theirs, *(options.arguments or [])])
+    return f"unrecognized arguments: {' '.join(theirs)}: the script's own arguments go after --: {command}"
+
+
+def _parted(own: list[str], unknown: list[str], value: str | None) -> tuple[list[str], list[str]]:
+    """Our arguments and the script's, in order; ``value`` is one that was taken for the script of a module's run."""
+    ours, theirs, left = list[str](), list[str](), list(unknown)
+    for argument in own:
+        if left and argument == left[0]:
+            theirs.append(left.pop(0))
+        elif argument == value and theirs:
+            theirs.append(argument)
+            value = None
+        else:
+            ours.append(argument)
+    return ours, theirs
 
 
 def _split(arguments: list[str]) -> tuple[list[str], list[str] | None]:
@@ -82,7 +129,8 @@ def _split(arguments: list[str]) -> tuple[list[str], list[str] | None]:
 
 
 def _complain(message: str) -> int:
-    print(f"{PROGRAM}: {message}", file=sys.stderr)
+    with contextlib.suppress(OSError):
+        print(f"{PROGRAM}: {message}", file=sys.stderr)
     return ERROR
 
 
@@ -104,6 +152,8 @@ def _parser() -> argparse.ArgumentParser:
     rules = commands.add_parser("rules", help="list the mistakes")
     _add_format(rules)
     rules.set_defaults(command=_rules)
+    for own in commands.choices.values():
+        own.set_defaults(parser=own)
     return parser
 
 
@@ -111,10 +161,14 @@ def _add_format(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--output-format", choices=("text", "json"), default="text")
 
 
+def _add_codes(parser: argparse.ArgumentParser, select: str, ignore: str) -> None:
+    parser.add_argument("--select", metavar="CODES", action="append", help=select)
+    parser.add_argument("--ignore", metavar="CODES", action="append", help=ignore)
+
+
 def _add_lint(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("paths", metavar="PATH", nargs="*", help="files and directories (default: .); - is stdin")
-    parser.add_argument("--select", metavar="CODES", action="append", help="report only these (GA101,GA2)")
-    parser.add_argument("--ignore", metavar="CODES", action="append", help="do not report these")
+    _add_codes(parser, "report only these (GA101,GA2)", "do not report these")
     parser.add_argument("--fix", action="store_true", help="repair what can be repaired, in place; see --unsafe-fixes")
     parser.add_argument("--unsafe-fixes", action="store_true", help="also fixes that change more than the mistake")
     parser.add_argument("--diff", action="store_true", help="show what --fix would change, and write nothing")
@@ -155,9 +209,10 @@ def _add_verify(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--dtype", choices=("float64", "float32", "bfloat16", "float16"), help="dtype of the replay")
     parser.add_argument("--device", help="device of the replay (cpu, cuda, cuda:1)")
+    _add_codes(parser, "accept all but these (GA101,GA2)", "accept these: they are reported and decide nothing")
     parser.add_argument("--timeout", metavar="SECONDS", type=_positive, help="give up after this long")
     parser.add_argument(
-        "--loss-coefficient", metavar="A", type=float, help="what the loss is meant to be multiplied by"
+        "--loss-coefficient", metavar="A", type=_number, help="what the loss is meant to be multiplied by"
     )
     parser.add_argument("--rtol", type=_not_negative, help="relative error to allow (default: derived from rounding)")
     parser.add_argument("--atol", type=_not_negative, help="absolute error to allow")
@@ -179,77 +234,120 @@ def _add_fuzz(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--factories", metavar="FILE.py", help="functions that supply the arguments of their names")
     parser.add_argument("--examples", metavar="N", type=_positive_int, help="cases to try (default: the profile's)")
-    parser.add_argument("--seed", metavar="S", type=int, help="what is drawn (default: as Hypothesis is set up)")
+    parser.add_argument("--seed", metavar="S", type=_whole, help="what is drawn (default: as Hypothesis is set up)")
     parser.add_argument("--time-budget", metavar="SECONDS", type=_positive, help="begin no case after this long")
     parser.set_defaults(command=_fuzz)
 
 
+def _whole(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"must be a whole number, not '{text}'") from None
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"must be a number, not '{text}'") from None
+
+
 def _positive_int(text: str) -> int:
-    value = int(text)
+    value = _whole(text)
     if value < 1:
         raise argparse.ArgumentTypeError("must be 1 or more")
     return value
 
 
 def _positive(text: str) -> float:
-    value = float(text)
+    value = _number(text)
     if not value > 0:
         raise argparse.ArgumentTypeError("must be more than 0")
     return value
 
 
 def _not_negative(text: str) -> float:
-    value = float(text)
+    value = _number(text)
     if not value >= 0:
         raise argparse.ArgumentTypeError("must be 0 or more")
     return value
 
 
-def _lint(options: argparse.Namespace) -> int:
-    from gradcheck_accum.lint.settings import SettingsError
+@contextmanager
+def _settings_are_usage() -> Iterator[None]:
+    """A setting that makes no sense is said in one line, as an option that does not."""
+    from gradcheck_accum.settings import SettingsError
 
     try:
-        return _lint_as_settled(options)
+        yield
     except SettingsError as error:
         raise UsageError(str(error)) from None
+
+
+def _lint(options: argparse.Namespace) -> int:
+    with _settings_are_usage():
+        return _lint_as_settled(options)
 
 
 def _lint_as_settled(options: argparse.Namespace) -> int:
     from gradcheck_accum.report.frame import Sources
     from gradcheck_accum.report.paint import Paint
+    from gradcheck_accum.source_text import shown_text
 
     paths: list[str] = options.paths or ["."]
-    given: dict[str, bytes] = {}
+    stdin: dict[str, bytes] = {}
+    once: dict[str, bytes] = {}
     if paths == ["-"]:
         if options.add_noqa:
             raise UsageError("--add-noqa writes to files: it cannot be combined with standard input (-)")
-        source = given[options.stdin_filename] = sys.stdin.buffer.read()
+        source = stdin[options.stdin_filename] = streams.read_stdin()
         result = _lint_stdin(source, options)
     elif "-" in paths:
         raise UsageError("standard input (-) cannot be combined with other paths")
+    elif "" in paths:
+        raise UsageError("an empty path names nothing (a variable that is not set?)")
     else:
-        result = _lint_paths(paths, options)
+        once = _read_once(paths, options)
+        result = _lint_paths(paths, once, options)
     if options.write_baseline or options.add_noqa:
         return _start_with(result, options)
     if options.diff:
         return _diff(options, result)
     report = sys.stdout
     if options.fix:
-        result = _fix(result, given)
+        result = _fix(result, stdin)
         # The fixed standard input goes where it would have been written to, and the report beside it.
-        report = sys.stderr if given else report
-    sources = Sources({path: content.decode("utf-8-sig", errors="replace") for path, content in given.items()})
+        report = sys.stderr if stdin else report
+    sources = Sources({path: shown_text(content) for path, content in {**stdin, **once}.items()})
     if options.output_format == "json":
         from gradcheck_accum.report.as_json import lint_json
 
-        print(lint_json(result), file=report)
+        streams.write(lint_json(result), report)
     else:
         from gradcheck_accum.report.lint_text import lint_text, statistics_text
 
         _complain_of_unreadable(result)
         paint = Paint.for_stream(report)
-        print(statistics_text(result) if options.statistics else lint_text(result, sources, paint), file=report)
+        streams.write(statistics_text(result) if options.statistics else lint_text(result, sources, paint), report)
     return OK if options.exit_zero and result.exit_status == FOUND else result.exit_status
+
+
+def _read_once(paths: Sequence[str], options: argparse.Namespace) -> dict[str, bytes]:
+    """What comes out of the pipes among the paths (``<(...)``, /dev/stdin): it can be read only once."""
+    from gradcheck_accum.lint.document import read
+
+    found: dict[str, bytes] = {}
+    for path in paths:
+        if not os.path.exists(path) or os.path.isfile(path) or os.path.isdir(path):
+            continue
+        if options.fix or options.add_noqa:
+            raise UsageError(
+                f"{path} is no regular file: {'--fix' if options.fix else '--add-noqa'} cannot write to it"
+            )
+        with contextlib.suppress(OSError):  # lint says why
+            found[path] = read(path)
+    return found
 
 
 def _fixes(options: argparse.Namespace) -> Literal["safe", "unsafe"] | None:
@@ -266,7 +364,7 @@ def _fix(result: LintResult, given: dict[str, bytes]) -> LintResult:
         return write_all(result)
     given.update({rewrite.path: rewrite.after for rewrite in result.rewrites})
     for content in given.values():
-        sys.stdout.buffer.write(content)
+        streams.write_bytes(content)
     return fixed_result(result)
 
 
@@ -276,7 +374,7 @@ def _diff(options: argparse.Namespace, result: LintResult) -> int:
     _complain_of_unreadable(result)
     for rewrite in result.rewrites:
         for piece in rewrite.pieces:
-            sys.stdout.write(diff_text(rewrite.path, piece))
+            streams.write(diff_text(rewrite.path, piece), end="")
     count = sum(len(rewrite.fixed) for rewrite in result.rewrites)
     print(f"Would fix {count} mistake{'' if count == 1 else 's'}.", file=sys.stderr)
     if result.unreadable:
@@ -284,7 +382,7 @@ def _diff(options: argparse.Namespace, result: LintResult) -> int:
     return FOUND if result.rewrites and not options.exit_zero else OK
 
 
-def _lint_paths(paths: Sequence[str], options: argparse.Namespace) -> LintResult:
+def _lint_paths(paths: Sequence[str], once: Mapping[str, bytes], options: argparse.Namespace) -> LintResult:
     from gradcheck_accum.lint import lint_paths
     from gradcheck_accum.report.progress import ProgressBar
 
@@ -299,6 +397,7 @@ def _lint_paths(paths: Sequence[str], options: argparse.Namespace) -> LintResult
             progress=progress,
             report_unused=options.report_unused_suppressions,
             fixes=_fixes(options),
+            given=once,
         )
     finally:
         progress.clear()
@@ -314,13 +413,9 @@ def _lint_stdin(source: bytes, options: argparse.Namespace) -> LintResult:
 
 def _settings(options: argparse.Namespace, paths: Sequence[str]) -> Settings:
     """What the project that ``paths`` belong to has settled, and in its place what the command line says."""
-    from gradcheck_accum.lint.settings import Patterns, codes, settings_for
+    from gradcheck_accum.settings import Patterns, settings_for, with_codes
 
-    settings = settings_for(paths)
-    if options.select is not None:
-        settings = replace(settings, select=codes("--select", _listed(options.select)))
-    if options.ignore is not None:
-        settings = replace(settings, ignore=codes("--ignore", _listed(options.ignore)))
+    settings = with_codes(settings_for(paths), select=options.select, ignore=options.ignore, called="--{}")
     if options.exclude is not None:
         settings = replace(settings, exclude=Patterns(Path(), _listed(options.exclude), "--exclude"))
     if options.extend_exclude is not None:
@@ -362,7 +457,7 @@ def _start_with(result: LintResult, options: argparse.Namespace) -> int:
         done = f"Suppressed {plural(len(hidden), 'mistake')} in {plural(files, 'file')}."
     result = replace(result, unreadable=tuple(problems))
     _complain_of_unreadable(result)
-    print(done)
+    streams.write(done)
     return ERROR if problems else OK
 
 
@@ -377,6 +472,8 @@ def _fuzz(options: argparse.Namespace) -> int:
     for package in ("torch", "hypothesis", "libcst"):
         if importlib.util.find_spec(package) is None:
             raise UsageError(f"fuzz needs {package}: pip install 'gradcheck-accum[fuzz]'")
+    if options.target == "":
+        raise UsageError("an empty target names nothing (a variable that is not set?)")
     from gradcheck_accum.report.fuzz_text import campaign_text, loop_text
     from gradcheck_accum.report.progress import ProgressBar
     from gradcheck_accum.trials import Campaign, Interrupted
@@ -386,7 +483,7 @@ def _fuzz(options: argparse.Namespace) -> int:
         return _fuzz_target(options, progress) if options.target else _fuzz_engines(options, progress)
     except Interrupted as cut:
         progress.clear()
-        print(campaign_text(cut.so_far) if isinstance(cut.so_far, Campaign) else loop_text(cut.so_far))
+        streams.write(campaign_text(cut.so_far) if isinstance(cut.so_far, Campaign) else loop_text(cut.so_far))
         print(f"{PROGRAM}: interrupted: that is what was seen so far", file=sys.stderr)
         return INTERRUPTED
     finally:
@@ -410,7 +507,7 @@ def _fuzz_target(options: argparse.Namespace, progress: Callable[[int, int], Non
         )
     except (BadTarget, CannotSupply) as error:
         raise UsageError(str(error)) from None
-    print(loop_text(trial))
+    streams.write(loop_text(trial))
     return trial.exit_status
 
 
@@ -426,7 +523,7 @@ def _fuzz_engines(options: argparse.Namespace, progress: Callable[[int, int], No
         time_budget=options.time_budget,
         progress=progress,
     )
-    print(campaign_text(campaign))
+    streams.write(campaign_text(campaign))
     return campaign.exit_status
 
 
@@ -441,8 +538,11 @@ def _verify(options: argparse.Namespace) -> int:
         raise UsageError("--trajectory needs the replay: leave --reference out, or give both")
     if importlib.util.find_spec("torch") is None:
         raise UsageError('verify needs PyTorch: pip install "gradcheck-accum[verify]"')
+    from gradcheck_accum.accepting import Acceptance, accepted
     from gradcheck_accum.verify import is_orphan, is_other_rank, verify_script
 
+    with _settings_are_usage():
+        acceptance = Acceptance(_settings_of_run(options))
     result = verify_script(
         options.script,
         options.arguments or [],
@@ -457,20 +557,29 @@ def _verify(options: argparse.Namespace) -> int:
         atol=options.atol,
         trajectory=options.trajectory,
     )
+    result = accepted(result, acceptance)
     if is_other_rank():
         # Rank 0 has the report, for all of them; a launcher would end it if another failed before.
         return _complain(f"{result.script}: {result.error}") if is_orphan(result.error) else OK
     if options.output_format == "json":
         from gradcheck_accum.report.as_json import verify_json
 
-        print(verify_json(result))
+        streams.write(verify_json(result))
     elif result.error and not result.windows:
         return _complain(f"{result.script}: {result.error}")
     else:
         from gradcheck_accum.report.verify_text import verify_text
 
-        print(verify_text(result, paint=Paint.for_stream(sys.stdout)))
+        streams.write(verify_text(result, paint=Paint.for_stream(sys.stdout)))
     return result.exit_status
+
+
+def _settings_of_run(options: argparse.Namespace) -> Settings:
+    """What holds for a script, as it does for lint; for a module that is run, what holds where it is run."""
+    from gradcheck_accum.settings import settings_for, with_codes
+
+    settings = settings_for([options.script or os.curdir])
+    return with_codes(settings, select=options.select, ignore=options.ignore, called="--{}")
 
 
 def _explain(options: argparse.Namespace) -> int:
@@ -482,7 +591,7 @@ def _explain(options: argparse.Namespace) -> int:
     page = read_page(mistake)
     if page is None:
         raise UsageError(f"{mistake.code} has no page")
-    print(page.rstrip())
+    streams.write(page.rstrip())
     return OK
 
 
@@ -490,9 +599,9 @@ def _rules(options: argparse.Namespace) -> int:
     if options.output_format == "json":
         from gradcheck_accum.report.as_json import rules_json
 
-        print(rules_json(CATALOGUE.values()))
+        streams.write(rules_json(CATALOGUE.values()))
     else:
         from gradcheck_accum.report.rules_text import rules_text
 
-        print(rules_text(CATALOGUE.values()))
+        streams.write(rules_text(CATALOGUE.values()))
     return OK

@@ -5,11 +5,13 @@ Loaded by every pytest run where this package is installed: nothing heavy may be
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Generator, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from _pytest.outcomes import Failed
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
     from gradcheck_accum.findings import LintResult
     from gradcheck_accum.trials import LoopTrial
     from gradcheck_accum.verdict import VerifyResult
+    from gradcheck_accum.verify.session import ReferenceName
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -81,7 +84,7 @@ class AccumLintItem(pytest.Item):
 
     def runtest(self) -> None:
         from gradcheck_accum.lint import lint_paths
-        from gradcheck_accum.lint.settings import SettingsError, settings_for
+        from gradcheck_accum.settings import SettingsError, settings_for
 
         paths = [str(self.path)]
         try:
@@ -97,28 +100,71 @@ class AccumLintItem(pytest.Item):
         from gradcheck_accum.report.lint_text import lint_text, unreadable_text
 
         result = excinfo.value.result
-        return lint_text(result) if result.findings else "\n".join(unreadable_text(result))
+        return _writable(lint_text(result) if result.findings else "\n".join(unreadable_text(result)))
 
     def reportinfo(self) -> tuple[Path, int | None, str]:
         return self.path, None, self.name
+
+
+class AccumFailure(Failed, AssertionError):
+    """A loop is wrong, or could not be decided; ``result`` has the numbers and the causes.
+
+    An AssertionError, as other checks that fail, which pytest shows as the report alone.
+    """
+
+    __module__ = "builtins"  # as pytest's own: its summary has no room for more than the name
+
+    def __init__(self, report: str, result: VerifyResult | LoopTrial) -> None:
+        super().__init__(_writable(report), pytrace=False)
+        self.result = result
+
+
+def _writable(report: str) -> str:
+    """A report in the characters that pytest's terminal has: else pytest escapes its line ends too."""
+    encoding = getattr(sys.__stdout__, "encoding", None) or "utf-8"
+    return report.encode(encoding, "backslashreplace").decode(encoding)
 
 
 class AccumCheck:
     """Judges training loops; see the fixture ``accum_check``."""
 
     def __call__(
-        self, loop: Callable[..., object], /, *args: object, loss_coefficient: float | None = None, **kwargs: object
+        self,
+        loop: Callable[..., object],
+        /,
+        *args: object,
+        reference: ReferenceName = "both",
+        loss_coefficient: float | None = None,
+        rtol: float | None = None,
+        atol: float | None = None,
+        select: Iterable[str] | None = None,
+        ignore: Iterable[str] | None = None,
+        **kwargs: object,
     ) -> VerifyResult:
         """Call ``loop(*args, **kwargs)`` once, watching it; fail unless every step is right."""
         __tracebackhide__ = True
         from gradcheck_accum.report.verify_text import verify_text
-        from gradcheck_accum.verify import judged
+        from gradcheck_accum.settings import SettingsError
+        from gradcheck_accum.verify import checked
 
-        result = judged(loop, args, kwargs, loss_coefficient=loss_coefficient)
+        try:
+            result = checked(
+                loop,
+                args,
+                kwargs,
+                reference=reference,
+                loss_coefficient=loss_coefficient,
+                rtol=rtol,
+                atol=atol,
+                select=select,
+                ignore=ignore,
+            )
+        except SettingsError as error:
+            pytest.fail(str(error), pytrace=False)
         if result.exit_status:
             # pytest's summary shows the first line alone: it must say what is wrong.
             first = f"{result.script}: {result.verdict.value}: {result.reason}"
-            pytest.fail(f"{first}\n\n{verify_text(result)}", pytrace=False)
+            raise AccumFailure(f"{first}\n\n{verify_text(result)}", result)
         return result
 
     def fuzz(self, loop: Callable[..., object], /, *, factories: ModuleType | None = None) -> LoopTrial:
@@ -134,7 +180,7 @@ class AccumCheck:
         target = f"{loop.__module__.replace('.', '/')}.py::{loop.__qualname__}"
         trial = fuzz_loop(loop, target=target, factories=factories)
         if trial.exit_status:
-            pytest.fail(loop_text(trial), pytrace=False)
+            raise AccumFailure(loop_text(trial), trial)
         return trial
 
 
@@ -142,9 +188,11 @@ class AccumCheck:
 def accum_check() -> AccumCheck:
     """Run a training loop and fail unless every step's gradient is that of the true large batch.
 
-    ``accum_check(loop, *args, loss_coefficient=None, **kwargs)`` calls ``loop(*args, **kwargs)`` once, watching it,
-    and returns what was measured. ``loss_coefficient`` is what the loss is meant to be multiplied by, where that
-    cannot be told from the loop itself. An argument ``accumulation_steps`` (or ``grad_accum_steps``, …) that the
-    loop is given by name is K. ``accum_check.fuzz(loop)`` calls it on drawn data.
+    ``accum_check(loop, *args, **kwargs)`` calls ``loop(*args, **kwargs)`` once, watching it, and returns what was
+    measured. ``loss_coefficient=`` is what the loss is meant to be multiplied by, where that cannot be told from the
+    loop itself; ``reference=``, ``rtol=``, ``atol=``, ``select=`` and ``ignore=`` are those of
+    `gradcheck_accum.check`, and what the project's settings or comments have accepted does not count. An argument
+    ``accumulation_steps`` (or ``grad_accum_steps``, …) that the loop is given by name is K.
+    ``accum_check.fuzz(loop)`` calls it on drawn data.
     """
     return AccumCheck()

@@ -40,7 +40,7 @@ def _is_without_loop(path: str) -> bool:
             return False
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            compile(content.decode("utf-8-sig"), path, "exec", PyCF_ONLY_AST, dont_inherit=True)
-    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
+            compile(content, path, "exec", PyCF_ONLY_AST, dont_inherit=True)
+    except (OSError, SyntaxError, ValueError, LookupError, RecursionError, MemoryError):
         return False
     return True

@@ -43,6 +43,8 @@ class WindowReport:
     reason: str = ""
     path: str = ""
     line: int = 0
+    accepted: tuple[str, ...] = ()
+    """The codes that explain the verdict, where the loop's owner has accepted all of them: it then decides nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +55,14 @@ class ReferenceReport:
     dtype: str
     device: str
     settings: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """A diagnosis that the loop's owner has accepted: ``by`` says where ("settings", or a "comment" in the source)."""
+
+    diagnosis: Diagnosis
+    by: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +84,8 @@ class VerifyResult:
     notes: tuple[str, ...] = ()
     error: str = ""
     ranks: int = 1
+    accepted: tuple[Accepted, ...] = ()
+    """What was diagnosed and does not count (`gradcheck_accum.accepting`); none of ``diagnosis``."""
 
     @classmethod
     def failed(cls, script: str, error: str) -> VerifyResult:

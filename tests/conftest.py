@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
@@ -11,3 +12,4 @@ pytest_plugins = ["pytester"]
 
 sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1] / "benchmarks")]
 torch.set_num_threads(1)
+os.environ.pop("FORCE_COLOR", None)  # some CI sets it; what is tested is plain text

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import subprocess
 import sys
 from dataclasses import replace
@@ -224,16 +225,32 @@ def test_a_script_that_cannot_be_judged_is_one_line_and_2(run: Output, verify: S
         (["verify"], "either a script or -m"),
         (["verify", "bad.py", "-m", "train"], "either a script or -m"),
         (["verify", "bad.py", "--rtol", "1e-3"], "both or neither"),
-        (["verify", "bad.py", "--epochs", "2"], "unrecognized arguments: --epochs 2"),
+        (["verify", "bad.py", "--epochs", "2"], "go after --: gradcheck-accum verify bad.py -- --epochs 2"),
+        (["verify", "--epochs", "2", "bad.py"], "go after --: gradcheck-accum verify bad.py -- --epochs 2"),
+        (
+            ["verify", "bad.py", "a b.csv", "--rtol", "0"],
+            "go after --: gradcheck-accum verify bad.py --rtol 0 -- 'a b.csv'",
+        ),
+        (["verify", "bad.py", "--lr=1", "--", "x"], "go after --: gradcheck-accum verify bad.py -- --lr=1 x"),
+        (["verify", "-m", "train", "--epochs", "2"], "go after --: gradcheck-accum verify -m train -- --epochs 2"),
+        (["verify", "--epochs", "2"], "go after --: gradcheck-accum verify SCRIPT -- --epochs 2"),
+        (["verify", "bad.py", "--ignore", "GA999"], "--ignore: no rule is called 'GA999'"),
+        (["verify", "bad.py", "--max-windows", "x"], "argument --max-windows: must be a whole number, not 'x'"),
+        (["verify", "bad.py", "--rtol", "x"], "argument --rtol: must be a number, not 'x'"),
+        (["verify", "bad.py", "--loss-coefficient", "x"], "argument --loss-coefficient: must be a number, not 'x'"),
+        (["lint", "--jobs", "x"], "argument --jobs: must be a whole number, not 'x'"),
+        (["fuzz", "--seed", "x"], "argument --seed: must be a whole number, not 'x'"),
+        (["lint", ""], "an empty path names nothing"),
+        (["lint", "bad.py", ""], "an empty path names nothing"),
+        (["fuzz", ""], "an empty target names nothing"),
         (["verify", "bad.py", "--max-windows", "0"], "must be 1 or more"),
         (["verify", "bad.py", "--timeout", "nan"], "must be more than 0"),
         (["verify", "bad.py", "--rtol", "-1"], "must be 0 or more"),
         (["verify", "bad.py", "--dtype", "int8"], "invalid choice"),
         (["lint", "bad.py", "--", "x"], "only verify takes arguments"),
-        (["lint", "--fixed"], "unrecognized arguments"),
+        (["lint", "--fixed"], "unrecognized arguments: --fixed (see gradcheck-accum lint --help)"),
         (["explain", "GA999"], "no rule is called 'GA999'"),
         (["frobnicate"], "invalid choice"),
-        ([], "required"),
     ],
 )
 def test_usage_errors_are_one_line_and_2(
@@ -244,6 +261,11 @@ def test_usage_errors_are_one_line_and_2(
     (line,) = run.err.splitlines()
     assert line.startswith("gradcheck-accum: ")
     assert complaint in line
+
+
+def test_the_command_alone_shows_its_help(run: Output) -> None:
+    assert run() == 2
+    assert (run.out, run.err.split()[:2]) == ("", ["usage:", "gradcheck-accum"])
 
 
 # the catalogue
@@ -303,3 +325,115 @@ def test_version_and_module(scripts: Path) -> None:
         [sys.executable, "-m", "gradcheck_accum", "--version"], capture_output=True, text=True, check=True
     )
     assert done.stdout == f"gradcheck-accum {__version__}\n"
+
+
+# streams and what they can take
+
+
+def command(*arguments: str, shell: str = "", **environment: str) -> subprocess.CompletedProcess[bytes]:
+    """The command in a process of its own; ``shell`` redirects its streams."""
+    line = f'exec "$0" -m gradcheck_accum "$@" {shell}'
+    return subprocess.run(
+        ["sh", "-c", line, sys.executable, *arguments], capture_output=True, env={**os.environ, **environment}
+    )
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "cp1252"])
+def test_no_report_is_lost_to_the_encoding_of_a_stream(scripts: Path, encoding: str) -> None:
+    (scripts / "b\u00e4d_\u03a3.py").write_text(BAD, encoding="utf-8")
+    done = command("lint", "b\u00e4d_\u03a3.py", "\u0436.py", PYTHONIOENCODING=encoding)
+    assert done.returncode == 2
+    (first, *_), (error,) = done.stdout.decode(encoding).splitlines(), done.stderr.decode(encoding).splitlines()
+    assert first.startswith(
+        "b\u00e4d_\\u03a3.py:4:9: GA101" if encoding != "ascii" else "b\\xe4d_\\u03a3.py:4:9: GA101"
+    )
+    assert error == "gradcheck-accum: \\u0436.py: no such file or directory"
+
+
+def test_verify_and_explain_lose_nothing_either(
+    run: Output, verify: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done = command("explain", "GA101", PYTHONIOENCODING="ascii")
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert b"\\u03a3" in done.stdout
+    written = io.BytesIO()
+    monkeypatch.setattr("sys.stdout", io.TextIOWrapper(written, "ascii"))
+    verify.result = replace(verify.result, reason="\u2026 \udcff")
+    assert main(["verify", "train.py"]) == 0
+    assert written.getvalue().splitlines()[-1] == rb"equivalent: \u2026 \udcff"
+
+
+@pytest.mark.parametrize("arguments", [["lint", "bad.py"], ["lint", "plain.py"], ["rules"], ["--help"]])
+@pytest.mark.parametrize(
+    ("shell", "complaint"),
+    [(">/dev/full", "standard output: No space left on device"), (">&-", "standard output is closed: ")],
+)
+def test_a_stream_that_takes_nothing_is_one_line_and_2(
+    scripts: Path, arguments: list[str], shell: str, complaint: str
+) -> None:
+    done = command(*arguments, shell=shell, PYTHONUNBUFFERED="")
+    assert done.returncode == 2
+    (line,) = done.stderr.decode().splitlines()
+    assert line.startswith(f"gradcheck-accum: {complaint}")
+
+
+def test_other_streams_that_are_closed(scripts: Path) -> None:
+    done = command("lint", "-", shell="<&-")
+    assert (done.returncode, done.stderr) == (2, b"gradcheck-accum: standard input is closed\n")
+    done = command("lint", "bad.py", shell="2>&-")
+    assert (done.returncode, done.stdout[:16]) == (1, b"bad.py:4:9: GA10")
+
+
+@pytest.mark.parametrize(
+    ("environment", "painted"),
+    [
+        ({}, False),
+        ({"FORCE_COLOR": "1"}, True),
+        ({"FORCE_COLOR": "1", "TERM": "dumb"}, True),
+        ({"FORCE_COLOR": ""}, False),
+        ({"FORCE_COLOR": "1", "NO_COLOR": "1"}, False),
+    ],
+)
+def test_color_where_it_is_asked_for(
+    scripts: Path, run: Output, monkeypatch: pytest.MonkeyPatch, environment: dict[str, str], painted: bool
+) -> None:
+    for name in ("FORCE_COLOR", "NO_COLOR"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    run("lint", "bad.py")
+    assert ("\x1b[" in run.out) == painted
+
+
+# what can be read only once
+
+
+def test_a_pipe_is_a_path(scripts: Path) -> None:
+    done = command("lint", "/dev/stdin", shell="< bad.py")
+    assert (done.returncode, done.stderr) == (1, b"")
+    done = subprocess.run(
+        ["bash", "-c", '"$0" -m gradcheck_accum lint <(cat bad.py) plain.py', sys.executable],
+        capture_output=True,
+        text=True,
+    )
+    assert (done.returncode, done.stderr) == (1, "")
+    assert ":4:9: GA101" in done.stdout
+    assert "4 |         loss.backward()" in done.stdout
+    assert "Found 1 mistake in 1 file." in done.stdout
+
+
+def test_a_named_pipe_is_read_once_and_not_written(scripts: Path, run: Output) -> None:
+    pipe = scripts / "pipe"
+    os.mkfifo(pipe)
+    assert run("lint", "--fix", "pipe") == 2
+    assert run.err == "gradcheck-accum: pipe is no regular file: --fix cannot write to it\n"
+    with subprocess.Popen(["sh", "-c", "cat bad.py > pipe"]):
+        assert run("lint", "pipe") == 1
+    assert run.out.startswith("pipe:4:9: GA101")
+    assert "4 |         loss.backward()" in run.out
+
+
+def test_completion_offers_what_the_package_has() -> None:
+    import gradcheck_accum
+
+    assert {"AccumulationError", "check", "watch", "__version__"} <= set(dir(gradcheck_accum))

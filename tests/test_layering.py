@@ -16,15 +16,15 @@ import gradcheck_accum
 PACKAGE = Path(gradcheck_accum.__file__).parent
 
 FLOORS = [
-    {"location", "neighbours", "pyproject", "stated"},
+    {"location", "neighbours", "pyproject", "source_text", "stated", "streams"},
     {"errors", "events", "gate", "mistakes", "notebooks"},
-    {"factors", "findings", "ledger"},
+    {"factors", "findings", "ledger", "settings", "suppressions"},
     {"cleared", "ranks", "scaling"},
     {"folding", "odd_windows"},
     {"weights"},
     {"diagnosis"},
     {"verdict"},
-    {"trials"},
+    {"accepting", "trials"},
     {"lint", "engine"},
     {"verify"},
     {"fuzz"},
@@ -39,7 +39,8 @@ APART = {"report": {"lint", "engine", "verify", "fuzz"}, "verify": {"lint"}}
 """Rooms on lower floors that a room must do without all the same."""
 
 THIRD_PARTY = {
-    "lint": {"pathspec", "tomli"},
+    "settings": {"pathspec", "tomli"},
+    "lint": {"pathspec"},
     "engine": {"torch"},
     "verify": {"torch"},
     "fuzz": {"torch", "hypothesis", "libcst"},

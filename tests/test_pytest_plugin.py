@@ -159,3 +159,82 @@ def test_an_error_in_the_loop_is_the_loops_own(pytester: pytest.Pytester) -> Non
     result = pytester.runpytest_subprocess()
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(["E *LookupError: no data"])
+
+
+COUPLED = """
+    import torch
+
+    def loop(steps=2, seed=0):
+        torch.manual_seed(seed)
+        model = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.BatchNorm1d(2), torch.nn.Linear(2, 1))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for i in range(4):
+            x, y = torch.randn(5, 3), torch.randn(5, 1)
+            (torch.nn.functional.mse_loss(model(x), y) / steps).backward()
+            if (i + 1) % steps == 0:
+                optimizer.step()
+                optimizer.zero_grad()
+"""
+
+
+def test_what_the_project_has_accepted_passes(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        test_loop=COUPLED
+        + """
+    def test_by_the_settings(accum_check):
+        result = accum_check(loop)
+        assert [one.diagnosis.mistake.code for one in result.accepted] == ["GA901"]
+    """
+    )
+    pytester.runpytest_subprocess().assert_outcomes(failed=1)
+    pytester.makepyprojecttoml("[tool.gradcheck-accum]\nignore = ['GA901']")
+    pytester.runpytest_subprocess().assert_outcomes(passed=1)
+    pytester.makepyprojecttoml("[tool.gradcheck-accum]\nignore = ['GA999']")
+    result = pytester.runpytest_subprocess()
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["pyproject.toml: [[]tool.gradcheck-accum[]] ignore: no rule is called 'GA999'*"])
+
+
+def test_the_fixture_takes_what_check_takes(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        test_loop=COUPLED
+        + """
+    def test_codes(accum_check):
+        assert accum_check(loop, ignore=["GA901"], steps=2).exit_status == 0
+
+    def test_reference(accum_check):
+        assert "replay" not in accum_check(loop, reference="ledger", ignore="GA901").reference.kind
+
+    def test_tolerance(accum_check):
+        result = accum_check(loop, rtol=2.0, atol=0.0)
+        assert {window.tolerance for window in result.windows} == {2.0}
+    """
+    )
+    pytester.runpytest_subprocess().assert_outcomes(passed=3)
+
+
+def test_a_failure_is_an_assertion_that_has_the_report(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        test_loop=LOOP
+        + """
+    import pytest
+
+    def test_loop(accum_check):
+        with pytest.raises(AssertionError, match="GA101") as caught:
+            accum_check(loop, 1.0)
+        assert caught.value.result.verdict.value == "deviates"
+    """
+    )
+    pytester.runpytest_subprocess().assert_outcomes(passed=1)
+
+
+def test_a_report_keeps_its_lines_on_a_terminal_that_lacks_its_characters(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONIOENCODING", "ascii")
+    pytester.path.joinpath("tr\u00e4in.py").write_text(BAD.replace("\n    ", "\n"), encoding="utf-8")
+    result = pytester.runpytest_subprocess("--accum-lint", "tr\u00e4in.py")
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(
+        ["tr\\xe4in.py:5:9: GA101*", "5 |         loss.backward()", "Found 1 mistake in 1 file."]
+    )

@@ -10,7 +10,7 @@ import ast
 import re
 import sys
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -19,9 +19,9 @@ from gradcheck_accum.findings import Finding, LintResult, UnusedSuppression
 from gradcheck_accum.gate import may_train, may_train_with_others
 from gradcheck_accum.lint.document import LintError, decode, open_document
 from gradcheck_accum.lint.outcome import Outcome
-from gradcheck_accum.lint.settings import Settings
-from gradcheck_accum.lint.suppressions import MAY_NAME_CODES, Suppressions, statement_lines
 from gradcheck_accum.location import Location
+from gradcheck_accum.settings import Settings
+from gradcheck_accum.suppressions import MAY_NAME_CODES, Commented
 
 if TYPE_CHECKING:
     from gradcheck_accum.diagnosis import Diagnosis
@@ -50,7 +50,8 @@ _BYTES_AS_AN_EVALUATION = 8
 def lint_source(source: str | bytes, path: str) -> list[Finding]:
     """The findings in ``source``, in order of line; a ``path`` to an .ipynb makes it a notebook.
 
-    Raises LintError where the source is too large, not UTF-8 or not valid by the grammar of the Python that runs.
+    Raises LintError where the source is too large, no text in its encoding or not valid by the grammar of the running
+    Python.
     """
     document = open_document(source, path)
     return list(document.outcome(examine(document.source, path, document.words).outcome()).findings)
@@ -143,14 +144,12 @@ class _Told:
 
     def __init__(self, text: str, module: ast.Module, lines: list[str]) -> None:
         self.lines = lines
-        self.comments = Suppressions(text)
-        self._statements = statement_lines(module) if self.comments else {}
+        self._source = Commented(text, module)
+        self.comments = self._source.comments
 
     def hides(self, diagnosis: Diagnosis) -> bool:
         """Whether a comment switches off what was diagnosed here."""
-        where, mistake = diagnosis.where, diagnosis.mistake
-        first, last = self._statements.get(where.line, (where.line, where.end_line))
-        return self.comments.hide(mistake.code, mistake.name, first, last)
+        return self._source.hides(diagnosis.mistake, diagnosis.where)
 
 
 def _assumption(diagnosis: Diagnosis, ledger: Ledger) -> str:
@@ -182,12 +181,14 @@ def lint_paths(
     progress: Callable[[int, int], None] | None = None,
     report_unused: bool = False,
     fixes: Literal["safe", "unsafe"] | None = None,
+    given: Mapping[str, bytes] | None = None,
 ) -> LintResult:
     """Lint files, and every Python file and notebook below directories, as ``settings`` say.
 
     A path that cannot be analysed is reported, not raised. Many files are analysed in up to ``jobs`` processes, and
     outcomes are remembered in the directory ``cache_in``; ``progress`` is told how many files are done, of how many.
-    With ``fixes`` the result says what fixing makes of each file; nothing is written but the cache.
+    With ``fixes`` the result says what fixing makes of each file; nothing is written but the cache. ``given`` holds the
+    contents of paths that could be read only once, and have been.
     """
     from gradcheck_accum.lint.run import lint_files  # builds upon this module
 
@@ -199,6 +200,7 @@ def lint_paths(
         progress=progress,
         report_unused=report_unused,
         fixes=fixes,
+        given=given or {},
     )
 
 

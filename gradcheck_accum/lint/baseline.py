@@ -16,7 +16,7 @@ from typing import Any
 
 from gradcheck_accum.findings import Finding
 from gradcheck_accum.lint.files import write_atomically
-from gradcheck_accum.lint.settings import SettingsError
+from gradcheck_accum.settings import SettingsError
 
 VERSION = 1
 

@@ -22,6 +22,7 @@ from gradcheck_accum.gate import LARGEST_FILE
 from gradcheck_accum.lint.facts import Facts
 from gradcheck_accum.lint.source import walk
 from gradcheck_accum.location import Location
+from gradcheck_accum.source_text import text_of
 
 _MATTERS = re.compile(
     rb"backward\s*\(|\.\s*step\s*\(|zero_grad\s*\(|unscale_\s*\(|clip_grad\w*\s*\(|\.grad\b"  # what gradients meet
@@ -183,7 +184,7 @@ class _Search:
 def _parsed(source: neighbours.Source) -> Neighbour | None:
     """A module, wherever it is; None for what is no Python."""
     try:
-        text = source.content.decode("utf-8-sig")
+        text = text_of(source.content)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             module = ast.parse(text)

@@ -10,12 +10,13 @@ from itertools import groupby
 from pathlib import Path
 
 from gradcheck_accum.findings import Finding, Unreadable
+from gradcheck_accum.lint.document import CannotHold, Document, LintError
 from gradcheck_accum.lint.files import write_atomically
-from gradcheck_accum.lint.suppressions import Suppressions, statement_lines, with_comment
 from gradcheck_accum.notebooks import SUFFIX, Notebook
+from gradcheck_accum.source_text import MARK
+from gradcheck_accum.suppressions import Suppressions, statement_lines, with_comment
 
 _LINES = re.compile(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+")
-_MARK = "\ufeff"
 
 
 def suppress(findings: Iterable[Finding]) -> tuple[list[Finding], list[Unreadable]]:
@@ -28,14 +29,12 @@ def suppress(findings: Iterable[Finding]) -> tuple[list[Finding], list[Unreadabl
     for path, group in groupby(findings, key=lambda finding: finding.where.path):
         several = list(group)
         try:
-            content = Path(path).read_bytes().decode()
-            mark = _MARK if content.startswith(_MARK) else ""
-            text, done = (_in_notebook if path.endswith(SUFFIX) else _in_script)(content.removeprefix(mark), several)
+            content, done = (_in_notebook if path.endswith(SUFFIX) else _in_script)(path, several)
             if done:
-                write_atomically(Path(path), f"{mark}{text}".encode())
+                write_atomically(Path(path), content)
         except OSError as error:
             problems.append(Unreadable(path, error.strerror or "cannot be written"))
-        except (ValueError, SyntaxError, LookupError):
+        except (ValueError, SyntaxError, LookupError, LintError):
             problems.append(Unreadable(path, "changed while it was read"))
         else:
             hidden += done
@@ -44,16 +43,22 @@ def suppress(findings: Iterable[Finding]) -> tuple[list[Finding], list[Unreadabl
     return hidden, problems
 
 
-def _in_script(text: str, findings: Sequence[Finding]) -> tuple[str, list[Finding]]:
-    """A script's text with the comments that could be written, and their findings."""
-    draft = _Draft(text)
+def _in_script(path: str, findings: Sequence[Finding]) -> tuple[bytes, list[Finding]]:
+    """A script with the comments that could be written, and their findings."""
+    document = Document(Path(path).read_bytes(), path)
+    draft = _Draft(document.source)
     done = [finding for finding in findings if draft.suppress(finding, finding.where.line)]
-    return "".join(draft.lines), done
+    try:
+        return document.with_source("".join(draft.lines)).content(), done
+    except CannotHold:
+        return b"", []
 
 
-def _in_notebook(text: str, findings: Sequence[Finding]) -> tuple[str, list[Finding]]:
+def _in_notebook(path: str, findings: Sequence[Finding]) -> tuple[bytes, list[Finding]]:
     """The same for a notebook: a comment is tried on the joined source, then written to the cell."""
-    notebook = Notebook(text)
+    text = Path(path).read_bytes().decode()
+    mark = MARK if text.startswith(MARK) else ""
+    notebook = Notebook(text.removeprefix(mark))
     draft = _Draft(notebook.source)
     cells: dict[int, list[str]] = {}
     done: list[Finding] = []
@@ -64,7 +69,8 @@ def _in_notebook(text: str, findings: Sequence[Finding]) -> tuple[str, list[Find
             lines = cells.setdefault(number, _LINES.findall(notebook.cell(number)))
             lines[line - 1] = with_comment(lines[line - 1], finding.mistake.code)
             done.append(finding)
-    return notebook.replaced({number: "".join(lines) for number, lines in cells.items()}), done
+    replaced = notebook.replaced({number: "".join(lines) for number, lines in cells.items()})
+    return f"{mark}{replaced}".encode(), done
 
 
 class _Draft:

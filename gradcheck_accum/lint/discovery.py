@@ -13,7 +13,7 @@ from gradcheck_accum.findings import Unreadable
 if TYPE_CHECKING:
     from pathspec import GitIgnoreSpec
 
-    from gradcheck_accum.lint.settings import Patterns, Settings
+    from gradcheck_accum.settings import Patterns, Settings
 
 SUFFIXES = (".py", ".ipynb")
 USUAL_EXCLUDES = frozenset({"__pycache__", "__pypackages__", "build", "dist", "node_modules", "site-packages", "venv"})
@@ -61,7 +61,7 @@ def source_files(paths: Iterable[str], settings: Settings) -> Iterator[SourceFil
                     if at not in seen:
                         seen.add(at)
                         yield SourceFile(path, named=False)
-            elif os.path.exists(real):
+            elif os.path.exists(name):  # a pipe has no path without links
                 if real not in seen:
                     seen.add(real)
                     yield SourceFile(name, named=True)

@@ -13,6 +13,7 @@ from gradcheck_accum.lint.outcome import Outcome
 from gradcheck_accum.location import Location
 from gradcheck_accum.notebooks import SUFFIX as NOTEBOOK
 from gradcheck_accum.notebooks import Notebook, NotebookError
+from gradcheck_accum.source_text import MARK, NotText, encoding_of, text_of
 
 LARGEST_NOTEBOOK = 256 * 1024 * 1024
 """Bytes above which a notebook is not analysed: it holds pictures beside its source."""
@@ -38,23 +39,35 @@ class Document:
     words: Callable[[int], str] = "line {}".format
 
     def __init__(self, content: str | bytes, path: str) -> None:
-        """Raises LintError where ``content`` is too large or not UTF-8."""
+        """Raises LintError where ``content`` is too large, or no text in its encoding."""
         self.path = path
-        self._mark = content[:3] if isinstance(content, bytes) and content.startswith(codecs.BOM_UTF8) else b""
+        self._mark = MARK if isinstance(content, bytes) and content.startswith(codecs.BOM_UTF8) else ""
         self.source = decode(content)
+        self._encoding = "utf-8" if isinstance(content, str) else encoding_of(content)
+        # Some encodings write one text in several ways: whoever writes such a file changes more of it than was meant.
+        self._can_be_written = self._encoding == "utf-8" or self.content() == content
+
+    def text(self) -> str:
+        """The file as text."""
+        return self._mark + self.source
 
     def content(self) -> bytes:
         """The file."""
-        return self._mark + self.source.encode()
+        return self.text().encode(self._encoding)
 
     def with_source(self, source: str) -> Document:
-        """The file with another source. Raises CannotHold."""
-        return Document(self._mark + source.encode(), self.path)
+        """The file with another source, in its own encoding. Raises CannotHold."""
+        if not self._can_be_written:
+            raise CannotHold(f"{self._encoding} writes the same text in several ways")
+        try:
+            return Document((self._mark + source).encode(self._encoding), self.path)
+        except UnicodeEncodeError:
+            raise CannotHold(f"{self._encoding} has no such character") from None
 
     def pieces(self, after: Document) -> Iterator[Piece]:
         """What differs in another version of it."""
-        if self.content() != after.content():
-            yield Piece(self.content().decode(), after.content().decode())
+        if self.text() != after.text():
+            yield Piece(self.text(), after.text())
 
     def edits(self, after: Document) -> tuple[Edit, ...]:
         """What has to be replaced to get another version of it, in whole lines."""
@@ -77,7 +90,8 @@ class NotebookDocument(Document):
         if len(content) > LARGEST_NOTEBOOK:
             raise LintError(f"larger than {LARGEST_NOTEBOOK // 1024 // 1024} MiB, not analysed")
         self.path = path
-        self._mark = content[:3] if isinstance(content, bytes) and content.startswith(codecs.BOM_UTF8) else b""
+        self._encoding = "utf-8"
+        self._mark = MARK if isinstance(content, bytes) and content.startswith(codecs.BOM_UTF8) else ""
         try:
             self._notebook = Notebook(content)
         except NotebookError as error:
@@ -85,15 +99,15 @@ class NotebookDocument(Document):
         self.source = decode(self._notebook.source)
         self.words = self._notebook.words
 
-    def content(self) -> bytes:
-        return self._mark + self._notebook.text.encode()
+    def text(self) -> str:
+        return self._mark + self._notebook.text
 
     def with_source(self, source: str) -> NotebookDocument:
         try:
             text = self._notebook.replaced(self._notebook.cells_of(source))
         except NotebookError as error:
             raise CannotHold(str(error)) from None
-        return NotebookDocument(self._mark + text.encode(), self.path)
+        return NotebookDocument((self._mark + text).encode(), self.path)
 
     def pieces(self, after: Document) -> Iterator[Piece]:
         for cell, before, now in self._changed(after):
@@ -147,15 +161,15 @@ def read(path: str) -> bytes:
 
 
 def decode(source: str | bytes) -> str:
-    """The text of a file, without a byte order mark; raises LintError where it is too large or not UTF-8."""
+    """The text of a file, without a byte order mark; raises LintError where it is too large or none."""
     if len(source) > LARGEST_FILE:
         raise LintError(f"larger than {LARGEST_FILE // 1024 // 1024} MiB, not analysed")
     if isinstance(source, str):
         return source
     try:
-        return source.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise LintError(f"not UTF-8 (byte {error.start})") from None
+        return text_of(source)
+    except NotText as error:
+        raise LintError(str(error)) from None
 
 
 def edits_between(before: str, after: str) -> Iterator[Edit]:

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -22,8 +22,8 @@ from gradcheck_accum.lint import LintError, examine
 from gradcheck_accum.lint.discovery import SourceFile, source_files
 from gradcheck_accum.lint.document import open_document, read
 from gradcheck_accum.lint.outcome import Outcome
-from gradcheck_accum.lint.settings import Settings, SettingsError
-from gradcheck_accum.lint.suppressions import MAY_NAME_CODES
+from gradcheck_accum.settings import Settings, SettingsError
+from gradcheck_accum.suppressions import MAY_NAME_CODES
 
 if TYPE_CHECKING:
     from concurrent.futures import ProcessPoolExecutor
@@ -49,6 +49,11 @@ class _Work:
 
     settings: Settings
     fixes: Fixes | None
+    given: Mapping[str, bytes] = field(default_factory=dict)
+
+    def content(self, path: str) -> bytes:
+        """What is in a file. Raises OSError."""
+        return self.given[path] if path in self.given else read(path)
 
     def outcome(self, content: bytes, path: str) -> Outcome:
         """The outcome of a file. Raises LintError, and SettingsError for a baseline that is none."""
@@ -89,12 +94,13 @@ def lint_files(
     progress: Progress | None,
     report_unused: bool,
     fixes: Fixes | None,
+    given: Mapping[str, bytes],
 ) -> LintResult:
     """Lint files, and those below directories; see `gradcheck_accum.lint.lint_paths`."""
     found = list(source_files(paths, settings))
     files = [item for item in found if isinstance(item, SourceFile)]
     mattering = [file.path for file in files if file.named or _can_matter(file.path, report_unused)]
-    outcomes = _outcomes(mattering, _Work(settings, fixes), jobs, cache_in, progress)
+    outcomes = _outcomes(mattering, _Work(settings, fixes, given), jobs, cache_in, progress)
     unreadable = [item for item in found if isinstance(item, Unreadable)]
     return chosen(outcomes, settings, unreadable, len(files), report_unused)
 
@@ -189,7 +195,7 @@ def _outcomes(
     outcomes = dict.fromkeys(paths, Outcome())
     new = []
     for path in paths:
-        known = cache and cache.get(_key_of(path), path)
+        known = cache and cache.get(_key_of(path, work), path)
         if known and not work.could_fix(known):
             outcomes[path] = known
         else:
@@ -208,9 +214,9 @@ def _outcomes(
     return list(outcomes.items())
 
 
-def _key_of(path: str) -> str:
+def _key_of(path: str, work: _Work) -> str:
     try:
-        return _key(read(path), path)
+        return _key(work.content(path), path)
     except OSError:
         return ""
 
@@ -224,7 +230,7 @@ def _key(content: bytes, path: str) -> str:
 def _analyse_file(path: str, work: _Work, keyed: bool) -> tuple[str, Outcome]:
     """The outcome of a file, and the key of the very bytes that it is of; no key where it must not be remembered."""
     try:
-        content = read(path)
+        content = work.content(path)
     except OSError as error:
         return "", Outcome(problem=error.strerror or "cannot be read")
     outcome = _guarded(content, path, work)

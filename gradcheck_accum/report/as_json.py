@@ -16,7 +16,7 @@ from gradcheck_accum.findings import Edit, Finding, Fix, LintResult, UnusedSuppr
 from gradcheck_accum.location import Location
 from gradcheck_accum.mistakes import Mistake
 from gradcheck_accum.report.words import fixable
-from gradcheck_accum.verdict import ReferenceReport, VerifyResult, WindowReport
+from gradcheck_accum.verdict import Accepted, ReferenceReport, VerifyResult, WindowReport
 
 VERSION = 1
 
@@ -50,7 +50,12 @@ def lint_json(result: LintResult) -> str:
 
 
 def verify_json(result: VerifyResult) -> str:
-    """What ``verify`` measured."""
+    """What ``verify`` measured.
+
+    Where something was accepted, ``accepted`` lists it: what was diagnosed and does not count, with the fields of
+    ``diagnosis`` and ``by``, which is "settings" or "comment". A window whose ``verdict`` decides nothing for that has
+    an ``accepted`` of its own, with the codes that explain it.
+    """
     return _dump(
         {
             "version": VERSION,
@@ -62,6 +67,7 @@ def verify_json(result: VerifyResult) -> str:
             "reference": _reference(result.reference),
             "windows": [_window(window) for window in result.windows],
             "diagnosis": [_diagnosis(diagnosis) for diagnosis in result.diagnosis],
+            **({"accepted": [_accepted(one) for one in result.accepted]} if result.accepted else {}),
             "notes": list(result.notes),
             "error": result.error or None,
         }
@@ -159,6 +165,7 @@ def _window(window: WindowReport) -> dict[str, Any]:
         "drift": _number(window.drift),
         "verdict": window.verdict.value,
         "reason": window.reason or None,
+        **({"accepted": list(window.accepted)} if window.accepted else {}),
     }
 
 
@@ -176,6 +183,10 @@ def _diagnosis(diagnosis: Diagnosis) -> dict[str, Any]:
         "message": diagnosis.message,
         "help": diagnosis.help or None,
     }
+
+
+def _accepted(one: Accepted) -> dict[str, Any]:
+    return {**_diagnosis(one.diagnosis), "by": one.by}
 
 
 def _number(value: float | None) -> float | None:

@@ -11,6 +11,7 @@ from pathlib import Path
 from gradcheck_accum.location import Location
 from gradcheck_accum.notebooks import Notebook, NotebookError
 from gradcheck_accum.report.paint import PLAIN, Paint
+from gradcheck_accum.source_text import shown_text
 
 CONTEXT = 2
 """Lines shown before and after the one that is meant."""
@@ -49,7 +50,7 @@ class Sources:
     def _text(self, path: str) -> str:
         if path not in self._texts:
             try:
-                self._texts[path] = Path(path).read_bytes().decode("utf-8-sig", errors="replace")
+                self._texts[path] = shown_text(Path(path).read_bytes())
             except (OSError, ValueError):
                 self._texts[path] = "".join(linecache.getlines(path))
         return self._texts[path]

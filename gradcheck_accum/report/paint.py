@@ -17,8 +17,10 @@ class Paint:
 
     @classmethod
     def for_stream(cls, stream: TextIO) -> Paint:
-        """Color only on a terminal, and not where NO_COLOR (https://no-color.org) is set."""
-        return cls(stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb")
+        """Color on a terminal, and where FORCE_COLOR (https://force-color.org) is set; none where NO_COLOR is."""
+        if os.environ.get("NO_COLOR"):  # https://no-color.org
+            return cls(False)
+        return cls(bool(os.environ.get("FORCE_COLOR")) or (stream.isatty() and os.environ.get("TERM") != "dumb"))
 
     def __call__(self, style: str, text: str) -> str:
         return f"\x1b[{_STYLES[style]}m{text}\x1b[0m" if self.enabled and text else text

@@ -11,7 +11,7 @@ from gradcheck_accum.diagnosis import Diagnosis
 from gradcheck_accum.report.frame import Sources, code_frame
 from gradcheck_accum.report.paint import PLAIN, Paint
 from gradcheck_accum.report.words import count, error, number, plural, shown_path, weights
-from gradcheck_accum.verdict import Verdict, VerifyResult, WindowReport
+from gradcheck_accum.verdict import Accepted, Verdict, VerifyResult, WindowReport
 
 _ALWAYS_SHOWN = 8
 """Up to this many windows are all shown; of more, those that say the same are shown only a few times."""
@@ -42,8 +42,12 @@ _COLUMNS = (
     _Column(("", "allowed"), lambda w: error(w.tolerance)),
     _Column(("norm", "ratio"), lambda w: number(w.grad_norm_ratio)),
     _Column(("update", "error"), lambda w: error(w.param_rel_error)),
-    _Column(("", "verdict"), lambda w: _SHORT.get(w.verdict, w.verdict.value), to_the_left=True),
+    _Column(("", "verdict"), lambda w: _verdict(w), to_the_left=True),
 )
+
+
+def _verdict(window: WindowReport) -> str:
+    return _SHORT.get(window.verdict, window.verdict.value) + (" (accepted)" if window.accepted else "")
 
 
 def verify_text(result: VerifyResult, sources: Sources | None = None, paint: Paint = PLAIN) -> str:
@@ -53,6 +57,8 @@ def verify_text(result: VerifyResult, sources: Sources | None = None, paint: Pai
     if result.windows:
         blocks.append("\n".join(_table(result.windows, paint)))
     blocks += [_diagnosis(diagnosis, sources, paint) for diagnosis in result.diagnosis]
+    if result.accepted:
+        blocks.append("\n".join(_accepted(one, paint) for one in result.accepted))
     blocks.append("\n".join(_conclusion(result, paint)))
     return "\n\n".join(blocks)
 
@@ -84,7 +90,8 @@ def _table(windows: Sequence[WindowReport], paint: Paint) -> list[str]:
     for window, row in zip(shown, cells, strict=True):
         text = _row(columns, widths, row)
         verdict = row[-1]
-        lines.append(text[: len(text) - len(verdict)] + paint(_STYLES.get(window.verdict, "yellow"), verdict))
+        style = "yellow" if window.accepted else _STYLES.get(window.verdict, "yellow")
+        lines.append(text[: len(text) - len(verdict)] + paint(style, verdict))
         if reason := _reason(window):
             lines.append(f"{'':>{widths[0]}}  {paint('dim', reason)}")
     for first, alike in hidden:
@@ -123,6 +130,7 @@ def _key(window: WindowReport) -> tuple[object, ...]:
         weights(window.weights),
         number(window.grad_norm_ratio),
         window.verdict,
+        window.accepted,
         _reason(window),
     )
 
@@ -151,6 +159,16 @@ def _diagnosis(diagnosis: Diagnosis, sources: Sources, paint: Paint) -> str:
     if diagnosis.help:
         lines.append(f"{paint('cyan', 'help:')} {diagnosis.help}")
     return "\n".join(lines)
+
+
+def _accepted(one: Accepted, paint: Paint) -> str:
+    """One line: it is known, and there is nothing to do about it."""
+    diagnosis, mistake = one.diagnosis, one.diagnosis.mistake
+    seen = f"{_windows(diagnosis.windows)}, " if diagnosis.windows else ""
+    place = f"{shown_path(diagnosis.where.path)}:{diagnosis.where.line}"
+    by = "by a comment there" if one.by == "comment" else "by the settings"
+    text = f"{mistake.code} [{mistake.name}] at {place} {paint('dim', f'({seen}{by})')}: {diagnosis.message}"
+    return f"{paint('yellow', 'accepted:')} {text}"
 
 
 def _windows(indices: Sequence[int]) -> str:

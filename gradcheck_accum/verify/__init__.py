@@ -12,13 +12,14 @@ from gradcheck_accum.verify.launch import is_orphan, is_other_rank
 from gradcheck_accum.verify.script import verify_script
 
 if TYPE_CHECKING:
-    from gradcheck_accum.verify.session import Observation, judged, observe
+    from gradcheck_accum.verify.session import Observation, checked, judged, observe
     from gradcheck_accum.verify.watching import AccumulationError, check, watch
 
 __all__ = [
     "AccumulationError",
     "Observation",
     "check",
+    "checked",
     "is_orphan",
     "is_other_rank",
     "judged",
@@ -29,7 +30,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name in {"Observation", "judged", "observe"}:
+    if name in {"Observation", "checked", "judged", "observe"}:
         from gradcheck_accum.verify import session
 
         return getattr(session, name)

@@ -73,7 +73,8 @@ def _installed_now() -> tuple[str, ...]:
 
 
 @lru_cache(maxsize=1024)
-def _is_users_file(filename: str) -> bool:
+def is_users_file(filename: str) -> bool:
+    """Whether a file is the user's own: none of Python's, of an installed package or of ours."""
     path = os.path.realpath(filename)
     return not path.startswith((_OURS, _TORCH, *_STANDARD, *_installed_now()))
 
@@ -81,13 +82,13 @@ def _is_users_file(filename: str) -> bool:
 def _is_users(frame: FrameType) -> bool:
     name = frame.f_code.co_filename
     if not name.startswith("<"):
-        return _is_users_file(name)
+        return is_users_file(name)
     if name.startswith("<frozen "):
         return False
     if frame.f_globals.get("__name__") == "__main__":
         return True
     file = frame.f_globals.get("__file__")
-    return _is_users_file(file) if isinstance(file, str) else name == "<string>"
+    return is_users_file(file) if isinstance(file, str) else name == "<string>"
 
 
 @lru_cache(maxsize=1024)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import pickle
+import shlex
 import signal
 import subprocess
 import sys
@@ -16,6 +17,8 @@ from contextlib import contextmanager
 from enum import Enum
 from pathlib import Path
 
+from gradcheck_accum.notebooks import SUFFIX as NOTEBOOK
+from gradcheck_accum.source_text import NotText, text_of
 from gradcheck_accum.verdict import VerifyResult
 from gradcheck_accum.verify.launch import Launch, LaunchError, origin
 
@@ -188,6 +191,13 @@ def _unreadable(script: str) -> str:
             return "is a directory, not a script"
         if not path.exists():
             return "no such file"
+        if script.endswith(NOTEBOOK):
+            return (
+                "is a notebook, not a script: call gradcheck_accum.check() or watch() in one of its cells, or make a "
+                f"script of it (jupyter nbconvert --to script {shlex.quote(script)})"
+            )
+        if not path.is_file():
+            return "is no regular file, and can be read only once: save the script first"
         source = path.read_bytes()
     except OSError as error:
         return error.strerror or "cannot be read"
@@ -196,9 +206,9 @@ def _unreadable(script: str) -> str:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            ast.parse(source.decode("utf-8-sig"))
-    except UnicodeDecodeError as error:
-        return f"not UTF-8 (byte {error.start})"
+            ast.parse(text_of(source))
+    except NotText as error:
+        return str(error)
     except SyntaxError as error:
         return f"not Python: {error.msg} (line {error.lineno})"
     except (ValueError, RecursionError, MemoryError) as error:

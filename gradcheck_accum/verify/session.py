@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import functools
+import inspect
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any, Literal
 
 import torch
 
+from gradcheck_accum.accepting import Acceptance, accepted
 from gradcheck_accum.engine.reference import ReferenceEngine
 from gradcheck_accum.ledger import Ledger
+from gradcheck_accum.settings import settings_for, with_codes
 from gradcheck_accum.stated import stated_steps
 from gradcheck_accum.verdict import VerifyResult
+from gradcheck_accum.verify.frames import is_users_file
 from gradcheck_accum.verify.judge import judge_ranks
 from gradcheck_accum.verify.observer import SeenEnough, Watch
 from gradcheck_accum.verify.patches import install
@@ -20,6 +26,7 @@ from gradcheck_accum.verify.seen import Seen
 from gradcheck_accum.verify.trajectory import Trajectory
 
 ReferenceName = Literal["ledger", "replay", "both"]
+_USUAL_REFERENCE = "both"
 
 
 class Observation:
@@ -123,14 +130,72 @@ def judged(
     return observation.result()
 
 
+def checked(
+    loop: Callable[..., object],
+    args: Sequence[object],
+    kwargs: Mapping[str, object],
+    *,
+    select: Iterable[str] | None,
+    ignore: Iterable[str] | None,
+    **options: Any,
+) -> VerifyResult:
+    """What `judged` says of a loop, without what has been accepted in its project, or by ``select`` and ``ignore``.
+
+    Raises TypeError where the loop has an argument that is called as one of ours that is given, and SettingsError.
+    """
+    given = {"select": select, "ignore": ignore, **options}
+    names = [name for name, value in given.items() if value not in (None, _USUAL_REFERENCE)]
+    _refuse_clashes(loop, args, kwargs, names)
+    acceptance = acceptance_at(_file_of(loop), select=select, ignore=ignore)
+    return accepted(judged(loop, args, kwargs, **options), acceptance)
+
+
+def acceptance_at(file: str, *, select: Iterable[str] | None, ignore: Iterable[str] | None) -> Acceptance:
+    """What the project of a user's ``file`` accepts; that of the working directory where it is no file of the user's.
+
+    Raises SettingsError.
+    """
+    home = file if is_users_file(file) and os.path.isfile(file) else os.curdir
+    return Acceptance(with_codes(settings_for([home]), select=select, ignore=ignore))
+
+
+def _refuse_clashes(
+    loop: Callable[..., object], args: Sequence[object], kwargs: Mapping[str, object], names: Sequence[str]
+) -> None:
+    """A name that is ours and the loop's means the loop's only where it has got its own value already."""
+    try:
+        signature = inspect.signature(loop)
+        handed = {*signature.bind_partial(*args, **kwargs).arguments, *getattr(loop, "keywords", ())}
+    except (TypeError, ValueError):
+        return  # nothing says what it takes, or the call will say what is wrong with it
+    for name in names:
+        if name in signature.parameters and name not in handed:
+            raise TypeError(
+                f"'{name}' is an argument of the check and of the loop: hand the loop's own over by functools.partial, "
+                "or by position"
+            )
+
+
+def _file_of(loop: Callable[..., object]) -> str:
+    """The file that a loop was written in, as far as that is known."""
+    while isinstance(loop, functools.partial):
+        loop = loop.func
+    code = getattr(inspect.unwrap(loop), "__code__", None) or getattr(type(loop).__call__, "__code__", None)
+    return code.co_filename if code is not None else ""
+
+
 def _device(name: str | None) -> torch.device | None:
     if name is None:
         return None
     try:
         device = torch.device(name)
+    except RuntimeError:
+        raise ValueError(f"device {name} cannot be used: PyTorch knows none of that name") from None
+    try:
         torch.empty(1, device=device)
-    except (RuntimeError, AssertionError) as error:
-        raise ValueError(f"device {name} cannot be used: {str(error).splitlines()[0]}") from None
+    except (RuntimeError, AssertionError):
+        # PyTorch's own words are a screen of its backends, or of how CUDA is debugged.
+        raise ValueError(f"device {name} cannot be used: PyTorch has no such device here") from None
     return device
 
 

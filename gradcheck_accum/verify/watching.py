@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
 from torch.optim.optimizer import Optimizer
 
+from gradcheck_accum.accepting import accepted
+from gradcheck_accum.diagnosis import Diagnosis
 from gradcheck_accum.engine.reference import ReferenceEngine
 from gradcheck_accum.verdict import Verdict, VerifyResult
+from gradcheck_accum.verify.frames import user_location
 from gradcheck_accum.verify.judge import judge
 from gradcheck_accum.verify.observer import Watch
 from gradcheck_accum.verify.ruling import Options
-from gradcheck_accum.verify.session import ReferenceName, installed, judged
+from gradcheck_accum.verify.session import ReferenceName, acceptance_at, checked, installed
 
 _KEPT_WINDOWS = 8
 """Windows that the ledger looks back on: enough to know K, and no more to keep than a training run can spare."""
@@ -38,6 +41,8 @@ def check(
     loss_coefficient: float | None = None,
     rtol: float | None = None,
     atol: float | None = None,
+    select: Iterable[str] | None = None,
+    ignore: Iterable[str] | None = None,
     **kwargs: object,
 ) -> VerifyResult:
     """Call ``loop(*args, **kwargs)`` once and compare the gradient at each of its steps with the large batch's.
@@ -46,11 +51,23 @@ def check(
 
     ``loss_coefficient`` is what the loss is meant to be multiplied by, where the loop cannot tell; an argument of the
     loop's that is given as ``accumulation_steps``, or by another usual name of K, tells K. ``rtol`` and ``atol`` (given
-    both or neither) replace the derived tolerance. Returns the result where every step is right,
-    raises `AccumulationError` where it is not or could not be decided, and whatever the loop raises.
+    both or neither) replace the derived tolerance. What the project has accepted does not count: ``select`` and
+    ``ignore`` stand in the place of those of its settings, and comments at the diagnosed lines count too. Returns the
+    result where every step is right, raises `AccumulationError` where it is not or could not be decided, TypeError
+    where an argument of the loop's is called as one of these, SettingsError where a setting makes no sense, and
+    whatever the loop raises.
     """
-    options = {"reference": reference, "loss_coefficient": loss_coefficient, "rtol": rtol, "atol": atol}
-    result = judged(loop, args, kwargs, **options)
+    result = checked(
+        loop,
+        args,
+        kwargs,
+        reference=reference,
+        loss_coefficient=loss_coefficient,
+        rtol=rtol,
+        atol=atol,
+        select=select,
+        ignore=ignore,
+    )
     if result.exit_status:
         raise AccumulationError(result)
     return result
@@ -63,12 +80,21 @@ class Watching(Watch):
     are counted by the steps of the optimizer that steps first.
     """
 
-    def __init__(self, every: int, options: Options, tell: Callable[[VerifyResult], object], *, replay: bool) -> None:
+    def __init__(
+        self,
+        every: int,
+        options: Options,
+        tell: Callable[[VerifyResult], object],
+        acceptance: Callable[[Diagnosis], str],
+        *,
+        replay: bool,
+    ) -> None:
         super().__init__(replay=replay, engine=ReferenceEngine(), max_windows=None)
         self._every = every
         self.options = options
         self.comparer.loss_coefficient = options.loss_coefficient
         self._tell = tell
+        self._acceptance = acceptance
         self._window = 0
         self._asleep = every > 2
         self._steps_awake: Counter[int] = Counter()
@@ -118,8 +144,11 @@ class Watching(Watch):
         last = result.windows[-1]
         shown = tuple(d for d in result.diagnosis if last.index in d.windows or not d.mistake.moves_gradient)
         self.forget_before(_KEPT_WINDOWS)
-        if last.verdict is Verdict.DEVIATES or any(not d.mistake.by_construction for d in shown):
-            self._tell(replace(result, reason=last.reason or result.reason, windows=(last,), diagnosis=shown))
+        told = replace(result, reason=last.reason or result.reason, windows=(last,), diagnosis=shown)
+        told = accepted(told, self._acceptance)
+        deviates = any(w.verdict is Verdict.DEVIATES and not w.accepted for w in told.windows)
+        if deviates or any(not d.mistake.by_construction for d in told.diagnosis):
+            self._tell(told)
 
 
 @contextmanager
@@ -131,6 +160,8 @@ def watch(
     loss_coefficient: float | None = None,
     rtol: float | None = None,
     atol: float | None = None,
+    select: Iterable[str] | None = None,
+    ignore: Iterable[str] | None = None,
 ) -> Iterator[None]:
     """Watch the training loop in the block, and say at the step itself where its gradient is wrong.
 
@@ -140,7 +171,8 @@ def watch(
     Every ``every``-th window is judged (and the one before it watched, to judge it by); between them the loop runs as
     it is. ``on_deviation`` is called with the result for the one window and its causes, after the step; where there is
     none, `AccumulationError` is raised from ``optimizer.step()``. What is left over when the block ends is judged where
-    every window is. Raises ValueError for options that do not fit.
+    every window is. ``select``, ``ignore``, settings and comments count as in `check`. Raises ValueError for options
+    that do not fit, and SettingsError.
     """
     if every < 1:
         raise ValueError("every is a number of windows, at least 1")
@@ -151,11 +183,13 @@ def watch(
         on_deviation(result)
 
     options = Options(loss_coefficient, rtol, atol, replay_alone=reference == "replay")
-    watching = Watching(every, options, tell, replay=reference != "ledger")
+    acceptance = acceptance_at(user_location().path, select=select, ignore=ignore)
+    watching = Watching(every, options, tell, acceptance, replay=reference != "ledger")
     with installed(watching):
         yield
         if every == 1:
             last = judge(watching, "the loop", watching.options, complete=True)
             left = tuple(d for d in last.diagnosis if not d.windows and d.mistake.moves_gradient)
-            if left:
-                tell(replace(last, windows=(), diagnosis=left))
+            told = accepted(replace(last, windows=(), diagnosis=left), acceptance)
+            if told.diagnosis:
+                tell(told)

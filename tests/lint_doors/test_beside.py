@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gradcheck_accum.lint import lint_paths, lint_source
-from gradcheck_accum.lint.settings import Settings
+from gradcheck_accum.settings import Settings
 
 LOOP = """\
 import torch

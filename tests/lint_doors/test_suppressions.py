@@ -33,6 +33,7 @@ def unused(project: Any, *paths: str) -> list[tuple[int, int, str]]:
         ("# gradcheck-accum: ignore[GA101, GA201, GA301]", "the comment's GA201, GA301 suppresses nothing"),
         ("# gradcheck-accum: ignore[mean-of-means]", "the comment's MEAN-OF-MEANS suppresses nothing"),
         ("# noqa: E501, GA201", "the comment's GA201 suppresses nothing"),
+        ("# gradcheck-accum: ignore[GA101, GA901, low-precision-accumulation]", ""),
         ("# gradcheck-accum: ignore[GA101]", ""),
         ("# gradcheck-accum: ignore[missing-loss-scaling]", ""),
         ("# gradcheck-accum: ignore", ""),

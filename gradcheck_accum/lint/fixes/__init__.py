@@ -65,7 +65,7 @@ class FixResult:
     @property
     def source(self) -> str:
         """The file as text."""
-        return self.document.content().decode()
+        return self.document.text()
 
 
 @dataclass(slots=True)

@@ -1,6 +1,6 @@
-"""What a project has settled about linting: ``[tool.gradcheck-accum]`` of its pyproject.toml.
+"""What a project has settled: ``[tool.gradcheck-accum]`` of its pyproject.toml, the same for every door.
 
-One file holds for a whole run: the nearest with such a table, upward from the directory that all of the linted paths
+One file holds for a whole run: the nearest with such a table, upward from the directory that all of its paths
 have in common. What the command line says takes its place, setting by setting.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -104,6 +104,30 @@ def codes(key: str, selectors: Iterable[str]) -> frozenset[str]:
             raise SettingsError(f"{key}: no rule is called '{selector}' (gradcheck-accum rules lists them)")
         found |= meant
     return frozenset(found)
+
+
+def with_codes(
+    settings: Settings,
+    *,
+    select: Iterable[str] | None = None,
+    ignore: Iterable[str] | None = None,
+    called: str = "{}",
+) -> Settings:
+    """The settings with other codes in the place of theirs, where those are given; ``called`` names them in complaints.
+
+    Raises SettingsError.
+    """
+    if select is not None:
+        settings = replace(settings, select=codes(called.format("select"), _each(select)))
+    if ignore is not None:
+        settings = replace(settings, ignore=codes(called.format("ignore"), _each(ignore)))
+    return settings
+
+
+def _each(selectors: Iterable[str]) -> list[str]:
+    """Every selector; one string may list several."""
+    given = [selectors] if isinstance(selectors, str) else selectors
+    return [part.strip() for text in given for part in text.split(",")]
 
 
 def settings_for(paths: Iterable[str]) -> Settings:

@@ -6,12 +6,24 @@ import ast
 import io
 import re
 import tokenize
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+
+from gradcheck_accum.location import Location
+from gradcheck_accum.mistakes import CATALOGUE, Mistake
 
 _IGNORE = re.compile(r"gradcheck-accum:\s*ignore(?:\[([^\]]*)\])?", re.IGNORECASE)
 _NOQA = re.compile(r"#\s*noqa(?::\s*([A-Z]+[0-9]+(?:[,\s]+[A-Z]+[0-9]+)*))?", re.IGNORECASE)
 _OUR_CODE = re.compile(r"GA\d+$")
+
+_SEEN_BY_VERIFY_ALONE = frozenset(
+    name.upper()
+    for mistake in CATALOGUE.values()
+    if mistake.code.startswith("GA9")
+    for name in (mistake.code, mistake.name)
+)
+"""What is measured, and shown by no ledger: lint does not know whether a comment switches it off."""
 
 MAY_NAME_CODES = re.compile(rb"gradcheck-accum:\s*ignore|noqa:[^\n]*GA\d", re.IGNORECASE)
 """Is in the bytes of every file with a comment that is meant for us."""
@@ -38,7 +50,8 @@ class Suppression:
         """What of it hides nothing, in words; a noqa answers for our codes only, others may need the rest."""
         if not self.codes:
             return "the comment suppresses nothing" if self.is_ours and not self.used else ""
-        idle = [c for c in self.codes if c not in self.used and (self.is_ours or _OUR_CODE.match(c))]
+        asked = [c for c in self.codes if (self.is_ours or _OUR_CODE.match(c)) and c not in _SEEN_BY_VERIFY_ALONE]
+        idle = [c for c in asked if c not in self.used]
         return f"the comment's {', '.join(idle)} suppresses nothing" if idle else ""
 
 
@@ -80,6 +93,30 @@ def _read(source: str) -> Iterator[Suppression]:
                     yield Suppression(line, begin, end, codes, pattern is _IGNORE)
     except (tokenize.TokenError, SyntaxError):
         return
+
+
+class Commented:
+    """A source with such comments, which count for the whole statement that they stand in."""
+
+    def __init__(self, source: str, module: ast.Module | None = None) -> None:
+        """``module`` is the source's tree where it has been parsed already."""
+        self.comments = Suppressions(source)
+        self._statements = statement_lines(module or _parsed(source)) if self.comments else {}
+
+    def hides(self, mistake: Mistake, where: Location) -> bool:
+        """Whether a comment switches off a mistake there."""
+        first, last = self._statements.get(where.line, (where.line, where.end_line))
+        return self.comments.hide(mistake.code, mistake.name, first, last)
+
+
+def _parsed(source: str) -> ast.Module:
+    """The source's tree; an empty one for what is no Python."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return ast.parse(source)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return ast.Module([], [])
 
 
 def statement_lines(module: ast.Module) -> dict[int, tuple[int, int]]:

@@ -1,0 +1,46 @@
+"""The text of a Python source, read as Python reads it: by its byte order mark and its coding line (PEP 263)."""
+
+from __future__ import annotations
+
+import codecs
+
+MARK = "\ufeff"
+
+
+class NotText(ValueError):
+    """Bytes that are no source; the message is one line that says why."""
+
+
+def encoding_of(content: bytes) -> str:
+    """The encoding that a source is in, UTF-8 where it names none. Raises NotText where it names one that is none."""
+    if b"coding" not in b"\n".join(content.split(b"\n", 2)[:2]):
+        return "utf-8"
+    import io
+    import tokenize  # few sources name their encoding
+
+    try:
+        named, _ = tokenize.detect_encoding(io.BytesIO(content).readline)
+    except SyntaxError as error:
+        raise NotText(f"not Python: {error.msg}") from None
+    return "utf-8" if named == "utf-8-sig" else named
+
+
+def text_of(content: bytes) -> str:
+    """The text of a source, without a byte order mark. Raises NotText."""
+    encoding = encoding_of(content)
+    try:
+        return content.removeprefix(codecs.BOM_UTF8).decode(encoding)
+    except LookupError:  # a codec, but none of text
+        raise NotText(f"not Python: unknown encoding: {encoding}") from None
+    except ValueError as error:
+        byte = f" (byte {error.start})" if isinstance(error, UnicodeDecodeError) else ""
+        named = "UTF-8" if encoding == "utf-8" else f"{encoding}, which its coding line names"
+        raise NotText(f"not {named}{byte}") from None
+
+
+def shown_text(content: bytes) -> str:
+    """The text of a source as well as it can be read."""
+    try:
+        return text_of(content)
+    except NotText:
+        return content.decode("utf-8-sig", errors="replace")
