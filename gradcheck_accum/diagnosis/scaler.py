@@ -66,8 +66,13 @@ def find_scaler_misuse(account: Account) -> Iterator[Diagnosis]:
 
 
 def _refused(account: Account) -> dict[Location, str]:
-    """Where a scale is divided out though PyTorch allows that no more before the next update, and why it does not."""
+    """Where a scale is divided out though PyTorch allows that no more before the next update, and why it does not.
+
+    Where no update is in sight at all, it is made somewhere else, and nobody knows when.
+    """
     refused: dict[Location, str] = {}
+    if not any(isinstance(event, ScalerUpdate) for event in account.ledger.trace.events):
+        return refused
     state = ""
     for event in account.ledger.trace.events:
         match event:
