@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import HealthCheck, Phase, given, note, settings
+from hypothesis import Phase, given, note, settings
 
 from gradcheck_accum.fuzz.agreement import compare, still_wrong_once_fixed
 from gradcheck_accum.fuzz.campaign import run_campaign
@@ -13,13 +13,7 @@ from gradcheck_accum.fuzz.variants import OPERATORS, Variant
 from gradcheck_accum.report.fuzz_text import campaign_text
 from gradcheck_accum.trials import Campaign, Disagreement, Interrupted, Tally
 
-drawn = settings(
-    deadline=None,
-    derandomize=True,
-    database=None,
-    phases=(Phase.generate, Phase.shrink),
-    suppress_health_check=list(HealthCheck),
-)
+drawn = settings(phases=(Phase.generate, Phase.shrink))
 
 
 @settings(drawn, max_examples=100)

@@ -178,7 +178,8 @@ def kinds(out: str) -> set[str]:
 
 def test_one_mistake_is_told_as_one_whatever_the_data(loops: Path, capsys: pytest.CaptureFixture[str]) -> None:
     # Passes that are shorter than K, and remainders of one, are no other mistake than a remainder that K divides.
-    assert fuzz("divides_by_k") == 1
+    # Of so many cases, some are a mean of means and nothing else, whatever the seed.
+    assert fuzz("divides_by_k", "--examples", "100") == 1
     out = capsys.readouterr().out
     assert kinds(out) == {"divides_by_k_remainder_misscaled", "divides_by_k_mean_of_means"}
     assert "N=1, micro-batch 1, K=2: the last window holds 1 micro-batch, but the loss is still divided by 2" in out
@@ -302,7 +303,7 @@ def test_the_pytest_doors(pytester: pytest.Pytester) -> None:
         """
         from hypothesis import settings
 
-        settings.register_profile("few", max_examples=15, deadline=None)
+        settings.register_profile("few", max_examples=15, deadline=None, derandomize=True)
         settings.load_profile("few")
         """
     )
@@ -327,6 +328,6 @@ def test_the_pytest_doors(pytester: pytest.Pytester) -> None:
             accum_check.fuzz(drops)
         """
     )
-    result = pytester.runpytest_subprocess("-n", "1", "--hypothesis-seed=1")
+    result = pytester.runpytest_subprocess("-n", "1")
     result.assert_outcomes(passed=2, failed=1)
     result.stdout.fnmatch_lines(["*never reaches the optimizer*"])
