@@ -39,9 +39,10 @@ test: $(INSTALLED)
 	$(BIN)/mypy
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2
 
-# What takes seconds by nature: several processes, whole scripts, hundreds of drawn loops.
+# What takes seconds by nature: several processes, whole scripts, hundreds of drawn loops. A file's tests share what is
+# dear to set up.
 test-slow: $(INSTALLED)
-	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 -m slow
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadfile -m slow
 
 # Draws anew in every test that draws, where test and test-slow draw the same each time. What it finds is pinned.
 explore: $(INSTALLED)

@@ -16,6 +16,7 @@ from gradcheck_accum.trials import Campaign, Disagreement, Interrupted, Tally
 drawn = settings(phases=(Phase.generate, Phase.shrink))
 
 
+@pytest.mark.slow
 @settings(drawn, max_examples=100)
 @given(variants())
 def test_the_engines_agree(variant: Variant) -> None:
@@ -24,6 +25,7 @@ def test_the_engines_agree(variant: Variant) -> None:
     assert comparison.problems == ()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", OPERATORS)
 def test_every_mistake_is_found(name: str) -> None:
     shown = 0
@@ -42,6 +44,7 @@ def test_every_mistake_is_found(name: str) -> None:
     assert shown
 
 
+@pytest.mark.slow
 @settings(drawn, max_examples=8)
 @given(variants(1))
 def test_what_lint_fixes_is_equivalent(variant: Variant) -> None:

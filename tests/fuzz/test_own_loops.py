@@ -133,6 +133,7 @@ def test_a_loop_that_drops_the_remainder(loops: Path, capsys: pytest.CaptureFixt
     assert case == "AccumCase(samples=3, batch_size=1, accumulation_steps=2)"
 
 
+@pytest.mark.slow
 def test_the_printed_test_fails_as_it_should(loops: Path, pytester: pytest.Pytester) -> None:
     pytester.makepyfile(own_loops=LOOPS)
     pytester.makepyfile(
@@ -297,6 +298,7 @@ def test_what_cannot_be_given_by_name_is_said() -> None:
         AccumCase(samples=1, batch_size=1, accumulation_steps=1).arguments(loop)
 
 
+@pytest.mark.slow
 def test_the_pytest_doors(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(own_loops=LOOPS)
     pytester.makeconftest(
