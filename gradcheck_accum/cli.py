@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import os
+import shutil
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -165,6 +166,9 @@ def _add_verify(parser: argparse.ArgumentParser) -> None:
         "--trajectory",
         action="store_true",
         help="also train a reference alongside on true large batches, and show how far the weights drift from it",
+    )
+    parser.add_argument(
+        "-v", "--verbose", action="store_true", help="also report what was compared with what, and what it costs"
     )
     _add_format(parser)
     parser.set_defaults(command=_verify)
@@ -468,8 +472,10 @@ def _verify(options: argparse.Namespace) -> int:
         return _complain(f"{result.script}: {result.error}")
     else:
         from gradcheck_accum.report.verify_text import verify_text
+        from gradcheck_accum.report.wrap import WIDTH
 
-        print(verify_text(result, paint=Paint.for_stream(sys.stdout)))
+        width = shutil.get_terminal_size().columns if sys.stdout.isatty() else WIDTH
+        print(verify_text(result, paint=Paint.for_stream(sys.stdout), verbose=options.verbose, width=width))
     return result.exit_status
 
 

@@ -116,9 +116,7 @@ class AccumCheck:
 
         result = judged(loop, args, kwargs, loss_coefficient=loss_coefficient)
         if result.exit_status:
-            # pytest's summary shows the first line alone: it must say what is wrong.
-            first = f"{result.script}: {result.verdict.value}: {result.reason}"
-            pytest.fail(f"{first}\n\n{verify_text(result)}", pytrace=False)
+            pytest.fail(verify_text(result), pytrace=False)
         return result
 
     def fuzz(self, loop: Callable[..., object], /, *, factories: ModuleType | None = None) -> LoopTrial:

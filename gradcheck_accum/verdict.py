@@ -59,7 +59,8 @@ class ReferenceReport:
 class VerifyResult:
     """The verdict on one run, with its evidence.
 
-    ``notes`` are sentences for the reader (how the loss's scale was read, what was left unchecked).
+    ``notes`` are sentences for the reader (how the loss's scale was read, what was left unchecked); ``details`` those
+    of them that nobody needs who does not ask. ``help`` says what to do about an inconclusive verdict.
     ``error`` is set where the run could not be judged through the script's or our own fault; it makes the exit
     status 2. ``ranks`` is how many processes of distributed training were watched together.
     """
@@ -74,6 +75,8 @@ class VerifyResult:
     notes: tuple[str, ...] = ()
     error: str = ""
     ranks: int = 1
+    details: tuple[str, ...] = ()
+    help: str = ""
 
     @classmethod
     def failed(cls, script: str, error: str) -> VerifyResult:

@@ -62,6 +62,7 @@ def verify_json(result: VerifyResult) -> str:
             "windows": [_window(window) for window in result.windows],
             "diagnosis": [_diagnosis(diagnosis) for diagnosis in result.diagnosis],
             "notes": list(result.notes),
+            "help": result.help or None,
             "error": result.error or None,
         }
     )
