@@ -17,7 +17,7 @@ FRAMEWORKS_INSTALLED := $(FRAMEWORKS)/.installed
 TIMM := .venv-timm
 TIMM_INSTALLED := $(TIMM)/.installed
 
-.PHONY: demo test fuzz gpu test-frameworks frameworks-table
+.PHONY: demo test test-slow explore fuzz gpu test-frameworks frameworks-table
 
 # Runs the second argument and fails unless its exit status is the first.
 define expect
@@ -37,7 +37,16 @@ test: $(INSTALLED)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/pytest -n 2
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2
+
+# What takes seconds by nature: several processes, whole scripts, hundreds of drawn loops. A file's tests share what is
+# dear to set up.
+test-slow: $(INSTALLED)
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadfile -m slow
+
+# Draws anew in every test that draws, where test and test-slow draw the same each time. What it finds is pinned.
+explore: $(INSTALLED)
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 -m "slow or not slow" --hypothesis-profile explore
 
 fuzz: $(INSTALLED)
 	seq $(FUZZ_JOBS) | xargs -P $(FUZZ_JOBS) -I{} env OMP_NUM_THREADS=1 $(BIN)/gradcheck-accum fuzz --examples $(FUZZ_EXAMPLES) --seed {}

@@ -11,6 +11,7 @@ import contextlib
 import importlib.util
 import os
 import shlex
+import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -220,6 +221,9 @@ def _add_verify(parser: argparse.ArgumentParser) -> None:
         "--trajectory",
         action="store_true",
         help="also train a reference alongside on true large batches, and show how far the weights drift from it",
+    )
+    parser.add_argument(
+        "-v", "--verbose", action="store_true", help="also report what was compared with what, and what it costs"
     )
     _add_format(parser)
     parser.set_defaults(command=_verify)
@@ -569,8 +573,10 @@ def _verify(options: argparse.Namespace) -> int:
         return _complain(f"{result.script}: {result.error}")
     else:
         from gradcheck_accum.report.verify_text import verify_text
+        from gradcheck_accum.report.wrap import WIDTH
 
-        streams.write(verify_text(result, paint=Paint.for_stream(sys.stdout)))
+        width = shutil.get_terminal_size().columns if sys.stdout.isatty() else WIDTH
+        streams.write(verify_text(result, paint=Paint.for_stream(sys.stdout), verbose=options.verbose, width=width))
     return result.exit_status
 
 

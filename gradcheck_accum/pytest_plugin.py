@@ -162,9 +162,7 @@ class AccumCheck:
         except SettingsError as error:
             pytest.fail(str(error), pytrace=False)
         if result.exit_status:
-            # pytest's summary shows the first line alone: it must say what is wrong.
-            first = f"{result.script}: {result.verdict.value}: {result.reason}"
-            raise AccumFailure(f"{first}\n\n{verify_text(result)}", result)
+            raise AccumFailure(verify_text(result), result)
         return result
 
     def fuzz(self, loop: Callable[..., object], /, *, factories: ModuleType | None = None) -> LoopTrial:

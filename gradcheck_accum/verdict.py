@@ -69,7 +69,8 @@ class Accepted:
 class VerifyResult:
     """The verdict on one run, with its evidence.
 
-    ``notes`` are sentences for the reader (how the loss's scale was read, what was left unchecked).
+    ``notes`` are sentences for the reader (how the loss's scale was read, what was left unchecked); ``details`` those
+    of them that nobody needs who does not ask. ``help`` says what to do about an inconclusive verdict.
     ``error`` is set where the run could not be judged through the script's or our own fault; it makes the exit
     status 2. ``ranks`` is how many processes of distributed training were watched together.
     """
@@ -84,6 +85,8 @@ class VerifyResult:
     notes: tuple[str, ...] = ()
     error: str = ""
     ranks: int = 1
+    details: tuple[str, ...] = ()
+    help: str = ""
     accepted: tuple[Accepted, ...] = ()
     """What was diagnosed and does not count (`gradcheck_accum.accepting`); none of ``diagnosis``."""
 

@@ -1,15 +1,32 @@
-"""Helpers beside the tests, and the benchmarks, are imported by name; one thread is quickest for models this small."""
+"""Helpers beside the tests, and the benchmarks, are imported by name; every test starts alike."""
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import os
+import random
 import sys
 from pathlib import Path
 
+import pytest
 import torch
 
 pytest_plugins = ["pytester"]
 
 sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1] / "benchmarks")]
-torch.set_num_threads(1)
+torch.set_num_threads(1)  # quickest for models this small
 os.environ.pop("FORCE_COLOR", None)  # some CI sets it; what is tested is plain text
+
+with contextlib.suppress(ModuleNotFoundError):  # an environment for tests/gpu alone may lack Hypothesis
+    import drawing  # noqa: F401
+
+
+@pytest.fixture(autouse=True)
+def _starts_alike() -> None:
+    torch.manual_seed(0)
+    random.seed(0)
+    # An observation looks for optimizers among all objects that the garbage collector knows: pytest's, PyTorch's and
+    # those that earlier tests left are taken out of its sight, or each observation takes a second.
+    gc.collect()
+    gc.freeze()

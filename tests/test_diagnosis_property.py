@@ -112,7 +112,7 @@ def run(loop: Loop) -> tuple[list[Event], bool]:
     return events, right and not since
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=600)
 @given(loop=loops)
 @example(loop=Loop(2, (2, 5, 5, 2), "share", "after step", "off by one", flush=True, epochs=1))
 @example(loop=Loop(5, (2, 2, 2, 2, 3, 2, 2, 2, 3), "share", "after step", "off by one", flush=True, epochs=1))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
@@ -12,7 +12,7 @@ from gradcheck_accum.verdict import Verdict, VerifyResult
 from gradcheck_accum.verify import observe
 
 Batches = list[tuple[torch.Tensor, torch.Tensor]]
-few = settings(max_examples=15, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+few = settings(max_examples=15)
 
 
 def trained(batches: Batches, k: int, *, scale: float = 1.0) -> tuple[list[torch.Tensor], VerifyResult]:

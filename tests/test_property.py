@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 from watching import watch_source
@@ -119,7 +119,7 @@ def loops(draw: st.DrawFn, *, remainder: bool = False, clips: bool | None = None
     return Loop(tuple(sizes), k, by_units=units, clips=clip, seed=draw(st.integers(0, 1000), label="seed"))
 
 
-few = settings(deadline=None, max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+few = settings(max_examples=25)
 
 
 def run(loop: Loop, folder: Path) -> tuple[Verdict, set[tuple[int, str]], set[tuple[int, str]], bool]:

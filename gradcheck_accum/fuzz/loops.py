@@ -6,14 +6,13 @@ import contextlib
 import gc
 import inspect
 import io
-import re
 import time
 import traceback
 import warnings
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
+from functools import partial
 from types import ModuleType
 from typing import Any
 
@@ -21,6 +20,8 @@ from hypothesis import HealthCheck, Phase, Verbosity, given, seed, settings
 from torch.optim.optimizer import Optimizer
 
 from gradcheck_accum.fuzz.cases import AccumCase, CannotSupply
+from gradcheck_accum.fuzz.kept import KeptCases
+from gradcheck_accum.fuzz.shrinking import order, smallest
 from gradcheck_accum.fuzz.strategies import accum_cases
 from gradcheck_accum.ledger import Fate, Ledger
 from gradcheck_accum.mistakes import CATALOGUE
@@ -55,69 +56,98 @@ def fuzz_loop(
 ) -> LoopTrial:
     """Call ``loop`` on drawn cases, its arguments supplied by name, and keep the smallest failing case of each kind.
 
-    ``factories`` is a module whose functions supply arguments (see `AccumCase.arguments`). How many cases are tried,
-    and whether the ``.hypothesis`` database is used, is Hypothesis' active profile to say, unless ``examples`` is
-    given. No case is begun after ``time_budget`` seconds. Raises CannotSupply where an argument can not be supplied,
-    and Interrupted, with what was seen so far, where somebody stops it.
+    ``factories`` is a module whose functions supply arguments (see `AccumCase.arguments`). How many cases are tried is
+    Hypothesis' active profile to say, unless ``examples`` is given. A ``random_seed`` decides what is drawn; without
+    one, what failed before, as the profile's database keeps it, is tried first. Neither the clock nor how many mistakes
+    were found ends the drawing: of one seed, every run tries the same cases. No case is begun after ``time_budget``
+    seconds. Raises CannotSupply where an argument can not be supplied, and Interrupted, with what was seen so far,
+    where somebody stops it.
     """
     name = target or getattr(loop, "__qualname__", "the loop")
     AccumCase(samples=1, batch_size=1, accumulation_steps=1).arguments(loop, factories)
-    outcomes: Counter[Outcome] = Counter()
-    smallest: dict[str, _Judged] = {}
     wanted = settings.default.max_examples if examples is None and settings.default else examples or 100
-    ends = None if time_budget is None else time.monotonic() + time_budget
+    trial = _Trial(loop, factories, None if time_budget is None else time.monotonic() + time_budget)
+    kept = KeptCases(name) if random_seed is None else None
 
     def test(case: AccumCase) -> None:
-        if ends is not None and time.monotonic() > ends and not smallest:
-            return
-        judged = _judge(loop, case, factories)
-        outcomes[judged.outcome] += 1
+        trial.count(case)
         if progress:
-            progress(min(outcomes.total(), wanted), wanted)
-        if judged.kind:
-            smallest[judged.kind] = judged
-            raise _failure(judged.kind)
+            progress(min(trial.outcomes.total(), wanted), wanted)
 
-    # Examples that failed before are kept by the test's name.
-    test.__name__ = test.__qualname__ = "fuzz_" + re.sub(r"\W", "_", name)
-    run = given(case=accum_cases())(test)
     run = settings(
         max_examples=wanted,
         deadline=None,
+        database=None,
         verbosity=Verbosity.quiet,
         print_blob=False,
-        report_multiple_bugs=True,
-        # What Hypothesis would explain it finds out by tracing every line, which takes longer than all the rest.
-        phases=(Phase.reuse, Phase.generate, Phase.shrink),
+        phases=(Phase.generate,),
         suppress_health_check=list(HealthCheck),
-    )(run)
+    )(given(case=accum_cases())(test))
     if random_seed is not None:
         run = seed(random_seed)(run)
 
     def so_far() -> LoopTrial:
-        found = sorted(smallest.values(), key=lambda j: (list(Outcome).index(j.outcome), j.kind == "GA104", j.kind))
+        found = sorted(trial.failing.values(), key=_telling)
         failures = (Failure(j.outcome, str(j.case), j.what, _test(name, j, factories), j.result) for j in found)
-        return LoopTrial(name, outcomes, tuple(failures))
+        return LoopTrial(name, trial.outcomes, tuple(failures))
 
     with _light_heap():
         try:
+            for case in kept.cases() if kept else ():
+                trial.count(case)
             run()
-        except Exception:
-            if not smallest:
-                raise
+            trial.shrink()
         except KeyboardInterrupt:
             raise Interrupted(so_far()) from None
-        except BaseException as several:
-            if not smallest or not hasattr(several, "exceptions"):
-                raise
+    if kept:
+        kept.replace([judged.case for judged in trial.failing.values()])
     return so_far()
 
 
-@cache
-def _failure(kind: str) -> Exception:
-    """An exception of its own type for every kind of failure: so Hypothesis tells them apart."""
-    made: type[Exception] = type(kind, (AssertionError,), {})
-    return made(kind)
+class _Trial:
+    """A loop that is being tried: how many cases came to what, and the smallest failing case of each kind."""
+
+    def __init__(self, loop: Callable[..., object], factories: ModuleType | None, ends: float | None) -> None:
+        self._loop = loop
+        self._factories = factories
+        self._ends = ends
+        self.outcomes: Counter[Outcome] = Counter()
+        self.failing: dict[str, _Judged] = {}
+
+    def count(self, case: AccumCase) -> None:
+        """Try one case, unless time is up."""
+        if self._is_over():
+            return
+        judged = _judge(self._loop, case, self._factories)
+        self.outcomes[judged.outcome] += 1
+        best = self.failing.get(judged.kind)
+        if judged.kind and (best is None or order(case) < order(best.case)):
+            self.failing[judged.kind] = judged
+
+    def shrink(self) -> None:
+        """Make the failing case of each kind as small as it gets while it fails in the same way."""
+        tried: dict[AccumCase, _Judged] = {}
+
+        def fails(kind: str, case: AccumCase) -> bool:
+            if case not in tried:
+                if self._is_over():
+                    return False
+                tried[case] = _judge(self._loop, case, self._factories)
+            if tried[case].kind != kind:
+                return False
+            self.failing[kind] = tried[case]
+            return True
+
+        for kind in list(self.failing):
+            smallest(self.failing[kind].case, partial(fails, kind))
+
+    def _is_over(self) -> bool:
+        return self._ends is not None and time.monotonic() > self._ends
+
+
+def _telling(judged: _Judged) -> tuple[int, bool, str]:
+    """Failures are reported in this order; uneven counts come with many cases, and say least."""
+    return list(Outcome).index(judged.outcome), judged.kind == "GA104", judged.kind
 
 
 def _judge(loop: Callable[..., object], case: AccumCase, factories: ModuleType | None) -> _Judged:
@@ -208,11 +238,13 @@ def _light_heap() -> Any:
     that is PyTorch itself. Left as it is where somebody holds an optimizer already, which a loop may use.
     """
     gc.collect()
-    if any(issubclass(type(one), Optimizer) for one in gc.get_objects()) or gc.get_freeze_count():
+    if any(issubclass(type(one), Optimizer) for one in gc.get_objects()):
         yield
         return
+    frozen = gc.get_freeze_count()
     gc.freeze()
     try:
         yield
     finally:
-        gc.unfreeze()
+        if not frozen:
+            gc.unfreeze()

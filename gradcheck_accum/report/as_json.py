@@ -69,6 +69,7 @@ def verify_json(result: VerifyResult) -> str:
             "diagnosis": [_diagnosis(diagnosis) for diagnosis in result.diagnosis],
             **({"accepted": [_accepted(one) for one in result.accepted]} if result.accepted else {}),
             "notes": list(result.notes),
+            "help": result.help or None,
             "error": result.error or None,
         }
     )

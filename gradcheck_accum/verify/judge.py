@@ -18,6 +18,7 @@ from gradcheck_accum.location import Location
 from gradcheck_accum.mistakes import CATALOGUE
 from gradcheck_accum.ranks import joined
 from gradcheck_accum.verdict import ReferenceReport, Verdict, VerifyResult, WindowReport
+from gradcheck_accum.verify.advice import to_decide
 from gradcheck_accum.verify.children import unwatched
 from gradcheck_accum.verify.frameworks import with_remedy
 from gradcheck_accum.verify.notes import (
@@ -69,12 +70,14 @@ def judge_ranks(
     diagnosis: list[Diagnosis] = []
     notes: list[str] = []
     replays: list[float] = []
+    scale_is_open = False
     ranked: list[list[tuple[Measured, WindowReport]]] = []
     coupled: dict[Location, str] = {}
     for rank, (own, ledger) in enumerate(zip(seen, ledgers, strict=True)):
         readings = read_weights(ledger, coefficient=options.loss_coefficient)
         diagnosis = _merged(diagnosis, diagnose(ledger, readings))
         notes += readings.notes
+        scale_is_open = scale_is_open or bool(readings.notes)
         own_reports: list[tuple[Measured, WindowReport]] = []
         drift_holds = True
         for index, step in enumerate(over_ranks(seen, rank, ledger)):
@@ -112,11 +115,13 @@ def judge_ranks(
     streamed = next((own.streamed for own in seen if own.streamed is not None), None)
     if streamed is not None:
         notes.append(on_chunks(streamed))
-    if seen[0].cost is not None:
-        notes.append(on_cost(seen[0].cost))
+    details = [on_cost(seen[0].cost)] if seen[0].cost is not None else []
+    notes += details
     if seen[0].lost:
         notes.append(f"the reference run could not be carried on: {seen[0].lost}")
     verdict, reason = _verdict(reports, diagnosis, ledgers, seen)
+    gradients_seen = any(own.trace.events for own in seen)
+    advice = to_decide(verdict, reports, gradients_seen=gradients_seen, scale_is_open=scale_is_open)
     measurements = _by_measurement(measured, reports)
     diagnosis += measurements
     if verdict is Verdict.EQUIVALENT:
@@ -131,7 +136,17 @@ def judge_ranks(
     kind = _reference_kind(measured, bool(replays))
     reference = ReferenceReport(kind, replayed_in or dtype, replayed_on or device, settings)
     return VerifyResult(
-        script, verdict, reason, device, reference, tuple(reports), tuple(diagnosis), tuple(notes), ranks=len(seen)
+        script,
+        verdict,
+        reason,
+        device,
+        reference,
+        tuple(reports),
+        tuple(diagnosis),
+        tuple(notes),
+        ranks=len(seen),
+        details=tuple(details),
+        help=advice,
     )
 
 

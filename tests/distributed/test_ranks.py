@@ -19,9 +19,13 @@ ROOT = Path(gradcheck_accum.__file__).parents[1]
 FIXTURE = ROOT / "fixtures" / "distributed" / "ddp.py"
 WORKER = Path(__file__).parent / "worker.py"
 
-pytestmark = pytest.mark.skipif(
-    not (torch.distributed.is_available() and torch.distributed.is_gloo_available()), reason="PyTorch has no gloo here"
-)
+pytestmark = [
+    pytest.mark.slow,  # several processes, each of which loads PyTorch
+    pytest.mark.skipif(
+        not (torch.distributed.is_available() and torch.distributed.is_gloo_available()),
+        reason="PyTorch has no gloo here",
+    ),
+]
 
 EXPECTED = {
     "right": ("equivalent", []),

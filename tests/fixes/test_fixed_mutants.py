@@ -15,6 +15,7 @@ from watching import found, watch_source
 from gradcheck_accum.lint.fixes import fix_source
 from gradcheck_accum.verdict import Verdict
 
+pytestmark = pytest.mark.slow
 a_few = settings(few, max_examples=8)
 
 

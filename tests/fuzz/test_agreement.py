@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import HealthCheck, Phase, given, note, settings
+from hypothesis import Phase, given, note, settings
 
 from gradcheck_accum.fuzz.agreement import compare, still_wrong_once_fixed
 from gradcheck_accum.fuzz.campaign import run_campaign
@@ -13,15 +13,10 @@ from gradcheck_accum.fuzz.variants import OPERATORS, Variant
 from gradcheck_accum.report.fuzz_text import campaign_text
 from gradcheck_accum.trials import Campaign, Disagreement, Interrupted, Tally
 
-drawn = settings(
-    deadline=None,
-    derandomize=True,
-    database=None,
-    phases=(Phase.generate, Phase.shrink),
-    suppress_health_check=list(HealthCheck),
-)
+drawn = settings(phases=(Phase.generate, Phase.shrink))
 
 
+@pytest.mark.slow
 @settings(drawn, max_examples=100)
 @given(variants())
 def test_the_engines_agree(variant: Variant) -> None:
@@ -30,6 +25,7 @@ def test_the_engines_agree(variant: Variant) -> None:
     assert comparison.problems == ()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", OPERATORS)
 def test_every_mistake_is_found(name: str) -> None:
     shown = 0
@@ -48,6 +44,7 @@ def test_every_mistake_is_found(name: str) -> None:
     assert shown
 
 
+@pytest.mark.slow
 @settings(drawn, max_examples=8)
 @given(variants(1))
 def test_what_lint_fixes_is_equivalent(variant: Variant) -> None:

@@ -133,6 +133,7 @@ def test_a_loop_that_drops_the_remainder(loops: Path, capsys: pytest.CaptureFixt
     assert case == "AccumCase(samples=3, batch_size=1, accumulation_steps=2)"
 
 
+@pytest.mark.slow
 def test_the_printed_test_fails_as_it_should(loops: Path, pytester: pytest.Pytester) -> None:
     pytester.makepyfile(own_loops=LOOPS)
     pytester.makepyfile(
@@ -178,7 +179,8 @@ def kinds(out: str) -> set[str]:
 
 def test_one_mistake_is_told_as_one_whatever_the_data(loops: Path, capsys: pytest.CaptureFixture[str]) -> None:
     # Passes that are shorter than K, and remainders of one, are no other mistake than a remainder that K divides.
-    assert fuzz("divides_by_k") == 1
+    # Of so many cases, some are a mean of means and nothing else, whatever the seed.
+    assert fuzz("divides_by_k", "--examples", "100") == 1
     out = capsys.readouterr().out
     assert kinds(out) == {"divides_by_k_remainder_misscaled", "divides_by_k_mean_of_means"}
     assert "N=1, micro-batch 1, K=2: the last window holds 1 micro-batch, but the loss is still divided by 2" in out
@@ -296,13 +298,14 @@ def test_what_cannot_be_given_by_name_is_said() -> None:
         AccumCase(samples=1, batch_size=1, accumulation_steps=1).arguments(loop)
 
 
+@pytest.mark.slow
 def test_the_pytest_doors(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(own_loops=LOOPS)
     pytester.makeconftest(
         """
         from hypothesis import settings
 
-        settings.register_profile("few", max_examples=15, deadline=None)
+        settings.register_profile("few", max_examples=15, deadline=None, derandomize=True)
         settings.load_profile("few")
         """
     )
@@ -327,6 +330,6 @@ def test_the_pytest_doors(pytester: pytest.Pytester) -> None:
             accum_check.fuzz(drops)
         """
     )
-    result = pytester.runpytest_subprocess("-n", "1", "--hypothesis-seed=1")
+    result = pytester.runpytest_subprocess("-n", "1")
     result.assert_outcomes(passed=2, failed=1)
     result.stdout.fnmatch_lines(["*never reaches the optimizer*"])

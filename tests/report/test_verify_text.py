@@ -37,13 +37,15 @@ def test_a_run_that_deviates() -> None:
     result = run(WRONG, RIGHT, verdict=Verdict.DEVIATES, diagnosis=(MISSING,), notes=("one note",))
     text = verify_text(replace(result, reason="1 of 2 windows"), Sources({"train.py": "a\n    loss.backward()\nb\n"}))
     assert text == (
-        "train.py on cpu: 2 windows watched\n"
-        "reference: ledger and replay, in float32 on cpu (TF32 off)\n"
+        "train.py: deviates: 1 of 2 windows\n"
+        "help: divide the loss by 4 (train.py:2, GA101)\n"
         "\n"
-        "        step   micro-         relative   gradient            norm   update\n"
-        "window  line  batches  units  weights       error  allowed  ratio    error  verdict\n"
-        "     0    24        4     32  4 x 4.000     3.000  3.1e-06  4.000    3.000  deviates\n"
-        "     1    24        4     32  4 x 1.000   1.2e-07  3.1e-06  1.000  2.0e-07  equivalent\n"
+        "2 windows watched, on cpu:\n"
+        "the same in all: step line 24\n"
+        "         micro-         relative   gradient            norm   update\n"
+        "window  batches  units  weights       error  allowed  ratio    error  verdict\n"
+        "     0        4     32  4 x 4.000     3.000  3.1e-06  4.000    3.000  deviates\n"
+        "     1        4     32  4 x 1.000   1.2e-07  3.1e-06  1.000  2.0e-07  equivalent\n"
         "\n"
         "train.py:2: GA101 [missing-loss-scaling] the loss is not divided (windows 0-2, 4)\n"
         "  |\n"
@@ -52,11 +54,55 @@ def test_a_run_that_deviates() -> None:
         "  |     ^^^^^^^^^^^^^^^\n"
         "3 | b\n"
         "  |\n"
-        "help: divide the loss by 4\n"
         "\n"
-        "deviates: 1 of 2 windows\n"
         "note: one note"
     )
+
+
+def test_what_is_compared_and_what_it_costs_is_shown_where_it_is_asked_for() -> None:
+    result = run(RIGHT, notes=("one note", "it costs 3 KiB", "one note"), details=("it costs 3 KiB",))
+    assert verify_text(result).endswith("\n\nnote: one note")
+    assert verify_text(result, verbose=True).endswith(
+        "\n\nnote: one note\nnote: it costs 3 KiB\nreference: ledger and replay, in float32 on cpu (TF32 off)"
+    )
+
+
+def test_the_mistake_that_explains_most_windows_is_the_one_to_act_on() -> None:
+    other = replace(MISSING, where=Location("train.py", 9), help="do something else", windows=(0,))
+    text = verify_text(run(*[WRONG] * 3, verdict=Verdict.DEVIATES, diagnosis=(other, MISSING)))
+    assert text.splitlines()[1] == "help: divide the loss by 4 (train.py:2, GA101)"
+    assert text.count("divide the loss by 4") == 1
+    assert text.count("help: do something else") == 1
+
+
+def test_an_undecided_run_says_what_to_state() -> None:
+    text = verify_text(replace(run(verdict=Verdict.INCONCLUSIVE), help="state what was meant"))
+    assert text.splitlines()[1] == "help: state what was meant"
+
+
+def test_one_sentence_is_said_once() -> None:
+    coupled = replace(RIGHT, verdict=Verdict.NOT_EQUIVALENT_BY_CONSTRUCTION, reason="the model mixes samples")
+    batch_norm = Diagnosis(CATALOGUE["GA901"], Location("train.py", 7), coupled.reason, "nothing", (0, 1))
+    result = run(coupled, coupled, verdict=coupled.verdict, diagnosis=(batch_norm,))
+    text = verify_text(replace(result, reason=coupled.reason))
+    assert text.startswith("train.py: not-equivalent-by-construction: 2 of 2 windows: GA901 [batch-coupled]\n")
+    assert text.count(coupled.reason) == 1
+    undecided = replace(RIGHT, verdict=Verdict.INCONCLUSIVE, reason="it could not be read")
+    text = verify_text(
+        replace(run(undecided, undecided, verdict=Verdict.INCONCLUSIVE), reason="2 of 2 steps: it could not be read")
+    )
+    assert text.count("it could not be read") == 1
+
+
+def test_long_sentences_are_broken_but_not_what_programs_look_for() -> None:
+    long = replace(MISSING, message="word " * 30 + "end", help="help " * 30 + "end")
+    text = verify_text(run(WRONG, verdict=Verdict.DEVIATES, diagnosis=(long,), notes=("note " * 40 + "end",)), width=60)
+    wide = [
+        line
+        for line in text.splitlines()
+        if len(line) > 60 and "norm" not in line and "x 4.000" not in line and "error" not in line
+    ]
+    assert wide == [f"train.py:2: GA101 [missing-loss-scaling] {long.message} (windows 0-2, 4)"]
 
 
 def test_many_windows_that_say_the_same_are_shown_twice() -> None:
@@ -73,7 +119,7 @@ def test_a_reason_that_the_row_tells_is_not_told_again() -> None:
     untold = replace(RIGHT, verdict=Verdict.DEVIATES, reason="the update is another one")
     text = verify_text(run(told, untold))
     assert told.reason not in text
-    assert f"deviates\n        {untold.reason}\n" in text
+    assert text.endswith(f"deviates\n\nwindow 1: {untold.reason}")
 
 
 def test_the_worst_of_the_hidden_windows_is_told() -> None:
@@ -82,11 +128,12 @@ def test_the_worst_of_the_hidden_windows_is_told() -> None:
 
 
 @pytest.mark.parametrize("windows", [[WRONG] * 3, [replace(RIGHT, index=10**4, units=123456.0, line=1234)] * 30])
-def test_it_fits_a_hundred_columns(windows: list[WindowReport]) -> None:
+def test_it_fits_eighty_columns(windows: list[WindowReport]) -> None:
     uneven = replace(WRONG, weights=tuple(0.7 + 0.1 * i for i in range(40)), grad_rel_error=None, grad_norm_ratio=None)
     by_construction = replace(RIGHT, verdict=Verdict.NOT_EQUIVALENT_BY_CONSTRUCTION, micro_batches=128)
     text = verify_text(run(*windows, uneven, by_construction))
-    assert max(map(len, text.splitlines())) <= 100
+    assert max(map(len, text.splitlines()[1:])) <= 80
+    assert max(map(len, verify_text(run(uneven, replace(RIGHT, optimizer="AdamW", drift=1.0))).splitlines())) <= 80
 
 
 def test_what_was_not_measured_is_a_dash_with_its_reason() -> None:
@@ -94,19 +141,19 @@ def test_what_was_not_measured_is_a_dash_with_its_reason() -> None:
         RIGHT, grad_rel_error=None, grad_norm_ratio=None, verdict=Verdict.INCONCLUSIVE, reason="hooks never fired"
     )
     text = verify_text(run(unknown, verdict=Verdict.INCONCLUSIVE))
-    assert re.search(r"4 x 1\.000 +- +3\.1e-06 +- +2\.0e-07 +inconclusive\n +hooks never fired\n", text)
-    assert text.endswith("inconclusive: windows: 1 inconclusive")
+    assert re.search(r"4 x 1\.000 +- +3\.1e-06 +- +2\.0e-07 +inconclusive\n\nwindow 0: hooks never fired$", text)
+    assert text.startswith("train.py: inconclusive: windows: 1 inconclusive\n")
 
 
 def test_an_error_is_no_verdict() -> None:
     text = verify_text(replace(run(verdict=Verdict.INCONCLUSIVE), error="ValueError: no data"))
-    assert text.endswith("error: ValueError: no data")
+    assert text == "train.py: error: ValueError: no data"
     assert "inconclusive" not in text
 
 
 def test_two_optimizers_are_told_apart() -> None:
     text = verify_text(run(RIGHT, replace(RIGHT, optimizer="AdamW")))
-    assert "window  optimizer  line" in text
+    assert "window  optimizer  " in text
 
 
 def test_color_changes_no_word() -> None:

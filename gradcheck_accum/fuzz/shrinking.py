@@ -1,0 +1,61 @@
+"""Makes a failing case small: fewer oddities first, then the smallest N, micro-batch and K that fail in the same way.
+
+Done here and not by Hypothesis, whose shrinking ends by the clock: what a seed finds is the same on every machine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from itertools import product
+
+from gradcheck_accum.fuzz.cases import AccumCase
+
+Fails = Callable[[AccumCase], bool]
+
+
+def order(case: AccumCase) -> tuple[object, ...]:
+    """What makes one case simpler than another."""
+    oddities = (len(case.ignored), case.epochs, case.dtype != "float32")
+    return (case.samples, case.batch_size, case.accumulation_steps, *oddities, case.ignored, case.seed)
+
+
+def smallest(case: AccumCase, fails: Fails) -> AccumCase:
+    """The smallest case that fails as ``case`` does; ``fails`` says whether one does."""
+    case = _plain(case, fails)
+    case = next((smaller for smaller in _smaller(case) if fails(smaller)), case)
+    return _with_more_targets(case, fails)
+
+
+def _plain(case: AccumCase, fails: Fails) -> AccumCase:
+    """Without the oddities that the failure does not need."""
+    for change in ({"ignored": ()}, {"epochs": 1}, {"dtype": "float32"}, {"seed": 0}):
+        plainer = replace(case, **change)
+        if plainer != case and fails(plainer):
+            case = plainer
+    return case
+
+
+def _smaller(case: AccumCase) -> Iterator[AccumCase]:
+    """The cases of no larger N, micro-batch and K, the smallest first."""
+    sizes = product(range(1, case.samples + 1), range(1, case.batch_size + 1), range(1, case.accumulation_steps + 1))
+    for samples, batch_size, steps in sizes:
+        ignored = tuple(sample for sample in case.ignored if sample < samples)
+        smaller = replace(case, samples=samples, batch_size=batch_size, accumulation_steps=steps, ignored=ignored)
+        if smaller != case and batch_size <= samples and every_micro_batch_counts(smaller):
+            yield smaller
+
+
+def _with_more_targets(case: AccumCase, fails: Fails) -> AccumCase:
+    """With as few targets ignored as the failure needs."""
+    for sample in case.ignored:
+        fuller = replace(case, ignored=tuple(other for other in case.ignored if other != sample))
+        if fails(fuller):
+            case = fuller
+    return case
+
+
+def every_micro_batch_counts(case: AccumCase) -> bool:
+    """Whether every micro-batch has a target that is not ignored: the mean over none is no number."""
+    starts = range(0, case.samples, case.batch_size)
+    return all(set(range(start, min(start + case.batch_size, case.samples))) - set(case.ignored) for start in starts)
