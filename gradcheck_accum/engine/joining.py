@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 
 import torch
 
@@ -35,9 +36,12 @@ def join(programs: Sequence[Program], layout: Layout) -> list[torch.Tensor]:
     first = programs[0]
     if not all(first.same_shape(other) for other in programs[1:]):
         raise ValueError("the micro-batches were computed by different calls")
+    if first.holds_packed:
+        raise ValueError("packed sequences are not put together")
     rows = rows_of(programs, layout)
     each = [[program.leaves[i] for program in programs] for i in range(len(first.leaves))]
-    return [_joined(own, layout, rows) for own in each]
+    orders = layout == Layout() and all(program.by_position for program in programs)
+    return [_orders(own, rows) if orders and _are_orders(own, rows) else _joined(own, layout, rows) for own in each]
 
 
 def _joined(own: list[torch.Tensor], layout: Layout, rows: list[int] | None) -> torch.Tensor:
@@ -74,6 +78,23 @@ def _counts_rows(leaf: torch.Tensor, rows: int) -> bool:
     return (
         whole and len(leaf) == rows > 1 and torch.equal(leaf, torch.arange(rows, dtype=leaf.dtype, device=leaf.device))
     )
+
+
+def _are_orders(own: Sequence[torch.Tensor], rows: Sequence[int] | None) -> bool:
+    """Whether leaves that rows may be looked up with hold the numbers of their micro-batches' own, in any order."""
+    return rows is not None and all(
+        leaf.dim() == 1
+        and leaf.dtype is torch.int64
+        and len(leaf) == count > 1
+        and torch.equal(leaf.sort().values, torch.arange(count, device=leaf.device))
+        for leaf, count in zip(own, rows, strict=True)
+    )
+
+
+def _orders(own: Sequence[torch.Tensor], rows: Sequence[int] | None) -> torch.Tensor:
+    """Orders of rows as those of one batch: each micro-batch's rows come after those before it."""
+    before = accumulate((rows or ())[:-1], initial=0)
+    return torch.cat([leaf.detach() + first for leaf, first in zip(own, before, strict=True)])
 
 
 def _put_together(own: Sequence[torch.Tensor], axis: int, parts: int) -> torch.Tensor:

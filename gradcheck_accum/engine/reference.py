@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from gradcheck_accum.engine.alone import NotAlone, alone, is_sharded
+from gradcheck_accum.engine.checkpoints import Checkpointed, instead_of_checkpoints, run_as_they_are
 from gradcheck_accum.engine.determinism import reference_settings, untouched, without_hooks, without_warnings
 from gradcheck_accum.engine.joining import Layout, join, rows_of
 from gradcheck_accum.engine.loss_graph import LossReading, read_losses
@@ -118,7 +119,7 @@ class ReferenceEngine:
                     if not self.is_native:
                         program, leaves, parameters = self._moved(program, leaves, parameters)
                     wanted = [p for p in parameters if p.requires_grad]
-                    with alone(), mode or nullcontext():
+                    with alone(), mode or nullcontext(), instead_of_checkpoints(run_as_they_are):
                         loss = program.run(leaves, around)
                     # The mode would see plain numbers where the graph holds them as tensors.
                     reading = read_losses([loss], {})
@@ -140,6 +141,8 @@ class ReferenceEngine:
         self, program: Program, leaves: list[torch.Tensor], parameters: Sequence[torch.Tensor]
     ) -> tuple[Program, list[torch.Tensor], list[torch.Tensor]]:
         """Copies of modules, leaves and parameters in the engine's dtype and place."""
+        if any(isinstance(module, Checkpointed) for module in program.modules):
+            raise CannotReplay("a function that is checkpointed cannot be copied with the modules that it calls")
         memo: dict[int, object] = {}
         own = {id(m): copy.deepcopy(m, memo) for m in program.modules}
         copied = [copy.deepcopy(p, memo) for p in parameters]

@@ -15,8 +15,10 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.utils.rnn import PackedSequence
 from torch.overrides import TorchFunctionMode, resolve_name
 
+from gradcheck_accum.engine.checkpoints import Checkpointed
 from gradcheck_accum.engine.determinism import loses_digits
 from gradcheck_accum.engine.randomness import State, random_state, same_state
 
@@ -71,6 +73,13 @@ class Leaf:
     index: int
 
 
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """The places of the tensors of a packed sequence, in order."""
+
+    fields: tuple[Any, ...]
+
+
 @dataclass(slots=True)
 class Program:
     """How one micro-batch's loss is computed from its leaves, free of the tensors in between.
@@ -101,6 +110,11 @@ class Program:
     def random(self) -> bool:
         """Whether any of it draws random numbers."""
         return any(state is not None for state in self.rng_states)
+
+    @property
+    def holds_packed(self) -> bool:
+        """Whether a call was given packed sequences, whose rows are those of one time step after those of another."""
+        return any(isinstance(value, Packed) for _, *given, _ in self.steps for value in leaves_of(given))
 
     @property
     def modules(self) -> list[nn.Module]:
@@ -144,6 +158,8 @@ class Program:
 
 
 def _name(function: Callable[..., Any]) -> object:
+    if isinstance(function, Checkpointed):
+        return getattr(function.function, "__code__", function.function)
     return function if isinstance(function, nn.Module) else (resolve_name(function) or function)
 
 
@@ -185,6 +201,8 @@ def _fill(value: Any, leaves: list[torch.Tensor], made: list[list[torch.Tensor]]
             return [_fill(item, leaves, made) for item in value]
         case tuple() if type(value) is tuple:
             return tuple(_fill(item, leaves, made) for item in value)
+        case Packed():
+            return PackedSequence(*(_fill(item, leaves, made) for item in value.fields))
     return value
 
 
@@ -199,6 +217,8 @@ class Tape(TorchFunctionMode):
     segments: list[list[Call]] = field(default_factory=lambda: [[]])
     _paused: int = 0
     _depth: int = 0
+    _inside: nn.ModuleList | None = None
+    """The modules that the checkpointed function which is running has called."""
 
     def __post_init__(self) -> None:
         super().__init__()
@@ -232,8 +252,21 @@ class Tape(TorchFunctionMode):
                 state = None
             self.segments[-1].append(Call(function, args, kwargs, kept, state, _autocast(), place))
 
+    def call_checkpointed(self, function: Callable[..., Any], call: Callable[..., Any], args: Any) -> Any:
+        """Run a function that is checkpointed by ``call``, and record it as one call of a module."""
+        if isinstance(function, nn.Module):
+            return self.call_module(function, call, args, {})
+        module, before = Checkpointed(function), self._inside
+        self._inside = module.called
+        try:
+            return self.call_module(module, call, args, {})
+        finally:
+            self._inside = before
+
     def call_module(self, module: nn.Module, call: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """Run an outermost module call, and record it as one."""
+        if self._inside is not None and not isinstance(module, Checkpointed):
+            self._inside.append(module)
         if self._depth or self._paused or not torch.is_grad_enabled():
             self._depth += 1
             try:
@@ -301,6 +334,8 @@ class Tape(TorchFunctionMode):
                 return [encode(item) for item in value]
             if type(value) is tuple:
                 return tuple(encode(item) for item in value)
+            if isinstance(value, PackedSequence):
+                return Packed(tuple(encode(item) for item in value))
             return value
 
         steps = []

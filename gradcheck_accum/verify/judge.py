@@ -48,6 +48,7 @@ def judge_ranks(
     notes: list[str] = []
     replays: list[float] = []
     ranked: list[list[tuple[Measured, WindowReport]]] = []
+    coupled: dict[Location, str] = {}
     for rank, (own, ledger) in enumerate(zip(seen, ledgers, strict=True)):
         readings = read_weights(ledger, coefficient=options.loss_coefficient)
         diagnosis = _merged(diagnosis, diagnose(ledger, readings))
@@ -56,11 +57,17 @@ def judge_ranks(
         for index, step in enumerate(over_ranks(seen, rank, ledger)):
             report, ruling = judge_window(index, step, ledger, readings, options, replays=own.replays)
             own_reports.append((step, report))
+            if ruling.coupling:
+                coupled.update((record.event.where, ruling.coupling) for record in step.records)
             if ruling.replayed is not None:
                 replays.append(ruling.replayed)
             if ruling.note:
                 notes.append(ruling.note)
         ranked.append(own_reports)
+    # Units do not tell what a sample weighs in a loss that couples them, and to count them repairs nothing.
+    diagnosis = [d for d in diagnosis if d.mistake.code != "GA104" or d.where not in coupled]
+    if coupled and not any(d.mistake.moves_gradient for d in diagnosis):
+        ranked = [[(m, _as_coupled(m, report, coupled)) for m, report in own] for own in ranked]
     chosen = [max(same, key=_severity) for same in _by_step(ranked)]
     measured, reports = [m for m, _ in chosen], [r for _, r in chosen]
     notes = list(dict.fromkeys(notes))
@@ -95,6 +102,14 @@ def _by_step(ranked: Sequence[Sequence[tuple[Measured, WindowReport]]]) -> list[
     """The reports of the ranks on the same step; a rank whose data ended early has none on the last."""
     longest = max(map(len, ranked), default=0)
     return [[reports[i] for reports in ranked if i < len(reports)] for i in range(longest)]
+
+
+def _as_coupled(measured: Measured, report: WindowReport, coupled: dict[Location, str]) -> WindowReport:
+    """A window whose gradient deviates for no other reason than that its loss couples samples."""
+    reason = next((coupled[r.event.where] for r in measured.records if r.event.where in coupled), "")
+    if report.verdict is not Verdict.DEVIATES or not reason:
+        return report
+    return replace(report, verdict=Verdict.NOT_EQUIVALENT_BY_CONSTRUCTION, reason=reason)
 
 
 def _severity(report: tuple[Measured, WindowReport]) -> tuple[int, float]:

@@ -13,6 +13,7 @@ from torch import nn
 
 from gradcheck_accum.engine.alone import is_sharded
 from gradcheck_accum.engine.cost import CostMeter
+from gradcheck_accum.engine.independence import Proof, Prover, summed, worst
 from gradcheck_accum.engine.joining import LAYOUTS, Layout
 from gradcheck_accum.engine.reference import (
     LARGE_BATCH,
@@ -46,6 +47,13 @@ _SEARCHES = 2
 """Windows in which another layout of a large batch is looked for, before its model is taken for batch-coupled."""
 
 
+_PROOFS = 2
+"""Windows in which it is asked whether micro-batches treat each sample by itself, for each place of a backward."""
+
+_PROVEN = 3
+"""How many micro-batches of such a window are asked: those are passes by the dozen."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Found:
     """What a replay gave for each parameter: once, or for each micro-batch; the rest is as in `Replay`."""
@@ -70,6 +78,7 @@ class Measurer:
     _sketched: Sketcher = field(default_factory=Sketcher)
     _layouts: dict[Location, Layout] = field(default_factory=dict)
     _searches: Counter[Location] = field(default_factory=Counter)
+    _proofs: dict[Location, list[Proof]] = field(default_factory=dict)
     _replayed: dict[tuple[int, ...], tuple[_Found, list[_Gradients]]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -143,14 +152,16 @@ class Measurer:
             known = [p for p in (programs[i] for i in own) if p is not None]
             if len(known) < len(own):
                 measured.replay_problem = "part of the loss was computed in a way that could not be recorded"
+                measured.proof = Proof(None)
                 return
             records = [measured.records[i] for i in own]
+            where = records[0].event.where
+            # All that these micro-batches reached is replayed at the first step that uses them: after it the
+            # weights are no longer those that the gradients were computed with.
+            reached = {k for record in records for k in record.squares}
+            wanted = [p for k, p in everything.items() if k in reached]
             key = tuple(id(record) for record in records)
             if key not in self._replayed:
-                # All that these micro-batches reached is replayed at the first step that uses them: after it the
-                # weights are no longer those that the gradients were computed with.
-                reached = {k for record in records for k in record.squares}
-                wanted = [p for k, p in everything.items() if k in reached]
 
                 def agrees(found: _Found, own: list[int] = own, wanted: list[torch.Tensor] = wanted) -> bool:
                     replayed = [[one.get(id(p)) for p in parameters] for one in _by_key(found, wanted)]
@@ -158,15 +169,35 @@ class Measurer:
                     return told is None or _agrees(measured, again, replayed, vectors, parameters, told)
 
                 try:
-                    found = self._run(measured, records[0].event.where, known, wanted, agrees)
+                    found = self._run(measured, where, known, wanted, agrees)
                 except CannotReplay as error:
                     measured.replay_problem = str(error)
+                    measured.proof = Proof(None)
                     return
                 self._replayed[key] = found, _by_key(found, wanted)
             found, gradients = self._replayed[key]
             first = len(vectors)
             vectors.extend([gradient.get(id(p)) for p in parameters] for gradient in gradients)
-            measured.replays.append(Replay(own, list(range(first, len(vectors))), found.kind, found.coefficients))
+            again = Replay(own, list(range(first, len(vectors))), found.kind, found.coefficients)
+            measured.replays.append(again)
+            if told is not None and (found.kind == MICRO_BATCHES or not _can_be_weighed(measured, again, told)):
+                proof = self._prove(where, known, wanted, measured.compute_dtype)
+                measured.proof = worst([proof] if measured.proof is None else [measured.proof, proof])
+
+    def _prove(
+        self, where: Location, programs: Sequence[Program], parameters: Sequence[torch.Tensor], dtype: torch.dtype
+    ) -> Proof:
+        """What is known of the micro-batches of one place: these are asked if few others have been."""
+        known = self._proofs.setdefault(where, [])
+        if len(known) < _PROOFS and not any(proof.coupled for proof in known):
+            prover = Prover.of(self.engine, parameters, dtype)
+            asked: list[Proof] = []
+            for program in programs[:_PROVEN]:
+                asked.append(prover.prove(program, programs))
+                if asked[-1].coupled:
+                    break
+            known.append(summed(asked))
+        return summed(known)
 
     def _run(
         self,
@@ -272,6 +303,11 @@ def _agrees(
     contributions = [abs(corrections[i]) * measured.own_norms[i] for i in again.records]
     addends = Addends(contributions, _norm(combination(reference, parameters)))
     return _norm(difference) <= addends.total * replay_tolerance(addends, measured.dtype, measured.compute_dtype)
+
+
+def _can_be_weighed(measured: Measured, again: Replay, told: tuple[Ledger, Readings]) -> bool:
+    """Whether what was replayed can be compared with the micro-batches' own gradients."""
+    return replay_correction(measured, again, *told) is not None and entry_corrections(measured, *told) is not None
 
 
 def _norm(vector: Vector) -> float:

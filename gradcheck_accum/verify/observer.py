@@ -219,6 +219,10 @@ class Watch:
             return call(*args, **kwargs)
         return self.losses.tape.call_module(module, call, args, kwargs)
 
+    def checkpointed(self, function: Callable[..., Any], call: Callable[..., Any], args: Any) -> Any:
+        """A function is run that is checkpointed, with ``args`` by ``call``."""
+        return call(*args) if self.idle else self.losses.tape.call_checkpointed(function, call, args)
+
     def drawn(self, iterator: Any, is_first: bool) -> None:
         """A data loader gave a batch, the first of a pass over its data or another."""
         if self.idle:

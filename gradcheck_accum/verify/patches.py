@@ -16,8 +16,10 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim.lr_scheduler import LRScheduler
 from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.optim.swa_utils import AveragedModel
+from torch.utils.checkpoint import CheckpointFunction
 from torch.utils.data import dataloader
 
+from gradcheck_accum.engine.checkpoints import instead_of_checkpoints
 from gradcheck_accum.verify.gradients import parameters_of, with_subclasses
 from gradcheck_accum.verify.timm_pieces import TimmPieces
 
@@ -47,6 +49,7 @@ class Observer(Protocol):
     def drawn(self, iterator: Any, is_first: bool) -> None: ...
     def ran_on_rank(self, model: DistributedDataParallel) -> None: ...
     def module_called(self, module: nn.Module, call: Callable[..., Any], args: Any, kwargs: Any) -> Any: ...
+    def checkpointed(self, function: Callable[..., Any], call: Callable[..., Any], args: Any) -> Any: ...
 
 
 def install(observer: Observer, stack: ExitStack, *, modules: bool) -> None:
@@ -74,6 +77,12 @@ def _patch_modules(observer: Observer, stack: ExitStack) -> None:
         return observer.module_called(module, functools.partial(original, module), args, kwargs)
 
     _replace(nn.Module, "__call__", call, stack)
+    checkpoint = CheckpointFunction.apply
+
+    def apply(function: Callable[..., Any], preserve: bool, *args: Any) -> Any:
+        return observer.checkpointed(function, functools.partial(checkpoint, function, preserve), args)
+
+    stack.enter_context(instead_of_checkpoints(apply))
 
 
 def _replace(owner: Any, name: str, replacement: Any, stack: ExitStack) -> None:

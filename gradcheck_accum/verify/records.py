@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 import torch
 
+from gradcheck_accum.engine.independence import Proof
 from gradcheck_accum.engine.tape import Program
 from gradcheck_accum.events import Backward, Step
 from gradcheck_accum.verify.clipping import ClipCall
@@ -68,7 +69,8 @@ class Measured:
     records of its part; ``own_norms`` are ‖g_j‖.
     ``update`` is None where the reference's is unknown; ``drift`` is how far the weights are from those of a reference
     run, where one was asked for. ``coupled_chunks`` is how far a part of a large batch
-    that did not fit is from its halves together, and what rounding allows, where that is less. ``unmeasured`` says why
+    that did not fit is from its halves together, and what rounding allows, where that is less. ``proof`` is what was
+    shown of single micro-batches, where no large batch could be compared. ``unmeasured`` says why
     there are no ``products``. ``shards`` is over how many ranks the weights are sharded, 0 where they are not: the
     gradients' vectors then hold this rank's shards alone, those of the micro-batches the rows of all shards.
     """
@@ -86,6 +88,7 @@ class Measured:
     replays: list[Replay] = field(default_factory=list)
     replay_problem: str = ""
     coupled_chunks: tuple[float, float] | None = None
+    proof: Proof | None = None
     coupled_modules: list[str] = field(default_factory=list)
     update: Update | None = None
     drift: float | None = None

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
+from gradcheck_accum.engine.independence import Proof
 from gradcheck_accum.engine.reference import MICRO_BATCHES
 from gradcheck_accum.engine.tolerance import (
     CLIP_ROUNDINGS,
@@ -55,7 +56,8 @@ class Ruling:
     """What is said of one window.
 
     ``numbers`` are |g - g_ref| / |g_ref|, |g| / |g_ref| and what is allowed of the first. ``replayed`` is how far the
-    two references are apart where both were had, ``note`` what the user should know of the comparison.
+    two references are apart where both were had, ``note`` what the user should know of the comparison. ``coupling``
+    says of a gradient that deviates that its loss couples samples, so that units do not tell what each should weigh.
     """
 
     verdict: Verdict
@@ -63,6 +65,7 @@ class Ruling:
     numbers: Numbers = (None, None, None)
     replayed: float | None = None
     note: str = ""
+    coupling: str = ""
 
 
 def judge_window(
@@ -140,6 +143,8 @@ def _rule(window: _Window, options: Options, replays: bool) -> Ruling:
         return Ruling(Verdict.INCONCLUSIVE, "a micro-batch's gradient is not finite")
     apart = _replay_distance(window, reference) if replays else None
     ruling = _beside_micro_batches(window, reference, apart, options)
+    if ruling.verdict is Verdict.DEVIATES and replays:
+        return replace(ruling, coupling=_coupling_of_loss(window, reference, apart, options))
     if ruling.verdict is not Verdict.EQUIVALENT:
         return ruling
     if replays:
@@ -212,17 +217,9 @@ def _beside_large_batch(
     """The ledger reference, which the gradient equals, beside the replayed large batch."""
     measured = window.measured
     open_question = _needs_large_batch(window)
-    undecided = f"{open_question}, and no large batch was run"
     if apart is None:
         reason = measured.replay_problem or "the terms of its loss are scaled differently"
-        if open_question:
-            return Ruling(Verdict.INCONCLUSIVE, f"{undecided}: {reason}", numbers)
-        if measured.coupled_modules:
-            return Ruling(Verdict.NOT_EQUIVALENT_BY_CONSTRUCTION, _cause(measured), numbers)
-        if options.replay_alone:
-            return Ruling(Verdict.INCONCLUSIVE, f"not replayed as one large batch: {reason}", numbers)
-        note = f"not replayed as one large batch ({reason}): compared with each micro-batch's own gradient alone"
-        return Ruling(Verdict.EQUIVALENT, "", numbers, note=note)
+        return _without_large_batch(measured, options, Ruling(Verdict.EQUIVALENT, reason, numbers), open_question)
     one_by_one = [replay.kind == MICRO_BATCHES for replay in measured.replays]
     if not _agrees(apart, options):
         if all(one_by_one):
@@ -237,15 +234,55 @@ def _beside_large_batch(
     if measured.coupled_chunks is not None:
         reason = _coupling(measured, *measured.coupled_chunks, "a part of the large batch", "its halves'")
         return Ruling(Verdict.NOT_EQUIVALENT_BY_CONSTRUCTION, reason, numbers)
+    found = Ruling(Verdict.EQUIVALENT, measured.replay_problem, numbers, apart[0])
+    return _without_large_batch(measured, options, found, open_question)
+
+
+def _without_large_batch(measured: Measured, options: Options, found: Ruling, open_question: str) -> Ruling:
+    """The ruling where no large batch was compared, ``found.reason`` says why: only a proof makes it equivalent."""
+    problem, proof = f"not replayed as one large batch ({found.reason})", measured.proof
     if measured.coupled_modules:
-        return Ruling(Verdict.NOT_EQUIVALENT_BY_CONSTRUCTION, _cause(measured), numbers)
+        return replace(found, verdict=Verdict.NOT_EQUIVALENT_BY_CONSTRUCTION, reason=_cause(measured))
+    if proof is not None and proof.coupled:
+        return replace(found, verdict=Verdict.NOT_EQUIVALENT_BY_CONSTRUCTION, reason=_shown_coupling(measured, proof))
     if open_question:
-        return Ruling(Verdict.INCONCLUSIVE, f"{undecided}: {measured.replay_problem}", numbers, apart[0])
+        reason = f"{open_question}, and no large batch was run: {found.reason}"
+        return replace(found, verdict=Verdict.INCONCLUSIVE, reason=reason)
+    if options.replay_alone:
+        reason = f"not replayed as one large batch: {found.reason}"
+        return replace(found, verdict=Verdict.INCONCLUSIVE, reason=reason)
+    if measured.shards:
+        note = f"{problem}: compared with each micro-batch's own gradient alone"
+        return replace(found, reason="", note=note)
+    if proof is None or proof.coupled is None:
+        unshown = f" ({proof.reason})" if proof is not None and proof.reason else ""
+        reason = f"{problem}, nor could it be shown that its samples do not influence each other{unshown}"
+        return replace(found, verdict=Verdict.INCONCLUSIVE, reason=reason)
     note = (
-        f"not replayed as one large batch ({measured.replay_problem}): each micro-batch was run again by itself, which "
-        "does not show whether the samples of a batch influence each other"
+        f"{problem}, but its micro-batches treat every sample by itself: what other samples in their place change in "
+        f"their gradients adds up to {proof.distance:.1e} ({proof.allowed:.1e} is rounding)"
     )
-    return Ruling(Verdict.EQUIVALENT, "", numbers, apart[0], note)
+    return replace(found, reason="", note=note)
+
+
+def _shown_coupling(measured: Measured, proof: Proof) -> str:
+    return (
+        "other samples in the place of two parts of a micro-batch change its gradient by another sum than each part by "
+        f"itself, {proof.distance:.3g} of its norm off ({proof.allowed:.1e} is rounding): {_cause(measured)}"
+    )
+
+
+def _coupling_of_loss(
+    window: _Window, reference: _Reference, apart: tuple[float, float] | None, options: Options
+) -> str:
+    """What shows that a loss couples the samples of its batch, where the gradient is not the reference; or nothing."""
+    measured = window.measured
+    if measured.coupled_modules or _needs_large_batch(window):
+        return ""
+    if measured.proof is not None and measured.proof.coupled:
+        return _shown_coupling(measured, measured.proof)
+    replayed = all(replay.kind != MICRO_BATCHES for replay in measured.replays)
+    return _coupling(measured, *apart) if apart is not None and replayed and not _agrees(apart, options) else ""
 
 
 def _agrees(apart: tuple[float, float], options: Options) -> bool:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 import torch
 
 from gradcheck_accum.engine.cost import WindowCost
+from gradcheck_accum.engine.independence import worst
 from gradcheck_accum.engine.reference import ReferenceEngine
 from gradcheck_accum.engine.streaming import Streamed
 from gradcheck_accum.events import Trace
@@ -138,6 +139,8 @@ def _together(own: Measured, others: Sequence[tuple[int, Measured]]) -> Measured
             for r in other.replays
         ]
         together.replay_problem = together.replay_problem or other.replay_problem
+        proofs = [proof for proof in (together.proof, other.proof) if proof is not None]
+        together.proof = worst(proofs) if proofs else None
         together.coupled_chunks = together.coupled_chunks or other.coupled_chunks
         together.coupled_modules = sorted({*together.coupled_modules, *other.coupled_modules})
     together.products = None if unmeasured else InnerProducts(torch.cat(columns, dim=1), is_factor=True)

@@ -93,8 +93,8 @@ def replay_correction(measured: Measured, replay: Replay, ledger: Ledger, readin
             whole = {id(w.entry.backward) for w in weights}
             position, term = next((i, t) for i, t in enumerate(first.terms) if series.holds(first, t))
             change = anew[position] if anew else None
-            if change == 0.0:
-                # Neither has it: what a coefficient warms up from, say.
+            if change == 0.0 and all(w.share == 0.0 for w in weights):
+                # None of them has it: what a coefficient warms up from, say.
                 continue
             if not weight.share or not change or whole != own or not readings.same_objective(window, series):
                 return None

@@ -1,0 +1,334 @@
+"""Whether a micro-batch treats each of its samples by itself, shown on the micro-batch as it is.
+
+Of independent samples a loss is a sum, of a term for each. To replace one sample then changes the gradient by the same,
+whatever the others are: for two groups of samples A and B, with A' and B' in their place,
+
+    g(A, B) - g(A', B) - g(A, B') + g(A', B') = 0
+
+(the gradients multiplied by the units that their means divide by). Nothing has to be put together or cut for it, so it
+can be asked of data of other lengths, and of code that has the size of its batch written in it. It is asked of groups
+that part every two of up to sixteen samples, and most pairs of more. Rows that are less than a sample (the tokens of
+packed sequences, the nodes of graphs) are asked about in pairs: those of one sample may depend on each other, and where
+all of them do, the samples do too.
+
+Where a micro-batch is one sample, it is put together with a changed copy of itself instead, which is as long.
+
+A coupling of samples that is smaller than rounding, or that no replacement tried brings about (a hinge that is flat
+here), is not seen.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations
+
+import torch
+
+from gradcheck_accum.engine.joining import LAYOUTS
+from gradcheck_accum.engine.loss_graph import LossReading
+from gradcheck_accum.engine.reference import CannotReplay, Pass, ReferenceEngine, coefficient
+from gradcheck_accum.engine.samples import Samples, by_row, by_sample, data_in, inputs_of, own_leaves
+from gradcheck_accum.engine.tape import Program
+from gradcheck_accum.engine.tolerance import Addends, replay_tolerance
+from gradcheck_accum.events import Reduction
+
+MOST_SPLITS = 4
+"""How many ways a micro-batch's samples are parted in two: enough for every pair of sixteen."""
+
+UNTOLD = "its samples cannot be told apart"
+TARGETS_ALONE = "the data that its model was given is not known"
+UNMOVED = "other samples in their place do not change its gradient"
+
+_PAIRED_ROWS = 4
+"""Rows that are asked about in pairs, where they may be less than a sample."""
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """What was shown of a micro-batch's samples: that they are ``coupled``, that they are not, or nothing (None).
+
+    ``distance`` is the largest that was found where there should be nothing, as a part of the gradient's norm, and
+    ``allowed`` what rounding may be of it. ``reason`` says why nothing was shown.
+    """
+
+    coupled: bool | None
+    distance: float = 0.0
+    allowed: float = 0.0
+    reason: str = ""
+
+
+def summed(asked: Sequence[Proof]) -> Proof:
+    """What proofs about alike micro-batches say: coupled where one is, else independent where one is."""
+    for coupled in (True, False):
+        found = [proof for proof in asked if proof.coupled is coupled]
+        if found:
+            return max(found, key=lambda proof: proof.distance)
+    return asked[0] if asked else Proof(None, reason=UNTOLD)
+
+
+def worst(asked: Sequence[Proof]) -> Proof:
+    """What proofs about different losses of one step say: all of them must be independent."""
+    for coupled in (True, None):
+        found = [proof for proof in asked if proof.coupled is coupled]
+        if found:
+            return max(found, key=lambda proof: proof.distance)
+    return max(asked, key=lambda proof: proof.distance)
+
+
+class _Unequal(CannotReplay):
+    """Two losses do not weigh their samples in a way that can be compared."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prover:
+    """Asks about samples with passes of ``engine``, whose gradients are of ``parameters``."""
+
+    engine: ReferenceEngine
+    parameters: Sequence[torch.Tensor]
+    dtype: torch.dtype
+
+    @classmethod
+    def of(cls, engine: ReferenceEngine, parameters: Sequence[torch.Tensor], dtype: torch.dtype) -> Prover:
+        """One whose passes lose few digits where the loop's own, whose lowest dtype is ``dtype``, lose many."""
+        low = engine.dtype is None and dtype in (torch.bfloat16, torch.float16)
+        exact = replace(engine, dtype=torch.float32) if low else engine
+        return cls(exact, parameters, exact.dtype or dtype)
+
+    def prove(self, program: Program, others: Sequence[Program]) -> Proof:
+        """What can be shown of one micro-batch, beside ``others`` of its window."""
+        try:
+            base = self.engine.one_by_one(program, self.parameters)
+            own = own_leaves(program, others)
+            found = self._of_samples(program, data_in(program, others), own, base)
+            return found if found.coupled is not None else self._of_twins(program, own, found)
+        except CannotReplay as error:
+            return Proof(None, reason=str(error))
+
+    # Samples in the place of others
+
+    def _of_samples(self, program: Program, data: Sequence[int], own: Sequence[int], base: Pass) -> Proof:
+        """Of samples whose places in the leaves are known: independent if they are, as any of these has them."""
+        rows = [term.rows for term in base.reading.terms if term.rows]
+        found: list[Proof] = []
+        for samples in by_sample(program, data, own, rows):
+            found.append(self._of_all(samples, data, base))
+            if found[-1].coupled is False:
+                return found[-1]
+        return next((proof for proof in found if proof.coupled), found[0] if found else Proof(None, reason=UNTOLD))
+
+    def _of_all(self, samples: Samples, data: Sequence[int], base: Pass) -> Proof:
+        """Of samples in the leaves that have them, and of the rows of the others."""
+        leaves, held = samples.program.leaves, {h.leaf for h in samples.held}
+        proofs = [self._of_leaves(samples, base, with_integers=len(held) == len(data))]
+        if proofs[0].coupled and samples.program.by_position:
+            # Which rows a loop looks up may be those of the same sample.
+            proofs = [self._of_rows(samples, base, whole=True)]
+        for leaf in sorted({*data} - held, key=lambda i: not _is_float(leaves[i])):
+            # Integers beside data may be places in it, which no other integers can be.
+            known = any(proof.coupled is not None for proof in proofs)
+            seen = any(leaves[i].dim() > 1 for i in data if i in held or _is_float(leaves[i]))
+            rows = by_row(samples.program, leaf)
+            if rows is not None and (_is_float(leaves[leaf]) or not (known and seen)):
+                proofs.append(self._of_rows(rows, base, whole=False))
+        return summed(proofs)
+
+    def _of_leaves(self, samples: Samples, base: Pass, *, with_integers: bool) -> Proof:
+        """Of all the leaves of the samples, or of those that can be replaced by themselves."""
+        proof = self._of_groups(samples, base) if with_integers else Proof(None, reason="its data has several lengths")
+        if proof.coupled is False:
+            return proof
+        parts = [samples.only(_is_float), samples.only(lambda leaf: not _is_float(leaf) and leaf.dim() > 1)]
+        alone = [self._of_groups(part, base) for part in parts if part.held]
+        if not any(part.held for part in parts):
+            return proof
+        return summed(alone)
+
+    def _of_groups(self, samples: Samples, base: Pass) -> Proof:
+        """Of samples parted in two groups in several ways."""
+
+        changed = self._changed(samples)
+        asked: list[Proof] = []
+        for group in _groups(samples.count):
+            others = sorted({*range(samples.count)} - {*group})
+            asked.append(self._ask(samples, base, group, others, changed))
+            if asked[-1].coupled or (asked[-1].coupled is None and asked[-1].reason != UNMOVED):
+                return asked[-1]
+        return summed(asked)
+
+    def _of_rows(self, samples: Samples, base: Pass, *, whole: bool) -> Proof:
+        """Of rows in pairs: coupled where they all are, in the end; independent where they fall apart.
+
+        Rows that are ``whole`` samples may still belong together, so that some that do not show nothing.
+        """
+        number = samples.count
+        chosen = sorted({0, 1, number // 2, number - 1})[:_PAIRED_ROWS]
+        changed = self._changed(samples)
+        groups = {row: {row} for row in chosen}
+        asked: list[Proof] = []
+        for one, other in combinations(chosen, 2):
+            proof = self._ask(samples, base, [one], [other], changed)
+            asked.append(proof)
+            if proof.coupled:
+                joint = groups[one] | groups[other]
+                groups.update(dict.fromkeys(joint, joint))
+        if all(proof.coupled is None for proof in asked):
+            return asked[0] if asked else Proof(None)
+        most = max(asked, key=lambda proof: proof.distance)
+        if len(groups[chosen[0]]) == len(chosen):
+            return most
+        least = [proof for proof in asked if proof.coupled is False]
+        if whole and most.coupled:
+            return Proof(None, reason="some of its samples influence each other and others do not")
+        return max(least, key=lambda proof: proof.distance) if least else Proof(None, reason=asked[0].reason)
+
+    def _changed(self, samples: Samples) -> Callable[[Sequence[int]], Pass]:
+        known: dict[tuple[int, ...], Pass] = {}
+
+        def run(group: Sequence[int]) -> Pass:
+            key = tuple(group)
+            if key not in known:
+                known[key] = self.engine.one_by_one(samples.replaced(group), self.parameters)
+            return known[key]
+
+        return run
+
+    def _ask(
+        self,
+        samples: Samples,
+        base: Pass,
+        one: Sequence[int],
+        other: Sequence[int],
+        changed: Callable[[Sequence[int]], Pass],
+    ) -> Proof:
+        """Whether what the replacement of one group changes depends on whether the other has been replaced."""
+        try:
+            passes = [base, changed(one), changed(other), changed(sorted((*one, *other)))]
+            shares = [_share(a_pass.reading, base.reading) for a_pass in passes]
+        except CannotReplay as error:
+            return Proof(None, reason=str(error))
+        weighted = list(zip(passes, shares, strict=True))
+        noise, norm = self._noise(weighted), _norm(base.gradients)
+        if not all(_distance([(base, 1.0), (a_pass, -share)]) > noise for a_pass, share in weighted[1:3]) or not norm:
+            return Proof(None, reason=UNMOVED)
+        signs = (1.0, -1.0, -1.0, 1.0)
+        found = _distance([(p, s * sign) for (p, s), sign in zip(weighted, signs, strict=True)])
+        if found <= noise and not {held.leaf for held in samples.held} & inputs_of(samples.program):
+            # A squared error is linear in its target, whatever has become of the other samples.
+            return Proof(None, reason=TARGETS_ALONE)
+        return Proof(not found <= noise, found / norm, noise / norm)
+
+    def _noise(self, weighted: Sequence[tuple[Pass, float]]) -> float:
+        norms = [abs(share) * _norm(a_pass.gradients) for a_pass, share in weighted]
+        most = max(norms)
+        return most * replay_tolerance(Addends(norms, most), weighted[0][0].gradients[0].dtype, self.dtype)
+
+    # A micro-batch beside a changed copy of itself
+
+    def _of_twins(self, program: Program, own: Sequence[int], before: Proof) -> Proof:
+        """Of a micro-batch and a copy of it, rolled along its second dimension, as one batch."""
+        twin = _rolled(program, own)
+        if twin is None:
+            return before
+        apart = [self.engine.one_by_one(one, self.parameters) for one in (program, twin)]
+        found: list[Proof] = []
+        problem = before.reason
+        for layout in LAYOUTS:
+            try:
+                together = self.engine.large_batch([_with_own(program, own), twin], self.parameters, layout)
+                proof = self._together(apart, together)
+            except CannotReplay as error:
+                problem = problem or str(error)
+                continue
+            if proof.coupled is not True:
+                return proof
+            found.append(proof)
+        # What is put together in a wrong order differs too.
+        known = found and not program.by_position
+        return found[0] if known else Proof(None, reason=problem)
+
+    def _together(self, own: Sequence[Pass], together: Pass) -> Proof:
+        shares = [_share(one.reading, together.reading) for one in own]
+        weighted = [*zip(own, shares, strict=True)]
+        noise, norm = self._noise(weighted), _norm(together.gradients)
+        if not norm or not _distance([(own[0], 1.0), (own[1], -1.0)]) > noise:
+            return Proof(None, reason=UNMOVED)
+        found = _distance([(together, -1.0), *weighted])
+        return Proof(not found <= noise, found / norm, noise / norm)
+
+
+def _groups(count: int) -> Iterator[list[int]]:
+    """One of two groups of samples at a time: by the bits of their numbers, the lowest first and the highest last."""
+    bits = list(range((count - 1).bit_length()))
+    for bit in [*bits[: MOST_SPLITS - 1], *bits[MOST_SPLITS - 1 :][-1:]]:
+        yield [sample for sample in range(count) if sample >> bit & 1]
+
+
+def _share(reading: LossReading, base: LossReading) -> float:
+    """What a loss's gradient is multiplied by so that its samples weigh what they do in ``base``. Raises CannotReplay.
+
+    The means of two losses divide by other units where other targets are ignored.
+    """
+    if len(reading.terms) != len(base.terms):
+        raise _Unequal("its loss has other terms with other samples")
+    found: list[float] = []
+    for term, other, own, wanted in zip(
+        reading.terms, base.terms, coefficient(reading), coefficient(base), strict=True
+    ):
+        if (own is None) != (wanted is None) or term.reduction is not other.reduction:
+            raise _Unequal("its loss is scaled in another way with other samples")
+        factor = 1.0 if own is None or wanted is None or own == wanted else wanted / own if own else math.nan
+        if term.reduction is Reduction.MEAN and term.units != other.units:
+            factor *= (term.units or math.nan) / (other.units or math.nan)
+        found.append(factor)
+    if any(not math.isclose(factor, found[0], rel_tol=1e-6) for factor in found):
+        raise _Unequal("the terms of its loss count other units")
+    return found[0] if found else 1.0
+
+
+def _rolled(program: Program, data: Sequence[int]) -> Program | None:
+    """A micro-batch whose data is moved on by one place in each sample; masks stay. None where that is no other."""
+    leaves = list(program.leaves)
+    for i in data:
+        leaf = leaves[i]
+        if leaf.dim() > 1 and leaf.shape[1] > 1 and leaf.dtype is not torch.bool and not _is_mask(leaf):
+            leaves[i] = leaf.detach().roll(1, 1).requires_grad_(leaf.requires_grad)
+    if all(a is b for a, b in zip(leaves, program.leaves, strict=True)):
+        return None
+    return _with_own(replace(program, leaves=leaves), data)
+
+
+def _with_own(program: Program, data: Sequence[int]) -> Program:
+    """The same program, its data in tensors of their own: what two have in common is joined as if it were shared."""
+    leaves = [
+        leaf.detach().clone().requires_grad_(leaf.requires_grad) if i in data else leaf
+        for i, leaf in enumerate(program.leaves)
+    ]
+    return replace(program, leaves=leaves, versions=[leaf._version for leaf in leaves])
+
+
+def _is_mask(leaf: torch.Tensor) -> bool:
+    return bool(((leaf == 0) | (leaf == 1)).all())
+
+
+def _is_float(leaf: torch.Tensor) -> bool:
+    return leaf.is_floating_point() or leaf.is_complex()
+
+
+def _distance(weighted: Sequence[tuple[Pass, float]]) -> float:
+    """The norm of a sum of gradients, each multiplied by a factor."""
+    each = zip(*(a_pass.gradients for a_pass, _ in weighted), strict=True)
+    factors = [factor for _, factor in weighted]
+    return math.hypot(*(_norm_of_sum(gradients, factors) for gradients in each))
+
+
+def _norm_of_sum(gradients: Sequence[torch.Tensor], factors: Sequence[float]) -> float:
+    total = torch.zeros_like(gradients[0], dtype=torch.float64)
+    for gradient, factor in zip(gradients, factors, strict=True):
+        total.add_(gradient.double(), alpha=factor)
+    return float(torch.linalg.vector_norm(total))
+
+
+def _norm(tensors: Sequence[torch.Tensor]) -> float:
+    return math.hypot(*(float(torch.linalg.vector_norm(t.double())) for t in tensors))

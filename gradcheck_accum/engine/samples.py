@@ -1,0 +1,163 @@
+"""Which part of a micro-batch's tensors is which sample's, and other samples in its place.
+
+A sample is replaced by a copy of another of the same micro-batch: whatever a model asks of its data (labels within the
+classes, lengths within the padding) stays true.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import nn
+
+from gradcheck_accum.engine.tape import Leaf, Packed, Produced, Program, leaves_of, tensors_in
+
+Rows = Callable[[int], Sequence[int]]
+"""Which places along a leaf's axis are those of a sample."""
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """Where a leaf holds its samples: along ``axis``, at ``rows(sample)``."""
+
+    leaf: int
+    axis: int
+    rows: Rows
+
+
+@dataclass(frozen=True, slots=True)
+class Samples:
+    """``count`` samples of one program, each in several of its leaves."""
+
+    program: Program
+    count: int
+    held: tuple[Held, ...]
+
+    def replaced(self, chosen: Sequence[int]) -> Program:
+        """The program with each of the ``chosen`` samples a copy of the one after it."""
+        leaves = list(self.program.leaves)
+        for held in self.held:
+            to = [row for sample in chosen for row in held.rows(sample)]
+            source = [row for sample in chosen for row in held.rows((sample + 1) % self.count)]
+            leaf = leaves[held.leaf]
+            index = torch.tensor(source, device=leaf.device)
+            other = leaf.detach().index_select(held.axis, index)
+            changed = leaf.detach().clone().index_copy_(held.axis, torch.tensor(to, device=leaf.device), other)
+            leaves[held.leaf] = changed.requires_grad_(leaf.requires_grad)
+        return replace(self.program, leaves=leaves, versions=[leaf._version for leaf in leaves])
+
+    def only(self, wanted: Callable[[torch.Tensor], bool]) -> Samples:
+        """The same samples in those leaves alone that are ``wanted``."""
+        held = tuple(held for held in self.held if wanted(self.program.leaves[held.leaf]))
+        return replace(self, held=held)
+
+
+def own_leaves(program: Program, others: Sequence[Program]) -> list[int]:
+    """The leaves that are a micro-batch's own, and not those of all of its window."""
+    shared = {id(leaf) for other in others if other is not program for leaf in other.leaves}
+    free = [i for i, leaf in enumerate(program.leaves) if leaf.dim() and not isinstance(leaf, nn.Parameter)]
+    # Where a loop trains on one batch again and again, all of it is shared.
+    return [i for i in free if id(program.leaves[i]) not in shared] or free
+
+
+def data_in(program: Program, others: Sequence[Program]) -> list[int]:
+    """Those of a micro-batch's own leaves that may hold samples: no places in others, and no constants made anew."""
+    alike = [other for other in others if other is not program and len(other.leaves) == len(program.leaves)]
+    return [
+        i
+        for i in own_leaves(program, others)
+        if not _are_places(leaf := program.leaves[i])
+        and not (alike and all(_is_equal(other.leaves[i], leaf) for other in alike))
+    ]
+
+
+def inputs_of(program: Program) -> set[int]:
+    """The leaves that calls with weights were given: from what else is in a loss, targets say, its model is not seen.
+
+    Empty where a call with weights was given tensors in an object of a kind that is not known.
+    """
+    found: set[int] = set()
+    for function, args, kwargs, _ in program.steps:
+        given = list(leaves_of((args, kwargs)))
+        given = [item for value in given for item in (value.fields if isinstance(value, Packed) else (value,))]
+        own = [value.index for value in given if isinstance(value, Leaf)]
+        module = isinstance(function, nn.Module) and any(p.requires_grad for p in function.parameters())
+        if module or any(isinstance(program.leaves[i], nn.Parameter) for i in own):
+            if any(_hides_tensors(value) for value in given):
+                return set()
+            found |= {*own}
+    return found
+
+
+def _hides_tensors(value: object) -> bool:
+    known = isinstance(value, (Leaf, Produced, nn.Module, type))
+    return not known and next(tensors_in(value), None) is not None
+
+
+def by_sample(program: Program, data: Sequence[int], own: Sequence[int], rows: Sequence[float]) -> Iterator[Samples]:
+    """The samples of one micro-batch, as the leaves ``data`` may hold them.
+
+    ``own`` are all leaves of the micro-batch and ``rows`` what its loss counts: they tell how many samples there are.
+
+    Where a leaf has several rows for each sample, these stand together, or in as many parts of the leaf, or their
+    number is that by chance and the leaf is left out.
+    """
+    count = _count(program, own, rows)
+    seen: list[list[tuple[int, int, list[int]]]] = []
+    for several in (_together, _in_parts, None) if count is not None else ():
+        held = tuple(h for i in data if (h := _held(i, program.leaves[i], count or 1, several)) is not None)
+        places = [(h.leaf, h.axis, list(h.rows(1))) for h in held]
+        if places not in seen:
+            seen.append(places)
+            yield Samples(program, count or 1, held)
+
+
+def by_row(program: Program, leaf: int) -> Samples | None:
+    """The rows of one leaf, which may be less than a sample each; None where it has one row."""
+    shape = program.leaves[leaf].shape
+    axis = next((axis for axis, size in enumerate(shape[:2]) if size > 1), None)
+    return None if axis is None else Samples(program, shape[axis], (Held(leaf, axis, lambda row: [row]),))
+
+
+def _count(program: Program, own: Sequence[int], rows: Sequence[float]) -> int | None:
+    """How many samples there are: the size that most leaves have, mostly of their first dimension."""
+    found: Counter[int] = Counter()
+    for i in own:
+        first, *others = program.leaves[i].shape
+        found[first] += 2
+        found.update(size for size in others[:1] if size != first)
+    del found[1], found[0]
+    return min(found, key=lambda size: (-found[size], size not in rows, size), default=None)
+
+
+def _held(leaf: int, tensor: torch.Tensor, count: int, several: Callable[[int, int], Rows] | None) -> Held | None:
+    for axis, size in enumerate(tensor.shape[:2]):
+        if size == count:
+            return Held(leaf, axis, lambda sample: [sample])
+    each, rest = divmod(tensor.shape[0], count)
+    return Held(leaf, 0, several(each, count)) if several is not None and each and not rest else None
+
+
+def _together(each: int, count: int) -> Rows:
+    return lambda sample: range(sample * each, (sample + 1) * each)
+
+
+def _in_parts(each: int, count: int) -> Rows:
+    return lambda sample: range(sample, count * each, count)
+
+
+def _is_equal(left: torch.Tensor, right: torch.Tensor) -> bool:
+    return left is not right and left.shape == right.shape and torch.equal(left, right)
+
+
+def _are_places(leaf: torch.Tensor) -> bool:
+    """Whether a leaf looks like places in another: where its parts begin, how long they are, or an order of rows."""
+    if leaf.is_floating_point() or leaf.is_complex() or leaf.dtype is torch.bool or leaf.dim() > 1 or len(leaf) < 2:
+        return False
+    up, down = leaf[1:] >= leaf[:-1], leaf[1:] <= leaf[:-1]
+    if bool(up.all()) or bool(down.all()):
+        return True
+    return torch.equal(leaf.sort().values, torch.arange(len(leaf), dtype=leaf.dtype, device=leaf.device))
