@@ -31,7 +31,7 @@ class Checkpointed(nn.Module):
 def instead_of_checkpoints(call: Callable[..., Any]) -> Iterator[None]:
     """Inside the block ``call`` is what a reentrant checkpoint does, with its function, a setting, and arguments."""
     before = vars(CheckpointFunction).get("apply")
-    CheckpointFunction.apply = staticmethod(call)  # type: ignore[method-assign, assignment]
+    CheckpointFunction.apply = staticmethod(call)  # type: ignore[method-assign]
     try:
         yield
     finally:

@@ -38,6 +38,7 @@ MOST_SPLITS = 4
 """How many ways a micro-batch's samples are parted in two: enough for every pair of sixteen."""
 
 UNTOLD = "its samples cannot be told apart"
+MIXED = "some of its samples influence each other and others do not"
 TARGETS_ALONE = "the data that its model was given is not known"
 UNMOVED = "other samples in their place do not change its gradient"
 
@@ -110,9 +111,8 @@ class Prover:
 
     def _of_samples(self, program: Program, data: Sequence[int], own: Sequence[int], base: Pass) -> Proof:
         """Of samples whose places in the leaves are known: independent if they are, as any of these has them."""
-        rows = [term.rows for term in base.reading.terms if term.rows]
         found: list[Proof] = []
-        for samples in by_sample(program, data, own, rows):
+        for samples in by_sample(program, data, own):
             found.append(self._of_all(samples, data, base))
             if found[-1].coupled is False:
                 return found[-1]
@@ -122,9 +122,8 @@ class Prover:
         """Of samples in the leaves that have them, and of the rows of the others."""
         leaves, held = samples.program.leaves, {h.leaf for h in samples.held}
         proofs = [self._of_leaves(samples, base, with_integers=len(held) == len(data))]
-        if proofs[0].coupled and samples.program.by_position:
-            # Which rows a loop looks up may be those of the same sample.
-            proofs = [self._of_rows(samples, base, whole=True)]
+        if proofs[0].coupled:
+            proofs = [self._of_neighbours(samples, base, proofs[0])]
         for leaf in sorted({*data} - held, key=lambda i: not _is_float(leaves[i])):
             # Integers beside data may be places in it, which no other integers can be.
             known = any(proof.coupled is not None for proof in proofs)
@@ -133,6 +132,19 @@ class Prover:
             if rows is not None and (_is_float(leaves[leaf]) or not (known and seen)):
                 proofs.append(self._of_rows(rows, base, whole=False))
         return summed(proofs)
+
+    def _of_neighbours(self, samples: Samples, base: Pass, coupled: Proof) -> Proof:
+        """Of samples of which some were seen to be coupled, which may turn out to be parts of a sample each."""
+        leaves, first = samples.program.leaves, {h.leaf for h in samples.held if h.axis == 0}
+        floats = samples.only(_is_float)
+        found = self._of_rows(floats if floats.held else samples, base, whole=True)
+        if found.reason != MIXED:
+            return coupled
+        if any(term.rows and term.rows < samples.count for term in base.reading.terms):
+            return replace(found, coupled=False, reason="")
+        # Rows are looked up (the nodes of a graph by its edges): those of one sample, it may be.
+        looked_up = any(not _is_float(leaves[i]) for i in inputs_of(samples.program) - first)
+        return found if looked_up or samples.program.by_position else coupled
 
     def _of_leaves(self, samples: Samples, base: Pass, *, with_integers: bool) -> Proof:
         """Of all the leaves of the samples, or of those that can be replaced by themselves."""
@@ -175,13 +187,14 @@ class Prover:
                 groups.update(dict.fromkeys(joint, joint))
         if all(proof.coupled is None for proof in asked):
             return asked[0] if asked else Proof(None)
-        most = max(asked, key=lambda proof: proof.distance)
+        joined = [proof for proof in asked if proof.coupled]
+        apart = [proof for proof in asked if proof.coupled is False]
         if len(groups[chosen[0]]) == len(chosen):
-            return most
-        least = [proof for proof in asked if proof.coupled is False]
-        if whole and most.coupled:
-            return Proof(None, reason="some of its samples influence each other and others do not")
-        return max(least, key=lambda proof: proof.distance) if least else Proof(None, reason=asked[0].reason)
+            return max(joined, key=lambda proof: proof.distance)
+        if not apart:
+            return next(proof for proof in asked if proof.coupled is None)
+        found = max(apart, key=lambda proof: proof.distance)
+        return replace(found, coupled=None, reason=MIXED) if whole and joined else found
 
     def _changed(self, samples: Samples) -> Callable[[Sequence[int]], Pass]:
         known: dict[tuple[int, ...], Pass] = {}
@@ -244,8 +257,8 @@ class Prover:
             if proof.coupled is not True:
                 return proof
             found.append(proof)
-        # What is put together in a wrong order differs too.
-        known = found and not program.by_position
+        # What is put together in a wrong order differs too: samples that have no order are one.
+        known = found and before.reason == UNTOLD and not program.by_position
         return found[0] if known else Proof(None, reason=problem)
 
     def _together(self, own: Sequence[Pass], together: Pass) -> Proof:

@@ -97,15 +97,13 @@ def _hides_tensors(value: object) -> bool:
     return not known and next(tensors_in(value), None) is not None
 
 
-def by_sample(program: Program, data: Sequence[int], own: Sequence[int], rows: Sequence[float]) -> Iterator[Samples]:
-    """The samples of one micro-batch, as the leaves ``data`` may hold them.
-
-    ``own`` are all leaves of the micro-batch and ``rows`` what its loss counts: they tell how many samples there are.
+def by_sample(program: Program, data: Sequence[int], own: Sequence[int]) -> Iterator[Samples]:
+    """The samples of one micro-batch, as the leaves ``data`` may hold them; ``own`` are all its leaves.
 
     Where a leaf has several rows for each sample, these stand together, or in as many parts of the leaf, or their
-    number is that by chance and the leaf is left out.
+    number is that by chance and the leaf is left out. Nothing where there is one sample.
     """
-    count = _count(program, own, rows)
+    count = _count(program, own)
     seen: list[list[tuple[int, int, list[int]]]] = []
     for several in (_together, _in_parts, None) if count is not None else ():
         held = tuple(h for i in data if (h := _held(i, program.leaves[i], count or 1, several)) is not None)
@@ -122,15 +120,19 @@ def by_row(program: Program, leaf: int) -> Samples | None:
     return None if axis is None else Samples(program, shape[axis], (Held(leaf, axis, lambda row: [row]),))
 
 
-def _count(program: Program, own: Sequence[int], rows: Sequence[float]) -> int | None:
-    """How many samples there are: the size that most leaves have, mostly of their first dimension."""
+def _count(program: Program, own: Sequence[int]) -> int | None:
+    """How many samples there are: the size that most leaves have, mostly of their first dimension; None for one."""
     found: Counter[int] = Counter()
+    inputs = inputs_of(program) & {*own}
+    if inputs and all(len(program.leaves[i]) == 1 for i in inputs):
+        return None
     for i in own:
         first, *others = program.leaves[i].shape
-        found[first] += 2
+        found[first] += 3 if i in inputs else 2
         found.update(size for size in others[:1] if size != first)
-    del found[1], found[0]
-    return min(found, key=lambda size: (-found[size], size not in rows, size), default=None)
+    del found[0]
+    count = min(found, key=lambda size: (-found[size], size), default=1)
+    return count if count > 1 else None
 
 
 def _held(leaf: int, tensor: torch.Tensor, count: int, several: Callable[[int, int], Rows] | None) -> Held | None:

@@ -19,7 +19,7 @@ from gradcheck_accum.mistakes import CATALOGUE
 from gradcheck_accum.ranks import joined
 from gradcheck_accum.verdict import ReferenceReport, Verdict, VerifyResult, WindowReport
 from gradcheck_accum.verify.frameworks import with_remedy
-from gradcheck_accum.verify.notes import on_chunks, on_cost, on_optimizers, on_ranks
+from gradcheck_accum.verify.notes import on_chunks, on_cost, on_optimizers, on_proof, on_ranks
 from gradcheck_accum.verify.observer import Watch
 from gradcheck_accum.verify.records import Measured
 from gradcheck_accum.verify.ruling import Options, judge_window
@@ -73,6 +73,9 @@ def judge_ranks(
     notes = list(dict.fromkeys(notes))
     if replays:
         notes.append(f"the replay and the micro-batches' own gradients agree to {max(replays):.1e}")
+    proofs = [m.proof for m, r in chosen if m.proof is not None and r.verdict is Verdict.EQUIVALENT]
+    if proofs:
+        notes.append(on_proof(proofs))
     notes += on_optimizers(reports)
     notes += on_ranks(seen, ledgers)
     streamed = next((own.streamed for own in seen if own.streamed is not None), None)

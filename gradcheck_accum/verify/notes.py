@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gradcheck_accum.engine.cost import WindowCost
+from gradcheck_accum.engine.independence import Proof
 from gradcheck_accum.engine.streaming import Streamed
 from gradcheck_accum.events import Backward
 from gradcheck_accum.ledger import Ledger
@@ -52,6 +53,15 @@ def on_chunks(streamed: Streamed) -> str:
     return (
         f"the large batch does not fit in memory: its gradient was added up in float64 over {streamed.chunks} chunks "
         f"(as two halves, the largest of them has the same gradient to {streamed.proof:.1e})"
+    )
+
+
+def on_proof(proofs: Sequence[Proof]) -> str:
+    """How far samples were from being independent where they were shown to be."""
+    most = max(proofs, key=lambda proof: proof.distance)
+    return (
+        "other samples in the place of two parts of a micro-batch change its gradient by what each part does alone, to "
+        f"{most.distance:.1e} of its norm ({most.allowed:.1e} is rounding)"
     )
 
 
