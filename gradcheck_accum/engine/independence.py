@@ -37,7 +37,7 @@ from gradcheck_accum.events import Reduction
 MOST_SPLITS = 4
 """How many ways a micro-batch's samples are parted in two: enough for every pair of sixteen."""
 
-UNTOLD = "its samples cannot be told apart"
+ONE_SAMPLE = "each of its micro-batches is one sample"
 MIXED = "some of its samples influence each other and others do not"
 TARGETS_ALONE = "the data that its model was given is not known"
 UNMOVED = "other samples in their place do not change its gradient"
@@ -66,7 +66,7 @@ def summed(asked: Sequence[Proof]) -> Proof:
         found = [proof for proof in asked if proof.coupled is coupled]
         if found:
             return max(found, key=lambda proof: proof.distance)
-    return asked[0] if asked else Proof(None, reason=UNTOLD)
+    return asked[0] if asked else Proof(None, reason=ONE_SAMPLE)
 
 
 def worst(asked: Sequence[Proof]) -> Proof:
@@ -116,11 +116,11 @@ class Prover:
             found.append(self._of_all(samples, data, base))
             if found[-1].coupled is False:
                 return found[-1]
-        return next((proof for proof in found if proof.coupled), found[0] if found else Proof(None, reason=UNTOLD))
+        return next((proof for proof in found if proof.coupled), found[0] if found else Proof(None, reason=ONE_SAMPLE))
 
     def _of_all(self, samples: Samples, data: Sequence[int], base: Pass) -> Proof:
         """Of samples in the leaves that have them, and of the rows of the others."""
-        leaves, held = samples.program.leaves, {h.leaf for h in samples.held}
+        leaves, held = samples.program.leaves, samples.leaves
         proofs = [self._of_leaves(samples, base, with_integers=len(held) == len(data))]
         if proofs[0].coupled:
             proofs = [self._of_neighbours(samples, base, proofs[0])]
@@ -135,9 +135,9 @@ class Prover:
 
     def _of_neighbours(self, samples: Samples, base: Pass, coupled: Proof) -> Proof:
         """Of samples of which some were seen to be coupled, which may turn out to be parts of a sample each."""
-        leaves, first = samples.program.leaves, {h.leaf for h in samples.held if h.axis == 0}
+        leaves, first = samples.program.leaves, samples.leaves - {h.leaf for h in samples.held if h.axis}
         floats = samples.only(_is_float)
-        found = self._of_rows(floats if floats.held else samples, base, whole=True)
+        found = self._of_rows(floats if floats.leaves else samples, base, whole=True)
         if found.reason != MIXED:
             return coupled
         if any(term.rows and term.rows < samples.count for term in base.reading.terms):
@@ -152,8 +152,8 @@ class Prover:
         if proof.coupled is False:
             return proof
         parts = [samples.only(_is_float), samples.only(lambda leaf: not _is_float(leaf) and leaf.dim() > 1)]
-        alone = [self._of_groups(part, base) for part in parts if part.held]
-        if not any(part.held for part in parts):
+        alone = [self._of_groups(part, base) for part in parts if part.leaves]
+        if not any(part.leaves for part in parts):
             return proof
         return summed(alone)
 
@@ -227,7 +227,7 @@ class Prover:
             return Proof(None, reason=UNMOVED)
         signs = (1.0, -1.0, -1.0, 1.0)
         found = _distance([(p, s * sign) for (p, s), sign in zip(weighted, signs, strict=True)])
-        if found <= noise and not {held.leaf for held in samples.held} & inputs_of(samples.program):
+        if found <= noise and not samples.leaves & inputs_of(samples.program):
             # A squared error is linear in its target, whatever has become of the other samples.
             return Proof(None, reason=TARGETS_ALONE)
         return Proof(not found <= noise, found / norm, noise / norm)
@@ -240,7 +240,7 @@ class Prover:
     # A micro-batch beside a changed copy of itself
 
     def _of_twins(self, program: Program, own: Sequence[int], before: Proof) -> Proof:
-        """Of a micro-batch and a copy of it, rolled along its second dimension, as one batch."""
+        """Of a micro-batch and one of other data, made of it, as one batch."""
         twin = _rolled(program, own)
         if twin is None:
             return before
@@ -258,7 +258,7 @@ class Prover:
                 return proof
             found.append(proof)
         # What is put together in a wrong order differs too: samples that have no order are one.
-        known = found and before.reason == UNTOLD and not program.by_position
+        known = found and before.reason == ONE_SAMPLE and not program.by_position
         return found[0] if known else Proof(None, reason=problem)
 
     def _together(self, own: Sequence[Pass], together: Pass) -> Proof:
@@ -301,12 +301,17 @@ def _share(reading: LossReading, base: LossReading) -> float:
 
 
 def _rolled(program: Program, data: Sequence[int]) -> Program | None:
-    """A micro-batch whose data is moved on by one place in each sample; masks stay. None where that is no other."""
+    """A micro-batch of other data: numbers halfway to their neighbours, and integers in the place of theirs.
+
+    Masks stay. None where that is no other.
+    """
     leaves = list(program.leaves)
     for i in data:
-        leaf = leaves[i]
-        if leaf.dim() > 1 and leaf.shape[1] > 1 and leaf.dtype is not torch.bool and not _is_mask(leaf):
-            leaves[i] = leaf.detach().roll(1, 1).requires_grad_(leaf.requires_grad)
+        leaf = leaves[i].detach()
+        if leaf.dim() < 2 or leaf.dtype is torch.bool or _is_mask(leaf):
+            continue
+        other = (leaf + leaf.roll(1, -1)) / 2 if _is_float(leaf) else leaf.roll(1, 1)
+        leaves[i] = other.requires_grad_(leaves[i].requires_grad)
     if all(a is b for a, b in zip(leaves, program.leaves, strict=True)):
         return None
     return _with_own(replace(program, leaves=leaves), data)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 
 import torch
 from torch import nn
@@ -30,15 +31,24 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class Samples:
-    """``count`` samples of one program, each in several of its leaves."""
+    """``count`` samples of one program: rows of leaves, or a leaf each where a loop takes them one by one."""
 
     program: Program
     count: int
     held: tuple[Held, ...]
+    single: tuple[tuple[int, ...], ...] = ()
+
+    @property
+    def leaves(self) -> set[int]:
+        """All leaves that hold them."""
+        return {held.leaf for held in self.held} | {leaf for each in self.single for leaf in each}
 
     def replaced(self, chosen: Sequence[int]) -> Program:
         """The program with each of the ``chosen`` samples a copy of the one after it."""
         leaves = list(self.program.leaves)
+        for each in self.single:
+            for sample in chosen:
+                leaves[each[sample]] = self.program.leaves[each[(sample + 1) % self.count]]
         for held in self.held:
             to = [row for sample in chosen for row in held.rows(sample)]
             source = [row for sample in chosen for row in held.rows((sample + 1) % self.count)]
@@ -52,7 +62,8 @@ class Samples:
     def only(self, wanted: Callable[[torch.Tensor], bool]) -> Samples:
         """The same samples in those leaves alone that are ``wanted``."""
         held = tuple(held for held in self.held if wanted(self.program.leaves[held.leaf]))
-        return replace(self, held=held)
+        single = tuple(each for each in self.single if wanted(self.program.leaves[each[0]]))
+        return replace(self, held=held, single=single)
 
 
 def own_leaves(program: Program, others: Sequence[Program]) -> list[int]:
@@ -101,16 +112,33 @@ def by_sample(program: Program, data: Sequence[int], own: Sequence[int]) -> Iter
     """The samples of one micro-batch, as the leaves ``data`` may hold them; ``own`` are all its leaves.
 
     Where a leaf has several rows for each sample, these stand together, or in as many parts of the leaf, or their
-    number is that by chance and the leaf is left out. Nothing where there is one sample.
+    number is that by chance and the leaf is left out. A leaf as wide as it is long may have been transposed. Nothing
+    where there is one sample.
     """
     count = _count(program, own)
+    if count is None:
+        return
+    single = _one_by_one(program, data, count)
+    apart = {leaf for each in single for leaf in each}
     seen: list[list[tuple[int, int, list[int]]]] = []
-    for several in (_together, _in_parts, None) if count is not None else ():
-        held = tuple(h for i in data if (h := _held(i, program.leaves[i], count or 1, several)) is not None)
-        places = [(h.leaf, h.axis, list(h.rows(1))) for h in held]
-        if places not in seen:
-            seen.append(places)
-            yield Samples(program, count or 1, held)
+    for several, axes in product((_together, _in_parts, None), ((0, 1), (1, 0))):
+        places = (_held(i, program.leaves[i], count, several, axes) for i in data if i not in apart)
+        held = tuple(one for one in places if one is not None)
+        known = [(h.leaf, h.axis, list(h.rows(1))) for h in held]
+        if known not in seen:
+            seen.append(known)
+            yield Samples(program, count, held, single)
+
+
+def _one_by_one(program: Program, data: Sequence[int], count: int) -> tuple[tuple[int, ...], ...]:
+    """Leaves of which ``count`` are parts of one tensor, in its order."""
+    found: dict[tuple[int, torch.Size], list[int]] = {}
+    for i in data:
+        leaf = program.leaves[i]
+        if leaf.layout is torch.strided:
+            found.setdefault((leaf.untyped_storage().data_ptr(), leaf.shape), []).append(i)
+    parts = (sorted(own, key=lambda i: program.leaves[i].storage_offset()) for own in found.values())
+    return tuple(tuple(own) for own in parts if len(own) == count)
 
 
 def by_row(program: Program, leaf: int) -> Samples | None:
@@ -135,9 +163,15 @@ def _count(program: Program, own: Sequence[int]) -> int | None:
     return count if count > 1 else None
 
 
-def _held(leaf: int, tensor: torch.Tensor, count: int, several: Callable[[int, int], Rows] | None) -> Held | None:
-    for axis, size in enumerate(tensor.shape[:2]):
-        if size == count:
+def _held(
+    leaf: int,
+    tensor: torch.Tensor,
+    count: int,
+    several: Callable[[int, int], Rows] | None,
+    axes: Sequence[int],
+) -> Held | None:
+    for axis in axes:
+        if axis < tensor.dim() and tensor.shape[axis] == count:
             return Held(leaf, axis, lambda sample: [sample])
     each, rest = divmod(tensor.shape[0], count)
     return Held(leaf, 0, several(each, count)) if several is not None and each and not rest else None

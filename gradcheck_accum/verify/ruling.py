@@ -256,7 +256,10 @@ def _without_large_batch(measured: Measured, options: Options, found: Ruling, op
         return replace(found, reason="", note=note)
     if proof is None or proof.coupled is None:
         unshown = f" ({proof.reason})" if proof is not None and proof.reason else ""
-        reason = f"{problem}, nor could it be shown that its samples do not influence each other{unshown}"
+        reason = (
+            f"{problem}, nor could it be shown that samples do not influence each other{unshown}; --reference ledger "
+            "leaves that question open"
+        )
         return replace(found, verdict=Verdict.INCONCLUSIVE, reason=reason)
     note = f"{problem}: it was shown instead that its micro-batches treat every sample by itself"
     return replace(found, reason="", note=note)
