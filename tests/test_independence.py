@@ -328,7 +328,7 @@ def test_a_coefficient_that_warms_up_from_zero_couples_nothing(first: float) -> 
     assert (result.verdict, codes(result)) == (Verdict.EQUIVALENT, set()), result.reason
 
 
-# What prepared the data is not on the tape: weights that were made to add up to 1 before look like those of an objective.
+# What prepared the data is not on the tape: weights that were made to add up to 1 look like those of an objective.
 
 
 def weighted(model: nn.Module, x: torch.Tensor, _: torch.Tensor, weight: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
