@@ -106,6 +106,9 @@ class Prover:
             return found if found.coupled is not None else self._of_twins(program, own, found)
         except CannotReplay as error:
             return Proof(None, reason=str(error))
+        except (RuntimeError, TypeError, ValueError, IndexError) as error:
+            # Tensors of a kind whose rows cannot be copied (sparse, nested): whatever they raise means the same.
+            return Proof(None, reason=f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}")
 
     # Samples in the place of others
 
@@ -201,9 +204,13 @@ class Prover:
 
         def run(group: Sequence[int]) -> Pass:
             key = tuple(group)
-            if key not in known:
-                known[key] = self.engine.one_by_one(samples.replaced(group), self.parameters)
-            return known[key]
+            if key in known:
+                return known[key]
+            found = self.engine.one_by_one(samples.replaced(group), self.parameters)
+            # As large as the model: only those are kept that are asked for again.
+            if len(group) in (1, samples.count):
+                known[key] = found
+            return found
 
         return run
 
