@@ -93,7 +93,7 @@ def replay_correction(measured: Measured, replay: Replay, ledger: Ledger, readin
             whole = {id(w.entry.backward) for w in weights}
             position, term = next((i, t) for i, t in enumerate(first.terms) if series.holds(first, t))
             change = anew[position] if anew else None
-            if change == 0.0 and all(w.share == 0.0 for w in weights):
+            if change == 0.0 and all(_is_left_out(series, w.entry.backward) for w in weights):
                 # None of them has it: what a coefficient warms up from, say.
                 continue
             if not weight.share or not change or whole != own or not readings.same_objective(window, series):
@@ -127,6 +127,11 @@ def _changes(first: Backward, replay: Replay) -> list[float | None]:
         return []
     own = (product_of(term.factors) for term in first.terms)
     return [_change(coefficient, before) for coefficient, before in zip(replay.coefficients, own, strict=True)]
+
+
+def _is_left_out(series: Series, event: Backward) -> bool:
+    """Whether the terms of ``series`` are multiplied by 0 in a loss."""
+    return all(product_of(term.factors) == 0.0 for term in event.terms if series.holds(event, term))
 
 
 def _change(coefficient: float | None, before: float | None) -> float | None:
