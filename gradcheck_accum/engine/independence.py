@@ -249,7 +249,7 @@ class Prover:
     def _of_twins(self, program: Program, own: Sequence[int], before: Proof) -> Proof:
         """Of a micro-batch and one of other data, made of it, as one batch."""
         twin = _rolled(program, own)
-        if twin is None:
+        if twin is None or all(torch.equal(twin.leaves[i], program.leaves[i]) for i in inputs_of(program)):
             return before
         apart = [self.engine.one_by_one(one, self.parameters) for one in (program, twin)]
         found: list[Proof] = []
@@ -261,9 +261,9 @@ class Prover:
             except CannotReplay as error:
                 problem = problem or str(error)
                 continue
-            if proof.coupled is not True:
+            if proof.coupled is False:
                 return proof
-            found.append(proof)
+            found += [proof] if proof.coupled else []
         # What is put together in a wrong order differs too: samples that have no order are one.
         known = found and before.reason == ONE_SAMPLE and not program.by_position
         return found[0] if known else Proof(None, reason=problem)
