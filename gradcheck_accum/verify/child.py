@@ -204,11 +204,10 @@ class _Run:
 def _run_as_main(script: str | None, module: str | None) -> None:
     """Run a script, or a module, as the program itself, in a ``__main__`` that stays to the process's end."""
     main = sys.modules["__main__"] = ModuleType("__main__")
-    if module is not None:
+    if script is None:
         # What `python -m` calls.
         runpy._run_module_as_main(module)  # type: ignore[attr-defined]
         return
-    assert script is not None
     path = _absolute(script)
     loader = SourceFileLoader("__main__", path)
     vars(main).update(__file__=path, __cached__=None, __builtins__=builtins, __loader__=loader)
