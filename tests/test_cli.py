@@ -186,7 +186,7 @@ def test_verify_passes_on_what_was_asked(scripts: Path, run: Output, verify: Sim
         "atol": 0.0,
         "trajectory": False,
     }
-    assert run.out.splitlines()[-1] == "equivalent: all right"
+    assert run.out == "train.py: equivalent: all right\n"
 
 
 def test_verify_a_module(run: Output, verify: SimpleNamespace) -> None:

@@ -117,7 +117,7 @@ def test_a_wrong_loop_fails_with_the_report(pytester: pytest.Pytester) -> None:
     result = pytester.runpytest_subprocess()
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(
-        ["loop: deviates: *", "*GA101 [[]missing-loss-scaling[]]*", "deviates: *", "FAILED *loop: deviates: *"]
+        ["loop: deviates: *", "help: *", "*GA101 [[]missing-loss-scaling[]]*", "FAILED *loop: deviates: *"]
     )
     result.stdout.no_fnmatch_line("*def check*")
 

@@ -137,6 +137,7 @@ def test_verify() -> None:
             },
         ],
         "notes": ["a note"],
+        "help": None,
         "error": None,
     }
 
