@@ -143,7 +143,7 @@ def test_a_loop_without_steps_is_no_pass(pytester: pytest.Pytester) -> None:
     )
     result = pytester.runpytest_subprocess()
     result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(["inconclusive: *"])
+    result.stdout.fnmatch_lines(["loop: inconclusive: *"])
 
 
 def test_an_error_in_the_loop_is_the_loops_own(pytester: pytest.Pytester) -> None:
