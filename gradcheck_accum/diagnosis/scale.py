@@ -418,8 +418,8 @@ def _stepping_at_once(account: Account) -> Iterator[Window]:
 
 
 def _epoch_of(window: Window | None) -> int | None:
-    """The pass over the data that a window ends in."""
-    return window.fresh()[-1].backward.epoch if window is not None else None
+    """The pass over the data that a window ends in, where it has micro-batches of its own."""
+    return window.fresh()[-1].backward.epoch if window is not None and window.fresh() else None
 
 
 def _closes_pass(account: Account, window: Window) -> bool:

@@ -32,14 +32,14 @@ class OwnAverages:
             self._shrunk.update(_places(targets))
             return []
         taken = args[1] if len(args) > 1 else kwargs.get("end", kwargs.get("other"))
-        weights = {weight.data_ptr(): weight for weight in self._weights()}
+        weights = {place: weight for weight in self._weights() for place in _places([weight])}
         found = []
         for target, operand in zip(targets, _listed(taken), strict=False):
-            if not (type(target) in _PLAIN and type(operand) in _PLAIN):
+            if not (_is_plain(target) and _is_plain(operand)):
                 continue
             place, weight = target.data_ptr(), weights.get(operand.data_ptr())
             # Decay by hand adds weights to their own gradients.
-            if weight is None or place in weights or (weight.grad is not None and weight.grad.data_ptr() == place):
+            if weight is None or place in weights or place in _places([weight.grad]):
                 continue
             if name.endswith("lerp_") or place in self._shrunk:
                 found.append(f"{place:x}")
@@ -49,7 +49,7 @@ class OwnAverages:
     def _weights(self) -> Iterator[torch.Tensor]:
         for optimizer in self._optimizers():
             own = parameters_of(optimizer)
-            if own and type(own[0]) in _PLAIN:
+            if own and _is_plain(own[0]):
                 yield own[0]
 
 
@@ -58,7 +58,12 @@ def _listed(value: Any) -> Sequence[Any]:
 
 
 def _places(tensors: Iterable[Any]) -> Iterator[int]:
-    return (tensor.data_ptr() for tensor in tensors if type(tensor) in _PLAIN)
+    return (tensor.data_ptr() for tensor in tensors if _is_plain(tensor))
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether a tensor has one memory of its own: no sparse one has, nor one that is spread over ranks."""
+    return type(value) in _PLAIN and value.layout is torch.strided
 
 
 class Rates:
