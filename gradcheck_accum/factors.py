@@ -7,6 +7,7 @@ A number says nothing alone: 0.25 is an objective's coefficient or a division by
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
@@ -40,6 +41,44 @@ class Point:
     shared_units: float | None
     shared_rows: float | None
     step: int
+
+
+def aligned(points: Sequence[Point]) -> list[Point]:
+    """The points with a factor of 1 where others were multiplied by one at a place which they did not come by.
+
+    A loss that is divided in one branch, and not in another, so keeps its columns: each is what one place applied.
+    Nothing is changed where a place is not known, or where the points do not come by their places in one order.
+    """
+    if len({len(point.factors) for point in points}) < 2:
+        return list(points)
+    keys = [_places(point.factors) for point in points]
+    longest = max(range(len(points)), key=lambda i: len(points[i].factors))
+    order, own = keys[longest], points[longest].factors
+    if any(not _is_within(key, order) for key in keys):
+        return list(points)
+    found = []
+    for point, key in zip(points, keys, strict=True):
+        factors = dict(zip(key, point.factors, strict=True))
+        filled = (factors.get(k, replace(f, value=1.0)) for k, f in zip(order, own, strict=True))
+        found.append(replace(point, factors=tuple(filled)))
+    return found
+
+
+def _places(factors: Sequence[Factor]) -> list[tuple[object, int]]:
+    """Where each factor was applied, and which of those of that place it is; None stands for what is not known."""
+    counted: Counter[object] = Counter()
+    keys: list[tuple[object, int]] = []
+    for factor in factors:
+        place = factor.where.place if factor.where is not None else None
+        keys.append((place, counted[place]))
+        counted[place] += 1
+    return keys
+
+
+def _is_within(keys: Sequence[tuple[object, int]], order: Sequence[tuple[object, int]]) -> bool:
+    """Whether all places are known, and come in this order."""
+    following = iter(order)
+    return all(key[0] is not None and key in following for key in keys)
 
 
 @dataclass(frozen=True, slots=True)

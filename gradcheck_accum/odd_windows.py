@@ -63,9 +63,10 @@ class _Kind:
 
 def read_by_windows(evidence: Evidence, *, in_a_run: bool) -> SeriesReading | None:
     """The reading of a mean whose odd windows are judged by the others; None where no window is right by itself."""
-    windows = _windows(evidence.points)
-    if not windows or evidence.points[0].steps < 2 or evidence.points[0].term.reduction is Reduction.SUM:
+    means = _as_means(evidence) if evidence.points and evidence.points[0].steps > 1 else None
+    if means is None:
         return None
+    evidence, windows = means, _windows(means.points)
     kinds, mixed = _kinds(windows, evidence.same)
     full = sum(kind.full for kind in kinds) + sum(own[0].length == own[0].steps for own in mixed)
     right: list[tuple[_Kind, SeriesReading]] = []
@@ -93,6 +94,25 @@ def read_by_windows(evidence: Evidence, *, in_a_run: bool) -> SeriesReading | No
     return result
 
 
+def _as_means(evidence: Evidence) -> Evidence | None:
+    """The losses as means: sums that are divided by their own number are; None where they are sums."""
+    if evidence.points[0].term.reduction is not Reduction.SUM:
+        return evidence
+    for position, column in enumerate(evidence.columns()):
+        divides = all(factor.operation is Operation.DIVIDE and factor.value for factor in column)
+        if divides and evidence.is_own_count(column):
+            counts = tuple(replace(factor, value=1.0 / (factor.value or 1.0)) for factor in column)
+            counted = evidence.counted_by(counts)
+            return replace(counted, points=[_without(point, position) for point in counted.points])
+    return None
+
+
+def _without(point: Point, position: int) -> Point:
+    """A sum that is divided by its own number, at this position, as a mean."""
+    factors = point.factors[:position] + point.factors[position + 1 :]
+    return replace(point, term=replace(point.term, reduction=Reduction.MEAN), factors=factors)
+
+
 def _windows(points: Sequence[Point]) -> list[list[Point]]:
     return [list(own) for _, own in groupby(points, key=lambda point: point.step)]
 
@@ -106,12 +126,14 @@ def _kinds(windows: Sequence[list[Point]], same: _Same) -> tuple[list[_Kind], li
         if any(not _are_same(point.factors, factors, same) for point in window):
             mixed.append(window)
         else:
-            key = tuple((factor.operation, f"{factor.value:.5g}" if factor.value else "") for factor in factors)
+            key = tuple((f.operation, f"{f.value:.5g}" if f.value else "") for f in factors if f.value != 1.0)
             kinds.setdefault(key, _Kind(factors, [])).windows.append(window)
     return list(kinds.values()), mixed
 
 
 def _are_same(left: Sequence[Factor], right: Sequence[Factor], same: _Same) -> bool:
+    # A factor of 1 stands where others come by a place that applies one.
+    left, right = ([factor for factor in own if factor.value != 1.0] for own in (left, right))
     return len(left) == len(right) and all(
         one.operation is other.operation
         and (one.value is other.value or None not in (one.value, other.value))

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from itertools import combinations
 
 from gradcheck_accum.events import Backward, Reduction, Term
-from gradcheck_accum.factors import RELATIVE_TOLERANCE, Evidence, Point
+from gradcheck_accum.factors import RELATIVE_TOLERANCE, Evidence, Point, aligned
 from gradcheck_accum.ledger import UNSEEN_SCALING, Entry, Fate, Ledger, Window, is_divided_by, nominal_steps
 from gradcheck_accum.odd_windows import is_right, read_by_windows
 from gradcheck_accum.ranks import left_local
@@ -221,11 +221,11 @@ def read_weights(ledger: Ledger, *, coefficient: float | None = None) -> Reading
         backwards = [entry.backward for window in windows for entry in _all_entries(window)]
         stated = any(window.step is not None and window.step.accumulation_steps for window in windows)
         for one in series:
-            evidence = Evidence(_points(one, windows, steps), readings.same, backwards, stated)
+            evidence = Evidence(aligned(_points(one, windows, steps)), readings.same, backwards, stated)
             reading = read_series(evidence, coefficient, in_a_run=in_a_run)
             if reading.is_dark and any(window.micro_batches > steps for window in windows):
                 # Passes do not show everywhere: what one of them left over may stand in a longer window.
-                evidence = Evidence(_points(one, windows, steps, leaks=True), readings.same, backwards, stated)
+                evidence = Evidence(aligned(_points(one, windows, steps, leaks=True)), readings.same, backwards, stated)
                 reading = read_series(evidence, coefficient, in_a_run=in_a_run)
             if coefficient is None and not is_right(reading, evidence):
                 reading = read_by_windows(evidence, in_a_run=in_a_run) or reading

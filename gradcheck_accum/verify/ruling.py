@@ -162,7 +162,7 @@ def _rule(window: _Window, options: Options, replays: bool) -> Ruling:
     if replays:
         return _beside_large_batch(window, reference, apart, options, ruling.numbers)
     open_question = _needs_large_batch(window)
-    if open_question:
+    if open_question and not _is_one_batch(measured):
         return Ruling(Verdict.INCONCLUSIVE, f"{open_question}, and no large batch was run", ruling.numbers)
     return ruling
 
@@ -274,6 +274,8 @@ def _beside_large_batch(
 def _without_large_batch(measured: Measured, options: Options, found: Ruling, open_question: str) -> Ruling:
     """The ruling where no large batch was compared, ``found.reason`` says why: only a proof makes it equivalent."""
     problem, proof = f"not replayed as one large batch ({found.reason})", measured.proof
+    if _is_one_batch(measured) and not options.replay_alone:
+        return replace(found, reason="")
     if measured.coupled_modules:
         return replace(found, verdict=Verdict.NOT_EQUIVALENT_BY_CONSTRUCTION, reason=_cause(measured))
     if proof is not None and proof.coupled:
@@ -296,6 +298,16 @@ def _without_large_batch(measured: Measured, options: Options, found: Ruling, op
         return replace(found, verdict=Verdict.INCONCLUSIVE, reason=reason)
     note = f"{problem}: it was shown instead that its micro-batches treat every sample by itself"
     return replace(found, reason="", note=note)
+
+
+def _is_one_batch(measured: Measured) -> bool:
+    """Whether the loop itself ran a window's large batch: one backward, of a loss that holds no two terms of a kind.
+
+    How its samples depend on each other is then part of that batch's own gradient. Two terms of a kind may be the
+    losses of two batches that were sent back together.
+    """
+    events = [record.event for record in measured.records]
+    return len(events) == 1 and events[0].ranks == 1 and all(term.name == term.kind for term in events[0].terms)
 
 
 def _shown_coupling(measured: Measured, proof: Proof) -> str:
