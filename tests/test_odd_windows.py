@@ -112,6 +112,21 @@ def test_only_the_odd_window_is_wrong_and_its_own_line_says_why(name: str, objec
     assert {(f.where.line, f.mistake.code) for f in lint_source(source, "train.py")} == expected
 
 
+SUM_OVER_ROWS = "mse_loss(model(x), y, reduction='sum') / len(x)"
+
+
+@pytest.mark.parametrize("name", ["a window", "two of five windows", "a flush"])
+@pytest.mark.parametrize("objective", [1.0, 9.0, 0.7])
+def test_a_sum_over_its_own_rows_is_a_mean_in_every_window(name: str, objective: float, tmp_path: Path) -> None:
+    """Its own count, the objective and the division by K were applied at places of their own."""
+    scale, scales, test, expected = CASES[name]
+    source = script(f"{SUM_OVER_ROWS} * {objective}", scale, len(scales), test)
+    result = watch_source(source, tmp_path)
+    arithmetic = errors(objective, scales)
+    assert [w.grad_rel_error for w in result.windows] == pytest.approx(arithmetic, rel=1e-4, abs=1e-5)
+    assert {(d.where.line, d.mistake.code) for d in result.diagnosis} == expected
+
+
 OTHER_OBJECTIVE = """\
     if i // K == 2:
         (0.4 * loss / K).backward()
