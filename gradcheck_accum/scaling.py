@@ -109,9 +109,7 @@ def _read_otherwise(
     return other
 
 
-def _weigh(
-    reading: SeriesReading, evidence: Evidence, scaling: Sequence[Column], objective: Sequence[Column]
-) -> None:
+def _weigh(reading: SeriesReading, evidence: Evidence, scaling: Sequence[Column], objective: Sequence[Column]) -> None:
     """Note what the objective weighs each backward with, and what comes to it where that is 0."""
     products = zip(evidence.points, evidence.products(objective), evidence.products(scaling), strict=True)
     for position, (point, own, scaled) in enumerate(products):
