@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from gradcheck_accum.events import Operation, Purpose, Reduction, product_of
 from gradcheck_accum.factors import Column, Evidence, is_ambiguous
@@ -16,6 +16,7 @@ class SeriesReading:
 
     A coefficient is None where it is not known. ``notes`` tell what could have been read otherwise. ``normalised``
     says whether units count once however many there are: those of a mean, or of a sum that is divided by their number.
+    ``doubted`` is another reading of factors whose numbers alone do not tell what they are there for.
     """
 
     kind: Reduction
@@ -24,6 +25,7 @@ class SeriesReading:
     objective: dict[int, float] = field(default_factory=dict)
     units: dict[int, float | None] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    doubted: SeriesReading | None = None
 
     @property
     def is_dark(self) -> bool:
@@ -73,13 +75,43 @@ def read_series(evidence: Evidence, coefficient: float | None, *, in_a_run: bool
             f"what {points[0].term.name} is multiplied by may be the division by K or belong to the objective: state "
             "--loss-coefficient"
         )
+        reading.doubted = _read_otherwise(reading, evidence, scaling, objective)
         return reading.give_up()
     if len(scaling) == 1 and not objective and is_ambiguous(scaling[0]):
         reading.notes.append(
             f"the factor {scaling[0][0].value:.6g} of {points[0].term.name} equals 1/K and was read as loss scaling; "
             "if it is part of the objective, state --loss-coefficient"
         )
-    products = zip(points, evidence.products(objective), evidence.products(scaling), strict=True)
+    own = [c for c in scaling if reading.kind is Reduction.NONE and _may_be_a_coefficient(c, whole, evidence)]
+    if in_a_run and own:
+        reading.doubted = _read_otherwise(reading, evidence, _without(scaling, own), [*objective, *own])
+        reading.doubted.notes = [
+            f"the factor {column[0].value:.6g} of {points[0].term.name} equals 1/K, and was read as part of the "
+            "objective: as the rest of its loss is scaled, the gradient is another one either way"
+            for column in own
+        ]
+    _weigh(reading, evidence, scaling, objective)
+    return reading
+
+
+def _may_be_a_coefficient(column: Column, whole: Sequence[Column], evidence: Evidence) -> bool:
+    """Whether a term's own factor is one number, and nothing but its equality with 1/K says what it is there for."""
+    value = column[0].value
+    unknown = all(factor.purpose is Purpose.UNKNOWN and factor.value == value for factor in column)
+    return unknown and value != 1.0 and not _is_among(column, whole) and not evidence.is_named_after_steps(column)
+
+
+def _read_otherwise(
+    reading: SeriesReading, evidence: Evidence, scaling: Sequence[Column], objective: Sequence[Column]
+) -> SeriesReading:
+    other = replace(reading, coefficient=dict(reading.coefficient), objective={}, notes=[])
+    _weigh(other, evidence, scaling, objective)
+    return other
+
+
+def _weigh(reading: SeriesReading, evidence: Evidence, scaling: Sequence[Column], objective: Sequence[Column]) -> None:
+    """Note what the objective weighs each backward with, and what comes to it where that is 0."""
+    products = zip(evidence.points, evidence.products(objective), evidence.products(scaling), strict=True)
     for position, (point, own, scaled) in enumerate(products):
         key = id(point.backward)
         if not own:
@@ -87,7 +119,6 @@ def read_series(evidence: Evidence, coefficient: float | None, *, in_a_run: bool
             own = math.prod(c[position].value or 1.0 for c in objective)
             reading.coefficient[key] = own * scaled
         reading.objective[key] = own
-    return reading
 
 
 @dataclass(slots=True)

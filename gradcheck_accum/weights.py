@@ -17,7 +17,7 @@ them: the relative weight is w_j (N / d) / a, that of one process whose window h
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
 
@@ -117,11 +117,40 @@ class Readings:
         return tuple(w for own in window.elsewhere for w in self._weights(window, series, own))
 
     def _weights(self, window: Window, series: Series, entries: Sequence[Entry]) -> tuple[Weight, ...]:
-        reading = self._read[window.optimizer, window.store, series]
+        return self._weights_in(self._read[window.optimizer, window.store, series], window, series, entries)
+
+    def _weights_in(
+        self, reading: SeriesReading, window: Window, series: Series, entries: Sequence[Entry]
+    ) -> tuple[Weight, ...]:
         total = self._total(reading, window, series)
         own = _held(series, entries)
         length = len([e for e in own if e.fate is not Fate.STALE] or own)
         return tuple(self._weight(reading, entry, total, length) for entry in own)
+
+    def _read_with_their_loss(self, window: Window) -> None:
+        """Read doubted factors of penalties as coefficients, where no reading of them makes ``window`` right.
+
+        A division by K may stand in a penalty's coefficient, or a coefficient look like one. Where the terms beside it
+        in its loss all weigh the same and not what they should, the window is wrong either way. What is compared is
+        then the simplest: that the loss is scaled as a whole.
+        """
+        doubted: dict[Series, SeriesReading] = {}
+        beside: dict[int, list[float | None]] = {}
+        for series in self.series_of(window):
+            reading = self._read[window.optimizer, window.store, series]
+            if reading.doubted is not None and reading.kind is Reduction.NONE:
+                doubted[series] = reading
+                continue
+            for weight in (*self.weights(window, series), *self.weights_elsewhere(window, series)):
+                beside.setdefault(id(weight.entry.backward), []).append(weight.relative)
+        for series, reading in doubted.items():
+            other = reading.doubted or reading
+            for weight in self._weights_in(other, window, series, _all_entries(window)):
+                key, terms = id(weight.entry.backward), beside.get(id(weight.entry.backward))
+                if terms and _are_alike_and_wrong([weight.relative, *terms], self.same):
+                    reading.coefficient[key] = other.coefficient[key]
+                    reading.objective[key] = other.objective[key]
+                    self.notes += [note for note in other.notes if note not in self.notes]
 
     @staticmethod
     def _total(reading: SeriesReading, window: Window, series: Series) -> float | None:
@@ -231,6 +260,8 @@ def read_weights(ledger: Ledger, *, coefficient: float | None = None) -> Reading
                 reading = read_by_windows(evidence, in_a_run=in_a_run) or reading
             readings._read[account[0], account[1], one] = reading
             readings.notes += reading.notes
+        for window in windows:
+            readings._read_with_their_loss(window)
     return readings
 
 
@@ -275,6 +306,14 @@ def _find_series(windows: Sequence[Window]) -> tuple[Series, ...]:
         else:
             groups.append([line])
     return tuple(Series(frozenset(group), name) for group in groups for name in names[group[0]])
+
+
+def _are_alike_and_wrong(weights: Sequence[float | None], same: Callable[[float, float], bool]) -> bool:
+    """Whether relative weights are all known, the same, and not what they should be."""
+    first = weights[0]
+    if first is None or same(first, 1.0):
+        return False
+    return all(weight is not None and same(weight, first) for weight in weights)
 
 
 def _is_nothing(series: Series, windows: Iterable[Window]) -> bool:

@@ -223,6 +223,34 @@ def test_a_penalty_counts_once_a_window(penalty: str, scale: str, codes: list[st
     result = watch_source(source.replace("model =", "C = torch.rand(8, 6)\nmodel ="), tmp_path)
     assert [d.mistake.code for d in result.diagnosis] == codes, result.reason
     assert result.verdict is (Verdict.DEVIATES if codes else Verdict.EQUIVALENT), result.reason
+    error = 3.0 if codes else 0.0
+    assert [w.grad_rel_error for w in result.windows] == pytest.approx([error, error], rel=1e-5, abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("loss", "verdict", "codes", "reason"),
+    [
+        # Whatever 0.01 or 1/4 is there for, the mean beside it counts four times, or a quarter of, what it should.
+        ("F.mse_loss(out, t) + 0.01 * penalty", Verdict.DEVIATES, ["GA101"], ""),
+        ("F.mse_loss(out, t) + penalty / 4", Verdict.DEVIATES, ["GA101"], ""),
+        ("(F.mse_loss(out, t) + 0.01 * penalty) / K / K", Verdict.DEVIATES, ["GA102"], ""),
+        # Here it is K that the penalty alone is divided by, or that it alone is not.
+        ("F.mse_loss(out, t) + penalty / K", Verdict.INCONCLUSIVE, ["GA101"], "scaled differently"),
+        ("F.mse_loss(out, t) / K + penalty", Verdict.INCONCLUSIVE, ["GA101"], "scaled differently"),
+        # A right mean leaves the question open.
+        ("F.mse_loss(out, t) / K + 0.01 * penalty", Verdict.INCONCLUSIVE, [], "could not be read"),
+        ("F.mse_loss(out, t, reduction='sum') + 0.01 * penalty", Verdict.INCONCLUSIVE, [], "could not be read"),
+    ],
+)
+def test_no_reading_of_a_penalty_mends_the_mean_beside_it(
+    loss: str, verdict: Verdict, codes: list[str], reason: str, tmp_path: Path
+) -> None:
+    own = loss.replace("penalty", "model[0].weight.pow(2).sum()")
+    result = watch_source(SCRIPT.format(loss=own, rows=3, scale=""), tmp_path)
+    assert (result.verdict, [d.mistake.code for d in result.diagnosis]) == (verdict, codes), result.reason
+    assert reason in result.reason
+    error = {"GA101": 3.0, "GA102": 0.75}.get("".join(codes)) if verdict is Verdict.DEVIATES else None
+    assert [w.grad_rel_error for w in result.windows] == [error and pytest.approx(error, rel=1e-5)] * 2
 
 
 def test_a_penalty_whose_coefficient_may_hold_the_division_is_not_told(tmp_path: Path) -> None:

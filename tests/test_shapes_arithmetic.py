@@ -27,8 +27,6 @@ JUDGED = [shape for shape in SHAPES if shape.verdict != "inconclusive"]
 NO_NUMBER = {
     # Whether what the generator's backward leaves in the discriminator was meant for it cannot be known.
     "gan",
-    # Without a division by K nothing tells whether 0.01 is the penalty's coefficient or one over a count.
-    "weight-penalty",
 }
 WRONG = [
     (shape, marks, codes)

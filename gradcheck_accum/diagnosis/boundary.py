@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from gradcheck_accum.diagnosis.account import (
     Account,
     Diagnosis,
+    Shares,
     diagnosis,
     holds_remainders_alone,
     opens_long,
@@ -155,25 +156,35 @@ def find_off_by_one(account: Account) -> Iterator[Diagnosis]:
         )
         return
     usual = account.lengths.most_common(1)[0][0]
-    for window in (first, *rest):
-        for series in account.series():
-            shares = account.shares(window, series)
-            if shares is None or shares.kind is Reduction.SUM or window.step is None or not shares.level:
-                continue
-            if account.same(shares.level, 1.0) or window.is_short_of_ranks:
-                continue
-            divisor = shares.length / shares.level
-            near = any(account.same(divisor, float(d)) for d in (shares.length - 1, shares.length + 1) if d > 1)
-            stated = window.step.accumulation_steps in (None, round(divisor))
-            if near and stated and window.micro_batches == usual and not window.spans_passes:
-                yield diagnosis(
-                    "GA302",
-                    window.step.where,
-                    f"the window holds {plural(window.micro_batches)}, but the loss is divided by {divisor:.4g}: "
-                    "the step comes one micro-batch off",
-                    "make the boundary's test and the divisor the same K",
-                    window,
-                )
+    for series in account.series():
+        every = [shares for w in (first, *rest) if (shares := account.shares(w, series)) is not None]
+        full = [s for s in every if s.window.micro_batches == usual and not s.window.spans_passes]
+        divisors = [s.length / s.level for s in full if s.level and not s.window.is_short_of_ranks]
+        if not all(account.same(divisor, divisors[0]) for divisor in divisors):
+            # What changes from window to window is no K: the objective decays, say.
+            continue
+        for shares in full:
+            yield from _judge_divisor(account, shares)
+
+
+def _judge_divisor(account: Account, shares: Shares) -> Iterator[Diagnosis]:
+    """GA302 where a window's losses are divided by one more or one less than it holds."""
+    window = shares.window
+    if shares.kind is Reduction.SUM or window.step is None or not shares.level or window.is_short_of_ranks:
+        return
+    if account.same(shares.level, 1.0):
+        return
+    divisor = shares.length / shares.level
+    near = any(account.same(divisor, float(d)) for d in (shares.length - 1, shares.length + 1) if d > 1)
+    if near and window.step.accumulation_steps in (None, round(divisor)):
+        yield diagnosis(
+            "GA302",
+            window.step.where,
+            f"the window holds {plural(window.micro_batches)}, but the loss is divided by {divisor:.4g}: "
+            "the step comes one micro-batch off",
+            "make the boundary's test and the divisor the same K",
+            window,
+        )
 
 
 def _is_right(account: Account, window: Window) -> bool:

@@ -150,7 +150,7 @@ def _rule(window: _Window, options: Options, replays: bool) -> Ruling:
         return Ruling(Verdict.EQUIVALENT, "", (0.0, 1.0, 0.0))
     reference = _reference_of(window, measured.products)
     if reference is None:
-        return Ruling(Verdict.INCONCLUSIVE, _why_unknown(window.parts))
+        return Ruling(Verdict.INCONCLUSIVE, _why_unknown(window))
     if not math.isfinite(sum(reference.addends.contributions)) or not math.isfinite(measured.products.norm(0)):
         return Ruling(Verdict.INCONCLUSIVE, "a micro-batch's gradient is not finite")
     apart = _replay_distance(window, reference) if replays else None
@@ -355,9 +355,15 @@ def _oddity(weights: Sequence[float | None]) -> float:
     return max((abs(w - 1.0) for w in weights if w is not None), default=0.0)
 
 
-def _why_unknown(windows: Sequence[Window]) -> str:
-    reasons = [w.unknown for w in windows if w.unknown]
-    return reasons[0] if reasons else "the weight of a loss could not be read off its graph"
+def _why_unknown(whole: _Window) -> str:
+    reasons = [w.unknown for w in whole.parts if w.unknown]
+    if reasons:
+        return reasons[0]
+    readings = whole.readings
+    weights = (w for part in whole.parts for s in readings.series_of(part) for w in readings.weights(part, s))
+    if all(weight.relative for weight in weights):
+        return "the terms of a loss are scaled differently, and their gradients came together"
+    return "the weight of a loss could not be read off its graph"
 
 
 def _is_even(window: Window, readings: Readings) -> bool:
