@@ -179,13 +179,18 @@ FOUND = {
 
 
 UNDECIDED = "a window of three micro-batches of three rows each, for K=4"
-"""lint reads no division by the rows where windows of another length agree with one reading by chance."""
+"""lint takes K from the counter's test, no window holds that many, and so none says what its losses are divided by."""
 
 
 @pytest.mark.parametrize(
     "what",
     [
-        pytest.param(what, marks=pytest.mark.xfail(strict=True, reason="needs K as a hypothesis (issue 16)"))
+        pytest.param(
+            what,
+            marks=pytest.mark.xfail(
+                strict=True, reason="a stated K that no window holds is no hypothesis yet (issue 16)"
+            ),
+        )
         if what == UNDECIDED
         else what
         for what in FOUND
