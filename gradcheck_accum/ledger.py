@@ -9,6 +9,7 @@ and what it means in `gradcheck_accum.diagnosis`.
 from __future__ import annotations
 
 import math
+from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -166,11 +167,16 @@ class Ledger:
     _by_step: dict[int, list[Window]] = field(init=False, repr=False, compare=False)
     """The windows by the identity of their step: every step asks for its own, and there are very many of both."""
 
+    _skipped_by_pass: dict[int | None, tuple[list[int], list[int]]] = field(init=False, repr=False, compare=False)
+    """By pass: its micro-batches in order, and how many batches were passed over by each. Windows ask for them."""
+
     def __post_init__(self) -> None:
         by_step: dict[int, list[Window]] = {}
         for window in self.windows:
             by_step.setdefault(id(window.step), []).append(window)
         object.__setattr__(self, "_by_step", by_step)
+        skipped = {epoch: _in_order(_passed_over(given)) for epoch, given in _given(self.trace).items()}
+        object.__setattr__(self, "_skipped_by_pass", skipped)
 
     def closed_by(self, step: Step) -> tuple[Window, ...]:
         """The windows that ``step`` closed: one for each store that it reads."""
@@ -188,26 +194,32 @@ class Ledger:
         if not entries:
             return 0
         first, last = entries[0].backward, entries[-1].backward
-        passed_over = _passed_over(self._given().get(last.epoch, {}))
-        until = [count for batch, count in passed_over.items() if batch <= last.micro_batch]
-        before = [count for batch, count in passed_over.items() if batch < first.micro_batch]
-        return max(until, default=0) - max(before, default=0)
+        numbers, skipped = self._skipped_by_pass.get(last.epoch, ([], []))
+        until, before = bisect_right(numbers, last.micro_batch), bisect_left(numbers, first.micro_batch)
+        return (skipped[until - 1] if until else 0) - (skipped[before - 1] if before else 0)
 
     def skipped_in_all(self) -> int:
         """The same of all passes, each up to the last batch that it ran."""
-        return sum(max(own.values(), default=0) for own in map(_passed_over, self._given().values()))
-
-    def _given(self) -> dict[int | None, dict[int, int]]:
-        """By pass and micro-batch: how many batches the pass had given when that ran."""
-        given: dict[int | None, dict[int, int]] = {}
-        for event in self.trace.events:
-            if isinstance(event, Backward) and event.given is not None:
-                given.setdefault(event.epoch, {}).setdefault(event.micro_batch, event.given)
-        return given
+        return sum(skipped[-1] for _, skipped in self._skipped_by_pass.values() if skipped)
 
     def accounts(self) -> list[tuple[str, str]]:
         """The (optimizer, store) pairs that have a window, in order of their first step."""
         return list(dict.fromkeys((w.optimizer, w.store) for w in (*self.windows, *self.abandoned)))
+
+
+def _in_order(passed_over: dict[int, int]) -> tuple[list[int], list[int]]:
+    """Micro-batches in order, and the most batches that were passed over by each."""
+    numbers = sorted(passed_over)
+    return numbers, list(accumulate((passed_over[number] for number in numbers), max))
+
+
+def _given(trace: Trace) -> dict[int | None, dict[int, int]]:
+    """By pass and micro-batch: how many batches the pass had given when that ran."""
+    given: dict[int | None, dict[int, int]] = {}
+    for event in trace.events:
+        if isinstance(event, Backward) and event.given is not None:
+            given.setdefault(event.epoch, {}).setdefault(event.micro_batch, event.given)
+    return given
 
 
 def _passed_over(given: dict[int, int]) -> dict[int, int]:

@@ -280,7 +280,9 @@ def test_explain_prints_the_page(run: Output, name: str) -> None:
 
 def test_rules(run: Output) -> None:
     assert run("rules") == 0
-    assert [line.split()[0] for line in run.out.splitlines()] == list(CATALOGUE)
+    table, legend = run.out.rstrip("\n").split("\n\n")
+    assert [line.split()[0] for line in table.splitlines()] == list(CATALOGUE)
+    assert legend == "(lint): where the source shows the numbers"
     assert run("rules", "--output-format", "json") == 0
     assert [rule["code"] for rule in run.json["rules"]] == list(CATALOGUE)
 

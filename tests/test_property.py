@@ -170,7 +170,9 @@ def test_every_mutant_deviates_with_its_diagnosis(code: str, tmp_path: Path) -> 
         mutant = replace(loop, mutation=code, scaler=code == "GA501", mark={})
         verdict, seen, linted, right = run(mutant, tmp_path)
         assert not right
-        assert verdict is Verdict.DEVIATES
+        # A divisor that is neither constant nor the window's own units is not judged: what it is meant for is unknown.
+        unknown = {Verdict.INCONCLUSIVE} if code == "GA302" and mutant.by_units else set()
+        assert verdict in {Verdict.DEVIATES, *unknown}
         assert (mutant.mark[place], code) in seen
         if mutant.by_units:
             # lint knows what is divided, not by how many units: of scale it says nothing.

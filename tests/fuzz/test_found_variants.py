@@ -178,7 +178,24 @@ FOUND = {
 }
 
 
-@pytest.mark.parametrize("what", FOUND)
+UNDECIDED = "a window of three micro-batches of three rows each, for K=4"
+"""lint takes K from the counter's test, no window holds that many, and so none says what its losses are divided by."""
+
+
+@pytest.mark.parametrize(
+    "what",
+    [
+        pytest.param(
+            what,
+            marks=pytest.mark.xfail(
+                strict=True, reason="a stated K that no window holds is no hypothesis yet (issue 16)"
+            ),
+        )
+        if what == UNDECIDED
+        else what
+        for what in FOUND
+    ],
+)
 def test_found_and_mended(what: str) -> None:
     _, problems = judged(FOUND[what], fixes=True)
     assert problems == ()
