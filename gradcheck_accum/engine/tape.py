@@ -26,6 +26,7 @@ from torch.overrides import TorchFunctionMode, resolve_name
 from gradcheck_accum.engine.callers import call_from
 from gradcheck_accum.engine.checkpoints import Checkpointed
 from gradcheck_accum.engine.determinism import loses_digits
+from gradcheck_accum.engine.lent import Lent, lent_weights, steps_weights
 from gradcheck_accum.engine.loss_graph import is_cached
 from gradcheck_accum.engine.memory import Region, may_write, memory_of, version_of, written_among
 from gradcheck_accum.engine.randomness import State, random_state, same_state
@@ -127,7 +128,7 @@ class Program:
     apart: their factors are known) were computed with. ``written`` are, for each step, the positions of the tensors
     among its arguments that it writes into, ``buffers`` the leaves that any of them does. ``by_position`` says that the
     loop itself takes a batch apart by the places of its samples, so that micro-batches put together may not be the
-    batch that it would have made, ``learns`` that the loss is made of a gradient of weights, which is that of its own
+    batch that it would have made, ``learns`` that the loss is computed with weights that were stepped on in its own
     micro-batch, ``is_cached`` that a hook computes the gradients of a loss that a module gave. ``places`` are those
     that the steps which are modules were called from, ``coarsest`` is the dtype with the most rounding that any of it
     was computed in, modules included.
@@ -220,6 +221,8 @@ class Program:
 
 
 def _name(function: Callable[..., Any]) -> object:
+    if isinstance(function, Lent):
+        return function.module
     if isinstance(function, Checkpointed):
         return getattr(function.function, "__code__", function.function)
     return function if isinstance(function, nn.Module) else (resolve_name(function) or function)
@@ -394,7 +397,8 @@ class Tape(TorchFunctionMode):
                 self._depth -= 1
         state = random_state()
         # A module may write what it computes into the dictionary that it was given.
-        given = _copied(args), _copied(kwargs)
+        lent = lent_weights(module)
+        given = (lent, *_copied(args)) if lent else _copied(args), _copied(kwargs)
         tensors = list(tensors_in(given))
         versions = [version_of(tensor) for tensor in tensors]
         self._depth += 1
@@ -403,7 +407,10 @@ class Tape(TorchFunctionMode):
         finally:
             self._depth -= 1
         written = written_among(tensors, versions)
-        self._record(module, *given, result, state, _place(), written, is_followed=not _is_lent_weights(module))
+        # Weights that are leaves of their own are no function of those that an optimizer steps on.
+        is_followed = not any(weight.requires_grad and weight.is_leaf for weight in lent.values())
+        function = Lent(module) if lent else module
+        self._record(function, *given, result, state, _place(), written, is_followed=is_followed)
         return result
 
     @contextmanager
@@ -491,7 +498,7 @@ class Tape(TorchFunctionMode):
             [call.rng_state for call in chosen],
             [constant for call in chosen for constant in _constants_of(call)],
             any(_parts_rows(call) for call in chosen),
-            any(_takes_gradient_of_weights(call) for call in chosen),
+            steps_weights((call.function, call.args, call.given, call.made) for call in chosen),
             any(is_cached(output) for call in chosen for output in call.outputs),
             [call.place for call in chosen],
             _coarsest(losses),
@@ -526,11 +533,6 @@ class Tape(TorchFunctionMode):
                 needed.add(index)
                 pending.extend(made_by(calls[index].given, index))
         return needed
-
-
-def _is_lent_weights(module: nn.Module) -> bool:
-    """Whether a module runs with weights that are not its own (``torch.func.functional_call``)."""
-    return any(not isinstance(parameter, nn.Parameter) for parameter in module.parameters())
 
 
 def _about_to_be_filled(given: Sequence[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor] | None:
@@ -628,13 +630,6 @@ def _parts_rows(call: Call) -> bool:
     at = {"unbind": 1, "narrow": 1, "select": 1}.get(name, 2)
     axis = call.kwargs.get("dim", call.args[at] if len(call.args) > at else 0)
     return isinstance(axis, int) and axis % max(call.args[0].dim(), 1) == 0
-
-
-def _takes_gradient_of_weights(call: Call) -> bool:
-    """Whether a call is ``torch.autograd.grad`` of weights, as a step on a task's own data makes it."""
-    if getattr(call.function, "__name__", "") != "grad" or len(call.args) < 2:
-        return False
-    return any(isinstance(tensor, nn.Parameter) or not tensor.is_leaf for tensor in tensors_in(call.args[1]))
 
 
 def _constants_of(call: Call) -> list[object]:
