@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import nn
@@ -33,10 +34,20 @@ class Lent(nn.Module):
 
 def lent_weights(module: nn.Module) -> dict[str, torch.Tensor]:
     """The weights of a module that are not its own now, by name."""
-    if all(isinstance(parameter, nn.Parameter) for parameter in module.parameters()):
+    if all(type(p) is nn.Parameter or p is None for own in _stores(module) for p in own.values()):
         return {}
     named = module.named_parameters(remove_duplicate=False)
     return {name: parameter for name, parameter in named if not isinstance(parameter, nn.Parameter)}
+
+
+_known: WeakKeyDictionary[nn.Module, list[dict[str, Any]]] = WeakKeyDictionary()
+
+
+def _stores(module: nn.Module) -> list[dict[str, Any]]:
+    """Where a module and those in it hold their parameters: to walk through a model with every call takes time."""
+    if module not in _known:
+        _known[module] = [own._parameters for own in module.modules()]
+    return _known[module]
 
 
 def steps_weights(calls: Iterable[Made]) -> bool:
