@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 import pytest
 import torch
 from torch import nn
-from torch.nn.functional import cross_entropy, linear
+from torch.nn.functional import batch_norm, cross_entropy, linear
 
 from gradcheck_accum.verdict import Verdict, VerifyResult
 from gradcheck_accum.verify import observe
@@ -275,6 +275,51 @@ def test_learning_to_learn_is_right_where_the_mean_over_the_tasks_steps(by_call:
     assert ratios == pytest.approx([K, K])
     assert [w.grad_norm_ratio for w in wrong.windows] == pytest.approx(ratios)
     assert [d.mistake.code for d in wrong.diagnosis] == ["GA101"]
+    assert any("the mean over the tasks" in note for note in right.notes)
+
+
+@pytest.mark.parametrize("by_call", [True, False])
+def test_the_samples_of_a_task_may_share_its_statistics(by_call: bool) -> None:
+    # A task is normalised by itself wherever it stands, and tasks are what the mean is over.
+    torch.manual_seed(1)
+    model = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6, track_running_stats=False), nn.Tanh(), nn.Linear(6, 3))
+    names, parameters = zip(*model.named_parameters(), strict=True)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def out(weights: tuple[torch.Tensor, ...], x: torch.Tensor) -> torch.Tensor:
+        if by_call:
+            return torch.func.functional_call(model, dict(zip(names, weights, strict=True)), (x,))
+        hidden = linear(x, *weights[:2])
+        return linear(batch_norm(hidden, None, None, *weights[2:4], training=True).tanh(), *weights[4:])
+
+    with observe() as observation:
+        given = batches(4 * K)
+        for i, ((x, y), (query, wanted)) in enumerate(zip(given[::2], given[1::2], strict=True)):
+            inner = torch.autograd.grad(cross_entropy(out(parameters, x), y), parameters, create_graph=True)
+            fast = tuple(p - 0.3 * g for p, g in zip(parameters, inner, strict=True))
+            (cross_entropy(out(fast, query), wanted) / K).backward()
+            if (i + 1) % K == 0:
+                optimizer.step()
+                optimizer.zero_grad()
+    result = observation.result()
+    assert (result.verdict, result.diagnosis) == (Verdict.EQUIVALENT, ()), result.reason
+
+
+def test_a_penalty_on_the_gradient_of_the_weights_is_no_task() -> None:
+    # The norm of a mean of gradients is no mean of norms.
+    model = network()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with observe() as observation:
+        for i, (x, y) in enumerate(batches()):
+            loss = cross_entropy(model(x), y)
+            own = torch.autograd.grad(loss, list(model.parameters()), create_graph=True)
+            ((loss + COEFFICIENT * torch.cat([g.flatten() for g in own]).norm()) / K).backward()
+            if (i + 1) % K == 0:
+                optimizer.step()
+                optimizer.zero_grad()
+    result = observation.result()
+    assert result.verdict is Verdict.INCONCLUSIVE, result.reason
+    assert not any("tasks" in note for note in result.notes)
 
 
 def test_what_was_handed_out_and_thrown_away_is_a_dropped_remainder() -> None:

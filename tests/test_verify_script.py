@@ -115,7 +115,7 @@ def test_a_script_that_counts_its_operations_is_judged_and_counts_its_own_alone(
     counter = "from torch.utils.flop_counter import FlopCounterMode\ncounter = FlopCounterMode(display=False)\n"
     counted = LOOP + "import sys\nprint('counted', counter.get_total_flops())\n"
     source = counter + "with counter:\n    " + "    ".join(counted.splitlines(keepends=True))
-    status, out, err = verify(source, capfd)
+    status, out, err = verify(source, capfd, "--verbose")
     assert status == 0
     assert "equivalent: all 2 steps" in out
     assert "replay (the window's data as one large batch)" in out

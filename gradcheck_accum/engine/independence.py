@@ -51,13 +51,15 @@ class Proof:
     """What was shown of a micro-batch's samples: that they are ``coupled``, that they are not, or nothing (None).
 
     ``distance`` is the largest that was found where there should be nothing, as a part of the gradient's norm, and
-    ``allowed`` what rounding may be of it. ``reason`` says why nothing was shown.
+    ``allowed`` what rounding may be of it. ``reason`` says why nothing was shown. ``by_task`` says that there was
+    nothing to ask: a micro-batch is a task, and the samples in it are no units of the mean over tasks.
     """
 
     coupled: bool | None
     distance: float = 0.0
     allowed: float = 0.0
     reason: str = ""
+    by_task: bool = False
 
 
 def summed(asked: Sequence[Proof]) -> Proof:
@@ -99,6 +101,8 @@ class Prover:
 
     def prove(self, program: Program, others: Sequence[Program]) -> Proof:
         """What can be shown of one micro-batch, beside ``others`` of its window."""
+        if program.learns:
+            return Proof(False, by_task=True)
         try:
             base = self.engine.one_by_one(program, self.parameters)
             own = own_leaves(program, others)

@@ -41,9 +41,20 @@ def version_of(tensor: torch.Tensor) -> int | None:
         return None
 
 
+def versions_of(tensors: Sequence[torch.Tensor]) -> list[int | None]:
+    """The versions of several tensors: this is asked of every call that a loop makes."""
+    try:
+        return [tensor._version for tensor in tensors]
+    except RuntimeError:
+        return [version_of(tensor) for tensor in tensors]
+
+
 def written_among(tensors: Sequence[torch.Tensor], versions: Sequence[int | None]) -> tuple[int, ...]:
     """The positions of the tensors whose versions are not ``versions`` any more."""
-    return tuple(i for i, (t, version) in enumerate(zip(tensors, versions, strict=True)) if version_of(t) != version)
+    now = versions_of(tensors)
+    if now == versions:
+        return ()
+    return tuple(i for i, (one, other) in enumerate(zip(now, versions, strict=True)) if one != other)
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,8 +26,9 @@ from torch.overrides import TorchFunctionMode, resolve_name
 from gradcheck_accum.engine.callers import call_from
 from gradcheck_accum.engine.checkpoints import Checkpointed
 from gradcheck_accum.engine.determinism import loses_digits
+from gradcheck_accum.engine.lent import Lent, lent_weights, steps_weights
 from gradcheck_accum.engine.loss_graph import is_cached
-from gradcheck_accum.engine.memory import Region, may_write, memory_of, version_of, written_among
+from gradcheck_accum.engine.memory import Region, may_write, memory_of, version_of, versions_of, written_among
 from gradcheck_accum.engine.randomness import State, random_state, same_state
 
 KEPT_SEGMENTS = 3
@@ -74,7 +75,7 @@ class Call:
     versions: list[int | None] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.versions = [version_of(tensor) for tensor in self.made]
+        self.versions = versions_of(self.made)
 
     @property
     def given(self) -> list[torch.Tensor]:
@@ -127,7 +128,7 @@ class Program:
     apart: their factors are known) were computed with. ``written`` are, for each step, the positions of the tensors
     among its arguments that it writes into, ``buffers`` the leaves that any of them does. ``by_position`` says that the
     loop itself takes a batch apart by the places of its samples, so that micro-batches put together may not be the
-    batch that it would have made, ``learns`` that the loss is made of a gradient of weights, which is that of its own
+    batch that it would have made, ``learns`` that the loss is computed with weights that were stepped on in its own
     micro-batch, ``is_cached`` that a hook computes the gradients of a loss that a module gave. ``places`` are those
     that the steps which are modules were called from, ``coarsest`` is the dtype with the most rounding that any of it
     was computed in, modules included.
@@ -220,6 +221,8 @@ class Program:
 
 
 def _name(function: Callable[..., Any]) -> object:
+    if isinstance(function, Lent):
+        return function.module
     if isinstance(function, Checkpointed):
         return getattr(function.function, "__code__", function.function)
     return function if isinstance(function, nn.Module) else (resolve_name(function) or function)
@@ -271,6 +274,23 @@ def _fill(value: Any, leaves: list[torch.Tensor], made: list[list[torch.Tensor]]
 _BLENDS = frozenset({"add_", "lerp_", "mul_", "_foreach_add_", "_foreach_lerp_", "_foreach_mul_"})
 
 
+@dataclass(slots=True)
+class _Memories:
+    """The memory of what the calls of a segment made: it is no other tensor's as long as they are kept.
+
+    Few loops write into any, so that it is asked for first and looked up then.
+    """
+
+    memories: set[int] = field(default_factory=set)
+    _taken: int = 0
+
+    def take(self, calls: Sequence[Call]) -> None:
+        """Look up those of the calls that are new."""
+        made = (tensor for call in calls[self._taken :] for tensor in call.made)
+        self.memories.update(memory for tensor in made if (memory := memory_of(tensor)) is not None)
+        self._taken = len(calls)
+
+
 @dataclass(eq=False)
 class Tape(TorchFunctionMode):
     """Records while it is entered; ask it for the program of a loss right before its backward.
@@ -282,8 +302,7 @@ class Tape(TorchFunctionMode):
     on_scalar: Callable[[torch.Tensor], object] | None = None
     on_blend: Callable[[str, Any, Any], object] | None = None
     segments: list[list[Call]] = field(default_factory=lambda: [[]])
-    _memories: list[set[int]] = field(default_factory=lambda: [set()])
-    """The memory of what the calls of each segment made: it is no other tensor's as long as they are kept."""
+    _memories: list[_Memories] = field(default_factory=lambda: [_Memories()])
     _paused: int = 0
     _depth: int = 0
     _inside: nn.ModuleList | None = None
@@ -303,10 +322,14 @@ class Tape(TorchFunctionMode):
                 self.on_blend(name, args, kwargs)
         if self._depth or self._paused or not torch.is_grad_enabled():
             return call_from(caller, func, args, kwargs)
-        # To read an attribute of a tensor draws nothing.
-        state = None if name == "__get__" else random_state()
+        if name == "__get__":
+            # To read an attribute of a tensor draws nothing, and writes nothing.
+            result = call_from(caller, func, args, kwargs)
+            self._record(func, args, kwargs, result, None)
+            return result
+        state = random_state()
         given = list(tensors_in((args, kwargs)))
-        versions = [version_of(tensor) for tensor in given]
+        versions = versions_of(given)
         before = _about_to_be_filled(given) if may_write(func) else None
         result = call_from(caller, func, args, kwargs)
         self._record(func, args, kwargs, result, state, written=written_among(given, versions), before=before)
@@ -326,21 +349,20 @@ class Tape(TorchFunctionMode):
     ) -> None:
         if isinstance(result, torch.Tensor):
             cached = isinstance(function, nn.Module) and is_cached(result)
-            outputs = [result] if cached or (result.requires_grad and not result.is_leaf) else []
-            if outputs and result.dim() == 0 and self.on_scalar is not None:
+            has_graph = cached or (result.requires_grad and not result.is_leaf)
+            if has_graph and result.dim() == 0 and self.on_scalar is not None:
                 self.on_scalar(result)
         elif result is None or isinstance(result, (bool, int, float, str, torch.Size, torch.dtype, torch.device)):
-            if not written:
-                return
-            outputs = []
+            has_graph = False
         else:
-            outputs = [t for t in tensors_in(result) if t.requires_grad]
-        call = Call(function, args, kwargs, [], state, _autocast(), place, written)
-        is_on_tape = bool(outputs) or any(t.requires_grad and not t.is_leaf for t in call.changed)
+            has_graph = any(tensor.requires_grad for tensor in tensors_in(result))
+        if not has_graph and not written:
+            return
+        outputs = [result] if isinstance(result, torch.Tensor) else list(tensors_in(result))
+        call = Call(function, args, kwargs, outputs, state, _autocast(), place, written)
+        is_on_tape = has_graph or any(t.requires_grad and not t.is_leaf for t in call.changed)
         if not is_on_tape and not self._holds(call.changed):
             return
-        call.outputs = [result] if isinstance(result, torch.Tensor) else list(tensors_in(result))
-        call.versions = [version_of(tensor) for tensor in call.made]
         call.is_followed = is_on_tape and is_followed
         if state is not None and same_state(state, random_state()):
             call.rng_state = None
@@ -350,7 +372,6 @@ class Tape(TorchFunctionMode):
 
     def _append(self, call: Call) -> None:
         self.segments[-1].append(call)
-        self._memories[-1].update(memory for t in call.made if (memory := memory_of(t)) is not None)
 
     def _fill_from_outside(self, call: Call, buffer: torch.Tensor, values: torch.Tensor) -> None:
         """A call fills a tensor that was not on the tape: its ``buffer``, or itself, held ``values`` before."""
@@ -369,7 +390,9 @@ class Tape(TorchFunctionMode):
     def _holds(self, tensors: Sequence[torch.Tensor]) -> bool:
         """Whether memory of these tensors is that of a tensor on the tape."""
         own = {memory_of(tensor) for tensor in tensors}
-        return any(not own.isdisjoint(memories) for memories in self._memories)
+        for segment, known in zip(self.segments, self._memories, strict=True):
+            known.take(segment)
+        return any(not own.isdisjoint(known.memories) for known in self._memories)
 
     def call_checkpointed(self, function: Callable[..., Any], call: Callable[..., Any], args: Any) -> Any:
         """Run a function that is checkpointed by ``call``, and record it as one call of a module."""
@@ -394,16 +417,20 @@ class Tape(TorchFunctionMode):
                 self._depth -= 1
         state = random_state()
         # A module may write what it computes into the dictionary that it was given.
-        given = _copied(args), _copied(kwargs)
+        lent = lent_weights(module)
+        given = (lent, *_copied(args)) if lent else _copied(args), _copied(kwargs)
         tensors = list(tensors_in(given))
-        versions = [version_of(tensor) for tensor in tensors]
+        versions = versions_of(tensors)
         self._depth += 1
         try:
             result = call(*args, **kwargs)
         finally:
             self._depth -= 1
         written = written_among(tensors, versions)
-        self._record(module, *given, result, state, _place(), written, is_followed=not _is_lent_weights(module))
+        # Weights that are leaves of their own are no function of those that an optimizer steps on.
+        is_followed = not any(weight.requires_grad and weight.is_leaf for weight in lent.values())
+        function = Lent(module) if lent else module
+        self._record(function, *given, result, state, _place(), written, is_followed=is_followed)
         return result
 
     @contextmanager
@@ -418,7 +445,7 @@ class Tape(TorchFunctionMode):
     def next_segment(self) -> None:
         """A backward has run: what was recorded long before it can be forgotten."""
         self.segments.append([])
-        self._memories.append(set())
+        self._memories.append(_Memories())
         del self.segments[:-KEPT_SEGMENTS]
         del self._memories[:-KEPT_SEGMENTS]
 
@@ -491,7 +518,7 @@ class Tape(TorchFunctionMode):
             [call.rng_state for call in chosen],
             [constant for call in chosen for constant in _constants_of(call)],
             any(_parts_rows(call) for call in chosen),
-            any(_takes_gradient_of_weights(call) for call in chosen),
+            steps_weights((call.function, call.args, call.given, call.made) for call in chosen),
             any(is_cached(output) for call in chosen for output in call.outputs),
             [call.place for call in chosen],
             _coarsest(losses),
@@ -526,11 +553,6 @@ class Tape(TorchFunctionMode):
                 needed.add(index)
                 pending.extend(made_by(calls[index].given, index))
         return needed
-
-
-def _is_lent_weights(module: nn.Module) -> bool:
-    """Whether a module runs with weights that are not its own (``torch.func.functional_call``)."""
-    return any(not isinstance(parameter, nn.Parameter) for parameter in module.parameters())
 
 
 def _about_to_be_filled(given: Sequence[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor] | None:
@@ -628,13 +650,6 @@ def _parts_rows(call: Call) -> bool:
     at = {"unbind": 1, "narrow": 1, "select": 1}.get(name, 2)
     axis = call.kwargs.get("dim", call.args[at] if len(call.args) > at else 0)
     return isinstance(axis, int) and axis % max(call.args[0].dim(), 1) == 0
-
-
-def _takes_gradient_of_weights(call: Call) -> bool:
-    """Whether a call is ``torch.autograd.grad`` of weights, as a step on a task's own data makes it."""
-    if getattr(call.function, "__name__", "") != "grad" or len(call.args) < 2:
-        return False
-    return any(isinstance(tensor, nn.Parameter) or not tensor.is_leaf for tensor in tensors_in(call.args[1]))
 
 
 def _constants_of(call: Call) -> list[object]:

@@ -106,7 +106,8 @@ def judge_ranks(
     notes += on_accumulation(reports, diagnosis)
     notes += on_thrown_away(ledgers)
     notes += on_skipped(ledgers)
-    proofs = [m.proof for m, r in chosen if m.proof is not None and r.verdict is Verdict.EQUIVALENT]
+    equivalent = [m.proof for m, r in chosen if r.verdict is Verdict.EQUIVALENT]
+    proofs = [proof for proof in equivalent if proof is not None and not proof.by_task]
     if proofs:
         notes.append(on_proof(proofs))
     notes += on_optimizers(reports)

@@ -235,6 +235,8 @@ class Measurer:
 
         No other layout comes so close by chance, so that only where none does the model couples its samples.
         """
+        if any(program.learns for program in programs):
+            raise CannotReplay("each micro-batch is a task of its own, whose loss takes a step on the weights")
         known = self._layouts.get(where)
         first: _Found | None = None
         problem: CannotReplay | None = None
@@ -255,10 +257,6 @@ class Measurer:
                 break
         if first is not None and any(program.by_position for program in programs):
             raise CannotReplay("the loop takes its batches apart by the places of their samples")
-        if first is not None and any(program.learns for program in programs):
-            raise CannotReplay(
-                "each micro-batch is a task of its own, whose loss takes a gradient of the weights on it"
-            )
         if first is None:
             raise problem or CannotReplay("its data could not be put together")
         if self._searches[where] < _SEARCHES and not is_repeatable():
