@@ -50,13 +50,14 @@ AVERAGES = {
     "a helper": "follow(average, model)",
     "inline": "for p, q in zip(average.parameters(), model.parameters()): p.data.mul_(0.7).add_(q.data, alpha=0.3)",
     "lerp_": "for p, q in zip(average.parameters(), model.parameters()): p.data.lerp_(q.data, 0.3)",
+    "copied": "for p, q in zip(average.parameters(), model.parameters()): p.data.copy_(0.7 * p.data + 0.3 * q.data)",
     "all at once": "torch._foreach_lerp_([p.data for p in average.parameters()], list(model.parameters()), 0.3)",
 }
 RATES = {
     "a helper that shrinks it": "shrink(0.9)",
     "inline": 'for g in optimizer.param_groups: g["lr"] = g["lr"] * 0.9',
     "the only group": 'optimizer.param_groups[0]["lr"] *= 0.9',
-    "a warm-up": "set_rate(0.1 * min(1.0, (i + 1) / 9))",
+    "a helper that sets it": "set_rate(0.1 * 0.9**i)",
 }
 MANY = {"GA602": AVERAGES, "GA601": RATES}
 CASES = [(code, name) for code, several in MANY.items() for name in several]
@@ -84,7 +85,7 @@ def test_what_moves_once_per_step_is_right(code: str, name: str, tmp_path: Path)
     assert lint_source(source({"before": MANY[code][name]}), "train.py") == []
 
 
-@pytest.mark.parametrize(("code", "name"), [("GA602", "a helper"), ("GA601", "a warm-up")])
+@pytest.mark.parametrize(("code", "name"), [("GA602", "a helper"), ("GA601", "a helper that sets it")])
 def test_windows_of_one_micro_batch_have_nothing_between(code: str, name: str, tmp_path: Path) -> None:
     assert by_both(source({"after": MANY[code][name]}, steps=1), tmp_path) == ([], [])
 
@@ -124,9 +125,9 @@ def test_the_mistake_is_one_by_plain_arithmetic(tmp_path: Path) -> None:
     assert [d.mistake.code for d in observation.result().diagnosis] == ["GA602"]
 
 
-def test_a_rate_that_is_planned_in_micro_batches_is_not_reported_by_lint() -> None:
-    planned = "set_rate(0.1 * (1 - i / len(batches)))"
-    assert lint_source(source({"after": planned}), "train.py") == []
+@pytest.mark.parametrize("plan", ["0.1 * (1 - i / len(batches))", "0.1 * min(1.0, (i + 1) / 9)", "0.1 / (i + 1)"])
+def test_a_plan_may_count_micro_batches(plan: str, tmp_path: Path) -> None:
+    assert by_both(source({"after": f"set_rate({plan})"}), tmp_path) == ([], [])
 
 
 def test_a_rate_of_an_unknown_number_is_not_reported_by_lint() -> None:

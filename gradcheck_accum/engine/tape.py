@@ -271,7 +271,9 @@ def _fill(value: Any, leaves: list[torch.Tensor], made: list[list[torch.Tensor]]
     return value
 
 
-_BLENDS = frozenset({"add_", "lerp_", "mul_", "_foreach_add_", "_foreach_lerp_", "_foreach_mul_"})
+_BLENDS = frozenset(
+    {"add_", "copy_", "lerp_", "mul_", "_foreach_add_", "_foreach_copy_", "_foreach_lerp_", "_foreach_mul_"}
+)
 
 
 @dataclass(slots=True)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from fractions import Fraction
 from typing import Any
 
 from gradcheck_accum.lint import expressions, statements
@@ -78,8 +77,8 @@ class Interpreter:
         """All names that such loops give to what they run over."""
         self.sites: list[tuple[int, int]] = []
         """The places of the calls of this file's functions that are being carried out."""
-        self.rates: dict[str, float | Fraction] = {}
-        """The learning rates that were set by hand last, by the name of their optimizer."""
+        self.rates: dict[str, tuple[float, float | None]] = {}
+        """The learning rates that were set by hand last, each with its share of the one before, by their optimizer."""
         self.optimizers: dict[Any, v.Optimizer] = {}
         self.models: dict[Any, v.Model] = {}
         self.engines: dict[str, v.Engine] = {}

@@ -1,13 +1,14 @@
 """Learning rates that a loop sets by hand: ``group["lr"] = ...``, and whether that moves them.
 
-A rate that is computed from what it was moves wherever it is set; another one moves if its number is known, and is not
-the one that was set before. One that is computed from the number of micro-batches of a pass, and not from K, was
-planned in micro-batches: it may well move at every one of them. Of an unknown number nothing is said.
+A rate that is computed from what it was has no horizon: it moves as often as that is done. So does one whose numbers
+are known, and shrink by the same share time after time. Any other follows a plan (a warm-up, a cosine), and whether
+that counts micro-batches or steps is not known: nothing is said of it.
 """
 
 from __future__ import annotations
 
 import ast
+import math
 from typing import TYPE_CHECKING, Any
 
 from gradcheck_accum.lint import values as v
@@ -39,11 +40,12 @@ def _moves(
 ) -> bool:
     if isinstance(node, ast.AugAssign) or any(_is_the_same(part, target) for part in walk(node.value)):
         return not (isinstance(value, Num) and value.value == (0 if _adds(node) else 1))
-    if not isinstance(value, Num) or (value.tags & {v.LENGTH, v.TOTAL} and not value.tags & {v.STEPS, v.DERIVED}):
+    if not isinstance(value, Num):
         return False
-    before = run.rates.get(optimizer)
-    run.rates[optimizer] = value.value
-    return before != value.value
+    before, last = run.rates.get(optimizer, (0.0, None))
+    share = float(value.value) / before if before else None
+    run.rates[optimizer] = float(value.value), last if share == 1.0 else share
+    return share not in (None, 1.0) and last is not None and math.isclose(share or 0.0, last, rel_tol=1e-6)
 
 
 def _adds(node: ast.Assign | ast.AugAssign) -> bool:
