@@ -16,10 +16,12 @@ from dataclasses import replace
 from gradcheck_accum.diagnosis import Diagnosis
 from gradcheck_accum.settings import Settings
 from gradcheck_accum.suppressions import Commented
-from gradcheck_accum.verdict import Accepted, Verdict, VerifyResult, WindowReport
+from gradcheck_accum.verdict import Accepted, Verdict, VerifyResult, WindowReport, verdict_on
 
 _OF_ONE_FACTOR = frozenset({"GA101", "GA102", "GA103", "GA303", "GA304"})
 """Mistakes that make the gradient a multiple of the large batch's: where it is none, something else is wrong too."""
+
+_REACHED_NO_STEP = "GA301"
 
 _NEAR = 0.01
 """How far from a multiple a gradient may be, as a part of its error: a division in bfloat16 rounds so."""
@@ -104,33 +106,21 @@ def _of_the_rest(
     result: VerifyResult, windows: Sequence[WindowReport], left: Sequence[Diagnosis]
 ) -> tuple[Verdict, str]:
     """The verdict on what has not been accepted, and its reason. It is never worse than the one on all."""
-    total = len(windows)
-    if not total or result.verdict in (Verdict.EQUIVALENT, Verdict.INCONCLUSIVE):
+    if not windows or result.verdict in (Verdict.EQUIVALENT, Verdict.INCONCLUSIVE):
         return result.verdict, result.reason
-    open_windows = [window for window in windows if not window.accepted]
-    wrong = [window for window in open_windows if window.verdict is Verdict.DEVIATES]
-    if wrong:
-        more = sum(window not in result.windows for window in wrong)  # their reason says so now
-        beyond = f", {more} of them by more than what was accepted explains" if more else ""
-        return Verdict.DEVIATES, f"{len(wrong)} of {total} steps got another gradient than the large batch's{beyond}"
-    unchecked = [window for window in open_windows if window.verdict is Verdict.INCONCLUSIVE]
-    right = {window.index for window in open_windows if window.verdict is Verdict.EQUIVALENT}
-    told = [d for d in left if d.mistake.moves_gradient]
-    unseen = [d for d in told if not d.windows or not right.issuperset(d.windows)]
-    if unseen and result.verdict is Verdict.DEVIATES:
-        # Gradients that reached no step, or a step that could not be compared.
-        return Verdict.DEVIATES, unseen[0].message
-    coupled = [window for window in open_windows if window.verdict is Verdict.NOT_EQUIVALENT_BY_CONSTRUCTION]
-    if coupled:
-        return Verdict.NOT_EQUIVALENT_BY_CONSTRUCTION, coupled[0].reason
-    if unchecked:
-        return Verdict.INCONCLUSIVE, f"{len(unchecked)} of {total} steps: {unchecked[0].reason}"
-    equal = sum(window.grad_rel_error is not None for window in open_windows)
-    if not equal and len(open_windows) == total:
-        return Verdict.INCONCLUSIVE, f"not one step was taken: {windows[0].reason}"
-    if not equal:
-        return Verdict.EQUIVALENT, "every step departs from the large batch's gradient only as accepted"
-    return Verdict.EQUIVALENT, f"{equal} of {total} steps got the large batch's gradient"
+    left_open = [window for window in windows if not window.accepted]
+    lost = next((diagnosis.message for diagnosis in left if diagnosis.mistake.code == _REACHED_NO_STEP), "")
+    verdict, reason = verdict_on(
+        left_open,
+        len(windows),
+        # The verdict on all says whether there was any: the diagnosis may be of windows alone.
+        lost=lost if result.verdict is Verdict.DEVIATES else "",
+        diagnosed=any(diagnosis.mistake.moves_gradient for diagnosis in left),
+    )
+    more = sum(window.verdict is Verdict.DEVIATES and window not in result.windows for window in left_open)
+    if more:  # their reason says so now
+        reason += f", {more} of them by more than what was accepted explains"
+    return verdict, reason
 
 
 def _counts(put_up_with: Sequence[Accepted]) -> list[str]:

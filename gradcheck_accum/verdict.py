@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -103,3 +104,32 @@ class VerifyResult:
         if any(not d.mistake.by_construction for d in self.diagnosis) or self.verdict is Verdict.DEVIATES:
             return 1
         return 0 if self.verdict is Verdict.EQUIVALENT else 3
+
+
+def verdict_on(windows: Sequence[WindowReport], total: int, *, lost: str, diagnosed: bool) -> tuple[Verdict, str]:
+    """What windows come to together, and why: the worst of what was measured, and no pass of what was not.
+
+    They are those of ``total`` that decide. ``lost`` says in words which data reached no step, ``diagnosed`` whether
+    a mistake that moves gradients is known.
+    """
+    by_verdict = {verdict: [w for w in windows if w.verdict is verdict] for verdict in Verdict}
+    if wrong := by_verdict[Verdict.DEVIATES]:
+        return Verdict.DEVIATES, f"{len(wrong)} of {total} steps got another gradient than the large batch's"
+    if lost:
+        return Verdict.DEVIATES, lost
+    unchecked = by_verdict[Verdict.INCONCLUSIVE]
+    if unchecked and diagnosed:
+        reason = f"{len(unchecked)} of {total} steps could not be compared: {unchecked[0].reason}"
+        return Verdict.INCONCLUSIVE, f"{reason}; a mistake was diagnosed all the same"
+    if coupled := by_verdict[Verdict.NOT_EQUIVALENT_BY_CONSTRUCTION]:
+        return Verdict.NOT_EQUIVALENT_BY_CONSTRUCTION, coupled[0].reason
+    if unchecked:
+        return Verdict.INCONCLUSIVE, f"{len(unchecked)} of {total} steps: {unchecked[0].reason}"
+    if not windows:
+        return Verdict.EQUIVALENT, "every step departs from the large batch's gradient only as accepted"
+    taken = sum(window.grad_rel_error is not None for window in windows)
+    if not taken:
+        return Verdict.INCONCLUSIVE, f"not one step was taken: {windows[0].reason}"
+    counted = f"all {taken}" if len(windows) == total else f"{taken} of {total}"
+    skipped = f"; the grad scaler skipped {len(windows) - taken}" if taken < len(windows) else ""
+    return Verdict.EQUIVALENT, f"{counted} steps got the large batch's gradient{skipped}"

@@ -172,7 +172,7 @@ def test_data_that_reaches_no_step_is_accepted(project: Callable[..., Train]) ->
     train = project(comments={STEP: "gradcheck-accum: ignore[GA301]"})
     result = checked(train, flush=False)
     assert (result.verdict, result.exit_status, codes(result)) == (Verdict.EQUIVALENT, 0, ([], ["GA301"]))
-    assert result.reason == "1 of 1 steps got the large batch's gradient; accepted: GA301"
+    assert result.reason == "all 1 steps got the large batch's gradient; accepted: GA301"
 
 
 def test_a_window_with_another_mistake_still_deviates(project: Callable[..., Train]) -> None:
@@ -248,7 +248,7 @@ def test_nothing_is_changed_where_nothing_is_accepted() -> None:
         ([WRONG, RIGHT], ["GA101:0", "GA301:"], "GA101", Verdict.DEVIATES, 1),
         ([WRONG, RIGHT], ["GA101:0", "GA301:"], "GA101 GA301", Verdict.EQUIVALENT, 0),
         ([OPEN, RIGHT], ["GA103:0"], "GA103", Verdict.INCONCLUSIVE, 3),
-        ([OPEN, RIGHT], ["GA103:0", "GA104:0"], "GA103", Verdict.DEVIATES, 1),
+        ([OPEN, RIGHT], ["GA103:0", "GA104:0"], "GA103", Verdict.INCONCLUSIVE, 1),
         ([WRONG, RIGHT], ["GA101:0", "GA601:1"], "GA601", Verdict.DEVIATES, 1),
         ([WRONG, RIGHT], ["GA101:0", "GA601:1"], "GA101", Verdict.EQUIVALENT, 1),
         # another mistake, which no gradient shows, explains no gradient
@@ -283,7 +283,7 @@ def test_the_text_lists_what_is_accepted_in_a_line() -> None:
     (line,) = (line for line in lines if line.startswith("accepted: "))
     assert line == "accepted: GA101 [missing-loss-scaling] at train.py:7 (window 0, by the settings): message of GA101"
     assert [row for row in lines if row.endswith("deviates (accepted)")] != []
-    assert lines[-1] == "equivalent: 1 of 2 steps got the large batch's gradient; accepted: GA101 in 1 window"
+    assert lines[0] == "train.py: equivalent: 1 of 2 steps got the large batch's gradient; accepted: GA101 in 1 window"
 
 
 # the doors

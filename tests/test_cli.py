@@ -362,7 +362,7 @@ def test_verify_and_explain_lose_nothing_either(
     monkeypatch.setattr("sys.stdout", io.TextIOWrapper(written, "ascii"))
     verify.result = replace(verify.result, reason="\u2026 \udcff")
     assert main(["verify", "train.py"]) == 0
-    assert written.getvalue().splitlines()[-1] == rb"equivalent: \u2026 \udcff"
+    assert written.getvalue().splitlines()[0] == rb"train.py: equivalent: \u2026 \udcff"
 
 
 @pytest.mark.parametrize("arguments", [["lint", "bad.py"], ["lint", "plain.py"], ["rules"], ["--help"]])

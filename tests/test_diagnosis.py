@@ -31,6 +31,7 @@ from gradcheck_accum.events import (
 from gradcheck_accum.folding import fold
 from gradcheck_accum.ledger import Fate
 from gradcheck_accum.location import Location
+from gradcheck_accum.ranks import joined
 from gradcheck_accum.weights import read_weights
 
 MODEL = frozenset({"model"})
@@ -118,6 +119,21 @@ def test_unscaled_entries_weigh_the_length_of_the_window() -> None:
     events = list(loop([4, 4]))
     assert weights(events) == [[4.0] * 4] * 2
     assert codes(events) == ["GA101"]
+
+
+def test_ranks_that_step_at_every_micro_batch_need_no_division() -> None:
+    """Two micro-batches make a step, one of each rank: the average over the ranks divides by 2, and K is 1."""
+    term = Term("loss", Reduction.MEAN, 5)
+    events: list[Event] = []
+    for batch in range(3):
+        events += [
+            Backward(where=at(10), micro_batch=batch, stores=MODEL, terms=(term,), synced=True, ranks=2),
+            step(),
+            zero(),
+        ]
+    ledgers = joined([fold(Trace(tuple(events))) for _ in range(2)])
+    assert [read_weights(own).relative_weights(own.windows[0]) for own in ledgers] == [(1.0, 1.0)] * 2
+    assert [diagnose(own) for own in ledgers] == [[], []]
 
 
 def test_scaled_by_the_batch_size_as_well() -> None:

@@ -85,8 +85,10 @@ def _is_undivided_remainder(account: Account, series: Series, shares: Shares) ->
 
 
 def _judge_undivided(account: Account, shares: Shares) -> Iterator[Diagnosis]:
-    """GA101 where some losses of a window are divided by K and others are not."""
+    """GA101 where some losses of a window are divided by K and others are not: that is no difference where K is 1."""
     steps = account.steps
+    if steps == 1:
+        return
     odd = [w for w in shares.weights if w.share is not None and account.same(w.share, 1.0)]
     divided = [w for w in shares.weights if w.share is not None and account.same(w.share * steps, 1.0)]
     step = shares.window.step

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 
 from gradcheck_accum.diagnosis import Diagnosis
 from gradcheck_accum.report.frame import Sources, code_frame
@@ -83,11 +84,12 @@ def _counted(result: VerifyResult) -> str:
 
 def _reasons(result: VerifyResult, paint: Paint, width: int) -> list[str]:
     """Why windows were judged so, each reason once: none that a row, a diagnosis or the first line says already."""
+    told = (*result.diagnosis, *(one.diagnosis for one in result.accepted))
     alike: dict[str, list[int]] = {}
     for window in result.windows:
-        if window.reason and not _is_in_its_row(window):
+        if window.reason and not _is_in_its_row(window) and not _is_coupled_as_told(window, told):
             alike.setdefault(window.reason, []).append(window.index)
-    known = {diagnosis.message for diagnosis in result.diagnosis}
+    known = {diagnosis.message for diagnosis in told}
     if len(alike) == 1 and result.reason.endswith(next(iter(alike))):
         return []
     lines: list[str] = []
@@ -102,6 +104,12 @@ def _is_in_its_row(window: WindowReport) -> bool:
     measured, allowed = window.grad_rel_error, window.tolerance
     deviates = window.verdict is Verdict.DEVIATES
     return deviates and measured is not None and allowed is not None and measured > allowed
+
+
+def _is_coupled_as_told(window: WindowReport, told: Iterable[Diagnosis]) -> bool:
+    """Whether a diagnosis says it: each window's coupling has a number of its own, and the cause is one."""
+    by_construction = window.verdict is Verdict.NOT_EQUIVALENT_BY_CONSTRUCTION
+    return by_construction and any(d.mistake.by_construction and window.index in d.windows for d in told)
 
 
 def _diagnosis(diagnosis: Diagnosis, sources: Sources, paint: Paint, width: int, *, helped: bool) -> list[str]:

@@ -1,7 +1,8 @@
 """What the training frameworks do about accumulation: the remedy for a mistake that happens in one of them.
 
 All that this package knows of any framework stands here. What a loop did, and whether it was right, is measured without
-it. A remedy is what the caller can do, and every one is run by the framework tests.
+it. A remedy is what the caller can do. The framework tests run remedies too, but not that of GA104 for
+Lightning.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from gradcheck_accum.ledger import Ledger
 from gradcheck_accum.location import Location
 from gradcheck_accum.mistakes import CATALOGUE
 from gradcheck_accum.ranks import joined
-from gradcheck_accum.verdict import ReferenceReport, Verdict, VerifyResult, WindowReport
+from gradcheck_accum.verdict import ReferenceReport, Verdict, VerifyResult, WindowReport, verdict_on
 from gradcheck_accum.verify.advice import to_decide
 from gradcheck_accum.verify.children import unwatched
 from gradcheck_accum.verify.frameworks import with_remedy
@@ -251,27 +251,16 @@ def _verdict(
             return Verdict.INCONCLUSIVE, STRAY
         children = unwatched(sum(own.children for own in seen))
         return Verdict.INCONCLUSIVE, f"no backward() and no optimizer.step() was seen{children}"
-    wrong = [r for r in reports if r.verdict is Verdict.DEVIATES]
-    if wrong:
-        unexplained = "" if diagnosis else "; the cause was not recognised"
-        reason = f"{len(wrong)} of {len(reports)} steps got another gradient than the large batch's{unexplained}"
-        return Verdict.DEVIATES, reason
-    if lost := _lost(diagnosis, ledgers):
-        return Verdict.DEVIATES, f"{plural(lost)} reached no step{_beside_rejected(ledgers)}"
-    unchecked = [r for r in reports if r.verdict is Verdict.INCONCLUSIVE]
-    if unchecked and any(d.mistake.moves_gradient for d in diagnosis):
-        reason = f"{len(unchecked)} of {len(reports)} steps could not be compared: {unchecked[0].reason}"
-        return Verdict.INCONCLUSIVE, f"{reason}; a mistake was diagnosed all the same"
-    coupled = [r for r in reports if r.verdict is Verdict.NOT_EQUIVALENT_BY_CONSTRUCTION]
-    if coupled:
-        return Verdict.NOT_EQUIVALENT_BY_CONSTRUCTION, coupled[0].reason
-    if unchecked:
-        return Verdict.INCONCLUSIVE, f"{len(unchecked)} of {len(reports)} steps: {unchecked[0].reason}"
-    taken = sum(report.grad_rel_error is not None for report in reports)
-    if not taken:
-        return Verdict.INCONCLUSIVE, f"not one step was taken: {reports[0].reason}"
-    skipped = f"; the grad scaler skipped {len(reports) - taken}" if taken < len(reports) else ""
-    return Verdict.EQUIVALENT, f"all {taken} steps got the large batch's gradient{skipped}"
+    lost = _lost(diagnosis, ledgers)
+    verdict, reason = verdict_on(
+        reports,
+        len(reports),
+        lost=f"{plural(lost)} reached no step{_beside_rejected(ledgers)}" if lost else "",
+        diagnosed=any(d.mistake.moves_gradient for d in diagnosis),
+    )
+    if verdict is Verdict.DEVIATES and not diagnosis:
+        reason += "; the cause was not recognised"
+    return verdict, reason
 
 
 def _lost(diagnosis: Sequence[Diagnosis], ledgers: Sequence[Ledger]) -> int:

@@ -259,7 +259,7 @@ def test_a_watched_run_ends_with_the_weights_of_a_plain_one(measured: dict[str, 
 
 
 def test_the_script_is_compared_shard_by_shard(tmp_path: Path) -> None:
-    ended = launch(ROOT, "-m", "gradcheck_accum", "verify", str(FIXTURE))
+    ended = launch(ROOT, "-m", "gradcheck_accum", "verify", "--verbose", str(FIXTURE))
     assert ended.returncode == 0, ended.stderr
     assert ended.stdout.count("equivalent: all 3 steps got the large batch's gradient") == 1
     assert "3 windows watched on 2 ranks" in ended.stdout

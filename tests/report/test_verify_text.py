@@ -16,7 +16,7 @@ from gradcheck_accum.report.frame import Sources
 from gradcheck_accum.report.paint import Paint
 from gradcheck_accum.report.verify_text import verify_text
 from gradcheck_accum.report.words import count, error, number, shown_path, weights
-from gradcheck_accum.verdict import ReferenceReport, Verdict, VerifyResult, WindowReport
+from gradcheck_accum.verdict import Accepted, ReferenceReport, Verdict, VerifyResult, WindowReport
 
 RIGHT = WindowReport(0, "SGD", 4, 32.0, (1.0,) * 4, 1.2e-07, 1.0, 3.1e-06, 2e-07, Verdict.EQUIVALENT, line=24)
 WRONG = replace(
@@ -92,6 +92,18 @@ def test_one_sentence_is_said_once() -> None:
         replace(run(undecided, undecided, verdict=Verdict.INCONCLUSIVE), reason="2 of 2 steps: it could not be read")
     )
     assert text.count("it could not be read") == 1
+
+
+def test_a_coupling_is_told_once_though_every_window_has_a_number_of_its_own() -> None:
+    said = [f"it differs by {part} of its norm: BatchNorm1d" for part in (0.787, 0.528, 0.67)]
+    windows = [replace(RIGHT, verdict=Verdict.NOT_EQUIVALENT_BY_CONSTRUCTION, reason=reason) for reason in said]
+    batch_norm = Diagnosis(CATALOGUE["GA901"], Location("train.py", 7), said[0], "nothing", (0, 1, 2))
+    result = run(*windows, verdict=Verdict.NOT_EQUIVALENT_BY_CONSTRUCTION, diagnosis=(batch_norm,))
+    assert verify_text(replace(result, reason=said[0])).count("BatchNorm1d") == 1
+    known = replace(result, diagnosis=(), accepted=(Accepted(batch_norm, "settings"),), reason="GA901 in 3 windows")
+    assert verify_text(known).count("BatchNorm1d") == 1
+    other = replace(result, diagnosis=(replace(batch_norm, windows=(0, 2)),), reason=said[0])
+    assert verify_text(other).count("BatchNorm1d") == 2  # a window that no diagnosis names says its own
 
 
 def test_long_sentences_are_broken_but_not_what_programs_look_for() -> None:
