@@ -253,6 +253,14 @@ def test_zeroed_once_in_the_middle_of_a_window() -> None:
     assert codes(window) == ["GA202"]
 
 
+def test_two_windows_of_two_show_a_clearing_at_every_micro_batch() -> None:
+    """The first has no step before it, after which the other clearing of its two would show."""
+    every = [event for batch in range(4) for event in (backward(batch, 2), *((step(),) if batch % 2 else ()), zero())]
+    assert codes(every) == ["GA201"]
+    once = [backward(0, 2), zero(), backward(1, 2), step(), zero(), backward(2, 2), backward(3, 2), step(), zero()]
+    assert "GA201" not in codes(once)
+
+
 def test_never_zeroed_and_zeroed_for_one_store_only() -> None:
     assert codes(loop([4, 4], 4, closing=(step(),))) == ["GA203"]
     both = frozenset({"a", "b"})

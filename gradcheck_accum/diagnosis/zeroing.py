@@ -13,7 +13,7 @@ from gradcheck_accum.ledger import Fate, Window
 def find_zeroing(account: Account) -> Iterator[Diagnosis]:
     """GA201, GA202: entries cleared before the step that should have used them; GA303, where that is an exception."""
     exceptions = interrupted(account)
-    several = [window for window in account.known() if window.micro_batches > 1]
+    several = [window for window in account.known() if _shows_when_it_clears(account, window)]
     # What happens in a few windows is no habit of the loop (an error was handled).
     every_batch = 2 * sum(_clears_every_batch(window) for window in several) > len(several)
     for window in account.known():
@@ -62,6 +62,16 @@ def _interrupted(account: Account, window: Window, step: Step, cause: ZeroGrad) 
         "begin to count anew where the gradients are cleared, or run the micro-batches again",
         window,
     )
+
+
+def _shows_when_it_clears(account: Account, window: Window) -> bool:
+    """Whether a window tells a clearing at every micro-batch from one in its middle: the first of two does not.
+
+    That between its two micro-batches is either, and the other would come after the step before, of which it has none.
+    """
+    if window.micro_batches == 2 and window is account.windows[0]:
+        return _clears_every_batch(window)
+    return window.micro_batches > 1
 
 
 def _clears_every_batch(window: Window) -> bool:
