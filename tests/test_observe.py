@@ -409,3 +409,45 @@ def test_what_an_optimizer_does_to_gradients_before_it_steps_others_is_seen() ->
     assert result.verdict is Verdict.EQUIVALENT
     # Another that is still alive in this process would have the name without a number.
     assert {w.optimizer.partition(" #")[0] for w in result.windows} == {"SGD", "Adam"}
+
+
+@pytest.mark.parametrize("by_hand", [False, True])
+def test_gradients_that_are_cleared_after_a_clip_are_cleared_whoever_clears_them(by_hand: bool) -> None:
+    loader, model = data(30, 5), nn.Linear(3, 3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def loop() -> None:
+        for i, (x, y) in enumerate(loader):
+            (cross_entropy(model(x), y) / 3).backward()
+            if (i + 1) % 3 == 0:
+                nn.utils.clip_grad_norm_(model.parameters(), 1e-3)
+                if by_hand:
+                    for p in model.parameters():
+                        p.grad = None
+                else:
+                    optimizer.zero_grad()
+                optimizer.step()
+
+    result = watched(loop)
+    assert (result.verdict, codes(result)) == (Verdict.DEVIATES, ["GA202"])
+    assert [window.weights for window in result.windows] == [(0.0,) * 3] * 2
+
+
+def test_gradients_that_are_changed_by_hand_after_a_clip_are_not_compared() -> None:
+    loader, model = data(30, 5), nn.Linear(3, 3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def loop() -> None:
+        for i, (x, y) in enumerate(loader):
+            cross_entropy(model(x), y).backward()
+            if (i + 1) % 3 == 0:
+                nn.utils.clip_grad_norm_(model.parameters(), 1e-3)
+                for p in model.parameters():
+                    assert p.grad is not None
+                    p.grad.div_(3)
+                optimizer.step()
+                optimizer.zero_grad()
+
+    result = watched(loop)
+    assert result.verdict is Verdict.INCONCLUSIVE
+    assert "after they were clipped" in result.reason

@@ -48,7 +48,13 @@ from gradcheck_accum.verify.clipping import ClipBook, ClipCall
 from gradcheck_accum.verify.comparing import Comparer
 from gradcheck_accum.verify.frames import user_location
 from gradcheck_accum.verify.frameworks import Remark, remark
-from gradcheck_accum.verify.gradients import PARTLY_CLEARED, GradientBook, parameters_of, with_subclasses
+from gradcheck_accum.verify.gradients import (
+    PARTLY_CLEARED,
+    GradientBook,
+    is_cleared,
+    parameters_of,
+    with_subclasses,
+)
 from gradcheck_accum.verify.handed_out import NOT_FOLLOWED, Handed, HandedOut, copied
 from gradcheck_accum.verify.held_graphs import HeldGraphs
 from gradcheck_accum.verify.measure import dense, squared_norm
@@ -466,7 +472,8 @@ class Watch:
         events, changed = self.book.changes(where, thoroughly=thoroughly)
         for event in events:
             self._add(event)
-        self._clips.changed(changed)
+        # A clearing is one, whoever makes it: nothing that was clipped is left to compare.
+        self._clips.changed(key for key in changed if not is_cleared(self.book.gradient(key)))
         return taken_in or bool(events)
 
     def before_zero(self, parameters: list[torch.Tensor]) -> None:
