@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -28,22 +29,27 @@ class _Alone(TorchDispatchMode):  # type: ignore[no-untyped-call]
 def alone() -> Iterator[None]:
     """While it is entered, wrapped models run on this rank alone, and a collective raises NotAlone before it begins.
 
-    DistributedDataParallel prepares in forward for the backward that will average: it must not be told of ours.
+    DistributedDataParallel prepares in forward for the backward that will average, and DeepSpeed's engine for its own
+    ``backward()``: they must not be told of ours.
     """
     if not torch.distributed.is_available() or not torch.distributed.is_initialized():
         yield
         return
-    original = DistributedDataParallel.forward
-    DistributedDataParallel.forward = _forward_alone  # type: ignore[method-assign, assignment]
+    deepspeed = getattr(sys.modules.get("deepspeed"), "DeepSpeedEngine", None)
+    wrappers: list[Any] = [DistributedDataParallel, *([deepspeed] if deepspeed is not None else [])]
+    originals = [wrapper.forward for wrapper in wrappers]
+    for wrapper in wrappers:
+        wrapper.forward = _forward_alone
     try:
         with _Alone():  # type: ignore[no-untyped-call]
             yield
     finally:
-        DistributedDataParallel.forward = original  # type: ignore[method-assign]
+        for wrapper, original in zip(wrappers, originals, strict=True):
+            wrapper.forward = original
 
 
-def _forward_alone(model: DistributedDataParallel, *args: Any, **kwargs: Any) -> Any:
-    if model.device_ids:
+def _forward_alone(model: Any, *args: Any, **kwargs: Any) -> Any:
+    if isinstance(model, DistributedDataParallel) and model.device_ids:
         # It moves its inputs to its own device.
         device = torch.device(model.device_type, model.device_ids[0])
         args = tuple(value.to(device) if isinstance(value, torch.Tensor) else value for value in args)

@@ -260,8 +260,8 @@ TWINS = [
             (
                 "Trainer(model, arguments, train_dataset=rows(sys.argv[1]))",
                 "Trainer(model, arguments, train_dataset=rows(sys.argv[1]), compute_loss_func=lambda outputs, labels, "
-                "num_items_in_batch=None: torch.nn.functional.cross_entropy(outputs['logits'][:, :-1].flatten(0, 1), "
-                "labels[:, 1:].flatten(), reduction='sum') / num_items_in_batch)",
+                "num_items_in_batch=None: torch.nn.functional.cross_entropy(outputs['logits'].flatten(0, 1), "
+                "labels.flatten(), reduction='sum') / num_items_in_batch)",
             ),
         ),
         "",
@@ -335,7 +335,7 @@ TWINS = [
             ("labels, **kwargs", "labels, num_items_in_batch=None, **kwargs"),
             (
                 '{"loss": mean_loss(logits[:, :-1], labels[:, 1:])',
-                '{"loss": torch.nn.functional.cross_entropy(logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten(), '
+                '{"loss": torch.nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten(), '
                 'reduction="sum") / num_items_in_batch',
             ),
         ),
