@@ -11,6 +11,8 @@ from torch import nn
 from gradcheck_accum.verdict import Verdict, VerifyResult
 from gradcheck_accum.verify import observe
 
+pytestmark = pytest.mark.slow  # hundreds of drawn loops, each of which is trained
+
 Batches = list[tuple[torch.Tensor, torch.Tensor]]
 few = settings(max_examples=15)
 

@@ -19,6 +19,8 @@ from watching import watch_source
 from gradcheck_accum.lint import lint_source
 from gradcheck_accum.verdict import Verdict
 
+pytestmark = pytest.mark.slow  # hundreds of drawn loops, each of which is trained
+
 LEARNING_RATE = 0.5
 LIMIT = 0.05
 
