@@ -548,9 +548,14 @@ class Watch:
             self._add(AverageUpdate(where=user_location(), average=f"{id(average):x}"))
 
     def _blended(self, name: str, args: Any, kwargs: Any) -> None:
-        """An operation that may take weights into an average is about to be called."""
+        """An operation that may take weights into an average is about to be called, by the script or by a package.
+
+        What a package blends is its own average, which is told of where it is known.
+        """
         for average in () if self.idle else self._averages.seen(name, args, kwargs):
-            self._add(AverageUpdate(where=user_location(), average=average))
+            where = user_location()
+            if not where.through:
+                self._add(AverageUpdate(where=where, average=average))
 
     def _notice_rates(self, where: Location) -> None:
         """Emit that a learning rate was changed by hand since the last look, if one was."""
