@@ -174,7 +174,7 @@ def test_a_thread_that_waits_for_the_rest_of_a_script_that_was_stopped_is_not_wa
     source = (
         "import atexit, sys, threading\n"
         "import gradcheck_accum.verify.child as child\n"
-        "child._PATIENCE = 0.1\n"
+        "child._PATIENCE = 2.0\n"
         "atexit.register(lambda: print('exit handler', file=sys.stderr))\n"
         "done = threading.Event()\n"
         "threading.Thread(target=done.wait).start()\n"
