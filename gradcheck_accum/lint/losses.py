@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import re
 from typing import TYPE_CHECKING, Any
 
 from gradcheck_accum.events import Factor, Purpose, Reduction
@@ -14,16 +13,10 @@ from gradcheck_accum.lint.values import Tensor
 if TYPE_CHECKING:
     from gradcheck_accum.lint.interpreter import Interpreter
 
-_SETTINGS_OF_LOSS = re.compile(r"loss|criterion|objective", re.IGNORECASE)
-
 
 def all_arguments(args: list[Any], kwargs: dict[str, Any]) -> list[Any]:
     """The values of a call's arguments, by position and by name."""
     return [*args, *kwargs.values()]
-
-
-def is_loss(tensor: Tensor) -> bool:
-    return tensor.elementwise or any(_SETTINGS_OF_LOSS.search(part.name) for part in tensor.parts)
 
 
 def computation(
