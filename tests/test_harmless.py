@@ -168,11 +168,14 @@ def test_a_syntax_error_is_shown_as_python_shows_it(capfd: pytest.CaptureFixture
     assert "the script is not Python" in json.loads(watched[1])["error"]
 
 
+@pytest.mark.parametrize("interrupts", ["default_int_handler", "SIG_IGN"])
 def test_a_thread_that_waits_for_the_rest_of_a_script_that_was_stopped_is_not_waited_for(
-    capfd: pytest.CaptureFixture[str],
+    interrupts: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
+    """A shell starts what runs in its background with interrupts ignored."""
     source = (
-        "import atexit, sys, threading\n"
+        "import atexit, signal, sys, threading\n"
+        f"signal.signal(signal.SIGINT, signal.{interrupts})\n"
         "import gradcheck_accum.verify.child as child\n"
         "child._PATIENCE = 2.0\n"
         "atexit.register(lambda: print('exit handler', file=sys.stderr))\n"

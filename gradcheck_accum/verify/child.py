@@ -116,6 +116,7 @@ class _Run:
                 self._give_when_threads_have_ended()
                 raise SystemExit(problem.code)
             case SeenEnough():
+                _heed_interrupts()
                 self._stop()
             case KeyboardInterrupt():
                 self._interrupted(problem)
@@ -286,6 +287,16 @@ def _undisturbed(ours: Any) -> Iterator[None]:
         for each, handler in before.items():
             if handler is not None:
                 signal.signal(each, signal.SIG_DFL if handler == ours else handler)
+
+
+def _heed_interrupts() -> None:
+    """Let an interrupt break off the main thread's waiting, though the process was started to ignore it.
+
+    A shell starts what runs in its background so; a script that was stopped has no more use of it.
+    """
+    main = threading.current_thread() is threading.main_thread()
+    if main and signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def _wait_no_longer() -> None:
