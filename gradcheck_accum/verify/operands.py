@@ -1,44 +1,84 @@
-"""What the source calls the number that a loss is multiplied or divided by, at the line that is being run."""
+"""What the source has for the number that something is multiplied or divided by, at the line that is being run."""
 
 from __future__ import annotations
 
 import ast
-import linecache
-import sys
 from types import CodeType, FrameType
 
-_METHODS = ("div", "div_", "true_divide", "true_divide_", "divide", "divide_", "mul", "mul_", "multiply", "multiply_")
+from gradcheck_accum.verify.frames import package_of
+from gradcheck_accum.verify.origins import Origins, place_of
+from gradcheck_accum.verify.syntax import syntax_of
+
+_METHODS = frozenset(
+    f"{name}{underscore}"
+    for name in ("div", "true_divide", "divide", "mul", "multiply", "_foreach_div", "_foreach_mul")
+    for underscore in ("", "_")
+)
 _MOST_PLACES = 1024
 """Places beyond which what was read is forgotten: code that is made anew all the time is no loop's."""
 
-_read: dict[tuple[int, int], tuple[CodeType, frozenset[str]]] = {}
-"""What each instruction was read to say; its code is held, so that no other can have its identity."""
+Chain = tuple[tuple[int, int], ...]
+"""A frame and its callers: for each its code and the instruction that it is at."""
+
+_depths: dict[tuple[int, int], int] = {}
+"""How many callers were asked at most for what each instruction's operand is."""
+
+_read: dict[Chain, tuple[list[CodeType], frozenset[str]]] = {}
+"""What each instruction, called from there, was read to say; code is held, so that no other can have its identity."""
 
 
-def names_of_operand(frame: FrameType) -> frozenset[str]:
-    """The name of the number in the product or quotient that ``frame`` is at; empty where the source shows none.
+def origins_of_operand(frame: FrameType) -> frozenset[str]:
+    """The origins of the number in the product or quotient that ``frame`` is at; empty where the source shows none.
 
-    Read once for every place. A number that is computed there (``K + 1``) has no name; 1 over a number has its name.
+    Read once for every place and those that call it.
     """
-    key = id(frame.f_code), frame.f_lasti
-    known = _read.get(key)
-    if known is None:
-        if len(_read) >= _MOST_PLACES:
-            _read.clear()
-        known = _read[key] = frame.f_code, _read_names(frame)
-    return known[1]
+    place = id(frame.f_code), frame.f_lasti
+    depth = _depths.get(place)
+    if depth is not None:
+        known = _read.get(_chain(frame, depth))
+        if known is not None:
+            return known[1]
+    if len(_read) >= _MOST_PLACES:
+        _read.clear()
+        _depths.clear()
+    origins, asked = _read_origins(frame)
+    _depths[place] = depth = max(asked, depth or 0)
+    _read[_chain(frame, depth)] = _codes(frame, depth), origins
+    return origins
 
 
-def _read_names(frame: FrameType) -> frozenset[str]:
-    linecache.checkcache(frame.f_code.co_filename)
-    lines = linecache.getlines(frame.f_code.co_filename, frame.f_globals)
-    try:
-        tree = ast.parse("".join(lines))
-    except (SyntaxError, ValueError):
-        return frozenset()
-    here = [node for node in ast.walk(tree) if _operands(node) and _is_at(node, frame)]
+def _chain(frame: FrameType | None, depth: int) -> Chain:
+    if not depth and frame is not None:
+        return ((id(frame.f_code), frame.f_lasti),)
+    found: list[tuple[int, int]] = []
+    while frame is not None and len(found) <= depth:
+        found.append((id(frame.f_code), frame.f_lasti))
+        frame = frame.f_back
+    return tuple(found)
+
+
+def _codes(frame: FrameType | None, depth: int) -> list[CodeType]:
+    found: list[CodeType] = []
+    while frame is not None and len(found) <= depth:
+        found.append(frame.f_code)
+        frame = frame.f_back
+    return found
+
+
+def _read_origins(frame: FrameType) -> tuple[frozenset[str], int]:
+    syntax = syntax_of(frame)
     # Of several on a line of which none is the one for certain, nothing is known.
-    return frozenset(filter(None, map(_name, _operands(here[0])))) if len(here) == 1 else frozenset()
+    node = None if syntax is None else syntax.at(frame, _is_scaling)
+    if syntax is None or node is None:
+        return frozenset(), 0
+    reader = Origins(names_alone=bool(package_of(frame.f_code.co_filename)))
+    place = place_of(frame, node, syntax)
+    found = [reader.of(operand, place) or frozenset() for operand in _operands(node)]
+    return frozenset().union(*found), reader.depth
+
+
+def _is_scaling(node: ast.AST) -> bool:
+    return bool(_operands(node))
 
 
 def _operands(node: ast.AST) -> list[ast.expr]:
@@ -50,26 +90,7 @@ def _operands(node: ast.AST) -> list[ast.expr]:
             return [node.left, node.right]
         case ast.AugAssign(op=ast.Div() | ast.Mult()):
             return [node.value]
-        case ast.Call(func=ast.Attribute(attr=method), args=[*_, last]) if method in _METHODS:
-            return [last]
+        case ast.Call(func=ast.Attribute(attr=method)) if method in _METHODS:
+            named = [keyword.value for keyword in node.keywords if keyword.arg == "other"]
+            return named or node.args[-1:]
     return []
-
-
-def _is_at(node: ast.AST, frame: FrameType) -> bool:
-    """Whether a frame's instruction is ``node``'s; where Python does not keep columns, whether its line is."""
-    first, last = getattr(node, "lineno", 0), getattr(node, "end_lineno", 0)
-    if sys.version_info < (3, 11):
-        return first <= frame.f_lineno <= last
-    positions = list(frame.f_code.co_positions())
-    own = positions[frame.f_lasti // 2] if frame.f_lasti // 2 < len(positions) else (None,) * 4
-    return own == (first, last, getattr(node, "col_offset", 0), getattr(node, "end_col_offset", 0))
-
-
-def _name(node: ast.expr) -> str:
-    """The last part of a name, what a mapping has under a string; of 1 over a number, the number's."""
-    match node:
-        case ast.Name(id=name) | ast.Attribute(attr=name) | ast.Subscript(slice=ast.Constant(value=str(name))):
-            return name
-        case ast.BinOp(left=ast.Constant(value=1), op=ast.Div(), right=right):
-            return _name(right)
-    return ""
