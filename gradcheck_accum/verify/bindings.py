@@ -85,20 +85,25 @@ def _bindings(scope: Scope | ast.ClassDef, within: Scope) -> Iterator[Binding]:
                 yield Binding(node, None, within)
 
 
-def _bound(target: ast.expr, value: ast.expr | None, within: Scope) -> Iterator[Binding]:
+def assigned(target: ast.expr, value: ast.expr | None) -> Iterator[tuple[ast.expr, ast.expr | None]]:
+    """The names and attributes that an assignment binds, each to what; to None where that is not written."""
     match target, value:
         case (ast.Tuple(elts=targets) | ast.List(elts=targets), ast.Tuple(elts=values) | ast.List(elts=values)) if len(
             targets
         ) == len(values) and not any(isinstance(e, ast.Starred) for e in (*targets, *values)):
             for own, inner in zip(targets, values, strict=True):
-                yield from _bound(own, inner, within)
+                yield from assigned(own, inner)
         case ((ast.Tuple(elts=targets) | ast.List(elts=targets)), _):
             for own in targets:
-                yield from _bound(own, None, within)
+                yield from assigned(own, None)
         case ast.Starred(value=inner), _:
-            yield from _bound(inner, None, within)
+            yield from assigned(inner, None)
         case ((ast.Name() | ast.Attribute()), _):
-            yield Binding(target, value, within)
+            yield target, value
+
+
+def _bound(target: ast.expr, value: ast.expr | None, within: Scope) -> Iterator[Binding]:
+    return (Binding(own, given, within) for own, given in assigned(target, value))
 
 
 def _own_nodes(scope: Scope | ast.ClassDef) -> Iterator[ast.AST]:

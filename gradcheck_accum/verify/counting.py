@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from types import CodeType, FrameType
 
 from gradcheck_accum.events import WindowBound
-from gradcheck_accum.verify.bindings import attributes_bound, is_parameter, names_bound, owner_of, parameters
+from gradcheck_accum.verify.bindings import assigned, attributes_bound, is_parameter, names_bound, owner_of, parameters
 from gradcheck_accum.verify.frames import user_frames
 from gradcheck_accum.verify.origins import Origins, Place, place_of
 from gradcheck_accum.verify.readable import steps_of
@@ -93,7 +93,7 @@ def _search(frames: list[FrameType], backwards: list[CallChain]) -> _Bound | Non
         node = syntax.node_at(frame)
         code = own.f_code
         lines = [{line_of(c, instruction) for c, instruction in chain if c is code} for chain in backwards]
-        search = _Search(place_of(frame, node, syntax), lines)
+        search = _Search(place_of(frame, node, syntax), lines, node)
         decided, bounds = search.nearest(node)
         if bounds:
             # Two numbers that both decide are no K.
@@ -109,8 +109,10 @@ def _search(frames: list[FrameType], backwards: list[CallChain]) -> _Bound | Non
 class _Search:
     """Looks in one function for what decides on the line that it is at."""
 
-    def __init__(self, place: Place, backwards: list[set[int]]) -> None:
+    def __init__(self, place: Place, backwards: list[set[int]], running: ast.AST | None = None) -> None:
         self.place = place
+        self._running = "" if running is None else _called(running)
+        """What is called at the line that runs, and makes the step."""
         self._backwards = backwards
         """The lines of this function at which each of the window's backwards ran."""
 
@@ -153,7 +155,7 @@ class _Search:
             if isinstance(before, ast.If) and isinstance(before.body[-1], _LEAVES) and not before.orelse:
                 found = self._decisive([(before.test, False)], [*block[number + 1 :]])
             elif isinstance(before, _LOOPS) and self._any_ran_in(before.body):
-                return True, self._bounds_of_loop(before, block[position:])
+                return True, self._bounds_of_loop(before)
             if found is not None:
                 return found
         return None
@@ -262,18 +264,21 @@ class _Search:
                 text = ast.unparse(counter)
             case _:
                 return False
-        return any(_resets(node, text) for root in self._around_counter(counter, region) for node in ast.walk(root))
+        cls = self.place.syntax.class_of(self.place.scope) if isinstance(counter, ast.Attribute) else None
+        whole: ast.AST = cls or self.place.syntax.tree
+        if not any(_grows(node, text) for node in ast.walk(whole)):
+            return False
+        roots = [*region, *self._around_counter(counter, cls)]
+        return any(_resets(node, text) for root in roots for node in ast.walk(root))
 
-    def _around_counter(self, counter: ast.expr, region: Iterable[ast.AST]) -> Iterator[ast.AST]:
-        """Where a counter may start anew: after the test, in the loop around it, or in another method."""
-        yield from region
+    def _around_counter(self, counter: ast.expr, cls: ast.ClassDef | None) -> Iterator[ast.AST]:
+        """Where a counter may start anew besides: in the loop around it, in its function, or in another method."""
         loop = next((n for n in self.place.syntax.around(counter) if isinstance(n, _LOOPS)), None)
         if loop is not None:
             yield from loop.body
         elif not isinstance(self.place.scope, (ast.Module, ast.Lambda)):
             yield from self.place.scope.body
-        cls = self.place.syntax.class_of(self.place.scope)
-        if cls is not None and isinstance(counter, ast.Attribute):
+        if cls is not None:
             yield from (m for m in cls.body if getattr(m, "name", "__init__") != "__init__")
 
     def _counts_passes(self, counter: ast.expr) -> bool:
@@ -292,9 +297,12 @@ class _Search:
 
     # Loops
 
-    def _bounds_of_loop(self, loop: ast.stmt, after: list[ast.stmt]) -> list[ast.expr]:
-        """How often a loop runs that has ended; nothing where that is not written, or where it steps itself."""
-        if _steps_in(loop, after):
+    def _bounds_of_loop(self, loop: ast.stmt) -> list[ast.expr]:
+        """How often a loop runs that has ended; nothing where that is not written, or where it steps itself.
+
+        What comes after a loop that steps is for what the loop has left over.
+        """
+        if self._running and any(_called(node) == self._running for node in ast.walk(loop)):
             return []
         if isinstance(loop, ast.While):
             return list(self._bounds(loop.test, False, None))
@@ -351,7 +359,8 @@ def _resets(node: ast.AST, text: str) -> bool:
     """Whether ``node`` lets what is written so start anew."""
     match node:
         case ast.Assign(targets=targets, value=value):
-            return any(ast.unparse(t) == text for t in targets) and text not in _texts(value)
+            pairs = [pair for target in targets for pair in assigned(target, value)]
+            return any(ast.unparse(own) == text and not _is_made_of(given, text) for own, given in pairs)
         case ast.Call(func=ast.Attribute(value=owner, attr="clear")):
             return ast.unparse(owner) == text
         case ast.Delete(targets=targets):
@@ -361,18 +370,26 @@ def _resets(node: ast.AST, text: str) -> bool:
     return False
 
 
-def _texts(node: ast.expr) -> set[str]:
-    return {ast.unparse(n) for n in ast.walk(node) if isinstance(n, (ast.Name, ast.Attribute))}
+def _grows(node: ast.AST, text: str) -> bool:
+    """Whether ``node`` counts one more, or collects it."""
+    match node:
+        case ast.AugAssign(target=target, op=ast.Add()):
+            return ast.unparse(target) == text
+        case ast.Assign(targets=[target], value=ast.BinOp(op=ast.Add()) as value):
+            return ast.unparse(target) == text and _is_made_of(value, text)
+        case ast.Call(func=ast.Attribute(value=owner, attr="append" | "extend")):
+            return ast.unparse(owner) == text
+    return False
 
 
-def _steps_in(loop: ast.stmt, after: list[ast.stmt]) -> bool:
-    """Whether a loop calls what is called after it to make the step: what comes then is what it left over."""
+def _is_made_of(node: ast.expr | None, text: str) -> bool:
+    nodes = () if node is None else ast.walk(node)
+    return any(isinstance(n, (ast.Name, ast.Attribute)) and ast.unparse(n) == text for n in nodes)
 
-    def calls(nodes: Iterable[ast.AST]) -> set[str]:
-        found = (n.func for root in nodes for n in ast.walk(root) if isinstance(n, ast.Call))
-        return {ast.unparse(f) for f in found if isinstance(f, ast.Attribute) and f.attr == "step"}
 
-    return not calls([loop]).isdisjoint(calls(after))
+def _called(node: ast.AST) -> str:
+    """What a call calls, as it is written."""
+    return ast.unparse(node.func) if isinstance(node, ast.Call) else ""
 
 
 def _parts(call: ast.Call) -> ast.expr | None:

@@ -11,7 +11,7 @@ import inspect
 import operator
 import sys
 from collections.abc import Callable
-from types import CodeType, FrameType, GetSetDescriptorType
+from types import CodeType, FrameType, GetSetDescriptorType, MemberDescriptorType, ModuleType, SimpleNamespace
 
 _ARITHMETIC: dict[type[ast.operator], Callable[[int, int], int]] = {
     ast.Add: operator.add,
@@ -20,6 +20,12 @@ _ARITHMETIC: dict[type[ast.operator], Callable[[int, int], int]] = {
     ast.FloorDiv: operator.floordiv,
 }
 _NONE = object()
+_PLAIN = (object, ModuleType, SimpleNamespace)
+"""Whose lookup of attributes is Python's own."""
+
+_HELD = (GetSetDescriptorType, MemberDescriptorType)
+"""By what Python itself gives an object's own attributes."""
+
 _SEES_ITS_COPY = frozenset({"locals", "vars", "dir", "eval", "exec"})
 _HELD_BY_FRAME = 3
 """References to the copy that are the frame's, ours and that of the call which counts them."""
@@ -107,20 +113,16 @@ def _attribute(owner: object, name: str) -> object:
         return _NONE
     classes = type.__getattribute__(type(owner), "__mro__")
     spaces = [type.__getattribute__(cls, "__dict__") for cls in classes]
-    if any("__getattribute__" in space for space in spaces[:-1] if space is not _of_module()):
+    if any("__getattribute__" in space and cls not in _PLAIN for cls, space in zip(classes, spaces, strict=True)):
         return _NONE
-    held = next((space["__dict__"] for space in spaces if "__dict__" in space), None)
     stored = next((space[name] for space in spaces if name in space), _NONE)
     if hasattr(type(stored), "__set__"):
         return _NONE
-    own = object.__getattribute__(owner, "__dict__") if isinstance(held, GetSetDescriptorType) else {}
+    held = next((space["__dict__"] for space in spaces if "__dict__" in space), None)
+    own = object.__getattribute__(owner, "__dict__") if isinstance(held, _HELD) else {}
     if type(own) is dict and name in own:
         return own[name]
     return stored if type(stored) is int else _NONE
-
-
-def _of_module() -> object:
-    return type.__getattribute__(type(sys), "__dict__")
 
 
 def _item(owner: object, key: str, default: object) -> object:
