@@ -473,7 +473,9 @@ class Watch:
     def _notice_changes(self, where: Location, *, thoroughly: bool = True) -> bool:
         """Emit what was done to ``.grad`` since the last look by other means than a watched call, if anything was."""
         taken_in = bool(self._handed) and self._take_in_handed_out(where, thoroughly=thoroughly)
-        events, changed = self.book.changes(where, thoroughly=thoroughly)
+        with self.losses.tape.paused():
+            # What is multiplied to find out what was done to gradients is not done to them.
+            events, changed = self.book.changes(where, thoroughly=thoroughly)
         for event in events:
             self._add(self._scalings.with_origins(event, changed))
         if thoroughly or changed:
