@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from gradcheck_accum.events import Backward, Event, Factor, ScaleGrads, Step, WindowBound
-from gradcheck_accum.verify import observe
+from gradcheck_accum.verify import observe, syntax
 
 HEAD = """
 import argparse, dataclasses, functools, itertools, types
@@ -127,6 +127,9 @@ UNDECIDED = {
     "a first micro-batch": "if i >= 2: step()",
     "a mode": "mode = 'train'\n    if mode == 'train': step()",
     "two numbers": "M = 2\n    if (i + 1) % K == 0 and (i + 1) % M == 0: step()",
+    "samples": "seen = 0 if i == 0 else seen\n    seen += len(batch[0])\n    if seen % 15 == 0: step()",
+    "tokens": "seen = 0 if i == 0 else seen\n    seen += len(batch[0])\n    if seen >= 15: step(); seen = 0",
+    "rows": "for row in range(5, 16, 5):\n        backward(batch)\n        if row % 15 == 0: step()",
     "a number that nobody can read": "if (i + 1) % (lambda: 3)() == 0: step()",
     "an or with a call": "if i > 1 or model.training: step()",
 }
@@ -311,6 +314,18 @@ FUNCTIONS = {
         '    if (i + 1) % cfg.get("accum", 1) == 0: step()\n',
         {"accum", "cfg['accum']"},
     ),
+    "a method that tells": (
+        "class Trainer:\n    def __init__(self, every): self.accum = every\n"
+        "    def is_full(self, i):\n        return (i + 1) % self.accum == 0\n"
+        "    def train(self):\n        for i, batch in enumerate(loader):\n            backward(batch)\n"
+        "            if self.is_full(i): step()\nTrainer(3).train()\n",
+        {"accum", "self.accum", "every"},
+    ),
+    "a function that tells": (
+        'def is_full(i, every):\n    """Whether a window is."""\n    return i % every == 0\nN = 3\n'
+        "for i, batch in enumerate(loader):\n    backward(batch)\n    if is_full(i + 1, every=N): step()\n",
+        {"N"},
+    ),
     "what is computed": (
         "def train(whole, size):\n    for i, batch in enumerate(loader):\n        backward(batch)\n"
         "        if (i + 1) % (whole // size) == 0: step()\ntrain(15, 5)\n",
@@ -328,6 +343,18 @@ def test_what_decides_is_found_in_the_function_that_decides(form: str, tmp_path:
         assert bound is not None
         assert bound.steps == 3
         assert names(bound.origins) == origins
+
+
+def test_the_length_of_the_data_is_no_k_under_any_name(tmp_path: Path) -> None:
+    source = """
+def train(number):
+    for i, batch in enumerate(loader):
+        backward(batch)
+        if (i + 1) % number == 0: step()
+batches = len(loader)
+train(batches)
+"""
+    assert bounds_of(source, tmp_path) == [None]
 
 
 def test_k_is_what_it_is_at_each_step(tmp_path: Path) -> None:
@@ -508,6 +535,42 @@ train(K, divisor=K)
     assert (names(bound.origins), names(factor.origins)) == ({"K", "every"}, {"K", "divisor"})
 
 
+HOMES = {
+    "a closure": "def train(accum):\n    def scaled(loss): return loss / accum\n    run(scaled)\nN = 3\ntrain(N)",
+    "a method": (
+        "class Trainer:\n    def __init__(self, accum): self.divisor = accum\n"
+        "    def scaled(self, loss): return loss / self.divisor\n"
+        "run(Trainer(3).scaled)"
+    ),
+    "a comprehension": (
+        "def train(accum):\n    run(lambda loss: sum([part / accum for part in [loss]]))\nN = 3\ntrain(N)"
+    ),
+    "another module's": "from math import tau as accum\nrun(lambda loss: loss / accum)",
+    "what a global statement sets": (
+        "def setup():\n    global accum\n    accum = 3\nsetup()\nrun(lambda loss: loss / accum)"
+    ),
+    "a sum that grows": "N = 3\naccum = N\naccum += 1\nrun(lambda loss: loss / accum)",
+}
+
+
+@pytest.mark.parametrize(
+    ("home", "origins"),
+    [
+        ("a closure", {"accum", "N"}),
+        ("a method", {"divisor", "self.divisor", "accum"}),
+        ("a comprehension", {"accum", "N"}),
+        ("another module's", {"accum", "tau"}),
+        ("what a global statement sets", {"accum"}),
+        ("a sum that grows", {"accum"}),
+    ],
+)
+def test_where_a_divisor_is_bound(home: str, origins: set[str], tmp_path: Path) -> None:
+    head = "def run(scaled):\n    for x, t in loader:\n        scaled(loss_of(x, t)).backward()\n        step()\n"
+    found = factors_of(head + HOMES[home] + "\n", tmp_path)
+    assert found
+    assert {frozenset(names(factor.origins)) for factor in found} == {frozenset(origins)}
+
+
 CALLS = {
     "by position": "scaled(loss, N)",
     "by name": "scaled(divisor=N, loss=loss)",
@@ -603,6 +666,47 @@ for i, batch in enumerate(loader):
 """
     found = [e.factor for e in events_of(source, tmp_path, "both") if isinstance(e, ScaleGrads)]
     assert [(factor.value, factor.origins) for factor in found] == [(pytest.approx(0.7 / 3), frozenset())] * 2
+
+
+def test_a_framework_is_read_but_not_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it divides by has the name that stands there; who gave it that is not the user's to know."""
+    folder = tmp_path / "site-packages"
+    folder.mkdir()
+    (folder / "frame_of_work.py").write_text(
+        "class Trainer:\n"
+        "    def __init__(self, steps): self.gradient_accumulation_steps = steps\n"
+        "    def backward(self, loss): scaled(loss / self.gradient_accumulation_steps, 2).backward()\n"
+        "def scaled(loss, temperature): return loss / temperature\n"
+    )
+    monkeypatch.syspath_prepend(str(folder))
+    source = """
+from frame_of_work import Trainer
+N = 3
+trainer = Trainer(N)
+for i, batch in enumerate(loader):
+    trainer.backward(loss_of(*batch))
+    if (i + 1) % N == 0: step()
+"""
+    own = {"gradient_accumulation_steps", "self.gradient_accumulation_steps"}
+    found = factors_of(source, tmp_path)
+    by_value = {round(1 / (factor.value or 1)): factor.origins for factor in found}
+    assert by_value == {3: own, 2: {"temperature"}}
+
+
+LINES_ALONE = ["a modulus", "an or", "an else", "a guard", "a name of the test", "a test around others", "a lambda"]
+
+
+@pytest.mark.parametrize("form", LINES_ALONE)
+def test_python_that_keeps_no_columns(form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python 3.10, or any without its debug ranges: a place is a line."""
+    monkeypatch.setattr(syntax, "_span", lambda code, instruction, line: (line, None, line, None))
+    test = DECIDED[form] + "\n    if (i + 1) % 2 == 0: print(i)"
+    source = LOOP.format(test=test).replace("backward(batch)", "(loss_of(*batch) / K).backward()")
+    events = events_of(source, tmp_path, "both")
+    bounds = [event.counted_by for event in events if isinstance(event, Step)]
+    assert [bound and bound.steps for bound in bounds] == [3] * len(bounds)
+    factors = [f for e in events if isinstance(e, Backward) for t in e.terms for f in t.factors]
+    assert {frozenset(names(factor.origins)) for factor in factors} == {frozenset({"K"})}
 
 
 def test_a_mean_of_losses_has_no_names(tmp_path: Path) -> None:

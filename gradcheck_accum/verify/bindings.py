@@ -1,18 +1,17 @@
-"""What the source binds names to.
-
-Where each binding of a name is a plain assignment, the name is what was assigned. Where one is not (a loop's target, a
-sum that grows, what a context manager gives), what the name is bound to is not known.
-"""
+"""What the source binds names to, by assignments and in other ways."""
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Iterator
+from collections import defaultdict
+from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 
 from gradcheck_accum.verify.syntax import Function, Scope, Syntax
 
-_SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
+_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
+_SCOPES = (*_FUNCTIONS, ast.ClassDef)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -22,6 +21,45 @@ class Binding:
     node: ast.AST
     value: ast.expr | None
     scope: Scope
+
+
+class _Table:
+    """The bindings of one file, read for each scope when it is asked for."""
+
+    def __init__(self, syntax: Syntax) -> None:
+        self._scopes: dict[ast.AST, dict[str, list[Binding]]] = {}
+        self._declaring: dict[str, list[tuple[Function, type[ast.stmt]]]] = defaultdict(list)
+        for node in ast.walk(syntax.tree):
+            scope = syntax.scope_of(node) if isinstance(node, (ast.Global, ast.Nonlocal)) else None
+            if isinstance(node, (ast.Global, ast.Nonlocal)) and isinstance(scope, _FUNCTIONS):
+                for name in node.names:
+                    self._declaring[name].append((scope, type(node)))
+
+    def own(self, scope: Scope | ast.ClassDef, within: Scope) -> dict[str, list[Binding]]:
+        """What a scope's own code binds, by names and dotted attributes; that of what is defined in it is theirs."""
+        if scope not in self._scopes:
+            found: dict[str, list[Binding]] = defaultdict(list)
+            for binding in _bindings(scope, within):
+                found[_name(binding.node)].append(binding)
+            self._scopes[scope] = dict(found)
+        return self._scopes[scope]
+
+    def declares(self, scope: Scope, name: str) -> bool:
+        """Whether a function says that a name is another scope's."""
+        return any(own is scope for own, _ in self._declaring.get(name, ()))
+
+    def declaring(self, scope: Scope, name: str) -> Iterator[Function]:
+        """The functions that say that a name is of ``scope``."""
+        kind = ast.Global if isinstance(scope, ast.Module) else ast.Nonlocal
+        inside = set(ast.walk(scope)) if kind is ast.Nonlocal and name in self._declaring else set()
+        for function, own in self._declaring.get(name, ()):
+            if own is kind and (kind is ast.Global or function in inside):
+                yield function
+
+
+@lru_cache(maxsize=64)
+def _table(syntax: Syntax) -> _Table:
+    return _Table(syntax)
 
 
 def parameters(function: Function) -> list[ast.arg]:
@@ -38,51 +76,30 @@ def is_parameter(scope: Scope, name: str) -> bool:
 
 def owner_of(syntax: Syntax, scope: Scope, name: str) -> Scope | None:
     """The scope that a name belongs to which is read in ``scope``; None where the file does not bind it."""
+    table = _table(syntax)
     while True:
-        if (is_parameter(scope, name) or names_bound(syntax, scope, name)) and not _declares(scope, name):
+        if (is_parameter(scope, name) or name in table.own(scope, scope)) and not table.declares(scope, name):
             return scope
         if isinstance(scope, ast.Module):
-            return None
+            return scope if any(table.declaring(scope, name)) else None
         scope = syntax.scope_of(scope)
 
 
 def names_bound(syntax: Syntax, scope: Scope, name: str) -> list[Binding]:
     """All places that bind a scope's name: functions inside may declare it to be theirs."""
-    found = [b for b in _bindings(scope, scope) if _is_name(b, name)]
-    for inner in ast.walk(scope):
-        if isinstance(inner, _SCOPES) and not isinstance(inner, ast.ClassDef) and inner is not scope:
-            kind = ast.Global if isinstance(scope, ast.Module) else ast.Nonlocal
-            if _declares(inner, name, kind):
-                found += [b for b in _bindings(inner, inner) if _is_name(b, name)]
-    return found
+    table = _table(syntax)
+    scopes = [scope, *table.declaring(scope, name)]
+    return [binding for own in scopes for binding in table.own(own, own).get(name, ())]
 
 
-def attributes_bound(cls: ast.ClassDef, scope: Scope, attribute: str) -> list[Binding]:
+def attributes_bound(syntax: Syntax, cls: ast.ClassDef, attribute: str) -> list[Binding]:
     """All places in a class's own body and methods that bind an attribute of its instances."""
-    found = [b for b in _bindings(cls, scope) if _is_name(b, attribute)]
+    table = _table(syntax)
+    found = list(table.own(cls, syntax.scope_of(cls)).get(attribute, ()))
     for method in cls.body:
         if isinstance(method, (ast.FunctionDef, ast.AsyncFunctionDef)) and (own := parameters(method)):
-            found += [b for b in _bindings(method, method) if _is_attribute(b, own[0].arg, attribute)]
+            found += table.own(method, method).get(f"{own[0].arg}.{attribute}", ())
     return found
-
-
-def _bindings(scope: Scope | ast.ClassDef, within: Scope) -> Iterator[Binding]:
-    """All bindings in a scope's own code; that of the functions and classes inside is theirs."""
-    for node in _own_nodes(scope):
-        match node:
-            case ast.Assign(targets=targets, value=value):
-                for target in targets:
-                    yield from _bound(target, value, within)
-            case ast.AnnAssign(target=target, value=ast.expr() as value) | ast.NamedExpr(target=target, value=value):
-                yield from _bound(target, value, within)
-            case ast.AugAssign(target=target) | ast.For(target=target) | ast.AsyncFor(target=target):
-                yield from _bound(target, None, within)
-            case ast.comprehension(target=target) | ast.withitem(optional_vars=ast.expr() as target):
-                yield from _bound(target, None, within)
-            case ast.alias() | ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
-                yield Binding(node, None, within)
-            case ast.ExceptHandler(name=str()) | ast.MatchAs(name=str()) | ast.MatchStar(name=str()):
-                yield Binding(node, None, within)
 
 
 def assigned(target: ast.expr, value: ast.expr | None) -> Iterator[tuple[ast.expr, ast.expr | None]]:
@@ -102,8 +119,24 @@ def assigned(target: ast.expr, value: ast.expr | None) -> Iterator[tuple[ast.exp
             yield target, value
 
 
-def _bound(target: ast.expr, value: ast.expr | None, within: Scope) -> Iterator[Binding]:
-    return (Binding(own, given, within) for own, given in assigned(target, value))
+def _bindings(scope: Scope | ast.ClassDef, within: Scope) -> Iterator[Binding]:
+    for node in _own_nodes(scope):
+        pairs: list[tuple[ast.expr, ast.expr | None]] = []
+        match node:
+            case ast.Assign(targets=targets, value=value):
+                pairs = [(target, value) for target in targets]
+            case ast.AnnAssign(target=target, value=ast.expr() as value) | ast.NamedExpr(target=target, value=value):
+                pairs = [(target, value)]
+            case ast.AugAssign(target=target) | ast.For(target=target) | ast.AsyncFor(target=target):
+                pairs = [(target, None)]
+            case ast.comprehension(target=target) | ast.withitem(optional_vars=ast.expr() as target):
+                pairs = [(target, None)]
+            case ast.alias() | ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
+                yield Binding(node, None, within)
+            case ast.ExceptHandler(name=str()) | ast.MatchAs(name=str()) | ast.MatchStar(name=str()):
+                yield Binding(node, None, within)
+        for goal, given in pairs:
+            yield from (Binding(own, part, within) for own, part in assigned(goal, given))
 
 
 def _own_nodes(scope: Scope | ast.ClassDef) -> Iterator[ast.AST]:
@@ -115,26 +148,12 @@ def _own_nodes(scope: Scope | ast.ClassDef) -> Iterator[ast.AST]:
             pending += ast.iter_child_nodes(node)
 
 
-def _is_name(binding: Binding, name: str) -> bool:
-    match binding.node:
-        case ast.Name(id=own):
-            return own == name
-        case ast.alias(name=own, asname=other):
-            return (other or own.partition(".")[0]) == name
-        case ast.Attribute():
-            return False
-    return getattr(binding.node, "name", None) == name
-
-
-def _is_attribute(binding: Binding, instance: str, attribute: str) -> bool:
-    match binding.node:
-        case ast.Attribute(value=ast.Name(id=own), attr=name):
-            return (own, name) == (instance, attribute)
-    return False
-
-
-def _declares(scope: Scope, name: str, kind: type[ast.stmt] | tuple[type[ast.stmt], ...] = ()) -> bool:
-    """Whether a function says that a name is another's."""
-    kinds = kind or (ast.Global, ast.Nonlocal)
-    nodes: Iterable[ast.AST] = () if isinstance(scope, ast.Module) else _own_nodes(scope)
-    return any(isinstance(node, kinds) and name in node.names for node in nodes)  # type: ignore[attr-defined]
+def _name(node: ast.AST) -> str:
+    match node:
+        case ast.Name(id=name):
+            return name
+        case ast.Attribute(value=ast.Name(id=owner), attr=name):
+            return f"{owner}.{name}"
+        case ast.alias(name=name, asname=other):
+            return other or name.partition(".")[0]
+    return getattr(node, "name", None) or ""

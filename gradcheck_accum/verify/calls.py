@@ -1,12 +1,13 @@
-"""Whether a call in the source is the one that a frame was entered by."""
+"""Calls in the source: whether one entered a frame, and what it gives for which parameter."""
 
 from __future__ import annotations
 
 import ast
 from types import CodeType, FrameType, FunctionType, MethodType
 
+from gradcheck_accum.verify.bindings import parameters
 from gradcheck_accum.verify.readable import value_of
-from gradcheck_accum.verify.syntax import Scope
+from gradcheck_accum.verify.syntax import Function, Scope
 
 
 def may_call(call: ast.Call, frame: FrameType, code: CodeType, cls: ast.ClassDef | None) -> bool:
@@ -38,3 +39,38 @@ def is_passed_on(call: ast.Call, scope: Scope) -> bool:
             takes_all = not (own.args or own.posonlyargs or own.kwonlyargs)
             return bool(takes_all and own.vararg and own.kwarg and (own.vararg.arg, own.kwarg.arg) == (listed, named))
     return False
+
+
+def is_open(call: ast.Call) -> bool:
+    """Whether a call gives more than is written in it."""
+    return any(isinstance(a, ast.Starred) for a in call.args) or any(k.arg is None for k in call.keywords)
+
+
+def argument_of(call: ast.Call, function: Function, name: str, cls: ast.ClassDef | None) -> ast.expr | None:
+    """What a call gives for a parameter of ``function``, a method of ``cls`` if that is given."""
+    named = next((k.value for k in call.keywords if k.arg == name), None)
+    if named is not None:
+        return named
+    positions = [own.arg for own in parameters(function)][_left_out(call, function, cls) :]
+    given = call.args[: positions.index(name) + 1] if name in positions else []
+    complete = given and len(given) == positions.index(name) + 1
+    return given[-1] if complete and not any(isinstance(a, ast.Starred) for a in given) else None
+
+
+def default_of(function: Function, name: str) -> ast.expr | None:
+    """What a parameter is where a call does not give it."""
+    own, arguments = parameters(function), function.args
+    pairs = list(zip(reversed(own), reversed(arguments.defaults), strict=False))
+    by_name = [(a, d) for a, d in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True) if d is not None]
+    return next((default for arg, default in (*pairs, *by_name) if arg.arg == name), None)
+
+
+def _left_out(call: ast.Call, function: Function, cls: ast.ClassDef | None) -> int:
+    """How many of a method's first parameters are not written in its calls: the object, or the class."""
+    decorators = {d.id for d in getattr(function, "decorator_list", ()) if isinstance(d, ast.Name)}
+    if cls is None or "staticmethod" in decorators:
+        return 0
+    match call.func:
+        case ast.Attribute(value=ast.Name(id=owner)) if owner == cls.name and "classmethod" not in decorators:
+            return 0
+    return 1

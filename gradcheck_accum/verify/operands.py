@@ -5,8 +5,9 @@ from __future__ import annotations
 import ast
 from types import CodeType, FrameType
 
+from gradcheck_accum.verify.following import place_of
 from gradcheck_accum.verify.frames import package_of
-from gradcheck_accum.verify.origins import Origins, place_of
+from gradcheck_accum.verify.origins import Origins
 from gradcheck_accum.verify.syntax import syntax_of
 
 _METHODS = frozenset(
@@ -74,7 +75,7 @@ def _read_origins(frame: FrameType) -> tuple[frozenset[str], int]:
     reader = Origins(names_alone=bool(package_of(frame.f_code.co_filename)))
     place = place_of(frame, node, syntax)
     found = [reader.of(operand, place) or frozenset() for operand in _operands(node)]
-    return frozenset().union(*found), reader.depth
+    return frozenset().union(*found), max(place.depth, reader.depth)
 
 
 def _is_scaling(node: ast.AST) -> bool:
