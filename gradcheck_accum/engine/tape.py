@@ -274,11 +274,14 @@ def _fill(value: Any, leaves: list[torch.Tensor], made: list[list[torch.Tensor]]
 _BLENDS = frozenset(
     {"add_", "copy_", "lerp_", "mul_", "_foreach_add_", "_foreach_copy_", "_foreach_lerp_", "_foreach_mul_"}
 )
-_SCALES = frozenset(
+SCALINGS = frozenset(
     f"{name}{underscore}"
     for name in ("div", "divide", "true_divide", "mul", "multiply", "_foreach_div", "_foreach_mul")
     for underscore in ("", "_")
-) | {"__truediv__", "__itruediv__", "__mul__", "__imul__", "__rmul__"}
+)
+"""What multiplies or divides tensors, as it is called by name."""
+
+_SCALES = SCALINGS | {"__truediv__", "__itruediv__", "__mul__", "__imul__", "__rmul__"}
 
 
 @dataclass(slots=True)

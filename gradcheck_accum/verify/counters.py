@@ -111,15 +111,24 @@ def _compared(
     pairs = {ast.Eq: [(left, right), (right, left)], ast.GtE: [(left, right)], ast.LtE: [(right, left)]}
     for counter, bound in pairs.get(kind, ()) if kind is not None else ():
         if not is_length(bound, line.place) and _counts_windows(counter, line, region):
-            yield bound
+            yield _named_bound(bound)
             return
 
 
 def _modulus(counter: ast.expr, bound: ast.expr, line: Line) -> Iterator[ast.expr]:
     parts = [node for node in ast.walk(counter) if _is_plain(node)]
-    by_one = all(_grows_by_one(part, line) for part in parts)
+    in_groups = any(isinstance(node, ast.FloorDiv) for node in ast.walk(counter))
+    by_one = not in_groups and all(_grows_by_one(part, line) for part in parts)
     if by_one and not is_length(bound, line.place) and not _counts_passes(counter, line):
         yield bound
+
+
+def _named_bound(bound: ast.expr) -> ast.expr:
+    """The K of ``count == K - 1``: whether a window has one more or one less is seen, and not read."""
+    match bound:
+        case ast.BinOp(left=inner, op=ast.Sub(), right=ast.Constant(value=1)):
+            return inner
+    return bound
 
 
 def _counts_windows(counter: ast.expr, line: Line, region: Sequence[ast.AST] | None) -> bool:

@@ -149,15 +149,18 @@ def is_followed(frame: FrameType) -> bool:
 
 
 def user_frames(most: int) -> list[FrameType]:
-    """The frames of the user's own code that run now, innermost first; none beyond a framework that called them.
+    """The frames of the user's own code that run now, innermost first, up to the module that runs.
 
-    What is PyTorch's, Python's or ours between them (a decorator) is passed over.
+    None beyond a framework that called them; what is PyTorch's, Python's or ours between them (a decorator) is passed
+    over.
     """
     found: list[FrameType] = []
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and len(found) < most:
         if _is_users(frame):
             found.append(frame)
+            if frame.f_code.co_name == "<module>":
+                break
         elif found and not is_followed(frame):
             break
         frame = frame.f_back

@@ -5,16 +5,15 @@ from __future__ import annotations
 import ast
 from types import CodeType, FrameType
 
+import torch
+
+from gradcheck_accum.engine.tape import SCALINGS
 from gradcheck_accum.verify.following import place_of
 from gradcheck_accum.verify.frames import package_of
 from gradcheck_accum.verify.origins import Origins
+from gradcheck_accum.verify.readable import value_of
 from gradcheck_accum.verify.syntax import syntax_of
 
-_METHODS = frozenset(
-    f"{name}{underscore}"
-    for name in ("div", "true_divide", "divide", "mul", "multiply", "_foreach_div", "_foreach_mul")
-    for underscore in ("", "_")
-)
 _MOST_PLACES = 1024
 """Places beyond which what was read is forgotten: code that is made anew all the time is no loop's."""
 
@@ -74,8 +73,17 @@ def _read_origins(frame: FrameType) -> tuple[frozenset[str], int]:
         return frozenset(), 0
     reader = Origins(names_alone=bool(package_of(frame.f_code.co_filename)))
     place = place_of(frame, node, syntax)
-    found = [reader.of(operand, place) or frozenset() for operand in _operands(node)]
+    numbers = [operand for operand in _operands(node) if not _is_scaled(operand, place.frame)]
+    found = [reader.of(number, place) or frozenset() for number in numbers]
     return frozenset().union(*found), max(place.depth, reader.depth)
+
+
+def _is_scaled(operand: ast.expr, frame: FrameType | None) -> bool:
+    """Whether one side of a product is what is scaled: a loss, or a gradient."""
+    if isinstance(operand, ast.Attribute) and operand.attr == "grad":
+        return True
+    value = None if frame is None else value_of(operand, frame)
+    return type(value) is torch.Tensor and value.requires_grad
 
 
 def _is_scaling(node: ast.AST) -> bool:
@@ -91,7 +99,7 @@ def _operands(node: ast.AST) -> list[ast.expr]:
             return [node.left, node.right]
         case ast.AugAssign(op=ast.Div() | ast.Mult()):
             return [node.value]
-        case ast.Call(func=ast.Attribute(attr=method)) if method in _METHODS:
+        case ast.Call(func=ast.Attribute(attr=method)) if method in SCALINGS:
             named = [keyword.value for keyword in node.keywords if keyword.arg == "other"]
-            return named or node.args[-1:]
+            return named or (node.args if "mul" in method else node.args[-1:])
     return []
