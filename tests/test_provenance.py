@@ -16,7 +16,8 @@ from pathlib import Path
 import pytest
 
 from gradcheck_accum.events import Backward, Event, Factor, ScaleGrads, Step, WindowBound
-from gradcheck_accum.verify import observe, syntax
+from gradcheck_accum.verify import observe
+from gradcheck_accum.verify.provenance import syntax
 
 HEAD = """
 import argparse, dataclasses, functools, itertools, types

@@ -14,7 +14,7 @@ import torch
 from gradcheck_accum.events import Event, ScaleGrads
 from gradcheck_accum.verify.frames import scaling_frame
 from gradcheck_accum.verify.gradients import GradientBook
-from gradcheck_accum.verify.operands import origins_of_operand
+from gradcheck_accum.verify.provenance.operands import origins_of_operand
 
 
 class GradientScalings:

@@ -46,7 +46,6 @@ from gradcheck_accum.verify.batches import BatchCounter, identity_of
 from gradcheck_accum.verify.by_hand import OwnAverages, Rates
 from gradcheck_accum.verify.clipping import ClipBook, ClipCall
 from gradcheck_accum.verify.comparing import Comparer
-from gradcheck_accum.verify.counting import bound_of_window, call_chain
 from gradcheck_accum.verify.frames import user_location
 from gradcheck_accum.verify.frameworks import Remark, remark
 from gradcheck_accum.verify.gradient_scaling import GradientScalings
@@ -64,6 +63,7 @@ from gradcheck_accum.verify.measuring import Measurer
 from gradcheck_accum.verify.modes import without_modes
 from gradcheck_accum.verify.moved import MovedWeights
 from gradcheck_accum.verify.parts import Part, kind_of
+from gradcheck_accum.verify.provenance.counting import bound_of_window, call_chain
 from gradcheck_accum.verify.records import Measured, Record
 from gradcheck_accum.verify.sent_back import LossReader, SentBack
 from gradcheck_accum.verify.shadow import ShadowStep

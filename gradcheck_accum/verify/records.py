@@ -10,9 +10,9 @@ from gradcheck_accum.engine.independence import Proof
 from gradcheck_accum.engine.tape import Program
 from gradcheck_accum.events import Backward, Step
 from gradcheck_accum.verify.clipping import ClipCall
-from gradcheck_accum.verify.counting import CallChain
 from gradcheck_accum.verify.measure import InnerProducts
 from gradcheck_accum.verify.parts import Part
+from gradcheck_accum.verify.provenance.counting import CallChain
 
 
 @dataclass(slots=True, eq=False)

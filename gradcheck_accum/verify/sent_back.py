@@ -15,7 +15,7 @@ from gradcheck_accum.engine.tolerance import unit_roundoff
 from gradcheck_accum.events import Factor, Reduction, Term
 from gradcheck_accum.verify.frames import location_of, scaling_frame
 from gradcheck_accum.verify.modes import without_modes
-from gradcheck_accum.verify.operands import origins_of_operand
+from gradcheck_accum.verify.provenance.operands import origins_of_operand
 from gradcheck_accum.verify.several_batches import SENT_BACK_TOGETHER, sent_back_together
 
 CACHED_UNSEEN = (

@@ -7,54 +7,18 @@ counts one at a time: samples and tokens have other bounds. The length of the da
 from __future__ import annotations
 
 import ast
-import copy
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from functools import cached_property
 from typing import TypeGuard
 
-from gradcheck_accum.verify.bindings import assigned, is_parameter, names_bound, owner_of, parameters
-from gradcheck_accum.verify.calls import argument_of, default_of
-from gradcheck_accum.verify.following import Place, class_of_own, sources_of
+from gradcheck_accum.verify.provenance.bindings import assigned, owner_of
+from gradcheck_accum.verify.provenance.following import Place, class_of_own, sources_of
+from gradcheck_accum.verify.provenance.lines import Line
+from gradcheck_accum.verify.provenance.returned import returned_by
 
-_LOOPS = (ast.For, ast.AsyncFor, ast.While)
 _MOST_NAMES = 4
 """How often a test, or a length, may be given another name."""
 
 _OPPOSITES: dict[type[ast.cmpop], type[ast.cmpop]] = {ast.NotEq: ast.Eq, ast.Lt: ast.GtE, ast.Gt: ast.LtE}
-
-
-@dataclass(frozen=True)
-class Line:
-    """A line that runs now, and for each of the window's backwards the lines of its function that it ran from."""
-
-    place: Place
-    node: ast.AST
-    backwards: Sequence[set[int]]
-
-    @property
-    def calls(self) -> str:
-        """What is called there, as it is written: what makes the step."""
-        return called(self.node)
-
-    def any_ran_in(self, region: Sequence[ast.AST]) -> bool:
-        """Whether a backward ran from within these nodes."""
-        return any(_is_in(lines, region) for lines in self.backwards)
-
-    def all_ran_in(self, region: Sequence[ast.AST]) -> bool:
-        """Whether all backwards ran from within these nodes, as far as it is known where they ran."""
-        return bool(self.backwards) and all(_is_in(lines, region) for lines in self.backwards)
-
-    @cached_property
-    def loops(self) -> list[ast.For | ast.AsyncFor | ast.While]:
-        """The loops of the function around it, innermost first."""
-        scope = self.place.scope
-        return [n for n in self.place.syntax.around(self.node) if isinstance(n, _LOOPS) and _is_within(n, scope)]
-
-
-def called(node: ast.AST) -> str:
-    """What a call calls, as it is written."""
-    return ast.unparse(node.func) if isinstance(node, ast.Call) else ""
 
 
 def bounds_of_test(
@@ -83,7 +47,7 @@ def bounds_of_test(
                 if at.syntax is line.place.syntax and _is_test(value):
                     yield from bounds_of_test(value, holds, line, region, names - 1)
         case ast.Call() if names:
-            inner_test = _returned(test, line.place)
+            inner_test = returned_by(test, line.place)
             if inner_test is not None:
                 yield from bounds_of_test(inner_test, holds, line, region, names - 1)
 
@@ -246,67 +210,3 @@ def _is_made_of(node: ast.expr | None, text: str) -> bool:
 def _is_test(node: ast.expr) -> bool:
     """Whether what a name stands for is computed: a constant decides on nothing."""
     return not isinstance(node, ast.Constant)
-
-
-def _is_in(lines: set[int], region: Sequence[ast.AST]) -> bool:
-    spans = [(getattr(node, "lineno", 0), getattr(node, "end_lineno", 0)) for node in region]
-    return any(first <= line <= last for line in lines for first, last in spans)
-
-
-def _is_within(node: ast.AST, scope: ast.AST) -> bool:
-    first, last = getattr(scope, "lineno", 0), getattr(scope, "end_lineno", None)
-    return last is None or first <= getattr(node, "lineno", 0) <= last
-
-
-# Tests that a function makes
-
-
-def _returned(call: ast.Call, place: Place) -> ast.expr | None:
-    """What a call of a function of the same file returns, in the words of the caller; None where it does more."""
-    match call.func:
-        case ast.Name(id=name):
-            owner = owner_of(place.syntax, place.scope, name)
-            found = [] if owner is None else [b.node for b in names_bound(place.syntax, owner, name)]
-            cls = None
-        case ast.Attribute(value=ast.Name(id=owner_name), attr=name):
-            cls = class_of_own(owner_name, place)
-            found = [] if cls is None else [m for m in cls.body if getattr(m, "name", "") == name]
-        case _:
-            return None
-    function = found[0] if len(found) == 1 else None
-    if not isinstance(function, ast.FunctionDef):
-        return None
-    match [s for s in function.body if not (isinstance(s, ast.Expr) and isinstance(s.value, ast.Constant))]:
-        case [ast.Return(value=ast.expr() as value)]:
-            return _in_words_of(call, function, cls, value, place)
-    return None
-
-
-def _in_words_of(
-    call: ast.Call, function: ast.FunctionDef, cls: ast.ClassDef | None, value: ast.expr, place: Place
-) -> ast.expr | None:
-    """``value`` with what ``call`` gives in the places of the function's parameters."""
-    given: dict[str, ast.expr] = {}
-    for name in {node.id for node in ast.walk(value) if isinstance(node, ast.Name)}:
-        if is_parameter(function, name):
-            own = call.func.value if isinstance(call.func, ast.Attribute) else None
-            is_object = own is not None and cls is not None and parameters(function)[0].arg == name
-            argument = own if is_object else argument_of(call, function, name, cls) or default_of(function, name)
-            if argument is None:
-                return None
-            given[name] = argument
-        elif owner_of(place.syntax, function, name) is not owner_of(place.syntax, place.scope, name):
-            # The caller has another of this name.
-            return None
-    return _Given(given).visit(copy.deepcopy(value))  # type: ignore[no-any-return]
-
-
-class _Given(ast.NodeTransformer):
-    """Puts expressions in the places of names."""
-
-    def __init__(self, given: dict[str, ast.expr]) -> None:
-        self._given = given
-
-    def visit_Name(self, node: ast.Name) -> ast.expr:
-        """The expression that is given for a name."""
-        return self._given.get(node.id, node)

@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from types import CodeType, FrameType
 
 from gradcheck_accum.events import WindowBound
-from gradcheck_accum.verify.counters import Line
-from gradcheck_accum.verify.deciding import deciding_bounds
-from gradcheck_accum.verify.following import MOST_FRAMES, place_of
 from gradcheck_accum.verify.frames import user_frames
-from gradcheck_accum.verify.origins import Origins
-from gradcheck_accum.verify.readable import steps_of
-from gradcheck_accum.verify.syntax import line_of, own_frame, syntax_of
+from gradcheck_accum.verify.provenance.deciding import deciding_bounds
+from gradcheck_accum.verify.provenance.following import MOST_FRAMES, place_of
+from gradcheck_accum.verify.provenance.lines import Line
+from gradcheck_accum.verify.provenance.origins import Origins
+from gradcheck_accum.verify.provenance.readable import steps_of
+from gradcheck_accum.verify.provenance.syntax import line_of, own_frame, syntax_of
 
 _MOST_PLACES = 1024
 """Places beyond which what was read is forgotten: code that is made anew all the time is no loop's."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 import ast
 from types import CodeType, FrameType, FunctionType, MethodType
 
-from gradcheck_accum.verify.bindings import parameters
-from gradcheck_accum.verify.readable import value_of
-from gradcheck_accum.verify.syntax import Function, Scope
+from gradcheck_accum.verify.provenance.bindings import parameters
+from gradcheck_accum.verify.provenance.readable import value_of
+from gradcheck_accum.verify.provenance.syntax import Function, Scope
 
 
 def may_call(call: ast.Call, frame: FrameType, code: CodeType, cls: ast.ClassDef | None) -> bool:

@@ -13,10 +13,17 @@ from dataclasses import dataclass, replace
 from functools import partial
 from types import CodeType, FrameType
 
-from gradcheck_accum.verify.bindings import Binding, attributes_bound, is_parameter, names_bound, owner_of, parameters
-from gradcheck_accum.verify.calls import argument_of, default_of, is_open, is_passed_on, may_call
 from gradcheck_accum.verify.frames import is_followed
-from gradcheck_accum.verify.syntax import Function, Scope, Syntax, frame_around, own_frame, syntax_of
+from gradcheck_accum.verify.provenance.bindings import (
+    Binding,
+    attributes_bound,
+    is_parameter,
+    names_bound,
+    owner_of,
+    parameters,
+)
+from gradcheck_accum.verify.provenance.calls import argument_of, default_of, is_open, is_passed_on, may_call
+from gradcheck_accum.verify.provenance.syntax import Function, Scope, Syntax, frame_around, own_frame, syntax_of
 
 MOST_FRAMES = 8
 """How many callers a number is followed to."""

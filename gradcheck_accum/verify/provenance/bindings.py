@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
-from gradcheck_accum.verify.syntax import Function, Scope, Syntax
+from gradcheck_accum.verify.provenance.syntax import Function, Scope, Syntax
 
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 _SCOPES = (*_FUNCTIONS, ast.ClassDef)

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import ast
 
-from gradcheck_accum.verify.following import Place, sources_of
 from gradcheck_accum.verify.frames import shown
+from gradcheck_accum.verify.provenance.following import Place, sources_of
 
 
 class Origins:

@@ -10,10 +10,10 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator, Sequence
 
-from gradcheck_accum.verify.counters import Line, bounds_of_test, called, is_length
-from gradcheck_accum.verify.following import Place, sources_of
+from gradcheck_accum.verify.provenance.counters import bounds_of_test, is_length
+from gradcheck_accum.verify.provenance.following import Place, sources_of
+from gradcheck_accum.verify.provenance.lines import LOOPS, Line, called
 
-_LOOPS = (ast.For, ast.AsyncFor, ast.While)
 _LEAVES = (ast.Continue, ast.Return, ast.Break)
 _ALONG = frozenset({"enumerate", "zip", "tqdm", "list", "tuple", "iter", "reversed"})
 """What runs over what it is given."""
@@ -58,7 +58,7 @@ def _before(line: Line, outer: ast.AST, node: ast.AST) -> list[ast.expr] | None:
         before, found = block[number], None
         if isinstance(before, ast.If) and isinstance(before.body[-1], _LEAVES) and not before.orelse:
             found = _decisive(line, [(before.test, False)], block[number + 1 :])
-        elif isinstance(before, _LOOPS) and line.any_ran_in(before.body):
+        elif isinstance(before, LOOPS) and line.any_ran_in(before.body):
             found = _bounds_of_loop(line, before)
         if found is not None:
             return found
