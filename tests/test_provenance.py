@@ -242,6 +242,18 @@ for i, (x, t) in enumerate(loader):
     assert [bound for name, bound in found if name != "SGD"] == [None] * 3
 
 
+def test_a_test_of_passes_that_is_passed(tmp_path: Path) -> None:
+    source = """
+def update(full):
+    if full: step()
+for epoch in range(4):
+    for batch in loader:
+        backward(batch)
+        update((epoch + 1) % 2 == 0)
+"""
+    assert bounds_of(source, tmp_path) == [None] * 14
+
+
 def test_a_test_around_the_whole_loop_decides_on_no_step(tmp_path: Path) -> None:
     source = """
 def train():
@@ -336,6 +348,19 @@ FUNCTIONS = {
         "    def train(self):\n        for i, batch in enumerate(loader):\n            backward(batch)\n"
         "            if self.is_full(i): step()\nTrainer(3).train()\n",
         {"accum", "self.accum", "every"},
+    ),
+    "an attribute that tells": (
+        "class Trainer:\n    def __init__(self, every): self.accum = every\n"
+        "    def train(self):\n        for i, batch in enumerate(loader):\n            backward(batch)\n"
+        "            self.full = (i + 1) % self.accum == 0\n            self.update()\n"
+        "    def update(self):\n        if self.full: step()\nTrainer(3).train()\n",
+        {"accum", "self.accum", "every"},
+    ),
+    "a test that is passed": (
+        "def update(full):\n    if not full: return\n    step()\n"
+        "def train(accum):\n    for i, batch in enumerate(loader):\n        backward(batch)\n"
+        "        update(full=(i + 1) % accum == 0)\nN = 3\ntrain(N)\n",
+        {"accum", "N"},
     ),
     "a function that tells": (
         'def is_full(i, every):\n    """Whether a window is."""\n    return i % every == 0\nN = 3\n'

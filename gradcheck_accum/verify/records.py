@@ -12,7 +12,7 @@ from gradcheck_accum.events import Backward, Step
 from gradcheck_accum.verify.clipping import ClipCall
 from gradcheck_accum.verify.measure import InnerProducts
 from gradcheck_accum.verify.parts import Part
-from gradcheck_accum.verify.provenance.counting import CallChain
+from gradcheck_accum.verify.provenance.lines import CallChain
 
 
 @dataclass(slots=True, eq=False)

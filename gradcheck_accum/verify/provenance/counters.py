@@ -12,7 +12,7 @@ from typing import TypeGuard
 
 from gradcheck_accum.verify.provenance.bindings import assigned, owner_of
 from gradcheck_accum.verify.provenance.following import Place, class_of_own, sources_of
-from gradcheck_accum.verify.provenance.lines import Line
+from gradcheck_accum.verify.provenance.lines import Bound, Line
 from gradcheck_accum.verify.provenance.returned import returned_by
 
 _MOST_NAMES = 4
@@ -23,7 +23,7 @@ _OPPOSITES: dict[type[ast.cmpop], type[ast.cmpop]] = {ast.NotEq: ast.Eq, ast.Lt:
 
 def bounds_of_test(
     test: ast.expr, holds: bool, line: Line, region: Sequence[ast.AST] | None, names: int = _MOST_NAMES
-) -> Iterator[ast.expr]:
+) -> Iterator[Bound]:
     """What counters have come to at ``line``, where a test holds or does not.
 
     ``region`` is what is run because of that; None where it is what follows a loop that counts for itself.
@@ -44,8 +44,8 @@ def bounds_of_test(
         case ast.Name() | ast.Attribute() if names:
             sources = sources_of(test, line.place)
             for value, at in sources.values if sources.known else ():
-                if at.syntax is line.place.syntax and _is_test(value):
-                    yield from bounds_of_test(value, holds, line, region, names - 1)
+                if _is_test(value):
+                    yield from bounds_of_test(value, holds, Line(at, value, line.chains), region, names - 1)
         case ast.Call() if names:
             inner_test = returned_by(test, line.place)
             if inner_test is not None:
@@ -66,7 +66,7 @@ def is_length(node: ast.expr, place: Place, names: int = _MOST_NAMES) -> bool:
 
 def _compared(
     left: ast.expr, kind: type[ast.cmpop] | None, right: ast.expr, line: Line, region: Sequence[ast.AST] | None
-) -> Iterator[ast.expr]:
+) -> Iterator[Bound]:
     for counted in (left, right):
         match counted:
             case ast.BinOp(left=counter, op=ast.Mod(), right=bound):
@@ -75,16 +75,16 @@ def _compared(
     pairs = {ast.Eq: [(left, right), (right, left)], ast.GtE: [(left, right)], ast.LtE: [(right, left)]}
     for counter, bound in pairs.get(kind, ()) if kind is not None else ():
         if not is_length(bound, line.place) and _counts_windows(counter, line, region):
-            yield _named_bound(bound)
+            yield _named_bound(bound), line.place
             return
 
 
-def _modulus(counter: ast.expr, bound: ast.expr, line: Line) -> Iterator[ast.expr]:
+def _modulus(counter: ast.expr, bound: ast.expr, line: Line) -> Iterator[Bound]:
     parts = [node for node in ast.walk(counter) if _is_plain(node)]
     in_groups = any(isinstance(node, ast.FloorDiv) for node in ast.walk(counter))
     by_one = not in_groups and all(_grows_by_one(part, line) for part in parts)
     if by_one and not is_length(bound, line.place) and not _counts_passes(counter, line):
-        yield bound
+        yield bound, line.place
 
 
 def _named_bound(bound: ast.expr) -> ast.expr:

@@ -8,22 +8,19 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable
 from dataclasses import dataclass
-from types import CodeType, FrameType
+from types import FrameType
 
 from gradcheck_accum.events import WindowBound
 from gradcheck_accum.verify.frames import user_frames
 from gradcheck_accum.verify.provenance.deciding import deciding_bounds
-from gradcheck_accum.verify.provenance.following import MOST_FRAMES, place_of
-from gradcheck_accum.verify.provenance.lines import Line
+from gradcheck_accum.verify.provenance.following import MOST_FRAMES, Place, class_of_own, place_of
+from gradcheck_accum.verify.provenance.lines import CallChain, Line
 from gradcheck_accum.verify.provenance.origins import Origins
 from gradcheck_accum.verify.provenance.readable import steps_of
-from gradcheck_accum.verify.provenance.syntax import line_of, own_frame, syntax_of
+from gradcheck_accum.verify.provenance.syntax import own_frame, syntax_of
 
 _MOST_PLACES = 1024
 """Places beyond which what was read is forgotten: code that is made anew all the time is no loop's."""
-
-CallChain = tuple[tuple[CodeType, int], ...]
-"""The user's frames at some moment, innermost first: for each its code and the instruction that it is at."""
 
 _Named = tuple[tuple[int, int], ...]
 """A chain of calls by the identities of their code, which are quicker to compare."""
@@ -31,10 +28,10 @@ _Named = tuple[tuple[int, int], ...]
 
 @dataclass(frozen=True, slots=True)
 class _Bound:
-    """Where K stands: in the ``level``-th of the user's frames."""
+    """Where K stands: in the ``level``-th of the user's frames, None where it was read in one that is gone."""
 
     node: ast.expr
-    level: int
+    level: int | None
     origins: frozenset[str]
 
 
@@ -61,7 +58,7 @@ def bound_of_window(backwards: Iterable[CallChain]) -> WindowBound | None:
     bound = known[1]
     if bound is None:
         return None
-    frame = own_frame(frames[bound.level])
+    frame = None if bound.level is None else own_frame(frames[bound.level])
     steps = None if frame is None else steps_of(bound.node, frame)
     return WindowBound(steps, bound.origins) if steps is not None or bound.origins else None
 
@@ -77,16 +74,30 @@ def _named(chain: CallChain) -> _Named:
 def _search(frames: list[FrameType], backwards: list[CallChain]) -> _Bound | None:
     """The innermost bound that decides; none where several numbers do: K is one."""
     for level, frame in enumerate(frames):
-        syntax, own = syntax_of(frame), own_frame(frame)
-        if syntax is None or own is None:
+        syntax = syntax_of(frame)
+        if syntax is None:
             continue
-        node, code = syntax.node_at(frame), own.f_code
-        lines = [{line_of(code, instruction) for c, instruction in chain if c is code} for chain in backwards]
-        line = Line(place_of(frame, node, syntax), node, lines)
+        node = syntax.node_at(frame)
+        line = Line(place_of(frame, node, syntax), node, backwards)
         bounds = deciding_bounds(line)
         if bounds is not None:
-            alike = {ast.unparse(bound) for bound in bounds}
-            if len(alike) != 1:
+            if len({ast.unparse(bound) for bound, _ in bounds}) != 1:
                 return None
-            return _Bound(bounds[0], level, Origins().of(bounds[0], line.place) or frozenset())
+            bound, place = bounds[0]
+            return _Bound(
+                bound, _level_of(bound, place, line, frames, level), Origins().of(bound, place) or frozenset()
+            )
+    return None
+
+
+def _level_of(bound: ast.expr, place: Place, line: Line, frames: list[FrameType], level: int) -> int | None:
+    """The frame that a bound can be read in: its own, or that of the line where it is the same there."""
+    if place.frame is not None:
+        return next((number for number, frame in enumerate(frames) if own_frame(frame) is place.frame), None)
+    if place is line.place:
+        return level
+    names = [node.id for node in ast.walk(bound) if isinstance(node, ast.Name)]
+    own = [class_of_own(name, place) for name in names]
+    if all(cls is not None and cls is class_of_own(name, line.place) for name, cls in zip(names, own, strict=True)):
+        return level
     return None

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 
 from gradcheck_accum.verify.provenance.counters import bounds_of_test, is_length
 from gradcheck_accum.verify.provenance.following import Place, sources_of
-from gradcheck_accum.verify.provenance.lines import LOOPS, Line, called
+from gradcheck_accum.verify.provenance.lines import LOOPS, Bound, Line, called
 
 _LEAVES = (ast.Continue, ast.Return, ast.Break)
 _ALONG = frozenset({"enumerate", "zip", "tqdm", "list", "tuple", "iter", "reversed"})
@@ -22,7 +22,7 @@ _PARTED = frozenset({"chunk", "tensor_split", "array_split"})
 """What makes as many parts as its last argument says."""
 
 
-def deciding_bounds(line: Line) -> list[ast.expr] | None:
+def deciding_bounds(line: Line) -> list[Bound] | None:
     """What the innermost test or loop that decides on a line counts to; None where none does in its function.
 
     Nothing in the list where a loop held the backwards of which it is not written how often it runs.
@@ -37,7 +37,7 @@ def deciding_bounds(line: Line) -> list[ast.expr] | None:
     return None
 
 
-def _around(line: Line, outer: ast.AST, node: ast.AST) -> list[ast.expr] | None:
+def _around(line: Line, outer: ast.AST, node: ast.AST) -> list[Bound] | None:
     """What ``outer`` tests before it comes to ``node``, which is a part of it."""
     match outer:
         case ast.If(test=test, body=body, orelse=orelse) if node is not test:
@@ -50,7 +50,7 @@ def _around(line: Line, outer: ast.AST, node: ast.AST) -> list[ast.expr] | None:
     return None
 
 
-def _before(line: Line, outer: ast.AST, node: ast.AST) -> list[ast.expr] | None:
+def _before(line: Line, outer: ast.AST, node: ast.AST) -> list[Bound] | None:
     """What stands before ``node`` in its block: guards that leave, and loops that have ended."""
     block = next((block for block in _blocks(outer) if node in block), [])
     position = next((number for number, own in enumerate(block) if own is node), 0)
@@ -65,13 +65,13 @@ def _before(line: Line, outer: ast.AST, node: ast.AST) -> list[ast.expr] | None:
     return None
 
 
-def _decisive(line: Line, tests: Sequence[tuple[ast.expr, bool]], region: Sequence[ast.AST]) -> list[ast.expr] | None:
+def _decisive(line: Line, tests: Sequence[tuple[ast.expr, bool]], region: Sequence[ast.AST]) -> list[Bound] | None:
     """The bounds of tests that came out so, if they decide on a window: not all of it ran in their ``region``."""
     found = [bound for test, holds in tests for bound in bounds_of_test(test, holds, line, region)]
     return found if found and not line.all_ran_in(region) else None
 
 
-def _bounds_of_loop(line: Line, loop: ast.For | ast.AsyncFor | ast.While) -> list[ast.expr]:
+def _bounds_of_loop(line: Line, loop: ast.For | ast.AsyncFor | ast.While) -> list[Bound]:
     """How often a loop runs that has ended; nothing where that is not written, or where it steps itself.
 
     What comes after a loop that steps is for what the loop has left over.
@@ -82,7 +82,7 @@ def _bounds_of_loop(line: Line, loop: ast.For | ast.AsyncFor | ast.While) -> lis
         # It counts anew whenever it is entered.
         return list(bounds_of_test(loop.test, False, line, None))
     bound = _length_of(loop.iter, line.place)
-    return [] if bound is None or is_length(bound, line.place) else [bound]
+    return [] if bound is None or is_length(bound, line.place) else [(bound, line.place)]
 
 
 def _length_of(node: ast.expr, place: Place) -> ast.expr | None:

@@ -6,19 +6,34 @@ import ast
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from types import CodeType
 
 from gradcheck_accum.verify.provenance.following import Place
+from gradcheck_accum.verify.provenance.syntax import line_of
 
 LOOPS = (ast.For, ast.AsyncFor, ast.While)
 
 
+CallChain = tuple[tuple[CodeType, int], ...]
+"""The user's frames at some moment, innermost first: for each its code and the instruction that it is at."""
+
+Bound = tuple[ast.expr, Place]
+"""What a counter is compared with, and where that stands."""
+
+
 @dataclass(frozen=True)
 class Line:
-    """A line that runs now, and for each of the window's backwards the lines of its function that it ran from."""
+    """A line that runs now, or that has computed what is tested now; ``chains`` are where the backwards ran."""
 
     place: Place
     node: ast.AST
-    backwards: Sequence[set[int]]
+    chains: Sequence[CallChain]
+
+    @cached_property
+    def backwards(self) -> list[set[int]]:
+        """For each of the backwards the lines of this function that it ran from."""
+        own = None if self.place.frame is None else self.place.frame.f_code
+        return [{line_of(code, at) for code, at in chain if code is own} for chain in self.chains]
 
     @property
     def calls(self) -> str:
