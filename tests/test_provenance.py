@@ -194,6 +194,9 @@ LOOPS = {
     "torch's chunks": ("for n, x in enumerate(torch.chunk(X, K)): backward((x, T[:len(x)]))", 3),
     "chunks with a name": ("parts = X.chunk(chunks=K)\n    for x in parts: backward((x, T[:len(x)]))", 3),
     "a while": ("n = 0\n    while n < K: backward(next(batches)); n += 1", 3),
+    "a slice": ("first = 1\n    for batch in loader[first : first + K]: backward(batch)", 3),
+    "a slice with a name": ("window = loader[:K]\n    for batch in window: backward(batch)", 3),
+    "what follows a slice": ("for batch in loader[K:]: backward(batch)", None),
     "something between": (
         "for _ in range(K): backward(next(batches))\n    nn.utils.clip_grad_norm_([model.weight], 9)",
         3,

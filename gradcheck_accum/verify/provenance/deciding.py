@@ -102,9 +102,15 @@ def _length_of(node: ast.expr, place: Place) -> ast.expr | None:
         case ast.Call(func=ast.Name(id=name) | ast.Attribute(attr=name), args=[_, *_]) if name in _ALONG:
             lengths = (_length_of(own, place) for own in node.args)
             return next((length for length in lengths if length is not None), None)
+        case ast.Subscript(slice=ast.Slice(lower=None | ast.Constant(value=0), upper=ast.expr() as bound, step=None)):
+            return bound
+        case ast.Subscript(
+            slice=ast.Slice(lower=ast.expr() as first, upper=ast.BinOp(op=ast.Add()) as last, step=None)
+        ):
+            return last.right if ast.unparse(last.left) == ast.unparse(first) else None
         case ast.Name():
             values = sources_of(node, place).values
-            made = values[0] if len(values) == 1 and isinstance(values[0][0], ast.Call) else None
+            made = values[0] if len(values) == 1 and isinstance(values[0][0], (ast.Call, ast.Subscript)) else None
             return None if made is None or made[1].scope is not place.scope else _length_of(*made)
     return None
 
