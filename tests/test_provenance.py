@@ -257,6 +257,24 @@ for epoch in range(4):
     assert bounds_of(source, tmp_path) == [None] * 14
 
 
+def test_a_count_of_a_pass_is_none_of_windows(tmp_path: Path) -> None:
+    """After the first two of each pass every micro-batch steps."""
+    source = """
+class Trainer:
+    def begin(self): self.seen = 0
+    def train(self, wait):
+        for epoch in range(2):
+            self.begin()
+            for batch in loader:
+                backward(batch)
+                self.seen += 1
+                if self.seen >= wait: self.update()
+    def update(self): step()
+Trainer().train(3)
+"""
+    assert bounds_of(source, tmp_path) == [None] * 10
+
+
 def test_a_test_around_the_whole_loop_decides_on_no_step(tmp_path: Path) -> None:
     source = """
 def train():

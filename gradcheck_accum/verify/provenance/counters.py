@@ -117,7 +117,7 @@ def _is_plain(node: ast.AST) -> TypeGuard[ast.Name | ast.Attribute]:
 
 
 def _may_reset(counter: ast.expr, line: Line, region: Sequence[ast.AST]) -> Iterator[ast.AST]:
-    """Where a counter may start anew: behind the test, in the loop around it, in its function or another method."""
+    """Where a counter may start anew: behind the test, in a method called there, or in the loop or function around."""
     yield from region
     scope = line.place.scope
     if line.loops:
@@ -125,8 +125,9 @@ def _may_reset(counter: ast.expr, line: Line, region: Sequence[ast.AST]) -> Iter
     elif isinstance(scope, (ast.FunctionDef, ast.AsyncFunctionDef)):
         yield from scope.body
     cls = _class_about(counter, line)
+    calls = {node.attr for root in region for node in ast.walk(root) if isinstance(node, ast.Attribute)}
     if cls is not None:
-        yield from (method for method in cls.body if getattr(method, "name", "__init__") != "__init__")
+        yield from (method for method in cls.body if getattr(method, "name", None) in calls)
 
 
 def _changes(counter: ast.expr, line: Line) -> Iterator[ast.AST]:
