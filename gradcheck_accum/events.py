@@ -152,17 +152,32 @@ class Unscale(Event):
     stores: frozenset[str]
 
 
+@dataclass(frozen=True, slots=True)
+class WindowBound:
+    """The number that the source counts micro-batches up to before it steps: K of ``if (i + 1) % K == 0``.
+
+    ``steps`` is what it is at the step, None where that is not known without running code of the user's; ``origins``
+    are as those of a `Factor`: a divisor that shares one of them is that number.
+    """
+
+    steps: int | None
+    origins: frozenset[str] = frozenset()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step(Event):
     """An optimizer read the gradients in ``stores``.
 
-    ``accumulation_steps`` is K where the engine can read it (the source names it); ``through_scaler`` says that an
-    AMP gradient scaler made the step, ``skipped`` that the scaler found inf or nan and made none.
+    ``accumulation_steps`` is K where the caller states it, or the engine can read it; ``counted_by`` is what a counter
+    is tested against where the source decides on this step, or the bound of the loop that ends right before it, None
+    where the engine sees neither. ``through_scaler`` says that an AMP gradient scaler made the step, ``skipped`` that
+    the scaler found inf or nan and made none.
     """
 
     optimizer: str
     stores: frozenset[str]
     accumulation_steps: int | None = None
+    counted_by: WindowBound | None = field(default=None, compare=False)
     through_scaler: bool = False
     skipped: bool = False
 

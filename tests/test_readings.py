@@ -255,7 +255,6 @@ def test_what_the_caller_states_is_no_guess(tmp_path: Path) -> None:
     assert any("by 3 was read as part of the objective" in note for note in unstated.notes)
 
 
-@pytest.mark.xfail(strict=True, reason="a run reads the name at the line that divides, not its caller's (issue 16)")
 def test_a_name_of_k_that_a_function_is_given(tmp_path: Path) -> None:
     source = PLAIN.format(name="accumulation_steps", scaled="loss = scaled(loss, accumulation_steps)")
     assert [d.mistake.code for d in watch_source(source, tmp_path).diagnosis] == ["GA304"]

@@ -274,6 +274,14 @@ def _fill(value: Any, leaves: list[torch.Tensor], made: list[list[torch.Tensor]]
 _BLENDS = frozenset(
     {"add_", "copy_", "lerp_", "mul_", "_foreach_add_", "_foreach_copy_", "_foreach_lerp_", "_foreach_mul_"}
 )
+SCALINGS = frozenset(
+    f"{name}{underscore}"
+    for name in ("div", "divide", "true_divide", "mul", "multiply", "_foreach_div", "_foreach_mul")
+    for underscore in ("", "_")
+)
+"""What multiplies or divides tensors, as it is called by name."""
+
+_SCALES = SCALINGS | {"__truediv__", "__itruediv__", "__mul__", "__imul__", "__rmul__"}
 
 
 @dataclass(slots=True)
@@ -298,11 +306,13 @@ class Tape(TorchFunctionMode):
     """Records while it is entered; ask it for the program of a loss right before its backward.
 
     ``on_scalar`` is told each number that a call outside modules gives, where it needs a gradient, and ``on_blend``
-    each operation in place by which tensors may be taken into an average, with its arguments.
+    each operation in place by which tensors may be taken into an average, with its arguments. ``on_scale`` is told what
+    is about to be multiplied or divided, be it tensors that need no gradient.
     """
 
     on_scalar: Callable[[torch.Tensor], object] | None = None
     on_blend: Callable[[str, Any, Any], object] | None = None
+    on_scale: Callable[[Any], object] | None = None
     segments: list[list[Call]] = field(default_factory=lambda: [[]])
     _memories: list[_Memories] = field(default_factory=lambda: [_Memories()])
     _paused: int = 0
@@ -322,6 +332,9 @@ class Tape(TorchFunctionMode):
         if name in _BLENDS and self.on_blend is not None and not self._paused:
             with torch._C.DisableTorchFunction():
                 self.on_blend(name, args, kwargs)
+        if name in _SCALES and self.on_scale is not None and not (self._depth or self._paused):
+            with torch._C.DisableTorchFunction():
+                self.on_scale(args[0] if args else None)
         if self._depth or self._paused or not torch.is_grad_enabled():
             return call_from(caller, func, args, kwargs)
         if name == "__get__":

@@ -143,6 +143,30 @@ def scaling_frame() -> FrameType:
     return frame
 
 
+def is_followed(frame: FrameType) -> bool:
+    """Whether a caller may be followed through: no framework's code, which the user did not write."""
+    return not package_of(frame.f_code.co_filename)
+
+
+def user_frames(most: int) -> list[FrameType]:
+    """The frames of the user's own code that run now, innermost first, up to the module that runs.
+
+    None beyond a framework that called them; what is PyTorch's, Python's or ours between them (a decorator) is passed
+    over.
+    """
+    found: list[FrameType] = []
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and len(found) < most:
+        if _is_users(frame):
+            found.append(frame)
+            if frame.f_code.co_name == "<module>":
+                break
+        elif found and not is_followed(frame):
+            break
+        frame = frame.f_back
+    return found
+
+
 def location_of(frame: FrameType) -> Location:
     """The line that a frame is at, and the package that it belongs to, where it is one's."""
     return _location(frame, package_of(frame.f_code.co_filename))

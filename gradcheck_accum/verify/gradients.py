@@ -109,6 +109,11 @@ class GradientBook:
                 self._sharing.pop(key, None)
                 self._mark(key)
 
+    def places(self) -> dict[int, int]:
+        """The parameter whose gradient lies at each place of the memory."""
+        grads = {key: p.grad for key, p in self.parameters.items()}
+        return {g.data_ptr(): key for key, g in grads.items() if g is not None and g.layout is torch.strided}
+
     def gradient(self, key: int) -> torch.Tensor | None:
         """A parameter's gradient, of one that is sharded what this rank holds of it."""
         gradient = self.parameters[key].grad

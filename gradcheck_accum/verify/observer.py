@@ -48,6 +48,7 @@ from gradcheck_accum.verify.clipping import ClipBook, ClipCall
 from gradcheck_accum.verify.comparing import Comparer
 from gradcheck_accum.verify.frames import user_location
 from gradcheck_accum.verify.frameworks import Remark, remark
+from gradcheck_accum.verify.gradient_scaling import GradientScalings
 from gradcheck_accum.verify.gradients import (
     PARTLY_CLEARED,
     GradientBook,
@@ -62,6 +63,7 @@ from gradcheck_accum.verify.measuring import Measurer
 from gradcheck_accum.verify.modes import without_modes
 from gradcheck_accum.verify.moved import MovedWeights
 from gradcheck_accum.verify.parts import Part, kind_of
+from gradcheck_accum.verify.provenance.counting import bound_of_window, call_chain
 from gradcheck_accum.verify.records import Measured, Record
 from gradcheck_accum.verify.sent_back import LossReader, SentBack
 from gradcheck_accum.verify.shadow import ShadowStep
@@ -127,6 +129,8 @@ class Watch:
         blended, book = weakref.WeakMethod(self._blended), self.book
         self.losses.tape.on_blend = lambda *call: (blended() or _ignore)(*call)
         self._averages = OwnAverages(lambda: book.optimizers)
+        self._scalings = GradientScalings(book)
+        self.losses.tape.on_scale = self._scalings.seen
         self._rates = Rates()
         self.measurer = Measurer(engine, replay, self.shards)
         self._moved = MovedWeights()
@@ -368,7 +372,7 @@ class Watch:
             changed = AVERAGED_OTHERWISE if averaged.reworked else ""
         else:
             changed = CHANGED_ON_ITS_WAY if self.book.arrived(arrived) else ""
-        record = Record(event, part, squares, sent_back.program, changed)
+        record = Record(event, part, squares, sent_back.program, changed, call_chain())
         self._await_step(record, reading.scale)
         if record.changed:
             self._add(Opaque(where=where, stores=event.stores, reason=record.changed))
@@ -469,9 +473,13 @@ class Watch:
     def _notice_changes(self, where: Location, *, thoroughly: bool = True) -> bool:
         """Emit what was done to ``.grad`` since the last look by other means than a watched call, if anything was."""
         taken_in = bool(self._handed) and self._take_in_handed_out(where, thoroughly=thoroughly)
-        events, changed = self.book.changes(where, thoroughly=thoroughly)
+        with self.losses.tape.paused():
+            # What is multiplied to find out what was done to gradients is not done to them.
+            events, changed = self.book.changes(where, thoroughly=thoroughly)
         for event in events:
-            self._add(event)
+            self._add(self._scalings.with_origins(event, changed))
+        if thoroughly or changed:
+            self._scalings.forget()
         # A clearing is one, whoever makes it: nothing that was clipped is left to compare.
         self._clips.changed(key for key in changed if not is_cleared(self.book.gradient(key)))
         return taken_in or bool(events)
@@ -585,11 +593,13 @@ class Watch:
         stores = self.book.stores(id(p) for p in parameters_of(optimizer))
         name = self.book.names.get(id(optimizer), type(optimizer).__name__)
         scaled = bool(self._scaler_step) or skipped
+        window = self._since.get(id(optimizer), ())
         return Step(
             where=user_location(),
             optimizer=name,
             stores=stores,
             accumulation_steps=self.accumulation_steps,
+            counted_by=bound_of_window(record.called_from for record in window),
             through_scaler=scaled,
             skipped=skipped,
         )

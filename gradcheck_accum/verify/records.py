@@ -12,6 +12,7 @@ from gradcheck_accum.events import Backward, Step
 from gradcheck_accum.verify.clipping import ClipCall
 from gradcheck_accum.verify.measure import InnerProducts
 from gradcheck_accum.verify.parts import Part
+from gradcheck_accum.verify.provenance.lines import CallChain
 
 
 @dataclass(slots=True, eq=False)
@@ -19,7 +20,8 @@ class Record:
     """One backward, the part that its gradients went into, and how to run it again.
 
     ``squares`` are ‖·‖² of its own gradients, by parameter identity, without a grad scaler's scale. ``changed`` says
-    who made something else of them on their way into ``.grad``, if anybody has.
+    who made something else of them on their way into ``.grad``, if anybody has. ``called_from`` is where the user's
+    code was, nothing where that is not known.
     """
 
     event: Backward
@@ -27,6 +29,7 @@ class Record:
     squares: dict[int, torch.Tensor]
     program: Program | None
     changed: str = ""
+    called_from: CallChain = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,159 @@
+"""What the source binds names to, by assignments and in other ways."""
+
+from __future__ import annotations
+
+import ast
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+
+from gradcheck_accum.verify.provenance.syntax import Function, Scope, Syntax
+
+_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
+_SCOPES = (*_FUNCTIONS, ast.ClassDef)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Binding:
+    """One place that binds a name: to ``value``, or None where it is no plain assignment; in the function ``scope``."""
+
+    node: ast.AST
+    value: ast.expr | None
+    scope: Scope
+
+
+class _Table:
+    """The bindings of one file, read for each scope when it is asked for."""
+
+    def __init__(self, syntax: Syntax) -> None:
+        self._scopes: dict[ast.AST, dict[str, list[Binding]]] = {}
+        self._declaring: dict[str, list[tuple[Function, type[ast.stmt]]]] = defaultdict(list)
+        for node in ast.walk(syntax.tree):
+            scope = syntax.scope_of(node) if isinstance(node, (ast.Global, ast.Nonlocal)) else None
+            if isinstance(node, (ast.Global, ast.Nonlocal)) and isinstance(scope, _FUNCTIONS):
+                for name in node.names:
+                    self._declaring[name].append((scope, type(node)))
+
+    def own(self, scope: Scope | ast.ClassDef, within: Scope) -> dict[str, list[Binding]]:
+        """What a scope's own code binds, by names and dotted attributes; that of what is defined in it is theirs."""
+        if scope not in self._scopes:
+            found: dict[str, list[Binding]] = defaultdict(list)
+            for binding in _bindings(scope, within):
+                found[_name(binding.node)].append(binding)
+            self._scopes[scope] = dict(found)
+        return self._scopes[scope]
+
+    def declares(self, scope: Scope, name: str) -> bool:
+        """Whether a function says that a name is another scope's."""
+        return any(own is scope for own, _ in self._declaring.get(name, ()))
+
+    def declaring(self, scope: Scope, name: str) -> Iterator[Function]:
+        """The functions that say that a name is of ``scope``."""
+        kind = ast.Global if isinstance(scope, ast.Module) else ast.Nonlocal
+        inside = set(ast.walk(scope)) if kind is ast.Nonlocal and name in self._declaring else set()
+        for function, own in self._declaring.get(name, ()):
+            if own is kind and (kind is ast.Global or function in inside):
+                yield function
+
+
+@lru_cache(maxsize=64)
+def _table(syntax: Syntax) -> _Table:
+    return _Table(syntax)
+
+
+def parameters(function: Function) -> list[ast.arg]:
+    """The parameters that a call may give by position, in order."""
+    return [*function.args.posonlyargs, *function.args.args]
+
+
+def is_parameter(scope: Scope, name: str) -> bool:
+    """Whether a name is one of a function's parameters, ``*args`` and ``**kwargs`` left out."""
+    if isinstance(scope, ast.Module):
+        return False
+    return any(own.arg == name for own in (*parameters(scope), *scope.args.kwonlyargs))
+
+
+def owner_of(syntax: Syntax, scope: Scope, name: str) -> Scope | None:
+    """The scope that a name belongs to which is read in ``scope``; None where the file does not bind it."""
+    table = _table(syntax)
+    while True:
+        if (is_parameter(scope, name) or name in table.own(scope, scope)) and not table.declares(scope, name):
+            return scope
+        if isinstance(scope, ast.Module):
+            return scope if any(table.declaring(scope, name)) else None
+        scope = syntax.scope_of(scope)
+
+
+def names_bound(syntax: Syntax, scope: Scope, name: str) -> list[Binding]:
+    """All places that bind a scope's name: functions inside may declare it to be theirs."""
+    table = _table(syntax)
+    scopes = [scope, *table.declaring(scope, name)]
+    return [binding for own in scopes for binding in table.own(own, own).get(name, ())]
+
+
+def attributes_bound(syntax: Syntax, cls: ast.ClassDef, attribute: str) -> list[Binding]:
+    """All places in a class's own body and methods that bind an attribute of its instances."""
+    table = _table(syntax)
+    found = list(table.own(cls, syntax.scope_of(cls)).get(attribute, ()))
+    for method in cls.body:
+        if isinstance(method, (ast.FunctionDef, ast.AsyncFunctionDef)) and (own := parameters(method)):
+            found += table.own(method, method).get(f"{own[0].arg}.{attribute}", ())
+    return found
+
+
+def assigned(target: ast.expr, value: ast.expr | None) -> Iterator[tuple[ast.expr, ast.expr | None]]:
+    """The names and attributes that an assignment binds, each to what; to None where that is not written."""
+    match target, value:
+        case (ast.Tuple(elts=targets) | ast.List(elts=targets), ast.Tuple(elts=values) | ast.List(elts=values)) if len(
+            targets
+        ) == len(values) and not any(isinstance(e, ast.Starred) for e in (*targets, *values)):
+            for own, inner in zip(targets, values, strict=True):
+                yield from assigned(own, inner)
+        case ((ast.Tuple(elts=targets) | ast.List(elts=targets)), _):
+            for own in targets:
+                yield from assigned(own, None)
+        case ast.Starred(value=inner), _:
+            yield from assigned(inner, None)
+        case ((ast.Name() | ast.Attribute()), _):
+            yield target, value
+
+
+def _bindings(scope: Scope | ast.ClassDef, within: Scope) -> Iterator[Binding]:
+    for node in _own_nodes(scope):
+        pairs: list[tuple[ast.expr, ast.expr | None]] = []
+        match node:
+            case ast.Assign(targets=targets, value=value):
+                pairs = [(target, value) for target in targets]
+            case ast.AnnAssign(target=target, value=ast.expr() as value) | ast.NamedExpr(target=target, value=value):
+                pairs = [(target, value)]
+            case ast.AugAssign(target=target) | ast.For(target=target) | ast.AsyncFor(target=target):
+                pairs = [(target, None)]
+            case ast.comprehension(target=target) | ast.withitem(optional_vars=ast.expr() as target):
+                pairs = [(target, None)]
+            case ast.alias() | ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
+                yield Binding(node, None, within)
+            case ast.ExceptHandler(name=str()) | ast.MatchAs(name=str()) | ast.MatchStar(name=str()):
+                yield Binding(node, None, within)
+        for goal, given in pairs:
+            yield from (Binding(own, part, within) for own, part in assigned(goal, given))
+
+
+def _own_nodes(scope: Scope | ast.ClassDef) -> Iterator[ast.AST]:
+    pending: list[ast.AST] = list(scope.body) if isinstance(scope.body, list) else [scope.body]
+    while pending:
+        node = pending.pop()
+        yield node
+        if not isinstance(node, _SCOPES):
+            pending += ast.iter_child_nodes(node)
+
+
+def _name(node: ast.AST) -> str:
+    match node:
+        case ast.Name(id=name):
+            return name
+        case ast.Attribute(value=ast.Name(id=owner), attr=name):
+            return f"{owner}.{name}"
+        case ast.alias(name=name, asname=other):
+            return other or name.partition(".")[0]
+    return getattr(node, "name", None) or ""

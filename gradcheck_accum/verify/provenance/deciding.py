@@ -1,0 +1,133 @@
+"""Which tests and loops of a function decide on the line that it is at, and on how long a window is by then.
+
+A test decides on a line where that stands in its body, or behind a guard that leaves; and it decides on a window's
+length where not all of the window's backwards ran behind it as well: a loop that trains something only every so often
+does both there. A loop that ends before the line, and holds backwards, counts to its bound.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Sequence
+
+from gradcheck_accum.verify.provenance.counters import bounds_of_test, is_length
+from gradcheck_accum.verify.provenance.following import Place, sources_of
+from gradcheck_accum.verify.provenance.lines import LOOPS, Bound, Line, called
+
+_LEAVES = (ast.Continue, ast.Return, ast.Break)
+_ALONG = frozenset({"enumerate", "zip", "tqdm", "list", "tuple", "iter", "reversed"})
+"""What runs over what it is given."""
+
+_PARTED = frozenset({"chunk", "tensor_split", "array_split"})
+"""What makes as many parts as its last argument says."""
+
+
+def deciding_bounds(line: Line) -> list[Bound] | None:
+    """What the innermost test or loop that decides on a line counts to; None where none does in its function.
+
+    Nothing in the list where a loop held the backwards of which it is not written how often it runs.
+    """
+    node = line.node
+    for outer in line.place.syntax.around(node):
+        found = None if outer is line.place.scope else _around(line, outer, node)
+        found = _before(line, outer, node) if found is None else found
+        if found is not None or outer is line.place.scope:
+            return found
+        node = outer
+    return None
+
+
+def _around(line: Line, outer: ast.AST, node: ast.AST) -> list[Bound] | None:
+    """What ``outer`` tests before it comes to ``node``, which is a part of it."""
+    match outer:
+        case ast.If(test=test, body=body, orelse=orelse) if node is not test:
+            return _decisive(line, [(test, node in body)], body if node in body else orelse)
+        case ast.IfExp(test=test, body=chosen) if node is not test:
+            return _decisive(line, [(test, node is chosen)], [node])
+        case ast.BoolOp(values=values, op=op):
+            earlier = values[: next(number for number, value in enumerate(values) if value is node)]
+            return _decisive(line, [(value, isinstance(op, ast.And)) for value in earlier], [node])
+    return None
+
+
+def _before(line: Line, outer: ast.AST, node: ast.AST) -> list[Bound] | None:
+    """What stands before ``node`` in its block: guards that leave, and loops that have ended."""
+    block = next((block for block in _blocks(outer) if node in block), [])
+    position = next((number for number, own in enumerate(block) if own is node), 0)
+    for number in range(position - 1, -1, -1):
+        before, found = block[number], None
+        if isinstance(before, ast.If) and isinstance(before.body[-1], _LEAVES) and not before.orelse:
+            found = _decisive(line, [(before.test, False)], block[number + 1 :])
+        elif isinstance(before, LOOPS) and line.any_ran_in(before.body):
+            found = _bounds_of_loop(line, before)
+        if found is not None:
+            return found
+    return None
+
+
+def _decisive(line: Line, tests: Sequence[tuple[ast.expr, bool]], region: Sequence[ast.AST]) -> list[Bound] | None:
+    """The bounds of tests that came out so, if they decide on a window: not all of it ran in their ``region``."""
+    found = [bound for test, holds in tests for bound in bounds_of_test(test, holds, line, region)]
+    return found if found and not line.all_ran_in(region) else None
+
+
+def _bounds_of_loop(line: Line, loop: ast.For | ast.AsyncFor | ast.While) -> list[Bound]:
+    """How often a loop runs that has ended; nothing where that is not written, or where it steps itself.
+
+    What comes after a loop that steps is for what the loop has left over.
+    """
+    if line.calls and any(called(node) == line.calls for node in ast.walk(loop)):
+        return []
+    if isinstance(loop, ast.While):
+        # It counts anew whenever it is entered.
+        return list(bounds_of_test(loop.test, False, line, None))
+    bound = _length_of(loop.iter, line.place)
+    return [] if bound is None or is_length(bound, line.place) else [(bound, line.place)]
+
+
+def _length_of(node: ast.expr, place: Place) -> ast.expr | None:
+    """The number of turns of a loop over ``node``, where the source names it."""
+    match node:
+        case ast.Call(func=ast.Name(id="range"), args=[bound] | [ast.Constant(value=0), bound]):
+            return bound
+        case ast.Call(
+            func=ast.Name(id="range"),
+            args=[ast.Constant(value=1), ast.BinOp(left=bound, op=ast.Add(), right=ast.Constant(value=1))],
+        ):
+            return bound
+        case ast.Call(func=ast.Name(id="islice") | ast.Attribute(attr="islice"), args=[_, bound]):
+            return bound
+        case ast.Call(func=ast.Name(id=name) | ast.Attribute(attr=name)) if name in _PARTED:
+            return _parts(node)
+        case ast.Call(func=ast.Name(id=name) | ast.Attribute(attr=name), args=[_, *_]) if name in _ALONG:
+            lengths = (_length_of(own, place) for own in node.args)
+            return next((length for length in lengths if length is not None), None)
+        case ast.Subscript(slice=ast.Slice(lower=None | ast.Constant(value=0), upper=ast.expr() as bound, step=None)):
+            return bound
+        case ast.Subscript(
+            slice=ast.Slice(lower=ast.expr() as first, upper=ast.BinOp(op=ast.Add()) as last, step=None)
+        ):
+            return last.right if ast.unparse(last.left) == ast.unparse(first) else None
+        case ast.Name():
+            values = sources_of(node, place).values
+            made = values[0] if len(values) == 1 and isinstance(values[0][0], (ast.Call, ast.Subscript)) else None
+            return None if made is None or made[1].scope is not place.scope else _length_of(*made)
+    return None
+
+
+def _parts(call: ast.Call) -> ast.expr | None:
+    """The number of parts in ``x.chunk(K)`` or ``torch.chunk(x, K)``."""
+    named = [k.value for k in call.keywords if k.arg in ("chunks", "indices_or_sections")]
+    if named:
+        return named[0]
+    owner = call.func.value if isinstance(call.func, ast.Attribute) else None
+    first_is_data = owner is None or (isinstance(owner, ast.Name) and owner.id in ("torch", "np", "numpy"))
+    own = call.args[1:] if first_is_data else call.args
+    return own[0] if own else None
+
+
+def _blocks(node: ast.AST) -> Iterator[list[ast.stmt]]:
+    for name in ("body", "orelse", "finalbody", "handlers"):
+        block = getattr(node, name, None)
+        if isinstance(block, list):
+            yield block

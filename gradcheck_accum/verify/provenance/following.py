@@ -1,0 +1,175 @@
+"""What a name stands for: what is assigned to it, and what the caller of a running function gave for it.
+
+Where each binding of a name is a plain assignment, the name is what was assigned. Where one is not (a loop's target, a
+sum that grows, what a context manager gives), what the name stands for is not known. Nothing of the user's is run: all
+is read off the syntax, and that of the callers on the stack.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from functools import partial
+from types import CodeType, FrameType
+
+from gradcheck_accum.verify.frames import is_followed
+from gradcheck_accum.verify.provenance.bindings import (
+    Binding,
+    attributes_bound,
+    is_parameter,
+    names_bound,
+    owner_of,
+    parameters,
+)
+from gradcheck_accum.verify.provenance.calls import argument_of, default_of, is_open, is_passed_on, may_call
+from gradcheck_accum.verify.provenance.syntax import Function, Scope, Syntax, frame_around, own_frame, syntax_of
+
+MOST_FRAMES = 8
+"""How many callers a number is followed to."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where an expression stands: in a function of a file, and the frame that runs it, if one on the stack does.
+
+    ``depth`` is how many frames it is away from the one that was asked first.
+    """
+
+    syntax: Syntax
+    scope: Scope
+    frame: FrameType | None = None
+    depth: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """What a name stands for: expressions, each with its place, and ``imported`` names of other files.
+
+    ``known`` says whether that is all; ``depth`` is how far up the stack was looked for it.
+    """
+
+    values: tuple[tuple[ast.expr, Place], ...] = ()
+    imported: frozenset[str] = frozenset()
+    known: bool = True
+    depth: int = 0
+
+
+def place_of(frame: FrameType, node: ast.AST, syntax: Syntax) -> Place:
+    """Where ``node`` stands that a frame is at."""
+    scope = syntax.scope_of(node)
+    own = _of_scope(frame, scope)
+    return Place(syntax, scope, own, _distance(frame, own))
+
+
+def sources_of(node: ast.expr, place: Place) -> Sources:
+    """What a name stands for, or an attribute of a method's own object."""
+    match node:
+        case ast.Name(id=name):
+            return _of_name(name, place)
+        case ast.Attribute(value=ast.Name(id=owner), attr=name):
+            found = class_of_own(owner, place)
+            return Sources() if found is None else _of_attribute(found, name, place)
+    return Sources(known=False)
+
+
+def class_of_own(name: str, place: Place) -> ast.ClassDef | None:
+    """The class that a name is the running method's own object of."""
+    scope = owner_of(place.syntax, place.scope, name)
+    if scope is None or isinstance(scope, ast.Module):
+        return None
+    cls, own = place.syntax.class_of(scope), parameters(scope)
+    return cls if own and own[0].arg == name else None
+
+
+def _of_name(name: str, place: Place) -> Sources:
+    owner = owner_of(place.syntax, place.scope, name)
+    if owner is None:
+        return Sources()
+    home = _home(place, owner)
+    found = _of_bindings(names_bound(place.syntax, owner, name), home)
+    if isinstance(owner, ast.Module) or not is_parameter(owner, name):
+        return found
+    given, depth = _given(name, owner, home)
+    if given is None:
+        return replace(found, known=False, depth=max(home.depth, depth))
+    return replace(found, values=(*found.values, given), depth=max(home.depth, depth))
+
+
+def _of_attribute(cls: ast.ClassDef, name: str, place: Place) -> Sources:
+    return _of_bindings(attributes_bound(place.syntax, cls, name), replace(place, frame=None))
+
+
+def _of_bindings(bindings: Iterable[Binding], place: Place) -> Sources:
+    values: list[tuple[ast.expr, Place]] = []
+    imported: set[str] = set()
+    known = True
+    for binding in bindings:
+        if isinstance(binding.node, ast.alias):
+            imported.add(binding.node.name.rpartition(".")[2])
+        elif binding.value is None:
+            known = False
+        else:
+            frame = place.frame if binding.scope is place.scope else None
+            values.append((binding.value, replace(place, scope=binding.scope, frame=frame)))
+    return Sources(tuple(values), frozenset(imported), known, place.depth)
+
+
+def _given(name: str, function: Function, place: Place) -> tuple[tuple[ast.expr, Place] | None, int]:
+    """What the caller of the function that a frame runs gave for a parameter, and how far up was looked for it."""
+    called, frame, depth = place.frame, place.frame, place.depth
+    cls = place.syntax.class_of(function)
+    while called is not None and frame is not None and depth < MOST_FRAMES:
+        frame, depth = frame.f_back, depth + 1
+        if frame is None or not is_followed(frame):
+            break
+        syntax = syntax_of(frame)
+        call = None if syntax is None else syntax.at(frame, partial(_enters, frame, called.f_code, syntax, cls))
+        if syntax is None or not isinstance(call, ast.Call):
+            break
+        scope = syntax.scope_of(call)
+        if is_passed_on(call, scope):
+            continue
+        given = argument_of(call, function, name, cls)
+        if given is not None:
+            own = _of_scope(frame, scope)
+            return (given, Place(syntax, scope, own, depth + _distance(frame, own))), depth
+        default = default_of(function, name)
+        if default is None or is_open(call):
+            break
+        return (default, Place(place.syntax, place.syntax.scope_of(function), None, depth)), depth
+    return None, depth
+
+
+def _enters(caller: FrameType, code: CodeType, syntax: Syntax, cls: ast.ClassDef | None, node: ast.AST) -> bool:
+    """Whether ``node``, which the caller is at, is a call by which the function of ``code`` was entered."""
+    if not isinstance(node, ast.Call):
+        return False
+    return is_passed_on(node, syntax.scope_of(node)) or may_call(node, caller, code, cls)
+
+
+def _of_scope(frame: FrameType, scope: Scope) -> FrameType | None:
+    """The frame of a whole function that ``frame`` is of, a comprehension's say."""
+    own = own_frame(frame)
+    name = "<module>" if isinstance(scope, ast.Module) else getattr(scope, "name", "<lambda>")
+    return own if own is not None and own.f_code.co_name == name else None
+
+
+def _home(place: Place, owner: Scope) -> Place:
+    """The place of what is bound in ``owner``, a scope around this place's or its own."""
+    scope, frame, depth = place.scope, place.frame, place.depth
+    if isinstance(owner, ast.Module):
+        return replace(place, scope=owner, frame=frame if scope is owner else None)
+    while scope is not owner:
+        scope = place.syntax.scope_of(scope)
+        outer = None if frame is None else frame_around(frame)
+        frame, depth = outer, depth + _distance(frame, outer)
+    return replace(place, scope=scope, frame=frame, depth=depth)
+
+
+def _distance(frame: FrameType | None, outer: FrameType | None) -> int:
+    """How many calls lie between two frames of the stack."""
+    steps = 0
+    while outer is not None and frame is not None and frame is not outer:
+        frame, steps = frame.f_back, steps + 1
+    return steps

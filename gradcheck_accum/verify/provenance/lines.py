@@ -1,0 +1,70 @@
+"""A line that runs, and what of its function ran before it."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from types import CodeType
+
+from gradcheck_accum.verify.provenance.following import Place
+from gradcheck_accum.verify.provenance.syntax import line_of
+
+LOOPS = (ast.For, ast.AsyncFor, ast.While)
+
+
+CallChain = tuple[tuple[CodeType, int], ...]
+"""The user's frames at some moment, innermost first: for each its code and the instruction that it is at."""
+
+Bound = tuple[ast.expr, Place]
+"""What a counter is compared with, and where that stands."""
+
+
+@dataclass(frozen=True)
+class Line:
+    """A line that runs now, or that has computed what is tested now; ``chains`` are where the backwards ran."""
+
+    place: Place
+    node: ast.AST
+    chains: Sequence[CallChain]
+
+    @cached_property
+    def backwards(self) -> list[set[int]]:
+        """For each of the backwards the lines of this function that it ran from."""
+        own = None if self.place.frame is None else self.place.frame.f_code
+        return [{line_of(code, at) for code, at in chain if code is own} for chain in self.chains]
+
+    @property
+    def calls(self) -> str:
+        """What is called there, as it is written: what makes the step."""
+        return called(self.node)
+
+    def any_ran_in(self, region: Sequence[ast.AST]) -> bool:
+        """Whether a backward ran from within these nodes."""
+        return any(_is_in(lines, region) for lines in self.backwards)
+
+    def all_ran_in(self, region: Sequence[ast.AST]) -> bool:
+        """Whether all backwards ran from within these nodes, as far as it is known where they ran."""
+        return bool(self.backwards) and all(_is_in(lines, region) for lines in self.backwards)
+
+    @cached_property
+    def loops(self) -> list[ast.For | ast.AsyncFor | ast.While]:
+        """The loops of the function around it, innermost first."""
+        scope = self.place.scope
+        return [n for n in self.place.syntax.around(self.node) if isinstance(n, LOOPS) and _is_within(n, scope)]
+
+
+def called(node: ast.AST) -> str:
+    """What a call calls, as it is written."""
+    return ast.unparse(node.func) if isinstance(node, ast.Call) else ""
+
+
+def _is_in(lines: set[int], region: Sequence[ast.AST]) -> bool:
+    spans = [(getattr(node, "lineno", 0), getattr(node, "end_lineno", 0)) for node in region]
+    return any(first <= line <= last for line in lines for first, last in spans)
+
+
+def _is_within(node: ast.AST, scope: ast.AST) -> bool:
+    first, last = getattr(scope, "lineno", 0), getattr(scope, "end_lineno", None)
+    return last is None or first <= getattr(node, "lineno", 0) <= last

@@ -1,0 +1,91 @@
+"""Where a number comes from: the names that it was bound to on its way, and the places of the constants it began as.
+
+A number keeps its identity while it is handed on: assigned to another name, passed to a function, made a float. What is
+computed from several others is a number of its own, and no name of theirs is its name.
+"""
+
+from __future__ import annotations
+
+import ast
+
+from gradcheck_accum.verify.frames import shown
+from gradcheck_accum.verify.provenance.following import Place, sources_of
+
+
+class Origins:
+    """Reads the origins of one expression; ``depth`` is how many callers it has asked for that."""
+
+    def __init__(self, *, names_alone: bool = False) -> None:
+        self.depth = 0
+        self._names_alone = names_alone
+        """Whether to leave it at the names that stand there: a framework's code is none of the user's to follow."""
+        self._seen: set[ast.expr] = set()
+
+    def of(self, node: ast.expr, place: Place) -> frozenset[str] | None:
+        """The origins of a number, None where it is one that was computed there, or where nothing is known of it."""
+        match node:
+            case ast.Constant(value=bool() | str() | bytes()):
+                return None
+            case ast.Constant(value=int() | float()):
+                return frozenset({f"{shown(place.syntax.filename)}:{node.lineno}:{node.col_offset + 1}"})
+            case ast.Constant(value=None):
+                # A name that is given its number later.
+                return frozenset()
+            case ast.Name(id=name):
+                return frozenset({name}) | self._followed(node, place)
+            case ast.Attribute(attr=name) if (dotted := _dotted(node)) is not None:
+                return frozenset({name, dotted}) | self._followed(node, place)
+            case ast.NamedExpr(target=ast.Name() as target):
+                return self.of(target, place)
+            case ast.Subscript(value=owner, slice=ast.Constant(value=str(key))):
+                return _entry(owner, key)
+            case ast.Call(func=ast.Attribute(value=owner, attr="get"), args=[ast.Constant(value=str(key)), *_]):
+                return _entry(owner, key)
+        inner = _handed_on(node)
+        return None if inner is None else self.of(inner, place)
+
+    def _followed(self, node: ast.expr, place: Place) -> frozenset[str]:
+        """The origins of all that a name stands for; none where one of these is a number of which nothing is known."""
+        if self._names_alone:
+            return frozenset()
+        sources = sources_of(node, place)
+        self.depth = max(self.depth, sources.depth)
+        found = sources.imported
+        for value, at in sources.values:
+            if value in self._seen:
+                continue
+            self._seen.add(value)
+            own = self.of(value, at)
+            if own is None:
+                return frozenset()
+            found |= own
+        return found if sources.known else frozenset()
+
+
+def _handed_on(node: ast.expr) -> ast.expr | None:
+    """What ``node`` hands on as it is, or as 1 over it: ``float(K)``, ``max(K, 1)``, ``1 / K``; None if it computes."""
+    match node:
+        case ast.BinOp(left=ast.Constant(value=1), op=ast.Div(), right=inner):
+            return inner
+        case ast.Call(func=ast.Name(id="float" | "int"), args=[inner], keywords=[]):
+            return inner
+        case ast.Call(func=ast.Name(id="max"), args=[inner, ast.Constant()] | [ast.Constant(), inner], keywords=[]):
+            return inner
+        case ast.BoolOp(op=ast.Or(), values=[inner, ast.Constant()]):
+            return inner
+    return None
+
+
+def _dotted(node: ast.expr) -> str | None:
+    """``config.training.accum``, where it is names alone."""
+    match node:
+        case ast.Name(id=name):
+            return name
+        case ast.Attribute(value=owner, attr=name):
+            inner = _dotted(owner)
+            return None if inner is None else f"{inner}.{name}"
+    return None
+
+
+def _entry(owner: ast.expr, key: str) -> frozenset[str]:
+    return frozenset({key, f"{ast.unparse(owner)}[{key!r}]"})

@@ -1,0 +1,129 @@
+"""Values that can be read without running any code of the user's: no property, no ``__getattr__``, no lookup of theirs.
+
+In a running function Python before 3.13 shows its variables by a copy that stays with the frame, and would keep alive
+what the loop has let go; so the copy is emptied again.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import operator
+import sys
+from collections.abc import Callable
+from types import CodeType, FrameType, GetSetDescriptorType, MemberDescriptorType, ModuleType, SimpleNamespace
+
+_ARITHMETIC: dict[type[ast.operator], Callable[[int, int], int]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.FloorDiv: operator.floordiv,
+}
+_NONE = object()
+_PLAIN = (object, ModuleType, SimpleNamespace)
+"""Whose lookup of attributes is Python's own."""
+
+_HELD = (GetSetDescriptorType, MemberDescriptorType)
+"""By what Python itself gives an object's own attributes."""
+
+_SEES_ITS_COPY = frozenset({"locals", "vars", "dir", "eval", "exec"})
+_HELD_BY_FRAME = 3
+"""References to the copy that are the frame's, ours and that of the call which counts them."""
+
+
+def steps_of(node: ast.expr, frame: FrameType) -> int | None:
+    """A whole number above zero that an expression stands for now, None where that is not to be read."""
+    value = value_of(node, frame)
+    return value if type(value) is int and value > 0 else None
+
+
+def value_of(node: ast.expr, frame: FrameType) -> object:
+    """What an expression stands for now in a frame, None where that is not to be read."""
+    value = _value(node, frame)
+    return None if value is _NONE else value
+
+
+def _value(node: ast.expr, frame: FrameType) -> object:
+    match node:
+        case ast.Constant(value=constant):
+            return constant
+        case ast.Name(id=name):
+            return _variable(frame, name)
+        case ast.Attribute(value=owner, attr=name):
+            return _attribute(_value(owner, frame), name)
+        case ast.Subscript(value=owner, slice=ast.Constant(value=str(key))):
+            return _item(_value(owner, frame), key, _NONE)
+        case ast.Call(func=ast.Attribute(value=owner, attr="get"), args=[ast.Constant(value=str(key)), *rest]):
+            default = _value(rest[0], frame) if rest else _NONE
+            return _item(_value(owner, frame), key, default)
+        case ast.Call(func=ast.Name(id="int"), args=[inner], keywords=[]):
+            value = _value(inner, frame)
+            return value if type(value) is int else _NONE
+        case ast.Call(func=ast.Name(id="max"), args=[left, right], keywords=[]):
+            return _computed(max, _value(left, frame), _value(right, frame))
+        case ast.BoolOp(op=ast.Or(), values=[left, right]):
+            value = _value(left, frame)
+            return _value(right, frame) if value is None or (type(value) is int and not value) else value
+        case ast.BinOp(left=left, op=op, right=right) if type(op) in _ARITHMETIC:
+            return _computed(_ARITHMETIC[type(op)], _value(left, frame), _value(right, frame))
+        case ast.NamedExpr(target=ast.Name(id=name)):
+            return _variable(frame, name)
+    return _NONE
+
+
+def _computed(function: Callable[[int, int], int], left: object, right: object) -> object:
+    if type(left) is not int or type(right) is not int:
+        return _NONE
+    try:
+        return function(left, right)
+    except ZeroDivisionError:
+        return _NONE
+
+
+def _variable(frame: FrameType, name: str) -> object:
+    code = frame.f_code
+    if name in code.co_varnames or name in code.co_cellvars or name in code.co_freevars:
+        return _local(frame, name)
+    if not code.co_flags & inspect.CO_OPTIMIZED and name in frame.f_locals:
+        return frame.f_locals[name]
+    return frame.f_globals.get(name, _NONE)
+
+
+def _local(frame: FrameType, name: str) -> object:
+    """A variable of a running function."""
+    if sys.version_info >= (3, 13):
+        return frame.f_locals.get(name, _NONE)
+    if _shows_its_copy(frame.f_code):
+        return _NONE
+    copy = frame.f_locals
+    value = copy.get(name, _NONE)
+    if sys.getrefcount(copy) <= _HELD_BY_FRAME:
+        copy.clear()
+    return value
+
+
+def _shows_its_copy(code: CodeType) -> bool:
+    """Whether the function may itself hold the copy of its variables, which is brought up to date when we look."""
+    return not _SEES_ITS_COPY.isdisjoint(code.co_names)
+
+
+def _attribute(owner: object, name: str) -> object:
+    """An attribute that an object simply has, as a module, a namespace or a dataclass has its own."""
+    if owner is _NONE:
+        return _NONE
+    classes = type.__getattribute__(type(owner), "__mro__")
+    spaces = [type.__getattribute__(cls, "__dict__") for cls in classes]
+    if any("__getattribute__" in space and cls not in _PLAIN for cls, space in zip(classes, spaces, strict=True)):
+        return _NONE
+    stored = next((space[name] for space in spaces if name in space), _NONE)
+    if hasattr(type(stored), "__set__"):
+        return _NONE
+    held = next((space["__dict__"] for space in spaces if "__dict__" in space), None)
+    own = object.__getattribute__(owner, "__dict__") if isinstance(held, _HELD) else {}
+    if type(own) is dict and name in own:
+        return own[name]
+    return stored if type(stored) is int else _NONE
+
+
+def _item(owner: object, key: str, default: object) -> object:
+    return owner.get(key, default) if type(owner) is dict else _NONE

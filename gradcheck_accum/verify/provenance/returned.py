@@ -1,0 +1,61 @@
+"""Tests that a function of the same file makes for its caller: ``if self.is_full(i):``."""
+
+from __future__ import annotations
+
+import ast
+import copy
+
+from gradcheck_accum.verify.provenance.bindings import is_parameter, names_bound, owner_of, parameters
+from gradcheck_accum.verify.provenance.calls import argument_of, default_of
+from gradcheck_accum.verify.provenance.following import Place, class_of_own
+
+
+def returned_by(call: ast.Call, place: Place) -> ast.expr | None:
+    """What a call of a function of the same file returns, in the words of the caller; None where it does more."""
+    match call.func:
+        case ast.Name(id=name):
+            owner = owner_of(place.syntax, place.scope, name)
+            found = [] if owner is None else [b.node for b in names_bound(place.syntax, owner, name)]
+            cls = None
+        case ast.Attribute(value=ast.Name(id=owner_name), attr=name):
+            cls = class_of_own(owner_name, place)
+            found = [] if cls is None else [m for m in cls.body if getattr(m, "name", "") == name]
+        case _:
+            return None
+    function = found[0] if len(found) == 1 else None
+    if not isinstance(function, ast.FunctionDef):
+        return None
+    match [s for s in function.body if not (isinstance(s, ast.Expr) and isinstance(s.value, ast.Constant))]:
+        case [ast.Return(value=ast.expr() as value)]:
+            return _in_words_of(call, function, cls, value, place)
+    return None
+
+
+def _in_words_of(
+    call: ast.Call, function: ast.FunctionDef, cls: ast.ClassDef | None, value: ast.expr, place: Place
+) -> ast.expr | None:
+    """``value`` with what ``call`` gives in the places of the function's parameters."""
+    given: dict[str, ast.expr] = {}
+    for name in {node.id for node in ast.walk(value) if isinstance(node, ast.Name)}:
+        if is_parameter(function, name):
+            own = call.func.value if isinstance(call.func, ast.Attribute) else None
+            is_object = own is not None and cls is not None and parameters(function)[0].arg == name
+            argument = own if is_object else argument_of(call, function, name, cls) or default_of(function, name)
+            if argument is None:
+                return None
+            given[name] = argument
+        elif owner_of(place.syntax, function, name) is not owner_of(place.syntax, place.scope, name):
+            # The caller has another of this name.
+            return None
+    return _Given(given).visit(copy.deepcopy(value))  # type: ignore[no-any-return]
+
+
+class _Given(ast.NodeTransformer):
+    """Puts expressions in the places of names."""
+
+    def __init__(self, given: dict[str, ast.expr]) -> None:
+        self._given = given
+
+    def visit_Name(self, node: ast.Name) -> ast.expr:
+        """The expression that is given for a name."""
+        return self._given.get(node.id, node)

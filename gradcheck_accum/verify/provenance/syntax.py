@@ -1,0 +1,144 @@
+"""The syntax of the code that is being run: read once per file, and where in it a frame is."""
+
+from __future__ import annotations
+
+import ast
+import linecache
+from collections.abc import Callable, Iterator
+from functools import cached_property
+from types import CodeType, FrameType
+
+Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
+Scope = Function | ast.Module
+
+_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
+COMPREHENSIONS = ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>")
+"""Code that is a part of the function around it, though it has a frame of its own."""
+
+Span = tuple[int, int | None, int, int | None]
+"""First line and column, last line and column; no columns where Python keeps none."""
+
+_read: dict[str, tuple[list[str], Syntax | None]] = {}
+
+
+class Syntax:
+    """The tree of a file, with the way up from every node."""
+
+    def __init__(self, filename: str, tree: ast.Module) -> None:
+        self.filename = filename
+        self.tree = tree
+
+    @cached_property
+    def _parents(self) -> dict[ast.AST, ast.AST]:
+        return {child: node for node in ast.walk(self.tree) for child in ast.iter_child_nodes(node)}
+
+    def parent(self, node: ast.AST) -> ast.AST | None:
+        """The node that ``node`` is a part of."""
+        return self._parents.get(node)
+
+    def around(self, node: ast.AST) -> Iterator[ast.AST]:
+        """The nodes that ``node`` is in, innermost first."""
+        outer = self.parent(node)
+        while outer is not None:
+            yield outer
+            outer = self.parent(outer)
+
+    def scope_of(self, node: ast.AST) -> Scope:
+        """The function that ``node`` is in, or the module."""
+        return next((n for n in self.around(node) if isinstance(n, _FUNCTIONS)), self.tree)
+
+    def class_of(self, scope: Scope) -> ast.ClassDef | None:
+        """The class that a function is a method of."""
+        outer = self.parent(scope)
+        return outer if isinstance(outer, ast.ClassDef) else None
+
+    def at(self, frame: FrameType, wanted: Callable[[ast.AST], bool]) -> ast.AST | None:
+        """The one node of the kind that a frame is at: what it is computing now. None where there are several."""
+        span = _span(frame.f_code, frame.f_lasti, frame.f_lineno)
+        if span[1] is not None:
+            node = self._innermost(span)
+            return node if wanted(node) else None
+        found = [n for n in ast.walk(self.tree) if wanted(n) and _holds(n, span)]
+        return found[0] if len(found) == 1 else None
+
+    def node_at(self, frame: FrameType) -> ast.AST:
+        """The innermost node that a frame is at; its statement where Python keeps no columns."""
+        return self._innermost(_span(frame.f_code, frame.f_lasti, frame.f_lineno))
+
+    def _innermost(self, span: Span) -> ast.AST:
+        node: ast.AST = self.tree
+        while True:
+            inner = [n for n in _with_places(node) if _holds(n, span)]
+            if span[1] is None:
+                inner = [n for n in inner if isinstance(n, (ast.stmt, ast.ExceptHandler))]
+            if not inner:
+                return node
+            node = inner[-1]
+
+
+def syntax_of(frame: FrameType) -> Syntax | None:
+    """The syntax of the file that a frame runs, None where its source is not to be had."""
+    filename = frame.f_code.co_filename
+    linecache.checkcache(filename)
+    lines = linecache.getlines(filename, frame.f_globals)
+    known = _read.get(filename)
+    if known is None or known[0] is not lines:
+        known = _read[filename] = lines, _parsed(filename, lines)
+    return known[1]
+
+
+def own_frame(frame: FrameType) -> FrameType | None:
+    """The frame of the function that ``frame`` is of, be it that of a comprehension in it; None where it is gone."""
+    while frame.f_code.co_name in COMPREHENSIONS:
+        outer = frame_around(frame)
+        if outer is None:
+            return None
+        frame = outer
+    return frame
+
+
+def frame_around(frame: FrameType) -> FrameType | None:
+    """The frame of the function that made the one that ``frame`` runs, if it is running still."""
+    outer = frame.f_back
+    while outer is not None and frame.f_code not in outer.f_code.co_consts:
+        outer = outer.f_back
+    return outer
+
+
+def line_of(code: CodeType, instruction: int) -> int:
+    """The line of an instruction, 0 where it has none."""
+    return next((line or 0 for first, last, line in code.co_lines() if first <= instruction < last), 0)
+
+
+def _parsed(filename: str, lines: list[str]) -> Syntax | None:
+    try:
+        return Syntax(filename, ast.parse("".join(lines))) if lines else None
+    except (SyntaxError, ValueError, RecursionError):
+        return None
+
+
+def _span(code: CodeType, instruction: int, line: int) -> Span:
+    positions = getattr(code, "co_positions", None)
+    for number, (first, last, start, end) in enumerate(positions() if positions is not None else ()):
+        if number == instruction // 2:
+            known = None not in (first, last, start, end)
+            return (first, start, last, end) if known else (line, None, line, None)
+    return line, None, line, None
+
+
+def _holds(node: ast.AST, span: Span) -> bool:
+    """Whether a span lies in a node."""
+    first, last = getattr(node, "lineno", 0), getattr(node, "end_lineno", None) or 0
+    if span[1] is None or span[3] is None:
+        return first <= span[0] and span[2] <= last
+    start, end = getattr(node, "col_offset", 0), getattr(node, "end_col_offset", None) or 0
+    return (first, start) <= (span[0], span[1]) and (span[2], span[3]) <= (last, end)
+
+
+def _with_places(node: ast.AST) -> Iterator[ast.AST]:
+    """The nearest nodes below one that have a place in the file: the arguments of a function have none, say."""
+    for child in ast.iter_child_nodes(node):
+        if hasattr(child, "lineno"):
+            yield child
+        else:
+            yield from _with_places(child)
