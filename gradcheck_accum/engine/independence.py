@@ -28,6 +28,7 @@ import torch
 
 from gradcheck_accum.engine.joining import LAYOUTS
 from gradcheck_accum.engine.loss_graph import LossReading
+from gradcheck_accum.engine.preparing import own_preparations
 from gradcheck_accum.engine.reference import CannotReplay, Pass, ReferenceEngine, coefficient
 from gradcheck_accum.engine.samples import Samples, by_row, by_sample, data_in, inputs_of, own_leaves
 from gradcheck_accum.engine.tape import Program
@@ -40,6 +41,10 @@ MOST_SPLITS = 4
 ONE_SAMPLE = "each of its micro-batches is one sample"
 MIXED = "some of its samples influence each other and others do not"
 TARGETS_ALONE = "the data that its model was given is not known"
+PREPARED = (
+    "data of its loss was normalised over the rows of its micro-batch before the model saw it: normalise the window's "
+    "data as a whole, before it is split, to compare"
+)
 UNMOVED = "other samples in their place do not change its gradient"
 
 _PAIRED_ROWS = 4
@@ -107,7 +112,9 @@ class Prover:
             base = self.engine.one_by_one(program, self.parameters)
             own = own_leaves(program, others)
             found = self._of_samples(program, data_in(program, others), own, base)
-            return found if found.coupled is not None else self._of_twins(program, own, found)
+            found = found if found.coupled is not None else self._of_twins(program, own, found)
+            # What has been normalised is asked about as it came out.
+            return found if found.coupled or not _is_normalised(program, others) else Proof(None, reason=PREPARED)
         except CannotReplay as error:
             return Proof(None, reason=str(error))
         except (RuntimeError, TypeError, ValueError, IndexError) as error:
@@ -280,6 +287,12 @@ class Prover:
             return Proof(None, reason=UNMOVED)
         found = _distance([(together, -1.0), *weighted])
         return Proof(not found <= noise, found / norm, noise / norm)
+
+
+def _is_normalised(program: Program, others: Sequence[Program]) -> bool:
+    """Whether data of a micro-batch was made of all its rows, and no units of its loss undo that."""
+    window = [program, *(other for other in others if other is not program)]
+    return any(how.whole is None for own in own_preparations(window).values() for how in own)
 
 
 def _groups(count: int) -> Iterator[list[int]]:

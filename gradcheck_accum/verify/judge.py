@@ -211,7 +211,11 @@ def _by_measurement(measured: Sequence[Measured], reports: Sequence[WindowReport
         error = report.grad_rel_error or 0.0
         if report.verdict is Verdict.NOT_EQUIVALENT_BY_CONSTRUCTION:
             code, where, message = "GA901", m.records[-1].event.where, report.reason
-            remedy = "nothing, if that is meant; or a layer that looks at each sample alone (LayerNorm, GroupNorm)"
+            remedy = "nothing, if that is meant; or " + (
+                "normalise the data of the whole window, before it is split"
+                if m.normalises and not m.coupled_modules
+                else "a layer that looks at each sample alone (LayerNorm, GroupNorm)"
+            )
         elif report.verdict is Verdict.EQUIVALENT and unit_roundoff(m.dtype) > 1e-4 and error > VISIBLE_LOSS:
             code, where = _ROUNDING, m.step.where
             message = (

@@ -350,6 +350,8 @@ def _needs_large_batch(whole: _Window) -> str:
                 return f"the loss holds {series.name}, of which its graph does not tell the units"
         if {Reduction.MEAN, Reduction.SUM} <= kinds:
             return "the loss holds a sum beside a mean, which may or may not be over the samples"
+        if Reduction.SUM in kinds and whole.measured.normalises:
+            return "the loss sums up what was normalised over the rows of its micro-batch, which may make it a mean"
     return ""
 
 
@@ -465,9 +467,10 @@ def _coupling(
 
 
 def _cause(measured: Measured) -> str:
-    cause = (
-        f"{', '.join(measured.coupled_modules)} in training mode uses statistics of its own batch"
-        if measured.coupled_modules
-        else "what the model computes for one sample depends on the others in its batch"
-    )
+    if measured.coupled_modules:
+        cause = f"{', '.join(measured.coupled_modules)} in training mode uses statistics of its own batch"
+    elif measured.normalises:
+        cause = "each micro-batch normalises data of its loss over its own rows, where the large batch has all of them"
+    else:
+        cause = "what the model computes for one sample depends on the others in its batch"
     return f"{cause}, so no accumulation can equal the large batch"

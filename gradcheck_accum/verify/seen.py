@@ -152,6 +152,7 @@ def _together(own: Measured, others: Sequence[tuple[int, Measured]]) -> Measured
         proofs = [proof for proof in (together.proof, other.proof) if proof is not None]
         together.proof = worst(proofs) if proofs else None
         together.coupled_chunks = together.coupled_chunks or other.coupled_chunks
+        together.normalises = together.normalises or other.normalises
         together.coupled_modules = sorted({*together.coupled_modules, *other.coupled_modules})
     together.products = None if unmeasured else InnerProducts(torch.cat(columns, dim=1), is_factor=True)
     return together
