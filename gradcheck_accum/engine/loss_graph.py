@@ -303,7 +303,7 @@ def _divides_by(factor: Factor, number: float) -> bool:
 
 
 def _data_beside(node: Any, places: float) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-    """The data that the elements of what ``node`` reduces are multiplied by, as large as that. Then what divides them."""
+    """What the elements of what ``node`` reduces are multiplied by: data as large as they, and numbers that divide."""
     name = node.name()
     if name.startswith("BinaryCrossEntropy"):
         weight = getattr(node, "_saved_weight", None)

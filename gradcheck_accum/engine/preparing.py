@@ -8,8 +8,8 @@ targets that are standardised) is another thing in a large batch: that has to be
 So from the first reduction on the calls are noted, and what they were given. Data is *prepared by its micro-batch*
 
 - where fewer of the micro-batch's rows give other values for those that are left;
-- and where what it was made of are this micro-batch's own rows, and not those of others (weights that are divided by the
-  sum over a window, or a data set, are none of its making).
+- and where what it was made of are this micro-batch's own rows, and not those of others (weights that are divided by
+  the sum over a window, or a data set, are none of its making).
 
 Nothing is noted inside of modules, of what is neither a reduction nor made with one, of weights and their gradients. A
 number that became Python's own (``.item()``) is one that the source might have written.
