@@ -29,6 +29,7 @@ from gradcheck_accum.verify.notes import (
     on_proof,
     on_ranks,
     on_skipped,
+    on_terms,
     on_thrown_away,
     on_updates,
 )
@@ -76,7 +77,7 @@ def judge_ranks(
     for rank, (own, ledger) in enumerate(zip(seen, ledgers, strict=True)):
         readings = read_weights(ledger, coefficient=options.loss_coefficient)
         diagnosis = _merged(diagnosis, diagnose(ledger, readings))
-        notes += readings.notes
+        notes += on_terms(readings.notes)
         scale_is_open = scale_is_open or bool(readings.notes)
         own_reports: list[tuple[Measured, WindowReport]] = []
         drift_holds = True
