@@ -15,6 +15,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from gradcheck_accum.engine.samples import Samples
+from gradcheck_accum.engine.tape import Program
 from gradcheck_accum.verdict import Verdict, VerifyResult
 from gradcheck_accum.verify import observe
 
@@ -359,3 +361,34 @@ def test_targets_standardised_by_batch_are_seen() -> None:
     assert distance_of_the_first_window(model, data, loss) > 0.02
     result = trained(model, data, loss)
     assert (result.verdict, codes(result)) == (Verdict.NOT_EQUIVALENT_BY_CONSTRUCTION, {"GA901"})
+
+
+def test_an_error_of_our_own_is_no_bare_exception(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(self: Samples, chosen: Sequence[int]) -> Program:
+        raise IndexError("tuple index out of range\nand more")
+
+    monkeypatch.setattr(Samples, "replaced", broken)
+    result = trained(network(3), padded(), mean_over_time)
+    assert result.verdict is Verdict.INCONCLUSIVE
+    said = "gradcheck-accum failed while it put other samples in the place of some, please report this: "
+    assert f"({said}IndexError: tuple index out of range)" in result.reason
+
+
+def test_sparse_data_is_named_as_what_it_is() -> None:
+    def loss(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return F.cross_entropy(model(x), y)
+
+    class Sparse(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.randn(6, 3))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.sparse.mm(x, self.weight)
+
+    torch.manual_seed(8)
+    dense = [torch.randn(n, 6) * (torch.rand(n, 6) > 0.5) for n in [ROWS] * 6]
+    result = trained(Sparse(), [(x.to_sparse(), torch.randint(0, 3, (len(x),))) for x in dense], loss)
+    assert result.verdict is Verdict.INCONCLUSIVE
+    assert "(sparse or nested data is not put together)" in result.reason
+    assert "Error" not in result.reason and "please report" not in result.reason

@@ -214,12 +214,23 @@ def with_statistics_beside(model: nn.Module, x: torch.Tensor, y: torch.Tensor, w
     return errors(model, x, y).mean()
 
 
+def evaluated_beside(model: nn.Module, x: torch.Tensor, y: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    with torch.inference_mode():
+        scores = model(x)
+        shown = (scores - scores.mean()) / scores.std()
+        shown /= shown.norm()
+        print(f"{torch.softmax(shown, 0).max():.3f}")
+    return errors(model, x, y).mean()
+
+
 def drawn_beside(model: nn.Module, x: torch.Tensor, y: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
     kept = torch.rand_like(w / w.sum()) > 0.3
     return (errors(model, x, y) * kept).mean()
 
 
-@pytest.mark.parametrize("loss", [rows_alone, features, plainly_weighted, with_statistics_beside, drawn_beside])
+@pytest.mark.parametrize(
+    "loss", [rows_alone, features, plainly_weighted, with_statistics_beside, evaluated_beside, drawn_beside]
+)
 def test_data_whose_rows_are_treated_by_themselves_is_right(loss: Loss) -> None:
     result = trained(batches(), loss)
     assert (result.verdict, codes(result)) == (Verdict.EQUIVALENT, set()), result.reason

@@ -13,7 +13,7 @@ from typing import Protocol
 
 import torch
 
-from gradcheck_accum.engine.memory import memory_of
+from gradcheck_accum.engine.memory import is_plain, memory_of
 
 
 class Holder(Protocol):
@@ -35,7 +35,8 @@ class CopiesOnWrite:
 
         What takes a gradient is none of it: who replays it looks for the very tensor.
         """
-        memories = {memory_of(tensor) for tensor in holder.held[0] if not tensor.requires_grad} - {None}
+        data = (tensor for tensor in holder.held[0] if not tensor.requires_grad and is_plain(tensor))
+        memories = {memory_of(tensor) for tensor in data} - {None}
         for memory in memories:
             own = self._holders.setdefault(memory, [])  # type: ignore[arg-type]
             own.append(weakref.ref(holder, lambda gone, memory=memory: self._let_go(memory, gone)))  # type: ignore[misc]
@@ -65,7 +66,8 @@ def _copy_out_of(
     memory: int | None, tensors: list[torch.Tensor], versions: list[int], copies: dict[object, torch.Tensor]
 ) -> None:
     for index, tensor in enumerate(tensors):
-        if tensor.requires_grad or memory_of(tensor) != memory or tensor._version != versions[index]:
+        is_data = not tensor.requires_grad and is_plain(tensor)
+        if not is_data or memory_of(tensor) != memory or tensor._version != versions[index]:
             continue
         key = tensor.storage_offset(), tensor.shape, tensor.stride(), tensor.dtype
         if key not in copies:

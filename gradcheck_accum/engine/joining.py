@@ -12,6 +12,7 @@ from itertools import accumulate
 
 import torch
 
+from gradcheck_accum.engine.memory import is_plain
 from gradcheck_accum.engine.preparing import Preparation, own_preparations, prepared_alike
 from gradcheck_accum.engine.tape import Program
 
@@ -40,6 +41,8 @@ def join(programs: Sequence[Program], layout: Layout) -> list[torch.Tensor]:
         raise ValueError("the micro-batches were computed by different calls")
     if first.holds_packed:
         raise ValueError("packed sequences are not put together")
+    if not all(is_plain(leaf) for program in programs for leaf in program.leaves):
+        raise ValueError("sparse or nested data is not put together")
     rows = rows_of(programs, layout)
     each = [[program.leaves[i] for program in programs] for i in range(len(first.leaves))]
     orders = layout == Layout() and all(program.by_position for program in programs)

@@ -30,6 +30,11 @@ def may_write(function: Any) -> bool:
     return name.endswith("_") and name not in _OF_ITSELF_ALONE
 
 
+def is_plain(tensor: torch.Tensor) -> bool:
+    """Whether a tensor lies in memory element by element: no sparse one does, nor one of rows of unlike lengths."""
+    return tensor.layout is torch.strided and not tensor.is_nested
+
+
 def memory_of(tensor: torch.Tensor) -> int | None:
     """What tells the memory of a tensor from others as long as it is held; None where it has none of its own."""
     try:

@@ -27,7 +27,7 @@ import torch
 from torch import nn
 
 from gradcheck_accum.engine.copies import CopiesOnWrite
-from gradcheck_accum.engine.memory import may_write
+from gradcheck_accum.engine.memory import is_plain, may_write, memory_of, version_of
 from gradcheck_accum.engine.randomness import State, random_state, same_state
 
 _OVER_ROWS = frozenset(
@@ -167,7 +167,7 @@ class Preparation:
         """
         for whole in self._wholes():
             found = whole(self.raw)
-            if found.numel() == weights.numel() and (not made.dim() or _is_proportional(made, found)):
+            if found.numel() == weights.numel() and _are_parts(made, weights, found):
                 self.whole, self.is_mean = whole, is_mean
                 return found
         return None
@@ -186,6 +186,13 @@ def _itself(index: int, raw: Sequence[torch.Tensor]) -> torch.Tensor:
 
 def _exponential(index: int, raw: Sequence[torch.Tensor]) -> torch.Tensor:
     return raw[index].double().exp()
+
+
+def _are_parts(made: torch.Tensor, weights: torch.Tensor, whole: torch.Tensor) -> bool:
+    """Whether ``made`` are the parts of a ``whole``, or the number that makes parts of the ``weights``, which it is."""
+    if made.dim():
+        return _is_proportional(made, whole)
+    return torch.equal(weights.double().reshape(-1), whole.reshape(-1))
 
 
 def _is_proportional(made: torch.Tensor, whole: torch.Tensor) -> bool:
@@ -297,7 +304,10 @@ class Preparations:
 
     def _noting(self, function: Any, args: Any, kwargs: Any, known: Sequence[_Note]) -> _Note | None:
         depth = 1 + max((note.depth for note in known), default=0)
-        return _Note(function, self._encoded(args), self._encoded(kwargs), depth) if depth <= _DEEPEST else None
+        given = _tensors((args, kwargs))
+        if depth > _DEEPEST or not all(is_plain(own) and version_of(own) is not None for own in given):
+            return None
+        return _Note(function, self._encoded(args), self._encoded(kwargs), depth)
 
     def _encoded(self, value: Any) -> Any:
         if isinstance(value, torch.Tensor):
@@ -325,7 +335,7 @@ class Preparations:
 
     def _is_data(self, tensor: torch.Tensor) -> bool:
         apart = self._not_data.get(id(tensor))
-        return not isinstance(tensor, nn.Parameter) and (apart is None or apart() is not tensor)
+        return is_plain(tensor) and not isinstance(tensor, nn.Parameter) and (apart is None or apart() is not tensor)
 
 
 def own_preparations(programs: Sequence[Any]) -> dict[int, list[Preparation]]:
@@ -394,7 +404,9 @@ class _Builder:
         return value
 
     def _number(self, tensor: torch.Tensor, version: int) -> int:
-        key = (tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype) if tensor.numel() else id(tensor)
+        place = memory_of(tensor)
+        lies = place, tensor.storage_offset(), tensor.shape, tensor.stride(), tensor.dtype
+        key = id(tensor) if place is None else lies
         if key not in self._numbers:
             self._numbers[key] = len(self.raw)
             self.raw.append(tensor)

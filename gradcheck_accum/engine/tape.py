@@ -306,12 +306,14 @@ class _Memories:
 class Tape(TorchFunctionMode):
     """Records while it is entered; ask it for the program of a loss right before its backward.
 
-    ``on_scalar`` is told each number that a call outside modules gives, where it needs a gradient, and ``on_blend``
-    each operation in place by which tensors may be taken into an average, with its arguments.
+    ``on_scalar`` is told each number that a call outside modules gives, where it needs a gradient, ``on_blend`` each
+    operation in place by which tensors may be taken into an average, with its arguments, and ``on_write`` each tensor
+    that is about to be written into.
     """
 
     on_scalar: Callable[[torch.Tensor], object] | None = None
     on_blend: Callable[[str, Any, Any], object] | None = None
+    on_write: Callable[[torch.Tensor], object] | None = None
     segments: list[list[Call]] = field(default_factory=lambda: [[]])
     copies: CopiesOnWrite = field(default_factory=CopiesOnWrite)
     preparations: Preparations = field(init=False)
@@ -337,6 +339,9 @@ class Tape(TorchFunctionMode):
         if self._paused:
             return call_from(caller, func, args, kwargs)
         writes = may_write(func)
+        if self.on_write is not None and (writes or name == "__set__") and args and isinstance(args[0], torch.Tensor):
+            with torch._C.DisableTorchFunction():
+                self.on_write(args[0])
         made_of = self.preparations.about_to_write(func, args, kwargs) if writes and not self._depth else None
         if writes and args:
             self.copies.about_to_write(args[0])

@@ -17,7 +17,6 @@ from gradcheck_accum.verdict import Verdict, WindowReport
 from gradcheck_accum.verify.records import Measured
 from gradcheck_accum.verify.seen import Seen
 
-
 _NUMBER = re.compile(r" #(\d+)\b")
 """What tells the terms of one kind apart in their names: the second mean squared error of a loss is ``MseLoss #2``."""
 
