@@ -17,6 +17,7 @@ number that became Python's own (``.item()``) is one that the source might have 
 
 from __future__ import annotations
 
+import math
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -49,6 +50,10 @@ _DEEPEST = 64
 """Calls on top of each other beyond which none is noted: a running mean is made of all that came before."""
 
 
+_ADD_UP = 1e-4
+"""How far from 1 a sum of weights may be for rounding in float32 or less."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Raw:
     """The place of an argument that no noted call gave: its number among them."""
@@ -79,6 +84,7 @@ class _Note:
     args: Any
     kwargs: Any
     depth: int
+    segment: int
     preparations: dict[int, Preparation] = field(default_factory=dict)
     """What was asked for of its results, so that one tensor is one preparation."""
 
@@ -165,6 +171,9 @@ class Preparation:
 
         It has ``made`` them, or a number that their products with something are divided by.
         """
+        total = weights.double().mean() if is_mean else weights.double().sum()
+        if not math.isclose(float(total if made.dim() else total / made.double()), 1.0, rel_tol=_ADD_UP):
+            return None
         for whole in self._wholes():
             found = whole(self.raw)
             if found.numel() == weights.numel() and _are_parts(made, weights, found):
@@ -211,7 +220,7 @@ class Preparations:
     copies: CopiesOnWrite
     segments: int
     _made: dict[int, tuple[weakref.ref[torch.Tensor], _Note, int]] = field(default_factory=dict)
-    _noted: list[list[int]] = field(default_factory=lambda: [[]])
+    _segment: int = 0
     _not_data: dict[int, weakref.ref[torch.Tensor]] = field(default_factory=dict)
 
     def about_to_write(self, function: Any, args: Any, kwargs: Any) -> _Note | None:
@@ -238,17 +247,18 @@ class Preparations:
 
         ``state`` is that of the random generators before it, where something has been noted.
         """
-        if name == "__get__":
-            self._note_attribute(function, args, result)
+        if name in ("__get__", "detach") and isinstance(result, torch.Tensor) and args:
+            self._note_of_weights(function, args[0], result)
         if name not in _OVER_ROWS and not self._made:
             return
         results = _tensors(result)
         if all(tensor.requires_grad for tensor in results):
             return
-        known = self._known_among(args, kwargs)
-        if kwargs.get("out") is not None or (name in _TAKES_ROWS and results[0].shape[:1] != args[0].shape[:1]):
+        known, given = self._known_among(args, kwargs), _tensors((args, kwargs))
+        if not known and (name not in _OVER_ROWS or not all(map(self._is_data, given))):
             return
-        if not known and (name not in _OVER_ROWS or not all(map(self._is_data, _tensors((args, kwargs))))):
+        takes_rows = name in _TAKES_ROWS and results[0].shape[:1] != given[0].shape[:1]
+        if takes_rows or kwargs.get("out") is not None:
             return
         if state is not None and not same_state(state, random_state()):
             return
@@ -284,11 +294,10 @@ class Preparations:
 
     def next_segment(self) -> None:
         """A backward has run: what was noted long before it is forgotten."""
-        self._noted.append([])
-        for old in self._noted[: -self.segments]:
-            for key in old:
-                self._made.pop(key, None)
-        del self._noted[: -self.segments]
+        self._segment += 1
+        oldest = self._segment - self.segments
+        for key in [key for key, (_, note, _) in self._made.items() if note.segment <= oldest]:
+            del self._made[key]
 
     def _known(self, tensor: torch.Tensor) -> tuple[_Note, int] | None:
         found = self._made.get(id(tensor))
@@ -297,7 +306,6 @@ class Preparations:
     def _keep(self, tensor: torch.Tensor, note: _Note, output: int) -> None:
         key, made = id(tensor), self._made
         made[key] = weakref.ref(tensor, lambda gone: _drop(made, key, gone)), note, output
-        self._noted[-1].append(key)
 
     def _known_among(self, args: Any, kwargs: Any) -> list[_Note]:
         return [found[0] for tensor in _tensors((args, kwargs)) if (found := self._known(tensor)) is not None]
@@ -307,7 +315,7 @@ class Preparations:
         given = _tensors((args, kwargs))
         if depth > _DEEPEST or not all(is_plain(own) and version_of(own) is not None for own in given):
             return None
-        return _Note(function, self._encoded(args), self._encoded(kwargs), depth)
+        return _Note(function, self._encoded(args), self._encoded(kwargs), depth, self._segment)
 
     def _encoded(self, value: Any) -> Any:
         if isinstance(value, torch.Tensor):
@@ -325,11 +333,10 @@ class Preparations:
             return [self._encoded(item) for item in value]
         return tuple(self._encoded(item) for item in value) if type(value) is tuple else value
 
-    def _note_attribute(self, function: Any, args: Any, result: Any) -> None:
+    def _note_of_weights(self, function: Any, owner: Any, result: torch.Tensor) -> None:
         """Gradients, and the memory of weights, are no data: a norm of theirs would keep all of them."""
-        owner = getattr(function, "__self__", None)
-        is_weight = bool(args) and isinstance(args[0], nn.Parameter)
-        if isinstance(result, torch.Tensor) and (is_weight or owner is torch.Tensor.grad):
+        is_gradient = getattr(function, "__self__", None) is torch.Tensor.grad
+        if is_gradient or not self._is_data(owner):
             key, known = id(result), self._not_data
             known[key] = weakref.ref(result, lambda gone: _drop_alone(known, key, gone))
 

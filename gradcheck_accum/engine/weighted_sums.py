@@ -17,9 +17,6 @@ SharesOf = Callable[[torch.Tensor, "torch.Tensor | None", bool], "torch.Tensor |
 one: what they were before they were made to add up, in proportion. None where they were not made to here. Last comes
 whether they add up to the number of elements, as those of a mean do, and not to one."""
 
-_ADD_UP = 1e-4
-"""How far from 1 a sum of weights may be for rounding in float32 or less."""
-
 
 def masked_units(operands: Sequence[torch.Tensor]) -> float | None:
     """How many elements of a sum are left by the masks that it is multiplied by; None where others are among them."""
@@ -41,12 +38,7 @@ def weighted_units(
     """
     if len(operands) != 1 or len(by) > 1:
         return None
-    divisor = by[0] if by else None
-    total = operands[0].double().mean() if is_mean else operands[0].double().sum()
-    total = total if divisor is None else total / divisor.double()
-    if not math.isclose(float(total), 1.0, rel_tol=_ADD_UP):
-        return None
-    whole = shares_of(operands[0], divisor, is_mean)
+    whole = shares_of(operands[0], by[0] if by else None, is_mean)
     units = float(whole.sum()) if whole is not None else math.nan
     return units if math.isfinite(units) and units > 0 else None
 
