@@ -228,9 +228,32 @@ def drawn_beside(model: nn.Module, x: torch.Tensor, y: torch.Tensor, w: torch.Te
     return (errors(model, x, y) * kept).mean()
 
 
-@pytest.mark.parametrize(
-    "loss", [rows_alone, features, plainly_weighted, with_statistics_beside, evaluated_beside, drawn_beside]
-)
+def with_weights_of_classes(model: nn.Module, x: torch.Tensor, y: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    of_classes = torch.tensor([1.0, 2.5])
+    of_classes = of_classes / of_classes.sum()
+    scores = torch.cat([model(x), -model(x)], 1)
+    return F.cross_entropy(scores, (y > 0).long(), weight=of_classes, reduction="none").mean()
+
+
+def with_padding(model: nn.Module, x: torch.Tensor, y: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    lengths = (6 * w).long().clamp(1, 5)
+    places = (torch.arange(int(lengths.max()))[None] < lengths[:, None]).float()
+    return errors(model, x * F.pad(places, (0, 6 - places.shape[1])) / lengths[:, None], y).mean()
+
+
+def with_advice(model: nn.Module, x: torch.Tensor, y: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    with torch.no_grad():
+        kept = (torch.softmax(x, -1).max(-1).values > 0.4).float()
+    return (errors(model, x, y) * kept).mean()
+
+
+BY_THEMSELVES = [
+    *(rows_alone, features, plainly_weighted, with_statistics_beside, evaluated_beside, drawn_beside),
+    *(with_weights_of_classes, with_padding, with_advice),
+]
+
+
+@pytest.mark.parametrize("loss", BY_THEMSELVES)
 def test_data_whose_rows_are_treated_by_themselves_is_right(loss: Loss) -> None:
     result = trained(batches(), loss)
     assert (result.verdict, codes(result)) == (Verdict.EQUIVALENT, set()), result.reason

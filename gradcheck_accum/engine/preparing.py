@@ -346,18 +346,26 @@ class Preparations:
 
 
 def own_preparations(programs: Sequence[Any]) -> dict[int, list[Preparation]]:
-    """For each leaf that every one of the programs has prepared of its own rows, how each has.
-
-    An order of rows is none: it says where they are.
-    """
+    """For each leaf that every one of the programs has prepared of its own rows, how each has."""
     found: dict[int, list[Preparation]] = {}
     for leaf in programs[0].prepared:
         each = [program.prepared.get(leaf) for program in programs]
-        made = [program.leaves[leaf] for program in programs]
-        is_order = made[0].dim() and not made[0].is_floating_point()
-        if all(each) and not is_order and _are_apart(each, made) and any(map(Preparation.mixes, each, made)):
+        if all(each) and _are_of_own_rows(each, [program.leaves[leaf] for program in programs]):
             found[leaf] = each
     return found
+
+
+def _are_of_own_rows(each: Sequence[Preparation], made: Sequence[torch.Tensor]) -> bool:
+    """Whether every micro-batch made such data of its own rows; an order of rows is none, it says where they are."""
+    is_order = made[0].dim() and not made[0].is_floating_point()
+    if is_order or _is_constant(made) or not _are_apart(each, made):
+        return False
+    return any(map(Preparation.mixes, each, made))
+
+
+def _is_constant(made: Sequence[torch.Tensor]) -> bool:
+    """Whether several micro-batches made the same, which is no row's: the weights of classes, say."""
+    return len(made) > 1 and bool(made[0].dim()) and all(torch.equal(own, made[0]) for own in made[1:])
 
 
 def _are_apart(each: Sequence[Preparation], made: Sequence[torch.Tensor]) -> bool:
