@@ -24,7 +24,9 @@ class WindowReport:
 
     ``weights`` are the ledger's relative weights (1 everywhere is right; None where one could not be read).
     ``grad_rel_error`` is |g - g_ref| / |g_ref| in the Euclidean norm over all parameters of the optimizer before
-    any clip, ``grad_norm_ratio`` is |g| / |g_ref|, ``tolerance`` what the error was allowed to be.
+    any clip, ``grad_norm_ratio`` is |g| / |g_ref|, ``tolerance`` what the error was allowed to be. Where the gradient
+    was right before the clip, and another one after it, they are those of what the step used and of the clipped
+    reference.
     ``param_rel_error`` is |Δw - Δw_ref| / |Δw_ref| for the step's own update Δw. ``drift`` is
     |w - w_ref| / |w_ref - w_0| beside a reference run, where one was asked for. All are None where they could not be
     measured, and ``reason``, or a note of the result, then says why. ``line`` is the step's line in the user's file.

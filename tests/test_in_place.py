@@ -13,6 +13,7 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy, logsigmoid, relu
 
+from gradcheck_accum.engine.tape import Tape
 from gradcheck_accum.verdict import Verdict, VerifyResult
 from gradcheck_accum.verify import observe
 
@@ -253,3 +254,97 @@ def test_running_a_window_again_leaves_the_loops_own_buffer_as_it_is() -> None:
             (cross_entropy(model[2](buffer), y) / K).backward()
         optimizer.step()
     assert all(torch.equal(buffer, before) for buffer, before in kept)
+
+
+# Data that is written into after it was used: what is run again has it as it was.
+
+
+def networks() -> tuple[nn.Module, nn.Module]:
+    torch.manual_seed(0)
+    generator = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 6))
+    return nn.Sequential(nn.Linear(6, 8), nn.LeakyReLU(), nn.Linear(8, 1)), generator
+
+
+def adversarial(divisor: float, *, one_buffer: bool) -> VerifyResult:
+    """DCGAN's discriminator: one tensor holds the labels of real and of made pictures, one after the other."""
+    critic, generator = networks()
+    optimizer = torch.optim.SGD(critic.parameters(), lr=0.1)
+    criterion, buffer = nn.BCEWithLogitsLoss(), torch.empty(ROWS)
+    with observe() as observation:
+        for i in range(2 * K):
+            label = buffer if one_buffer else torch.empty(ROWS)
+            label.fill_(1.0)
+            (criterion(critic(torch.randn(ROWS, 6)).view(-1), label) / divisor).backward()
+            made = generator(torch.randn(ROWS, 4)).detach()
+            label.fill_(0.0)
+            (criterion(critic(made).view(-1), label) / divisor).backward()
+            label.fill_(1.0)
+            if (i + 1) % K == 0:
+                optimizer.step()
+                optimizer.zero_grad()
+    return observation.result()
+
+
+@pytest.mark.parametrize("one_buffer", [True, False])
+def test_labels_that_are_filled_anew_are_run_again_as_they_were(one_buffer: bool) -> None:
+    right, wrong = (adversarial(divisor, one_buffer=one_buffer) for divisor in (K, 1))
+    assert (right.verdict, right.diagnosis) == (Verdict.EQUIVALENT, ()), right.reason
+    assert ONE_BATCH in right.reference.kind
+    assert (wrong.verdict, [d.mistake.code for d in wrong.diagnosis]) == (Verdict.DEVIATES, ["GA101"] * 2)
+
+
+def filled(x: torch.Tensor, new: torch.Tensor) -> None:
+    x.copy_(new)
+
+
+def filled_without_a_graph(x: torch.Tensor, new: torch.Tensor) -> None:
+    with torch.no_grad():
+        x[:] = new
+
+
+def filled_behind_autograd(x: torch.Tensor, new: torch.Tensor) -> None:
+    x.data.copy_(new)
+
+
+class Fills(nn.Module):
+    """Writes into what it is given."""
+
+    def forward(self, x: torch.Tensor, new: torch.Tensor) -> None:
+        x.view(-1).copy_(new.view(-1))
+
+
+@pytest.mark.parametrize("fill", [filled, filled_without_a_graph, filled_behind_autograd, Fills()])
+def test_a_buffer_that_every_batch_is_copied_into(fill: Callable[[torch.Tensor, torch.Tensor], None]) -> None:
+    model, _ = networks()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    x, y = torch.empty(ROWS, 6), torch.empty(ROWS, 1)
+    with observe() as observation:
+        for i in range(2 * K):
+            fill(x, torch.randn(ROWS, 6))
+            fill(y, torch.randn(ROWS, 1))
+            (COEFFICIENT * (model(x) - y).pow(2).mean() / K).backward()
+            if (i + 1) % K == 0:
+                optimizer.step()
+                optimizer.zero_grad()
+    result = observation.result()
+    assert (result.verdict, result.diagnosis) == (Verdict.EQUIVALENT, ()), result.reason
+    assert ONE_BATCH in result.reference.kind
+
+
+def test_only_what_is_written_into_is_copied() -> None:
+    weight = nn.Parameter(torch.ones(6))
+    x, y = torch.randn(ROWS, 6), torch.randn(ROWS)
+    tape = Tape()
+    with tape:
+        program = tape.program([(x @ weight - y).pow(2).mean()])
+        assert program is not None
+        data = {x.data_ptr(), y.data_ptr(), weight.data_ptr()}
+        with torch.no_grad():
+            weight.add_(1.0)
+        torch.zeros(3).add_(1.0)
+        assert data == {leaf.data_ptr() for leaf in program.leaves}
+        before = y.clone()
+        y[:2] = 7.0
+        kept = {leaf.data_ptr(): leaf for leaf in program.leaves}
+        assert data & kept.keys() == data - {y.data_ptr()}
+        assert any(torch.equal(leaf, before) for leaf in kept.values())

@@ -15,6 +15,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from gradcheck_accum.engine.samples import Samples
+from gradcheck_accum.engine.tape import Program
 from gradcheck_accum.verdict import Verdict, VerifyResult
 from gradcheck_accum.verify import observe
 
@@ -328,7 +330,7 @@ def test_a_coefficient_that_warms_up_from_zero_couples_nothing(first: float) -> 
     assert (result.verdict, codes(result)) == (Verdict.EQUIVALENT, set()), result.reason
 
 
-# What prepared the data is not on the tape: weights that were made to add up to 1 look like those of an objective.
+# Weights that a micro-batch makes add up to 1, and targets that it standardises (more in test_prepared_data.py).
 
 
 def weighted(model: nn.Module, x: torch.Tensor, _: torch.Tensor, weight: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
@@ -341,7 +343,6 @@ def weighted_by_mean(
     return (weight / weight.mean() * F.cross_entropy(model(x), y, reduction="none")).mean()
 
 
-@pytest.mark.xfail(strict=True, reason="what tensors without a gradient were divided by is not recorded")
 @pytest.mark.parametrize("loss", [weighted, weighted_by_mean])
 def test_weights_normalised_as_data_are_a_mean_of_means(loss: Loss) -> None:
     model, data = network(3), batches([ROWS] * 6)
@@ -350,7 +351,6 @@ def test_weights_normalised_as_data_are_a_mean_of_means(loss: Loss) -> None:
     assert (result.verdict, codes(result)) == (Verdict.DEVIATES, {"GA104"})
 
 
-@pytest.mark.xfail(strict=True, reason="what tensors without a gradient were made of is not recorded")
 def test_targets_standardised_by_batch_are_seen() -> None:
     def loss(
         model: nn.Module, x: torch.Tensor, _: torch.Tensor, wanted: torch.Tensor, __: torch.Tensor
@@ -359,4 +359,36 @@ def test_targets_standardised_by_batch_are_seen() -> None:
 
     model, data = network(1), batches([ROWS] * 6)
     assert distance_of_the_first_window(model, data, loss) > 0.02
-    assert trained(model, data, loss).verdict is not Verdict.EQUIVALENT
+    result = trained(model, data, loss)
+    assert (result.verdict, codes(result)) == (Verdict.NOT_EQUIVALENT_BY_CONSTRUCTION, {"GA901"})
+
+
+def test_an_error_of_our_own_is_no_bare_exception(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(self: Samples, chosen: Sequence[int]) -> Program:
+        raise IndexError("tuple index out of range\nand more")
+
+    monkeypatch.setattr(Samples, "replaced", broken)
+    result = trained(network(3), padded(), mean_over_time)
+    assert result.verdict is Verdict.INCONCLUSIVE
+    said = "gradcheck-accum failed while it put other samples in the place of some, please report this: "
+    assert f"({said}IndexError: tuple index out of range)" in result.reason
+
+
+def test_sparse_data_is_named_as_what_it_is() -> None:
+    def loss(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return F.cross_entropy(model(x), y)
+
+    class Sparse(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.randn(6, 3))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.sparse.mm(x, self.weight)
+
+    torch.manual_seed(8)
+    dense = [torch.randn(n, 6) * (torch.rand(n, 6) > 0.5) for n in [ROWS] * 6]
+    result = trained(Sparse(), [(x.to_sparse(), torch.randint(0, 3, (len(x),))) for x in dense], loss)
+    assert result.verdict is Verdict.INCONCLUSIVE
+    assert "(sparse or nested data is not put together)" in result.reason
+    assert "Error" not in result.reason and "please report" not in result.reason

@@ -431,6 +431,9 @@ def test_gradients_that_are_cleared_after_a_clip_are_cleared_whoever_clears_them
     result = watched(loop)
     assert (result.verdict, codes(result)) == (Verdict.DEVIATES, ["GA202"])
     assert [window.weights for window in result.windows] == [(0.0,) * 3] * 2
+    # Nothing is left of the clipped gradient: the row says so.
+    assert [(w.grad_rel_error, w.grad_norm_ratio) for w in result.windows] == [(pytest.approx(1.0), 0.0)] * 2
+    assert all((w.tolerance or 0.0) < 1e-5 for w in result.windows)
 
 
 def test_gradients_that_are_changed_by_hand_after_a_clip_are_not_compared() -> None:

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from gradcheck_accum.verdict import Verdict
+from gradcheck_accum.verdict import Verdict, VerifyResult
 from gradcheck_accum.verify import observe
 from gradcheck_accum.verify.children import runs_python
 
@@ -98,3 +98,65 @@ def test_a_loop_that_accumulates_nothing_is_told_so(held: int, said: bool) -> No
     result = observation.result()
     assert result.verdict is Verdict.EQUIVALENT
     assert any(note.startswith("every window holds 1 micro-batch: ") for note in result.notes) is said
+
+
+class Descent:
+    """An optimizer of a script's own, which PyTorch knows nothing of."""
+
+    def __init__(self, model: nn.Module, update: Callable[[torch.Tensor], None]) -> None:
+        self.weights, self.update = list(model.parameters()), update
+
+    def step(self) -> None:
+        with torch.no_grad():
+            for weight in self.weights:
+                self.update(weight)
+
+    def zero_grad(self) -> None:
+        for weight in self.weights:
+            weight.grad = None
+
+
+def added_to(weight: torch.Tensor) -> None:
+    assert weight.grad is not None
+    weight.add_(weight.grad, alpha=-0.1)
+
+
+def set_anew(weight: torch.Tensor) -> None:
+    assert weight.grad is not None
+    weight.data = weight.data - 0.1 * weight.grad
+
+
+def subtracted_behind_autograd(weight: torch.Tensor) -> None:
+    assert weight.grad is not None
+    weight.data -= 0.1 * weight.grad
+
+
+def _updated(update: Callable[[torch.Tensor], None], *, steps: bool = True) -> VerifyResult:
+    torch.manual_seed(0)
+    model = nn.Linear(3, 1)
+    optimizer = Descent(model, update)
+    with observe() as observation:
+        for i in range(9):
+            (model(torch.randn(5, 3)).pow(2).mean() / 3).backward()
+            if steps and (i + 1) % 3 == 0:
+                optimizer.step()
+                optimizer.zero_grad()
+    return observation.result()
+
+
+@pytest.mark.parametrize("update", [added_to, set_anew, subtracted_behind_autograd])
+def test_an_update_by_hand_is_named_with_its_line(update: Callable[[torch.Tensor], None]) -> None:
+    result = _updated(update)
+    own, loop = update.__code__.co_firstlineno, _updated.__code__.co_firstlineno
+    assert result.verdict is Verdict.INCONCLUSIVE
+    said = f"backward() ran at line {loop + 6}, and the weights were changed by hand, at line {own + 2}: "
+    assert result.reason.startswith(said), result.reason
+    assert "derives from torch.optim.Optimizer" in result.reason
+    assert not result.help, "nothing was started as a process of its own"
+
+
+def test_weights_that_nobody_changes_were_not_changed_by_hand() -> None:
+    result = _updated(added_to, steps=False)
+    assert result.verdict is Verdict.INCONCLUSIVE
+    assert "it filled the gradients of no optimizer's parameters" in result.reason
+    assert "by hand" not in result.reason

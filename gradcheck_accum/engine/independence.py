@@ -28,6 +28,8 @@ import torch
 
 from gradcheck_accum.engine.joining import LAYOUTS
 from gradcheck_accum.engine.loss_graph import LossReading
+from gradcheck_accum.engine.memory import is_plain
+from gradcheck_accum.engine.preparing import own_preparations
 from gradcheck_accum.engine.reference import CannotReplay, Pass, ReferenceEngine, coefficient
 from gradcheck_accum.engine.samples import Samples, by_row, by_sample, data_in, inputs_of, own_leaves
 from gradcheck_accum.engine.tape import Program
@@ -40,6 +42,11 @@ MOST_SPLITS = 4
 ONE_SAMPLE = "each of its micro-batches is one sample"
 MIXED = "some of its samples influence each other and others do not"
 TARGETS_ALONE = "the data that its model was given is not known"
+PREPARED = (
+    "data of its loss was normalised over the rows of its micro-batch before the model saw it: normalise the window's "
+    "data as a whole, before it is split, to compare"
+)
+ROWLESS = "its data is sparse or nested, whose rows are not replaced"
 UNMOVED = "other samples in their place do not change its gradient"
 
 _PAIRED_ROWS = 4
@@ -107,12 +114,13 @@ class Prover:
             base = self.engine.one_by_one(program, self.parameters)
             own = own_leaves(program, others)
             found = self._of_samples(program, data_in(program, others), own, base)
-            return found if found.coupled is not None else self._of_twins(program, own, found)
+            found = found if found.coupled is not None else self._of_twins(program, own, found)
+            # What has been normalised is asked about as it came out.
+            return found if found.coupled or not _is_normalised(program, others) else Proof(None, reason=PREPARED)
         except CannotReplay as error:
             return Proof(None, reason=str(error))
         except (RuntimeError, TypeError, ValueError, IndexError) as error:
-            # Tensors of a kind whose rows cannot be copied (sparse, nested): whatever they raise means the same.
-            return Proof(None, reason=f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}")
+            return Proof(None, reason=ROWLESS if _holds_rowless(program) else _own_failure(error))
 
     # Samples in the place of others
 
@@ -280,6 +288,24 @@ class Prover:
             return Proof(None, reason=UNMOVED)
         found = _distance([(together, -1.0), *weighted])
         return Proof(not found <= noise, found / norm, noise / norm)
+
+
+def _holds_rowless(program: Program) -> bool:
+    """Whether data is of a kind whose rows cannot be copied: whatever it raises then means that."""
+    return not all(map(is_plain, program.leaves))
+
+
+def _own_failure(error: Exception) -> str:
+    """What an error says that nothing but our own code can have raised: the script's own are `CannotReplay`."""
+    said = str(error).strip().splitlines()
+    detail = f"{type(error).__name__}: {said[0]}" if said else type(error).__name__
+    return f"gradcheck-accum failed while it put other samples in the place of some, please report this: {detail}"
+
+
+def _is_normalised(program: Program, others: Sequence[Program]) -> bool:
+    """Whether data of a micro-batch was made of all its rows, and no units of its loss undo that."""
+    window = [program, *(other for other in others if other is not program)]
+    return any(how.whole is None for own in own_preparations(window).values() for how in own)
 
 
 def _groups(count: int) -> Iterator[list[int]]:

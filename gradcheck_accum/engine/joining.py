@@ -12,6 +12,8 @@ from itertools import accumulate
 
 import torch
 
+from gradcheck_accum.engine.memory import is_plain
+from gradcheck_accum.engine.preparing import Preparation, own_preparations, prepared_alike
 from gradcheck_accum.engine.tape import Program
 
 
@@ -30,18 +32,43 @@ LAYOUTS = (Layout(), Layout(parts=2), Layout(parts=3), Layout(dimension=1))
 def join(programs: Sequence[Program], layout: Layout) -> list[torch.Tensor]:
     """The leaves of several micro-batches as those of one batch.
 
-    A leaf that is one object in all of them (class weights, a parameter) stays as it is; others are joined. Raises
-    ValueError where they do not fit together.
+    A leaf that is one object in all of them (class weights, a parameter) stays as it is; others are joined. Those that
+    each micro-batch prepared of its own rows are prepared again, of all rows. Raises ValueError where they do not fit
+    together.
     """
     first = programs[0]
     if not all(first.same_shape(other) for other in programs[1:]):
         raise ValueError("the micro-batches were computed by different calls")
     if first.holds_packed:
         raise ValueError("packed sequences are not put together")
+    if not all(is_plain(leaf) for program in programs for leaf in program.leaves):
+        raise ValueError("sparse or nested data is not put together")
     rows = rows_of(programs, layout)
     each = [[program.leaves[i] for program in programs] for i in range(len(first.leaves))]
     orders = layout == Layout() and all(program.by_position for program in programs)
-    return [_orders(own, rows) if orders and _are_orders(own, rows) else _joined(own, layout, rows) for own in each]
+    again = own_preparations(programs)
+    return [
+        _prepared_again(again[leaf], own[0], layout, rows)
+        if leaf in again
+        else _orders(own, rows)
+        if orders and _are_orders(own, rows)
+        else _joined(own, layout, rows)
+        for leaf, own in enumerate(each)
+    ]
+
+
+def _prepared_again(
+    each: Sequence[Preparation], made: torch.Tensor, layout: Layout, rows: list[int] | None
+) -> torch.Tensor:
+    """A leaf that each micro-batch prepared of its own rows, of all rows; it was ``made`` so of the first one's."""
+    if len({len(how.raw) for how in each}) > 1 or (each[0].whole is None and not prepared_alike(each)):
+        raise ValueError("the micro-batches' data was normalised in different ways")
+    raw = [_joined(list(own), layout, rows) for own in zip(*(how.raw for how in each), strict=True)]
+    try:
+        return each[0].of_all_rows(raw, made)
+    except Exception as error:
+        # The script's own calls run here, on more rows.
+        raise ValueError(f"what normalised the micro-batches' data does not take all of it ({error})") from error
 
 
 def _joined(own: list[torch.Tensor], layout: Layout, rows: list[int] | None) -> torch.Tensor:

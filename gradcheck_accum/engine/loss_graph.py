@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from gradcheck_accum.engine.weighted_sums import SharesOf, masked_units, weighted_units
 from gradcheck_accum.events import Factor, Operation, Purpose, Reduction, Term, product_of
 from gradcheck_accum.location import Location
 
@@ -91,14 +92,17 @@ class LossReading:
 
 
 def read_losses(
-    losses: Sequence[torch.Tensor], scales: dict[Any, float], weights: Sequence[float] | None = None
+    losses: Sequence[torch.Tensor],
+    scales: dict[Any, float],
+    weights: Sequence[float] | None = None,
+    shares_of: SharesOf = lambda *_: None,
 ) -> LossReading:
     """The terms of scalar losses whose gradients are added up.
 
     ``scales`` maps the graph nodes that a grad scaler made to its scale; ``weights`` are ``backward``'s own argument,
-    one for each loss.
+    one for each loss. ``shares_of`` tells of data what it is proportional to, where it was made from that.
     """
-    walk = _Walk(scales)
+    walk = _Walk(scales, shares_of)
     for loss, weight in zip(losses, weights or [1.0] * len(losses), strict=True):
         outer = () if weight == 1.0 else (Factor(weight),)
         if is_cached(loss):
@@ -142,6 +146,7 @@ class _Walk:
     """A way from a loss inwards over scalar nodes; ``found`` are the terms, ``scale`` is what grad scalers put in."""
 
     scales: dict[Any, float]
+    shares_of: SharesOf
     found: list[Term] = field(default_factory=list)
     scale: float = 1.0
     reductions: list[Any] = field(default_factory=list)
@@ -190,7 +195,8 @@ class _Walk:
             inputs = _stack_below(node).next_functions
             share = (Factor(1 / len(inputs), purpose=Purpose.OBJECTIVE),) if name.startswith("Mean") else ()
             return [(inner, at, (*share, *outer)) for inner, at in inputs]
-        self._found(_frontier(node, name, outer), node)
+        term = _frontier(node, name, outer)
+        self._found(_of_weighted(term, node, self.shares_of) if term.units else term, node)
         return []
 
     def _found(self, term: Term, node: Any) -> None:
@@ -276,6 +282,58 @@ def _frontier(node: Any, name: str, factors: tuple[Factor, ...]) -> Term:
         values = node._saved_self
         return Term(short, Reduction.SUM, float(values.isnan().logical_not().sum()), factors, float(len(values)))
     return Term(f"{_UNFOLLOWED} ({short})", Reduction.MEAN, None, factors)
+
+
+def _of_weighted(term: Term, node: Any, shares_of: SharesOf) -> Term:
+    """A term whose elements are multiplied by data, a mask or weights: it has the units that these leave or count."""
+    places = term.units or 0.0
+    operands, by = _data_beside(node, places)
+    if not operands:
+        return term
+    units = weighted_units(operands, by, term.reduction is Reduction.MEAN, shares_of)
+    if units is not None:
+        return replace(term, reduction=Reduction.MEAN, units=units)
+    is_mean = term.reduction is not Reduction.SUM or any(_divides_by(factor, places) for factor in term.factors)
+    units = None if is_mean or by else masked_units(operands)
+    return term if units is None else replace(term, units=units)
+
+
+def _divides_by(factor: Factor, number: float) -> bool:
+    return factor.value is not None and math.isclose(factor.value * number, 1.0, rel_tol=1e-5)
+
+
+def _data_beside(node: Any, places: float) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+    """What the elements of what ``node`` reduces are multiplied by: data as large as they, and numbers that divide."""
+    name = node.name()
+    if name.startswith("BinaryCrossEntropy"):
+        weight = getattr(node, "_saved_weight", None)
+        return ([weight] if weight is not None and weight.numel() == places else []), []
+    if name.startswith("DotBackward"):
+        first, second = (inner for inner, _ in node.next_functions)
+        weight = node._saved_self if first is None else node._saved_tensor
+        return ([weight] if (first is None) != (second is None) else []), []
+    found: list[torch.Tensor] = []
+    by: list[torch.Tensor] = []
+    inner = _only_input(node) if name.startswith(("SumBackward0", "MeanBackward0")) else None
+    while inner is not None and inner.name().startswith((*_PASSES, "MulBackward", "DivBackward")):
+        if inner.name().startswith(("MulBackward", "DivBackward")):
+            operand = _operand(inner)
+            divides = inner.name().startswith("DivBackward")
+            if operand is None or operand.numel() != (1 if divides else places):
+                break
+            (by if divides else found).append(operand)
+        inner = _only_input(inner)
+    return [operand.reshape(-1) for operand in found] if len(found) > 1 else found, by
+
+
+def _operand(node: Any) -> torch.Tensor | None:
+    """The tensor without a gradient that a node multiplies with, or divides by, None where there is none."""
+    if sum(inner is not None for inner, _ in node.next_functions) != 1:
+        return None
+    other = node._saved_other
+    if other is None and node.name().startswith("MulBackward"):
+        other = node._saved_self
+    return other if isinstance(other, torch.Tensor) else None
 
 
 def is_cached(loss: torch.Tensor) -> bool:

@@ -18,10 +18,21 @@ _IN_PLACE_OPERATORS = frozenset(
 )
 
 
+_OF_ITSELF_ALONE = frozenset({"requires_grad_", "detach_", "share_memory_", "rename_"})
+"""Methods that change what a tensor is, and not what it holds."""
+
+
 def may_write(function: Any) -> bool:
     """Whether a function of PyTorch's, by its name, writes into its first argument."""
     name = getattr(function, "__name__", "")
-    return name in _IN_PLACE_OPERATORS if name.endswith("__") else name.endswith("_")
+    if name.endswith("__"):
+        return name in _IN_PLACE_OPERATORS
+    return name.endswith("_") and name not in _OF_ITSELF_ALONE
+
+
+def is_plain(tensor: torch.Tensor) -> bool:
+    """Whether a tensor lies in memory element by element: no sparse one does, nor one of rows of unlike lengths."""
+    return tensor.layout is torch.strided and not tensor.is_nested
 
 
 def memory_of(tensor: torch.Tensor) -> int | None:

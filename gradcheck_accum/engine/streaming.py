@@ -15,6 +15,7 @@ import torch
 
 from gradcheck_accum.engine.joining import Layout, data_of, halves
 from gradcheck_accum.engine.loss_graph import LossReading
+from gradcheck_accum.engine.preparing import own_preparations
 from gradcheck_accum.engine.reference import CannotReplay, DoesNotFit, Pass, ReferenceEngine, coefficient
 from gradcheck_accum.engine.tape import Program
 from gradcheck_accum.engine.tolerance import Addends, replay_tolerance
@@ -61,6 +62,8 @@ class Streamer:
         data = data_of(programs)
         if not data:
             raise CannotReplay("the large batch does not fit in memory, and its data cannot be told apart")
+        if own_preparations(programs):
+            raise CannotReplay("the large batch does not fit in memory, and its data is normalised over all its rows")
         pieces, size = list(programs), self.size or math.ceil(len(programs) / 2)
         while True:
             chunks = [pieces[i : i + size] for i in range(0, len(pieces), size)]

@@ -1,7 +1,8 @@
 """A tape of how a loss came from data: the calls outside modules, each outermost module call counting as one.
 
 Only calls whose result needs a gradient are on the tape, so whatever prepared the data is not: the prepared tensors
-are the tape's leaves, and a large batch is the same tape over the leaves of several micro-batches, concatenated.
+are the tape's leaves, and a large batch is the same tape over the leaves of several micro-batches, concatenated. (How
+data was prepared that a large batch prepares otherwise is noted beside the tape: see `preparing`.)
 
 What a call writes into memory it makes anew, for all tensors that share the memory: whoever reads one of them later
 depends on the call, whatever it returned. A buffer that comes from outside the tape is a leaf with the values that it
@@ -25,10 +26,12 @@ from torch.overrides import TorchFunctionMode, resolve_name
 
 from gradcheck_accum.engine.callers import call_from
 from gradcheck_accum.engine.checkpoints import Checkpointed
+from gradcheck_accum.engine.copies import CopiesOnWrite
 from gradcheck_accum.engine.determinism import loses_digits
 from gradcheck_accum.engine.lent import Lent, lent_weights, steps_weights
 from gradcheck_accum.engine.loss_graph import is_cached
 from gradcheck_accum.engine.memory import Region, may_write, memory_of, version_of, versions_of, written_among
+from gradcheck_accum.engine.preparing import Preparation, Preparations
 from gradcheck_accum.engine.randomness import State, random_state, same_state
 
 KEPT_SEGMENTS = 3
@@ -116,7 +119,7 @@ class Packed:
     fields: tuple[Any, ...]
 
 
-@dataclass(slots=True)
+@dataclass
 class Program:
     """How one micro-batch's loss is computed from its leaves, free of the tensors in between.
 
@@ -131,7 +134,7 @@ class Program:
     batch that it would have made, ``learns`` that the loss is computed with weights that were stepped on in its own
     micro-batch, ``is_cached`` that a hook computes the gradients of a loss that a module gave. ``places`` are those
     that the steps which are modules were called from, ``coarsest`` is the dtype with the most rounding that any of it
-    was computed in, modules included.
+    was computed in, modules included. ``prepared`` says how leaves were made that a reduction is part of.
     """
 
     steps: list[tuple[Callable[..., Any], Any, Any, tuple[str, torch.dtype] | None]]
@@ -148,6 +151,12 @@ class Program:
     is_cached: bool
     places: list[Place | None]
     coarsest: torch.dtype | None
+    prepared: dict[int, Preparation] = field(default_factory=dict)
+
+    @property
+    def held(self) -> tuple[list[torch.Tensor], list[int]]:
+        """Its leaves, with the versions that they were used with."""
+        return self.leaves, self.versions
 
     @property
     def random(self) -> bool:
@@ -305,15 +314,19 @@ class _Memories:
 class Tape(TorchFunctionMode):
     """Records while it is entered; ask it for the program of a loss right before its backward.
 
-    ``on_scalar`` is told each number that a call outside modules gives, where it needs a gradient, and ``on_blend``
-    each operation in place by which tensors may be taken into an average, with its arguments. ``on_scale`` is told what
-    is about to be multiplied or divided, be it tensors that need no gradient.
+    ``on_scalar`` is told each number that a call outside modules gives, where it needs a gradient, ``on_blend`` each
+    operation in place by which tensors may be taken into an average, with its arguments, ``on_scale`` what is about to
+    be multiplied or divided, be it tensors that need no gradient, and ``on_write`` each tensor that is about to be
+    written into.
     """
 
     on_scalar: Callable[[torch.Tensor], object] | None = None
     on_blend: Callable[[str, Any, Any], object] | None = None
     on_scale: Callable[[Any], object] | None = None
+    on_write: Callable[[torch.Tensor], object] | None = None
     segments: list[list[Call]] = field(default_factory=lambda: [[]])
+    copies: CopiesOnWrite = field(default_factory=CopiesOnWrite)
+    preparations: Preparations = field(init=False)
     _memories: list[_Memories] = field(default_factory=lambda: [_Memories()])
     _paused: int = 0
     _depth: int = 0
@@ -322,6 +335,7 @@ class Tape(TorchFunctionMode):
 
     def __post_init__(self) -> None:
         super().__init__()
+        self.preparations = Preparations(self.copies, KEPT_SEGMENTS)
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -335,17 +349,56 @@ class Tape(TorchFunctionMode):
         if name in _SCALES and self.on_scale is not None and not (self._depth or self._paused):
             with torch._C.DisableTorchFunction():
                 self.on_scale(args[0] if args else None)
-        if self._depth or self._paused or not torch.is_grad_enabled():
+        if self._paused:
             return call_from(caller, func, args, kwargs)
-        if name == "__get__":
-            # To read an attribute of a tensor draws nothing, and writes nothing.
+        writes = may_write(func)
+        if self.on_write is not None and (writes or name == "__set__") and args and isinstance(args[0], torch.Tensor):
+            with torch._C.DisableTorchFunction():
+                self.on_write(args[0])
+        made_of = self.preparations.about_to_write(func, args, kwargs) if writes and not self._depth else None
+        if writes and args:
+            self.copies.about_to_write(args[0])
+        if self._depth:
+            # A criterion may scale its loss too.
+            return self.note_scaling(caller, func, args, kwargs, gradients=False)
+        is_recording = torch.is_grad_enabled()
+        # To read an attribute of a tensor draws nothing, and writes nothing.
+        state = random_state() if name != "__get__" and (is_recording or self.preparations.is_noting) else None
+        if is_recording:
+            result = self._call(caller, func, args, kwargs, state, writes=writes)
+        else:
+            result = call_from(caller, func, args, kwargs)
+        if writes and args:
+            self.preparations.written(args[0], made_of)
+        else:
+            self.preparations.note(name, func, args, kwargs, result, state)
+        return result
+
+    def note_scaling(self, caller: FrameType, func: Any, args: Any, kwargs: Any, *, gradients: bool = True) -> Any:
+        """Run a call, and hand on what it multiplies or divides, and the number that it gives.
+
+        ``gradients`` says whether what is about to be scaled may be gradients.
+        """
+        if getattr(func, "__name__", "") not in _SCALES or self._paused:
+            return call_from(caller, func, args, kwargs)
+        if gradients and self.on_scale is not None:
+            with torch._C.DisableTorchFunction():
+                self.on_scale(args[0] if args else None)
+        result = call_from(caller, func, args, kwargs)
+        if self.on_scalar is not None and isinstance(result, torch.Tensor) and result.dim() == 0:
+            with torch._C.DisableTorchFunction():
+                self.on_scalar(result)
+        return result
+
+    def _call(self, caller: FrameType, func: Any, args: Any, kwargs: Any, state: State | None, *, writes: bool) -> Any:
+        """Run a call outside modules, and record it where its result has a graph."""
+        if state is None:
             result = call_from(caller, func, args, kwargs)
             self._record(func, args, kwargs, result, None)
             return result
-        state = random_state()
         given = list(tensors_in((args, kwargs)))
         versions = versions_of(given)
-        before = _about_to_be_filled(given) if may_write(func) else None
+        before = _about_to_be_filled(given) if writes else None
         result = call_from(caller, func, args, kwargs)
         self._record(func, args, kwargs, result, state, written=written_among(given, versions), before=before)
         return result
@@ -463,13 +516,16 @@ class Tape(TorchFunctionMode):
         self._memories.append(_Memories())
         del self.segments[:-KEPT_SEGMENTS]
         del self._memories[:-KEPT_SEGMENTS]
+        self.preparations.next_segment()
 
     def program(self, losses: Sequence[torch.Tensor]) -> Program | None:
         """How the losses of one backward were computed, or None where some of it was not recorded."""
         calls = [call for segment in self.segments for call in segment]
-        found = self._program(calls, losses, [[] for _ in calls])
         # Few modules leave in an attribute what a loss is made of, and to look at all of them takes time.
-        return found or self._program(calls, losses, _attributes(calls))
+        found = self._program(calls, losses, [[] for _ in calls]) or self._program(calls, losses, _attributes(calls))
+        if found is not None:
+            self.copies.hold(found)
+        return found
 
     def _program(
         self,
@@ -490,6 +546,7 @@ class Tape(TorchFunctionMode):
         places: dict[int, Leaf] = {}
         renumbered = {old: new for new, old in enumerate(sorted(needed))}
         produced: dict[int, Produced] = {}
+        prepared: dict[int, Preparation] = {}
 
         def encode(value: Any) -> Any:
             if isinstance(value, torch.Tensor):
@@ -497,6 +554,9 @@ class Tape(TorchFunctionMode):
                     return produced[id(value)]
                 if id(value) not in places:
                     places[id(value)] = Leaf(len(leaves))
+                    how = self.preparations.of(value)
+                    if how is not None:
+                        prepared[len(leaves)] = how
                     if id(value) in before:
                         buffers.add(len(leaves))
                         value = before[id(value)]
@@ -537,6 +597,7 @@ class Tape(TorchFunctionMode):
             any(is_cached(output) for call in chosen for output in call.outputs),
             [call.place for call in chosen],
             _coarsest(losses),
+            prepared,
         )
 
     @staticmethod
@@ -684,3 +745,20 @@ def leaves_of(value: Any) -> Iterator[Any]:
             yield from leaves_of(item)
     else:
         yield value
+
+
+class ScalingNotes(TorchFunctionMode):
+    """Hands on to a tape's ``on_scalar`` and ``on_scale`` what is multiplied and divided, and records nothing.
+
+    It is entered where nothing is run again, and the source is to be read all the same.
+    """
+
+    def __init__(self, tape: Tape) -> None:
+        super().__init__()
+        self._tape = tape
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if torch.compiler.is_compiling():
+            return func(*args, **kwargs)
+        return self._tape.note_scaling(sys._getframe(1), func, args, kwargs)

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import weakref
 from collections import Counter
+from collections.abc import Iterator
 from typing import Any
 
+import torch
+
+from gradcheck_accum.engine.memory import is_plain
 from gradcheck_accum.engine.tape import Program
 from gradcheck_accum.location import Location
 
@@ -15,8 +19,14 @@ def identity_of(program: Program | None) -> int | None:
 
     It is another for other data as long as the program is kept: memory is used again, and filled anew.
     """
-    data = frozenset((t.data_ptr(), t._version) for t in program.leaves if not t.requires_grad) if program else ()
+    data = frozenset((t.data_ptr(), t._version) for t in _data_of(program))
     return hash(data) if data else None
+
+
+def _data_of(program: Program | None) -> Iterator[torch.Tensor]:
+    """The data that a backward ran on, as far as it has a place in memory: what is sparse has several."""
+    leaves = program.leaves if program is not None else ()
+    return (leaf for leaf in leaves if not leaf.requires_grad and is_plain(leaf))
 
 
 class BatchCounter:
@@ -58,7 +68,7 @@ class BatchCounter:
     def backward(self, where: Location, program: Program | None) -> int:
         """A backward has run: the number of its micro-batch."""
         line = where.place
-        data = {t.data_ptr() for t in program.leaves if not t.requires_grad} if program is not None else set()
+        data = {leaf.data_ptr() for leaf in _data_of(program)}
         if self._draws:
             # Batches that were all drawn before the first backward are a list, and no loader drives the loop.
             self._uses_loader = max(self._draws.values()) == 1 or self._backwards > 0

@@ -29,10 +29,12 @@ from gradcheck_accum.verify.notes import (
     on_proof,
     on_ranks,
     on_skipped,
+    on_terms,
     on_thrown_away,
     on_updates,
 )
 from gradcheck_accum.verify.observer import Watch
+from gradcheck_accum.verify.own_steps import OwnSteps
 from gradcheck_accum.verify.records import Measured
 from gradcheck_accum.verify.ruling import Options, is_read_as_presumed, judge_window
 from gradcheck_accum.verify.seen import Seen, over_ranks
@@ -76,7 +78,7 @@ def judge_ranks(
     for rank, (own, ledger) in enumerate(zip(seen, ledgers, strict=True)):
         readings = read_weights(ledger, coefficient=options.loss_coefficient)
         diagnosis = _merged(diagnosis, diagnose(ledger, readings))
-        notes += readings.notes
+        notes += on_terms(readings.notes)
         scale_is_open = scale_is_open or bool(readings.notes)
         own_reports: list[tuple[Measured, WindowReport]] = []
         drift_holds = True
@@ -122,7 +124,14 @@ def judge_ranks(
         notes.append(f"the reference run could not be carried on: {seen[0].lost}")
     verdict, reason = _verdict(reports, diagnosis, ledgers, seen)
     gradients_seen = any(own.trace.events for own in seen)
-    advice = to_decide(verdict, reports, gradients_seen=gradients_seen, scale_is_open=scale_is_open)
+    gradients_astray = any(own.stray_backwards for own in seen)
+    advice = to_decide(
+        verdict,
+        reports,
+        gradients_seen=gradients_seen,
+        gradients_astray=gradients_astray,
+        scale_is_open=scale_is_open,
+    )
     measurements = _by_measurement(measured, reports)
     diagnosis += measurements
     if verdict is Verdict.EQUIVALENT:
@@ -211,7 +220,11 @@ def _by_measurement(measured: Sequence[Measured], reports: Sequence[WindowReport
         error = report.grad_rel_error or 0.0
         if report.verdict is Verdict.NOT_EQUIVALENT_BY_CONSTRUCTION:
             code, where, message = "GA901", m.records[-1].event.where, report.reason
-            remedy = "nothing, if that is meant; or a layer that looks at each sample alone (LayerNorm, GroupNorm)"
+            remedy = "nothing, if that is meant; or " + (
+                "normalise the data of the whole window, before it is split"
+                if m.normalises and not m.coupled_modules
+                else "a layer that looks at each sample alone (LayerNorm, GroupNorm)"
+            )
         elif report.verdict is Verdict.EQUIVALENT and unit_roundoff(m.dtype) > 1e-4 and error > VISIBLE_LOSS:
             code, where = _ROUNDING, m.step.where
             message = (
@@ -248,7 +261,7 @@ def _verdict(
         if any(own.trace.events for own in seen):
             return Verdict.INCONCLUSIVE, "gradients were made, but optimizer.step() was never called"
         if any(own.stray_backwards for own in seen):
-            return Verdict.INCONCLUSIVE, STRAY
+            return Verdict.INCONCLUSIVE, next(filter(None, (_own_step(own.own_steps) for own in seen)), STRAY)
         children = unwatched(sum(own.children for own in seen))
         return Verdict.INCONCLUSIVE, f"no backward() and no optimizer.step() was seen{children}"
     lost = _lost(diagnosis, ledgers)
@@ -261,6 +274,26 @@ def _verdict(
     if verdict is Verdict.DEVIATES and not diagnosis:
         reason += "; the cause was not recognised"
     return verdict, reason
+
+
+def _own_step(steps: OwnSteps) -> str:
+    """What was seen of a step that no optimizer of PyTorch makes, and what to do; nothing where none was."""
+    if steps.at is None or steps.backward_at is None:
+        return ""
+    changed = f"changed by {steps.at.through}, at" if steps.at.through else "changed by hand, at"
+    return (
+        f"backward() ran at line {steps.backward_at.line}, and the weights were {changed} {_place(steps)}: what is "
+        "compared is what the step() of a torch.optim.Optimizer gets, and none made this update; to compare, train "
+        "with one of PyTorch's, or make the update the step() of a class that derives from torch.optim.Optimizer"
+    )
+
+
+def _place(steps: OwnSteps) -> str:
+    """Where the weights were changed: the line alone where that is in the file of the backward."""
+    at, backward = steps.at, steps.backward_at
+    if at is None or backward is None or at.path != backward.path:
+        return str(at)
+    return f"line {at.line}"
 
 
 def _lost(diagnosis: Sequence[Diagnosis], ledgers: Sequence[Ledger]) -> int:

@@ -15,6 +15,7 @@ from gradcheck_accum.engine.alone import is_sharded
 from gradcheck_accum.engine.cost import CostMeter
 from gradcheck_accum.engine.independence import Proof, Prover, summed, worst
 from gradcheck_accum.engine.joining import LAYOUTS, Layout
+from gradcheck_accum.engine.preparing import own_preparations
 from gradcheck_accum.engine.reference import (
     LARGE_BATCH,
     MICRO_BATCHES,
@@ -154,6 +155,8 @@ class Measurer:
                 measured.replay_problem = "part of the loss was computed in a way that could not be recorded"
                 measured.proof = Proof(None)
                 return
+            prepared = own_preparations(known).values()
+            measured.normalises |= any(how.whole is None for each in prepared for how in each)
             records = [measured.records[i] for i in own]
             where = records[0].event.where
             # All that these micro-batches reached is replayed at the first step that uses them: after it the

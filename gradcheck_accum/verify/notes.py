@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 
 from gradcheck_accum.diagnosis import Diagnosis
@@ -15,6 +16,34 @@ from gradcheck_accum.ranks import averages
 from gradcheck_accum.verdict import Verdict, WindowReport
 from gradcheck_accum.verify.records import Measured
 from gradcheck_accum.verify.seen import Seen
+
+_NUMBER = re.compile(r" #(\d+)\b")
+"""What tells the terms of one kind apart in their names: the second mean squared error of a loss is ``MseLoss #2``."""
+
+
+def on_terms(notes: Iterable[str]) -> list[str]:
+    """Notes on the terms of losses: those that say the same of terms of one kind are one."""
+    alike: dict[str, list[str]] = {}
+    for note in notes:
+        several = len(_NUMBER.findall(note)) > 1
+        own = alike.setdefault(note if several else _NUMBER.sub("", note), [])
+        if note not in own:
+            own.append(note)
+    return [_of_all(own) for own in alike.values()]
+
+
+def _of_all(notes: Sequence[str]) -> str:
+    """One note for several that differ in the number of a term alone."""
+    first, *others = notes
+    found = [match for note in others if (match := _NUMBER.search(note)) is not None]
+    numbers = sorted(int(match[1]) for match in found)
+    if not numbers:
+        return first
+    run = len(numbers) > 2 and numbers == [*range(numbers[0], numbers[-1] + 1)]
+    named = f"#{numbers[0]} to #{numbers[-1]}" if run else ", ".join(f"#{number}" for number in numbers)
+    own = _NUMBER.search(first)
+    place = own.end() if own is not None else found[0].start()
+    return f"{first[:place]} (likewise {named}){first[place:]}"
 
 
 def on_ranks(seen: Sequence[Seen], ledgers: Sequence[Ledger]) -> list[str]:

@@ -20,6 +20,7 @@ from torch.optim.optimizer import Optimizer
 
 from gradcheck_accum.engine.alone import is_sharded
 from gradcheck_accum.engine.determinism import thawed
+from gradcheck_accum.engine.loss_graph import LossReading
 from gradcheck_accum.engine.reference import ReferenceEngine
 from gradcheck_accum.events import (
     AverageUpdate,
@@ -62,6 +63,7 @@ from gradcheck_accum.verify.measure import dense, squared_norm
 from gradcheck_accum.verify.measuring import Measurer
 from gradcheck_accum.verify.modes import without_modes
 from gradcheck_accum.verify.moved import MovedWeights
+from gradcheck_accum.verify.own_steps import OwnSteps
 from gradcheck_accum.verify.parts import Part, kind_of
 from gradcheck_accum.verify.provenance.counting import bound_of_window, call_chain
 from gradcheck_accum.verify.records import Measured, Record
@@ -136,6 +138,7 @@ class Watch:
         self._moved = MovedWeights()
         self.comparer = Comparer(self.book, self.measurer, self._moved)
         self.stray_backwards = 0
+        self.own_steps = OwnSteps()
         self.children = 0
         """How many processes that may train the loop has started."""
         self.accumulation_steps: int | None = None
@@ -344,6 +347,8 @@ class Watch:
         if not arrived:
             self.stray_backwards += not self.book.sharded
             self.losses.went_astray(reading)
+            if not self.measured:
+                self._look_for_own_steps(reading, where)
             return
         self.losses.next_micro_batch()
         squares = {key: own / reading.scale**2 if reading.scale != 1.0 else own for key, own in arrived.items()}
@@ -382,6 +387,21 @@ class Watch:
             self._add(Opaque(where=where, stores=event.stores, reason=PARTLY_AVERAGED))
         if failed:
             self._add(Opaque(where=where, stores=event.stores, reason=RAISED))
+
+    def _look_for_own_steps(self, reading: LossReading, where: Location) -> None:
+        """A backward has filled gradients of no optimizer, and none has stepped: who changes its weights is a step."""
+        self.own_steps.filled(reading.reductions, where)
+        found, tape = weakref.ref(self.own_steps), self.losses.tape
+
+        def written(tensor: torch.Tensor) -> None:
+            own = found()
+            if own is None or not own.is_looking:
+                tape.on_write = None
+            else:
+                own.written(tensor)
+
+        if self.own_steps.is_looking:
+            tape.on_write = written
 
     def _await_step(self, record: Record, scale: float) -> None:
         """What a backward gave is in ``.grad``, with a grad scaler's ``scale`` inside."""

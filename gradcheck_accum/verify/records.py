@@ -74,10 +74,11 @@ class Measured:
     the step was made: ``update`` and ``drift`` were measured with it. ``update`` is None where the reference's is
     unknown; ``drift`` is how far the weights are from those of a reference run, where one was asked for.
     ``coupled_chunks`` is how far a part of a large batch that did not fit is from its halves together, and what
-    rounding allows, where that is less. ``proof`` is what was shown of single micro-batches, where no large batch could
-    be compared. ``unmeasured`` says why there are no ``products``. ``shards`` is over how many ranks the weights are
-    sharded, 0 where they are not: the
-    gradients' vectors then hold this rank's shards alone, those of the micro-batches the rows of all shards.
+    rounding allows, where that is less. ``normalises`` says that micro-batches normalised data over their own rows, and
+    that it is not for their units to undo that. ``proof`` is what was shown of single micro-batches, where no large
+    batch could be compared. ``unmeasured`` says why there are no ``products``. ``shards`` is over how many ranks the
+    weights are sharded, 0 where they are not: the gradients' vectors then hold this rank's shards alone, those of the
+    micro-batches the rows of all shards.
     """
 
     step: Step
@@ -95,6 +96,7 @@ class Measured:
     coupled_chunks: tuple[float, float] | None = None
     proof: Proof | None = None
     coupled_modules: list[str] = field(default_factory=list)
+    normalises: bool = False
     presumed: tuple[tuple[int, float], ...] = ()
     update: Update | None = None
     drift: float | None = None

@@ -233,7 +233,9 @@ def _beside_micro_batches(
         reason = f"the gradient's norm is {ratio:.6g} of the reference's, and {allowed.norm:.1e} off is allowed"
     else:
         clipped = _compare_clipped(measured)
-        return Ruling(Verdict.DEVIATES if clipped else Verdict.EQUIVALENT, clipped, numbers, replayed)
+        if clipped is None:
+            return Ruling(Verdict.EQUIVALENT, "", numbers, replayed)
+        return Ruling(Verdict.DEVIATES, clipped.reason, clipped.numbers, replayed)
     by_hand = window.unknown(CHANGED_BY_HAND, CHANGED_ON_ITS_WAY, USED_BY_HAND)
     if by_hand:
         return Ruling(Verdict.INCONCLUSIVE, by_hand, numbers)
@@ -350,6 +352,8 @@ def _needs_large_batch(whole: _Window) -> str:
                 return f"the loss holds {series.name}, of which its graph does not tell the units"
         if {Reduction.MEAN, Reduction.SUM} <= kinds:
             return "the loss holds a sum beside a mean, which may or may not be over the samples"
+        if Reduction.SUM in kinds and whole.measured.normalises:
+            return "the loss sums up what was normalised over the rows of its micro-batch, which may make it a mean"
     return ""
 
 
@@ -395,22 +399,32 @@ def _compare(
     return error, products.norm(0) / addends.total, allowed
 
 
-def _compare_clipped(measured: Measured) -> str:
-    """Why what the clips left is not what they leave of the gradient itself, or nothing where it is.
+@dataclass(frozen=True, slots=True)
+class _AfterClip:
+    """How far what the clips left is from what they leave of the reference."""
+
+    reason: str
+    numbers: Numbers
+
+
+def _compare_clipped(measured: Measured) -> _AfterClip | None:
+    """In what the gradient that was used is not what the clips leave of the gradient itself, None where it is that.
 
     Asked only where the gradient before the clips equals the reference, so that the reference is not needed here.
     """
     products, expected = measured.products, measured.after_clip
     if products is None or expected is None:
-        return ""
+        return None
     norm = products.norm(expected)
     error = products.combined_norm([(1, 1.0), (expected, -1.0)])
     # A norm, a quotient and a product, each rounded in the loop and in the check.
     allowed = CLIP_ROUNDINGS * unit_roundoff(measured.dtype)
     if error <= allowed * norm:
-        return ""
+        return None
     distance = f"{error / norm:.3g} of its norm" if norm else f"{error:.3g}, where it is zero"
-    return f"after the clip the gradient differs from the clipped reference by {distance}, {allowed:.1e} is allowed"
+    numbers: Numbers = (error / norm, products.norm(1) / norm, allowed) if norm else (None, None, None)
+    reason = f"after the clip the gradient differs from the clipped reference by {distance}, {allowed:.1e} is allowed"
+    return _AfterClip(reason, numbers)
 
 
 def _replay_distance(window: _Window, reference: _Reference) -> tuple[float, float] | None:
@@ -465,9 +479,10 @@ def _coupling(
 
 
 def _cause(measured: Measured) -> str:
-    cause = (
-        f"{', '.join(measured.coupled_modules)} in training mode uses statistics of its own batch"
-        if measured.coupled_modules
-        else "what the model computes for one sample depends on the others in its batch"
-    )
+    if measured.coupled_modules:
+        cause = f"{', '.join(measured.coupled_modules)} in training mode uses statistics of its own batch"
+    elif measured.normalises:
+        cause = "each micro-batch normalises data of its loss over its own rows, where the large batch has all of them"
+    else:
+        cause = "what the model computes for one sample depends on the others in its batch"
     return f"{cause}, so no accumulation can equal the large batch"

@@ -20,6 +20,7 @@ from gradcheck_accum.verify.averaging import Needless
 from gradcheck_accum.verify.frameworks import Remark
 from gradcheck_accum.verify.measure import InnerProducts
 from gradcheck_accum.verify.observer import Watch
+from gradcheck_accum.verify.own_steps import OwnSteps
 from gradcheck_accum.verify.records import Measured, Record, Replay, Update
 
 
@@ -37,6 +38,7 @@ class Seen:
     engine: ReferenceEngine
     remarks: dict[tuple[str, int], Remark] = field(default_factory=dict)
     stray_backwards: int = 0
+    own_steps: OwnSteps = field(default_factory=OwnSteps)
     children: int = 0
     moved_unseen: bool = False
     """Whether weights that have a gradient were changed since, and not by a step that was seen."""
@@ -56,6 +58,7 @@ class Seen:
             watch.measurer.engine,
             watch.remarks,
             watch.stray_backwards,
+            watch.own_steps,
             watch.children,
             watch.moved_unseen,
             watch.measurer.streamed,
@@ -71,7 +74,7 @@ class Seen:
         """
         streamed = None if self.streamed is None else replace(self.streamed, gradients=[])
         measured = [replace(m, records=[Record(r.event, None, {}, None) for r in m.records]) for m in self.measured]
-        return replace(self, measured=measured, streamed=streamed)
+        return replace(self, measured=measured, streamed=streamed, own_steps=self.own_steps.portable())
 
     def ledger(self) -> Ledger:
         """The ledger of this process alone."""
@@ -152,6 +155,7 @@ def _together(own: Measured, others: Sequence[tuple[int, Measured]]) -> Measured
         proofs = [proof for proof in (together.proof, other.proof) if proof is not None]
         together.proof = worst(proofs) if proofs else None
         together.coupled_chunks = together.coupled_chunks or other.coupled_chunks
+        together.normalises = together.normalises or other.normalises
         together.coupled_modules = sorted({*together.coupled_modules, *other.coupled_modules})
     together.products = None if unmeasured else InnerProducts(torch.cat(columns, dim=1), is_factor=True)
     return together

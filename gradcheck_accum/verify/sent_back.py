@@ -70,7 +70,7 @@ class LossReader:
             return SentBack(LossReading((term,)))
         with without_modes():
             # A mode of the script's own (one that counts operations) would see plain numbers for tensors.
-            reading = read_losses(losses, self._scales, numbers)
+            reading = read_losses(losses, self._scales, numbers, self.tape.preparations.shares_of)
         roundoffs = [unit_roundoff(loss.dtype) for loss in losses if loss.is_floating_point()]
         self.precision = max([self.precision, *roundoffs])
 

@@ -1,0 +1,463 @@
+"""How data without a gradient was made inside a micro-batch, where a reduction over its rows is part of it.
+
+What a loop does to each row by itself before its model sees it (a picture divided by 255, a mask of its padding, a mean
+and a deviation that were computed before training), it does to the rows of a large batch alike, and a large batch is
+made of what came out. What is reduced over the rows and applied back to them (weights that are divided by their sum,
+targets that are standardised) is another thing in a large batch: that has to be prepared again, of all its rows.
+
+So from the first reduction on the calls are noted, and what they were given. Data is *prepared by its micro-batch*
+
+- where fewer of the micro-batch's rows give other values for those that are left;
+- and where what it was made of are this micro-batch's own rows, and not those of others (weights that are divided by
+  the sum over a window, or a data set, are none of its making).
+
+Nothing is noted inside of modules, of what is neither a reduction nor made with one, of weights and their gradients. A
+number that became Python's own (``.item()``) is one that the source might have written.
+"""
+
+from __future__ import annotations
+
+import math
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+
+from gradcheck_accum.engine.copies import CopiesOnWrite
+from gradcheck_accum.engine.memory import is_plain, may_write, memory_of, version_of
+from gradcheck_accum.engine.randomness import State, random_state, same_state
+
+_OVER_ROWS = frozenset(
+    {
+        *("sum", "nansum", "mean", "nanmean", "std", "var", "std_mean", "var_mean", "norm", "vector_norm", "logsumexp"),
+        *("max", "min", "amax", "amin", "aminmax", "median", "nanmedian", "quantile", "nanquantile", "prod"),
+        *("softmax", "log_softmax", "softmin", "normalize", "cumsum", "logcumsumexp", "argsort", "sort", "bincount"),
+        *("linalg_norm", "linalg_vector_norm", "count_nonzero"),
+    }
+)
+"""Calls that may make one number of several rows, by name. To name one too many costs a look at what it made."""
+
+_TAKES_ROWS = frozenset(
+    {"__getitem__", "chunk", "split", "tensor_split", "unbind", "narrow", "select", "index_select", "take"}
+)
+"""Calls that may take some rows out of others: what they give is where the micro-batch's data begins."""
+
+_DEEPEST = 64
+"""Calls on top of each other beyond which none is noted: a running mean is made of all that came before."""
+
+
+_ADD_UP = 1e-4
+"""How far from 1 a sum of weights may be for rounding in float32 or less."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Raw:
+    """The place of an argument that no noted call gave: its number among them."""
+
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Made:
+    """The place of an argument that a noted call gave: which call, which of its tensors."""
+
+    note: Any
+    output: int
+
+
+@dataclass(eq=False)
+class _Held:
+    """An argument that no noted call gave."""
+
+    held: tuple[list[torch.Tensor], list[int]]
+
+
+@dataclass(slots=True, eq=False)
+class _Note:
+    """A noted call. Its tensors that another noted call gave are `_Made`, the others `_Held`."""
+
+    function: Callable[..., Any]
+    args: Any
+    kwargs: Any
+    depth: int
+    segment: int
+    preparations: dict[int, Preparation] = field(default_factory=dict)
+    """What was asked for of its results, so that one tensor is one preparation."""
+
+
+@dataclass(eq=False)
+class Preparation:
+    """How a tensor was made of ``raw`` ones by ``steps``, of which ``result`` is one's.
+
+    ``whole`` says how large the parts were that it makes a whole of, by the ``raw`` tensors, where the units of its
+    loss are read from it; ``is_mean`` that the parts are those of a mean, and add up to their number instead of one.
+    """
+
+    steps: list[tuple[Callable[..., Any], Any, Any]]
+    raw: list[torch.Tensor]
+    versions: list[int]
+    result: tuple[int, int]
+    whole: Callable[[Sequence[torch.Tensor]], torch.Tensor] | None = None
+    is_mean: bool = False
+    _mixes: bool | None = None
+
+    def run(self, raw: Sequence[torch.Tensor]) -> torch.Tensor:
+        """The tensor as it is made of other ``raw`` ones. Raises whatever a call raises that does not fit them."""
+        made: list[list[torch.Tensor]] = []
+        with torch.no_grad():
+            for function, args, kwargs in self.steps:
+                args, kwargs = _filled((args, kwargs), raw, made)
+                if may_write(function):
+                    args = args[0].clone(), *args[1:]
+                given = function(*args, **kwargs)
+                made.append([args[0]] if may_write(function) else _tensors(given))
+        step, output = self.result
+        return made[step][output]
+
+    def of_all_rows(self, raw: Sequence[torch.Tensor], made: torch.Tensor) -> torch.Tensor:
+        """The tensor of a large batch, made of all its rows as ``made`` was of a micro-batch's.
+
+        What makes parts of a whole may count its rows (``w / w.sum() * len(w)``), by a number that is not noted.
+        """
+        if self.whole is None:
+            return self.run(raw)
+        whole = self.whole(raw)
+        total = whole.mean() if self.is_mean else whole.sum()
+        return (whole.reshape(-1, *made.shape[1:]) / total if made.dim() else total).to(made.dtype)
+
+    @property
+    def held(self) -> tuple[list[torch.Tensor], list[int]]:
+        """What it was made of, with the versions of that time."""
+        return self.raw, self.versions
+
+    @property
+    def is_intact(self) -> bool:
+        """Whether nothing that it was made of has been changed since."""
+        return all(raw._version == version for raw, version in zip(self.raw, self.versions, strict=True))
+
+    def mixes(self, made: torch.Tensor) -> bool:
+        """Whether the rows of what it ``made`` depend on each other: half of them would be others by themselves.
+
+        A number is no row's: it does where the units of a loss are counted by it.
+        """
+        if not made.dim():
+            return self.whole is not None
+        if self._mixes is None:
+            self._mixes = self.is_intact and self._changes_with_rows(made)
+        return self._mixes
+
+    def _changes_with_rows(self, made: torch.Tensor) -> bool:
+        rows = len(made)
+        if not any(raw.dim() and len(raw) == rows for raw in self.raw):
+            return False
+        fewer = max(rows // 2, 1)
+        # One row has no half: it is put beside itself instead.
+        order = torch.arange(fewer) if rows > 1 else torch.tensor([0, 0])
+        raw = [own[order.to(own.device)] if own.dim() and len(own) == rows else own for own in self.raw]
+        try:
+            again = self.run(raw)[:fewer]
+        except Exception:
+            # The script's own calls, on fewer rows: what they raise says nothing of the rows.
+            return False
+        alike = again.shape == made[:fewer].shape and again.dtype is made.dtype
+        return alike and not torch.allclose(again.double(), made[:fewer].double(), 1e-4, 1e-7, equal_nan=True)
+
+    def count(self, weights: torch.Tensor, made: torch.Tensor, *, is_mean: bool) -> torch.Tensor | None:
+        """What ``weights`` were before it made a mean's of them, so that units are counted by it; None if it did not.
+
+        It has ``made`` them, or a number that their products with something are divided by.
+        """
+        total = weights.double().mean() if is_mean else weights.double().sum()
+        if not math.isclose(float(total if made.dim() else total / made.double()), 1.0, rel_tol=_ADD_UP):
+            return None
+        for whole in self._wholes():
+            found = whole(self.raw)
+            if found.numel() == weights.numel() and _are_parts(made, weights, found):
+                self.whole, self.is_mean = whole, is_mean
+                return found
+        return None
+
+    def _wholes(self) -> Iterator[Callable[[Sequence[torch.Tensor]], torch.Tensor]]:
+        """What it may make parts of: what it was made of, or the exponentials that a softmax adds up."""
+        for function, args, _ in self.steps:
+            if getattr(function, "__name__", "") == "softmax" and args and isinstance(args[0], _Raw):
+                yield partial(_exponential, args[0].index)
+        yield from (partial(_itself, index) for index, own in enumerate(self.raw) if not own.is_complex())
+
+
+def _itself(index: int, raw: Sequence[torch.Tensor]) -> torch.Tensor:
+    return raw[index].double()
+
+
+def _exponential(index: int, raw: Sequence[torch.Tensor]) -> torch.Tensor:
+    return raw[index].double().exp()
+
+
+def _are_parts(made: torch.Tensor, weights: torch.Tensor, whole: torch.Tensor) -> bool:
+    """Whether ``made`` are the parts of a ``whole``, or the number that makes parts of the ``weights``, which it is."""
+    if made.dim():
+        return _is_proportional(made, whole)
+    return torch.equal(weights.double().reshape(-1), whole.reshape(-1))
+
+
+def _is_proportional(made: torch.Tensor, whole: torch.Tensor) -> bool:
+    made, whole = made.double().reshape(-1), whole.reshape(-1)
+    largest = int(whole.abs().argmax())
+    return torch.allclose(whole * (made[largest] / whole[largest]), made, 1e-4, 1e-8)
+
+
+@dataclass(slots=True)
+class Preparations:
+    """Notes the calls of a running loop; ``of`` a tensor it knows how that was made.
+
+    A note lives as long as what it gave, and for ``segments`` backwards.
+    """
+
+    copies: CopiesOnWrite
+    segments: int
+    _made: dict[int, tuple[weakref.ref[torch.Tensor], _Note, int]] = field(default_factory=dict)
+    _segment: int = 0
+    _not_data: dict[int, weakref.ref[torch.Tensor]] = field(default_factory=dict)
+
+    def about_to_write(self, function: Any, args: Any, kwargs: Any) -> _Note | None:
+        """A call is about to write into its first tensor: what it will have made of what the tensor holds by now."""
+        if not self._made or not args or not isinstance(args[0], torch.Tensor):
+            return None
+        tensor, known = args[0], self._known_among(args, kwargs)
+        return self._noting(function, args, kwargs, known) if known and self._is_data(tensor) else None
+
+    def written(self, tensor: object, note: _Note | None) -> None:
+        """A call has written into a tensor, as ``note`` says, if that is known."""
+        if self._made and isinstance(tensor, torch.Tensor):
+            self._made.pop(id(tensor), None)
+            if note is not None and not tensor.requires_grad:
+                self._keep(tensor, note, 0)
+
+    @property
+    def is_noting(self) -> bool:
+        """Whether a call may be noted for what it is given, whatever it does."""
+        return bool(self._made)
+
+    def note(self, name: str, function: Any, args: Any, kwargs: Any, result: Any, state: State | None) -> None:
+        """A call that writes nowhere has given a result: few of all that are told are looked at.
+
+        ``state`` is that of the random generators before it, where something has been noted.
+        """
+        if name in ("__get__", "detach") and isinstance(result, torch.Tensor) and args:
+            self._note_of_weights(function, args[0], result)
+        if name not in _OVER_ROWS and not self._made:
+            return
+        results = _tensors(result)
+        if all(tensor.requires_grad for tensor in results):
+            return
+        known, given = self._known_among(args, kwargs), _tensors((args, kwargs))
+        if not known and (name not in _OVER_ROWS or not all(map(self._is_data, given))):
+            return
+        takes_rows = name in _TAKES_ROWS and results[0].shape[:1] != given[0].shape[:1]
+        if takes_rows or kwargs.get("out") is not None:
+            return
+        if state is not None and not same_state(state, random_state()):
+            return
+        note = self._noting(function, args, kwargs, known)
+        for position, tensor in enumerate(results):
+            if note is not None and not tensor.requires_grad:
+                self._keep(tensor, note, position)
+
+    def of(self, tensor: torch.Tensor) -> Preparation | None:
+        """How a tensor was made, None where that was not noted."""
+        known = self._known(tensor)
+        if known is None:
+            return None
+        note, output = known
+        if output not in note.preparations:
+            built = _Builder()
+            result = built.step_of(note), output
+            note.preparations[output] = Preparation(built.steps, built.raw, built.versions, result)
+            self.copies.hold(note.preparations[output])
+        return note.preparations[output]
+
+    def shares_of(self, weights: torch.Tensor, divisor: torch.Tensor | None, is_mean: bool) -> torch.Tensor | None:
+        """What weights were before they were made a mean's, in proportion; None where that was not noted.
+
+        That is done before they are used, or by a ``divisor`` of what they are multiplied with. Who asks counts the
+        units of a loss by it.
+        """
+        made = weights if divisor is None else divisor
+        how = self.of(made)
+        if how is None or not how.is_intact or not weights.numel():
+            return None
+        return how.count(weights, made, is_mean=is_mean)
+
+    def next_segment(self) -> None:
+        """A backward has run: what was noted long before it is forgotten."""
+        self._segment += 1
+        oldest = self._segment - self.segments
+        for key in [key for key, (_, note, _) in self._made.items() if note.segment <= oldest]:
+            del self._made[key]
+
+    def _known(self, tensor: torch.Tensor) -> tuple[_Note, int] | None:
+        found = self._made.get(id(tensor))
+        return found[1:] if found is not None and found[0]() is tensor else None
+
+    def _keep(self, tensor: torch.Tensor, note: _Note, output: int) -> None:
+        key, made = id(tensor), self._made
+        made[key] = weakref.ref(tensor, lambda gone: _drop(made, key, gone)), note, output
+
+    def _known_among(self, args: Any, kwargs: Any) -> list[_Note]:
+        return [found[0] for tensor in _tensors((args, kwargs)) if (found := self._known(tensor)) is not None]
+
+    def _noting(self, function: Any, args: Any, kwargs: Any, known: Sequence[_Note]) -> _Note | None:
+        depth = 1 + max((note.depth for note in known), default=0)
+        given = _tensors((args, kwargs))
+        if depth > _DEEPEST or not all(is_plain(own) and version_of(own) is not None for own in given):
+            return None
+        return _Note(function, self._encoded(args), self._encoded(kwargs), depth, self._segment)
+
+    def _encoded(self, value: Any) -> Any:
+        if isinstance(value, torch.Tensor):
+            known = self._known(value)
+            if known is not None:
+                return _Made(*known)
+            # A tensor that has a graph would keep it alive.
+            own = value.detach() if value.requires_grad else value
+            held = _Held(([own], [own._version]))
+            self.copies.hold(held)
+            return held
+        if isinstance(value, dict):
+            return {key: self._encoded(item) for key, item in value.items()}
+        if isinstance(value, list):
+            return [self._encoded(item) for item in value]
+        return tuple(self._encoded(item) for item in value) if type(value) is tuple else value
+
+    def _note_of_weights(self, function: Any, owner: Any, result: torch.Tensor) -> None:
+        """Gradients, and the memory of weights, are no data: a norm of theirs would keep all of them."""
+        is_gradient = getattr(function, "__self__", None) is torch.Tensor.grad
+        if is_gradient or not self._is_data(owner):
+            key, known = id(result), self._not_data
+            known[key] = weakref.ref(result, lambda gone: _drop_alone(known, key, gone))
+
+    def _is_data(self, tensor: torch.Tensor) -> bool:
+        apart = self._not_data.get(id(tensor))
+        return is_plain(tensor) and not isinstance(tensor, nn.Parameter) and (apart is None or apart() is not tensor)
+
+
+def own_preparations(programs: Sequence[Any]) -> dict[int, list[Preparation]]:
+    """For each leaf that every one of the programs has prepared of its own rows, how each has."""
+    found: dict[int, list[Preparation]] = {}
+    for leaf in programs[0].prepared:
+        each = [program.prepared.get(leaf) for program in programs]
+        if all(each) and _are_of_own_rows(each, [program.leaves[leaf] for program in programs]):
+            found[leaf] = each
+    return found
+
+
+def _are_of_own_rows(each: Sequence[Preparation], made: Sequence[torch.Tensor]) -> bool:
+    """Whether every micro-batch made such data of its own rows; an order of rows is none, it says where they are."""
+    is_order = made[0].dim() and not made[0].is_floating_point()
+    if is_order or _is_constant(made) or not _are_apart(each, made):
+        return False
+    return any(map(Preparation.mixes, each, made))
+
+
+def _is_constant(made: Sequence[torch.Tensor]) -> bool:
+    """Whether several micro-batches made the same, which is no row's: the weights of classes, say."""
+    return len(made) > 1 and bool(made[0].dim()) and all(torch.equal(own, made[0]) for own in made[1:])
+
+
+def _are_apart(each: Sequence[Preparation], made: Sequence[torch.Tensor]) -> bool:
+    """Whether no two micro-batches' data was made of the same rows."""
+    memories = [
+        {raw.data_ptr() for raw in how.raw if raw.dim() and (not own.dim() or len(raw) == len(own))}
+        for how, own in zip(each, made, strict=True)
+    ]
+    return len(set[int]().union(*memories)) == sum(map(len, memories))
+
+
+def prepared_alike(each: Sequence[Preparation]) -> bool:
+    """Whether all were made by the same calls with the same numbers."""
+    calls = [[(getattr(f, "__name__", f), args, kwargs) for f, args, kwargs in how.steps] for how in each]
+    return all(own == calls[0] for own in calls[1:])
+
+
+@dataclass(slots=True)
+class _Builder:
+    """Puts noted calls in an order, free of the tensors in between.
+
+    A class, as functions that call each other would keep what they hold for the garbage collector.
+    """
+
+    steps: list[tuple[Callable[..., Any], Any, Any]] = field(default_factory=list)
+    raw: list[torch.Tensor] = field(default_factory=list)
+    versions: list[int] = field(default_factory=list)
+    _places: dict[int, int] = field(default_factory=dict)
+    _numbers: dict[object, int] = field(default_factory=dict)
+
+    def step_of(self, note: _Note) -> int:
+        """The position of a call, after those that gave it its arguments."""
+        if id(note) not in self._places:
+            args, kwargs = self._placed(note.args), self._placed(note.kwargs)
+            self._places[id(note)] = len(self.steps)
+            self.steps.append((note.function, args, kwargs))
+        return self._places[id(note)]
+
+    def _placed(self, value: Any) -> Any:
+        match value:
+            case _Made():
+                return _Made(self.step_of(value.note), value.output)
+            case _Held():
+                return _Raw(self._number(value.held[0][0], value.held[1][0]))
+            case dict():
+                return {key: self._placed(item) for key, item in value.items()}
+            case list():
+                return [self._placed(item) for item in value]
+            case tuple() if type(value) is tuple:
+                return tuple(self._placed(item) for item in value)
+        return value
+
+    def _number(self, tensor: torch.Tensor, version: int) -> int:
+        place = memory_of(tensor)
+        lies = place, tensor.storage_offset(), tensor.shape, tensor.stride(), tensor.dtype
+        key = id(tensor) if place is None else lies
+        if key not in self._numbers:
+            self._numbers[key] = len(self.raw)
+            self.raw.append(tensor)
+            self.versions.append(version)
+        return self._numbers[key]
+
+
+def _filled(value: Any, raw: Sequence[torch.Tensor], made: Sequence[Sequence[torch.Tensor]]) -> Any:
+    match value:
+        case _Raw():
+            return raw[value.index]
+        case _Made():
+            return made[value.note][value.output]
+        case dict():
+            return {key: _filled(item, raw, made) for key, item in value.items()}
+        case list():
+            return [_filled(item, raw, made) for item in value]
+        case tuple() if type(value) is tuple:
+            return tuple(_filled(item, raw, made) for item in value)
+    return value
+
+
+def _tensors(value: Any) -> list[torch.Tensor]:
+    """The tensors in a call's arguments or results, in order."""
+    if isinstance(value, torch.Tensor):
+        return [value]
+    if isinstance(value, dict):
+        value = list(value.values())
+    return [tensor for item in value for tensor in _tensors(item)] if isinstance(value, (list, tuple)) else []
+
+
+def _drop(made: dict[int, Any], key: int, gone: object) -> None:
+    if key in made and made[key][0] is gone:
+        del made[key]
+
+
+def _drop_alone(known: dict[int, Any], key: int, gone: object) -> None:
+    if known.get(key) is gone:
+        del known[key]
