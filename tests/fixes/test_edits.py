@@ -48,8 +48,8 @@ def added(source: str, *, before: str = "", after: str = "") -> Callable[[Edits,
 
 def moved(name: str, *, before: str = "", after: str = "") -> Callable[[Edits, Script], object]:
     def edit(edits: Edits, script: Script) -> None:
-        taken = edits.take(script.statement(call_of(script, name)))
-        (edits.before if before else edits.after)(script.statement(call_of(script, before or after)), taken)
+        taken = edits.take(*(script.statement(call_of(script, one)) for one in name.split()))
+        (edits.before if before else edits.after)(script.statement(call_of(script, before or after)), *taken)
 
     return edit
 
@@ -76,7 +76,7 @@ ODD = {
     "brackets over lines": "f(\n        a,  # one\n\n    b  # two\n  )\ntarget(0)\nd = [\n]\n",
     "a coding line": "#!/usr/bin/python\n# -*- coding: latin-1 -*-\ntarget(0)\n",
     "all sorts": "@d( 1 )\nasync def f(a, /, *, b : int=1)->int :\n\n    async with a as b :  # c\n        target(0)\n"
-    "\n\n\nmatch x:\n    case {'a': [*_]} | None if y : pass\nprint(f'{x!r:>{w}}' rf'{x=}')\ntype X = int\n",
+    "\n\n\nmatch x:\n    case {'a': [*_]} | None if y : pass\nprint(f'{x!r:>{w}}' rf'{x=}')\n",
 }
 
 
@@ -101,9 +101,17 @@ def test_a_place_that_is_none_is_not_found() -> None:
     assert Script("a()\n").find(Location("", 7, 1, 7, 4), cst.Call) is None
 
 
-@pytest.mark.parametrize("source", ["def f(:\n", "x = " + " and ".join(["y"] * 20_000) + "\n"], ids=["broken", "chain"])
-def test_what_the_parser_cannot_read_is_not_edited(source: str) -> None:
-    """Down a chain of 20,000 the parser would overflow the stack of the process, which no exception tells of."""
+UNREAD = {
+    "broken": "def f(:\n",
+    "a chain of and": f"x = {' and '.join(['y'] * 20_000)}\n",
+    "a sum": f"x = {' + '.join(['y'] * 300)}\n",
+    "branches": "if x: pass\n" + "elif y: pass\n" * 300,
+}
+
+
+@pytest.mark.parametrize("source", UNREAD.values(), ids=list(UNREAD))
+def test_what_the_parser_cannot_be_trusted_with_is_not_edited(source: str) -> None:
+    """Down a chain of 20,000 it overflows the stack of the process, or of 900 a small one; that ends the process."""
     with pytest.raises(CannotEdit):
         Script(source)
 
@@ -144,6 +152,11 @@ LINES = {
         "for x in y:\n  # the first\n  a()\n\n  # and\n  b()\n",
         moved("a", after="b"),
         "for x in y:\n  # and\n  b()\n  # the first\n  a()\n",
+    ),
+    "a whole paragraph moved": (
+        "x()\n\n# both\na()\nb()  # one\n\nif x:\n  c()\n",
+        moved("a b", before="c"),
+        "x()\n\nif x:\n  # both\n  a()\n  b()  # one\n  c()\n",
     ),
     "moved from under a heading": (
         "# all of it\na()\nc()\n\nb()\n",
@@ -202,7 +215,7 @@ def inside_what_goes(edits: Edits, script: Script) -> None:
 
 def a_condition_in_a_line(edits: Edits, script: Script) -> None:
     condition: Statement = next(n for n in script.walk(script.module) if isinstance(n, cst.If))
-    edits.after(script.statement(call_of(script, "b")), edits.take(condition))
+    edits.after(script.statement(call_of(script, "b")), *edits.take(condition))
 
 
 @pytest.mark.parametrize(

@@ -34,7 +34,7 @@ def _before_steps(case: Case, *, safe: bool) -> Iterator[Repair]:
         steps = [case.call(place) for place in places]
         if all(is_visible(script, condition or call, step) for step in steps):
             edits = case.edits()
-            lines = [edits.take(moved) for moved in (unscaling, condition or statement) if moved is not None]
+            lines = edits.take(*(moved for moved in (unscaling, condition or statement) if moved is not None))
             for step in steps:
                 edits.before(script.statement(step), *lines)
             yield Repair("Clip right before the step", safe, edits)

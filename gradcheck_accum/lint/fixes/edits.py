@@ -37,11 +37,11 @@ class Edits:
         self.removed.add(statement)
         return self
 
-    def take(self, statement: Statement) -> Line:
-        """Take a statement out to put it elsewhere: it, with the comments that are its own."""
-        self.removed.add(statement)
-        self.taken.add(statement)
-        return self._script.moved(statement)
+    def take(self, *statements: Statement) -> list[Line]:
+        """Take statements out to put them elsewhere: they, with the comments that are their own."""
+        self.removed.update(statements)
+        self.taken.update(statements)
+        return [self._script.moved(statement, statements) for statement in statements]
 
     def before(self, statement: Statement, *lines: Line) -> Edits:
         """Add statements before one."""
@@ -53,7 +53,7 @@ class Edits:
 
     def _add(self, added: list[Line], lines: Iterable[Line]) -> Edits:
         # Several steps may ask for the same clearing at the same place.
-        added += [line for line in lines if not any(line.deep_equals(other) for other in added)]
+        added += [line for line in lines if not any(_bare(line).deep_equals(_bare(other)) for other in added)]
         return self
 
     def applied(self) -> str:
@@ -126,7 +126,8 @@ class _Application(cst.CSTTransformer):
             added, following = edits.added_before.get(first, []), edits.added_after.get(last, [])
             is_kept = not edits.removed.issuperset(statements)
             # What comes in between a statement and the lines above it leaves it the comments that are its own.
-            own = self._script.own_comments(first) if (added and is_kept) or first in edits.taken else ()
+            goes = first in edits.taken
+            own = self._script.own_comments(first, edits.taken if goes else ()) if goes or (added and is_kept) else ()
             at_top = not (body or left or has_heading or old is before.body[0])
             above = _closed_up(left, cast(Line, new).leading_lines, at_top)
             kept = [cast(Line, new).with_changes(leading_lines=own)] if is_kept else []
@@ -187,6 +188,13 @@ def _closed_up(left: list[cst.EmptyLine], lines: Sequence[cst.EmptyLine], at_top
     if lines and lines[0].comment is None and (at_top or (left and left[-1].comment is None)):
         lines = lines[1:]
     return [*left, *lines]
+
+
+def _bare(line: Line) -> Line:
+    """A line without its comments."""
+    if isinstance(line, cst.SimpleStatementLine):
+        return cst.SimpleStatementLine(line.body)
+    return line.with_changes(leading_lines=())
 
 
 def _below(above: Sequence[cst.EmptyLine], line: Line) -> Line:

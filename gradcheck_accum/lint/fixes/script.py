@@ -5,16 +5,20 @@ Evidence comes as places in the text; here a place becomes a node, once, and eve
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import re
+import warnings
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from functools import cached_property
+from itertools import takewhile
 from typing import TypeVar
 
 import libcst as cst
 from libcst.metadata import ByteSpanPositionProvider, MetadataWrapper
 
+from gradcheck_accum.lint.source import children
 from gradcheck_accum.location import Location
 
 Statement = cst.BaseSmallStatement | cst.BaseCompoundStatement
@@ -25,9 +29,8 @@ _NEWLINE = re.compile(rb"\r\n|\r|\n")
 _TAIL = re.compile(r"(?<=[\r\n])[ \t\f]+\Z")
 _CELL = re.compile(r"#(?: ?%%|\x1f)")
 """A comment that begins a cell: editors know it in scripts, and `gradcheck_accum.notebooks` joins cells with one."""
-_CHAINED = re.compile(r"\b(?:and|or|elif)\b")
-_LONGEST_CHAIN = 4_000
-"""How many of these words a script may hold: the parser goes down a chain of them by calls that nothing stops."""
+_DEEPEST = 200
+"""Levels of nesting above which a script is not read: LibCST goes down by calls, and overflows the process's stack."""
 
 _TOKENS = frozenset({"operator", "operators", "asynchronous", "dot", "star", "equal", "colon", "semicolon", "comma"})
 _AROUND = frozenset({"lpar", "rpar", "lbracket", "rbracket", "lbrace", "rbrace", "leading_lines", "header", "footer"})
@@ -67,16 +70,16 @@ class Script:
         self._tail = tail.group() if tail is not None else ""
         readable = text.removesuffix(self._tail)
         readable = readable.replace("\r", "\n") if self._has_bare_returns else readable
-        if len(_CHAINED.findall(text)) > _LONGEST_CHAIN:
-            raise CannotEdit("too deep for the parser")
         try:
+            if _is_too_deep(readable):
+                raise CannotEdit("nested too deeply")
             self.module = cst.parse_module(readable)
             if self.module.code != readable:
                 raise CannotEdit("not read without a loss")
             wrapper = MetadataWrapper(self.module, unsafe_skip_copy=True)
             self._spans = wrapper.resolve(ByteSpanPositionProvider)
             self._starts = [0, *(match.end() for match in _NEWLINE.finditer(readable.encode()))]
-        except (cst.ParserSyntaxError, ValueError, RecursionError, MemoryError):
+        except (cst.ParserSyntaxError, SyntaxError, ValueError, RecursionError, MemoryError):
             raise CannotEdit("cannot be read") from None
         self._above: dict[cst.CSTNode, tuple[cst.CSTNode, str]] = {}
         self._below: dict[cst.CSTNode, list[cst.CSTNode]] = {}
@@ -180,10 +183,7 @@ class Script:
 
     def statements(self, block: Block) -> list[Statement]:
         """The statements of a block, those that share a line one by one."""
-        found: list[Statement] = []
-        for item in block.body:
-            found += item.body if isinstance(item, cst.SimpleStatementLine) else [item]  # type: ignore[list-item]
-        return found
+        return [statement for item in block.body for statement in _statements_of(item)]
 
     def next_to(self, statement: Statement, offset: int) -> cst.BaseSmallStatement | None:
         """The simple statement right after (1) or before (-1) another in the same block."""
@@ -192,9 +192,11 @@ class Script:
         found = block[place] if 0 <= place < len(block) else None
         return found if isinstance(found, cst.BaseSmallStatement) else None
 
-    def moved(self, statement: Statement) -> cst.SimpleStatementLine | cst.BaseCompoundStatement:
-        """A statement as it is put elsewhere, with the comments that are its own."""
-        comments = self.own_comments(statement)
+    def moved(
+        self, statement: Statement, together: Container[Statement] = ()
+    ) -> cst.SimpleStatementLine | cst.BaseCompoundStatement:
+        """A statement as it is put elsewhere, ``together`` with others, with the comments that are its own."""
+        comments = self.own_comments(statement, together)
         if isinstance(statement, cst.BaseCompoundStatement):
             return statement.with_changes(leading_lines=comments)
         line = self.parent(statement)
@@ -205,8 +207,8 @@ class Script:
             return cst.SimpleStatementLine([alone], trailing_whitespace=line.trailing_whitespace)
         return cst.SimpleStatementLine([alone])
 
-    def own_comments(self, statement: Statement) -> Sequence[cst.EmptyLine]:
-        """The comments above a statement that speak of it alone, and not of a paragraph that it begins."""
+    def own_comments(self, statement: Statement, together: Container[Statement] = ()) -> Sequence[cst.EmptyLine]:
+        """The comments above a statement that speak of it alone, or of a paragraph that goes with it as a whole."""
         line = self._line(statement)
         lines: Sequence[cst.EmptyLine] = getattr(line, "leading_lines", ())
         count = 0
@@ -215,10 +217,9 @@ class Script:
         around = self._above[line][0]
         if not count or not isinstance(around, (cst.IndentedBlock, cst.Module)):
             return ()
-        place = around.body.index(line)
-        following = around.body[place + 1] if place + 1 < len(around.body) else None
-        ends = following is None or bool(getattr(following, "leading_lines", ()))
-        return lines[-count:] if ends else ()
+        paragraph = takewhile(lambda other: not getattr(other, "leading_lines", ()), _behind(around.body, line))
+        goes = all(one in together for other in paragraph for one in _statements_of(other))
+        return lines[-count:] if goes else ()
 
     def _line(self, statement: Statement) -> cst.CSTNode:
         """The line of a simple statement; a compound one itself."""
@@ -281,6 +282,18 @@ class Script:
         return span.start <= self._offset(where.line, where.column) < span.start + span.length
 
 
+def _is_too_deep(text: str) -> bool:
+    """Whether a script is nested more deeply than LibCST can be trusted with; a chain of ``and`` is nested for it."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        level: list[ast.AST] = [ast.parse(text)]
+    for _ in range(_DEEPEST):
+        level = [child for node in level for child in children(node)]
+        if any(isinstance(node, ast.BoolOp) and len(node.values) > _DEEPEST for node in level):
+            break
+    return bool(level)
+
+
 def name_of_call(call: cst.Call) -> str | None:
     """The last part of the name that is called."""
     func = call.func.attr if isinstance(call.func, cst.Attribute) else call.func
@@ -306,6 +319,17 @@ def _children(node: cst.CSTNode) -> Iterator[tuple[cst.CSTNode, str]]:
         for item in value if isinstance(value, Iterable) else (value,):
             if isinstance(item, cst.CSTNode):
                 yield item, name
+
+
+def _statements_of(item: cst.CSTNode) -> Sequence[Statement]:
+    """The statements of a line, or the compound one that an item of a block is."""
+    if isinstance(item, cst.SimpleStatementLine):
+        return item.body
+    return [item] if isinstance(item, (cst.BaseSmallStatement, cst.BaseCompoundStatement)) else []
+
+
+def _behind(body: Sequence[cst.CSTNode], line: cst.CSTNode) -> Sequence[cst.CSTNode]:
+    return body[body.index(line) + 1 :]
 
 
 def _is_comment(line: cst.EmptyLine) -> bool:

@@ -27,7 +27,7 @@ def clear_after_step(case: Case) -> Iterator[Repair]:
         steps = [case.call(p) for p in places if not _is_cleared_after(case, p, but=case.finding.where)]
         for step in steps:
             # The comments are written once.
-            line = cst.SimpleStatementLine([]) if lines else edits.take(statement)
+            line = cst.SimpleStatementLine([]) if lines else edits.take(statement)[0]
             own = is_visible(script, call.func, step)
             clearing = call if own else method_call(optimizer_of(step), "zero_grad", call.args)
             lines.append(line.with_changes(body=[cst.Expr(clearing)]))
