@@ -9,8 +9,11 @@ import libcst as cst
 from gradcheck_accum.events import Unscale
 from gradcheck_accum.lint.fixes.case import Case, Repair, is_visible
 from gradcheck_accum.lint.fixes.expressions import call_statement, positional
-from gradcheck_accum.lint.fixes.script import CannotEdit, Script
+from gradcheck_accum.lint.fixes.script import CannotEdit, Script, Statement
 from gradcheck_accum.lint.fixes.zeroing import optimizer_of
+
+_UNCONDITIONAL = (cst.For, cst.While, cst.With, cst.FunctionDef)
+"""What a statement may be moved out of: it decides how often what it holds runs, not whether it may run at all."""
 
 
 def clip_complete_window(case: Case) -> Iterator[Repair]:
@@ -32,12 +35,24 @@ def _before_steps(case: Case, *, safe: bool) -> Iterator[Repair]:
     unscaling = _unscaling_before(case, statement) if condition is None else None
     for places in case.steps_near(statement):
         steps = [case.call(place) for place in places]
-        if all(is_visible(script, condition or call, step) for step in steps):
+        if all(_can_move(script, condition or statement, step) for step in steps):
             edits = case.edits()
             lines = edits.take(*(moved for moved in (unscaling, condition or statement) if moved is not None))
             for step in steps:
                 edits.before(script.statement(step), *lines)
             yield Repair("Clip right before the step", safe, edits)
+
+
+def _can_move(script: Script, statement: Statement, step: cst.Call) -> bool:
+    """Whether a statement does before a step what it does in its place: it reads the same names, and no condition that
+    it stands under stays behind (``if fp16:`` may be all that keeps it from an error)."""
+    around = set(script.parents(step))
+    for parent in script.parents(statement):
+        if parent in around:
+            break
+        if isinstance(parent, cst.BaseSuite) and not isinstance(script.parent(parent), _UNCONDITIONAL):
+            return False
+    return is_visible(script, statement, step)
 
 
 def _own_condition(script: Script, statement: cst.Expr) -> cst.If | None:
