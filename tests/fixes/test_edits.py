@@ -163,6 +163,16 @@ LINES = {
         moved("a", after="b"),
         "# all of it\nc()\n\nb()\na()\n",
     ),
+    "moved from a line under a comment": (
+        "# both\na(); b()\n\nc()\n",
+        moved("a", after="c"),
+        "# both\nb()\n\nc()\na()\n",
+    ),
+    "a whole line moved": (
+        "x()\n\n# both\na(); b()  # it\n\nif x:\n  c()\n",
+        moved("a b", before="c"),
+        "x()\n\nif x:\n  # both\n  a()\n  b()  # it\n  c()\n",
+    ),
     "moved from the top of a cell": ("# %% one\na()\n\nb()\n", moved("a", after="b"), "# %% one\n\nb()\na()\n"),
     "moved out of a line": ("a(); b()  # both\nc()\n", moved("b", after="c"), "a()  # both\nc()\nb()\n"),
     "moved out of a body on one line": ("if x: a(); b()\nc()\n", moved("a", after="c"), "if x: b()\nc()\na()\n"),

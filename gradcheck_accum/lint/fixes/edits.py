@@ -6,6 +6,7 @@ Whatever has no edit in it is not visited: it keeps its nodes, and so every byte
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import dropwhile
 from typing import cast
 
 import libcst as cst
@@ -119,7 +120,7 @@ class _Application(cst.CSTTransformer):
         edits = self._edits
         body: list[Line] = []
         left: list[cst.EmptyLine] = []
-        has_heading = isinstance(before, cst.Module) and bool(before.header) and before.header[-1].comment is not None
+        has_heading = isinstance(before, cst.Module) and bool(before.header) and not _is_blank(before.header[-1])
         for old, new in zip(before.body, now.body, strict=True):
             statements = cast(Sequence[Statement], old.body if isinstance(old, cst.SimpleStatementLine) else [old])
             first, last = statements[0], statements[-1]
@@ -139,7 +140,7 @@ class _Application(cst.CSTTransformer):
             body += lines
         if not body:
             raise CannotEdit("the only statement of its block")
-        while left and left[-1].comment is None:
+        while left and _is_blank(left[-1]):
             left.pop()
         return now.with_changes(body=body, footer=[*left, *now.footer])
 
@@ -185,9 +186,14 @@ class _Application(cst.CSTTransformer):
 
 def _closed_up(left: list[cst.EmptyLine], lines: Sequence[cst.EmptyLine], at_top: bool) -> list[cst.EmptyLine]:
     """What is left above a line that is gone, and the lines after it: of two blank ones that meet, one; none on top."""
-    if lines and lines[0].comment is None and (at_top or (left and left[-1].comment is None)):
-        lines = lines[1:]
-    return [*left, *lines]
+    if at_top:
+        return [*dropwhile(_is_blank, lines)]
+    doubled = left and lines and _is_blank(left[-1]) and _is_blank(lines[0])
+    return [*left, *lines[1:]] if doubled else [*left, *lines]
+
+
+def _is_blank(line: cst.EmptyLine) -> bool:
+    return line.comment is None
 
 
 def _bare(line: Line) -> Line:

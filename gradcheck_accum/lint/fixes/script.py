@@ -201,11 +201,12 @@ class Script:
             return statement.with_changes(leading_lines=comments)
         line = self.parent(statement)
         alone = statement.with_changes(semicolon=cst.MaybeSentinel.DEFAULT)
-        if isinstance(line, cst.SimpleStatementLine) and len(line.body) == 1:
-            return line.with_changes(body=[alone], leading_lines=comments)
-        if isinstance(line, cst.SimpleStatementSuite) and len(line.body) == 1:
-            return cst.SimpleStatementLine([alone], trailing_whitespace=line.trailing_whitespace)
-        return cst.SimpleStatementLine([alone])
+        moved = cst.SimpleStatementLine([alone], leading_lines=comments)
+        match line:
+            case cst.SimpleStatementLine(body=[*others, last]) | cst.SimpleStatementSuite(body=[*others, last]):
+                if last is statement and all(other in together for other in others):
+                    return moved.with_changes(trailing_whitespace=line.trailing_whitespace)
+        return moved
 
     def own_comments(self, statement: Statement, together: Container[Statement] = ()) -> Sequence[cst.EmptyLine]:
         """The comments above a statement that speak of it alone, or of a paragraph that goes with it as a whole."""
@@ -218,8 +219,8 @@ class Script:
         if not count or not isinstance(around, (cst.IndentedBlock, cst.Module)):
             return ()
         paragraph = takewhile(lambda other: not getattr(other, "leading_lines", ()), _behind(around.body, line))
-        goes = all(one in together for other in paragraph for one in _statements_of(other))
-        return lines[-count:] if goes else ()
+        others = (one for other in (line, *paragraph) for one in _statements_of(other) if one is not statement)
+        return lines[-count:] if all(other in together for other in others) else ()
 
     def _line(self, statement: Statement) -> cst.CSTNode:
         """The line of a simple statement; a compound one itself."""
