@@ -29,6 +29,8 @@ REPAIRED = frozenset(
 
 _MOST_FIXES = 50
 """How many findings of one file are fixed at most: far more than a file has."""
+_MOST_EVALUATIONS = 500_000
+"""Evaluations after which no more repairs are tried in one file: what is left then has no fix, and says so."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +76,7 @@ def fixed(
 ) -> FixResult:
     """Fix what the examination of a file has found, those of ``codes`` only where given, until none can be fixed."""
     done: list[Finding] = []
-    budget = Budget()
+    budget = Budget(_MOST_EVALUATIONS)
     while True:
         remaining: list[Finding] = []
         for offer in _offers(document, examination, codes, budget):
@@ -92,7 +94,7 @@ def offered(
     document: Document, examination: Examination, *, codes: Collection[str] | None = None
 ) -> tuple[Finding, ...]:
     """What the examination of a file has found, each with the fix that it would have on its own."""
-    budget = Budget()
+    budget = Budget(_MOST_EVALUATIONS)
     return _in_order(offer.finding for offer in _offers(document, examination, codes, budget))
 
 
