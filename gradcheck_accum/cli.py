@@ -473,7 +473,7 @@ def _complain_of_unreadable(result: LintResult) -> None:
 
 
 def _fuzz(options: argparse.Namespace) -> int:
-    for package in ("torch", "hypothesis", "libcst"):
+    for package in ("torch", "hypothesis"):
         if importlib.util.find_spec(package) is None:
             raise UsageError(f"fuzz needs {package}: pip install 'gradcheck-accum[fuzz]'")
     if options.target == "":

@@ -40,7 +40,7 @@ APART = {"report": {"lint", "engine", "verify", "fuzz"}, "verify": {"lint"}}
 
 THIRD_PARTY = {
     "settings": {"pathspec", "tomli"},
-    "lint": {"pathspec"},
+    "lint": {"pathspec", "libcst"},
     "engine": {"torch"},
     "verify": {"torch"},
     "fuzz": {"torch", "hypothesis", "libcst"},
@@ -75,6 +75,10 @@ def imported(path: Path) -> Iterator[str]:
                 )
             else:
                 yield node.module or ""
+
+
+def top_level(name: str) -> str:
+    return name.partition(".")[0]
 
 
 @pytest.mark.parametrize("room", rooms())
@@ -139,7 +143,36 @@ def test_what_is_loaded(code: str, absent: set[str], tmp_path: Path) -> None:
 @pytest.mark.parametrize("source", [STEPPED, STEPPED.replace("    optimizer", "optimizer")])
 def test_the_repairs_are_loaded_only_where_there_is_something_to_fix(source: str, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(source)
-    assert ("gradcheck_accum.lint.fixes" in loaded_by(LINTED, tmp_path)) == (source != STEPPED)
+    loaded = loaded_by(LINTED, tmp_path)
+    needed = {"gradcheck_accum.lint.fixes", "libcst"}
+    assert loaded & needed == (set() if source == STEPPED else needed)
+
+
+SCHEDULED = """\
+import torch
+model = torch.nn.Linear(6, 3)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=4)
+for i, x in enumerate([torch.randn(4, 6)] * 12):
+    (model(x).pow(2).mean() / 4).backward()
+    if (i + 1) % 4 == 0:
+        optimizer.step()
+        optimizer.zero_grad()
+    scheduler.step()
+"""
+
+
+@pytest.mark.parametrize("source", [STEPPED, SCHEDULED], ids=["nothing found", "a mistake without a repair"])
+@pytest.mark.parametrize("option", ["--fix", "--diff", "--add-noqa", "--exit-zero"])
+def test_the_parser_is_not_loaded_where_nothing_can_be_repaired(source: str, option: str, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(source)
+    code = f"from gradcheck_accum.cli import main; status = main(['lint', {option!r}, '--no-cache', 'train.py'])"
+    assert "libcst" not in loaded_by(code, tmp_path)
+
+
+def test_only_the_repairs_import_the_parser() -> None:
+    importing = {path.parent.name for path in sources("lint") if "libcst" in map(top_level, imported(path))}
+    assert importing == {"fixes"}
 
 
 def test_the_reports_load_no_engine(tmp_path: Path) -> None:

@@ -308,6 +308,26 @@ def test_a_clip_in_a_branch_of_its_own_stays_where_it_is() -> None:
     assert fix_everything(source).source == source
 
 
+@pytest.mark.parametrize(
+    "condition",
+    [
+        "if args.fp16:\n            {}\n        else:\n            {}",
+        "try:\n            {}\n        finally:\n            {}",
+    ],
+    ids=["if", "try"],
+)
+def test_a_clip_does_not_leave_the_condition_that_it_stands_under(condition: str) -> None:
+    """Without that flag there may be no ``amp`` to ask for its parameters: two clips before one step would raise."""
+    clips = (
+        "loss.backward()\n            torch.nn.utils.clip_grad_norm_(amp.master_params(optimizer), 0.7)",
+        "loss.backward()\n            torch.nn.utils.clip_grad_norm_(model.parameters(), 0.7)",
+    )
+    source = "import torch\n" + LOOP.replace("y)\n", "y) / min(K, len(loader) - i // K * K)\n")
+    source = source.replace("criterion, K", "criterion, args, K").replace("loss.backward()", condition.format(*clips))
+    assert "GA401" in codes(source)
+    assert fix_everything(source).source == source
+
+
 def test_a_clip_whose_norm_is_kept_stays_where_it_is() -> None:
     clip = "        norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)\n        print(norm)\n"
     source = "import torch\n" + LOOP.replace("y)\n", "y) / min(K, len(loader) - i // K * K)\n")

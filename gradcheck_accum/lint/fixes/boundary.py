@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Iterator
+
+import libcst as cst
 
 from gradcheck_accum.lint.fixes.case import Case, Repair
 from gradcheck_accum.lint.fixes.counting import numbered_loop
+from gradcheck_accum.lint.fixes.expressions import expression, in_parentheses
 from gradcheck_accum.lint.fixes.script import Script
 
 
 def count_from_one(case: Case) -> Iterator[Repair]:
     """GA302: test ``(i + 1) % K`` where ``i`` counts from 0."""
     for modulus in _moduli(case):
-        if isinstance(modulus.left, ast.Name):
-            changed = case.script.replace(modulus.left, f"({modulus.left.id} + 1)")
-            yield Repair("Count the micro-batches from 1 in the boundary's test", True, [changed])
+        if isinstance(modulus.left, cst.Name):
+            edits = case.edits().replace(modulus.left, expression(f"({modulus.left.value} + 1)"))
+            yield Repair("Count the micro-batches from 1 in the boundary's test", True, edits)
 
 
 def step_for_remainder(case: Case) -> Iterator[Repair]:
@@ -28,34 +30,39 @@ def step_for_remainder(case: Case) -> Iterator[Repair]:
         test, closes = _test_of(script, modulus)
         loop = numbered_loop(script, modulus)
         if loop is not None:
-            last = f"or {loop.is_last()}" if closes else f"and {loop.is_last().replace('==', '!=')}"
-            extended = f"{script.code(test)} {last}"
+            extended: cst.BaseExpression
+            if closes:
+                extended = cst.BooleanOperation(test, cst.Or(), expression(loop.is_last()))
+            else:
+                extended = cst.BooleanOperation(test, cst.And(), expression(loop.is_last().replace("==", "!=")))
             if not _stands_alone(script, test):
-                extended = f"({extended})"
-            yield Repair("Step for the micro-batches that are left over too", False, [script.replace(test, extended)])
+                extended = in_parentheses(extended)
+            edits = case.edits().replace(test, extended)
+            yield Repair("Step for the micro-batches that are left over too", False, edits)
 
 
-def _moduli(case: Case) -> Iterator[ast.BinOp]:
+def _moduli(case: Case) -> Iterator[cst.BinaryOperation]:
     """The places that take a counter modulo K."""
     for node in case.places_of_steps():
-        operation = case.script.parent(node)
-        if isinstance(operation, ast.BinOp) and isinstance(operation.op, ast.Mod) and operation.right is node:
-            yield operation
+        match case.script.parent(node):
+            case cst.BinaryOperation(operator=cst.Modulo(), right=right) as operation if right is node:
+                yield operation
 
 
-def _test_of(script: Script, modulus: ast.BinOp) -> tuple[ast.expr, bool]:
+def _test_of(script: Script, modulus: cst.BinaryOperation) -> tuple[cst.BaseExpression, bool]:
     """The test that a modulus is part of, and whether it is true (not false) where the window closes."""
     parent = script.parent(modulus)
-    if isinstance(parent, ast.UnaryOp) and isinstance(parent.op, ast.Not):
-        return parent, True
-    if isinstance(parent, ast.Compare) and len(parent.ops) == 1:
-        return parent, isinstance(parent.ops[0], ast.Eq)
+    if isinstance(parent, cst.ComparisonTarget):
+        parent = script.parent(parent)
+    match parent:
+        case cst.UnaryOperation(operator=cst.Not()) as negated:
+            return negated, True
+        case cst.Comparison(comparisons=[cst.ComparisonTarget(operator=operator)]) as comparison:
+            return comparison, isinstance(operator, cst.Equal)
     return modulus, False
 
 
-def _stands_alone(script: Script, test: ast.expr) -> bool:
+def _stands_alone(script: Script, test: cst.BaseExpression) -> bool:
     """Whether an ``or`` may follow a test without parentheses around both."""
     parent = script.parent(test)
-    return isinstance(parent, (ast.If, ast.Assign, ast.keyword, ast.Return)) or (
-        isinstance(parent, ast.Call) and test in parent.args
-    )
+    return isinstance(parent, (cst.If, cst.Assign, cst.Return)) or (isinstance(parent, cst.Arg) and not parent.star)

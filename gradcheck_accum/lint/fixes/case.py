@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+import libcst as cst
+
 from gradcheck_accum.findings import Finding
 from gradcheck_accum.ledger import Ledger, Window, nominal_steps
-from gradcheck_accum.lint.fixes.script import FUNCTIONS, LOOPS, CannotEdit, Change, Script, is_simple
-from gradcheck_accum.lint.source import walk
+from gradcheck_accum.lint.fixes.edits import Edits
+from gradcheck_accum.lint.fixes.expressions import integer
+from gradcheck_accum.lint.fixes.script import CannotEdit, Script
 from gradcheck_accum.location import Location
 from gradcheck_accum.weights import Readings, read_weights
 
 
-def is_repeatable(node: ast.expr) -> bool:
+def is_repeatable(node: cst.BaseExpression) -> bool:
     """Whether an expression can be written again anywhere: it does nothing, and binds tighter than any operator."""
-    return isinstance(node, (ast.Name, ast.Attribute, ast.Subscript)) or integer(node) is not None
+    return isinstance(node, (cst.Name, cst.Attribute, cst.Subscript)) or integer(node) is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +27,7 @@ class Repair:
 
     message: str
     safe: bool
-    changes: list[Change]
+    edits: Edits
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +39,10 @@ class Case:
     script: Script
     beside: frozenset[str] = frozenset()
     """The codes of the other findings at the same line."""
+
+    def edits(self) -> Edits:
+        """Edits of the script, none so far."""
+        return Edits(self.script)
 
     def windows(self) -> list[Window]:
         """The windows in which something happened at the finding's place."""
@@ -70,28 +76,31 @@ class Case:
         """Whether the ledger knows what every entry of the account weighs."""
         return is_readable(read_weights(self.ledger), self.account())
 
-    def steps_near(self, statement: ast.stmt) -> list[list[Location]]:
+    def steps_near(self, statement: cst.BaseSmallStatement) -> list[list[Location]]:
         """The steps that a statement may belong to: those in its own block, and else all of them."""
         places = self.step_places()
         block = self.script.block(statement)
         own = [p for p in places if self.script.block(self.script.statement(self.call(p))) is block]
         return [own, places] if own and own != places else [places]
 
-    def call(self, where: Location) -> ast.Call:
+    def call(self, where: Location) -> cst.Call:
         """The call that an event happened at."""
-        found = self.script.find(where, ast.Call)
+        found = self.script.find(where, cst.Call)
         if found is None:
             raise CannotEdit("not a call")
         return found
 
-    def names_of_steps(self, at: ast.AST) -> list[str]:
+    def names_of_steps(self, at: cst.CSTNode) -> list[cst.BaseExpression]:
         """How the source names K where that name can be read at ``at`` too, the likeliest first."""
-        nodes = [node for node in self.places_of_steps() if is_repeatable(node)]
-        return list(dict.fromkeys(self.script.code(node) for node in nodes if is_visible(self.script, node, at)))
+        names: dict[str, cst.BaseExpression] = {}
+        for node in self.places_of_steps():
+            if is_repeatable(node) and is_visible(self.script, node, at):
+                names.setdefault(self.script.code(node), node)
+        return list(names.values())
 
-    def places_of_steps(self) -> list[ast.expr]:
+    def places_of_steps(self) -> list[cst.BaseExpression]:
         """Where the source names K: a number that the windows are counted by, not one that merely equals it."""
-        ranked: list[tuple[int, ast.expr]] = []
+        ranked: list[tuple[int, cst.BaseExpression]] = []
         for count in self.ledger.trace.counts:
             node = self.script.expression(count.where) if count.value == self.steps() else None
             rank = self._rank(node) if node is not None else None
@@ -99,22 +108,21 @@ class Case:
                 ranked.append((rank, node))
         return [node for _, node in sorted(ranked, key=lambda item: item[0])]
 
-    def _rank(self, count: ast.expr) -> int | None:
+    def _rank(self, count: cst.BaseExpression) -> int | None:
         """How surely a number counts windows: 0 where it decides on the step, None where it decides on others."""
         script = self.script
         steps = [self.call(place) for place in self.step_places()]
         for parent in script.parents(count):
-            if isinstance(parent, ast.stmt) and is_simple(parent):
+            if isinstance(parent, cst.BaseSmallStatement):
                 return 1
-            if isinstance(parent, ast.If):
+            if isinstance(parent, cst.If):
                 if any(parent in script.parents(step) for step in steps):
                     return 0
                 # A guard that leaves (`if (i + 1) % K: continue`) decides on all that follows, and a call of a function
                 # of this file may reach the step; a log line decides on nothing.
-                inside = [node for statement in parent.body for node in walk(statement)]
-                leaves = any(isinstance(node, (ast.Continue, ast.Break, ast.Return)) for node in inside)
+                leaves = any(isinstance(n, (cst.Continue, cst.Break, cst.Return)) for n in script.walk(parent.body))
                 return 1 if leaves or script.calls_own_function(parent.body) else None
-            if isinstance(parent, LOOPS):
+            if isinstance(parent, cst.For):
                 # A loop that holds the backward and not the step is the window; one that holds both is a pass.
                 return 0 if not any(parent in script.parents(step) for step in steps) else None
         return 1
@@ -133,36 +141,14 @@ def is_readable(readings: Readings, windows: Iterable[Window]) -> bool:
     )
 
 
-def integer(node: ast.expr) -> int | None:
-    """The whole number that an expression is, if it is one."""
-    return node.value if isinstance(node, ast.Constant) and type(node.value) is int else None
-
-
-def is_visible(script: Script, node: ast.AST, at: ast.AST) -> bool:
+def is_visible(script: Script, node: cst.CSTNode, at: cst.CSTNode) -> bool:
     """Whether the names in an expression mean the same at another place of the script."""
-    functions = [script.function_of(at), *(p for p in script.parents(at) if isinstance(p, FUNCTIONS)), None]
+    functions = [*(parent for parent in script.parents(at) if isinstance(parent, cst.FunctionDef)), None]
     own = script.function_of(node)
-    if own in functions:
+    if own is None or own in functions:
         return True
-    roots = _roots(node)
-    if "self" in roots and script.class_of(node) is script.class_of(at):
-        roots.remove("self")
+    roots = {name.value for name in script.variables(node)}
+    if script.class_of(node) is script.class_of(at):
+        roots.discard("self")
     # What a function does not bind itself it reads from the module, as every other function can.
-    return not any(_binds(own, root) for root in roots)
-
-
-def _roots(node: ast.AST) -> set[str]:
-    return {name.id for name in walk(node) if isinstance(name, ast.Name)}
-
-
-def _binds(function: ast.AST | None, name: str) -> bool:
-    for node in walk(function) if function else ():
-        if isinstance(node, ast.Name):
-            bound = None if isinstance(node.ctx, ast.Load) else node.id
-        elif isinstance(node, ast.alias):
-            bound = node.asname or node.name.partition(".")[0]
-        else:
-            bound = getattr(node, "arg" if isinstance(node, ast.arg) else "name", None)
-        if bound == name:
-            return True
-    return False
+    return roots.isdisjoint(script.bound(own))

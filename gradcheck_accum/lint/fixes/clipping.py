@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Iterator
+
+import libcst as cst
 
 from gradcheck_accum.events import Unscale
 from gradcheck_accum.lint.fixes.case import Case, Repair, is_visible
-from gradcheck_accum.lint.fixes.script import CannotEdit, Script
+from gradcheck_accum.lint.fixes.expressions import call_statement, positional
+from gradcheck_accum.lint.fixes.script import CannotEdit, Script, Statement
 from gradcheck_accum.lint.fixes.zeroing import optimizer_of
+
+_UNCONDITIONAL = (cst.For, cst.While, cst.With, cst.FunctionDef)
+"""What a statement may be moved out of: it decides how often what it holds runs, not whether it may run at all."""
 
 
 def clip_complete_window(case: Case) -> Iterator[Repair]:
@@ -24,35 +29,41 @@ def clip_what_is_used(case: Case) -> Iterator[Repair]:
 def _before_steps(case: Case, *, safe: bool) -> Iterator[Repair]:
     script, call = case.script, case.call(case.finding.where)
     statement = script.statement(call)
-    if not isinstance(statement, ast.Expr):
+    if not isinstance(statement, cst.Expr):
         raise CannotEdit("the norm is kept, and may be needed here")
     condition = _own_condition(script, statement)
-    comment = script.comment_behind(statement)
-    if condition is not None:
-        lines, removed = script.lines_of(condition), [script.remove_block(condition)]
-        lines[-1] += comment
-    else:
-        lines, removed = script.lines_of(statement), [script.remove(statement)]
-        lines[-1] += comment
-        unscaling = _unscaling_before(case, statement)
-        if unscaling is not None:
-            lines = [*script.lines_of(unscaling), *lines]
-            removed.append(script.remove(unscaling))
+    unscaling = _unscaling_before(case, statement) if condition is None else None
     for places in case.steps_near(statement):
         steps = [case.call(place) for place in places]
-        if all(is_visible(script, condition or call, step) for step in steps):
-            changes = [script.before(script.statement(step), lines) for step in steps]
-            yield Repair("Clip right before the step", safe, [*removed, *changes])
+        if all(_can_move(script, condition or statement, step) for step in steps):
+            edits = case.edits()
+            lines = edits.take(*(moved for moved in (unscaling, condition or statement) if moved is not None))
+            for step in steps:
+                edits.before(script.statement(step), *lines)
+            yield Repair("Clip right before the step", safe, edits)
 
 
-def _own_condition(script: Script, statement: ast.stmt) -> ast.If | None:
+def _can_move(script: Script, statement: Statement, step: cst.Call) -> bool:
+    """Whether a statement does before a step what it does in its place: it reads the same names, and no condition that
+    it stands under stays behind (``if fp16:`` may be all that keeps it from an error)."""
+    around = set(script.parents(step))
+    for parent in script.parents(statement):
+        if parent in around:
+            break
+        if isinstance(parent, cst.BaseSuite) and not isinstance(script.parent(parent), _UNCONDITIONAL):
+            return False
+    return is_visible(script, statement, step)
+
+
+def _own_condition(script: Script, statement: cst.Expr) -> cst.If | None:
     """The ``if`` that does nothing else than ask whether to clip."""
-    condition = script.parent(statement)
-    alone = isinstance(condition, ast.If) and not condition.orelse and len(condition.body) == 1
-    return condition if isinstance(condition, ast.If) and alone else None
+    condition = script.holder(statement)
+    if not isinstance(condition, cst.If) or condition.orelse is not None:
+        return None
+    return condition if len(script.statements(condition.body)) == 1 else None
 
 
-def _unscaling_before(case: Case, statement: ast.stmt) -> ast.stmt | None:
+def _unscaling_before(case: Case, statement: cst.Expr) -> cst.BaseSmallStatement | None:
     """The call of ``unscale_`` that stands right before the clip and belongs to it."""
     script = case.script
     places = {event.where for event in case.ledger.trace.events if isinstance(event, Unscale)}
@@ -68,7 +79,7 @@ def unscale_first(case: Case) -> Iterator[Repair]:
         return
     for place in case.step_places():
         step = case.call(place)
-        if step.args and isinstance(step.func, ast.Attribute) and is_visible(script, step, call):
-            unscaling = f"{script.code(step.func.value)}.unscale_({optimizer_of(script, step)})"
-            changes = [script.before(script.statement(call), [unscaling])]
-            yield Repair("Unscale the gradients before the clip", True, changes)
+        if positional(step) and isinstance(step.func, cst.Attribute) and is_visible(script, step, call):
+            unscaling = call_statement(step.func.value, "unscale_", [cst.Arg(optimizer_of(step))])
+            edits = case.edits().before(script.statement(call), unscaling)
+            yield Repair("Unscale the gradients before the clip", True, edits)

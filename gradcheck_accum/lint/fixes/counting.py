@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import ast
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gradcheck_accum.lint.fixes.case import integer
-from gradcheck_accum.lint.fixes.script import FUNCTIONS, LOOPS, Change, Script
-from gradcheck_accum.lint.source import walk
+import libcst as cst
+
+from gradcheck_accum.lint.fixes.edits import Edits
+from gradcheck_accum.lint.fixes.expressions import expression, integer, positional
+from gradcheck_accum.lint.fixes.script import Script, name_of_call
 
 _PROGRESS_BARS = frozenset({"tqdm", "track", "trange"})
 _NAMES = ("window", "window_size", "micro_batches_in_window")
@@ -17,7 +19,8 @@ _NAMES = ("window", "window_size", "micro_batches_in_window")
 class NumberedLoop:
     """A for loop whose variable ``index`` counts micro-batches from ``first``; ``length`` is the source of how many."""
 
-    node: ast.For | ast.AsyncFor
+    script: Script
+    node: cst.For
     index: str
     first: int
     length: str
@@ -33,64 +36,54 @@ class NumberedLoop:
         position = f"({self.index} - 1)" if self.first else self.index
         return f"min({steps}, {self.length} - {position} // {steps} * {steps})"
 
-    def leaves_alone(self, steps: str) -> bool:
+    def leaves_alone(self, steps: cst.BaseExpression) -> bool:
         """Whether nothing in the loop binds what ``steps`` reads, so that it means the same at the loop's top."""
-        bound = {n.id for n in walk(self.node) if isinstance(n, ast.Name) and not isinstance(n.ctx, ast.Load)}
-        return bound.isdisjoint(n.id for n in walk(ast.parse(steps, mode="eval")) if isinstance(n, ast.Name))
+        read = {name.value for name in self.script.variables(steps)}
+        return read.isdisjoint(self.script.bound(self.node))
+
+    def name_of_window(self, steps: str, edits: Edits) -> cst.BaseExpression:
+        """A variable that holds the window's own number of micro-batches; the edits make it, if nothing does yet."""
+        script, value = self.script, self.window(steps)
+        for statement in script.statements(self.node.body):
+            if isinstance(statement, cst.Assign) and script.code(statement.value) == value:
+                return statement.targets[0].target
+        name = cst.Name(next((name for name in _NAMES if name not in script.identifiers), "_window"))
+        made = cst.Assign([cst.AssignTarget(name)], expression(value))
+        edits.before(script.statements(self.node.body)[0], cst.SimpleStatementLine([made]))
+        return name
 
 
-def numbered_loop(script: Script, node: ast.AST) -> NumberedLoop | None:
+def numbered_loop(script: Script, node: cst.CSTNode) -> NumberedLoop | None:
     """The innermost loop around a node, if it numbers what it runs over (one further out may count epochs)."""
-    loop = next((p for p in script.parents(node) if isinstance(p, (*LOOPS, ast.While, *FUNCTIONS))), None)
-    if not isinstance(loop, LOOPS):
+    loop = next((p for p in script.parents(node) if isinstance(p, (cst.For, cst.While, cst.FunctionDef))), None)
+    if not isinstance(loop, cst.For):
         return None
-    call = _without_progress_bar(loop.iter)
-    if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name) or not call.args:
-        return None
-    first_argument = call.args[0]
-    if call.func.id == "range" and isinstance(loop.target, ast.Name) and len(call.args) == 1 and not call.keywords:
-        if isinstance(first_argument, (ast.Name, ast.Attribute, ast.Call)) or integer(first_argument) is not None:
-            return NumberedLoop(loop, loop.target.id, 0, script.code(first_argument), is_sized=True)
-        return None
-    if call.func.id != "enumerate" or not isinstance(loop.target, ast.Tuple) or not loop.target.elts:
-        return None
-    index = loop.target.elts[0]
-    items = _without_progress_bar(first_argument)
-    first = _first_number(call)
-    if (
-        not isinstance(index, ast.Name)
-        or first is None
-        or not isinstance(items, (ast.Name, ast.Attribute, ast.Subscript))
-    ):
-        return None
-    length = f"len({script.code(items)})"
-    around = script.function_of(loop) or script.module
-    taken = any(isinstance(node, ast.Call) and script.code(node) == length for node in walk(around))
-    return NumberedLoop(loop, index.id, first, length, taken)
+    match _without_progress_bar(loop.iter), loop.target:
+        case cst.Call(func=cst.Name("range"), args=[cst.Arg(keyword=None, star="", value=count)]), cst.Name(index):
+            if isinstance(count, (cst.Name, cst.Attribute, cst.Call)) or integer(count) is not None:
+                return NumberedLoop(script, loop, index, 0, script.code(count), is_sized=True)
+        case (
+            cst.Call(func=cst.Name("enumerate"), args=[cst.Arg(keyword=None, star="", value=given), *rest]),
+            cst.Tuple(elements=[cst.Element(cst.Name(index)), *_]),
+        ):
+            items, first = _without_progress_bar(given), _first_number(rest)
+            if first is None or not isinstance(items, (cst.Name, cst.Attribute, cst.Subscript)):
+                return None
+            length = f"len({script.code(items)})"
+            around = script.walk(script.function_of(loop) or script.module)
+            lengths = (n for n in around if isinstance(n, cst.Call) and name_of_call(n) == "len")
+            return NumberedLoop(script, loop, index, first, length, any(script.code(n) == length for n in lengths))
+    return None
 
 
-def _first_number(call: ast.Call) -> int | None:
+def _first_number(rest: Sequence[cst.Arg]) -> int | None:
     """What ``enumerate`` counts from, where that is 0 or 1."""
-    given = [*call.args, *(keyword.value for keyword in call.keywords)]
-    if len(given) == 1:
-        return 0
-    first = integer(given[1])
+    first = integer(rest[0].value) if rest else 0
     return first if first in (0, 1) else None
 
 
-def _without_progress_bar(node: ast.expr) -> ast.expr:
-    if isinstance(node, ast.Call) and node.args:
-        name = getattr(node.func, "attr", getattr(node.func, "id", None))
-        if name in _PROGRESS_BARS:
-            return _without_progress_bar(node.args[0])
+def _without_progress_bar(node: cst.BaseExpression) -> cst.BaseExpression:
+    if isinstance(node, cst.Call) and name_of_call(node) in _PROGRESS_BARS:
+        given = positional(node)
+        return _without_progress_bar(given[0]) if given else node
     return node
-
-
-def name_of_window(script: Script, loop: NumberedLoop, steps: str) -> tuple[str, list[Change]]:
-    """A variable that holds the window's own number of micro-batches, and the change that makes it, if none does."""
-    value = loop.window(steps)
-    for statement in loop.node.body:
-        if isinstance(statement, ast.Assign) and script.code(statement.value) == value:
-            return script.code(statement.targets[0]), []
-    name = next((name for name in _NAMES if name not in script.identifiers), "_window")
-    return name, [script.at_top(loop.node, [f"{name} = {value}"])]

@@ -1,56 +1,62 @@
-"""A script as text and as a syntax tree: where its pieces stand, and the text after one of them has changed.
+"""A script as a LibCST tree: which node stands where, what it stands in, and what it says.
 
-The tree says what and where; every change is made in the text, so that whatever is not changed stays byte for byte.
-What the tree leaves out (parentheses, semicolons, comments) is read off the tokens.
+Evidence comes as places in the text; here a place becomes a node, once, and everything after goes by nodes.
 """
 
 from __future__ import annotations
 
 import ast
+import dataclasses
 import re
-import tokenize
 import warnings
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections import deque
+from collections.abc import Container, Iterable, Iterator, Sequence
 from functools import cached_property
-from itertools import pairwise
+from itertools import takewhile
 from typing import TypeVar
 
-from gradcheck_accum.lint.source import children, walk
+import libcst as cst
+from libcst.metadata import ByteSpanPositionProvider, MetadataWrapper
+
+from gradcheck_accum.lint.source import children
 from gradcheck_accum.location import Location
 
-_NEWLINE = re.compile(r"\r\n|\r|\n")
-_NO_CODE = frozenset({tokenize.NL, tokenize.COMMENT, tokenize.INDENT, tokenize.DEDENT})
-_Node = TypeVar("_Node", bound=ast.AST)
+Statement = cst.BaseSmallStatement | cst.BaseCompoundStatement
+Block = cst.BaseSuite | cst.Module
+_Node = TypeVar("_Node", bound=cst.CSTNode)
 
-FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
-LOOPS = (ast.For, ast.AsyncFor)
+_NEWLINE = re.compile(rb"\r\n|\r|\n")
+_TAIL = re.compile(r"(?<=[\r\n])[ \t\f]+\Z")
+_CELL = re.compile(r"#(?: ?%%|\x1f)")
+"""A comment that begins a cell: editors know it in scripts, and `gradcheck_accum.notebooks` joins cells with one."""
+_DEEPEST = 200
+"""Levels of nesting above which a script is not read: LibCST goes down by calls, and overflows the process's stack."""
+
+_TOKENS = frozenset({"operator", "operators", "asynchronous", "dot", "star", "equal", "colon", "semicolon", "comma"})
+_AROUND = frozenset({"lpar", "rpar", "lbracket", "rbracket", "lbrace", "rbrace", "leading_lines", "header", "footer"})
+_NO_NODES = _TOKENS | _AROUND | {"lines_after_decorators", "trailing_whitespace", "body_indent", "indent", "encoding"}
+_BINDING = {
+    (cst.AnnAssign, "target"),
+    (cst.AsName, "name"),
+    (cst.AssignTarget, "target"),
+    (cst.AugAssign, "target"),
+    (cst.ClassDef, "name"),
+    (cst.CompFor, "target"),
+    (cst.Del, "target"),
+    (cst.For, "target"),
+    (cst.FunctionDef, "name"),
+    (cst.MatchAs, "name"),
+    (cst.MatchStar, "name"),
+    (cst.NamedExpr, "target"),
+    (cst.Param, "name"),
+}
+"""Where what stands there is given a value, or taken it, and not read."""
+_NO_VARIABLE = {(cst.Attribute, "attr"), (cst.Arg, "keyword"), (cst.NameItem, "name")}
+"""Where a name is not that of a variable which is read or bound right there."""
 
 
 class CannotEdit(Exception):
     """A change that this module does not know how to make without touching more than it should."""
-
-
-@dataclass(frozen=True, slots=True)
-class Change:
-    """Replace the characters from ``start`` up to ``end`` by ``content``."""
-
-    start: int
-    end: int
-    content: str
-
-
-def changed(text: str, changes: list[Change]) -> str:
-    """``text`` after ``changes``; several at one place are made in the order given."""
-    ordered = sorted(dict.fromkeys(changes), key=lambda change: (change.start, change.end))
-    if any(later.start < earlier.end for earlier, later in pairwise(ordered)):
-        raise CannotEdit("overlapping changes")
-    pieces: list[str] = []
-    at = 0
-    for change in ordered:
-        pieces += [text[at : change.start], change.content]
-        at = change.end
-    return "".join([*pieces, text[at:]])
 
 
 class Script:
@@ -58,327 +64,275 @@ class Script:
 
     def __init__(self, text: str) -> None:
         self.text = text
+        # LibCST does not know carriage returns alone as ends of lines, and loses a blank line before this white space.
+        self._has_bare_returns = "\r" in text and "\n" not in text
+        tail = _TAIL.search(text)
+        self._tail = tail.group() if tail is not None else ""
+        readable = text.removesuffix(self._tail)
+        readable = readable.replace("\r", "\n") if self._has_bare_returns else readable
         try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                self.module = ast.parse(text)
-        except (SyntaxError, ValueError, RecursionError, MemoryError):
+            if _is_too_deep(readable):
+                raise CannotEdit("nested too deeply")
+            self.module = cst.parse_module(readable)
+            if self.module.code != readable:
+                raise CannotEdit("not read without a loss")
+            wrapper = MetadataWrapper(self.module, unsafe_skip_copy=True)
+            self._spans = wrapper.resolve(ByteSpanPositionProvider)
+            self._starts = [0, *(match.end() for match in _NEWLINE.finditer(readable.encode()))]
+        except (cst.ParserSyntaxError, SyntaxError, ValueError, RecursionError, MemoryError):
             raise CannotEdit("cannot be read") from None
-        self._starts = [0, *(match.end() for match in _NEWLINE.finditer(text)), len(text)]
-        self._parents: dict[ast.AST, ast.AST] = {}
-        self._blocks: dict[ast.AST, list[ast.stmt]] = {}
-        self._at: dict[Location, list[ast.AST]] = {}
-        for node in walk(self.module):
-            self._parents.update(dict.fromkeys(children(node), node))
-            for name in node._fields:
-                value = getattr(node, name, None)
-                if isinstance(value, list) and value and isinstance(value[0], ast.stmt):
-                    self._blocks.update(dict.fromkeys(value, value))
-            if isinstance(node, (ast.expr, ast.stmt)):
-                self._at.setdefault(_place(node), []).append(node)
+        self._above: dict[cst.CSTNode, tuple[cst.CSTNode, str]] = {}
+        self._below: dict[cst.CSTNode, list[cst.CSTNode]] = {}
+        self._at: dict[tuple[int, int], list[cst.CSTNode]] = {}
+        waiting: deque[cst.CSTNode] = deque([self.module])
+        while waiting:
+            node = waiting.popleft()
+            below = self._below[node] = []
+            for child, name in _children(node):
+                self._above[child] = node, name
+                below.append(child)
+            waiting.extend(below)
+            span = self._spans.get(node)
+            if span is not None:
+                self._at.setdefault((span.start, span.start + span.length), []).append(node)
 
     # Finding
 
-    def expression(self, where: Location) -> ast.expr | None:
+    def expression(self, where: Location) -> cst.BaseExpression | None:
         """The expression that spans exactly ``where``."""
-        return self.find(where, ast.expr)
+        return self.find(where, cst.BaseExpression)  # type: ignore[type-abstract]
 
     def find(self, where: Location, kind: type[_Node]) -> _Node | None:
         """The node of one kind that spans exactly ``where``."""
-        place = Location("", where.line, where.column, where.end_line, where.end_column)
-        return next((node for node in self._at.get(place, []) if isinstance(node, kind)), None)
+        span = self._offset(where.line, where.column), self._offset(where.end_line, where.end_column)
+        return next((node for node in self._at.get(span, []) if isinstance(node, kind)), None)
 
-    def parents(self, node: ast.AST) -> Iterator[ast.AST]:
+    def _offset(self, line: int, column: int) -> int:
+        """Where a 1-based line and byte column stand in the bytes of the text; -1 where there is no such line."""
+        return self._starts[line - 1] + column - 1 if 0 < line <= len(self._starts) else -1
+
+    def parents(self, node: cst.CSTNode) -> Iterator[cst.CSTNode]:
         """What a node stands in, innermost first."""
-        while node in self._parents:
-            node = self._parents[node]
+        while node in self._above:
+            node = self._above[node][0]
             yield node
 
-    def parent(self, node: ast.AST) -> ast.AST | None:
+    def parent(self, node: cst.CSTNode) -> cst.CSTNode | None:
         """What a node stands in directly."""
-        return self._parents.get(node)
+        return next(self.parents(node), None)
 
-    def class_of(self, node: ast.AST) -> ast.ClassDef | None:
+    def walk(self, node: cst.CSTNode) -> Iterator[cst.CSTNode]:
+        """A node and all below it, the outer ones first; no white space, no signs."""
+        waiting = deque([node])
+        while waiting:
+            node = waiting.popleft()
+            yield node
+            waiting.extend(self._below[node])
+
+    def class_of(self, node: cst.CSTNode) -> cst.ClassDef | None:
         """The innermost class that ``node`` stands in."""
-        return next((parent for parent in self.parents(node) if isinstance(parent, ast.ClassDef)), None)
+        return next((parent for parent in self.parents(node) if isinstance(parent, cst.ClassDef)), None)
 
-    def function_of(self, node: ast.AST) -> ast.AST | None:
+    def function_of(self, node: cst.CSTNode) -> cst.FunctionDef | None:
         """The function that ``node`` stands in; None for the module itself."""
-        return next((parent for parent in self.parents(node) if isinstance(parent, FUNCTIONS)), None)
+        return next((parent for parent in self.parents(node) if isinstance(parent, cst.FunctionDef)), None)
 
-    def loops_of(self, node: ast.AST) -> list[ast.For | ast.AsyncFor]:
+    def loops_of(self, node: cst.CSTNode) -> list[cst.For]:
         """The for loops of its own function that ``node`` stands in, innermost first."""
-        loops: list[ast.For | ast.AsyncFor] = []
+        loops: list[cst.For] = []
         for parent in self.parents(node):
-            if isinstance(parent, FUNCTIONS):
+            if isinstance(parent, cst.FunctionDef):
                 break
-            if isinstance(parent, LOOPS):
+            if isinstance(parent, cst.For):
                 loops.append(parent)
         return loops
 
-    def statement(self, node: ast.AST) -> ast.stmt:
+    def calls_own_function(self, inside: cst.CSTNode) -> bool:
+        """Whether a piece of the script calls a function of this file, as far as its name tells."""
+        own = {node.name.value for node in self.walk(self.module) if isinstance(node, cst.FunctionDef)}
+        return any(isinstance(node, cst.Call) and name_of_call(node) in own for node in self.walk(inside))
+
+    # Statements
+
+    def statement(self, node: cst.CSTNode) -> cst.BaseSmallStatement:
         """The simple statement that ``node`` is part of."""
         found = self.small_statement(node)
         if found is None:
             raise CannotEdit("not in a simple statement")
         return found
 
-    def small_statement(self, node: ast.AST) -> ast.stmt | None:
+    def small_statement(self, node: cst.CSTNode) -> cst.BaseSmallStatement | None:
         """The simple statement that ``node`` is part of; None in the head of a compound one."""
-        found = next((parent for parent in (node, *self.parents(node)) if isinstance(parent, ast.stmt)), None)
-        return found if found is not None and is_simple(found) else None
+        for parent in (node, *self.parents(node)):
+            if isinstance(parent, cst.BaseSmallStatement):
+                return parent
+            if isinstance(parent, cst.BaseCompoundStatement):
+                break
+        return None
 
-    def block(self, statement: ast.stmt) -> list[ast.stmt]:
-        """The statements that one stands among; the same list for each of them."""
-        return self._blocks[statement]
+    def block(self, statement: Statement) -> Block:
+        """What a statement stands in together with others."""
+        for parent in self.parents(statement):
+            if isinstance(parent, (cst.BaseSuite, cst.Module)):
+                return parent
+        raise CannotEdit("not in a block")
 
-    def calls_own_function(self, inside: Iterable[ast.AST]) -> bool:
-        """Whether pieces of the script call a function of this file, as far as its name tells."""
-        own = {node.name for node in walk(self.module) if isinstance(node, FUNCTIONS)}
-        calls = (node.func for piece in inside for node in walk(piece) if isinstance(node, ast.Call))
-        return any(getattr(func, "attr", getattr(func, "id", None)) in own for func in calls)
+    def holder(self, statement: Statement) -> cst.CSTNode | None:
+        """What a statement's block belongs to: a loop, a condition, a function."""
+        return self.parent(self.block(statement))
 
-    def next_to(self, statement: ast.stmt, offset: int) -> ast.stmt | None:
+    def statements(self, block: Block) -> list[Statement]:
+        """The statements of a block, those that share a line one by one."""
+        return [statement for item in block.body for statement in _statements_of(item)]
+
+    def next_to(self, statement: Statement, offset: int) -> cst.BaseSmallStatement | None:
         """The simple statement right after (1) or before (-1) another in the same block."""
-        block = self.block(statement)
-        place = _index(block, statement) + offset
-        return block[place] if 0 <= place < len(block) and is_simple(block[place]) else None
+        block = self.statements(self.block(statement))
+        place = block.index(statement) + offset
+        found = block[place] if 0 <= place < len(block) else None
+        return found if isinstance(found, cst.BaseSmallStatement) else None
 
-    def names(self, name: str, inside: ast.AST | None) -> list[ast.Name]:
+    def moved(
+        self, statement: Statement, together: Container[Statement] = ()
+    ) -> cst.SimpleStatementLine | cst.BaseCompoundStatement:
+        """A statement as it is put elsewhere, ``together`` with others, with the comments that are its own."""
+        comments = self.own_comments(statement, together)
+        if isinstance(statement, cst.BaseCompoundStatement):
+            return statement.with_changes(leading_lines=comments)
+        line = self.parent(statement)
+        alone = statement.with_changes(semicolon=cst.MaybeSentinel.DEFAULT)
+        moved = cst.SimpleStatementLine([alone], leading_lines=comments)
+        match line:
+            case cst.SimpleStatementLine(body=[*others, last]) | cst.SimpleStatementSuite(body=[*others, last]):
+                if last is statement and all(other in together for other in others):
+                    return moved.with_changes(trailing_whitespace=line.trailing_whitespace)
+        return moved
+
+    def own_comments(self, statement: Statement, together: Container[Statement] = ()) -> Sequence[cst.EmptyLine]:
+        """The comments above a statement that speak of it alone, or of a paragraph that goes with it as a whole."""
+        line = self._line(statement)
+        lines: Sequence[cst.EmptyLine] = getattr(line, "leading_lines", ())
+        count = 0
+        while count < len(lines) and _is_comment(lines[-1 - count]):
+            count += 1
+        around = self._above[line][0]
+        if not count or not isinstance(around, (cst.IndentedBlock, cst.Module)):
+            return ()
+        paragraph = takewhile(lambda other: not getattr(other, "leading_lines", ()), _behind(around.body, line))
+        others = (one for other in (line, *paragraph) for one in _statements_of(other) if one is not statement)
+        return lines[-count:] if all(other in together for other in others) else ()
+
+    def _line(self, statement: Statement) -> cst.CSTNode:
+        """The line of a simple statement; a compound one itself."""
+        line = self.parent(statement)
+        return line if isinstance(line, cst.SimpleStatementLine) and line.body[0] is statement else statement
+
+    # Names
+
+    def variables(self, inside: cst.CSTNode) -> Iterator[cst.Name]:
+        """Every mention of a variable in a piece of the script."""
+        for node in self.walk(inside):
+            if isinstance(node, cst.Name) and self._role(node) not in _NO_VARIABLE:
+                yield node
+
+    def names(self, name: str, inside: cst.CSTNode | None) -> list[cst.Name]:
         """Every mention of a variable ``name`` in a function, or in the module."""
-        return [n for n in walk(inside or self.module) if isinstance(n, ast.Name) and n.id == name]
+        return [node for node in self.variables(inside or self.module) if node.value == name]
+
+    def is_bound(self, node: cst.CSTNode) -> bool:
+        """Whether a variable or an attribute is given a value where it stands, and not read."""
+        role = self._role(node)
+        while role is not None and issubclass(role[0], (cst.BaseElement, cst.Tuple, cst.List)):
+            node = self._above[node][0]
+            role = self._role(node)
+        return role in _BINDING
+
+    def bound(self, inside: cst.CSTNode) -> set[str]:
+        """The names that a piece of the script gives a value."""
+        imported = (node for node in self.walk(inside) if isinstance(node, cst.ImportAlias))
+        names = {node.evaluated_alias or node.evaluated_name.partition(".")[0] for node in imported}
+        return names | {node.value for node in self.variables(inside) if self.is_bound(node)}
 
     @cached_property
     def identifiers(self) -> set[str]:
         """Every name that stands in the script, whatever it names."""
-        kinds = ("id", "arg", "attr", "name", "asname")
-        found = {getattr(node, kind, None) for node in walk(self.module) for kind in kinds}
-        return {name for name in found if isinstance(name, str)}
+        return {node.value for node in self.walk(self.module) if isinstance(node, cst.Name)}
+
+    def _role(self, node: cst.CSTNode) -> tuple[type[cst.CSTNode], str] | None:
+        above = self._above.get(node)
+        return (type(above[0]), above[1]) if above is not None else None
 
     # Text
 
-    def code(self, node: ast.AST) -> str:
+    def text_of(self, module: cst.Module) -> str:
+        """The text of the script as an edited module has it."""
+        text = module.code.replace("\n", "\r") if self._has_bare_returns else module.code
+        return text + self._tail
+
+    def code(self, node: cst.CSTNode) -> str:
         """The source of a node, with its own parentheses."""
-        start, end = self.span(node)
-        return self.text[start:end]
+        return self.module.code_for_node(node)
 
-    def arguments(self, call: ast.Call) -> str:
-        """The source between a call's parentheses."""
-        return self.text[self._opening(call) : self._bare_span(call)[1] - 1].strip()
+    def start(self, node: cst.CSTNode) -> int:
+        """Where a node starts, to compare it with others."""
+        return self._spans[node].start
 
-    def span(self, node: ast.AST) -> tuple[int, int]:
-        """Where a node starts and ends, its own parentheses included."""
-        start, end = self._bare_span(node)
-        if not isinstance(node, ast.expr):
-            return start, end
-        first, last = self._room(node)
-        while True:
-            opening, closing = self._tokens.before(start), self._tokens.after(end)
-            if opening is None or closing is None or (opening.text, closing.text) != ("(", ")"):
-                return start, end
-            if opening.start < first or closing.end > last:
-                return start, end
-            start, end = opening.start, closing.end
-
-    def is_parenthesised(self, node: ast.expr) -> bool:
-        """Whether a node has parentheses of its own."""
-        return self.span(node) != self._bare_span(node)
-
-    def start(self, node: ast.AST) -> int:
-        """Where a node starts."""
-        return self._bare_span(node)[0]
-
-    def _bare_span(self, node: ast.AST) -> tuple[int, int]:
-        place = _place(node)
-        return self._offset(place.line, place.column), self._offset(place.end_line, place.end_column)
-
-    def _offset(self, line: int, column: int) -> int:
-        """Where a 1-based line and byte column stand in the text."""
-        start, end = self._starts[line - 1], self._starts[line]
-        before = self.text[start:end].encode()[: column - 1]
-        return start + len(before.decode(errors="ignore"))
-
-    def _room(self, node: ast.expr) -> tuple[int, int]:
-        """Between where a node's own parentheses can stand: within what it is part of, and within a call's own."""
-        parent = self._parents[node]
-        if isinstance(parent, ast.Call) and node is not parent.func:
-            return self._opening(parent), self._bare_span(parent)[1] - 1
-        around = next(p for p in self.parents(node) if isinstance(p, (ast.expr, ast.stmt)))
-        return self._bare_span(around)
-
-    def _opening(self, call: ast.Call) -> int:
-        """Where the arguments of a call begin."""
-        opening = self._tokens.after(self.span(call.func)[1])
-        if opening is None:
-            raise CannotEdit("a call without parentheses")
-        return opening.end
-
-    @cached_property
-    def _tokens(self) -> _Tokens:
-        return _Tokens(self.text, self._starts)
-
-    # Changing
-
-    def replace(self, node: ast.AST, content: str) -> Change:
-        """Put other source in a node's place."""
-        return Change(*self.span(node), content)
-
-    def after(self, statement: ast.stmt, lines: list[str]) -> Change:
-        """Add statements after a simple one."""
-        line = self._line(statement)
-        end = self._bare_span(statement)[1]
-        if not self._begins_line(line[0]) or line[-1] is not statement:
-            return Change(end, end, "".join(f"; {added}" for added in lines))
-        end = self._end_of_line(end)
-        newline = self._newline()
-        content = "".join(f"{self._indentation(line[0])}{added}{newline}" for added in lines)
-        if not self.text[:end].endswith(("\n", "\r")):
-            content = newline + content.removesuffix(newline)
-        return Change(end, end, content)
-
-    def before(self, statement: ast.stmt, lines: list[str]) -> Change:
-        """Add statements before a simple one, or before a compound one (an ``if``, a loop)."""
-        start = self._bare_span(statement)[0]
-        if is_simple(statement):
-            line = self._line(statement)
-            if not self._begins_line(line[0]) or line[0] is not statement:
-                return Change(start, start, "".join(f"{added}; " for added in lines))
-        elif getattr(statement, "decorator_list", None) or self._is_elif(statement):
-            raise CannotEdit("nothing can stand right before it")
-        indentation = self._indentation(statement)
-        start -= len(indentation)
-        return Change(start, start, "".join(f"{indentation}{added}{self._newline()}" for added in lines))
-
-    def at_top(self, loop: ast.For | ast.AsyncFor, lines: list[str]) -> Change:
-        """Add statements where a loop's body begins."""
-        if not self._begins_line(loop.body[0]):
-            raise CannotEdit("a loop on one line")
-        return self.before(loop.body[0], lines)
-
-    def remove(self, statement: ast.stmt) -> Change:
-        """Take a simple statement out, its whole line where it is alone on it, a comment behind it included."""
-        if not is_simple(statement):
-            raise CannotEdit("not a statement of its own")
-        start, end = self._bare_span(statement)
-        line = self._line(statement)
-        if len(line) > 1:
-            place = _index(line, statement)
-            if place + 1 < len(line):
-                return Change(start, self._bare_span(line[place + 1])[0], "")
-            return Change(self._bare_span(line[place - 1])[1], end, "")
-        if len(self.block(statement)) < 2:
-            raise CannotEdit("the only statement of its block")
-        return Change(start - len(self._indentation(statement)), self._end_of_line(end), "")
-
-    def remove_block(self, statement: ast.If) -> Change:
-        """Take a compound statement out, with its lines."""
-        if self._is_elif(statement) or len(self.block(statement)) < 2:
-            raise CannotEdit("an elif, or the only statement of its block")
-        start, end = self._bare_span(statement)
-        return Change(start - len(self._indentation(statement)), self._end_of_line(end), "")
-
-    def comment_behind(self, statement: ast.stmt) -> str:
-        """The comment at the end of a simple statement's line, with the space before it; none where it shares it."""
-        end = self._bare_span(statement)[1]
-        comment = self._tokens.comments.get(statement.end_lineno or 0)
-        if comment is None or len(self._line(statement)) > 1 or self.text[end : comment.start].strip():
-            return ""
-        return self.text[end : comment.end]
-
-    def lines_of(self, statement: ast.stmt) -> list[str]:
-        """The lines of a statement without its indentation; raises CannotEdit where that would change a string."""
-        start, end = self._bare_span(statement)
-        indentation = self._indentation(statement)
-        if re.search(r'"""|\'\'\'', self.text[start:end]):
-            raise CannotEdit("a string of several lines")
-        lines = _NEWLINE.split(self.text[start:end].rstrip())
-        return [lines[0], *(line.removeprefix(indentation) for line in lines[1:])]
-
-    def _line(self, statement: ast.stmt) -> list[ast.stmt]:
-        """The simple statements that share a line with one, itself included, in order."""
-        block = self.block(statement)
-        first = last = _index(block, statement)
-        while first > 0 and self._are_joined(block[first - 1], block[first]):
-            first -= 1
-        while last + 1 < len(block) and self._are_joined(block[last], block[last + 1]):
-            last += 1
-        return block[first : last + 1]
-
-    def _are_joined(self, left: ast.stmt, right: ast.stmt) -> bool:
-        return is_simple(left) and left.end_lineno == right.lineno
-
-    def _begins_line(self, statement: ast.stmt) -> bool:
-        start = self._bare_span(statement)[0]
-        return not self.text[self._starts[statement.lineno - 1] : start].strip()
-
-    def _is_elif(self, statement: ast.stmt) -> bool:
-        return self.text.startswith("elif", self._bare_span(statement)[0])
-
-    def _indentation(self, statement: ast.stmt) -> str:
-        """The white space before a statement that begins its line."""
-        if not self._begins_line(statement):
-            raise CannotEdit("a statement that does not begin its line")
-        return self.text[self._starts[statement.lineno - 1] : self._bare_span(statement)[0]]
-
-    def _end_of_line(self, offset: int) -> int:
-        match = _NEWLINE.search(self.text, offset)
-        return match.end() if match else len(self.text)
-
-    def _newline(self) -> str:
-        match = _NEWLINE.search(self.text)
-        return match.group() if match else "\n"
+    def holds(self, node: cst.CSTNode, where: Location) -> bool:
+        """Whether a place of the script lies in a node."""
+        span = self._spans[node]
+        return span.start <= self._offset(where.line, where.column) < span.start + span.length
 
 
-@dataclass(frozen=True, slots=True)
-class _Token:
-    start: int
-    end: int
-    text: str
+def _is_too_deep(text: str) -> bool:
+    """Whether a script is nested more deeply than LibCST can be trusted with; a chain of ``and`` is nested for it."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        level: list[ast.AST] = [ast.parse(text)]
+    for _ in range(_DEEPEST):
+        level = [child for node in level for child in children(node)]
+        if any(isinstance(node, ast.BoolOp) and len(node.values) > _DEEPEST for node in level):
+            break
+    return bool(level)
 
 
-class _Tokens:
-    """The tokens of a text by where they start and end, and the comment at the end of each line that has one."""
-
-    def __init__(self, text: str, starts: list[int]) -> None:
-        self.comments: dict[int, _Token] = {}
-        self._tokens: list[_Token] = []
-        lines = (f"{line}\n" for line in _NEWLINE.split(text))  # tokenize knows no other end of a line
-        try:
-            for token in tokenize.generate_tokens(lambda: next(lines, "")):
-                (row, column), (end_row, end_column) = token.start, token.end
-                if end_row >= len(starts):
-                    continue
-                found = _Token(starts[row - 1] + column, starts[end_row - 1] + end_column, token.string)
-                if token.type == tokenize.COMMENT:
-                    self.comments[row] = found
-                elif token.type not in _NO_CODE:
-                    self._tokens.append(found)
-        except (tokenize.TokenError, SyntaxError):
-            raise CannotEdit("no tokens") from None
-        self._by_start = {token.start: number for number, token in enumerate(self._tokens)}
-        self._by_end = {token.end: number for number, token in enumerate(self._tokens)}
-
-    def before(self, start: int) -> _Token | None:
-        """The token before the one that starts at ``start``."""
-        number = self._by_start.get(start, 0)
-        return self._tokens[number - 1] if number else None
-
-    def after(self, end: int) -> _Token | None:
-        """The token after the one that ends at ``end``."""
-        number = self._by_end.get(end, len(self._tokens))
-        return self._tokens[number + 1] if number + 1 < len(self._tokens) else None
+def name_of_call(call: cst.Call) -> str | None:
+    """The last part of the name that is called."""
+    func = call.func.attr if isinstance(call.func, cst.Attribute) else call.func
+    return func.value if isinstance(func, cst.Name) else None
 
 
-def is_simple(statement: ast.stmt) -> bool:
-    """Whether a statement holds no others."""
-    return not hasattr(statement, "body") and not isinstance(statement, ast.Match)
+class _Fields(dict[type[cst.CSTNode], tuple[str, ...]]):
+    """The fields of each kind of node in which there may be nodes that say more than white space and signs do."""
+
+    def __missing__(self, kind: type[cst.CSTNode]) -> tuple[str, ...]:
+        names = (field.name for field in dataclasses.fields(kind))
+        found = self[kind] = tuple(n for n in names if n not in _NO_NODES and not n.startswith("whitespace"))
+        return found
 
 
-def _place(node: ast.AST) -> Location:
-    """Where an expression or a statement stands, as findings and events tell it."""
-    line, column = node.lineno, node.col_offset + 1  # type: ignore[attr-defined]
-    return Location("", line, column, node.end_lineno, node.end_col_offset + 1)  # type: ignore[attr-defined]
+_FIELDS = _Fields()
 
 
-def _index(block: list[ast.stmt], statement: ast.stmt) -> int:
-    return next(number for number, other in enumerate(block) if other is statement)
+def _children(node: cst.CSTNode) -> Iterator[tuple[cst.CSTNode, str]]:
+    """The nodes directly below one, each with the field that it stands in."""
+    for name in _FIELDS[type(node)]:
+        value = getattr(node, name)
+        for item in value if isinstance(value, Iterable) else (value,):
+            if isinstance(item, cst.CSTNode):
+                yield item, name
+
+
+def _statements_of(item: cst.CSTNode) -> Sequence[Statement]:
+    """The statements of a line, or the compound one that an item of a block is."""
+    if isinstance(item, cst.SimpleStatementLine):
+        return item.body
+    return [item] if isinstance(item, (cst.BaseSmallStatement, cst.BaseCompoundStatement)) else []
+
+
+def _behind(body: Sequence[cst.CSTNode], line: cst.CSTNode) -> Sequence[cst.CSTNode]:
+    return body[body.index(line) + 1 :]
+
+
+def _is_comment(line: cst.EmptyLine) -> bool:
+    """Whether an empty line holds a comment that is none between cells."""
+    return line.comment is not None and _CELL.match(line.comment.value) is None

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Iterator
+
+import libcst as cst
 
 from gradcheck_accum.events import Backward, Clip, Event, Step, ZeroGrad
 from gradcheck_accum.lint.fixes.case import Case, Repair, is_visible
-from gradcheck_accum.lint.fixes.script import CannotEdit, Script
-from gradcheck_accum.lint.source import walk
+from gradcheck_accum.lint.fixes.edits import Line
+from gradcheck_accum.lint.fixes.expressions import call_statement, method_call, positional
+from gradcheck_accum.lint.fixes.script import CannotEdit, Script, Statement
 from gradcheck_accum.location import Location
 
 
@@ -17,20 +19,22 @@ def clear_after_step(case: Case) -> Iterator[Repair]:
     script = case.script
     call = case.call(case.finding.where)
     statement = script.statement(call)
-    if not isinstance(statement, ast.Expr) or statement.value is not call:
+    if not isinstance(statement, cst.Expr) or statement.value is not call:
         raise CannotEdit("not a statement of its own")
-    arguments = script.arguments(call)
     for places in case.steps_near(statement):
-        comment = script.comment_behind(statement)
-        changes = [script.remove(statement)]
-        for place in places:
-            step = case.call(place)
-            visible = is_visible(script, call.func, step)
-            clearing = script.code(call) if visible else f"{optimizer_of(script, step)}.zero_grad({arguments})"
-            if not _is_cleared_after(case, place, but=case.finding.where):
-                changes.append(script.after(_last_of_step(case, step), [clearing + comment]))
-                comment = ""
-        yield Repair("Clear the gradients after the step", True, changes)
+        edits = case.edits()
+        lines: list[Line] = []
+        steps = [case.call(p) for p in places if not _is_cleared_after(case, p, but=case.finding.where)]
+        for step in steps:
+            # The comments are written once.
+            line = cst.SimpleStatementLine([]) if lines else edits.take(statement)[0]
+            own = is_visible(script, call.func, step)
+            clearing = call if own else method_call(optimizer_of(step), "zero_grad", call.args)
+            lines.append(line.with_changes(body=[cst.Expr(clearing)]))
+            edits.after(_last_of_step(case, step), lines[-1])
+        if not steps:
+            edits.remove(statement)
+        yield Repair("Clear the gradients after the step", True, edits)
 
 
 def add_clearing(case: Case) -> Iterator[Repair]:
@@ -38,67 +42,66 @@ def add_clearing(case: Case) -> Iterator[Repair]:
     if "GA304" in case.beside:
         # The clearing may well be right, and the step too early.
         return
-    script = case.script
-    changes = []
+    edits = case.edits()
     for place in case.step_places():
         if not _is_cleared_after(case, place):
             step = case.call(place)
-            changes.append(script.after(_last_of_step(case, step), [f"{optimizer_of(script, step)}.zero_grad()"]))
-    yield Repair("Clear the gradients after the step", True, changes)
+            edits.after(_last_of_step(case, step), call_statement(optimizer_of(step), "zero_grad"))
+    yield Repair("Clear the gradients after the step", True, edits)
 
 
 def clear_other(case: Case) -> Iterator[Repair]:
     """GA204: clear the other optimizer's gradients where the first one's are cleared."""
     script = case.script
-    changes = []
+    edits = case.edits()
     for place in case.step_places():
         step = case.call(place)
         own = script.statement(step)
         behind = [script.statement(case.call(e.where)) for e in case.ledger.trace.events if isinstance(e, ZeroGrad)]
         beside = [s for s in behind if script.block(s) is script.block(own) and script.start(s) > script.start(own)]
         last = max(beside, key=script.start, default=_last_of_step(case, step))
-        changes.append(script.after(last, [f"{optimizer_of(script, step)}.zero_grad()"]))
-    yield Repair("Clear the gradients of every optimizer", True, changes)
+        edits.after(last, call_statement(optimizer_of(step), "zero_grad"))
+    yield Repair("Clear the gradients of every optimizer", True, edits)
 
 
-def optimizer_of(script: Script, step: ast.Call) -> str:
-    """The source of the optimizer that a call of ``step`` is made on, or that a grad scaler's ``step`` is handed."""
-    if step.args:
-        return script.code(step.args[0])
-    if not isinstance(step.func, ast.Attribute):
+def optimizer_of(step: cst.Call) -> cst.BaseExpression:
+    """The optimizer that a call of ``step`` is made on, or that a grad scaler's ``step`` is handed."""
+    given = positional(step)
+    if given:
+        return given[0]
+    if not isinstance(step.func, cst.Attribute):
         raise CannotEdit("not a method")
-    return script.code(step.func.value)
+    return step.func.value
 
 
-def _last_of_step(case: Case, step: ast.Call) -> ast.stmt:
+def _last_of_step(case: Case, step: cst.Call) -> Statement:
     """The last statement that belongs to a step: its own, the scaler's ``update()``, or what reads its gradients."""
     script = case.script
-    last = script.statement(step)
-    scaler = script.code(step.func.value) if step.args and isinstance(step.func, ast.Attribute) else ""
-    following = script.next_to(last, 1)
-    if scaler and following is not None and script.code(following).startswith(f"{scaler}.update("):
-        last = following
+    last: Statement = script.statement(step)
+    match script.next_to(last, 1):
+        case cst.Expr(cst.Call(cst.Attribute(scaler, cst.Name("update")))) as update if positional(step):
+            if isinstance(step.func, cst.Attribute) and scaler.deep_equals(step.func.value):
+                last = update
     # Gradients that are gone cannot be clipped or looked at, however late that is: to try it may raise an error.
-    block = script.block(last)
+    block = script.statements(script.block(last))
     for statement in block[block.index(last) + 1 :]:
         happens = _happens_in(case, statement)
         if happens & {Backward, Step}:
             break
-        if Clip in happens or _reads_gradients(statement):
+        if Clip in happens or _reads_gradients(script, statement):
             last = statement
     return last
 
 
-def _happens_in(case: Case, statement: ast.stmt) -> set[type[Event]]:
-    """The kinds of events that happen on the lines of a statement."""
-    lines = range(statement.lineno, (statement.end_lineno or statement.lineno) + 1)
-    path = case.finding.where.path
-    return {type(e) for e in case.ledger.trace.events if e.where.path == path and e.where.line in lines}
+def _happens_in(case: Case, statement: Statement) -> set[type[Event]]:
+    """The kinds of events that happen in a statement."""
+    path, events = case.finding.where.path, case.ledger.trace.events
+    return {type(e) for e in events if e.where.path == path and case.script.holds(statement, e.where)}
 
 
-def _reads_gradients(statement: ast.stmt) -> bool:
-    named = (node for node in walk(statement) if isinstance(node, ast.Attribute) and node.attr == "grad")
-    return any(isinstance(node.ctx, ast.Load) for node in named)
+def _reads_gradients(script: Script, statement: Statement) -> bool:
+    named = (n for n in script.walk(statement) if isinstance(n, cst.Attribute) and n.attr.value == "grad")
+    return any(not script.is_bound(node) for node in named)
 
 
 def _is_cleared_after(case: Case, place: Location, but: Location | None = None) -> bool:
