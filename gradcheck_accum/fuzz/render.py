@@ -349,7 +349,8 @@ class _Writer:
         first = self.clear() if self.v.clears_first and not self.v.has("GA203") else []
         match self.v.boundary:
             case "plain":
-                numbered = self.v.log_every or self.v.eval_every or self.v.made_in_loop
+                v = self.v
+                numbered = v.log_every or v.eval_every or v.made_in_loop or v.objective.warm_up
                 return [
                     self.heading() if numbered else "for x, y in loader:",
                     *_indented([*self.drawn(), *first, *micro, *update, *turn]),
