@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from gradcheck_accum.events import Reduction
-from gradcheck_accum.fuzz.oracle import Simulation, Truth, simulations, truth
+from gradcheck_accum.fuzz.oracle import Simulation, Stepped, Truth, simulations, truth
 from gradcheck_accum.fuzz.render import render
 from gradcheck_accum.fuzz.variants import OPERATORS, Variant
 from gradcheck_accum.ledger import Entry, Fate, Ledger, Window
@@ -172,6 +172,7 @@ def compare(variant: Variant) -> Comparison:
         *(Problem("both ledgers", text) for text in _ledgers(static, dynamic) if not variant.outliers),
         *_places(variant, result, found, unknown, _untold(ledger)),
         *_arithmetic(variant, dynamic),
+        *_relative_weights(variant, true, result),
     ]
     return Comparison(
         variant,
@@ -347,6 +348,41 @@ def _arithmetic(variant: Variant, dynamic: list[Book]) -> list[Problem]:
     if any(_close(read, list(order)) for order in itertools.permutations(wanted)):
         return []
     return [Problem("verify: wrong weights", f"the arithmetic gives {wanted}, verify's ledger {read}")]
+
+
+def _relative_weights(variant: Variant, true: Truth, result: VerifyResult) -> list[Problem]:
+    """Whether the weights that verify reports are the true ones, relative to the large batch's."""
+    if true.ambiguity or variant.has("GA902"):
+        return []
+    wanted = [[_relative(run, step) for step in run.steps] for run in simulations(variant)]
+    reported: dict[str, list[tuple[float | None, ...]]] = {}
+    for window in result.windows:
+        reported.setdefault(window.optimizer, []).append(window.weights)
+    read = list(reported.values())
+    if not read and not any(wanted):
+        return []
+    if any(_weigh_the_same(read, list(order)) for order in itertools.permutations(wanted)):
+        return []
+    return [Problem("verify: wrong relative weights", f"the arithmetic gives {wanted}, verify {read}")]
+
+
+def _relative(run: Simulation, step: Stepped) -> list[float]:
+    """What each of a step's own micro-batches weighs beside its share of the units."""
+    right = run.right(step)
+    return [float(step.gradient.get(i, Fraction(0)) / right[i]) for i in step.own]
+
+
+def _weigh_the_same(read: list[list[tuple[float | None, ...]]], wanted: list[list[list[float]]]) -> bool:
+    """Whether the weights of every step's own micro-batches are these; what was there before stands before them."""
+    return [len(steps) for steps in read] == [len(steps) for steps in wanted] and all(
+        None in one or (len(one) >= len(own) and all(map(_is_close, one[len(one) - len(own) :], own)))
+        for mine, yours in zip(read, wanted, strict=True)
+        for one, own in zip(mine, yours, strict=True)
+    )
+
+
+def _is_close(one: float | None, other: float) -> bool:
+    return one is not None and math.isclose(one, other, rel_tol=ROUNDING, abs_tol=1e-9)
 
 
 def _losses(variant: Variant, run: Simulation, number: int) -> tuple[Fraction, ...]:
