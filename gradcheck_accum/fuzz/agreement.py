@@ -366,16 +366,22 @@ def _relative_weights(variant: Variant, true: Truth, result: VerifyResult) -> li
     return [Problem("verify: wrong relative weights", f"the arithmetic gives {wanted}, verify {read}")]
 
 
-def _relative(run: Simulation, step: Stepped) -> list[float]:
-    """What each of a step's own micro-batches weighs beside its share of the units."""
+def _relative(run: Simulation, step: Stepped) -> list[float] | None:
+    """What each of a step's own micro-batches weighs beside its share of the units.
+
+    None where they are of two passes: what leaks was meant for another large batch.
+    """
+    places = [run.positions[i] for i in step.own]
+    if places != sorted(places):
+        return None
     right = run.right(step)
     return [float(step.gradient.get(i, Fraction(0)) / right[i]) for i in step.own]
 
 
-def _weigh_the_same(read: list[list[tuple[float | None, ...]]], wanted: list[list[list[float]]]) -> bool:
+def _weigh_the_same(read: list[list[tuple[float | None, ...]]], wanted: list[list[list[float] | None]]) -> bool:
     """Whether the weights of every step's own micro-batches are these; what was there before stands before them."""
     return [len(steps) for steps in read] == [len(steps) for steps in wanted] and all(
-        None in one or (len(one) >= len(own) and all(map(_is_close, one[len(one) - len(own) :], own)))
+        own is None or None in one or (len(one) >= len(own) and all(map(_is_close, one[len(one) - len(own) :], own)))
         for mine, yours in zip(read, wanted, strict=True)
         for one, own in zip(mine, yours, strict=True)
     )

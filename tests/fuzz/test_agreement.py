@@ -26,6 +26,16 @@ def test_the_engines_agree(variant: Variant) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.xfail(strict=True, reason="K and the factors of a loss are read from coincidence still (issue 16)")
+@settings(drawn, max_examples=100)
+@given(variants(widened=True))
+def test_the_engines_agree_on_wider_loops(variant: Variant) -> None:
+    comparison = compare(variant)
+    note(comparison.source)
+    assert comparison.problems == ()
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("name", OPERATORS)
 def test_every_mistake_is_found(name: str) -> None:
     shown = 0

@@ -302,11 +302,11 @@ def test_a_schedule_for_the_steps_that_a_dropped_remainder_leaves_out() -> None:
     variant = Variant(
         k=4, rows=(1,) * 11, units=(1,) * 11, epochs=2, scale="window", schedule="steps", mutations=planted
     )
-    # Made for six moves, it makes 22 beside four steps: it was made for neither.
+    # Made for six moves, it makes 22 beside four steps: it was made for neither, and may be told or not.
     comparison = compare(variant)
     assert comparison.problems == ()
-    assert {d.mistake.code for d in comparison.result.diagnosis} == {"GA301"}
-    assert {code for _, code in comparison.found} == {"GA301"}
+    for told in ({d.mistake.code for d in comparison.result.diagnosis}, {code for _, code in comparison.found}):
+        assert {"GA301"} <= told <= {"GA301", "GA601"}
 
 
 @pytest.mark.parametrize("boundary", ["counter", "while"])
