@@ -211,7 +211,7 @@ def _of_the_objective(v: Variant) -> dict[str, Fraction]:
 def simulations(variant: Variant, roles: frozenset[str] = ROLES) -> list[Simulation]:
     """The run of ``variant`` for each of its optimizers' gradients; ``roles`` are the accumulation's factors."""
     found = [simulate(variant, store, roles) for store in (("model", "head") if variant.pair else ("model",))]
-    return [*found, *([_second_rate(variant)] if variant.rate is not None else [])]
+    return [*found, *([_second_rate(variant, int(variant.rate.value))] if variant.rate is not None else [])]
 
 
 def simulate(variant: Variant, store: str = "model", roles: frozenset[str] = ROLES) -> Simulation:
@@ -249,10 +249,8 @@ def simulate(variant: Variant, store: str = "model", roles: frozenset[str] = ROL
     return run.seen
 
 
-def _second_rate(v: Variant) -> Simulation:
+def _second_rate(v: Variant, every: int) -> Simulation:
     """The run of the second model, that steps at a rate of its own."""
-    assert v.rate is not None
-    every = int(v.rate.value)
     seen = Simulation(second=True)
     since: list[int] = []
     for number in range(v.epochs * v.count):

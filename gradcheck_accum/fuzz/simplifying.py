@@ -16,33 +16,37 @@ Shows = Callable[[Variant], bool]
 _PLANTED = frozenset({"mutations", "k", "rows", "units", "loss", "model"})
 """Fields that are left as they are, or are made smaller in a way of their own."""
 
+_OF_A_REJECTION = frozenset({"rejects", "outliers"})
+
 
 def plainest(variant: Variant, shows: Shows) -> Variant:
     """``variant`` without what it can do without; ``shows`` says whether one still shows what this one does."""
-    before = None
-    while before != variant:
-        before = variant
-        for change in _plainer(variant):
-            candidate = replace(variant, **change)
-            if candidate != variant and shows(candidate):
-                variant = candidate
+    for change in _plainer(variant):
+        candidate = replace(variant, **_in(variant, change))
+        if candidate != variant and shows(candidate):
+            variant = candidate
     return variant
 
 
 def _plainer(variant: Variant) -> Iterator[dict[str, Any]]:
-    """Changes that make a variant plainer, or leave it as it is."""
-    for field in fields(Variant):
-        if field.name not in _PLANTED:
-            if field.name in ("rejects", "outliers"):
-                yield {"rejects": "", "outliers": ()}
-            else:
-                yield {field.name: field.default}
-    for field in fields(Objective):
+    """Changes that make a variant plainer, or leave it as it is: first all at once, then one by one."""
+    plain: dict[str, Any] = {f.name: f.default for f in fields(Variant) if f.name not in _PLANTED}
+    yield {name: default for name, default in plain.items() if name not in ("objective", "boundary", "scale", "flush")}
+    yield {name: plain[name] for name in _OF_A_REJECTION}
+    for name, default in plain.items():
+        if name not in _OF_A_REJECTION:
+            yield {name: default}
+    for part in fields(Objective):
         # The mean of a single loss is none.
-        plain: dict[str, Any] = {"terms": 1, "mean": None} if field.name == "terms" else {field.name: field.default}
-        yield {"objective": replace(variant.objective, **plain)}
+        yield {"objective": {"terms": 1, "mean": None} if part.name == "terms" else {part.name: part.default}}
     if not variant.outliers:
         yield from _smaller(variant)
+
+
+def _in(variant: Variant, change: dict[str, Any]) -> dict[str, Any]:
+    """``change``, where a part of the objective is changed, with the rest of it as it is."""
+    part = change.get("objective")
+    return {**change, "objective": replace(variant.objective, **part)} if isinstance(part, dict) else change
 
 
 def _smaller(variant: Variant) -> Iterator[dict[str, Any]]:
