@@ -172,8 +172,10 @@ def compare(variant: Variant) -> Comparison:
         *(Problem("both ledgers", text) for text in _ledgers(static, dynamic) if not variant.outliers),
         *_places(variant, result, found, unknown, _untold(ledger)),
         *_arithmetic(variant, dynamic),
-        *_relative_weights(variant, true, result),
     ]
+    if not any(problem.kind.startswith("verify") for problem in judged.problems):
+        # Of a loop that is read wrong the weights are those of the wrong reading.
+        judged.problems += _relative_weights(variant, true, result)
     return Comparison(
         variant,
         source,
@@ -221,7 +223,8 @@ class _Judged:
                 self._is_wrong("verify: false pass", against)
             case _:
                 self._is_wrong("verify: wrong verdict", against)
-        self._codes("verify", codes, said)
+        if "verify: false alarm" not in {problem.kind for problem in self.problems}:
+            self._codes("verify", codes, said)
         missing = true.in_run - codes
         if missing and result.verdict.value == true.verdict:
             self._is_wrong("verify: missing cause", f"verify says {said}, but for {_listed(missing)}")
