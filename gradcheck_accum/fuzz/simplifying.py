@@ -21,14 +21,16 @@ _OF_A_REJECTION = frozenset({"rejects", "outliers"})
 
 def plainest(variant: Variant, shows: Shows) -> Variant:
     """``variant`` without what it can do without; ``shows`` says whether one still shows what this one does."""
-    for change in _plainer(variant):
+    for change in _plainer():
         candidate = replace(variant, **_in(variant, change))
         if candidate != variant and shows(candidate):
             variant = candidate
-    return variant
+    variant = next((shorter for shorter in _shorter(variant) if shows(shorter)), variant)
+    lighter = _lighter(variant)
+    return lighter if lighter != variant and shows(lighter) else variant
 
 
-def _plainer(variant: Variant) -> Iterator[dict[str, Any]]:
+def _plainer() -> Iterator[dict[str, Any]]:
     """Changes that make a variant plainer, or leave it as it is: first all at once, then one by one."""
     plain: dict[str, Any] = {f.name: f.default for f in fields(Variant) if f.name not in _PLANTED}
     yield {name: default for name, default in plain.items() if name not in ("objective", "boundary", "scale", "flush")}
@@ -39,8 +41,6 @@ def _plainer(variant: Variant) -> Iterator[dict[str, Any]]:
     for part in fields(Objective):
         # The mean of a single loss is none.
         yield {"objective": {"terms": 1, "mean": None} if part.name == "terms" else {part.name: part.default}}
-    if not variant.outliers:
-        yield from _smaller(variant)
 
 
 def _in(variant: Variant, change: dict[str, Any]) -> dict[str, Any]:
@@ -49,12 +49,20 @@ def _in(variant: Variant, change: dict[str, Any]) -> dict[str, Any]:
     return {**change, "objective": replace(variant.objective, **part)} if isinstance(part, dict) else change
 
 
-def _smaller(variant: Variant) -> Iterator[dict[str, Any]]:
-    """The same with one row in each micro-batch, and with fewer micro-batches, where they are all alike."""
-    if not variant.rows or len(set(zip(variant.rows, variant.units, strict=True))) > 1:
-        return
-    rows, units = variant.rows[0], variant.units[0]
-    for count in range(2, variant.count):
-        yield {"rows": (rows,) * count, "units": (units,) * count}
-    if rows > 1:
-        yield {"rows": (1,) * variant.count, "units": (units // rows,) * variant.count}
+def _shorter(variant: Variant) -> Iterator[Variant]:
+    """The same with fewer micro-batches, the fewest first, where they are all alike."""
+    if not variant.outliers and _is_even(variant):
+        for count in range(2, variant.count):
+            yield replace(variant, rows=variant.rows[:count], units=variant.units[:count])
+
+
+def _lighter(variant: Variant) -> Variant:
+    """The same with one row in each micro-batch, where they are all alike."""
+    if not _is_even(variant):
+        return variant
+    units = tuple(n // variant.rows[0] for n in variant.units)
+    return replace(variant, rows=(1,) * variant.count, units=units)
+
+
+def _is_even(variant: Variant) -> bool:
+    return len(set(zip(variant.rows, variant.units, strict=True))) == 1
