@@ -355,7 +355,7 @@ def _arithmetic(variant: Variant, dynamic: list[Book]) -> list[Problem]:
 
 def _relative_weights(variant: Variant, true: Truth, result: VerifyResult) -> list[Problem]:
     """Whether the weights that verify reports are the true ones, relative to the large batch's."""
-    if true.ambiguity or variant.has("GA902"):
+    if true.ambiguity or true.level_is_open or variant.has("GA902"):
         return []
     wanted = [[_relative(run, step) for step in run.steps] for run in simulations(variant)]
     reported: dict[str, list[tuple[float | None, ...]]] = {}

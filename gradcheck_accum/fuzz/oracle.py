@@ -315,7 +315,7 @@ class Truth:
     ``demanded`` are the codes that must be found, and there are none unless one mistake was planted; ``allowed`` those
     that may be. ``unseen_in_run`` and ``unseen_in_source`` leave no trace for one of the engines. ``ambiguity`` is why
     a wrong loop may pass, a key of `AMBIGUITIES`; ``open_to_verify`` says that the steps of a wrong loop cannot be
-    compared, only diagnosed.
+    compared, only diagnosed, ``level_is_open`` that nobody can say by how much, for a bare number may be the objective's.
     """
 
     verdict: str
@@ -325,6 +325,7 @@ class Truth:
     unseen_in_source: frozenset[str] = frozenset()
     ambiguity: str = ""
     open_to_verify: bool = False
+    level_is_open: bool = False
 
     @property
     def in_run(self) -> frozenset[str]:
@@ -363,6 +364,7 @@ def truth(variant: Variant) -> Truth:
         ambiguity="" if right else _ambiguity(v),
         # What a clip would have made of gradients that are divided after it is not known.
         open_to_verify=v.has("GA401") and v.scale == "gradients",
+        level_is_open=not right and bool(_of_no_one(v)),
     )
 
 

@@ -167,6 +167,12 @@ def test_what_no_reader_could_tell(variant: Variant, ambiguity: str) -> None:
     assert not ambiguity or ambiguity in AMBIGUITIES
 
 
+def test_by_how_much_a_loop_is_wrong_may_be_open() -> None:
+    beside_2 = replace(UNSCALED, objective=Objective(constant=Number("2")))
+    assert truth(beside_2).level_is_open and not truth(replace(beside_2, mutations=frozenset())).level_is_open
+    assert not truth(replace(UNSCALED, objective=Objective(constant=Number("2", "SCALE")))).level_is_open
+
+
 def test_of_two_mistakes_none_is_demanded() -> None:
     assert truth(UNSCALED).demanded == {"GA101"}
     assert truth(replace(UNSCALED, clip="norm", mutations=frozenset({"GA101", "GA401"}))).demanded == frozenset()
