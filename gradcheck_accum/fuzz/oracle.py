@@ -315,7 +315,8 @@ class Truth:
     ``demanded`` are the codes that must be found, and there are none unless one mistake was planted; ``allowed`` those
     that may be. ``unseen_in_run`` and ``unseen_in_source`` leave no trace for one of the engines. ``ambiguity`` is why
     a wrong loop may pass, a key of `AMBIGUITIES`; ``open_to_verify`` says that the steps of a wrong loop cannot be
-    compared, only diagnosed, ``level_is_open`` that nobody can say by how much, for a bare number may be the objective's.
+    compared, only diagnosed, ``level_is_open`` that nobody can say by how much it is wrong, for a bare number may be
+    the objective's.
     """
 
     verdict: str
