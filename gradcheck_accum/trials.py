@@ -62,42 +62,38 @@ class LoopTrial:
 class Tally:
     """What was counted over many loop variants.
 
-    ``mutations`` and ``boundaries`` count the variants, ``killed`` by engine and mutation how many were found of those
-    that show (``shown``), ``hidden`` how many nothing shows beside another mistake; ``unknown`` are the variants of
-    which lint does not know every weight, ``inconclusive`` those that verify could not decide though there was
-    something to decide.
+    ``mutations``, ``boundaries`` and ``features`` count the variants, ``killed`` by engine and mutation how many were
+    found of those that had to be (``demanded``: of a variant with two mistakes, none). ``unknown`` are the variants of
+    which lint does not know every weight. ``problems`` counts them by what is wrong, ``undecided`` by what an engine
+    left open, ``undecided_by`` the same by the mistake and by each wider dimension.
     """
 
     variants: int = 0
     clean: int = 0
     unknown: int = 0
-    inconclusive: int = 0
     fixed: int = 0
     mutations: Counter[str] = field(default_factory=Counter)
     boundaries: Counter[str] = field(default_factory=Counter)
     unknown_at: Counter[str] = field(default_factory=Counter)
-    hidden: Counter[str] = field(default_factory=Counter)
-    shown: Counter[tuple[str, str]] = field(default_factory=Counter)
+    features: Counter[str] = field(default_factory=Counter)
+    demanded: Counter[tuple[str, str]] = field(default_factory=Counter)
     killed: Counter[tuple[str, str]] = field(default_factory=Counter)
+    problems: Counter[str] = field(default_factory=Counter)
+    undecided: Counter[str] = field(default_factory=Counter)
+    undecided_by: Counter[str] = field(default_factory=Counter)
     seconds: float = 0.0
-
-    def add(self, other: Tally) -> None:
-        """Count in what another process counted."""
-        for name in ("variants", "clean", "unknown", "inconclusive", "fixed", "seconds"):
-            setattr(self, name, getattr(self, name) + getattr(other, name))
-        for name in ("mutations", "boundaries", "unknown_at", "hidden", "shown", "killed"):
-            getattr(self, name).update(getattr(other, name))
 
 
 @dataclass(frozen=True, slots=True)
 class Disagreement:
-    """The smallest variant found on which the engines part: its source, both ledgers in lines, what is wrong."""
+    """The plainest variant found of one kind of disagreement: its source, both ledgers in lines, what is wrong."""
 
     source: str
     problems: tuple[str, ...]
     static: tuple[str, ...] = ()
     dynamic: tuple[str, ...] = ()
     variant: str = ""
+    kind: str = ""
 
 
 @dataclass(frozen=True, slots=True)

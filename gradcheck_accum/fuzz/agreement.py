@@ -8,16 +8,16 @@ import itertools
 import math
 import warnings
 from dataclasses import dataclass
+from fractions import Fraction
 
 from gradcheck_accum.events import Reduction
-from gradcheck_accum.fuzz.oracle import Expectation, expect, simulations
+from gradcheck_accum.fuzz.oracle import Simulation, Stepped, Truth, simulations, truth
 from gradcheck_accum.fuzz.render import render
-from gradcheck_accum.fuzz.variants import Variant
+from gradcheck_accum.fuzz.variants import OPERATORS, Variant
 from gradcheck_accum.ledger import Entry, Fate, Ledger, Window
 from gradcheck_accum.lint import Examination, examine
 from gradcheck_accum.lint.document import open_document
 from gradcheck_accum.lint.fixes import fixed
-from gradcheck_accum.mistakes import CATALOGUE
 from gradcheck_accum.verdict import Verdict, VerifyResult
 from gradcheck_accum.verify import observe
 
@@ -121,28 +121,35 @@ def _coefficient(entry: Entry, assumed: float | None) -> float | None:
 
 
 @dataclass(frozen=True, slots=True)
+class Problem:
+    """One way in which an engine parts from the truth, or from the other: its ``kind``, who is wrong first."""
+
+    kind: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.kind}: {self.text}"
+
+
+@dataclass(frozen=True, slots=True)
 class Comparison:
     """What both engines said of one variant, and every way in which they part; none where all is well.
 
-    ``unknown`` says that lint does not know all weights, ``inconclusive`` that verify could not decide.
+    ``unknown`` says that lint does not know all weights, ``undecided`` which engines left open what there was to
+    decide, and why they may: that is no problem.
     """
 
     variant: Variant
     source: str
     examination: Examination
-    expected: Expectation
+    truth: Truth
     static: list[Book]
     dynamic: list[Book]
     found: frozenset[tuple[int, str]]
     result: VerifyResult
     unknown: bool
-    problems: tuple[str, ...]
-
-    @property
-    def inconclusive(self) -> bool:
-        """Whether verify could not decide, though there was something to decide."""
-        undecided = self.result.verdict is Verdict.INCONCLUSIVE and self.expected.verdict != "inconclusive"
-        return undecided and not self.expected.may_be_open
+    problems: tuple[Problem, ...]
+    undecided: tuple[str, ...]
 
 
 def compare(variant: Variant) -> Comparison:
@@ -151,19 +158,103 @@ def compare(variant: Variant) -> Comparison:
     examination = examine(source, PATH)
     found = frozenset((f.where.line, f.mistake.code) for f, _ in examination.evidence)
     result, ledger = run(source, replay=variant.batch_norm)
-    expected = expect(variant)
+    true = truth(variant)
     dynamic = books(ledger)
     statics = [books(scenario.ledger) for scenario in examination.scenarios]
     static = next((one for one in statics if _agree(one, dynamic)), statics[0] if statics else [])
     lines = [line for book in static for page in book for line in page.lines]
     unknown = (not static and bool(dynamic)) or any(line.coefficient is None for line in lines)
-    problems = [
-        *_ledgers(static, dynamic),
-        *_verdict(expected, result),
-        *_diagnosis(variant, expected, result, found, unknown, _untold(ledger)),
+    judged = _Judged(variant, true, unknown)
+    judged.verify(result)
+    judged.lint({code for _, code in found})
+    judged.problems += [
+        # Which windows are rejected is decided by the data.
+        *(Problem("both ledgers", text) for text in _ledgers(static, dynamic) if not variant.outliers),
+        *_places(variant, result, found, unknown, _untold(ledger)),
         *_arithmetic(variant, dynamic),
     ]
-    return Comparison(variant, source, examination, expected, static, dynamic, found, result, unknown, tuple(problems))
+    if not any(problem.kind.startswith("verify") for problem in judged.problems):
+        # Of a loop that is read wrong the weights are those of the wrong reading.
+        judged.problems += _relative_weights(variant, true, result)
+    return Comparison(
+        variant,
+        source,
+        examination,
+        true,
+        static,
+        dynamic,
+        found,
+        result,
+        unknown,
+        tuple(judged.problems),
+        tuple(judged.undecided),
+    )
+
+
+class _Judged:
+    """Holds what the engines say of one variant against what is true of it.
+
+    A loop that makes use of none of the wider dimensions has to be decided.
+    """
+
+    def __init__(self, variant: Variant, true: Truth, unknown: bool) -> None:
+        self.true = true
+        self.widened = bool(variant.features)
+        self.has_a_constant = bool(variant.objective.numbers)
+        self.unknown = unknown
+        self.problems: list[Problem] = []
+        self.undecided: list[str] = []
+
+    def verify(self, result: VerifyResult) -> None:
+        """The verdict, and the codes of the diagnosis."""
+        true, codes = self.true, {d.mistake.code for d in result.diagnosis}
+        said = f"{result.verdict.value} ({result.reason}; {_listed(codes)})"
+        against = f"verify says {said}, the truth is {true.verdict}"
+        match result.verdict.value, true.verdict:
+            case verdict, other if verdict == other:
+                pass
+            case "inconclusive", _:
+                self._leaves_open("verify: inconclusive", against, may=true.open_to_verify)
+            case "deviates", _:
+                self._is_wrong("verify: false alarm", against)
+            case _, "deviates" if true.ambiguity:
+                self.undecided.append(f"verify: passes, {true.ambiguity}")
+            case _, "deviates":
+                self._is_wrong("verify: false pass", against)
+            case _:
+                self._is_wrong("verify: wrong verdict", against)
+        if "verify: false alarm" not in {problem.kind for problem in self.problems}:
+            self._codes("verify", codes, said)
+        missing = true.in_run - codes
+        if missing and result.verdict.value == true.verdict:
+            self._is_wrong("verify: missing cause", f"verify says {said}, but for {_listed(missing)}")
+
+    def lint(self, codes: set[str]) -> None:
+        """The codes of the findings."""
+        true = self.true
+        self._codes("lint", codes, _listed(codes))
+        missing = true.in_source - codes
+        if missing:
+            text = f"lint finds {_listed(codes)}, but for {_listed(missing)}"
+            by_roles = missing <= SCALE | {"GA802"} and self.has_a_constant
+            if by_roles or true.ambiguity or (self.unknown and missing <= SCALE):
+                self.undecided.append("lint: silent")
+            else:
+                self._is_wrong("lint: missed", text)
+
+    def _codes(self, engine: str, codes: set[str], said: str) -> None:
+        if wrong := codes - self.true.allowed:
+            kind = "wrong cause" if self.true.verdict == "deviates" else "false finding"
+            self._is_wrong(f"{engine}: {kind}", f"{engine} says {said}, of which {_listed(wrong)} is not so")
+
+    def _leaves_open(self, kind: str, text: str, *, may: bool) -> None:
+        if self.widened or may:
+            self.undecided.append(kind)
+        else:
+            self._is_wrong(kind, text)
+
+    def _is_wrong(self, kind: str, text: str) -> None:
+        self.problems.append(Problem(kind, text))
 
 
 def run(source: str, *, replay: bool) -> tuple[VerifyResult, Ledger]:
@@ -183,20 +274,22 @@ def run(source: str, *, replay: bool) -> tuple[VerifyResult, Ledger]:
     return observation.judged()
 
 
-def still_wrong_once_fixed(comparison: Comparison) -> tuple[str, ...]:
+def still_wrong_once_fixed(comparison: Comparison) -> tuple[Problem, ...]:
     """What is wrong with a variant that lint has fixed: verify must call it equivalent once nothing is left to find.
 
     What only verify can see is left, and so are mistakes that no fix repairs.
     """
     repaired = fixed(open_document(comparison.source, PATH), comparison.examination, unsafe=True)
-    left = comparison.expected.codes - {f.mistake.code for f in repaired.fixed}
+    planted = {OPERATORS[name].code for name in comparison.variant.mutations}
+    left = planted - {f.mistake.code for f in repaired.fixed}
     if not repaired.fixed or repaired.remaining or comparison.unknown or comparison.variant.uneven or left:
         return ()
     result, _ = run(repaired.source, replay=False)
     if result.verdict is Verdict.EQUIVALENT and not result.diagnosis:
         return ()
     codes = _listed({d.mistake.code for d in result.diagnosis})
-    return (f"fixed, it {result.verdict.value} ({result.reason}; {codes}):\n{repaired.source}",)
+    text = f"fixed, it {result.verdict.value} ({result.reason}; {codes}):\n{repaired.source}"
+    return (Problem("lint: a fix leaves it wrong", text),)
 
 
 def _agree(one: list[Book], other: list[Book]) -> bool:
@@ -213,48 +306,27 @@ def _ledgers(static: list[Book], dynamic: list[Book]) -> list[str]:
     return []
 
 
-def _verdict(expected: Expectation, result: VerifyResult) -> list[str]:
-    if result.verdict.value == expected.verdict or (expected.may_be_open and result.verdict is Verdict.INCONCLUSIVE):
-        return []
-    return [f"verify says {result.verdict.value} ({result.reason}), the arithmetic {expected.verdict}"]
-
-
-def _diagnosis(
+def _places(
     variant: Variant,
-    expected: Expectation,
     result: VerifyResult,
     found: frozenset[tuple[int, str]],
     unknown: bool,
     untold: frozenset[int],
-) -> list[str]:
-    problems = []
+) -> list[Problem]:
+    """Whether a mistake that both engines name is at the same lines for both."""
     seen = {(d.where.line, d.mistake.code) for d in result.diagnosis}
-    codes = {code for _, code in seen}
-    # Of a remainder whose gradient has overflowed it shows that it was flushed, and not what it weighs.
-    silent = frozenset({"GA103"} if untold else ())
-    if not expected.in_run - silent <= codes <= expected.in_run | expected.hidden:
-        problems.append(f"verify diagnoses {_listed(codes)}, expected {_listed(expected.in_run)}")
-    # The source tells passes, and the run of a list does not: what is near a schedule's length, and what a place keeps
-    # of a pass that is over, may be told by one of them where it is not certain.
-    by_one = expected.unseen_in_run | expected.unseen_in_source | (expected.hidden & {"GA601", "GA603", "GA801"})
-    told = {(line, code) for line, code in seen if CATALOGUE[code].shows_in_every_source and code not in by_one}
-    own = {(line, code) for line, code in found if CATALOGUE[code].dynamic and code not in by_one}
-    own = {(line, code) for line, code in own if line not in untold}
+    compared = {code for _, code in seen} & {code for _, code in found}
     if unknown or variant.uneven:
         # The source does not show how many units each batch holds.
-        told, own = ({(n, c) for n, c in both if c not in SCALE} for both in (told, own))
+        compared -= SCALE
     if variant.clearing == "none":
         # What is cleared by hand is seen at the next call that is watched: verify can not tell the line.
-        told, own = ({(0 if c in ("GA201", "GA202") else n, c) for n, c in both} for both in (told, own))
+        compared -= {"GA201", "GA202"}
     # What keeps graphs is a place in the source, and a step in a run.
-    told, own = ({(0 if c == "GA801" else n, c) for n, c in both} for both in (told, own))
-    if told != own:
-        problems.append(f"lint finds {_placed(found)}, verify {_placed(seen)}")
-    wanted = expected.in_source - (SCALE if unknown else frozenset())
-    # Counts of units are in some sources: what the catalogue leaves to verify may be found there.
-    if not wanted <= {code for _, code in found} <= expected.codes - expected.unseen_in_source | expected.hidden:
-        problems.append(f"lint finds {_placed(found)}, expected {_listed(wanted)}")
-    return problems
+    compared -= {"GA801"}
+    told = {(line, code) for line, code in seen if code in compared}
+    own = {(line, code) for line, code in found if code in compared and line not in untold}
+    return [] if told == own else [Problem("both places", f"lint finds {_placed(own)}, verify {_placed(told)}")]
 
 
 def _untold(ledger: Ledger) -> frozenset[int]:
@@ -263,37 +335,91 @@ def _untold(ledger: Ledger) -> frozenset[int]:
     return frozenset(line for line, unknown in every if unknown and (line, False) not in every)
 
 
-def _arithmetic(variant: Variant, dynamic: list[Book]) -> list[str]:
+def _arithmetic(variant: Variant, dynamic: list[Book]) -> list[Problem]:
     """Whether verify's ledger is that of the arithmetic, store by store and entry by entry."""
-    wanted = [[{i: float(c) for i, c in step.gradient.items()} for step in run.steps] for run in simulations(variant)]
+    wanted = [
+        [
+            {i: tuple(float(c * factor) for factor in _losses(variant, run, i)) for i, c in step.gradient.items()}
+            for step in run.steps
+        ]
+        for run in simulations(variant)
+    ]
     read = [[_reaching(page) for page in book if page.step] for book in dynamic]
     if not any(wanted) and not any(read):
         return []
     # Stores have other names in the script than here: they are known again by what is in them.
     if any(_close(read, list(order)) for order in itertools.permutations(wanted)):
         return []
-    return [f"the arithmetic gives {wanted}, verify's ledger {read}"]
+    return [Problem("verify: wrong weights", f"the arithmetic gives {wanted}, verify's ledger {read}")]
 
 
-def _reaching(page: Page) -> dict[int, float]:
-    """What every micro-batch counts in the gradient that a step got."""
-    return {
-        line.micro_batch: math.nan if line.coefficient is None else line.coefficient
-        for line in page.lines
-        if line.fate in REACHING
-    }
+def _relative_weights(variant: Variant, true: Truth, result: VerifyResult) -> list[Problem]:
+    """Whether the weights that verify reports are the true ones, relative to the large batch's."""
+    if true.ambiguity or true.level_is_open or variant.has("GA902"):
+        return []
+    wanted = [[_relative(run, step) for step in run.steps] for run in simulations(variant)]
+    reported: dict[str, list[tuple[float | None, ...]]] = {}
+    for window in result.windows:
+        reported.setdefault(window.optimizer, []).append(window.weights)
+    read = list(reported.values())
+    if not read and not any(wanted):
+        return []
+    if any(_weigh_the_same(read, list(order)) for order in itertools.permutations(wanted)):
+        return []
+    return [Problem("verify: wrong relative weights", f"the arithmetic gives {wanted}, verify {read}")]
 
 
-def _close(one: list[list[dict[int, float]]], other: list[list[dict[int, float]]]) -> bool:
-    """Whether two runs are the same, within what a loss in bfloat16 may have been rounded by."""
-    return len(one) == len(other) and all(
+def _relative(run: Simulation, step: Stepped) -> list[float] | None:
+    """What each of a step's own micro-batches weighs beside its share of the units.
+
+    None where they are of two passes: what leaks was meant for another large batch.
+    """
+    places = [run.positions[i] for i in step.own]
+    if places != sorted(places):
+        return None
+    right = run.right(step)
+    return [float(step.gradient.get(i, Fraction(0)) / right[i]) for i in step.own]
+
+
+def _weigh_the_same(read: list[list[tuple[float | None, ...]]], wanted: list[list[list[float] | None]]) -> bool:
+    """Whether the weights of every step's own micro-batches are these; what was there before stands before them."""
+    return [len(steps) for steps in read] == [len(steps) for steps in wanted] and all(
+        own is None or None in one or (len(one) >= len(own) and all(map(_is_close, one[len(one) - len(own) :], own)))
+        for mine, yours in zip(read, wanted, strict=True)
+        for one, own in zip(mine, yours, strict=True)
+    )
+
+
+def _is_close(one: float | None, other: float) -> bool:
+    return one is not None and math.isclose(one, other, rel_tol=ROUNDING, abs_tol=1e-9)
+
+
+def _losses(variant: Variant, run: Simulation, number: int) -> tuple[Fraction, ...]:
+    """What the objective of a micro-batch multiplies each of its losses by."""
+    return (Fraction(1),) if run.second else variant.objective.factors(run.positions[number])
+
+
+def _reaching(page: Page) -> dict[int, float | None]:
+    """What every micro-batch counts in the gradient that a step got; None where verify does not know."""
+    return {line.micro_batch: line.coefficient for line in page.lines if line.fate in REACHING}
+
+
+def _close(read: list[list[dict[int, float | None]]], wanted: list[list[dict[int, tuple[float, ...]]]]) -> bool:
+    """Whether a run's ledger is one that was worked out, within what a loss in bfloat16 may have been rounded by.
+
+    Of an objective with several losses the ledger names one, whichever it meets first.
+    """
+    return len(read) == len(wanted) and all(
         len(mine) == len(yours)
         and all(
-            m.keys() == y.keys() and all(math.isnan(m[i]) or math.isclose(m[i], y[i], rel_tol=ROUNDING) for i in m)
-            for m, y in zip(mine, yours, strict=True)
+            m.keys() == y.keys() and all(_is_one_of(m[i], y[i]) for i in m) for m, y in zip(mine, yours, strict=True)
         )
-        for mine, yours in zip(one, other, strict=True)
+        for mine, yours in zip(read, wanted, strict=True)
     )
+
+
+def _is_one_of(value: float | None, values: tuple[float, ...]) -> bool:
+    return value is None or any(math.isclose(value, one, rel_tol=ROUNDING) for one in values)
 
 
 def _listed(codes: set[str] | frozenset[str]) -> str:

@@ -1,14 +1,17 @@
-"""Many loop variants through both engines: what was counted, and the smallest on which they part."""
+"""Many loop variants through both engines: what was counted, and the plainest of every kind on which they part."""
 
 from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from functools import partial
 
 from hypothesis import HealthCheck, Phase, Verbosity, given, seed, settings
 
-from gradcheck_accum.fuzz.agreement import SCALE, Comparison, compare, still_wrong_once_fixed
+from gradcheck_accum.fuzz.agreement import Comparison, Problem, compare, still_wrong_once_fixed
+from gradcheck_accum.fuzz.render import render
+from gradcheck_accum.fuzz.simplifying import plainest
 from gradcheck_accum.fuzz.strategies import variants
 from gradcheck_accum.fuzz.variants import OPERATORS, Variant
 from gradcheck_accum.trials import Campaign, Disagreement, Interrupted, Tally
@@ -22,10 +25,6 @@ _FIXED = 10
 """One variant in so many is fixed and run again: a fix is tried out on many texts, and costs as much as ten of them."""
 
 
-class Parted(AssertionError):
-    """Both engines, or an engine and the arithmetic, say different things of one variant."""
-
-
 def run_campaign(
     examples: int,
     *,
@@ -35,50 +34,45 @@ def run_campaign(
 ) -> Campaign:
     """Lint and run ``examples`` drawn variants and hold both engines against the arithmetic and one another.
 
-    A round of variants that holds a disagreement ends there, with the smallest variant that shows it. No round is begun
-    after ``time_budget`` seconds. ``random_seed`` decides what is drawn. Raises Interrupted, with what was seen so far,
-    where somebody stops it.
+    Of every kind of disagreement the plainest variant is kept that shows it. No round is begun after ``time_budget``
+    seconds. ``random_seed`` decides what is drawn. Raises Interrupted, with what was seen so far, where somebody stops
+    it.
     """
     compare(Variant(k=2, rows=(1, 1), units=(1, 1)))  # what PyTorch imports late is there once this has run
     gc.collect()
     gc.freeze()
     tally = Tally()
-    parted: list[Disagreement] = []
+    kept: dict[str, Variant] = {}
     begun = time.monotonic()
     started = time.process_time()
     try:
         while tally.variants < examples and (time_budget is None or time.monotonic() - begun < time_budget):
             size = min(_ROUND, examples - tally.variants)
             number = random_seed * 1_000_003 + tally.variants
-            smallest: list[Disagreement] = []
-            try:
-                _round(size, number, tally, smallest, lambda done: progress and progress(done, examples))
-            finally:
-                parted += smallest
-    except KeyboardInterrupt:
+            _round(size, number, tally, kept, lambda done: progress and progress(done, examples))
         tally.seconds = time.process_time() - started
-        raise Interrupted(Campaign(tally, tuple(parted))) from None
+        for kind in kept:
+            kept[kind] = plainest(kept[kind], partial(_shows, kind))
+    except KeyboardInterrupt:
+        tally.seconds = tally.seconds or time.process_time() - started
+        raise Interrupted(Campaign(tally, _disagreements(kept))) from None
     finally:
         gc.unfreeze()
-    tally.seconds = time.process_time() - started
-    return Campaign(tally, tuple(parted))
+    return Campaign(tally, _disagreements(kept))
 
 
-def _round(
-    size: int, number: int, tally: Tally, smallest: list[Disagreement], progress: Callable[[int], object]
-) -> None:
-    """Draw ``size`` variants; ``smallest`` gets the smallest that shows a disagreement, if any does."""
+def _round(size: int, number: int, tally: Tally, kept: dict[str, Variant], progress: Callable[[int], object]) -> None:
+    """Draw ``size`` variants; ``kept`` has the shortest that shows a disagreement, by its kind."""
 
     def test(variant: Variant) -> None:
         comparison, problems = judged(variant, fixes=variant.seed % _FIXED == 0)
-        if not smallest:
-            count(tally, comparison, fixed=variant.seed % _FIXED == 0)
-            progress(tally.variants)
-        if problems:
-            smallest[:] = [_disagreement(variant, comparison, problems)]
-            raise Parted
+        count(tally, variant, comparison, fixed=variant.seed % _FIXED == 0)
+        for kind in kinds(variant, problems):
+            tally.problems[kind] += 1
+            kept[kind] = min(kept.get(kind, variant), variant, key=_length)
+        progress(tally.variants)
 
-    run = given(variant=variants())(test)
+    run = given(variant=variants(widened=True))(test)
     run = settings(
         max_examples=size,
         deadline=None,
@@ -86,17 +80,28 @@ def _round(
         derandomize=False,
         verbosity=Verbosity.quiet,
         print_blob=False,
-        phases=(Phase.generate, Phase.shrink),
+        phases=(Phase.generate,),
         suppress_health_check=list(HealthCheck),
     )(seed(number)(run))
-    try:
-        run()
-    except Exception:
-        if not smallest:
-            raise
+    run()
 
 
-def judged(variant: Variant, *, fixes: bool) -> tuple[Comparison | None, tuple[str, ...]]:
+def _length(variant: Variant) -> tuple[int, int]:
+    return len(variant.features), len(render(variant))
+
+
+def kinds(variant: Variant, problems: Iterable[Problem]) -> set[str]:
+    """The kinds of disagreement that ``problems`` are of: who is wrong, how, and beside which planted mistake."""
+    names = sorted(variant.mutations)
+    planted = names[0] if len(names) == 1 else "two mistakes" if names else "no mistake"
+    return {f"{problem.kind}, {planted}" for problem in problems}
+
+
+def _shows(kind: str, variant: Variant) -> bool:
+    return kind in kinds(variant, judged(variant, fixes="a fix" in kind)[1])
+
+
+def judged(variant: Variant, *, fixes: bool) -> tuple[Comparison | None, tuple[Problem, ...]]:
     """One variant through both engines, and what is wrong; ``fixes`` runs it once more as lint would fix it.
 
     A crash of an engine is one of the things that can be wrong.
@@ -107,44 +112,50 @@ def judged(variant: Variant, *, fixes: bool) -> tuple[Comparison | None, tuple[s
         if fixes and not problems:
             problems = still_wrong_once_fixed(comparison)
     except Exception as error:
-        return None, (f"{type(error).__name__}: {' '.join(str(error).split())}",)
+        return None, (Problem(f"crash: {type(error).__name__}", " ".join(str(error).split())),)
     return comparison, problems
 
 
-def count(tally: Tally, comparison: Comparison | None, *, fixed: bool) -> None:
+def count(tally: Tally, variant: Variant, comparison: Comparison | None, *, fixed: bool) -> None:
     """Count one variant."""
     tally.variants += 1
+    tally.boundaries[variant.boundary] += 1
+    tally.mutations.update(variant.mutations)
+    tally.features.update(variant.features)
+    tally.clean += not variant.mutations
     if comparison is None:
         return
-    variant, found = comparison.variant, {code for _, code in comparison.found}
-    seen = {d.mistake.code for d in comparison.result.diagnosis}
-    tally.boundaries[variant.boundary] += 1
-    tally.clean += not variant.mutations
+    found = {
+        "verify": {d.mistake.code for d in comparison.result.diagnosis},
+        "lint": {code for _, code in comparison.found},
+    }
     tally.unknown += comparison.unknown
     tally.unknown_at[variant.boundary] += comparison.unknown
-    tally.inconclusive += comparison.inconclusive
     tally.fixed += fixed
+    tally.undecided.update(comparison.undecided)
+    if comparison.undecided:
+        tally.undecided_by.update((*variant.features, *variant.mutations))
     for name in variant.mutations:
-        tally.mutations[name] += 1
-        code = OPERATORS[name].code
-        tally.hidden[name] += code not in comparison.expected.codes
-        if code in comparison.expected.in_run:
-            tally.shown["verify", name] += 1
-            tally.killed["verify", name] += code in seen
-        if code in comparison.expected.in_source and not (comparison.unknown and code in SCALE):
-            tally.shown["lint", name] += 1
-            tally.killed["lint", name] += code in found
+        for engine, wanted in (("verify", comparison.truth.in_run), ("lint", comparison.truth.in_source)):
+            if OPERATORS[name].code in wanted:
+                tally.demanded[engine, name] += 1
+                tally.killed[engine, name] += OPERATORS[name].code in found[engine]
 
 
-def _disagreement(variant: Variant, comparison: Comparison | None, problems: tuple[str, ...]) -> Disagreement:
-    from gradcheck_accum.fuzz.render import render
+def _disagreements(kept: dict[str, Variant]) -> tuple[Disagreement, ...]:
+    return tuple(_disagreement(kind, variant) for kind, variant in sorted(kept.items()))
 
+
+def _disagreement(kind: str, variant: Variant) -> Disagreement:
+    comparison, problems = judged(variant, fixes="a fix" in kind)
+    said = tuple(map(str, problems))
     if comparison is None:
-        return Disagreement(render(variant), problems, variant=repr(variant))
+        return Disagreement(render(variant), said, variant=repr(variant), kind=kind)
     return Disagreement(
         comparison.source,
-        problems,
+        said,
         tuple(str(page) for book in comparison.static for page in book),
         tuple(str(page) for book in comparison.dynamic for page in book),
         repr(variant),
+        kind,
     )

@@ -1,25 +1,37 @@
-"""What every micro-batch of a variant weighs, by plain arithmetic: what both engines are held against.
+"""What is true of a variant, by plain arithmetic: what both engines are held against.
 
-The variant is carried out here with numbers alone: a gradient is what each micro-batch's mean loss counts in it.
-Nothing of this reads the source that was rendered, and nothing of it comes from an engine.
+The variant is carried out here with rational numbers alone: which micro-batches reach which step, and with which part
+of the weight that they have in the large batch. The generator wrote every factor and knows what it is for: nothing is
+read back out of numbers here. Nothing of this reads the source that was rendered, and nothing of it comes from an
+engine or repeats a rule of one.
 """
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
+from itertools import chain, combinations
 
 from gradcheck_accum.fuzz.tokens import contents
-from gradcheck_accum.fuzz.variants import COUNTED, OPERATORS, Variant
+from gradcheck_accum.fuzz.variants import COUNTED, NEUTRAL_NAMES, OPERATORS, PLAIN, Number, Variant
 from gradcheck_accum.mistakes import CATALOGUE
+
+ROLES = frozenset({"divisor", "again"})
+"""The factors of a variant that are there because gradients are accumulated: the division, and a second one.
+
+The others, ``constant`` and ``mean``, are the objective's.
+"""
 
 
 @dataclass(slots=True)
 class Stepped:
     """One step: what every micro-batch counted in its gradient, and the micro-batches that ran since the one before.
 
-    ``spoiled`` says that something else than weights is wrong with it: a clip of a part, a grad scaler's scale inside.
+    What one counts is a multiple of its objective's gradient: whatever the objective is made of, the large batch's
+    gives each of its micro-batches its share of the units. ``spoiled`` says that something else than weights is wrong
+    with the step: a clip of a part, a grad scaler's scale inside.
     """
 
     gradient: dict[int, Fraction]
@@ -31,48 +43,54 @@ class Stepped:
 class Simulation:
     """A whole run: the units of every micro-batch, what its mean loss was multiplied by, and every step.
 
-    ``contents`` is what each loss is the mean over, where micro-batches may hold the same; ``lost`` are the
-    micro-batches that had no step when it ended.
+    ``positions`` are the micro-batches' places in their passes, ``contents`` is what each loss is the mean over, where
+    micro-batches may hold the same; ``lost`` are those that had no step when the run ended, and that nobody rejected.
+    ``second`` says that it is the run of a second model, which has an objective of its own.
     """
 
     units: list[int] = field(default_factory=list)
     coefficients: list[Fraction] = field(default_factory=list)
     steps: list[Stepped] = field(default_factory=list)
+    positions: list[int] = field(default_factory=list)
     contents: list[Counter[tuple[int, int]]] = field(default_factory=list)
     lost: tuple[int, ...] = ()
+    second: bool = False
 
     @property
     def is_right(self) -> bool:
         """Whether every step got the gradient of the large batch of all that ran since the step before."""
         return not self.lost and all(self.is_right_step(step) for step in self.steps)
 
-    def is_uneven(self, step: Stepped) -> bool:
-        """Whether a unit of one of a step's own micro-batches was to count more than one of another."""
-        each = {self.coefficients[i] / self.units[i] for i in step.own}
-        reached = any(i in step.gradient for i in step.own)
-        return reached and len(each) > 1 and len({self.units[i] for i in step.own}) > 1
-
-    def flushes_a_remainder_as_full(self, k: int) -> bool:
-        """Whether the last step got fewer than ``k`` micro-batches, each as heavy as the more of the step before."""
-        if self.lost or len(self.steps) < 2:
-            return False
-        if len(self.steps[-1].own) >= min(k, len(self.steps[-2].own)):
-            return False
-        last, before = (self._weights(step) for step in self.steps[-2:])
-        return len(last | before) == 1
-
-    def _weights(self, step: Stepped) -> set[Fraction]:
-        """What a step's own micro-batches count, those that were cleared as well; nothing where all of them were."""
-        divided = {step.gradient[i] / self.coefficients[i] for i in step.own if i in step.gradient}
-        return {self.coefficients[i] * by for i in step.own for by in divided}
-
     def is_right_step(self, step: Stepped) -> bool:
         """Whether one step did."""
-        total = sum(self.units[i] for i in step.own)
-        right = {i: Fraction(self.units[i], total) for i in step.own}
+        right = self.right(step)
         if step.spoiled or step.gradient.keys() - right.keys():
             return False
         return step.gradient == right or (bool(self.contents) and self._sum(step.gradient) == self._sum(right))
+
+    def right(self, step: Stepped) -> dict[int, Fraction]:
+        """What every micro-batch of a step counts in the large batch."""
+        total = sum(self.units[i] for i in step.own)
+        return {i: Fraction(self.units[i], total) for i in step.own}
+
+    def weighs_unevenly(self, step: Stepped) -> bool:
+        """Whether a unit of one of a step's own micro-batches was to count more than one of another."""
+        return len({self.coefficients[i] / self.units[i] for i in step.own}) > 1 and bool(self._reached(step))
+
+    def has_a_mean_of_means(self, step: Stepped) -> bool:
+        """Whether that is so of micro-batches that hold different numbers of units."""
+        return self.weighs_unevenly(step) and len({self.units[i] for i in step.own}) > 1
+
+    def has_a_short_step_as_heavy(self) -> bool:
+        """Whether each micro-batch of a step counts what each of a longer step does."""
+        every = [
+            (len(step.own), {step.gradient.get(i) for i in step.own}) for step in self.steps if self._reached(step)
+        ]
+        return any(short < long and one & other for short, one in every for long, other in every)
+
+    @staticmethod
+    def _reached(step: Stepped) -> set[int]:
+        return step.gradient.keys() & set(step.own)
 
     def _sum(self, gradient: dict[int, Fraction]) -> dict[tuple[int, int], Fraction]:
         """What each of the things that losses are means over counts in a gradient."""
@@ -84,11 +102,12 @@ class Simulation:
 
 
 class _Run:
-    """The state of a run of one variant."""
+    """The state of a run of one variant; the factors named in ``roles`` are the accumulation's."""
 
-    def __init__(self, variant: Variant, store: str) -> None:
+    def __init__(self, variant: Variant, store: str, roles: frozenset[str]) -> None:
         self.v = variant
         self.head = store == "head"
+        self.roles = roles
         self.seen = Simulation()
         self.contents = contents(variant)
         self.gradient: dict[int, Fraction] = {}
@@ -102,6 +121,11 @@ class _Run:
             return
         self.gradient = {}
 
+    def reject(self) -> None:
+        """What there is of a window is thrown away on purpose."""
+        self.clear()
+        self.since = []
+
     def backward(self, position: int, window: range) -> None:
         """One micro-batch of a pass; ``window`` are the positions of the window that it belongs to."""
         v = self.v
@@ -109,6 +133,7 @@ class _Run:
             self.clear()
         number = len(self.seen.units)
         self.seen.units.append(v.units[position])
+        self.seen.positions.append(position)
         self.seen.contents += self.contents[position : position + 1]
         self.since.append(number)
         self.seen.coefficients.append(self.coefficient(position, window))
@@ -120,28 +145,37 @@ class _Run:
             self.unscaled = True
 
     def coefficient(self, position: int, window: range) -> Fraction:
-        """What a micro-batch's mean loss is multiplied by before backward."""
+        """What a micro-batch's objective is multiplied by before backward."""
+        factors = {
+            "divisor": self._divisor(window, position),
+            "again": self._again(position),
+            **_of_the_objective(self.v),
+        }
+        product = Fraction(1)
+        for name in self.roles & factors.keys():
+            product *= factors[name]
+        return product
+
+    def _again(self, position: int) -> Fraction:
+        if "GA102" in self.v.mutations:
+            return Fraction(1, self.v.k)
+        return Fraction(1, self.v.rows[position]) if "GA102:rows" in self.v.mutations else Fraction(1)
+
+    def _divisor(self, window: range, position: int) -> Fraction:
         v = self.v
-        again = Fraction(1)
-        if "GA102" in v.mutations:
-            again = Fraction(1, v.k)
-        elif "GA102:rows" in v.mutations:
-            again = Fraction(1, v.rows[position])
-        if v.has("GA101"):
-            return again
-        if v.scale == "gradients":
-            return again
+        if v.has("GA101") or v.scale in ("gradients", "whole"):
+            return Fraction(1)
         if v.scale in ("share", "total") and not v.has("GA104"):
-            return again * Fraction(v.units[position], sum(v.units[i] for i in window))
+            return Fraction(v.units[position], sum(v.units[i] for i in window))
         if v.scale == "steps" or v.has("GA103"):
-            return again * Fraction(1, v.k)
-        return again * Fraction(1, len(window))
+            return Fraction(1, v.k)
+        return Fraction(1, len(window))
 
     def step(self, length: int) -> None:
         """An update; ``length`` is what gradients are divided by, where they are."""
         v = self.v
         gradient = dict(self.gradient)
-        if v.scale == "gradients" and not v.has("GA101"):
+        if v.scale == "gradients" and not v.has("GA101") and "divisor" in self.roles:
             gradient = {i: c / length for i, c in gradient.items()}
         if v.has("GA202"):
             self.clear()
@@ -163,15 +197,27 @@ class _Run:
             self.clear()
 
 
-def simulations(variant: Variant) -> list[Simulation]:
-    """The run of ``variant`` for each of its optimizers' gradients."""
-    return [simulate(variant, store) for store in (("model", "head") if variant.pair else ("model",))]
+def _of_the_objective(v: Variant) -> dict[str, Fraction]:
+    """The factors of the whole objective."""
+    found = {}
+    if v.objective.constant is not None:
+        value = v.objective.constant.value
+        found["constant"] = value if v.objective.operation == "*" else 1 / value
+    if v.objective.mean is not None:
+        found["mean"] = 1 / v.objective.mean.value
+    return found
 
 
-def simulate(variant: Variant, store: str = "model") -> Simulation:
+def simulations(variant: Variant, roles: frozenset[str] = ROLES) -> list[Simulation]:
+    """The run of ``variant`` for each of its optimizers' gradients; ``roles`` are the accumulation's factors."""
+    found = [simulate(variant, store, roles) for store in (("model", "head") if variant.pair else ("model",))]
+    return [*found, *([_second_rate(variant, int(variant.rate.value))] if variant.rate is not None else [])]
+
+
+def simulate(variant: Variant, store: str = "model", roles: frozenset[str] = ROLES) -> Simulation:
     """Carry out ``variant``, with the gradients of its model or, where it is a pair, of its head."""
     v = variant
-    run = _Run(v, store)
+    run = _Run(v, store, roles)
     running = 0
     for _ in range(v.epochs):
         count = 0
@@ -183,10 +229,16 @@ def simulate(variant: Variant, store: str = "model") -> Simulation:
             opens = running % v.k == 0 if v.boundary == "running count" else position == start
             if v.clears_first and not v.has("GA203") and opens:
                 run.clear()
+            if v.rejects == "batch" and position in v.outliers:
+                run.reject()
+                continue
             run.backward(position, window)
             count, running = count + 1, running + 1
             if _closes(v, position, count, running):
-                run.step(v.k if v.has("GA103") or not v.remainder else _length(v, position, window))
+                if v.rejects == "window" and position in v.outliers:
+                    run.reject()
+                else:
+                    run.step(v.k if v.has("GA103") or not v.remainder else _length(v, position, window))
                 count = 0
             if "GA201:late" in v.mutations:
                 run.clear()
@@ -195,6 +247,22 @@ def simulate(variant: Variant, store: str = "model") -> Simulation:
             run.step(v.k if v.has("GA103") or not v.remainder else v.remainder)
     run.seen.lost = tuple(run.since)
     return run.seen
+
+
+def _second_rate(v: Variant, every: int) -> Simulation:
+    """The run of the second model, that steps at a rate of its own."""
+    seen = Simulation(second=True)
+    since: list[int] = []
+    for number in range(v.epochs * v.count):
+        seen.units.append(v.rows[number % v.count])
+        seen.positions.append(number % v.count)
+        seen.coefficients.append(Fraction(1, every))
+        since.append(number)
+        if (number % v.count + 1) % every == 0:
+            seen.steps.append(Stepped({i: Fraction(1, every) for i in since}, tuple(since)))
+            since = []
+    seen.lost = tuple(since)
+    return seen
 
 
 def _length(v: Variant, position: int, window: range) -> int:
@@ -206,7 +274,7 @@ def _length(v: Variant, position: int, window: range) -> int:
 
 def _closes(v: Variant, position: int, count: int, running: int) -> bool:
     """Whether a step follows the micro-batch at ``position``."""
-    if v.has("GA304"):
+    if v.has("GA304") or v.boundary == PLAIN:
         return True
     if v.boundary == "running count":
         return running % v.k == 0
@@ -222,163 +290,146 @@ def _closes(v: Variant, position: int, count: int, running: int) -> bool:
     return (position + (0 if off else 1)) % v.k == 0
 
 
-@dataclass(frozen=True, slots=True)
-class Expectation:
-    """What is to be found in a variant: the verdict, and the codes of its mistakes.
+A_NUMBER_IN_ANOTHER_ROLE = "a bare number may be there for either"
+EVERY_MICRO_BATCH_STEPS = "whoever steps at every micro-batch divides by nothing but the objective's constants"
 
-    ``hidden`` are mistakes that need not show beside the others: they may be told all the same.
-    ``unseen_in_run`` and ``unseen_in_source`` are those of ``codes`` that leave no trace for one of the engines.
-    ``may_be_open`` says that verify need not compare the steps that are wrong, but must diagnose them all the same.
+AMBIGUITIES = {
+    A_NUMBER_IN_ANOTHER_ROLE: (
+        "The objective's constant is written as the number that the accumulation's factor is, and stands where that "
+        "could: read so, every step is right, and a right loop has the same source, character by character. A constant "
+        "bound to a name of its own is none of these, unless the name says nothing and K has none to be told by."
+    ),
+    EVERY_MICRO_BATCH_STEPS: (
+        "A loop that divides by a constant and steps at every micro-batch (GA304) is plain training with that constant "
+        "in its objective: every number of a run is the same, and no step depends on what the constant is called."
+    ),
+}
+"""The wrong loops of which *equivalent* is no false pass, and why no reader of source and run could tell them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Truth:
+    """What is true of a variant, and what may and must be said of it.
+
+    ``verdict`` is that of the arithmetic; "inconclusive" is the true one where there is nothing to decide.
+    ``demanded`` are the codes that must be found, and there are none unless one mistake was planted; ``allowed`` those
+    that may be. ``unseen_in_run`` and ``unseen_in_source`` leave no trace for one of the engines. ``ambiguity`` is why
+    a wrong loop may pass, a key of `AMBIGUITIES`; ``open_to_verify`` says that the steps of a wrong loop cannot be
+    compared, only diagnosed, ``level_is_open`` that nobody can say by how much it is wrong, for a bare number may be
+    the objective's.
     """
 
     verdict: str
-    codes: frozenset[str]
-    hidden: frozenset[str] = frozenset()
+    demanded: frozenset[str] = frozenset()
+    allowed: frozenset[str] = frozenset()
     unseen_in_run: frozenset[str] = frozenset()
     unseen_in_source: frozenset[str] = frozenset()
-    may_be_open: bool = False
+    ambiguity: str = ""
+    open_to_verify: bool = False
+    level_is_open: bool = False
 
     @property
     def in_run(self) -> frozenset[str]:
         """What `verify` must find."""
-        return frozenset(c for c in self.codes - self.unseen_in_run if CATALOGUE[c].dynamic)
+        return frozenset(c for c in self.demanded - self.unseen_in_run if CATALOGUE[c].dynamic)
 
     @property
     def in_source(self) -> frozenset[str]:
         """What `lint` must find."""
-        return frozenset(c for c in self.codes - self.unseen_in_source if CATALOGUE[c].shows_in_every_source)
+        return frozenset(c for c in self.demanded - self.unseen_in_source if CATALOGUE[c].shows_in_every_source)
 
 
-def expect(variant: Variant) -> Expectation:
-    """What both engines must say of ``variant``.
-
-    A planted mistake counts if the run without it differs in what a step gets or in the pace of its other calls:
-    one that changes nothing beside another hides behind it.
-    """
-    if _is_whole_one_late(variant):
-        return expect(replace(variant, k=variant.k + 1, mutations=frozenset()))
-    runs = simulations(variant)
-    codes, planted = set(), {OPERATORS[name].code for name in variant.mutations}
-    for name in variant.mutations:
-        without = simulations(replace(variant, mutations=variant.mutations - {name}))
-        moves = any(a.steps != b.steps or a.lost != b.lost for a, b in zip(runs, without, strict=True))
-        if moves or not _moves_weights(OPERATORS[name].code):
-            codes.add(OPERATORS[name].code)
-    # Shares that differ are a mean of means only where the counts do, planted or not.
-    codes.discard("GA104")
-    if any(run.is_uneven(step) for run in runs for step in run.steps):
-        codes.add("GA104")
-    if any(run.lost for run in runs):
-        codes.add("GA301")
-    # A remainder is weighed like a full window where it is flushed, planted or not: one that leaks is no window.
-    codes.discard("GA103")
-    if not variant.has("GA101") and any(run.flushes_a_remainder_as_full(variant.k) for run in runs):
-        codes.add("GA103")
-    if variant.has("GA101"):
-        # What is shown was not scaled either.
-        codes.discard("GA802")
-        planted.discard("GA802")
-    if {"GA203", "GA402"} <= codes and any(len(run.steps) > 1 for run in runs):
-        # Never cleared, gradients are still there after the step: they are clipped before the next ones come.
-        codes.add("GA401")
-    shown = codes - _hidden(variant, runs)
-    hidden = (planted | codes) - shown
-    # A run without a tape shows no names: where every micro-batch steps, each division may be the objective's.
-    in_run = frozenset({"GA304"} if variant.has("GA304") else ())
-    # The source of a schedule without a length does not say what it was made for, nor does that of a while loop how
-    # many passes there are, where a remainder that has no step leaves one step out in each.
-    unsaid = variant.schedule == "decay" or (variant.boundary == "while" and _left_out(variant, runs) > 1)
-    in_source = frozenset({"GA601"} if unsaid else ())
+def truth(variant: Variant) -> Truth:
+    """What is true of ``variant``."""
+    v = variant
+    runs = simulations(v)
+    planted = frozenset(OPERATORS[name].code for name in v.mutations)
     if not any(run.steps for run in runs):
-        return Expectation("inconclusive", frozenset(), frozenset(planted | codes))
-    if not in_run and not all(run.is_right for run in runs):
-        verdict = "deviates"
-    else:
-        verdict = "not-equivalent-by-construction" if variant.has("GA901") else "equivalent"
-    # What a clip would have made of gradients that are divided after it is not known.
-    may_be_open = variant.has("GA401") and variant.scale == "gradients"
-    return Expectation(verdict, frozenset(shown), frozenset(hidden), in_run, in_source, may_be_open)
+        return Truth("inconclusive", allowed=planted | _consequences(v, runs))
+    right = all(run.is_right for run in runs)
+    verdict = "deviates" if not right else "not-equivalent-by-construction" if v.has("GA901") else "equivalent"
+    allowed = planted | _consequences(v, runs)
+    if len(planted) > 1 and not right:
+        # Which of several mistakes shows is nobody's to demand.
+        allowed |= {code for code, mistake in CATALOGUE.items() if mistake.moves_gradient}
+    if right and "GA901" not in planted:
+        allowed &= {code for code in allowed if not CATALOGUE[code].moves_gradient} | planted
+    # The source of a schedule without a length does not say what it was made for.
+    in_source = frozenset({"GA601"} if v.schedule == "decay" else ())
+    return Truth(
+        verdict,
+        demanded=planted if len(planted) == 1 and _shows(v, runs) else frozenset(),
+        allowed=allowed,
+        unseen_in_run=frozenset({"GA304"} & planted),
+        unseen_in_source=in_source | (planted if v.has("GA304") and not _k_is_named(v) else frozenset()),
+        ambiguity="" if right else _ambiguity(v),
+        # What a clip would have made of gradients that are divided after it is not known.
+        open_to_verify=v.has("GA401") and v.scale == "gradients",
+        level_is_open=not right and bool(_of_no_one(v)),
+    )
 
 
-def _is_whole_one_late(v: Variant) -> bool:
-    """Whether a loop's mistakes make another right: it steps one late, and divides by rows that are one more than K.
-
-    Nothing tells it from a loop with that many steps in a window, and 1/K in its objective.
-    """
-    if v.mutations != {"GA302", "GA102:rows"} or v.boundary != "counter" or set(v.rows) != {v.k + 1}:
-        return False
-    return v.scale == "steps" or not v.remainder
-
-
-def _left_out(v: Variant, runs: list[Simulation]) -> int:
-    """By how many steps a run falls short of those that its windows would make, or goes beyond."""
-    return max(abs(len(run.steps) - v.epochs * -(-v.count // v.k)) for run in runs)
+def _shows(v: Variant, runs: list[Simulation]) -> bool:
+    """Whether the one mistake that was planted changes what a step gets, or the pace of another call."""
+    (name,) = v.mutations
+    if not (CATALOGUE[OPERATORS[name].code].moves_gradient or v.has("GA502")):
+        return True
+    if v.has("GA901") or v.has("GA902"):
+        return True
+    without = simulations(replace(v, mutations=frozenset()))
+    return any(a.steps != b.steps or a.lost != b.lost for a, b in zip(runs, without, strict=True))
 
 
-_STEPS_OF_A_LEAK = 3
-"""Steps at which more and more losses are held, before that is no accident."""
-
-_OF_WEIGHT = frozenset({"GA101", "GA102", "GA103", "GA104"})
-
-
-def _hidden(v: Variant, runs: list[Simulation]) -> set[str]:
-    """Planted mistakes that nothing shows any more beside the others."""
-    hidden: set[str] = set()
-    reached = any(set(step.gradient) & set(step.own) for run in runs for step in run.steps)
-    if not reached:
-        # Nothing of any window reaches its step: what it weighs, or should, shows nowhere.
-        hidden |= {*_OF_WEIGHT, "GA303"}
-    if v.has("GA101"):
-        # A sum that nothing divides is as short as its window: none that is left out was counted.
-        hidden |= {"GA303"}
-    if v.boundary == "counter" and (not reached or v.has("GA101") or v.has("GA102")):
-        # Windows that all close late are as long as one another, and no division says how long they should be.
-        hidden |= {"GA302"}
-    if v.has("GA101") and any(_usual_length(run) != v.k for run in runs):
-        # Nor does it where the windows that opened short, or ended so, hold more than the others.
-        hidden |= {"GA302"}
-    if any(_is_mixed(v, step) for run in runs for step in run.steps):
-        # Divided by what two windows hold: which of the two was meant can not be told.
-        hidden |= _OF_WEIGHT
-    if all(len(run.units) <= len(run.steps) + v.epochs for run in runs):
-        # So few micro-batches that once for each step and each pass is as often.
-        hidden |= {"GA601", "GA602"}
-    # A list shows no passes when it runs.
-    passes = v.epochs if v.data_loader else 1
-    if v.schedule == "steps" and _left_out(v, runs) > passes:
-        # The steps that were dropped are more than one for each pass: what the schedule was made for is another number.
-        hidden |= {"GA601"}
-    if all(len(run.steps) <= v.epochs for run in runs):
-        # A schedule that has moved once in a pass may be one that moves once per pass.
-        hidden |= {"GA603"}
-    if all(len(run.steps) < _STEPS_OF_A_LEAK for run in runs):
-        # Fewer may be a list that is about to be used.
-        hidden |= {"GA801"}
-    if v.has("GA203"):
-        hidden |= {"GA402"}
-    if v.has("GA102") or v.has("GA302") or v.has("GA303"):
-        # What is shown is 1/K of the mean loss only where K divides each of them once, and all of them ran.
-        hidden |= {"GA802"}
-    if any(len(run.units) < v.count * v.epochs for run in runs):
-        # Fewer micro-batches than the schedule was made for: training may have been cut short, not the schedule.
-        hidden |= {"GA603"}
-    return hidden
+def _consequences(v: Variant, runs: list[Simulation]) -> frozenset[str]:
+    """Codes of what is a fact of these runs, whichever mistake it comes from."""
+    found = set()
+    if any(run.lost for run in runs):
+        found.add("GA301")
+    steps = [(run, step) for run in runs for step in run.steps]
+    if any(run.has_a_mean_of_means(step) for run, step in steps):
+        found.add("GA104")
+    if any(run.weighs_unevenly(step) for run, step in steps):
+        found |= {"GA101", "GA102", "GA103"}
+    if any(run.has_a_short_step_as_heavy() for run in runs):
+        found.add("GA103")
+    if any(len(step.gradient.keys() - set(step.own)) > 0 for _, step in steps):
+        # What stands in a gradient from before has a clip behind the step come before the rest of its window.
+        found |= {"GA401"} if v.has("GA402") else set()
+    if v.rejects == "batch" and v.outliers and not all(run.is_right for run in runs):
+        # Which of the ways to name a window that lost what it had is nobody's to demand.
+        found |= {"GA101", "GA102", "GA103", "GA201", "GA202", "GA301", "GA303"}
+    return frozenset(found)
 
 
-def _usual_length(run: Simulation) -> int:
-    """How long the windows are that hold the most micro-batches together, the longer ones of two that hold as many."""
-    lengths = Counter(len(step.own) for step in run.steps)
-    return max(lengths, key=lambda length: (length * lengths[length], length), default=0)
+def _k_is_named(v: Variant) -> bool:
+    """Whether the source calls K by a name that is its own."""
+    return v.k_from in ("K", "argument") and "names that mislead" not in v.disguise
 
 
-def _is_mixed(v: Variant, step: Stepped) -> bool:
-    """Whether a step's own losses were divided by the counts of several windows."""
-    if v.has("GA101") or v.has("GA103") or v.scale in ("steps", "gradients"):
-        return False
-    starts = {number % v.count // v.k * v.k for number in step.own}
-    counted = v.scale in ("share", "total") and not v.has("GA104")
-    return len({sum(v.units[s : s + v.k]) if counted else len(v.units[s : s + v.k]) for s in starts}) > 1
+def _ambiguity(v: Variant) -> str:
+    """Why no reader of source and run could tell that ``v`` is wrong; empty where one could."""
+    if v.has("GA304"):
+        return EVERY_MICRO_BATCH_STEPS
+    for moved in _subsets(_of_no_one(v)):
+        if all(run.is_right for run in simulations(v, ROLES ^ frozenset(moved))):
+            return A_NUMBER_IN_ANOTHER_ROLE
+    return ""
 
 
-def _moves_weights(code: str) -> bool:
-    return CATALOGUE[code].moves_gradient or code == "GA502"
+def _subsets(names: list[str]) -> Iterator[tuple[str, ...]]:
+    """Every choice of ``names`` but the empty one."""
+    return chain.from_iterable(combinations(names, many) for many in range(1, len(names) + 1))
+
+
+def _of_no_one(v: Variant) -> list[str]:
+    """The factors of ``v`` of which the source does not say whether they are the objective's or the accumulation's."""
+    bare_k = v.k_from == "literal"
+
+    def is_bare(number: Number | None) -> bool:
+        return number is not None and (not number.name or (bare_k and number.name in NEUTRAL_NAMES))
+
+    o = v.objective
+    found = [name for name, number in (("constant", o.constant), ("mean", o.mean)) if is_bare(number)]
+    by_k = v.scale == "steps" or v.has("GA103") or (v.has("GA104") and not v.remainder)
+    found += ["divisor"] if bare_k and by_k and not v.has("GA101") else []
+    return [*found, *(["again"] if bare_k and "GA102" in v.mutations else [])]

@@ -60,7 +60,7 @@ def preamble(v: Variant) -> list[str]:
     lines = ["import itertools", "import torch", "from torch import nn", ""]
     lines += [_CLASSES[v.model]] if v.model in _CLASSES else []
     # Not torch.manual_seed: it leaves a traceback in a queue for every device that is not there.
-    lines += [f"torch.default_generator.manual_seed({v.seed})", f"K = {v.k}", *_data(v)]
+    lines += [f"torch.default_generator.manual_seed({v.seed})", f"K = {v.k}", *_numbers(v), *_data(v)]
     model = _MODELS[v.model]
     if v.batch_norm:
         model = "nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Linear(4, 3))"
@@ -69,6 +69,11 @@ def preamble(v: Variant) -> list[str]:
     lines += [f"optimizer = {_OPTIMIZERS[v.optimizer].format('model')}"]
     if v.pair:
         lines += [f"head = nn.Linear(3, 3){double}", f"head_optimizer = {_OPTIMIZERS[v.optimizer].format('head')}"]
+    if v.rate:
+        lines += [
+            f"critic = nn.Linear(4, 1){double}",
+            "critic_optimizer = torch.optim.SGD(critic.parameters(), lr=0.1)",
+        ]
     lines += _criterion(v)
     if v.amp == "scaler":
         lines += ["scaler = torch.amp.GradScaler('cpu', init_scale=64.0)"]
@@ -79,6 +84,13 @@ def preamble(v: Variant) -> list[str]:
     if v.spelling == "function":
         lines += ["", "def scaled(loss, parts):", "    return loss / parts", ""]
     return lines
+
+
+def _numbers(v: Variant) -> list[str]:
+    """The numbers that have names of their own."""
+    moduli = (v.log_every, v.eval_every, v.rate)
+    every = (*v.objective.numbers, *(number for number in moduli if number is not None))
+    return list(dict.fromkeys(f"{number.name} = {number.text}" for number in every if number.name))
 
 
 def _scheduler(v: Variant) -> str:
@@ -95,11 +107,29 @@ def _scheduler(v: Variant) -> str:
     return f"CosineAnnealingLR(optimizer, T_max={f'{v.epochs} * ({length})' if v.epochs > 1 else length})"
 
 
+OUTLIER = 1000.0
+"""A target so far off that no loss without it is as large: 1,000 or 1,000,000 where the others are a few ones."""
+
+LARGEST_LOSS = {"never": "1e9", "window": "200.0", "batch": "200.0"}
+"""Beyond which a loss is too large, by what is rejected."""
+
+
+def _dtype(v: Variant) -> str:
+    return ", dtype=torch.float64" if v.double else ", dtype=torch.bfloat16" if v.has("GA902") else ""
+
+
+def one_batch(v: Variant) -> str:
+    """The expressions that make a batch in the loop."""
+    return ", ".join(_tensors(v, str(v.rows[0]), _dtype(v)))
+
+
 def _data(v: Variant) -> list[str]:
     """The batches, and the counts of units that a scaling reads."""
-    dtype = ", dtype=torch.float64" if v.double else ", dtype=torch.bfloat16" if v.has("GA902") else ""
+    dtype = _dtype(v)
     times = v.k if v.boundary == "chunks" else 1
     rows = v.rows[:: v.k] if v.boundary == "chunks" else v.rows
+    if v.made_in_loop:
+        return [f"n_batches = {v.count}"]
     if v.data_loader:
         total = sum(rows) * times
         x, y = _tensors(v, str(total), dtype)
@@ -114,6 +144,7 @@ def _data(v: Variant) -> list[str]:
         over = f"_ in range({len(sizes)})" if same else "n in sizes"
         lines = [] if same else [f"sizes = {sizes}"]
         lines += [f"loader = [({x}, {y})] * {v.count}" if v.has("GA902") else f"loader = [({x}, {y}) for {over}]"]
+    lines += [f"loader[{at}][1].fill_({OUTLIER})" for at in v.outliers]
     if v.loss == "ignored tokens":
         ignored = [n * TOKENS - u for n, u in zip(v.rows, v.units, strict=True)]
         lines += [

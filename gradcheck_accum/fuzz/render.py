@@ -6,11 +6,12 @@ comments, code that does nothing) is changed afterwards on its syntax tree, by `
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from gradcheck_accum.fuzz.disguise import disguised
-from gradcheck_accum.fuzz.preamble import preamble, units_of
-from gradcheck_accum.fuzz.variants import COUNTED, Variant
+from gradcheck_accum.fuzz.preamble import LARGEST_LOSS, one_batch, preamble, units_of
+from gradcheck_accum.fuzz.variants import COUNTED, PLAIN, Variant
 
 _CLIPS = {
     "norm": "nn.utils.clip_grad_norm_(model.parameters(), 0.01)",
@@ -20,7 +21,42 @@ _CLIPS = {
 
 def render(variant: Variant) -> str:
     """The source of ``variant``: a whole script."""
-    return disguised(_Writer(variant).script(), variant.disguise, variant.seed)
+    script = _with_k_from(variant, _Writer(variant).script())
+    if variant.made_in_loop:
+        script = script.replace("len(loader)", "n_batches")
+    return disguised(script, variant.disguise, variant.seed)
+
+
+_K = re.compile(r"\bK\b")
+
+_SETTINGS = {
+    "config": ('config = {{"lr": 0.1, "accum": {}}}', 'config["accum"]'),
+    "namespace": ("args = types.SimpleNamespace(lr=0.1, n_micro={})", "args.n_micro"),
+}
+"""What K is an entry or a field of: the line that makes it, and the expression that reads it."""
+
+
+def _with_k_from(v: Variant, script: str) -> str:
+    """``script``, which writes K as a constant of that name, with K in its place."""
+    definition = f"K = {v.k}\n"
+    place = "literal" if v.boundary == PLAIN else v.k_from
+    if len(_K.findall(script)) == 1:
+        return script.replace(definition, "")
+    if place == "argument":
+        script = script.replace("\ntrain(K)\n", f"\ntrain({v.k})\n")
+        before, _, loop = script.partition("def train(K):")
+        return script if len(_K.findall(before)) > 1 else f"{before.replace(definition, '')}def train(K):{loop}"
+    if place == "literal":
+        read, made = str(v.k), ""
+    elif place in _SETTINGS:
+        line, read = _SETTINGS[place]
+        made = line.format(v.k) + "\n"
+        script = script.replace("import torch\n", "import torch\nimport types\n") if place == "namespace" else script
+    else:
+        return _K.sub(place, script)
+    # Whoever writes it so hands it to no function.
+    script = script.replace("def train(K):", "def train():").replace("\ntrain(K)\n", "\ntrain()\n")
+    return _K.sub(read, script.replace(definition, made))
 
 
 def _indented(lines: Sequence[str]) -> list[str]:
@@ -66,25 +102,57 @@ class _Writer:
     def micro_batch(self) -> list[str]:
         """From the batch ``x, y`` to its gradients; the loss as it was reduced is left in ``raw``."""
         v = self.v
-        lines = ["optimizer.zero_grad()"] if v.has("GA201") and "GA201" in v.mutations else []
+        lines = ["optimizer.zero_grad()"] if "GA201" in v.mutations else []
         lines += ["head_optimizer.zero_grad()"] if lines and v.pair else []
         out = "head(model(x))" if v.pair else "model(x)"
         target = "y"
         if v.model == "tied":
             out, target = f"{out}.flatten(0, 1)", "y.flatten()"
-        reduction = ", reduction='sum'" if v.scale == "total" else ""
-        loss = (
-            f"nn.functional.cross_entropy({out}, {target}{reduction})"
-            if v.loss == "functional"
-            else f"criterion({out}, {target})"
-        )
+        forward = self.forward(out, target)
         if v.amp == "autocast":
-            lines += ["with torch.autocast('cpu', dtype=torch.bfloat16):", f"    raw = {loss}"]
+            lines += ["with torch.autocast('cpu', dtype=torch.bfloat16):", *_indented(forward)]
         else:
-            lines += [f"raw = {loss}"]
+            lines += forward
+        if v.rejects == "batch":
+            lines += self.rejection()
         lines += self.scaling()
         lines += ["scaler.scale(loss).backward()" if v.amp == "scaler" else "loss.backward()"]
         return lines
+
+    def forward(self, out: str, target: str) -> list[str]:
+        """From the model's outputs to ``raw``, the objective of one micro-batch."""
+        v, o = self.v, self.v.objective
+        lines: list[str] = []
+        if o.terms > 1 or o.warm_up:
+            lines, out = [f"out = {out}"], "out"
+        given = f"{out} / {o.temperature.shown}" if o.temperature else out
+        reduction = ", reduction='sum'" if v.scale == "total" else ""
+        loss = (
+            f"nn.functional.cross_entropy({given}, {target}{reduction})"
+            if v.loss == "functional"
+            else f"criterion({given}, {target})"
+        )
+        if o.several:
+            parts = ["fit", "spread", "size"][: o.terms]
+            lines += [f"fit = {loss}"]
+            lines += ["spread = out.pow(2).mean()"] if o.terms > 1 or o.warm_up else []
+            lines += ["size = out.abs().mean()"] if o.terms > 2 else []
+            if o.warm_up:
+                lines += [f"beta = min(1.0, {self.position()} / {o.warm_up.shown})"]
+                parts += ["beta * spread"]
+            if o.penalty:
+                parts += [f"{o.penalty.shown} * sum(p.pow(2).sum() for p in model.parameters())"]
+            loss = " + ".join(parts)
+            loss = f"({loss}) / {o.mean.shown}" if o.mean else loss
+        if o.constant and not o.after:
+            whole = f"({loss})" if o.several and not o.mean else loss
+            loss = f"{whole} / {o.constant.shown}" if o.operation == "/" else f"{o.constant.shown} * {whole}"
+        return [*lines, f"raw = {loss}"]
+
+    def rejection(self) -> list[str]:
+        """What throws away what there is of a window where its loss is too large."""
+        rejected = [*self.clear(), "continue"]
+        return [f"if raw.item() > {LARGEST_LOSS[self.v.rejects]}:", *_indented(rejected)]
 
     def shown(self) -> str:
         """The loss that is added up to be shown, as a number."""
@@ -95,11 +163,19 @@ class _Writer:
 
     def scaling(self) -> list[str]:
         """From ``raw`` to ``loss``."""
+        constant = self.v.objective.constant
+        if constant is None or not self.v.objective.after:
+            return self.division()
+        operation = "/" if self.v.objective.operation == "/" else "*"
+        return [*self.division(), f"loss = loss {operation} {constant.shown}"]
+
+    def division(self) -> list[str]:
+        """The same, but for what of the objective comes after it."""
         v = self.v
         again = " / K" if "GA102" in v.mutations else " / len(x)" if "GA102:rows" in v.mutations else ""
         if again and v.layout in ("class",):
             again = again.replace("K", "self.K")
-        if v.has("GA101") or v.scale == "gradients":
+        if v.has("GA101") or v.scale in ("gradients", "whole"):
             return [f"loss = raw{again}"]
         if v.scale == "share" and not v.has("GA104"):
             return [f"loss = raw * ({units_of(v, 'y')} / {self.divisor()}){again}"]
@@ -212,6 +288,7 @@ class _Writer:
         else:
             lines += self.micro_batch()
             lines += [f"running += {self.shown()}"] if v.metrics else []
+            lines += [f"(critic(x).pow(2).mean() / {v.rate.shown}).backward()"] if v.rate else []
         if v.has("GA502"):
             lines += [f"if {self.position()} % K == 0:", "    scaler.unscale_(optimizer)"]
         if v.has("GA801"):
@@ -227,11 +304,23 @@ class _Writer:
         lines += ["head_optimizer.zero_grad()"] if lines and v.pair else []
         lines += ["scheduler.step()"] if v.schedule and self.schedules_every_turn() else []
         lines += ["average.update_parameters(model)"] if v.has("GA602") else []
+        number = f"{self.position()} + 1" if self.v.boundary != "i from 1" else "i"
+        number = f"({number})" if " " in number else number
+        if v.rate:
+            lines += [f"if {number} % {v.rate.shown} == 0:", "    critic_optimizer.step()"]
+            lines += ["    critic_optimizer.zero_grad()"]
+        if v.log_every:
+            lines += [f"if {number} % {v.log_every.shown} == 0:", "    print('loss', raw.item())"]
+        if v.eval_every:
+            lines += [f"if {number} % {v.eval_every.shown} == 0:", "    model.eval()", "    with torch.no_grad():"]
+            lines += ["        print('evaluated', model(x).float().mean().item())", "    model.train()"]
         return lines
 
     def run_update(self, flushed: bool = False) -> list[str]:
         """The loop's statements for a complete window."""
         v = self.v
+        if v.rejects in ("never", "window") and not flushed:
+            return [*self.rejection(), *self.update()]
         if v.layout in ("helpers", "class"):
             owner = "self." if v.layout == "class" else ""
             return [f"{owner}update({self.window_length(flushed)})"]
@@ -259,6 +348,13 @@ class _Writer:
         micro, update, turn = self.run_micro_batch(), self.run_update(), self.every_turn()
         first = self.clear() if self.v.clears_first and not self.v.has("GA203") else []
         match self.v.boundary:
+            case "plain":
+                v = self.v
+                numbered = v.log_every or v.eval_every or v.made_in_loop or v.objective.warm_up
+                return [
+                    self.heading() if numbered else "for x, y in loader:",
+                    *_indented([*self.drawn(), *first, *micro, *update, *turn]),
+                ]
             case "nested":
                 return [
                     f"batches = {'list(loader)' if self.v.data_loader else 'loader'}",
@@ -305,13 +401,22 @@ class _Writer:
             *_indented(turn),
         ]
 
+    def heading(self) -> str:
+        """The line of a loop that numbers its micro-batches."""
+        first = self.v.boundary == "i from 1"
+        if self.v.made_in_loop:
+            return "for i in range(1, len(loader) + 1):" if first else "for i in range(len(loader)):"
+        return f"for i, (x, y) in enumerate(loader{', 1' if first else ''}):"
+
+    def drawn(self) -> list[str]:
+        """What makes a micro-batch's data, where that is done in the loop."""
+        return [f"x, y = {one_batch(self.v)}"] if self.v.made_in_loop else []
+
     def counted_pass(self) -> list[str]:
         v = self.v
-        head, advance = ["for i, (x, y) in enumerate(loader):"], []
+        head, advance = [self.heading(), *_indented(self.drawn())], []
         before: list[str] = []
-        if v.boundary == "i from 1":
-            head = ["for i, (x, y) in enumerate(loader, 1):"]
-        elif v.boundary == "counter":
+        if v.boundary == "counter":
             before, advance = ["count = 0"], ["count += 1"]
         elif v.boundary == "while":
             before = [f"batches = {'list(loader)' if v.data_loader else 'loader'}", "i = 0"]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -11,7 +13,7 @@ from hypothesis import strategies as st
 import gradcheck_accum.fuzz.variants as v
 from gradcheck_accum.fuzz.cases import AccumCase
 from gradcheck_accum.fuzz.disguise import DISGUISES
-from gradcheck_accum.fuzz.variants import OPERATORS, Operator, Variant
+from gradcheck_accum.fuzz.variants import OPERATORS, Number, Objective, Operator, Variant
 
 
 def compatible(operators: Sequence[Operator]) -> bool:
@@ -85,8 +87,12 @@ def _between(low: int, high: int) -> st.SearchStrategy[int]:
 
 
 @st.composite
-def variants(draw: st.DrawFn, mutations: int | tuple[str, ...] | None = None) -> Variant:
-    """Loop variants with ``mutations`` planted: that many, those of these names, or up to two."""
+def variants(draw: st.DrawFn, mutations: int | tuple[str, ...] | None = None, *, widened: bool = False) -> Variant:
+    """Loop variants with ``mutations`` planted: that many, those of these names, or up to two.
+
+    Where they are ``widened``, K goes up to 9 and may be written anywhere, objectives have constants and several
+    losses, and loops do more than to accumulate (`Variant.features`).
+    """
     many = draw(st.sampled_from((0, 1, 1, 2)), label="mutations") if mutations is None else mutations
     if isinstance(many, tuple):
         names = many
@@ -96,7 +102,8 @@ def variants(draw: st.DrawFn, mutations: int | tuple[str, ...] | None = None) ->
     boundary = d.choose("boundary", _boundaries(d))
     uneven = _uneven(d, boundary)
     low = _LONG in names
-    k = v.STAGNATING if low else d.number("k", 1 if not names and boundary in ("i + 1", "nested") else 2, 4)
+    least = 1 if not names and boundary in ("i + 1", "nested") else 2
+    k = v.STAGNATING if low else d.number("k", least, 9 if widened else 4)
     # A window that is closed late mixes the divisors of two, where they differ: nobody could say what was meant.
     mixed = boundary == "counter" and "GA302" in names
     left = 0 if mixed else d.number("remainder", *_remainders(d, boundary, k))
@@ -120,7 +127,7 @@ def variants(draw: st.DrawFn, mutations: int | tuple[str, ...] | None = None) ->
     uneven = len(set(units)) > 1
     scale = d.choose("scale", ("steps",) if mixed else _scales(boundary, remainder, uneven))
     flush = _flush(d, boundary, remainder)
-    return Variant(
+    drawn = Variant(
         k=k,
         rows=rows,
         units=units,
@@ -149,6 +156,164 @@ def variants(draw: st.DrawFn, mutations: int | tuple[str, ...] | None = None) ->
         seed=d.number("seed", 0, 999),
         mutations=d.names,
     )
+    return _widened(d, drawn) if widened and not low else drawn
+
+
+_OF_A_STEP = frozenset({"GA202", "GA203", "GA402", "GA501", "GA503", "GA801"})
+"""The mistakes that can be made without accumulating anything."""
+
+_OF_A_SCALE = frozenset(name for name, operator in OPERATORS.items() if operator.slot == "scale")
+
+
+_THEMES = ("", "", "", "logs", "evaluates", "made in the loop", "two rates", "rejects", "rejects", "plain")
+"""What a loop does beside accumulating the gradients of what it finds in its loader."""
+
+
+def _widened(d: _Drawing, drawn: Variant) -> Variant:
+    """``drawn`` with some of the wider dimensions, where they go together with the rest of it."""
+    theme = d.choose("theme", _THEMES if drawn.count else ("",))
+    drawn = _with_room_for(theme, d, drawn)
+    inline = drawn.layout in ("script", "function")
+    numbered = inline and (drawn.boundary in v.COUNTED or drawn.boundary == v.PLAIN)
+    drawn = replace(drawn, objective=_objective(d, drawn, numbered), k_from=d.choose("K from", _places(drawn)))
+    match theme:
+        case "logs" if numbered:
+            return replace(drawn, log_every=_modulus(d, drawn, ("LOG_EVERY", "log_interval")))
+        case "evaluates" if numbered:
+            return replace(drawn, eval_every=_modulus(d, drawn, ("EVAL_EVERY",)))
+        case "made in the loop" if _takes_its_own_data(drawn) and drawn.boundary in (*v.INDEXED, "continue", v.PLAIN):
+            return replace(drawn, made_in_loop=True, data_loader=False)
+        case "two rates" if _has_room_for_a_second(d, drawn):
+            rates = [n for n in range(1, drawn.count + 1) if drawn.count % n == 0]
+            name = d.choose("rate's name", ("critic_steps", ""))
+            return replace(drawn, amp="", rate=Number(str(d.choose("rate", rates)), name))
+        case "rejects" if d.names <= _OF_A_SCALE and drawn.boundary in (*v.INDEXED, *v.WHOLE, "continue", "next"):
+            return _rejecting(d, drawn)
+    return drawn
+
+
+def _with_room_for(theme: str, d: _Drawing, drawn: Variant) -> Variant:
+    """``drawn`` so that ``theme`` can be written into its loop, where its mistakes leave that open."""
+    if not theme:
+        return drawn
+    if drawn.layout not in ("script", "function"):
+        drawn = replace(drawn, layout="script")
+    if theme == "plain":
+        return _plain(drawn) if d.names <= _OF_A_STEP and not drawn.uneven else drawn
+    if d.names or drawn.boundary in (*v.INDEXED, *v.WHOLE):
+        return drawn
+    return replace(drawn, boundary="i + 1", flush="or last" if drawn.remainder else "")
+
+
+def _has_room_for_a_second(d: _Drawing, drawn: Variant) -> bool:
+    free = d.needs("amp") is None and not drawn.has("GA303")
+    return free and _takes_its_own_data(drawn) and drawn.boundary in v.INDEXED
+
+
+def _takes_its_own_data(drawn: Variant) -> bool:
+    """Whether all micro-batches are alike, and nothing is counted in them before they are there."""
+    counted = drawn.uneven or drawn.scale in ("share", "total")
+    return not (counted or drawn.model == "tied" or drawn.has("GA502"))
+
+
+_STEPS = 12
+"""Steps of a plain loop: many more take long, and some of the losses grow."""
+
+
+def _plain(drawn: Variant) -> Variant:
+    """``drawn`` without accumulation: every micro-batch is a window of its own."""
+    return replace(
+        drawn,
+        k=1,
+        rows=drawn.rows[:_STEPS],
+        units=drawn.units[:_STEPS],
+        boundary=v.PLAIN,
+        flush="",
+        scale="whole",
+        clears_first=False,
+        schedule="",
+        average=False,
+    )
+
+
+def _places(drawn: Variant) -> tuple[str, ...]:
+    """Where K may be written: as it is wherever it is handed around."""
+    if drawn.boundary == v.PLAIN or drawn.layout == "class":
+        return v.PLACES[:4]
+    return tuple(place for place in v.PLACES if place != "argument" or drawn.layout == "function")
+
+
+_UNLIKE = ("2", "3", "5", "7", "10", "0.5", "0.7", "0.1", "1.5")
+
+
+def _number(
+    d: _Drawing, drawn: Variant, what: str, names: Sequence[str], *, least: float = 0.1, most: float = math.inf
+) -> Number:
+    """A number for ``what``: one in two is another number of the same loop. Beyond the bounds losses would grow."""
+    others = {drawn.k, drawn.rows[0] if drawn.rows else 2, drawn.count, drawn.k - 1, drawn.k + 1} - {0, 1}
+    unlike = [text for text in _UNLIKE if least <= float(text) <= most]
+    alike = [str(n) for n in sorted(others) if least <= n <= most] or ["2"]
+    text = d.choose(what, (*unlike, *(alike * len(unlike))[: len(unlike)]))
+    return Number(text, d.choose(f"{what}'s name", ("", "", *names)))
+
+
+def _modulus(d: _Drawing, drawn: Variant, names: Sequence[str]) -> Number:
+    """A whole number of micro-batches, the same as another number of the loop's in one of two draws."""
+    every = {drawn.k, *(int(n.value) for n in drawn.objective.numbers if n.value.denominator == 1)} - {0, 1}
+    return Number(str(d.choose("modulus", (*sorted(every), 2, 5, 10))), d.choose("modulus's name", ("", *names)))
+
+
+def _objective(d: _Drawing, drawn: Variant, numbered: bool) -> Objective:
+    """What is minimised: in half of the draws a loss and nothing else."""
+    if d.names & {"GA901", "GA503"} or not d.chance("objective", 1):
+        return Objective()
+    kinds = ["constant", "constant", "constant", "after", "temperature", "penalty"]
+    # Further losses are means over all outputs: units that count must be no others.
+    if not drawn.uneven and drawn.scale != "total":
+        kinds += ["terms", "terms", *(["warm-up"] if numbered else [])]
+    kind = d.choose("kind", kinds)
+    names = (*v.NEUTRAL_NAMES, *v.TELLING_NAMES)
+    constant, operation = None, "/"
+    if kind in ("constant", "after") or d.chance("a constant too", 6):
+        operation = d.choose("operation", ("/", "*"))
+        constant = _number(d, drawn, "constant", names, most=10 if operation == "*" else math.inf)
+    terms = d.choose("terms", (2, 3)) if kind == "terms" else 1
+    adds_up = terms == 1 or d.chance("sum", 3)
+    mean = None if adds_up else Number(str(terms), d.choose("mean's name", ("", "n_losses")))
+    return Objective(
+        constant=constant,
+        operation=operation,
+        after=kind == "after",
+        terms=terms,
+        mean=mean,
+        warm_up=_number(d, drawn, "warm-up", ("WARM_UP",)) if kind == "warm-up" else None,
+        penalty=Number(d.choose("penalty", ("0.01", "0.1", "0.25")), "decay") if kind == "penalty" else None,
+        temperature=_number(d, drawn, "temperature", ("TEMPERATURE",), least=0.5) if kind == "temperature" else None,
+    )
+
+
+def _rejecting(d: _Drawing, drawn: Variant) -> Variant:
+    """``drawn`` where a window, or what there is of one, is thrown away if its loss is too large."""
+    flush = "or last" if drawn.flush == "after" and drawn.boundary in v.INDEXED else drawn.flush
+    if drawn.boundary == "continue" and drawn.remainder:
+        return drawn
+    drawn = replace(drawn, flush=flush, schedule="", average=False, amp="", rejects="never")
+    sure = d.names <= {"GA101", "GA102"} and not drawn.uneven and drawn.model != "tied" and not drawn.batch_norm
+    kinds = ["never"]
+    if sure and drawn.count >= 2 * drawn.k:
+        kinds += ["window", *(["batch"] if drawn.boundary in v.INDEXED and drawn.k > 1 else [])]
+    kind = d.choose("rejects what", kinds)
+    if kind == "never":
+        return drawn
+    # The loss has to be one of which it is certain when it is too large.
+    loss = d.choose("loss", ("mse", "smooth l1"))
+    units = tuple(n * v.TOKENS for n in drawn.rows)
+    drawn = replace(drawn, loss=loss, units=units, data_loader=False, objective=Objective())
+    if drawn.scale == "total":
+        drawn = replace(drawn, scale="share")
+    at = drawn.k - 1 if kind == "window" else d.number("in its window", 0, drawn.k - 1)
+    window = d.number("rejected window", 0, drawn.count // drawn.k - 1)
+    return replace(drawn, rejects=kind, outliers=(window * drawn.k + at,))
 
 
 def _boundaries(d: _Drawing) -> list[str]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from fractions import Fraction
 
 COUNTED = ("i + 1", "i from 1", "K - 1", "not modulo", "counter", "while", "continue")
 """Boundary styles that test a counter at every micro-batch."""
@@ -17,6 +18,9 @@ WHOLE = ("nested", "islice")
 
 BOUNDARIES = (*COUNTED, *WHOLE, "next", "running count", "chunks")
 """How a loop knows that a window is complete."""
+
+PLAIN = "plain"
+"""The boundary of a loop that accumulates nothing: a step follows every micro-batch, and no K is written."""
 
 MODELS = ("linear", "mlp", "conv", "rnn", "attention", "tied")
 LOSSES = ("cross entropy", "functional", "mse", "smooth l1", "tokens", "ignored tokens")
@@ -38,6 +42,18 @@ STAGNATING = 600
 Such a sum stops growing before it is 512 times the number: a number in [2^q, 2^(q+1)) is less than half of the distance
 between its neighbours there. Of 600 that is at least 14 % lost, in every element of a gradient.
 """
+
+PLACES = ("K", "accum", "ACCUM_STEPS", "n_micro", "literal", "argument", "config", "namespace")
+"""Where a script has K: a constant of this name, the bare number, an argument, an entry or a field of settings."""
+
+NEUTRAL_NAMES = ("SCALE", "factor", "weight")
+"""Names for a number that say nothing of what it is for."""
+
+TELLING_NAMES = ("num_heads", "n_losses", "TEMPERATURE", "loss_weight")
+"""Names for a number that are none of K's."""
+
+REJECTIONS = ("", "never", "window", "batch")
+"""What is thrown away where a loss is too large: nothing (none is), a whole window, or what there is of one."""
 
 TOKENS = 3
 """Tokens in a row of token data, and classes or outputs of every model."""
@@ -65,7 +81,6 @@ def _operator(name: str, slot: str, **needs: object) -> Operator:
     return Operator(name, slot, {k: frozenset(v) if isinstance(v, tuple) else frozenset({v}) for k, v in needs.items()})
 
 
-_FLUSHED = ("or last", "after")
 INDEXED = ("i + 1", "i from 1", "K - 1", "not modulo")
 """Boundary styles in which the number of a micro-batch in its pass is a variable of a for loop."""
 
@@ -131,14 +146,81 @@ OPERATORS: dict[str, Operator] = {
 """Every way to plant a mistake, by name: its code, and a word where a code has several."""
 
 
+@dataclass(frozen=True, slots=True)
+class Number:
+    """A number that a script is written with: ``text`` where it stands, or ``name``, bound to it at the top."""
+
+    text: str
+    name: str = ""
+
+    @property
+    def value(self) -> Fraction:
+        """What it is."""
+        return Fraction(self.text)
+
+    @property
+    def shown(self) -> str:
+        """How the script has it where it is used."""
+        return self.name or self.text
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Objective:
+    """What a loop minimises, of one batch: nothing of it is there because gradients are accumulated.
+
+    ``constant`` is what the whole of it is multiplied or divided by (``operation``), ``after`` the division of the loss
+    where that is said. There are ``terms`` losses, divided by ``mean`` where it is their mean. A further loss grows in
+    over the first ``warm_up`` micro-batches, the squares of the weights come in with ``penalty``, and the model's
+    outputs are divided by ``temperature``.
+    """
+
+    constant: Number | None = None
+    operation: str = "/"
+    after: bool = False
+    terms: int = 1
+    mean: Number | None = None
+    warm_up: Number | None = None
+    penalty: Number | None = None
+    temperature: Number | None = None
+
+    @property
+    def numbers(self) -> tuple[Number, ...]:
+        """Every number that it is written with."""
+        every = (self.constant, self.mean, self.warm_up, self.penalty, self.temperature)
+        return tuple(number for number in every if number is not None)
+
+    @property
+    def several(self) -> bool:
+        """Whether it has more losses than one."""
+        return self.terms > 1 or self.warm_up is not None or self.penalty is not None
+
+    @property
+    def factor(self) -> Fraction:
+        """What the first of its losses is multiplied by."""
+        constant = Fraction(1) if self.constant is None else self.constant.value
+        mean = Fraction(1) if self.mean is None else self.mean.value
+        return (constant if self.operation == "*" else 1 / constant) / mean
+
+    def factors(self, position: int) -> tuple[Fraction, ...]:
+        """What each of its losses is multiplied by in the micro-batch at ``position`` of a pass."""
+        more = () if self.warm_up is None else (min(Fraction(1), position / self.warm_up.value) * self.factor,)
+        return (*(self.factor,) * self.terms, *more)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Variant:
     """One training loop. ``rows`` are the rows of each micro-batch of a pass, ``units`` what each loss averages over.
 
     ``flush`` says how a remainder gets its step, ``scale`` how the losses become the large batch's: divided by K
     ("steps") or by the micro-batches of their own window ("window"), weighed by their share of its units ("share"),
-    summed and divided by them ("total"), or through the gradients, before the step ("gradients"). A ``schedule`` moves
-    as often as it was made for: once per step, or per micro-batch. ``mutations`` are names of `OPERATORS`.
+    summed and divided by them ("total"), through the gradients, before the step ("gradients"), or by nothing, where a
+    window is one micro-batch ("whole"). A ``schedule`` moves as often as it was made for: once per step, or per
+    micro-batch. ``mutations`` are names of `OPERATORS`.
+
+    What follows them are the wider dimensions, which a campaign draws. ``k_from`` is one of `PLACES`; every
+    ``log_every`` micro-batches something is printed, every ``eval_every`` the model is evaluated. ``rejects`` is one of
+    `REJECTIONS`, ``outliers`` the micro-batches of a pass whose losses are too large. ``rate`` is the K of a second
+    model with an optimizer and a loss of its own.
     """
 
     k: int
@@ -167,6 +249,35 @@ class Variant:
     disguise: tuple[str, ...] = ()
     seed: int = 0
     mutations: frozenset[str] = frozenset()
+    objective: Objective = Objective()
+    k_from: str = "K"
+    log_every: Number | None = None
+    eval_every: Number | None = None
+    rejects: str = ""
+    outliers: tuple[int, ...] = ()
+    made_in_loop: bool = False
+    rate: Number | None = None
+
+    @property
+    def features(self) -> tuple[str, ...]:
+        """The wider dimensions that it makes use of, in words; none of a loop as the first campaigns drew them."""
+        o = self.objective
+        every = {
+            "K beyond 4": 4 < self.k < STAGNATING,
+            "K elsewhere": self.k_from != "K",
+            "plain training": self.boundary == PLAIN,
+            "objective's constant": o.constant is not None,
+            "several losses": o.terms > 1,
+            "warm-up": o.warm_up is not None,
+            "penalty": o.penalty is not None,
+            "temperature": o.temperature is not None,
+            "log modulus": self.log_every is not None,
+            "evaluation modulus": self.eval_every is not None,
+            f"rejects: {self.rejects}": bool(self.rejects),
+            "data made in the loop": self.made_in_loop,
+            "two rates": self.rate is not None,
+        }
+        return tuple(feature for feature, used in every.items() if used)
 
     @property
     def count(self) -> int:

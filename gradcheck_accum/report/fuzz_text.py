@@ -25,7 +25,8 @@ def campaign_text(campaign: Campaign) -> str:
     blocks = [_disagreement(one) for one in campaign.disagreements]
     blocks.append("\n".join(_tally(campaign.tally)))
     many = len(campaign.disagreements)
-    blocks.append("the engines agree on every variant" if not many else f"{plural(many, 'disagreement')}")
+    kinds = f"{plural(many, 'kind')} of disagreement"
+    blocks.append("the engines agree on every variant" if not many else kinds)
     return "\n\n".join(blocks)
 
 
@@ -34,19 +35,25 @@ def _tally(tally: Tally) -> list[str]:
     lines = [
         f"{plural(tally.variants, 'variant')} ({tally.clean} without a mistake, {tally.fixed} fixed and run again) in "
         f"{tally.seconds:.0f} s of CPU time, {tally.variants / max(tally.seconds, 1e-9):.1f} a second",
-        f"lint does not know every weight of {tally.unknown} ({tally.unknown / total:.1%}), "
-        f"verify could not decide {tally.inconclusive} ({tally.inconclusive / total:.1%})",
+        f"lint does not know every weight of {tally.unknown} ({tally.unknown / total:.1%})",
         "",
         f"{'boundary':16} variants  unknown to lint",
     ]
     lines += [f"{name:16} {many:>8}  {tally.unknown_at[name]:>15}" for name, many in sorted(tally.boundaries.items())]
-    lines += ["", f"{'mistake':16} variants  hidden by another  found by verify  found by lint"]
+    if tally.features:
+        lines += ["", f"{'dimension':24} variants  left undecided"]
+        lines += [f"{name:24} {n:>8}  {tally.undecided_by[name]:>14}" for name, n in sorted(tally.features.items())]
+    lines += ["", f"{'mistake':16} variants  left undecided  found by verify  found by lint"]
     for name, many in sorted(tally.mutations.items()):
         cells = [
-            f"{tally.killed[engine, name]} of {tally.shown[engine, name]}" if tally.shown[engine, name] else "-"
+            f"{tally.killed[engine, name]} of {tally.demanded[engine, name]}" if tally.demanded[engine, name] else "-"
             for engine in ("verify", "lint")
         ]
-        lines.append(f"{name:16} {many:>8}  {tally.hidden[name]:>17}  {cells[0]:>15}  {cells[1]:>13}")
+        lines.append(f"{name:16} {many:>8}  {tally.undecided_by[name]:>14}  {cells[0]:>15}  {cells[1]:>13}")
+    for title, counts in (("left undecided", tally.undecided), ("disagreement", tally.problems)):
+        if counts:
+            width = max(len(title), *(len(kind) for kind in counts))
+            lines += ["", f"{title:{width}} variants", *(f"{k:{width}} {n:>8}" for k, n in sorted(counts.items()))]
     return lines
 
 

@@ -26,6 +26,16 @@ def test_the_engines_agree(variant: Variant) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.xfail(strict=True, reason="K and the factors of a loss are read from coincidence still (issue 16)")
+@settings(drawn, max_examples=100)
+@given(variants(widened=True))
+def test_the_engines_agree_on_wider_loops(variant: Variant) -> None:
+    comparison = compare(variant)
+    note(comparison.source)
+    assert comparison.problems == ()
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("name", OPERATORS)
 def test_every_mistake_is_found(name: str) -> None:
     shown = 0
@@ -37,8 +47,8 @@ def test_every_mistake_is_found(name: str) -> None:
         comparison = compare(variant)
         note(comparison.source)
         assert comparison.problems == ()
-        assert not comparison.inconclusive
-        shown += OPERATORS[name].code in comparison.expected.codes
+        assert "verify: inconclusive" not in comparison.undecided or comparison.truth.open_to_verify
+        shown += OPERATORS[name].code in comparison.truth.demanded
 
     check()
     assert shown
@@ -81,13 +91,16 @@ def test_a_disguise_changes_no_ledger() -> None:
     assert {code for _, code in one.found} == {code for _, code in other.found} == {"GA103"}
 
 
-def test_a_campaign_counts_what_it_tried() -> None:
+def test_a_campaign_counts_what_it_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gradcheck_accum.fuzz.campaign.variants", lambda widened: variants())
     campaign = run_campaign(12, random_seed=1)
     tally = campaign.tally
     assert (tally.variants, campaign.disagreements, campaign.exit_status) == (12, (), 0)
     assert tally.boundaries.total() == 12
     found = {
-        name: (tally.killed[engine, name], many) for (engine, name), many in tally.shown.items() if engine == "verify"
+        name: (tally.killed[engine, name], many)
+        for (engine, name), many in tally.demanded.items()
+        if engine == "verify"
     }
     assert found and all(killed == many for killed, many in found.values())
     text = campaign_text(campaign)
@@ -108,6 +121,7 @@ def test_an_interrupted_campaign_keeps_its_counts() -> None:
 def test_a_disagreement_is_shown_with_both_ledgers_side_by_side() -> None:
     parted = Disagreement("loss.backward()\n", ("the ledgers part in window 0",), ("step at line 3: 0:0.5",), ())
     campaign = Campaign(Tally(variants=1, seconds=1.0), (parted,))
+    assert campaign_text(campaign).endswith("1 kind of disagreement")
     lines = campaign_text(campaign).splitlines()
     assert lines[:3] == ["the ledgers part in window 0", "", "   1 loss.backward()"]
     assert "step at line 3: 0:0.5  -" in lines
