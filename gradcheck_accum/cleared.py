@@ -20,7 +20,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 
-from gradcheck_accum.ledger import Entry, Fate, Window, is_divided_by, nominal_steps
+from gradcheck_accum.ledger import Entry, Fate, Window
+from gradcheck_accum.steps import is_divided_by, usual_steps
 
 
 @dataclass(slots=True)
@@ -69,12 +70,12 @@ def _usual_steps(closed: Sequence[Window]) -> int | None:
     """
     whole = [window for window in closed if not window.with_fate(Fate.WIPED)]
     if 2 * len(whole) > len(closed):
-        return nominal_steps(whole)
+        return usual_steps(whole)
     stretches = (_count(own) for w in closed for own in (*_blocks(w), w.with_fate(Fate.LIVE)))
     longest = max(stretches, default=0)
     is_stated = any(window.step is not None and window.step.accumulation_steps for window in closed)
     divided = not is_stated and all(is_divided_by(window, longest) for window in closed)
-    return longest if divided else nominal_steps(closed)
+    return longest if divided else usual_steps(closed)
 
 
 class _Passes:

@@ -1,17 +1,15 @@
 """The gradient ledger: windows of entries.
 
 In a window the loop runs micro-batches; each adds an entry to ``.grad``. What the optimizer gets is the sum of the
-entries that are still there when it steps. This module has the words for that: entries and their fates, windows, K.
+entries that are still there when it steps. This module has the words for that: entries and their fates, and windows.
 Events are folded into them in `gradcheck_accum.folding`; what each entry weighs is read in `gradcheck_accum.weights`,
 and what it means in `gradcheck_accum.diagnosis`.
 """
 
 from __future__ import annotations
 
-import math
 from bisect import bisect_left, bisect_right
-from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from itertools import accumulate
@@ -19,14 +17,10 @@ from itertools import accumulate
 from gradcheck_accum.events import (
     Backward,
     Event,
-    Operation,
-    Reduction,
     ScaleGrads,
     Step,
-    Term,
     Trace,
     ZeroGrad,
-    product_of,
 )
 
 NOT_FINITE = "the gradient is not finite"
@@ -232,116 +226,3 @@ def _passed_over(given: dict[int, int]) -> dict[int, int]:
     settled = [max(0, least) for least in accumulate(reversed(behind), min)][::-1]
     rises = sum(after > before for before, after in zip([0, *settled], settled, strict=False))
     return dict(zip(given, settled, strict=True)) if 2 * rises < len(given) else {}
-
-
-def nominal_steps(windows: Iterable[Window]) -> int | None:
-    """K, the micro-batches that a window is meant to hold: what the step says, else the length that holds the most.
-
-    Lengths are compared by the micro-batches that they cover together, because short windows are many where epochs
-    are short; one that losses are divided by, or that the changing shares of its losses make whole, counts double,
-    and one that they are multiplied by 1 over, which may be a coefficient, half as much again.
-    Windows that run on into another pass over the data count only where there is no other, and so do the windows of a
-    step that never closes more than one micro-batch while another step does. Returns None where there is no window.
-    """
-    windows = [w for w in windows if w.micro_batches]
-    stated = [w.step.accumulation_steps for w in windows if w.step and w.step.accumulation_steps]
-    if stated:
-        return Counter(stated).most_common(1)[0][0]
-    windows = [w for w in windows if not w.spans_passes] or windows
-    if not windows:
-        return None
-    # A step that never closes more than one micro-batch accumulates nothing (a plain warm-up before the real loop).
-    accumulating = {w.step.where for w in windows if w.step and w.micro_batches > 1}
-    windows = [w for w in windows if w.step and w.step.where in accumulating] or windows
-    lengths = Counter(w.micro_batches for w in windows)
-    if len(lengths) == 1:
-        return next(iter(lengths))
-    meant = _made_whole(windows).union(*(_divisors_of_all(window, Operation.DIVIDE) for window in windows))
-    perhaps = set[int]().union(*(_divisors_of_all(window, Operation.MULTIPLY) for window in windows))
-    evidence = {length: 2.0 if length in meant else 1.5 if length in perhaps else 1.0 for length in lengths}
-    return max(lengths, key=lambda length: (length * lengths[length] * evidence[length], length))
-
-
-def is_divided_by(window: Window, count: int) -> bool:
-    """Whether every loss of a window's own entries is divided by ``count``, more than one."""
-    return count > 1 and all(
-        any(f.operation is Operation.DIVIDE and f.value and math.isclose(f.value * count, 1.0) for f in term.factors)
-        for entry in window.fresh()
-        for term in entry.backward.terms
-    )
-
-
-def _divisors_of_all(window: Window, by: Operation) -> set[int]:
-    """What every loss of a window is divided by: what only some are may be a share that happens to be 1/K.
-
-    Where the gradients are divided by the window's own number, nothing that its losses are divided by is.
-    """
-    if by is Operation.DIVIDE and all(_is_divided_by(entry, window.micro_batches) for entry in window.entries):
-        return {window.micro_batches}
-    own = [_divisors_of_loss(entry.backward.terms, by) for entry in window.entries]
-    return set.intersection(*own) if own else set()
-
-
-def _divisors_of_loss(terms: Sequence[Term], by: Operation) -> set[int]:
-    """What one of a loss's terms is divided by; several that are divided by their number are their mean."""
-    return {n for term in terms for n in _divisors(term, by) if n == 1 or n != len(terms)}
-
-
-def _is_divided_by(entry: Entry, count: int) -> bool:
-    """Whether the gradient of an entry was divided by ``count``, more than one, once it was there."""
-    return count > 1 and any(s.factor.value and _about(s.factor.value * count, 1.0) for s in entry.grad_factors)
-
-
-def _divisors(term: Term, by: Operation) -> set[int]:
-    """What a loss is divided by; where that is several numbers, without those of its own units and rows.
-
-    Where ``by`` is a multiplication: what it is multiplied by 1 over.
-    """
-    quotients = (1 / f.value for f in term.factors if f.operation is by and f.value)
-    # A share of 5/7 is no division by 1.
-    every = {round(quotient) for quotient in quotients if _about(quotient, round(quotient))}
-    return every - {term.units, term.rows} or every
-
-
-def _made_whole(windows: list[Window]) -> set[int]:
-    """The lengths of windows whose losses' shares add up to 1, where those change in the run.
-
-    What changes is no coefficient of the objective: it was computed for the windows.
-    """
-    every = [[_share(entry.backward) for entry in window.fresh()] for window in windows]
-    known = [[share for share in shares if share is not None] for shares in every]
-    first = next((share for shares in known for share in shares), 0.0)
-    if all(_about(share, first) for shares in known for share in shares):
-        return set()
-    return {
-        window.micro_batches
-        for window, shares in zip(windows, known, strict=True)
-        if len(shares) == len(window.fresh()) and _about(math.fsum(shares), 1.0) and _follow_counts(window, shares)
-    }
-
-
-def _follow_counts(window: Window, shares: list[float]) -> bool:
-    """Whether the shares of a window are those of its micro-batches' units or rows, as far as these are known.
-
-    Others may happen to add up to 1: those of what two passes over the data left, each scaled for its own window.
-    """
-    terms = [entry.backward.terms[0] for entry in window.fresh()]
-    for counts in ([term.units for term in terms], [term.rows for term in terms]):
-        each = [share / count for share, count in zip(shares, counts, strict=True) if count]
-        if len(each) < len(shares) or all(_about(one, each[0]) for one in each):
-            return True
-    return False
-
-
-def _share(backward: Backward) -> float | None:
-    """What the mean loss of a micro-batch was multiplied by before its backward (its first term), if that is known."""
-    if not backward.terms:
-        return None
-    term = backward.terms[0]
-    scale, units = product_of(term.factors), term.units if term.reduction is Reduction.SUM else 1.0
-    return None if scale is None or units is None else scale * units
-
-
-def _about(left: float, right: float) -> bool:
-    """Whether two shares are the same, within what a division in bfloat16 may round."""
-    return math.isclose(left, right, rel_tol=0.01)

@@ -24,6 +24,9 @@ NAME_OF_LENGTH = "num_training_steps"
 NAMES_THAT_MAY_BE_STEPS = ("steps", "k")
 """What one is named that is K in some loops, and another number in others."""
 
+NAMES_OF_SIZE = ("batch_size", "bs", "bsz", "micro_batch_size", "per_device_train_batch_size", "train_batch_size")
+"""What a number is named that is the size of a batch."""
+
 _FOLDED = frozenset(name.casefold() for name in NAMES_OF_STEPS if len(name) > 1)
 _LETTERS = frozenset(name for name in NAMES_OF_STEPS if len(name) == 1)
 
@@ -36,6 +39,11 @@ def is_name_of_steps(name: str) -> bool:
 def names_steps(origins: Iterable[str]) -> bool:
     """Whether one of the names of a number is K's."""
     return any(map(is_name_of_steps, origins))
+
+
+def names_size(origins: Iterable[str]) -> bool:
+    """Whether one of the names of a number is that of a batch's size."""
+    return any(origin.casefold() in NAMES_OF_SIZE for origin in origins)
 
 
 def stated_steps(arguments: Mapping[str, object]) -> int | None:

@@ -17,16 +17,16 @@ them: the relative weight is w_j (N / d) / a, that of one process whose window h
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
 
 from gradcheck_accum.events import Backward, Reduction, Term
-from gradcheck_accum.factors import RELATIVE_TOLERANCE, Evidence, Point, aligned
-from gradcheck_accum.ledger import UNSEEN_SCALING, Entry, Fate, Ledger, Window, is_divided_by, nominal_steps
-from gradcheck_accum.odd_windows import is_right, read_by_windows
+from gradcheck_accum.ledger import UNSEEN_SCALING, Entry, Fate, Ledger, Window
 from gradcheck_accum.ranks import left_local
-from gradcheck_accum.scaling import SeriesReading, read_series
+from gradcheck_accum.reading import SeriesReading, read_series
+from gradcheck_accum.roles import RELATIVE_TOLERANCE, Evidence, Point, aligned
+from gradcheck_accum.steps import is_divided_by, usual_steps
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,31 +127,6 @@ class Readings:
         length = len([e for e in own if e.fate is not Fate.STALE] or own)
         return tuple(self._weight(reading, entry, total, length) for entry in own)
 
-    def _read_with_their_loss(self, window: Window) -> None:
-        """Read doubted factors of penalties as coefficients, where no reading of them makes ``window`` right.
-
-        A division by K may stand in a penalty's coefficient, or a coefficient look like one. Where the terms beside it
-        in its loss all weigh the same and not what they should, the window is wrong either way. What is compared is
-        then the simplest: that the loss is scaled as a whole.
-        """
-        doubted: dict[Series, SeriesReading] = {}
-        beside: dict[int, list[float | None]] = {}
-        for series in self.series_of(window):
-            reading = self._read[window.optimizer, window.store, series]
-            if reading.doubted is not None and reading.kind is Reduction.NONE:
-                doubted[series] = reading
-                continue
-            for weight in (*self.weights(window, series), *self.weights_elsewhere(window, series)):
-                beside.setdefault(id(weight.entry.backward), []).append(weight.relative)
-        for series, reading in doubted.items():
-            other = reading.doubted or reading
-            for weight in self._weights_in(other, window, series, _all_entries(window)):
-                key, terms = id(weight.entry.backward), beside.get(id(weight.entry.backward))
-                if terms and _are_alike_and_wrong([weight.relative, *terms], self.same):
-                    reading.coefficient[key] = other.coefficient[key]
-                    reading.objective[key] = other.objective[key]
-                    self.notes += [note for note in other.notes if note not in self.notes]
-
     @staticmethod
     def _total(reading: SeriesReading, window: Window, series: Series) -> float | None:
         """N / d: the units of all ranks, divided as the average over them is."""
@@ -246,22 +221,20 @@ def read_weights(ledger: Ledger, *, coefficient: float | None = None) -> Reading
         # What is always weighed with 0 (a sum over the outputs that keeps weights in use, say) is no part of the loss.
         series = tuple(s for s in series if not _is_nothing(s, windows)) or series
         readings.series[account] = series
-        steps = nominal_steps(w for w in windows if w.step is not None) or 1
-        backwards = [entry.backward for window in windows for entry in _all_entries(window)]
+        steps = usual_steps(w for w in windows if w.step is not None) or 1
+        counters = [w.step.counted_by for w in windows if w.step is not None and w.step.counted_by is not None]
+        counter = frozenset[str]().union(*(own.origins for own in counters))
         stated = any(window.step is not None and window.step.accumulation_steps for window in windows)
         for one in series:
-            evidence = Evidence(aligned(_points(one, windows, steps)), readings.same, backwards, stated)
+            own_steps = _steps_of(one, series, windows, steps)
+            evidence = Evidence(aligned(_points(one, windows, own_steps)), readings.same, counter, stated)
             reading = read_series(evidence, coefficient, in_a_run=in_a_run)
             if reading.is_dark and any(window.micro_batches > steps for window in windows):
                 # Passes do not show everywhere: what one of them left over may stand in a longer window.
-                evidence = Evidence(aligned(_points(one, windows, steps, leaks=True)), readings.same, backwards, stated)
+                evidence = Evidence(aligned(_points(one, windows, steps, leaks=True)), readings.same, counter, stated)
                 reading = read_series(evidence, coefficient, in_a_run=in_a_run)
-            if coefficient is None and not is_right(reading, evidence):
-                reading = read_by_windows(evidence, in_a_run=in_a_run) or reading
             readings._read[account[0], account[1], one] = reading
             readings.notes += reading.notes
-        for window in windows:
-            readings._read_with_their_loss(window)
     return readings
 
 
@@ -308,18 +281,23 @@ def _find_series(windows: Sequence[Window]) -> tuple[Series, ...]:
     return tuple(Series(frozenset(group), name) for group in groups for name in names[group[0]])
 
 
-def _are_alike_and_wrong(weights: Sequence[float | None], same: Callable[[float, float], bool]) -> bool:
-    """Whether relative weights are all known, the same, and not what they should be."""
-    first = weights[0]
-    if first is None or same(first, 1.0):
-        return False
-    return all(weight is not None and same(weight, first) for weight in weights)
-
-
 def _is_nothing(series: Series, windows: Iterable[Window]) -> bool:
     backwards = (entry.backward for window in windows for own in window.by_rank() for entry in own)
     terms = [term for backward in backwards for term in backward.terms if series.holds(backward, term)]
     return all(any(factor.value == 0.0 for factor in term.factors) for term in terms)
+
+
+def _steps_of(series: Series, every: Sequence[Series], windows: Iterable[Window], steps: int) -> int:
+    """How many micro-batches of a full window have ``series``: all K of them, or always as many of them.
+
+    A penalty may be sent back once for each window, and each of several tasks by itself. Where another place sends back
+    losses of the same kind, both may be one series that was not told to be one.
+    """
+    kind = series.name.partition(" #")[0]
+    if any(other.lines != series.lines and other.name.partition(" #")[0] == kind for other in every):
+        return steps
+    held = {len(_held(series, window.fresh())) for window in windows if window.micro_batches == steps} - {0}
+    return min(steps, held.pop()) if len(held) == 1 else steps
 
 
 def _points(series: Series, windows: Iterable[Window], steps: int, *, leaks: bool = False) -> list[Point]:
@@ -335,7 +313,10 @@ def _points(series: Series, windows: Iterable[Window], steps: int, *, leaks: boo
         for own, own_units, own_rows in zip(ranks, units, rows, strict=True):
             for entry, term in own:
                 # Those that no step got count as if they were live: scaled as the others are, in the end.
-                scalings = scaled[-1] if scaled and entry.fate in (Fate.WIPED, Fate.LEFT) else entry.grad_factors
+                scalings = entry.grad_factors
+                if scaled and entry.fate in (Fate.WIPED, Fate.LEFT):
+                    beside = [e.grad_factors for e in window.with_fate(Fate.LIVE) if e.grad_factors]
+                    scalings = (beside or scaled)[-1]
                 factors = (*term.factors, *(scaling.factor for scaling in scalings))
                 points.append(Point(entry.backward, term, factors, steps, len(own), own_units, own_rows, *over_ranks))
     return points

@@ -18,9 +18,10 @@ PACKAGE = Path(gradcheck_accum.__file__).parent
 FLOORS = [
     {"location", "neighbours", "pyproject", "source_text", "stated", "streams"},
     {"errors", "events", "gate", "mistakes", "notebooks"},
-    {"factors", "findings", "ledger", "settings", "suppressions"},
-    {"cleared", "ranks", "scaling"},
-    {"folding", "odd_windows"},
+    {"findings", "ledger", "roles", "settings", "suppressions"},
+    {"counts", "ranks", "steps"},
+    {"cleared", "reading"},
+    {"folding"},
     {"weights"},
     {"diagnosis"},
     {"verdict"},

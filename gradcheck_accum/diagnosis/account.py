@@ -10,9 +10,10 @@ from functools import cached_property
 from itertools import groupby
 
 from gradcheck_accum.events import Reduction
-from gradcheck_accum.ledger import Fate, Ledger, Window, nominal_steps
+from gradcheck_accum.ledger import Fate, Ledger, Window
 from gradcheck_accum.location import Location
 from gradcheck_accum.mistakes import CATALOGUE, Mistake
+from gradcheck_accum.steps import usual_steps
 from gradcheck_accum.weights import Readings, Series, Weight, total_of
 
 
@@ -55,7 +56,7 @@ class Account:
     def of(cls, ledger: Ledger, optimizer: str, store: str, readings: Readings) -> Account:
         closed = ledger.account(optimizer, store)
         abandoned = tuple(w for w in ledger.abandoned if (w.optimizer, w.store) == (optimizer, store))
-        return cls(ledger, optimizer, store, closed, abandoned, readings, nominal_steps(closed) or 1)
+        return cls(ledger, optimizer, store, closed, abandoned, readings, usual_steps(closed) or 1)
 
     @cached_property
     def states_steps(self) -> bool:
@@ -73,6 +74,12 @@ class Account:
         runs = [(length, len(list(own))) for length, own in groupby(w.micro_batches for w in self.windows)]
         comes_again = len(runs) > len({length for length, _ in runs})
         return frozenset() if comes_again else frozenset(length for length, windows in runs if windows > 1)
+
+    @cached_property
+    def recurring(self) -> frozenset[int]:
+        """The lengths that two windows in a row have: what is meant so, and no accident of where a pass ends."""
+        pairs = zip(self.windows, self.windows[1:], strict=False)
+        return frozenset(one.micro_batches for one, other in pairs if one.micro_batches == other.micro_batches)
 
     @cached_property
     def pass_bounds(self) -> dict[int | None, tuple[int, int]]:

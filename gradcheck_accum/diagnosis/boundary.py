@@ -34,10 +34,8 @@ def find_remainder(account: Account) -> Iterator[Diagnosis]:
     if step is None:
         return
     help = "step once more after the loop for the micro-batches that are left, divided by their own number"
-    outgrowing = {id(w) for w in _outgrowing(account)}
-    leaks = [
-        w for w in account.windows if w.micro_batches > account.steps > 1 and (w.spans_passes or id(w) in outgrowing)
-    ]
+    longer = {id(w) for w in outgrowing(account)}
+    leaks = [w for w in account.windows if w.micro_batches > account.steps > 1 and (w.spans_passes or id(w) in longer)]
     # A leak is told first: it happens in every epoch, and what is lost at the very end is the last of it.
     stated = not account.ledger.trace.assumed_length or not says_steps_by_name(account)
     for window in leaks:
@@ -80,7 +78,7 @@ def _never_reaches(account: Account, window: Window) -> str:
     )
 
 
-def _outgrowing(account: Account) -> list[Window]:
+def outgrowing(account: Account) -> list[Window]:
     """The windows that are longer than the usual one where passes over the data can not be told apart."""
     usual = [w for w in account.windows if w.micro_batches == account.steps]
     longer = [

@@ -9,7 +9,8 @@ from typing import Generic, TypeVar
 
 from gradcheck_accum.diagnosis.account import Diagnosis, diagnosis, line
 from gradcheck_accum.events import AverageUpdate, Backward, Event, SchedulerStep, Step
-from gradcheck_accum.ledger import Ledger, nominal_steps
+from gradcheck_accum.ledger import Ledger
+from gradcheck_accum.steps import usual_steps
 
 _E = TypeVar("_E", bound=Event)
 
@@ -128,7 +129,7 @@ def find_schedule(ledger: Ledger) -> Iterator[Diagnosis]:
             counts = [count for count in counts if abs(horizon - count) <= _passes(pace.life)]
         if not counts or (horizon is not None and horizon >= pace.made):
             continue
-        often = f"{nominal_steps(ledger.windows)} times"
+        often = f"{usual_steps(ledger.windows)} times"
         if pace.event.by_hand:
             yield diagnosis(
                 "GA601",
@@ -157,7 +158,7 @@ def find_cut_short(ledger: Ledger) -> Iterator[Diagnosis]:
         batches = len({event.micro_batch for event in pace.life if isinstance(event, Backward)})
         with_steps = any(abs(pace.made - count) <= slack for count in _steps(pace.life).values())
         # Once per epoch is another habit than once per step, and where the two are the same nothing can be told.
-        several = pace.made < batches and (nominal_steps(ledger.windows) or 1) > 1
+        several = pace.made < batches and (usual_steps(ledger.windows) or 1) > 1
         # The step for a remainder is one more than half of the micro-batches may be.
         if several and with_steps and slack < pace.made <= batches // 2 + slack and horizon == batches:
             yield diagnosis(
@@ -165,7 +166,7 @@ def find_cut_short(ledger: Ledger) -> Iterator[Diagnosis]:
                 pace.event.where,
                 "the learning rate's schedule was made for as many moves as there are micro-batches, but moves once "
                 f"for every step of the optimizer{_at_last_step(pace.life)}: training ends when only "
-                f"1/{nominal_steps(ledger.windows)} of it has run",
+                f"1/{usual_steps(ledger.windows)} of it has run",
                 "plan the schedule for the number of steps: divide its length by the accumulation steps",
             )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from itertools import groupby
 
 from gradcheck_accum.diagnosis.account import (
@@ -21,6 +21,7 @@ from gradcheck_accum.diagnosis.account import (
     times,
 )
 from gradcheck_accum.diagnosis.assumed import if_any_is_left_over, says_steps_by_name, steps_in_words
+from gradcheck_accum.diagnosis.boundary import outgrowing
 from gradcheck_accum.events import Operation, Reduction, Step
 from gradcheck_accum.ledger import Window
 from gradcheck_accum.location import Location
@@ -30,6 +31,7 @@ from gradcheck_accum.weights import Series
 
 def find_scale(account: Account) -> Iterator[Diagnosis]:
     """GA101, GA102, GA104: every entry of a full window too heavy or too light, or entries uneven."""
+    leaking = {id(window) for window in outgrowing(account)}
     for series in account.series():
         if _is_scaled_for_other_windows(account, series):
             continue
@@ -43,7 +45,7 @@ def find_scale(account: Account) -> Iterator[Diagnosis]:
             where = shares.live[0].entry.backward.where
             # A term that some of the micro-batches do not have is no evidence of how many add up.
             whole = shares.elsewhere or shares.length == window.micro_batches
-            if whole and (_is_full(account, shares) or _is_undivided_remainder(account, series, shares)):
+            if whole and (_is_full(account, shares, leaking) or _is_undivided_remainder(account, series, shares)):
                 yield from _judge_level(account, shares, where)
             if shares.length == account.steps:
                 yield from _judge_undivided(account, shares)
@@ -68,12 +70,19 @@ def _holds_a_leaked_remainder(account: Account, window: Window) -> bool:
     return len(window.passes(account.steps)) > 1
 
 
-def _is_full(account: Account, shares: Shares) -> bool:
-    """Whether a window says what losses are divided by: not one that is merely shorter than they are divided for."""
+def _is_full(account: Account, shares: Shares, leaking: Collection[int]) -> bool:
+    """Whether a window says what losses are divided by: not one that is merely shorter than they are divided for.
+
+    Where K changes, the windows of each of its values do; ``leaking`` are those that are longer for another reason.
+    """
     if shares.window.is_short_of_ranks:
         return False
+    held, step = shares.window.micro_batches, shares.window.step
+    if held > account.steps > 1 and held in account.recurring and not shares.window.spans_passes:
+        is_counted = step is not None and step.counted_by is not None and step.counted_by.steps == account.steps
+        return not is_counted and id(shares.window) not in leaking
     short = account.same(shares.level * account.steps, float(shares.length))
-    return shares.window.micro_batches == account.steps or (_windows_differ(account) and not short)
+    return held == account.steps or (_windows_differ(account) and not short)
 
 
 def _is_undivided_remainder(account: Account, series: Series, shares: Shares) -> bool:
@@ -146,6 +155,9 @@ def _judge_level(account: Account, shares: Shares, where: Location) -> Iterator[
             "backward()",
             shares.window,
         )
+        return
+    stated = step.accumulation_steps if step is not None else None
+    if _is_near_miss(account, level, length) and stated in (None, length + 1):
         return
     yield diagnosis(
         "GA102",

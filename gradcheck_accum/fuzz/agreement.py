@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import itertools
+import linecache
 import math
 import warnings
 from dataclasses import dataclass
@@ -265,8 +266,11 @@ def run(source: str, *, replay: bool) -> tuple[VerifyResult, Ledger]:
         warnings.catch_warnings(),
         contextlib.redirect_stdout(io.StringIO()),
         observe(script=PATH, reference=reference) as observation,  # type: ignore[arg-type]
+        contextlib.nullcontext() if replay else observation.noting_scalings(),
     ):
         warnings.simplefilter("ignore")
+        # What a number was bound to is read where a script's source is found.
+        linecache.cache[PATH] = len(source), None, source.splitlines(keepends=True), PATH
         exec(compile(source, PATH, "exec"), names)
     # Its classes and functions hold these names, and the names them: the next script's observer would meet this
     # one's optimizers.

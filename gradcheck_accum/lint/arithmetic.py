@@ -15,6 +15,7 @@ from gradcheck_accum.lint import values as v
 from gradcheck_accum.lint.knowledge import bind_steps
 from gradcheck_accum.lint.metrics import combined
 from gradcheck_accum.lint.values import UNKNOWN, Num, Symbol, Tensor, bounded
+from gradcheck_accum.stated import NAMES_OF_SIZE
 
 if TYPE_CHECKING:
     from gradcheck_accum.lint.interpreter import Interpreter
@@ -78,7 +79,11 @@ def of_numbers(op: ast.operator, left: Num, right: Num) -> Any:
         result = _computed(op, left, right)
     except (ZeroDivisionError, OverflowError, ValueError):
         return UNKNOWN
-    return bounded(result) if result is not None else UNKNOWN
+    if result is None:
+        return UNKNOWN
+    inverse = isinstance(op, ast.Div) and left.value == 1
+    origins = right.origins if inverse else v.computed_from(left.origins | right.origins)
+    return bounded(replace(result, origins=origins))
 
 
 def _computed(op: ast.operator, left: Num, right: Num) -> Num | None:
@@ -163,9 +168,13 @@ def factor_of(value: Any, operation: Operation) -> Factor:
     number = float(value.value)
     if operation is Operation.DIVIDE and abs(number) < 1 / v.LARGEST:
         return Factor(None, operation)
-    purpose = Purpose.ACCUMULATION if value.tags & {v.STEPS, v.DERIVED} else Purpose.UNKNOWN
+    # What is computed from K is K's only as 1/K: the number of its pairs is another.
+    inverse = v.DERIVED in value.tags and isinstance(value.value, Fraction) and value.value.numerator == 1
+    purpose = Purpose.ACCUMULATION if inverse or v.STEPS in value.tags else Purpose.UNKNOWN
+    # What counts the units of a batch is its size, whatever it is called.
+    origins = value.origins | {NAMES_OF_SIZE[0]} if v.UNITS in value.tags else value.origins
     if operation is Operation.DIVIDE:
-        return Factor(1 / number, operation, purpose, origins=value.origins)
+        return Factor(1 / number, operation, purpose, origins=origins)
     # A quotient that was kept in a variable (scale = 1 / K) is still a division.
     operation = Operation.DIVIDE if isinstance(value.value, Fraction) else operation
-    return Factor(number, operation, purpose, origins=value.origins)
+    return Factor(number, operation, purpose, origins=origins)

@@ -44,7 +44,7 @@ def record_step(run: Interpreter, node: ast.AST, optimizer: v.Optimizer, through
     divisors = run.recorder.divisors.items()
     stated = [number for number, origins in divisors if run.knowledge.counts_windows(number, origins)]
     count_held_graphs(run)
-    run.recorder.step(node, optimizer, stated[0] if len(stated) == 1 else None, through_scaler)
+    run.recorder.step(node, optimizer, stated[0] if len(stated) == 1 else None, run.knowledge.counter, through_scaler)
     if run.recorder.lost_track:
         raise Doubted
 

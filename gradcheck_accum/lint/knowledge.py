@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Any
 
+from gradcheck_accum.events import WindowBound
 from gradcheck_accum.lint import values as v
 from gradcheck_accum.lint.control import Restart
 from gradcheck_accum.lint.values import Num, Symbol
@@ -118,6 +119,15 @@ class Knowledge:
         bound = {v.tag_of_name(name) for name, number in self.bindings.items() if v.STEPS in number.tags}
         counted = self._origins.get(value, frozenset()) | bound
         return value in self._acting or not origins.isdisjoint(counted) or names_steps(origins)
+
+    @property
+    def counter(self) -> WindowBound | None:
+        """What the loop counts to where it steps, clears or goes on, if that is one number."""
+        self._is_relied_on = True
+        if len(self._acting) != 1:
+            return None
+        (value,) = self._acting
+        return WindowBound(value, self._origins.get(value, frozenset()))
 
     def note_given_data(self) -> None:
         """The loop gets data from elsewhere: what it makes itself is none. Raises Restart where it was taken for it."""

@@ -33,6 +33,7 @@ from gradcheck_accum.events import (
     Term,
     Trace,
     Unscale,
+    WindowBound,
     ZeroGrad,
 )
 from gradcheck_accum.folding import fold
@@ -221,12 +222,19 @@ class Recorder:
         """A grad scaler chose its scale anew."""
         self.raw.append(_Raw("scaler update", self.locate(node)))
 
-    def step(self, node: ast.AST, optimizer: Optimizer, steps: int | None, through_scaler: bool = False) -> None:
-        """An optimizer stepped."""
+    def step(
+        self,
+        node: ast.AST,
+        optimizer: Optimizer,
+        steps: int | None,
+        counted_by: WindowBound | None = None,
+        through_scaler: bool = False,
+    ) -> None:
+        """An optimizer stepped; ``steps`` is K where it is stated, ``counted_by`` what the loop counts to."""
         self._steps += 1
         if self._steps * len(self.raw) > _MOST_WORK:
             raise OutOfBudget
-        details = {"steps": steps, "through_scaler": through_scaler}
+        details = {"steps": steps, "counted_by": counted_by, "through_scaler": through_scaler}
         self.raw.append(_Raw("step", self.locate(node), optimizer, details))
 
     def move(self, node: ast.AST, scheduler: Scheduler, horizon: Num) -> None:
@@ -489,6 +497,7 @@ def _event(raw: _Raw, stores: frozenset[str]) -> Event | None:
                 optimizer=raw.owner.name,
                 stores=stores,
                 accumulation_steps=details["steps"],
+                counted_by=details["counted_by"],
                 through_scaler=details["through_scaler"],
             )
         case "scaler update":

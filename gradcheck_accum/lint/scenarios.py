@@ -13,7 +13,7 @@ from functools import partial
 from gradcheck_accum.diagnosis import Diagnosis, diagnose
 from gradcheck_accum.events import Backward, Step
 from gradcheck_accum.folding import fold
-from gradcheck_accum.ledger import Ledger, nominal_steps
+from gradcheck_accum.ledger import Ledger
 from gradcheck_accum.lint import counted
 from gradcheck_accum.lint import values as v
 from gradcheck_accum.lint.beside import Beside
@@ -26,6 +26,7 @@ from gradcheck_accum.lint.lightning import fit, is_training_step
 from gradcheck_accum.lint.reach import Reach
 from gradcheck_accum.lint.skips import Place
 from gradcheck_accum.location import Location
+from gradcheck_accum.steps import usual_steps
 from gradcheck_accum.weights import Readings, read_weights
 
 _OF_RANKS = frozenset({"GA701", "GA702"})
@@ -209,7 +210,7 @@ def _with_a_skip(
     every: list[dict[tuple[str, Location], tuple[Diagnosis, Ledger]]] = []
     spent = 0
     for scenario in [s for s in scenarios if not s.is_unknown][:_MOST_WITH_A_SKIP]:
-        steps = nominal_steps(scenario.ledger.windows)
+        steps = usual_steps(scenario.ledger.windows)
         if steps is None or steps < 2:
             continue
         run, took = complete(scenario.decisions, (place, steps))

@@ -15,7 +15,7 @@ from typing import Any
 
 from gradcheck_accum.events import Factor, Reduction
 from gradcheck_accum.location import Location
-from gradcheck_accum.stated import is_name_of_steps
+from gradcheck_accum.stated import is_name_of_steps, names_size
 
 STEPS = "steps"
 """Tag of a number that is K, the accumulation steps."""
@@ -72,7 +72,17 @@ class Num:
 
     def known_as(self, name: str) -> Num:
         """The same number once it is bound to ``name``."""
-        return replace(self, origins=self.origins | {name}) if is_name_of_steps(name) else self
+        told = is_name_of_steps(name) or names_size({name})
+        return replace(self, origins=self.origins | {name}) if told else self
+
+
+_LONGEST_ORIGIN = 200
+
+
+def computed_from(origins: frozenset[str]) -> frozenset[str]:
+    """The origin of a number that was computed from others: one of its own, and none of theirs."""
+    origin = " ".join(sorted(origins))
+    return frozenset({origin}) if 0 < len(origin) <= _LONGEST_ORIGIN else frozenset()
 
 
 @dataclass(frozen=True, slots=True)

@@ -116,11 +116,14 @@ class LossReader:
 
 
 def _note_scaling(loss: torch.Tensor) -> None:
-    """Write down who multiplied or divided a loss."""
-    if loss.grad_fn is not None and loss.grad_fn.name().startswith(("MulBackward", "DivBackward")):
+    """Write down who multiplied or divided a loss; what a module has noted of its own result stays."""
+    node = loss.grad_fn
+    if node is None or SCALED_AT in node.metadata:  # type: ignore[operator]
+        return
+    if node.name().startswith(("MulBackward", "DivBackward")):
         frame = scaling_frame()
-        loss.grad_fn.metadata[SCALED_AT] = location_of(frame)  # type: ignore[index]
-        loss.grad_fn.metadata[SCALED_BY] = origins_of_operand(frame)  # type: ignore[index]
+        node.metadata[SCALED_AT] = location_of(frame)  # type: ignore[index]
+        node.metadata[SCALED_BY] = origins_of_operand(frame)  # type: ignore[index]
 
 
 def _of_unknown_weight(terms: Iterable[Term]) -> tuple[Term, ...]:

@@ -13,6 +13,7 @@ import torch
 
 from gradcheck_accum.accepting import Acceptance, accepted
 from gradcheck_accum.engine.reference import ReferenceEngine
+from gradcheck_accum.engine.tape import ScalingNotes
 from gradcheck_accum.ledger import Ledger
 from gradcheck_accum.settings import settings_for, with_codes
 from gradcheck_accum.stated import stated_steps
@@ -52,6 +53,10 @@ class Observation:
     def ledger(self) -> Ledger:
         """The ledger of all that has been seen so far."""
         return self.seen().ledger()
+
+    def noting_scalings(self) -> ScalingNotes:
+        """What to enter for a run without a replay, so that it reads what losses are scaled by off the source too."""
+        return ScalingNotes(self._watch.losses.tape)
 
     def seen(self) -> Seen:
         """The account of all that has been seen so far."""

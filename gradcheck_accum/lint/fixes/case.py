@@ -8,11 +8,12 @@ from dataclasses import dataclass
 import libcst as cst
 
 from gradcheck_accum.findings import Finding
-from gradcheck_accum.ledger import Ledger, Window, nominal_steps
+from gradcheck_accum.ledger import Ledger, Window
 from gradcheck_accum.lint.fixes.edits import Edits
 from gradcheck_accum.lint.fixes.expressions import integer
 from gradcheck_accum.lint.fixes.script import CannotEdit, Script
 from gradcheck_accum.location import Location
+from gradcheck_accum.steps import usual_steps
 from gradcheck_accum.weights import Readings, read_weights
 
 
@@ -66,7 +67,7 @@ class Case:
 
     def steps(self) -> int:
         """K, as the ledger shows it."""
-        return nominal_steps(self.account()) or 1
+        return usual_steps(self.account()) or 1
 
     def step_places(self) -> list[Location]:
         """Where the optimizer of the finding steps."""

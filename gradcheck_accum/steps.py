@@ -1,0 +1,141 @@
+"""K, the micro-batches that a window is meant to hold: what is stated, what the source counts to, or what windows show.
+
+K is a hypothesis. A length *explains* a window that holds as many micro-batches, or fewer at the end of a pass over the
+data. Evidence comes in this order:
+
+1. What is stated: by the caller, or by a framework.
+2. What the source counts to before it steps, if a window holds as many, or losses are divided by that very number.
+3. A length that explains every window.
+4. Lengths whose windows' losses are made whole: what they are multiplied by adds up to 1.
+5. The length that explains the most micro-batches.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+from gradcheck_accum.events import Operation, Reduction, product_of
+from gradcheck_accum.ledger import Entry, Window
+
+_ROUNDED = 0.01
+"""What a division in bfloat16 may round, and the sum of several."""
+
+
+def usual_steps(windows: Iterable[Window]) -> int | None:
+    """K of these windows, all of one optimizer on one store; None where there is none.
+
+    Windows that run on into another pass over the data count only where there is no other, and so do the windows of a
+    step that never closes more than one micro-batch while another step does.
+    """
+    closed = [w for w in windows if w.micro_batches]
+    stated = [w.step.accumulation_steps for w in closed if w.step and w.step.accumulation_steps]
+    if stated:
+        return Counter(stated).most_common(1)[0][0]
+    closed = [w for w in closed if not w.spans_passes] or closed
+    if not closed:
+        return None
+    # A step that never closes more than one micro-batch accumulates nothing (a plain warm-up before the real loop).
+    accumulating = {w.step.where for w in closed if w.step and w.micro_batches > 1}
+    closed = [w for w in closed if w.step and w.step.where in accumulating] or closed
+    lengths = Counter(w.micro_batches for w in closed)
+    counted = _counted(closed)
+    if counted is not None:
+        return counted
+    explained = {length: _explained(length, closed) for length in lengths}
+    every = sum(w.micro_batches for w in closed)
+    candidates = (
+        [length for length in lengths if explained[length] == every]
+        or [length for length in lengths if _makes_whole(length, closed)]
+        or list(lengths)
+    )
+    return max(candidates, key=lambda length: (explained[length], length))
+
+
+def _counted(windows: Sequence[Window]) -> int | None:
+    """What the source counts to before it steps, where windows bear out that it counts micro-batches."""
+    counters = [w.step.counted_by for w in windows if w.step is not None and w.step.counted_by is not None]
+    numbers = Counter(own.steps for own in counters if own.steps)
+    origins = frozenset[str]().union(*(own.origins for own in counters))
+    lengths = {w.micro_batches for w in windows}
+    borne_out = [n for n in numbers if n in lengths or (n > max(lengths) and _divide_by(origins, windows))]
+    return max(borne_out, key=lambda n: (numbers[n] * n, n)) if borne_out else None
+
+
+def _divide_by(origins: frozenset[str], windows: Iterable[Window]) -> bool:
+    """Whether losses are divided by a number of these origins."""
+    backwards = (entry.backward for window in windows for entry in window.entries)
+    factors = (factor for backward in backwards for term in backward.terms for factor in term.factors)
+    return any(not factor.origins.isdisjoint(origins) for factor in factors)
+
+
+def _explained(length: int, windows: Sequence[Window]) -> int:
+    """How many micro-batches are in windows that hold ``length``, or fewer at the end of a pass."""
+    period = _period([w.micro_batches for w in windows])
+    return sum(
+        window.micro_batches
+        for position, window in enumerate(windows)
+        if window.micro_batches == length or (window.micro_batches < length and _ends_a_pass(position, windows, period))
+    )
+
+
+def _ends_a_pass(position: int, windows: Sequence[Window], period: int) -> bool:
+    if position + 1 == len(windows):
+        return True
+    own, following = (w.fresh()[-1].backward.epoch for w in windows[position : position + 2])
+    return own != following if None not in (own, following) else (position + 1) % period == 0
+
+
+def _period(lengths: Sequence[int]) -> int:
+    """After how many windows the same lengths come again, two times at least; all of them where they do not."""
+    for period in range(1, len(lengths) // 2 + 1):
+        if len(lengths) % period == 0 and all(lengths[i] == lengths[i % period] for i in range(len(lengths))):
+            return period
+    return len(lengths)
+
+
+def _makes_whole(length: int, windows: Iterable[Window]) -> bool:
+    """Whether the losses of all windows of ``length`` are made whole."""
+    return length > 1 and all(_is_made_whole(window) for window in windows if window.micro_batches == length)
+
+
+def is_divided_by(window: Window, count: int) -> bool:
+    """Whether every loss of a window's own entries is divided by ``count``, more than one."""
+    return count > 1 and all(
+        any(f.operation is Operation.DIVIDE and f.value and math.isclose(f.value * count, 1.0) for f in term.factors)
+        for entry in window.fresh()
+        for term in entry.backward.terms
+    )
+
+
+def _is_made_whole(window: Window) -> bool:
+    """Whether what a window's losses are multiplied by, at one place or in all, adds up to 1 over several of them."""
+    fresh = window.fresh()
+    if window.micro_batches < 2 or any(not entry.backward.terms for entry in fresh):
+        return False
+    counts = {len(_values(entry)) for entry in fresh}
+    each = list(zip(*(_values(entry) for entry in fresh), strict=True)) if len(counts) == 1 else []
+    wholes = [math.fsum(value or 0.0 for value in values) for values in each]
+    shares = [_share(entry) for entry in fresh]
+    return any(_about(whole, 1.0) for whole in wholes) or (
+        None not in shares and _about(math.fsum(share or 0.0 for share in shares), 1.0)
+    )
+
+
+def _values(entry: Entry) -> list[float | None]:
+    """What an entry was multiplied by, place by place: its loss's first term, and then its gradient."""
+    factors = (*entry.backward.terms[0].factors, *(scaling.factor for scaling in entry.grad_factors))
+    return [factor.value for factor in factors]
+
+
+def _share(entry: Entry) -> float | None:
+    """What the mean loss of a micro-batch was multiplied by in all, if that is known."""
+    term = entry.backward.terms[0]
+    scale = product_of((*term.factors, *(scaling.factor for scaling in entry.grad_factors)))
+    units = term.units if term.reduction is Reduction.SUM else 1.0
+    return None if scale is None or units is None else scale * units
+
+
+def _about(left: float, right: float) -> bool:
+    return math.isclose(left, right, rel_tol=_ROUNDED)
