@@ -37,7 +37,7 @@ def test_a_divisor_that_changes_with_k_is_right(tmp_path: Path) -> None:
 
 
 def test_a_divisor_that_stays_is_no_window_that_was_interrupted(tmp_path: Path) -> None:
-    source = SCRIPT.format(divisor="4")
+    source = SCRIPT.format(divisor="accum_steps").replace("for epoch", "accum_steps = 4\nfor epoch", 1)
     result = watch_source(source, tmp_path)
     assert [d.mistake.code for d in result.diagnosis] == ["GA103"]
     assert "skipped" not in result.diagnosis[0].message

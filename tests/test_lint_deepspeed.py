@@ -36,7 +36,6 @@ def test_the_engine_divides_steps_and_clears_by_itself() -> None:
 @pytest.mark.parametrize(
     ("config", "divided"),
     [
-        ('config = {"gradient_accumulation_steps": 8}', " / 8"),
         ('config = {"gradient_accumulation_steps": k}', " / k"),
         ('config = {}; config["gradient_accumulation_steps"] = k', " * (1 / k)"),
         ("config = json.load(open(args.file))", ' / config["gradient_accumulation_steps"]'),
@@ -51,6 +50,7 @@ def test_a_division_beside_the_engines_is_one_too_many(config: str, divided: str
     ("config", "divided"),
     [
         ('config = {"gradient_accumulation_steps": 8}', " / k"),
+        ('config = {"gradient_accumulation_steps": 8}', " / 8"),
         ('config = "ds_config.json"', " / args.gradient_accumulation_steps"),
         ('config = {"gradient_accumulation_steps": "auto"}', " / 8"),
     ],

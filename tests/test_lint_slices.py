@@ -45,13 +45,19 @@ def codes(**slots: str) -> list[str]:
         ("", " / 3", []),
         ("", " * (len(x[a:b]) / len(x))", []),
         ("", "", ["GA101"]),
-        ("", " / 3 / 4", ["GA102"]),
+        # A literal that merely equals the size may be the objective's.
+        ("", " / 3 / 4", []),
     ],
 )
 def test_what_a_slice_of_a_known_batch_weighs(
     cut: dict[str, str], reduction: str, scaling: str, expected: list[str]
 ) -> None:
     assert codes(reduction=reduction, scaling=scaling, **cut) == expected
+
+
+@pytest.mark.parametrize("cut", CUTS[:2])
+def test_what_counts_the_rows_of_a_slice_divides_its_mean_once_more(cut: dict[str, str]) -> None:
+    assert codes(reduction="", scaling=" / 3 / size", **cut) == ["GA102"]
 
 
 @pytest.mark.parametrize("cut", CUTS)

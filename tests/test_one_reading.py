@@ -83,7 +83,8 @@ def test_what_was_measured_before_the_loop_had_shown_its_k_is_not_reported(tmp_p
 
 def test_what_was_not_compared_does_not_deviate(tmp_path: Path) -> None:
     # One term is divided and the other is not: no one factor makes a micro-batch's gradient what it should be.
-    source = script("(loss / 3 + model(x).abs().mean())", windows=4)
+    loss = "(loss / accum_steps + model(x).abs().mean())"
+    source = script(loss, windows=4).replace("for i,", "accum_steps = 3\nfor i,")
     result = watch_source(source, tmp_path)
     assert {w.verdict for w in result.windows} == {Verdict.INCONCLUSIVE}
     assert [d.mistake.code for d in result.diagnosis] == ["GA101"]

@@ -21,25 +21,8 @@ from watching import watch_source
 from gradcheck_accum.lint import lint_source
 from gradcheck_accum.verdict import Verdict
 
-EQUAL_NUMBERS = "a divisor that merely equals K, or a count of units, is read as one: its provenance decides (issue 16)"
-TWO_READINGS = "a division of the objective explains the windows as K does: readings are to be compared (issue 16)"
-
-MISREAD = {
-    "a third of a loss": EQUAL_NUMBERS,
-    "a division by as many as a batch has rows": EQUAL_NUMBERS,
-    "a division by as many as a batch has elements": EQUAL_NUMBERS,
-}
-"""Right loops that are called wrong, accumulated."""
-
-MISREAD_UNDIVIDED = {
-    **MISREAD,
-    "two divisions": TWO_READINGS,
-    "the mean of three losses": EQUAL_NUMBERS,
-    "the mean of five losses": EQUAL_NUMBERS,
-    "the mean of a list of losses": EQUAL_NUMBERS,
-    "a quarter and an evaluation": TWO_READINGS,
-}
-MISREAD_TWICE = {"weighed losses": EQUAL_NUMBERS}
+MAY_BE_K = {"a third of a loss", "the mean of three losses", "the mean of a list of losses"}
+"""Loops that divide by 3, a literal, and count to K = 3: which of the two divides the accumulation, no source says."""
 
 UNKNOWN_TO_LINT = {"a warm-up that ends", "a decay by the step", "a divergence of the weights"}
 """What the source does not show the numbers of is no finding."""
@@ -52,17 +35,6 @@ NAMED = [
     "weights that are orthogonal",
 ]
 """Plain training to which a division by a K that is named is added."""
-
-
-def _marked(misread: dict[str, str]) -> list[Any]:
-    return [
-        pytest.param(
-            loop,
-            id=loop.name,
-            marks=[pytest.mark.xfail(strict=True, reason=misread[loop.name])] if loop.name in misread else [],
-        )
-        for loop in OBJECTIVES
-    ]
 
 
 def _gradients(source: str, folder: Path) -> list[torch.Tensor]:
@@ -87,7 +59,7 @@ def _gradients(source: str, folder: Path) -> list[torch.Tensor]:
     return taken
 
 
-def _judged(source: str, folder: Path, reference: str = "ledger") -> tuple[Verdict, list[str], list[str]]:
+def _judged(source: str, folder: Path, reference: str = "both") -> tuple[Verdict, list[str], list[str]]:
     """verify's verdict and codes, and lint's."""
     result = watch_source(source, folder, reference=reference)
     found = [finding.mistake.code for finding in lint_source(source, "train.py")]
@@ -110,18 +82,21 @@ def test_plain_training_is_right(loop: Loop, tmp_path: Path) -> None:
     assert _judged(loop.plain(), tmp_path) == (Verdict.EQUIVALENT, [], [])
 
 
-@pytest.mark.parametrize("loop", _marked(MISREAD))
+@pytest.mark.parametrize("loop", OBJECTIVES, ids=lambda loop: loop.name)
 def test_accumulated_it_is_right(loop: Loop, tmp_path: Path) -> None:
     assert _judged(loop.accumulating(), tmp_path) == (Verdict.EQUIVALENT, [], [])
 
 
-@pytest.mark.parametrize("loop", _marked(MISREAD_UNDIVIDED))
+@pytest.mark.parametrize("loop", OBJECTIVES, ids=lambda loop: loop.name)
 def test_undivided_it_is_k_times_too_large(loop: Loop, tmp_path: Path) -> None:
-    in_source = [] if loop.name in UNKNOWN_TO_LINT - {"a divergence of the weights"} else ["GA101"]
-    assert _judged(loop.accumulating(scaled="loss"), tmp_path) == (Verdict.DEVIATES, ["GA101"], in_source)
+    verdict, found, in_source = _judged(loop.accumulating(scaled="loss"), tmp_path)
+    if loop.name in MAY_BE_K:
+        assert (verdict, found, in_source) == (Verdict.INCONCLUSIVE, [], [])
+    else:
+        assert (verdict, found, in_source) == (Verdict.DEVIATES, ["GA101"], ["GA101"])
 
 
-@pytest.mark.parametrize("loop", _marked(MISREAD_TWICE))
+@pytest.mark.parametrize("loop", OBJECTIVES, ids=lambda loop: loop.name)
 def test_divided_twice_it_is_k_times_too_small(loop: Loop, tmp_path: Path) -> None:
     in_source = [] if loop.name == "a divergence of the weights" else ["GA102"]
     assert _judged(loop.accumulating(scaled="loss / K / K"), tmp_path) == (Verdict.DEVIATES, ["GA102"], in_source)

@@ -71,8 +71,8 @@ def errors(samples: int, mean: str, coefficient: str) -> list[float]:
         ("(mean * len(x) / min(32, N - i // K * 32)).backward()", "n / W", 43, set()),
         # Divided by what it was multiplied by, it is the mean once more.
         ("(mean * len(x) / B).backward()", "n / 8", 64, {"GA101"}),
-        ("(mean / 32).backward()", "1 / 32", 64, {"GA102"}),
-        ("(mean * 3 / 4).backward()", "3 / 4", 64, set()),
+        ("(mean / (B * K)).backward()", "1 / 32", 64, {"GA102"}),
+        ("(mean * 3 / K).backward()", "3 / 4", 64, set()),
     ],
 )
 def test_rows_of_a_micro_batch_over_those_of_its_window(

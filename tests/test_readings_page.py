@@ -1,0 +1,58 @@
+"""The examples of docs/readings.md are what verify says of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from watching import watch_source
+
+from gradcheck_accum.verdict import Verdict
+
+SCRIPT = """
+import torch
+from torch.nn import functional as F
+torch.manual_seed(0)
+model = torch.nn.Linear(4, 2)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+data = [(torch.randn(5, 4), torch.randn(5, 2)) for _ in range(9)]
+K, HEADS, batch_size = 3, 3, 5
+for i, (x, y) in enumerate(data):
+    mse = F.mse_loss(model(x), y)
+    ({loss}).backward()
+    if (i + 1) % {steps} == 0:
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+
+
+@pytest.mark.parametrize(
+    ("loss", "steps", "verdict", "codes", "ratio"),
+    [
+        ("mse / 3 / K", "K", Verdict.EQUIVALENT, [], 1.0),
+        ("mse / HEADS", "K", Verdict.DEVIATES, ["GA101"], 3.0),
+        ("mse / 3", "K", Verdict.INCONCLUSIVE, [], None),
+        ("mse / 3", "3", Verdict.EQUIVALENT, [], 1.0),
+        ("mse / K / K", "K", Verdict.DEVIATES, ["GA102"], 1 / 3),
+        ("mse / batch_size / K", "K", Verdict.DEVIATES, ["GA102"], 1 / 5),
+        ("mse / 4", "3", Verdict.DEVIATES, ["GA302"], 3 / 4),
+    ],
+)
+def test_an_example_of_the_page(
+    loss: str, steps: str, verdict: Verdict, codes: list[str], ratio: float | None, tmp_path: Path
+) -> None:
+    result = watch_source(SCRIPT.format(loss=loss, steps=steps), tmp_path)
+    assert (result.verdict, [d.mistake.code for d in result.diagnosis]) == (verdict, codes), result.reason
+    if ratio is not None:
+        assert [w.grad_norm_ratio for w in result.windows] == pytest.approx([ratio] * 3, rel=1e-5)
+
+
+def test_the_options_that_settle_it_do(tmp_path: Path) -> None:
+    source = SCRIPT.format(loss="mse / 3", steps="K")
+    (note,) = (note for note in watch_source(source, tmp_path).notes if "--loss-coefficient" in note)
+    assert "line 11" in note
+    assert "accumulation's, state --loss-coefficient 1;" in note
+    assert "objective, state --loss-coefficient 0.333333" in note
+    assert watch_source(source, tmp_path, loss_coefficient=1.0).verdict is Verdict.EQUIVALENT
+    wrong = watch_source(source, tmp_path, loss_coefficient=1 / 3)
+    assert (wrong.verdict, wrong.diagnosis[0].mistake.code) == (Verdict.DEVIATES, "GA101")
