@@ -60,7 +60,7 @@ def undone_mean(evidence: Evidence, columns: Sequence[Column]) -> Column | None:
             continue
         if not _is_number_of_units(column, evidence):
             continue
-        others = [c for c in columns if c is not column and c.divides]
+        others = [c for c in columns if c is not column and c.divides and c.source is not Source.STEPS]
         counted = any(evidence.equals_any(c, COUNTS) or _full_window_counts(c, evidence) for c in others)
         if counted or not evidence.is_constant(column) or column.source is Source.SIZE:
             return column
@@ -105,7 +105,9 @@ def read_sum(evidence: Evidence, columns: Sequence[Column]) -> Counted:
 
 
 def _may_count(column: Column, evidence: Evidence) -> bool:
-    """Whether a column divides; or is one over a count that is known and changes, be it multiplied by."""
+    """Whether a column divides, not by K; or is one over a count that is known and changes, be it multiplied by."""
+    if column.source is Source.STEPS and evidence.is_constant(column):
+        return False
     # Half of a sum of squares is no mean over two.
     return column.divides or (not evidence.is_constant(column) and evidence.equals_any(column, COUNTS))
 

@@ -225,9 +225,11 @@ def _is_from_elsewhere(column: Column, evidence: Evidence) -> bool:
 
 
 def _is_of_another_constant(column: Column, evidence: Evidence) -> bool:
-    """Whether a named number and what decides on a step are known to be two constants of the source."""
+    """Whether a number and what decides on a step are known to be two constants of the source, each with a name."""
     origins = frozenset[str]().union(*(factor.origins for factor in column.factors))
-    return column.source is Source.NAMED and all(any(map(is_place, own)) for own in (origins, evidence.counter))
+    if column.source is not Source.NAMED or all(map(is_place, evidence.counter)):
+        return False
+    return all(any(map(is_place, own)) for own in (origins, evidence.counter))
 
 
 def _as_objective(column: Column) -> Column:

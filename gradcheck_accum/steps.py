@@ -4,7 +4,8 @@ K is a hypothesis. A length *explains* a window that holds as many micro-batches
 data. Evidence comes in this order:
 
 1. What is stated: by the caller, or by a framework.
-2. What the source counts to before it steps, if a window holds as many, or losses are divided by that very number.
+2. What the source counts to before it steps, if as many ran in a window, or between two clearings, or if losses are
+   divided by that very number.
 3. A length that explains every window.
 4. Lengths whose windows' losses are made whole: what they are multiplied by adds up to 1.
 5. The length that explains the most micro-batches.
@@ -14,7 +15,8 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
 
 from gradcheck_accum.events import Operation, Reduction, product_of
 from gradcheck_accum.ledger import Entry, Window
@@ -58,9 +60,15 @@ def _counted(windows: Sequence[Window]) -> int | None:
     counters = [w.step.counted_by for w in windows if w.step is not None and w.step.counted_by is not None]
     numbers = Counter(own.steps for own in counters if own.steps)
     origins = frozenset[str]().union(*(own.origins for own in counters))
-    lengths = {w.micro_batches for w in windows}
+    lengths = {w.micro_batches for w in windows} | {length for w in windows for length in _stretches(w)}
     borne_out = [n for n in numbers if n in lengths or (n > max(lengths) and _divide_by(origins, windows))]
     return max(borne_out, key=lambda n: (numbers[n] * n, n)) if borne_out else None
+
+
+def _stretches(window: Window) -> Iterator[int]:
+    """How many micro-batches ran between two clearings of a window, and since the last: some may be thrown away."""
+    for _, own in groupby(window.fresh(), key=lambda entry: id(entry.wiped_by)):
+        yield len({entry.backward.micro_batch for entry in own})
 
 
 def _divide_by(origins: frozenset[str], windows: Iterable[Window]) -> bool:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from watching import watch_source
 
+from gradcheck_accum.lint import lint_source
 from gradcheck_accum.verdict import Verdict
 
 SCRIPT = """
@@ -45,6 +46,27 @@ def test_an_example_of_the_page(
     assert (result.verdict, [d.mistake.code for d in result.diagnosis]) == (verdict, codes), result.reason
     if ratio is not None:
         assert [w.grad_norm_ratio for w in result.windows] == pytest.approx([ratio] * 3, rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("loss", "before", "batch", "lint"),
+    [
+        # A coefficient that equals K and the rows, beside K, is no sum over them.
+        ("2 * mse / K", "K = 2", 2, []),
+        ("mse * coefficient / K", "K, coefficient = 2, 2", 2, []),
+        # A literal that a function is given is a literal all the same.
+        ("scaled(mse, 2)", "K = 2\ndef scaled(loss, parts):\n    return loss / parts", 5, []),
+    ],
+)
+def test_coincidences_of_a_right_loop(loss: str, before: str, batch: int, lint: list[str], tmp_path: Path) -> None:
+    steps = "2" if "scaled" in loss else "K"
+    source = SCRIPT.format(loss=loss, steps=steps).replace("K, HEADS, batch_size = 3, 3, 5", before)
+    source = source.replace("range(9)", "range(8)").replace("randn(5,", f"randn({batch},")
+    result = watch_source(source, tmp_path)
+    assert result.verdict is not Verdict.DEVIATES and result.diagnosis == ()
+    assert [f.mistake.code for f in lint_source(source, "train.py")] == lint
+    if "scaled" not in loss:
+        assert result.verdict is Verdict.EQUIVALENT
 
 
 def test_the_options_that_settle_it_do(tmp_path: Path) -> None:
