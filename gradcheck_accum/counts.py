@@ -60,9 +60,13 @@ def undone_mean(evidence: Evidence, columns: Sequence[Column]) -> Column | None:
             continue
         if not _is_number_of_units(column, evidence):
             continue
-        others = [c for c in columns if c is not column and c.divides and c.source is not Source.STEPS]
+        # A number of its own is a coefficient, unless the divisor is one of that kind too: 8 and 32, written out.
+        sources = {column.source} if column.source in (Source.LITERAL, Source.NAMED) else {*Source} - {Source.STEPS}
+        others = [c for c in columns if c is not column and c.divides and c.source in sources]
         counted = any(evidence.equals_any(c, COUNTS) or _full_window_counts(c, evidence) for c in others)
-        if counted or not evidence.is_constant(column) or column.source is Source.SIZE:
+        if not evidence.is_constant(column) or column.source is Source.SIZE:
+            return column
+        if counted:
             return column
     return None
 

@@ -353,12 +353,13 @@ class _Split:
         if self._is_of_its_term(column):
             scaled = any(c.whole and not c.scales_nothing for c in self.accumulation)
             return roles and not scaled and others_have_the_like(column, evidence, SHARES[:2])
-        return roles or self._enlarges(column) or evidence.varies_within_a_window(column)
+        return roles or self._undoes(column) or evidence.varies_within_a_window(column)
 
     @staticmethod
-    def _enlarges(column: Column) -> bool:
-        """Whether the loss is multiplied by more than one: that may undo a division made elsewhere."""
-        return not column.divides and all(value > 1.0 for value in column.values)
+    def _undoes(column: Column) -> bool:
+        """Whether the loss is multiplied by more than one, no number of its own: that may undo a division."""
+        enlarges = not column.divides and all(value > 1.0 for value in column.values)
+        return enlarges and column.source not in (Source.LITERAL, Source.NAMED)
 
     # What columns are together
 
@@ -381,7 +382,8 @@ class _Split:
         for count in range(1, len(likely) + 1):
             yield from (own for own in combinations(likely, count) if self._is_right([*shown, *own]))
         together = [c for c in open_ if c.whole]
-        if self.kind is Reduction.SUM or not any(c.divides for c in (*shown, *together)):
+        divided = any(c.divides for c in (*shown, *together))
+        if self.kind is Reduction.SUM or not divided or any(self._is_division_by_steps(c) for c in shown):
             return
         # Several factors of the whole loss may come to it: a micro-batch's rows over those of the window, say.
         for count in range(1, len(together) + 1):
@@ -389,6 +391,10 @@ class _Split:
                 if len(own) + len([c for c in shown if not c.scales_nothing]) > 1 and self._is_right([*shown, *own]):
                     self.notes.append(self._come_together([*shown, *own]))
                     yield own
+
+    @staticmethod
+    def _is_division_by_steps(column: Column) -> bool:
+        return column.source is Source.STEPS and column.divides and not column.scales_nothing
 
     def unsteady(self) -> Iterator[int]:
         """The positions of the points of windows in which the objective weighs whole losses unlike.

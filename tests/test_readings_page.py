@@ -69,6 +69,14 @@ def test_coincidences_of_a_right_loop(loss: str, before: str, batch: int, lint: 
         assert result.verdict is Verdict.EQUIVALENT
 
 
+@pytest.mark.parametrize("loss", ["3 * mse / K / K", "HEADS * mse / K / K", "HEADS * mse / K / len(x)"])
+def test_a_coefficient_undoes_no_second_division(loss: str, tmp_path: Path) -> None:
+    source = SCRIPT.format(loss=loss, steps="K").replace("randn(5,", "randn(3,")
+    result = watch_source(source, tmp_path)
+    assert (result.verdict, [d.mistake.code for d in result.diagnosis]) == (Verdict.DEVIATES, ["GA102"])
+    assert [w.grad_norm_ratio for w in result.windows] == pytest.approx([1 / 3] * 3, rel=1e-5)
+
+
 def test_the_options_that_settle_it_do(tmp_path: Path) -> None:
     source = SCRIPT.format(loss="mse / 3", steps="K")
     (note,) = (note for note in watch_source(source, tmp_path).notes if "--loss-coefficient" in note)
