@@ -81,7 +81,7 @@ _LONGEST_ORIGIN = 200
 
 def computed_from(origins: frozenset[str]) -> frozenset[str]:
     """The origin of a number that was computed from others: one of its own, and none of theirs."""
-    origin = " ".join(sorted(origins))
+    origin = " ".join(["of", *sorted(origins)]) if origins else ""
     return frozenset({origin}) if 0 < len(origin) <= _LONGEST_ORIGIN else frozenset()
 
 
