@@ -18,7 +18,7 @@ equality; if it needs it, nothing is known, and both are named.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import combinations
 
@@ -147,7 +147,11 @@ def _read(
             )
     _weigh(reading, evidence, split.accumulation, split.objective)
     reading.intended = math.prod(column.values[0] for column in split.objective if column.whole)
-    reading.coefficient |= dict.fromkeys(id(evidence.points[i].backward) for i in split.unsteady())
+    unsteady = set(split.unsteady())
+    if unsteady and not split.is_right_without(unsteady):
+        # What changes has no reading, and what is the same elsewhere has none either.
+        return reading.give_up()
+    reading.coefficient |= dict.fromkeys(id(evidence.points[i].backward) for i in unsteady)
     return reading
 
 
@@ -332,12 +336,13 @@ class _Split:
     def _is_mistaken(self, column: Column) -> bool:
         """Whether a division of the whole loss is the accumulation's, though it makes nothing right.
 
-        It divides by a number that a role predicts, or by one that is K but for one: a mistake about K.
+        It divides by a number that a role predicts, if only in one of the full windows, or by one that is K but
+        for one: a mistake about K.
         """
         open_ = column.whole and column.divides and column.source is not Source.OBJECTIVE
         if not open_ or self.evidence.is_plain_training or self._is_mean_of_terms(column):
             return False
-        if self._is_predicted(column):
+        if self._is_predicted(column) or self._is_right_somewhere(column):
             return True
         unknown = any(point.term.units is None for point in self.evidence.points)
         if unknown or _is_from_elsewhere(column, self.evidence):
@@ -392,19 +397,38 @@ class _Split:
                     self.notes.append(self._come_together([*shown, *own]))
                     yield own
 
+    def _is_right_somewhere(self, column: Column) -> bool:
+        """Whether a column that changes is 1/K throughout a full window: others were scaled for other windows."""
+        points = self.evidence.points
+        return not self.evidence.is_constant(column) and any(
+            all(self.evidence.same(column.values[i] * points[i].steps, 1.0) for i in own)
+            for own in self.evidence.windows()
+            if points[own[0]].is_full and points[own[0]].steps > 1
+        )
+
     @staticmethod
     def _is_division_by_steps(column: Column) -> bool:
         return column.source is Source.STEPS and column.divides and not column.scales_nothing
 
     def unsteady(self) -> Iterator[int]:
-        """The positions of the points of windows in which the objective weighs whole losses unlike.
+        """The positions of the points of windows in which whole losses are weighed unlike, for no reason that is known.
 
         What the large batch of such a window would weigh is not known.
         """
-        changing = [c for c in self.objective if c.whole and self.evidence.varies_within_a_window(c)]
+        unexplained = [c for c in self.accumulation if not self._is_shown(c) and self._is_right_somewhere(c)]
+        changing = [c for c in (*self.objective, *unexplained) if c.whole and self.evidence.varies_within_a_window(c)]
         for own in self.evidence.windows() if changing else ():
             if any(self.evidence.varies_in(own, column) for column in changing):
                 yield from own
+
+    def is_right_without(self, positions: Collection[int]) -> bool:
+        """Whether all other full windows are right, and there is one."""
+        product = self.evidence.product(self.accumulation)
+        points = self.evidence.points
+        others = [own for own in self.evidence.windows() if own[0] not in positions and points[own[0]].is_full]
+        return bool(others) and all(
+            self.evidence.same(math.fsum(product[i] for i in own), float(points[own[0]].divisor)) for own in others
+        )
 
     # What is said of it
 
