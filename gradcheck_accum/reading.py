@@ -310,8 +310,12 @@ class _Split:
             return self._is_predicted(column)
         if evidence.follows_units(column):
             return True
-        if self._is_of_its_term(column) or (constant and column.source in (Source.LITERAL, Source.NAMED)):
+        if self._is_of_its_term(column):
             return False
+        if constant and column.source in (Source.LITERAL, Source.NAMED):
+            # Where the source shows what decides on a step, this is another number; else it may be K under its name.
+            by_k = column.divides and evidence.equals_any(column, SHARES[:2])
+            return by_k and not evidence.counter and not self._is_mean_of_terms(column)
         if not constant and evidence.equals_any(column, SHARES):
             return True
         return column.divides and not self._is_mean_of_terms(column) and self._is_predicted(column)
