@@ -60,13 +60,12 @@ def undone_mean(evidence: Evidence, columns: Sequence[Column]) -> Column | None:
             continue
         if not _is_number_of_units(column, evidence):
             continue
+        if not evidence.is_constant(column) or column.source is Source.SIZE:
+            return column
         # A number of its own is a coefficient, unless the divisor is one of that kind too: 8 and 32, written out.
         sources = {column.source} if column.source in (Source.LITERAL, Source.NAMED) else {*Source} - {Source.STEPS}
         others = [c for c in columns if c is not column and c.divides and c.source in sources]
-        counted = any(evidence.equals_any(c, COUNTS) or _full_window_counts(c, evidence) for c in others)
-        if not evidence.is_constant(column) or column.source is Source.SIZE:
-            return column
-        if counted:
+        if any(evidence.equals_any(c, COUNTS) or _full_window_counts(c, evidence) for c in others):
             return column
     return None
 
@@ -196,11 +195,9 @@ def _due_counts(column: Column, evidence: Evidence) -> list[float]:
     if evidence.equals_any(column, (over_window_rows, over_rows_of_all_ranks)):
         return [point.shared_rows or 0.0 for point in points]
     sums: dict[int, float] = {}
-    start = 0
-    while start < len(points):
-        first = points[start]
-        sums[first.step] = sums.get(first.step, 0.0) + 1.0 / (column.values[start] or 1.0)
-        start += first.length
+    for own in evidence.windows_of_a_rank():
+        step = points[own[0]].step
+        sums[step] = sums.get(step, 0.0) + 1.0 / (column.values[own[0]] or 1.0)
     return [sums[point.step] / point.divisor for point in points]
 
 

@@ -8,7 +8,8 @@ that it equals what a role predicts. So a reading is made in three steps:
 1. What its source, or a change, shows to be the accumulation's or the objective's is read as that, and so is a
    division by what a role predicts, where no source shows what the number is.
 2. If that is not right, the other columns that a role allows for are tried, the fewest first: a right reading is taken.
-3. If none is right, no further column is taken from the objective but divisions by a number that is K but for one.
+3. If none is right, no further column is taken from the objective but divisions that a role predicts, if only in some
+   window, or by a number that is K but for one.
 
 A number that the source has another name for, or none, than what decides on a step is *contested* where it equals a
 role's prediction. Then both readings are made. The one that is right holds if it is the one that does not need the

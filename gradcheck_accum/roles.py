@@ -327,13 +327,14 @@ class Evidence:
 
     def varies_within_a_window(self, column: Column) -> bool:
         """Whether the micro-batches of one window have different factors."""
-        return any(self.varies_in(own, column) for own in self._windows_of_a_rank())
+        return any(self.varies_in(own, column) for own in self.windows_of_a_rank())
 
     def varies_in(self, window: Sequence[int], column: Column) -> bool:
         """Whether the points at these positions have different factors."""
         return any(not self.same(column.values[i], column.values[window[0]]) for i in window)
 
-    def _windows_of_a_rank(self) -> list[range]:
+    def windows_of_a_rank(self) -> list[range]:
+        """The positions of the points of each window, those of every rank apart."""
         windows: list[range] = []
         start = 0
         while start < len(self.points):

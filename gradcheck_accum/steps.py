@@ -18,7 +18,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 
-from gradcheck_accum.events import Operation, Reduction, product_of
+from gradcheck_accum.events import Factor, Operation, Reduction, product_of
 from gradcheck_accum.ledger import Entry, Window
 
 _ROUNDED = 0.01
@@ -41,10 +41,10 @@ def usual_steps(windows: Iterable[Window]) -> int | None:
     # A step that never closes more than one micro-batch accumulates nothing (a plain warm-up before the real loop).
     accumulating = {w.step.where for w in closed if w.step and w.micro_batches > 1}
     closed = [w for w in closed if w.step and w.step.where in accumulating] or closed
-    lengths = Counter(w.micro_batches for w in closed)
     counted = _counted(closed)
     if counted is not None:
         return counted
+    lengths = {w.micro_batches for w in closed}
     explained = {length: _explained(length, closed) for length in lengths}
     every = sum(w.micro_batches for w in closed)
     candidates = (
@@ -122,25 +122,24 @@ def _is_made_whole(window: Window) -> bool:
     fresh = window.fresh()
     if window.micro_batches < 2 or any(not entry.backward.terms for entry in fresh):
         return False
-    counts = {len(_values(entry)) for entry in fresh}
-    each = list(zip(*(_values(entry) for entry in fresh), strict=True)) if len(counts) == 1 else []
-    wholes = [math.fsum(value or 0.0 for value in values) for values in each]
+    factors = [_factors(entry) for entry in fresh]
+    each = list(zip(*factors, strict=True)) if len({len(own) for own in factors}) == 1 else []
+    wholes = [math.fsum(factor.value or 0.0 for factor in place) for place in each]
     shares = [_share(entry) for entry in fresh]
     return any(_about(whole, 1.0) for whole in wholes) or (
         None not in shares and _about(math.fsum(share or 0.0 for share in shares), 1.0)
     )
 
 
-def _values(entry: Entry) -> list[float | None]:
+def _factors(entry: Entry) -> tuple[Factor, ...]:
     """What an entry was multiplied by, place by place: its loss's first term, and then its gradient."""
-    factors = (*entry.backward.terms[0].factors, *(scaling.factor for scaling in entry.grad_factors))
-    return [factor.value for factor in factors]
+    return (*entry.backward.terms[0].factors, *(scaling.factor for scaling in entry.grad_factors))
 
 
 def _share(entry: Entry) -> float | None:
     """What the mean loss of a micro-batch was multiplied by in all, if that is known."""
     term = entry.backward.terms[0]
-    scale = product_of((*term.factors, *(scaling.factor for scaling in entry.grad_factors)))
+    scale = product_of(_factors(entry))
     units = term.units if term.reduction is Reduction.SUM else 1.0
     return None if scale is None or units is None else scale * units
 

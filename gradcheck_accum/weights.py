@@ -309,14 +309,14 @@ def _points(series: Series, windows: Iterable[Window], steps: int, *, leaks: boo
         ranks = [[(e, t) for e in entries for t in e.backward.terms if series.holds(e.backward, t)] for entries in part]
         units = [total_of(t.units for _, t in own) for own in ranks]
         rows = [total_of(t.rows for _, t in own) for own in ranks]
+        # Those that no step got count as if they were live: scaled as the others are, in the end.
+        beside = [e.grad_factors for e in window.with_fate(Fate.LIVE) if e.grad_factors]
+        of_others = (beside or scaled or [()])[-1]
         over_ranks = window.divisor, _shared(units, window.divisor), _shared(rows, window.divisor), step
         for own, own_units, own_rows in zip(ranks, units, rows, strict=True):
             for entry, term in own:
-                # Those that no step got count as if they were live: scaled as the others are, in the end.
-                scalings = entry.grad_factors
-                if scaled and entry.fate in (Fate.WIPED, Fate.LEFT):
-                    beside = [e.grad_factors for e in window.with_fate(Fate.LIVE) if e.grad_factors]
-                    scalings = (beside or scaled)[-1]
+                unused = scaled and entry.fate in (Fate.WIPED, Fate.LEFT)
+                scalings = of_others if unused else entry.grad_factors
                 factors = (*term.factors, *(scaling.factor for scaling in scalings))
                 points.append(Point(entry.backward, term, factors, steps, len(own), own_units, own_rows, *over_ranks))
     return points
