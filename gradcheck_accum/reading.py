@@ -311,15 +311,23 @@ class _Split:
             return self._is_predicted(column)
         if evidence.follows_units(column):
             return True
+        if self._counts_a_mean_again(column):
+            return True
         if self._is_of_its_term(column):
             return False
         if constant and column.source in (Source.LITERAL, Source.NAMED):
-            # Where the source shows what decides on a step, this is another number; else it may be K under its name.
+            # Where the source shows what K is, this is another number; else it may be K under its name.
             by_k = column.divides and evidence.equals_any(column, SHARES[:2])
-            return by_k and not evidence.counter and not self._is_mean_of_terms(column)
+            named = evidence.counter or any(map(self._is_division_by_steps, self.columns))
+            return by_k and not named and not self._is_mean_of_terms(column)
         if not constant and evidence.equals_any(column, SHARES):
             return True
         return column.divides and not self._is_mean_of_terms(column) and self._is_predicted(column)
+
+    def _counts_a_mean_again(self, column: Column) -> bool:
+        """Whether a mean is divided by the size of its batch, which it has been divided by."""
+        by_size = column.source is Source.SIZE and column.divides and column.whole
+        return by_size and self.kind is Reduction.MEAN and not self._is_mean_of_terms(column)
 
     def _is_predicted(self, column: Column) -> bool:
         return any(self.evidence.matches(column, role) for role in (*SHARES, *COUNTS))
@@ -359,6 +367,9 @@ class _Split:
         evidence = self.evidence
         if column.source is Source.OBJECTIVE:
             return False
+        if column.source is Source.SIZE and self._is_mean_of_terms(column):
+            # Its terms are the losses of a batch's samples.
+            return False
         roles = any(evidence.matches(column, role) for role in SHARES)
         if self._is_of_its_term(column):
             scaled = any(c.whole and not c.scales_nothing for c in self.accumulation)
@@ -375,7 +386,7 @@ class _Split:
 
     def _is_right(self, columns: Sequence[Column]) -> bool:
         left = [c for c in self.columns if c not in columns]
-        if any(c.whole and self.evidence.varies_within_a_window(c) for c in left):
+        if not self._is_divided_by_steps(columns) and any(self._changes_within_a_window(c) for c in left):
             return False
         if self.kind is Reduction.SUM:
             # Where a sum is divided by the units of its window, nothing is left to scale.
@@ -411,9 +422,16 @@ class _Split:
             if points[own[0]].is_full and points[own[0]].steps > 1
         )
 
+    def _changes_within_a_window(self, column: Column) -> bool:
+        return column.whole and self.evidence.varies_within_a_window(column)
+
     @staticmethod
     def _is_division_by_steps(column: Column) -> bool:
         return column.source is Source.STEPS and column.divides and not column.scales_nothing
+
+    def _is_divided_by_steps(self, columns: Iterable[Column]) -> bool:
+        """Whether the source shows the division by K: what else changes is what each micro-batch is worth by itself."""
+        return any(self._is_division_by_steps(c) and self.evidence.is_constant(c) for c in columns)
 
     def unsteady(self) -> Iterator[int]:
         """The positions of the points of windows in which whole losses are weighed unlike, for no reason that is known.
@@ -421,7 +439,9 @@ class _Split:
         What the large batch of such a window would weigh is not known.
         """
         unexplained = [c for c in self.accumulation if not self._is_shown(c) and self._is_right_somewhere(c)]
-        changing = [c for c in (*self.objective, *unexplained) if c.whole and self.evidence.varies_within_a_window(c)]
+        shown = self.accumulation if self.normalised else self.columns
+        weighing = [] if self._is_divided_by_steps(shown) else self.objective
+        changing = [c for c in (*weighing, *unexplained) if self._changes_within_a_window(c)]
         for own in self.evidence.windows() if changing else ():
             if any(self.evidence.varies_in(own, column) for column in changing):
                 yield from own
@@ -508,9 +528,11 @@ class _Split:
         told = [c for c in self.accumulation if not c.scales_nothing]
         unsure = [c for c in (*told, *self.objective) if c.source is not Source.STEPS]
         if self.kind is Reduction.NONE:
-            # What a penalty is multiplied by may hold the division, unless nothing of its loss is divided.
+            # What a penalty is multiplied by may hold the division, unless nothing of its loss is divided, or the
+            # source has every such number from elsewhere than K.
             accumulated = any(p.steps > 1 for p in evidence.points)
-            return accumulated and bool(self.objective) and not told and not self._others_are_undivided()
+            unknown = [c for c in self.objective if not _is_from_elsewhere(c, evidence)]
+            return accumulated and bool(unknown) and not told and not self._others_are_undivided()
         accumulated = any(p.steps > 1 and p.term.units is None for p in evidence.points)
         if accumulated and unsure and (len(told) > 1 or (self.objective and not told)):
             return True

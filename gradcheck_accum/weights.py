@@ -100,9 +100,10 @@ class Readings:
         return self._read[window.optimizer, window.store, series].normalised
 
     def same_objective(self, window: Window, series: Series) -> bool:
-        """Whether the objective weighs ``series`` the same in all micro-batches of ``window``."""
+        """Whether the objective weighs ``series`` the same in all micro-batches of ``window`` that have it."""
         own = self._read[window.optimizer, window.store, series].objective
-        values = [own.get(id(entry.backward), 1.0) for entries in window.by_rank() for entry in entries]
+        held = (_held(series, entries) for entries in window.by_rank())
+        values = [own.get(id(entry.backward), 1.0) for entries in held for entry in entries]
         return all(self.same(value, values[0]) for value in values)
 
     def weights(self, window: Window, series: Series) -> tuple[Weight, ...]:

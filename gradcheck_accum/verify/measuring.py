@@ -258,6 +258,8 @@ class Measurer:
                 first = found
             if measured.coupled_modules:
                 break
+        if first is not None and any(program.looks_up_rows for program in programs):
+            raise CannotReplay("its model looks rows up by their numbers, which are other rows' in a large batch")
         if first is not None and any(program.by_position for program in programs):
             raise CannotReplay("the loop takes its batches apart by the places of their samples")
         if first is None:
