@@ -99,7 +99,7 @@ class _Passes:
 def _blocks(window: Window) -> list[tuple[Entry, ...]]:
     """The entries that were cleared together, in order."""
     wiped = window.with_fate(Fate.WIPED)
-    return [tuple(own) for _, own in groupby(wiped, key=lambda entry: id(entry.wiped_by))]
+    return [tuple(own) for _, own in groupby(wiped, key=lambda entry: entry.wiped_by)]
 
 
 def _is_rejected(block: Sequence[Entry], window: Window, steps: int, passes: _Passes) -> bool:
@@ -146,7 +146,7 @@ def _count(entries: Iterable[Entry]) -> int:
 def _without(window: Window, gone: Sequence[Entry]) -> Window:
     """A window without entries that were cleared, and what was done to them before that (a clip, say)."""
     begins = next((i for i, event in enumerate(window.events) if event is gone[-1].wiped_by), 0)
-    return replace(window, events=window.events[begins:]).without({id(entry.backward) for entry in gone})
+    return replace(window, events=window.events[begins:]).without({entry.backward for entry in gone})
 
 
 def _thrown_away(window: Window, entries: Sequence[Entry]) -> Window:

@@ -46,6 +46,14 @@ class Fate(Enum):
     """the loop ended and no step came"""
 
 
+class ByProduct(Enum):
+    """Why an entry that stands in a step's gradient was not meant for it (`gradcheck_accum.meant`)."""
+
+    OTHERS_TURN = "another optimizer's step has used it"
+    CUT_OFF = "it is the other network's loss"
+    FOR_DATA = "it was sent back for the gradient of data"
+
+
 @dataclass(frozen=True, slots=True)
 class Entry:
     """One backward's contribution to one store, and what became of it."""
@@ -54,10 +62,15 @@ class Entry:
     fate: Fate
     wiped_by: ZeroGrad | None = None
     grad_factors: tuple[ScaleGrads, ...] = ()
+    by_product: ByProduct | None = None
 
     def as_stale(self) -> Entry:
         """The same after a step has used it."""
-        return self if self.fate is Fate.STALE else Entry(self.backward, Fate.STALE, None, self.grad_factors)
+        return self if self.fate is Fate.STALE else replace(self, fate=Fate.STALE, wiped_by=None)
+
+    def as_by_product(self, why: ByProduct) -> Entry:
+        """The same, which stands in a step's gradient though it was not meant for it."""
+        return replace(self, fate=Fate.STALE, wiped_by=None, by_product=why)
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,10 +152,10 @@ class Window:
         """The entries that met ``fate``."""
         return tuple([entry for entry in self.entries if entry.fate is fate])
 
-    def without(self, backwards: set[int]) -> Window:
-        """This window without the backwards of these identities."""
-        entries = tuple(e for e in self.entries if id(e.backward) not in backwards)
-        return replace(self, entries=entries, events=tuple(e for e in self.events if id(e) not in backwards))
+    def without(self, backwards: set[Backward]) -> Window:
+        """This window without these backwards."""
+        entries = tuple(e for e in self.entries if e.backward not in backwards)
+        return replace(self, entries=entries, events=tuple(e for e in self.events if e not in backwards))
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,23 +171,23 @@ class Ledger:
     trace: Trace
     rejected: tuple[Window, ...] = ()
     restarted: tuple[Window, ...] = ()
-    _by_step: dict[int, list[Window]] = field(init=False, repr=False, compare=False)
-    """The windows by the identity of their step: every step asks for its own, and there are very many of both."""
+    _by_step: dict[Step | None, list[Window]] = field(init=False, repr=False, compare=False)
+    """The windows by their step: every step asks for its own, and there are very many of both."""
 
     _skipped_by_pass: dict[int | None, tuple[list[int], list[int]]] = field(init=False, repr=False, compare=False)
     """By pass: its micro-batches in order, and how many batches were passed over by each. Windows ask for them."""
 
     def __post_init__(self) -> None:
-        by_step: dict[int, list[Window]] = {}
+        by_step: dict[Step | None, list[Window]] = {}
         for window in self.windows:
-            by_step.setdefault(id(window.step), []).append(window)
+            by_step.setdefault(window.step, []).append(window)
         object.__setattr__(self, "_by_step", by_step)
         skipped = {epoch: _in_order(_passed_over(given)) for epoch, given in _given(self.trace).items()}
         object.__setattr__(self, "_skipped_by_pass", skipped)
 
     def closed_by(self, step: Step) -> tuple[Window, ...]:
         """The windows that ``step`` closed: one for each store that it reads."""
-        return tuple(self._by_step.get(id(step), ()))
+        return tuple(self._by_step.get(step, ()))
 
     def account(self, optimizer: str, store: str) -> tuple[Window, ...]:
         """The closed windows of one optimizer on one store, in order."""

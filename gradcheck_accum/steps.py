@@ -67,7 +67,7 @@ def _counted(windows: Sequence[Window]) -> int | None:
 
 def _stretches(window: Window) -> Iterator[int]:
     """How many micro-batches ran between two clearings of a window, and since the last: some may be thrown away."""
-    for _, own in groupby(window.fresh(), key=lambda entry: id(entry.wiped_by)):
+    for _, own in groupby(window.fresh(), key=lambda entry: entry.wiped_by):
         yield len({entry.backward.micro_batch for entry in own})
 
 

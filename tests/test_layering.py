@@ -19,7 +19,7 @@ FLOORS = [
     {"location", "neighbours", "pyproject", "source_text", "stated", "streams"},
     {"errors", "events", "gate", "mistakes", "notebooks"},
     {"findings", "ledger", "roles", "settings", "suppressions"},
-    {"counts", "ranks", "steps"},
+    {"counts", "meant", "ranks", "steps"},
     {"cleared", "reading"},
     {"folding"},
     {"weights"},

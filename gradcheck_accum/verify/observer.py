@@ -26,6 +26,7 @@ from gradcheck_accum.events import (
     AverageUpdate,
     Backward,
     Clip,
+    DataGradientRead,
     Event,
     Factor,
     GraphsHeld,
@@ -43,7 +44,7 @@ from gradcheck_accum.folding import fold
 from gradcheck_accum.location import Location
 from gradcheck_accum.stated import NAME_OF_LENGTH
 from gradcheck_accum.verify.averaging import AVERAGED_OTHERWISE, Averaging
-from gradcheck_accum.verify.batches import BatchCounter, identity_of
+from gradcheck_accum.verify.batches import BatchCounter, data_of, identity_of
 from gradcheck_accum.verify.by_hand import OwnAverages, Rates
 from gradcheck_accum.verify.clipping import ClipBook, ClipCall
 from gradcheck_accum.verify.comparing import Comparer
@@ -133,6 +134,10 @@ class Watch:
         self._averages = OwnAverages(lambda: book.optimizers)
         self._scalings = GradientScalings(book)
         self.losses.tape.on_scale = self._scalings.seen
+        read = weakref.WeakMethod(self._gradient_read)
+        self.losses.tape.on_gradient_read = lambda tensor: (read() or _ignore)(tensor)
+        self._reads_data = True
+        """Whether it is known what data's gradient the last backward was for, or there is no backward yet."""
         self._rates = Rates()
         self.measurer = Measurer(engine, replay, self.shards)
         self._moved = MovedWeights()
@@ -343,6 +348,7 @@ class Watch:
             for key, own in self._arriving.items()
         }
         self._arriving, self._sent_back = None, None
+        cut_off = self._cut_off(sent_back) - self.book.stores(arrived)
         self.losses.next_segment()
         if not arrived:
             self.stray_backwards += not self.book.sharded
@@ -367,8 +373,10 @@ class Watch:
             ranks=averaged.ranks if averaged is not None else 1,
             kept_apart=averaged is not None and averaged.kept_apart,
             rescale=averaged.rescale if averaged is not None else 1.0,
+            cut_off=cut_off,
         )
         self._add(event)
+        self._reads_data = False
         self._clips.forget()
         self._weights.update((key, self.book.parameters[key]._version) for key in arrived)
         if averaged is not None and (averaged.kept_apart or (averaged.keys and averaged.ranks != 1)):
@@ -387,6 +395,22 @@ class Watch:
             self._add(Opaque(where=where, stores=event.stores, reason=PARTLY_AVERAGED))
         if failed:
             self._add(Opaque(where=where, stores=event.stores, reason=RAISED))
+
+    def _cut_off(self, sent_back: SentBack) -> frozenset[str]:
+        """The stores of the networks that made data of a loss, of which its graph knows nothing."""
+        if len(self.book.optimizers) < 2 or sent_back.program is None:
+            return frozenset()
+        with self.losses.tape.paused():
+            modules = self.losses.tape.makers_of(data_of(sent_back.program))
+        return self.book.stores(id(parameter) for module in modules for parameter in module.parameters())
+
+    def _gradient_read(self, tensor: torch.Tensor) -> None:
+        """The loop reads ``.grad`` of a tensor: of data, it is what the last backward was for."""
+        if self.idle or self._reads_data or id(tensor) in self.book.parameters or isinstance(tensor, nn.Parameter):
+            return
+        if tensor.is_leaf and tensor.requires_grad:
+            self._reads_data = True
+            self._add(DataGradientRead(where=user_location()))
 
     def _look_for_own_steps(self, reading: LossReading, where: Location) -> None:
         """A backward has filled gradients of no optimizer, and none has stepped: who changes its weights is a step."""
