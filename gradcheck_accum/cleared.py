@@ -83,12 +83,12 @@ class _Passes:
 
     def __init__(self, windows: Sequence[Window]) -> None:
         entries = [entry for window in windows for entry in window.fresh()]
-        self._ends = {e.backward.epoch: e for e in entries if e.backward.epoch is not None}
+        self._ends = {e.epoch: e for e in entries if e.epoch is not None}
         self._last = entries[-1] if entries else None
 
     def end_with(self, entry: Entry) -> bool:
         """Whether ``entry`` is the last of its pass, or of the run."""
-        own = entry.backward.epoch
+        own = entry.epoch
         return entry is self._last or (own is not None and self._ends[own] is entry)
 
     def all_end_unused(self) -> bool:
@@ -117,7 +117,7 @@ def _is_restarted(block: Sequence[Entry], window: Window, steps: int) -> bool:
     if window.step is None or _count(block) >= steps or _count(live) != steps:
         return False
     batches, again = ({entry.backward.batch for entry in own} for own in (block, live))
-    passes = {entry.backward.epoch for entry in (*block, *live)}
+    passes = {entry.epoch for entry in (*block, *live)}
     return (None not in batches and batches <= again) or (None not in passes and len(passes) == 1)
 
 
@@ -130,9 +130,9 @@ def _lost_before(window: Window, steps: int | None) -> tuple[Entry, ...]:
     wiped, live = window.with_fate(Fate.WIPED), window.with_fate(Fate.LIVE)
     if not wiped or not live or steps is None:
         return ()
-    first = live[0].backward.epoch
-    if first is not None and wiped[0].backward.epoch is not None:
-        lost = tuple(e for e in wiped if e.backward.epoch is not None and e.backward.epoch < first)
+    first = live[0].epoch
+    if first is not None and wiped[0].epoch is not None:
+        lost = tuple(e for e in wiped if e.epoch is not None and e.epoch < first)
     else:
         lost = wiped if _count(live) >= steps else ()
     return lost if _count(lost) < max(steps, 2) else ()

@@ -19,6 +19,7 @@ from gradcheck_accum.events import (
 )
 from gradcheck_accum.ledger import Entry, Fate, Ledger, Window
 from gradcheck_accum.meant import History, set_by_products_apart
+from gradcheck_accum.passes import Passes
 
 
 @dataclass(slots=True)
@@ -27,6 +28,7 @@ class _Account:
 
     optimizer: str
     store: str
+    passes: Passes
     entries: list[Entry] = field(default_factory=list)
     events: list[Event] = field(default_factory=list)
     windows: list[Window] = field(default_factory=list)
@@ -39,15 +41,13 @@ class _Account:
         self.events.append(event)
         match event:
             case Backward():
-                self.entries.append(Entry(event, Fate.LIVE, grad_factors=_rescaled(event)))
+                self.entries.append(Entry(event, Fate.LIVE, grad_factors=_rescaled(event), epoch=self.passes.of(event)))
                 self.waiting = {*self.waiting, event} if event.waits else set()
             case ScaleGrads():
                 self.entries = [self._scaled(entry, event) for entry in self.entries]
             case ZeroGrad():
                 self.entries = [
-                    Entry(entry.backward, Fate.WIPED, event, entry.grad_factors)
-                    if self._is_cleared_now(entry)
-                    else entry
+                    replace(entry, fate=Fate.WIPED, wiped_by=event) if self._is_cleared_now(entry) else entry
                     for entry in self.entries
                     if entry.fate is not Fate.STALE
                 ]
@@ -62,7 +62,7 @@ class _Account:
     def _scaled(self, entry: Entry, event: ScaleGrads) -> Entry:
         if entry.fate is Fate.WIPED or entry.backward in self.waiting:
             return entry
-        return Entry(entry.backward, entry.fate, entry.wiped_by, (*entry.grad_factors, event))
+        return replace(entry, grad_factors=(*entry.grad_factors, event))
 
     def _close(self, step: Step | None, index: int) -> None:
         entries = sorted(self.entries, key=lambda entry: entry.fate is not Fate.STALE)
@@ -96,11 +96,12 @@ def fold(trace: Trace) -> Ledger:
     thrown away on purpose to one that was rejected or begun again (`gradcheck_accum.cleared`). What was never meant for
     the step belongs to no window, unless it stands in the gradient (`gradcheck_accum.meant`).
     """
+    passes = Passes.of_events(trace.events)
     accounts: dict[tuple[str, str], _Account] = {}
     for event in trace.events:
         if isinstance(event, Step):
             for store in sorted(event.stores):
-                accounts.setdefault((event.optimizer, store), _Account(event.optimizer, store))
+                accounts.setdefault((event.optimizer, store), _Account(event.optimizer, store, passes))
     steps = 0
     own = list(accounts.values())
     for event in trace.events:
@@ -120,4 +121,5 @@ def fold(trace: Trace) -> Ledger:
         trace,
         tuple(window for own in parted for window in own.rejected),
         tuple(window for own in parted for window in own.restarted),
+        passes,
     )

@@ -22,6 +22,7 @@ from gradcheck_accum.events import (
     Trace,
     ZeroGrad,
 )
+from gradcheck_accum.passes import Passes, ToldBy
 
 NOT_FINITE = "the gradient is not finite"
 """Why a window is unknown whose gradient has overflowed: what was done to it by hand does not show."""
@@ -63,6 +64,8 @@ class Entry:
     wiped_by: ZeroGrad | None = None
     grad_factors: tuple[ScaleGrads, ...] = ()
     by_product: ByProduct | None = None
+    epoch: int | None = None
+    """The pass over the data that it is of, None where nothing tells."""
 
     def as_stale(self) -> Entry:
         """The same after a step has used it."""
@@ -104,7 +107,7 @@ class Window:
         fresh = tuple([entry for entry in self.entries if entry.fate is not Fate.STALE])
         object.__setattr__(self, "_fresh", fresh)
         object.__setattr__(self, "micro_batches", len({entry.backward.micro_batch for entry in fresh}))
-        object.__setattr__(self, "spans_passes", len({entry.backward.epoch for entry in fresh} - {None}) > 1)
+        object.__setattr__(self, "spans_passes", len({entry.epoch for entry in fresh} - {None}) > 1)
 
     def fresh(self) -> tuple[Entry, ...]:
         """The entries of this window's own micro-batches: all but the stale ones."""
@@ -124,9 +127,9 @@ class Window:
             return (self.by_rank(),)
         fresh = self.fresh()
         if self.spans_passes:
-            passes = dict.fromkeys(entry.backward.epoch for entry in fresh)
-            return tuple((tuple(entry for entry in fresh if entry.backward.epoch == own),) for own in passes)
-        if not leaks or any(entry.backward.epoch is not None for entry in fresh):
+            passes = dict.fromkeys(entry.epoch for entry in fresh)
+            return tuple((tuple(entry for entry in fresh if entry.epoch == own),) for own in passes)
+        if not leaks or any(entry.epoch is not None for entry in fresh):
             return (self.by_rank(),)
         last = [*dict.fromkeys(entry.backward.micro_batch for entry in fresh)][-steps:]
         left_over = tuple(entry for entry in fresh if entry.backward.micro_batch not in last)
@@ -171,6 +174,7 @@ class Ledger:
     trace: Trace
     rejected: tuple[Window, ...] = ()
     restarted: tuple[Window, ...] = ()
+    passes: Passes = field(default_factory=lambda: Passes(ToldBy.NOTHING))
     _by_step: dict[Step | None, list[Window]] = field(init=False, repr=False, compare=False)
     """The windows by their step: every step asks for its own, and there are very many of both."""
 
@@ -182,7 +186,7 @@ class Ledger:
         for window in self.windows:
             by_step.setdefault(window.step, []).append(window)
         object.__setattr__(self, "_by_step", by_step)
-        skipped = {epoch: _in_order(_passed_over(given)) for epoch, given in _given(self.trace).items()}
+        skipped = {epoch: _in_order(_passed_over(given)) for epoch, given in self._given().items()}
         object.__setattr__(self, "_skipped_by_pass", skipped)
 
     def closed_by(self, step: Step) -> tuple[Window, ...]:
@@ -201,13 +205,21 @@ class Ledger:
         if not entries:
             return 0
         first, last = entries[0].backward, entries[-1].backward
-        numbers, skipped = self._skipped_by_pass.get(last.epoch, ([], []))
+        numbers, skipped = self._skipped_by_pass.get(self.passes.of(last), ([], []))
         until, before = bisect_right(numbers, last.micro_batch), bisect_left(numbers, first.micro_batch)
         return (skipped[until - 1] if until else 0) - (skipped[before - 1] if before else 0)
 
     def skipped_in_all(self) -> int:
         """The same of all passes, each up to the last batch that it ran."""
         return sum(skipped[-1] for _, skipped in self._skipped_by_pass.values() if skipped)
+
+    def _given(self) -> dict[int | None, dict[int, int]]:
+        """By pass and micro-batch: how many batches the pass had given when that ran."""
+        given: dict[int | None, dict[int, int]] = {}
+        for event in self.trace.events:
+            if isinstance(event, Backward) and event.given is not None:
+                given.setdefault(self.passes.of(event), {}).setdefault(event.micro_batch, event.given)
+        return given
 
     def accounts(self) -> list[tuple[str, str]]:
         """The (optimizer, store) pairs that have a window, in order of their first step."""
@@ -218,15 +230,6 @@ def _in_order(passed_over: dict[int, int]) -> tuple[list[int], list[int]]:
     """Micro-batches in order, and the most batches that were passed over by each."""
     numbers = sorted(passed_over)
     return numbers, list(accumulate((passed_over[number] for number in numbers), max))
-
-
-def _given(trace: Trace) -> dict[int | None, dict[int, int]]:
-    """By pass and micro-batch: how many batches the pass had given when that ran."""
-    given: dict[int | None, dict[int, int]] = {}
-    for event in trace.events:
-        if isinstance(event, Backward) and event.given is not None:
-            given.setdefault(event.epoch, {}).setdefault(event.micro_batch, event.given)
-    return given
 
 
 def _passed_over(given: dict[int, int]) -> dict[int, int]:

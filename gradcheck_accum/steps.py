@@ -80,27 +80,18 @@ def _divide_by(origins: frozenset[str], windows: Iterable[Window]) -> bool:
 
 def _explained(length: int, windows: Sequence[Window]) -> int:
     """How many micro-batches are in windows that hold ``length``, or fewer at the end of a pass."""
-    period = _period([w.micro_batches for w in windows])
     return sum(
         window.micro_batches
         for position, window in enumerate(windows)
-        if window.micro_batches == length or (window.micro_batches < length and _ends_a_pass(position, windows, period))
+        if window.micro_batches == length or (window.micro_batches < length and _ends_a_pass(position, windows))
     )
 
 
-def _ends_a_pass(position: int, windows: Sequence[Window], period: int) -> bool:
+def _ends_a_pass(position: int, windows: Sequence[Window]) -> bool:
     if position + 1 == len(windows):
         return True
-    own, following = (w.fresh()[-1].backward.epoch for w in windows[position : position + 2])
-    return own != following if None not in (own, following) else (position + 1) % period == 0
-
-
-def _period(lengths: Sequence[int]) -> int:
-    """After how many windows the same lengths come again, two times at least; all of them where they do not."""
-    for period in range(1, len(lengths) // 2 + 1):
-        if len(lengths) % period == 0 and all(lengths[i] == lengths[i % period] for i in range(len(lengths))):
-            return period
-    return len(lengths)
+    own, following = (w.fresh()[-1].epoch for w in windows[position : position + 2])
+    return own != following and None not in (own, following)
 
 
 def _makes_whole(length: int, windows: Iterable[Window]) -> bool:

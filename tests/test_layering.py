@@ -18,6 +18,7 @@ PACKAGE = Path(gradcheck_accum.__file__).parent
 FLOORS = [
     {"location", "neighbours", "pyproject", "source_text", "stated", "streams"},
     {"errors", "events", "gate", "mistakes", "notebooks"},
+    {"passes"},
     {"findings", "ledger", "roles", "settings", "suppressions"},
     {"counts", "meant", "ranks", "steps"},
     {"cleared", "reading"},

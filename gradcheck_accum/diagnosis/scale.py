@@ -398,7 +398,7 @@ def _short_of_ranks(account: Account, shares: Shares, step: Step) -> Diagnosis:
 
 def _is_inside_a_pass(account: Account, window: Window) -> bool:
     """Whether a window is short though its pass over the data goes on, and did not just begin after a loss."""
-    own = window.fresh()[-1].backward.epoch
+    own = window.fresh()[-1].epoch
     if own is None:
         # A remainder comes at the end of every pass, and so at the end of the run too.
         last = account.windows[-1]
@@ -433,7 +433,7 @@ def _stepping_at_once(account: Account) -> Iterator[Window]:
 
 def _epoch_of(window: Window | None) -> int | None:
     """The pass over the data that a window ends in, where it has micro-batches of its own."""
-    return window.fresh()[-1].backward.epoch if window is not None and window.fresh() else None
+    return window.fresh()[-1].epoch if window is not None and window.fresh() else None
 
 
 def _closes_pass(account: Account, window: Window) -> bool:
@@ -443,7 +443,7 @@ def _closes_pass(account: Account, window: Window) -> bool:
 
 def _goes_on(account: Account, window: Window) -> bool:
     """Whether a later window holds a micro-batch of the same pass over the data, where passes are known."""
-    own = window.fresh()[-1].backward.epoch
+    own = window.fresh()[-1].epoch
     return own is not None and account.pass_bounds[own][1] > window.index
 
 
