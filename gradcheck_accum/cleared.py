@@ -21,6 +21,7 @@ from dataclasses import dataclass, field, replace
 from itertools import groupby
 
 from gradcheck_accum.ledger import Entry, Fate, Window
+from gradcheck_accum.same import Same
 from gradcheck_accum.steps import is_divided_by, usual_steps
 
 
@@ -34,12 +35,12 @@ class Parted:
     restarted: list[Window] = field(default_factory=list)
 
 
-def part(windows: Sequence[Window]) -> Parted:
+def part(windows: Sequence[Window], same: Same) -> Parted:
     """Part what was cleared in ``windows``, all of one optimizer on one store, from what the steps should have used.
 
     Those without a step stay as what they are, abandoned, but for the windows in them that were rejected.
     """
-    steps = _usual_steps([window for window in windows if window.step is not None])
+    steps = _usual_steps([window for window in windows if window.step is not None], same)
     passes = _Passes(windows)
     parted = Parted()
     for window in windows:
@@ -63,19 +64,19 @@ def part(windows: Sequence[Window]) -> Parted:
     return parted
 
 
-def _usual_steps(closed: Sequence[Window]) -> int | None:
+def _usual_steps(closed: Sequence[Window], same: Same) -> int | None:
     """K, as the windows tell it that nothing was cleared from, where they are the most; else as all of them do.
 
     Where they are not, the most micro-batches between two clearings are K if all losses are divided by them.
     """
     whole = [window for window in closed if not window.with_fate(Fate.WIPED)]
     if 2 * len(whole) > len(closed):
-        return usual_steps(whole)
+        return usual_steps(whole, same)
     stretches = (_count(own) for w in closed for own in (*_blocks(w), w.with_fate(Fate.LIVE)))
     longest = max(stretches, default=0)
     is_stated = any(window.step is not None and window.step.accumulation_steps for window in closed)
-    divided = not is_stated and all(is_divided_by(window, longest) for window in closed)
-    return longest if divided else usual_steps(closed)
+    divided = not is_stated and all(is_divided_by(window, longest, same) for window in closed)
+    return longest if divided else usual_steps(closed, same)
 
 
 class _Passes:

@@ -20,6 +20,7 @@ from gradcheck_accum.events import (
 from gradcheck_accum.ledger import Entry, Fate, Ledger, Window
 from gradcheck_accum.meant import History, set_by_products_apart
 from gradcheck_accum.passes import Passes
+from gradcheck_accum.same import Same
 
 
 @dataclass(slots=True)
@@ -114,7 +115,8 @@ def fold(trace: Trace) -> Ledger:
         account.finish(steps)
     histories = [History(account.optimizer, account.store, account.windows) for account in accounts.values()]
     set_by_products_apart(histories, trace)
-    parted = [part(history.windows) for history in histories]
+    same = Same(trace.precision)
+    parted = [part(history.windows, same) for history in histories]
     return Ledger(
         tuple(window for own in parted for window in own.windows),
         tuple(window for own in parted for window in own.abandoned),

@@ -23,6 +23,7 @@ from gradcheck_accum.events import (
     ZeroGrad,
 )
 from gradcheck_accum.passes import Passes, ToldBy
+from gradcheck_accum.same import Same
 
 NOT_FINITE = "the gradient is not finite"
 """Why a window is unknown whose gradient has overflowed: what was done to it by hand does not show."""
@@ -55,9 +56,9 @@ class ByProduct(Enum):
     FOR_DATA = "it was sent back for the gradient of data"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Entry:
-    """One backward's contribution to one store, and what became of it."""
+    """One backward's contribution to one store, and what became of it; two that are alike are two all the same."""
 
     backward: Backward
     fate: Fate
@@ -76,9 +77,9 @@ class Entry:
         return replace(self, fate=Fate.STALE, wiped_by=None, by_product=why)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Window:
-    """All that reached one store between two steps of one optimizer.
+    """All that reached one store between two steps of one optimizer; two that are alike are two all the same.
 
     ``index`` counts the steps of the whole run, of all its optimizers, from 0. ``entries`` are in the order of their
     backwards, stale ones first. ``step`` is None for gradients that no step ever consumed. ``events`` is everything
@@ -96,7 +97,7 @@ class Window:
     unknown: str = ""
     elsewhere: tuple[tuple[Entry, ...], ...] = ()
     divisor: int = 1
-    micro_batches: int = field(init=False, repr=False, compare=False)
+    micro_batches: int = field(init=False, repr=False)
     """How many micro-batches (distinct batches of data) the window's own entries come from."""
     spans_passes: bool = field(init=False, repr=False, compare=False)
     """Whether they come from more than one pass over the data, as far as that is known."""
@@ -188,6 +189,11 @@ class Ledger:
         object.__setattr__(self, "_by_step", by_step)
         skipped = {epoch: _in_order(_passed_over(given)) for epoch, given in self._given().items()}
         object.__setattr__(self, "_skipped_by_pass", skipped)
+
+    @property
+    def same(self) -> Same:
+        """What tells whether two numbers of this loop are the same."""
+        return Same(self.trace.precision)
 
     def closed_by(self, step: Step) -> tuple[Window, ...]:
         """The windows that ``step`` closed: one for each store that it reads."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from itertools import pairwise
 
 from gradcheck_accum.events import Backward, Event, Step
 
@@ -65,12 +66,12 @@ def _length(events: Iterable[Event]) -> int:
 
 def _period(steps: Sequence[int], count: int) -> int:
     """The length of the passes of ``count`` micro-batches, two at least, in which ``steps`` recur; 0 if none."""
-    gaps = {after - before for before, after in zip([0, *steps], steps, strict=False)}
-    if len(gaps) < 2:
-        return 0
     for length in range(1, count // 2 + 1):
         if count % length == 0:
             first = [step for step in steps if step <= length]
-            if list(steps) == [start + step for start in range(0, count, length) for step in first]:
+            recurs = list(steps) == [start + step for start in range(0, count, length) for step in first]
+            # The last of a pass to the first of the next is a window too.
+            around = [*first, *(length + step for step in first[:1])]
+            if recurs and len({after - before for before, after in pairwise(around)}) > 1:
                 return length
     return 0

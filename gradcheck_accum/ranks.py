@@ -32,8 +32,8 @@ def joined(ledgers: Sequence[Ledger]) -> list[Ledger]:
     found = []
     for rank, own in enumerate(ledgers):
         others = [account for r, account in enumerate(accounts) if r != rank]
-        numbers = {id(w): number for account in accounts[rank].values() for number, w in enumerate(account)}
-        windows = tuple(_joined(window, numbers[id(window)], others) for window in own.windows)
+        numbers = {w: number for account in accounts[rank].values() for number, w in enumerate(account)}
+        windows = tuple(_joined(window, numbers[window], others) for window in own.windows)
         found.append(replace(own, windows=windows))
     return found
 

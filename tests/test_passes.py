@@ -56,6 +56,7 @@ def test_steps_tell_passes_by_their_places(steps: set[int], count: int, length: 
     [
         ({3, 6, 9, 12}, 12),  # even steps: any whole number of windows may be a pass
         ({3, 6, 9, 12}, 14),
+        ({1, 4, 7, 10}, 12),  # even, but for where the first comes
         ({3, 6, 7}, 7),  # one pass
         ({2, 4, 6, 11, 16}, 16),  # K grows
         (set(), 6),

@@ -56,7 +56,7 @@ class Account:
     def of(cls, ledger: Ledger, optimizer: str, store: str, readings: Readings) -> Account:
         closed = ledger.account(optimizer, store)
         abandoned = tuple(w for w in ledger.abandoned if (w.optimizer, w.store) == (optimizer, store))
-        return cls(ledger, optimizer, store, closed, abandoned, readings, usual_steps(closed) or 1)
+        return cls(ledger, optimizer, store, closed, abandoned, readings, usual_steps(closed, ledger.same) or 1)
 
     @cached_property
     def states_steps(self) -> bool:

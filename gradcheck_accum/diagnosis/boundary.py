@@ -35,9 +35,9 @@ def find_remainder(account: Account) -> Iterator[Diagnosis]:
     if step is None:
         return
     help = "step once more after the loop for the micro-batches that are left, divided by their own number"
-    longer = {id(w) for w in outgrowing(account)}
+    longer = outgrowing(account)
     leaks = [
-        w for w in account.windows if w.micro_batches > account.steps > 1 and (_runs_on(account, w) or id(w) in longer)
+        w for w in account.windows if w.micro_batches > account.steps > 1 and (_runs_on(account, w) or w in longer)
     ]
     # A leak is told first: it happens in every epoch, and what is lost at the very end is the last of it.
     stated = not account.ledger.trace.assumed_length or not says_steps_by_name(account)

@@ -78,11 +78,11 @@ def _name(event: Event) -> str:
 
 def _keeps_pace(pace: Pace[_E], passes: Passes) -> bool:
     """Whether most windows of several micro-batches hold as many of the events as micro-batches."""
-    counted = {id(event) for event in pace.own}
+    counted: set[Event] = set(pace.own)
     full = busy = count = 0
     batches: set[int] = set()
     for event in pace.life:
-        if id(event) in counted:
+        if event in counted:
             count += 1
         elif isinstance(event, Backward):
             batches.add(event.micro_batch)
@@ -126,7 +126,7 @@ def find_schedule(ledger: Ledger) -> Iterator[Diagnosis]:
             counts = [count for count in counts if abs(horizon - count) <= ledger.passes.count(pace.life)]
         if not counts or (horizon is not None and horizon >= pace.made):
             continue
-        often = f"{usual_steps(ledger.windows)} times"
+        often = f"{usual_steps(ledger.windows, ledger.same)} times"
         if pace.event.by_hand:
             yield diagnosis(
                 "GA601",
@@ -155,7 +155,7 @@ def find_cut_short(ledger: Ledger) -> Iterator[Diagnosis]:
         batches = len({event.micro_batch for event in pace.life if isinstance(event, Backward)})
         with_steps = any(abs(pace.made - count) <= slack for count in _steps(pace.life).values())
         # Once per epoch is another habit than once per step, and where the two are the same nothing can be told.
-        several = pace.made < batches and (usual_steps(ledger.windows) or 1) > 1
+        several = pace.made < batches and (usual_steps(ledger.windows, ledger.same) or 1) > 1
         # The step for a remainder is one more than half of the micro-batches may be.
         if several and with_steps and slack < pace.made <= batches // 2 + slack and horizon == batches:
             yield diagnosis(
@@ -163,7 +163,7 @@ def find_cut_short(ledger: Ledger) -> Iterator[Diagnosis]:
                 pace.event.where,
                 "the learning rate's schedule was made for as many moves as there are micro-batches, but moves once "
                 f"for every step of the optimizer{_at_last_step(pace.life)}: training ends when only "
-                f"1/{usual_steps(ledger.windows)} of it has run",
+                f"1/{usual_steps(ledger.windows, ledger.same)} of it has run",
                 "plan the schedule for the number of steps: divide its length by the accumulation steps",
             )
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -11,6 +10,7 @@ from torch import nn
 
 from gradcheck_accum.engine.loss_graph import LossReading
 from gradcheck_accum.engine.tape import Leaf, Produced, Program, leaves_of
+from gradcheck_accum.same import Same
 
 SENT_BACK_TOGETHER = (
     "its loss has as many terms of one kind as batches went into it: whether they are micro-batches, whose sum should "
@@ -25,7 +25,7 @@ def sent_back_together(reading: LossReading, drawn: int, program: Callable[[], P
     how often the loop ran a module on other data.
     """
     kinds = reading.kinds.values()
-    sums = [n for n, total in kinds if n > 1 and total is not None and not math.isclose(total, 1.0)]
+    sums = [n for n, total in kinds if n > 1 and total is not None and not Same()(total, 1.0)]
     if not sums or drawn in sums:
         return bool(sums)
     known = program()
