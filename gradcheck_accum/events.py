@@ -246,12 +246,30 @@ class LossShown(Event):
     share: float
 
 
+class Cause(Enum):
+    """What makes something unknown, as far as anything depends on it."""
+
+    NOT_FINITE = "a gradient has overflowed"
+    ZERO = "a gradient is nothing"
+    UNSHARED = "not all ranks that are averaged over are watched"
+    BY_HAND = "gradients or weights were changed by hand"
+    OTHER = "anything else"
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """Why something is unknown: in words, for a person, and the cause that is decided by."""
+
+    words: str
+    cause: Cause = Cause.OTHER
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Opaque(Event):
     """Something happened to ``stores`` that the engine could not follow; what comes after it is unknown."""
 
     stores: frozenset[str]
-    reason: str
+    reason: Reason
 
 
 @dataclass(frozen=True, slots=True)

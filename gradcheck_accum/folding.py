@@ -12,6 +12,7 @@ from gradcheck_accum.events import (
     Opaque,
     Operation,
     Purpose,
+    Reason,
     ScaleGrads,
     Step,
     Trace,
@@ -33,7 +34,7 @@ class _Account:
     entries: list[Entry] = field(default_factory=list)
     events: list[Event] = field(default_factory=list)
     windows: list[Window] = field(default_factory=list)
-    unknown: str = ""
+    unknown: Reason | None = None
     waiting: set[Backward] = field(default_factory=set)
     """The backwards whose gradients are not in the store yet."""
 

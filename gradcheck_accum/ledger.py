@@ -16,7 +16,9 @@ from itertools import accumulate
 
 from gradcheck_accum.events import (
     Backward,
+    Cause,
     Event,
+    Reason,
     ScaleGrads,
     Step,
     Trace,
@@ -25,14 +27,14 @@ from gradcheck_accum.events import (
 from gradcheck_accum.passes import Passes, ToldBy
 from gradcheck_accum.same import Same
 
-NOT_FINITE = "the gradient is not finite"
+NOT_FINITE = Reason("the gradient is not finite", Cause.NOT_FINITE)
 """Why a window is unknown whose gradient has overflowed: what was done to it by hand does not show."""
 
-ZERO = "the gradient is zero, and those of other steps were scaled by hand"
+ZERO = Reason("the gradient is zero, and those of other steps were scaled by hand", Cause.ZERO)
 """Why a window is unknown that may have been scaled as others were: nothing times anything is nothing."""
 
-UNSEEN_SCALING = frozenset({NOT_FINITE, ZERO})
-"""Why the weights of a window say nothing."""
+_UNSEEN_SCALING = frozenset({Cause.NOT_FINITE, Cause.ZERO})
+"""Why the weights of a window say nothing, though it is known what it holds."""
 
 
 class Fate(Enum):
@@ -84,7 +86,7 @@ class Window:
     ``index`` counts the steps of the whole run, of all its optimizers, from 0. ``entries`` are in the order of their
     backwards, stale ones first. ``step`` is None for gradients that no step ever consumed. ``events`` is everything
     that touched the store in that time, in order, the step included. ``unknown`` gives the reason where something could
-    not be followed, and is empty otherwise. ``elsewhere`` are the fresh entries of each other rank whose gradients are
+    not be followed. ``elsewhere`` are the fresh entries of each other rank whose gradients are
     averaged with these (`gradcheck_accum.ranks`), and ``divisor`` is what the average divides the ranks' sum by.
     """
 
@@ -94,7 +96,7 @@ class Window:
     entries: tuple[Entry, ...]
     step: Step | None
     events: tuple[Event, ...]
-    unknown: str = ""
+    unknown: Reason | None = None
     elsewhere: tuple[tuple[Entry, ...], ...] = ()
     divisor: int = 1
     micro_batches: int = field(init=False, repr=False)
@@ -139,7 +141,12 @@ class Window:
     @property
     def is_followed(self) -> bool:
         """Whether it is known which micro-batches the window holds, though perhaps not what they weigh."""
-        return not self.unknown or self.unknown in UNSEEN_SCALING
+        return self.unknown is None or self.hides_scaling
+
+    @property
+    def hides_scaling(self) -> bool:
+        """Whether its gradient does not show what it was scaled by."""
+        return self.unknown is not None and self.unknown.cause in _UNSEEN_SCALING
 
     @property
     def micro_batches_over_ranks(self) -> int:

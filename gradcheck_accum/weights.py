@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from itertools import combinations
 
 from gradcheck_accum.events import Backward, Reduction, Term
-from gradcheck_accum.ledger import UNSEEN_SCALING, Entry, Fate, Ledger, Window
+from gradcheck_accum.ledger import Entry, Fate, Ledger, Window
 from gradcheck_accum.ranks import left_local
 from gradcheck_accum.reading import SeriesReading, read_series
 from gradcheck_accum.roles import Evidence, Point, aligned
@@ -206,9 +206,7 @@ def read_weights(ledger: Ledger, *, coefficient: float | None = None) -> Reading
             w
             for w in (*ledger.windows, *ledger.abandoned)
             # A step that the grad scaler skipped says nothing, nor does one that it should have: its losses overflowed.
-            if (w.optimizer, w.store) == account
-            and not (w.step is not None and w.step.skipped)
-            and w.unknown not in UNSEEN_SCALING
+            if (w.optimizer, w.store) == account and not (w.step is not None and w.step.skipped) and not w.hides_scaling
         ]
         series = _find_series(windows, readings.same)
         # What is always weighed with 0 (a sum over the outputs that keeps weights in use, say) is no part of the loss.

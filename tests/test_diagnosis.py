@@ -18,6 +18,7 @@ from gradcheck_accum.events import (
     Opaque,
     Operation,
     Purpose,
+    Reason,
     Reduction,
     ScaleGrads,
     ScalerUpdate,
@@ -362,7 +363,7 @@ def test_a_clip_behind_the_last_step() -> None:
     assert codes([*right, clip()]) == ["GA301"]
     assert codes([*loop([4, 4], 4, closing=(step(),)), clip()]) == ["GA203"]
     # What was cleared out of sight may have been filled out of sight.
-    assert codes([*loop([4, 4], 4), Opaque(where=at(30), stores=MODEL, reason="unknown"), clip()]) == []
+    assert codes([*loop([4, 4], 4), Opaque(where=at(30), stores=MODEL, reason=Reason("unknown")), clip()]) == []
 
 
 def test_clip_while_scaled() -> None:
@@ -581,5 +582,5 @@ def test_micro_batches_cleared_and_never_used_are_no_passers_through() -> None:
 
 
 def test_what_could_not_be_followed_is_no_finding() -> None:
-    events = [Opaque(where=at(5), stores=MODEL, reason="an unknown call"), *loop([4, 4])]
+    events = [Opaque(where=at(5), stores=MODEL, reason=Reason("an unknown call")), *loop([4, 4])]
     assert codes(events) == []

@@ -108,7 +108,7 @@ class Measurer:
         vectors: list[Vector] = [[before_clip.get(k) for k in keys], [used.get(k) for k in keys]]
         vectors += _parts(measured, keys)
         if not _is_a_sum(vectors) and not is_finite(vectors[0]):
-            measured.unmeasured = NOT_FINITE
+            measured.unmeasured, measured.has_overflowed = NOT_FINITE.words, True
             return []
         if measured.clips:
             expected = clipped(vectors[0], keys, measured.clips)

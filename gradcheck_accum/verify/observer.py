@@ -25,6 +25,7 @@ from gradcheck_accum.engine.reference import ReferenceEngine
 from gradcheck_accum.events import (
     AverageUpdate,
     Backward,
+    Cause,
     Clip,
     DataGradientRead,
     Event,
@@ -32,6 +33,7 @@ from gradcheck_accum.events import (
     GraphsHeld,
     Opaque,
     Operation,
+    Reason,
     ScaleGrads,
     ScalerUpdate,
     SchedulerStep,
@@ -75,19 +77,21 @@ from gradcheck_accum.verify.shards import NORM_UNKNOWN, Shards, whole_norm
 _TOUCHING = (ZeroGrad, ScaleGrads, Clip, Unscale, Opaque, Step)
 """Events that may set backwards apart: those before weigh otherwise than those after."""
 
-PARTLY_AVERAGED = (
+PARTLY_AVERAGED = Reason(
     "one backward averages some of its gradients over the ranks and leaves others local: let one no_sync() hold for "
     "all of the model"
 )
-CHANGED_ON_ITS_WAY = (
+CHANGED_ON_ITS_WAY = Reason(
     "a hook on the parameters changes their gradients while they are added up: change the whole gradient once, right "
-    "before the step"
+    "before the step",
+    Cause.BY_HAND,
 )
-USED_BY_HAND = (
+USED_BY_HAND = Reason(
     "the weights were changed by hand, and the gradients cleared without a step: what is compared is what an "
-    "optimizer's step() gets"
+    "optimizer's step() gets",
+    Cause.BY_HAND,
 )
-RAISED = "a backward raised, and what it had added by then is not known: clear the gradients where it is caught"
+RAISED = Reason("a backward raised, and what it had added by then is not known: clear the gradients where it is caught")
 INSIDE_BACKWARD = "the step runs inside backward, on gradients that are not complete: step after it to compare"
 CHANGED_AFTER_CLIP = "the gradients were changed by hand after they were clipped: change them before the clip"
 SKIPPED = "skipped by the grad scaler (inf or nan)"
@@ -382,15 +386,15 @@ class Watch:
         if averaged is not None and (averaged.kept_apart or (averaged.keys and averaged.ranks != 1)):
             # What the other ranks added is seen when the step is compared, and not here.
             self.book.look(averaged.keys)
-            changed = AVERAGED_OTHERWISE if averaged.reworked else ""
+            changed = AVERAGED_OTHERWISE if averaged.reworked else None
         else:
-            changed = CHANGED_ON_ITS_WAY if self.book.arrived(arrived) else ""
+            changed = CHANGED_ON_ITS_WAY if self.book.arrived(arrived) else None
         record = Record(event, part, squares, sent_back.program, changed, call_chain())
         self._await_step(record, reading.scale)
         if record.changed:
             self._add(Opaque(where=where, stores=event.stores, reason=record.changed))
         if sent_back.unknown:
-            self._add(Opaque(where=where, stores=event.stores, reason=sent_back.unknown))
+            self._add(Opaque(where=where, stores=event.stores, reason=Reason(sent_back.unknown)))
         if averaged is not None and averaged.synced is None:
             self._add(Opaque(where=where, stores=event.stores, reason=PARTLY_AVERAGED))
         if failed:
@@ -510,7 +514,7 @@ class Watch:
             part = self.book.put_in(kind_of(handed.where, terms, handed.epoch), handed.gradients, factor)
         self._await_step(Record(event, part, squares, program), 1.0)
         if handed.sent_back.unknown:
-            self._add(Opaque(where=handed.where, stores=stores, reason=handed.sent_back.unknown))
+            self._add(Opaque(where=handed.where, stores=stores, reason=Reason(handed.sent_back.unknown)))
 
     # Changes of .grad
 
@@ -731,9 +735,9 @@ class Watch:
             return unfollowed
         if not measured.records or not parameters:
             return self._why_no_gradient(parameters)
-        changed = next((record.changed for record in measured.records if record.changed), "")
-        if changed:
-            return changed
+        changed = next((record.changed for record in measured.records if record.changed), None)
+        if changed is not None:
+            return changed.words
         clips = self._clips.of(optimizer)
         if clips is not None and clips.changed_since:
             return CHANGED_AFTER_CLIP
@@ -799,7 +803,7 @@ class Watch:
     def _give_up_step(self, optimizer: Optimizer) -> None:
         """A step whose closure was called several times, or never, has been made."""
         step = self._step_event(optimizer)
-        self._add(Opaque(where=step.where, stores=step.stores, reason=WITH_CLOSURE))
+        self._add(Opaque(where=step.where, stores=step.stores, reason=Reason(WITH_CLOSURE)))
         self._add(step)
         self._pending = Measured(step, self._since.pop(id(optimizer), []), unmeasured=WITH_CLOSURE), None
 
