@@ -16,6 +16,9 @@ here, for each place and each account (an optimizer on a store), from what becom
 5. A loss that is sent back as it is, right before the gradient of data is read, is sent back for that gradient, where
    another place divides its losses for the window.
 
+   Both of these hold of what reaches steps only together with an optimizer's own losses: what reaches one by itself is
+   trained on.
+
 A by-product that is cleared, or is left when the loop ends, is no micro-batch of any window. One that stands in a
 step's gradient is as stale as what an earlier step has used.
 """
@@ -197,7 +200,7 @@ def _cut_off(history: History) -> dict[Place, ByProduct]:
         return {}
     flows = {_place(e) for e in history.entries() if not apart.isdisjoint(e.backward.stores)}
     cut = {_place(e) for e in history.entries() if not apart.isdisjoint(e.backward.cut_off)}
-    return dict.fromkeys(flows - cut, ByProduct.CUT_OFF)
+    return dict.fromkeys(_beside(history, flows - cut, cut), ByProduct.CUT_OFF)
 
 
 def _read_for_data(trace: Trace) -> set[Backward]:
@@ -225,10 +228,19 @@ def _made_for_data(history: History, for_data: set[Backward]) -> dict[Place, ByP
         # What is read after the last may not have been read yet.
         if any(b in for_data for b in own) and all(b in for_data for b in own[:-1]) and all(map(_is_as_it_is, own))
     }
-    others = [b for place, own in every.items() if place not in made for b in own]
-    if not others or any(map(_is_as_it_is, others)):
+    others = every.keys() - made
+    if any(_is_as_it_is(backward) for place in others for backward in every[place]):
         return {}
-    return dict.fromkeys(made, ByProduct.FOR_DATA)
+    return dict.fromkeys(_beside(history, made, others), ByProduct.FOR_DATA)
+
+
+def _beside(history: History, places: set[Place], own: set[Place]) -> set[Place]:
+    """Those of ``places`` that reach a step only together with one of an optimizer's ``own``.
+
+    What reaches one by itself is trained on: a loop may have phases.
+    """
+    live = [{_place(e) for e in window.with_fate(Fate.LIVE)} for window in history.closed()]
+    return places - {place for reached in live if reached.isdisjoint(own) for place in reached}
 
 
 def _is_as_it_is(backward: Backward) -> bool:

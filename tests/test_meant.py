@@ -264,3 +264,48 @@ def test_a_loss_that_is_cut_off_from_a_network_keeps_that_networks_losses_out(ho
 def test_two_losses_that_flow_through_two_networks_are_meant_for_both() -> None:
     result, _ = pair(cut=False)
     assert (result.verdict, result.diagnosis) == (Verdict.EQUIVALENT, ()), result.reason
+
+
+def test_a_network_that_is_cut_off_first_and_trained_along_later_is_meant() -> None:
+    """A head is trained on the features of an encoder as it is, and then both of them together."""
+    torch.manual_seed(1)
+    with observe() as observation:
+        encoder, head = nn.Linear(4, 6), nn.Linear(6, 3)
+        optimizers = [torch.optim.SGD(own.parameters(), lr=0.05) for own in (head, encoder)]
+        for i, (x, y) in enumerate(drawn()):
+            with torch.no_grad():
+                features = encoder(x)
+            (cross_entropy(head(features), y) / K).backward()
+            if (i + 1) % K == 0:
+                optimizers[0].step()
+                optimizers[0].zero_grad()
+        for i, (x, y) in enumerate(drawn()):
+            (cross_entropy(head(encoder(x)), y) / K).backward()
+            if (i + 1) % K == 0:
+                for optimizer in optimizers:
+                    optimizer.step()
+                    optimizer.zero_grad()
+    result = observation.result()
+    assert (result.verdict, result.diagnosis) == (Verdict.EQUIVALENT, ()), result.reason
+
+
+def test_training_on_data_whose_gradient_is_read_is_meant_where_nothing_else_is() -> None:
+    """A perturbation of the data is trained along with the weights, before batches are accumulated."""
+    torch.manual_seed(1)
+    with observe() as observation:
+        loop, shift = Loop(), torch.zeros(ROWS, 4)
+        for x, y in drawn(2):
+            own = (x + shift).requires_grad_(True)
+            cross_entropy(loop.model(own), y).backward()
+            assert own.grad is not None
+            shift = shift + 0.1 * own.grad.sign()
+            loop.optimizer.step()
+            loop.optimizer.zero_grad()
+        for i, (x, y) in enumerate(drawn()):
+            (cross_entropy(loop.model(x), y) / K).backward()
+            if (i + 1) % K == 0:
+                loop.optimizer.step()
+                loop.optimizer.zero_grad()
+    result = observation.result()
+    assert "GA204" not in {d.mistake.code for d in result.diagnosis}
+    assert result.verdict is not Verdict.DEVIATES
