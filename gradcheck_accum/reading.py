@@ -24,7 +24,7 @@ from dataclasses import dataclass, field, replace
 from itertools import combinations
 
 from gradcheck_accum.counts import read_sum, undone_mean
-from gradcheck_accum.events import Reduction, product_of
+from gradcheck_accum.events import Backward, Reduction, product_of
 from gradcheck_accum.roles import (
     COUNTS,
     COUNTS_OVER_RANKS,
@@ -54,9 +54,9 @@ class SeriesReading:
 
     kind: Reduction
     normalised: bool = False
-    coefficient: dict[int, float | None] = field(default_factory=dict)
-    objective: dict[int, float] = field(default_factory=dict)
-    units: dict[int, float | None] = field(default_factory=dict)
+    coefficient: dict[Backward, float | None] = field(default_factory=dict)
+    objective: dict[Backward, float] = field(default_factory=dict)
+    units: dict[Backward, float | None] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     intended: float = 1.0
     """What the objective multiplies the whole loss by, at the first point."""
@@ -97,8 +97,8 @@ def read_series(evidence: Evidence, coefficient: float | None, *, in_a_run: bool
 def _blank(evidence: Evidence) -> SeriesReading:
     reading = SeriesReading(evidence.points[0].term.reduction if evidence.points else Reduction.NONE)
     for point in evidence.points:
-        reading.coefficient[id(point.backward)] = product_of(point.factors)
-        reading.units[id(point.backward)] = point.term.units
+        reading.coefficient[point.backward] = product_of(point.factors)
+        reading.units[point.backward] = point.term.units
     return reading
 
 
@@ -113,7 +113,7 @@ def _read(
     if undone is not None:
         reading.kind = Reduction.SUM
         for value, point in zip(undone.values, evidence.points, strict=True):
-            key = id(point.backward)
+            key = point.backward
             reading.coefficient[key] = (reading.coefficient[key] or 0.0) / (value or 1.0)
             reading.units[key] = value
         columns = [column for column in columns if column is not undone]
@@ -125,7 +125,7 @@ def _read(
             return reading.give_up()
         columns, normalised = found.left, found.normalised
         for point, factor, own in zip(evidence.points, found.factors, found.own_counts, strict=True):
-            key = id(point.backward)
+            key = point.backward
             reading.coefficient[key] = 1.0 if found.is_whole else (reading.coefficient[key] or 0.0) * factor
             reading.units[key] = reading.units[key] if own is None else own
         reading.kind = found.kind
@@ -152,7 +152,7 @@ def _read(
     if unsteady and not split.is_right_without(unsteady):
         # What changes has no reading, and what is the same elsewhere has none either.
         return reading.give_up()
-    reading.coefficient |= dict.fromkeys(id(evidence.points[i].backward) for i in unsteady)
+    reading.coefficient |= dict.fromkeys(evidence.points[i].backward for i in unsteady)
     return reading
 
 
@@ -182,7 +182,7 @@ def _weigh(
     """Note what the objective weighs each backward with, and what comes to it where that is 0."""
     products = zip(evidence.points, evidence.product(objective), evidence.product(accumulation), strict=True)
     for position, (point, own, scaled) in enumerate(products):
-        key = id(point.backward)
+        key = point.backward
         if not own:
             # What the objective weighs with 0 is scaled as the rest is, and adds nothing.
             own = math.prod(c.values[position] or 1.0 for c in objective)
@@ -198,8 +198,8 @@ def _is_right(reading: SeriesReading, evidence: Evidence) -> bool:
             continue
         shares = []
         for point in points:
-            coefficient = reading.coefficient.get(id(point.backward))
-            objective = reading.objective.get(id(point.backward), 1.0)
+            coefficient = reading.coefficient.get(point.backward)
+            objective = reading.objective.get(point.backward, 1.0)
             if coefficient is None or not objective:
                 return False
             shares.append(coefficient / objective)

@@ -16,10 +16,11 @@ import gradcheck_accum
 PACKAGE = Path(gradcheck_accum.__file__).parent
 
 FLOORS = [
-    {"location", "neighbours", "pyproject", "source_text", "stated", "streams"},
+    {"location", "neighbours", "pyproject", "same", "source_text", "stated", "streams"},
     {"errors", "events", "gate", "mistakes", "notebooks"},
+    {"passes"},
     {"findings", "ledger", "roles", "settings", "suppressions"},
-    {"counts", "ranks", "steps"},
+    {"counts", "meant", "ranks", "steps"},
     {"cleared", "reading"},
     {"folding"},
     {"weights"},

@@ -13,6 +13,9 @@ import torch
 from gradcheck_accum.engine.weighted_sums import SharesOf, masked_units, weighted_units
 from gradcheck_accum.events import Factor, Operation, Purpose, Reduction, Term, product_of
 from gradcheck_accum.location import Location
+from gradcheck_accum.same import Same
+
+_same = Same()
 
 _PASSES = (
     "ToCopyBackward",
@@ -127,7 +130,7 @@ def _without_many_alike(found: Sequence[Term], kinds: dict[str, tuple[int, float
         number = kinds[term.name][0]
         if number > _MANY_ALIKE:
             # What makes a mean of so many terms is none of the few that are kept.
-            mean = (f.value is not None and math.isclose(f.value * number, 1.0, rel_tol=1e-5) for f in term.factors)
+            mean = (f.value is not None and _same(f.value * number, 1.0) for f in term.factors)
             factors = zip(term.factors, mean, strict=True)
             own = tuple(replace(f, purpose=Purpose.OBJECTIVE) if is_mean else f for f, is_mean in factors)
             term = replace(term, factors=own)
@@ -304,7 +307,7 @@ def _of_weighted(term: Term, node: Any, shares_of: SharesOf) -> Term:
 
 
 def _divides_by(factor: Factor, number: float) -> bool:
-    return factor.value is not None and math.isclose(factor.value * number, 1.0, rel_tol=1e-5)
+    return factor.value is not None and _same(factor.value * number, 1.0)
 
 
 def _data_beside(node: Any, places: float) -> tuple[list[torch.Tensor], list[torch.Tensor]]:

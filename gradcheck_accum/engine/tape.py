@@ -13,6 +13,8 @@ held before the first such call. Where memory of the tape was changed by somethi
 from __future__ import annotations
 
 import sys
+import weakref
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
@@ -33,6 +35,9 @@ from gradcheck_accum.engine.loss_graph import is_cached
 from gradcheck_accum.engine.memory import Region, may_write, memory_of, version_of, versions_of, written_among
 from gradcheck_accum.engine.preparing import Preparation, Preparations
 from gradcheck_accum.engine.randomness import State, random_state, same_state
+
+_KEPT_GRAPHLESS = 64
+"""Outputs of modules without a graph of which it is known who made them."""
 
 KEPT_SEGMENTS = 3
 """How many backwards a recorded call stays usable for: a tensor may be made before one backward and used by another."""
@@ -306,6 +311,10 @@ SCALINGS = frozenset(
 _SCALES = SCALINGS | {"__truediv__", "__itruediv__", "__mul__", "__imul__", "__rmul__"}
 
 
+_READ_GRADIENT = vars(torch._C.TensorBase)["grad"].__get__
+"""What reads ``.grad`` of a tensor."""
+
+
 @dataclass(slots=True)
 class _Memories:
     """The memory of what the calls of a segment made: it is no other tensor's as long as they are kept.
@@ -329,14 +338,15 @@ class Tape(TorchFunctionMode):
 
     ``on_scalar`` is told each number that a call outside modules gives, where it needs a gradient, ``on_blend`` each
     operation in place by which tensors may be taken into an average, with its arguments, ``on_scale`` what is about to
-    be multiplied or divided, be it tensors that need no gradient, and ``on_write`` each tensor that is about to be
-    written into.
+    be multiplied or divided, be it tensors that need no gradient, ``on_write`` each tensor that is about to be
+    written into, and ``on_gradient_read`` each whose ``.grad`` is read.
     """
 
     on_scalar: Callable[[torch.Tensor], object] | None = None
     on_blend: Callable[[str, Any, Any], object] | None = None
     on_scale: Callable[[Any], object] | None = None
     on_write: Callable[[torch.Tensor], object] | None = None
+    on_gradient_read: Callable[[torch.Tensor], object] | None = None
     segments: list[list[Call]] = field(default_factory=lambda: [[]])
     copies: CopiesOnWrite = field(default_factory=CopiesOnWrite)
     preparations: Preparations = field(init=False)
@@ -349,6 +359,10 @@ class Tape(TorchFunctionMode):
     """The memory of the integers that the module which is running was given."""
     _looks_up_rows: bool = False
     """Whether it has looked up rows by these."""
+    _graphless: deque[tuple[weakref.ref[torch.Tensor], nn.Module]] = field(
+        default_factory=lambda: deque(maxlen=_KEPT_GRAPHLESS)
+    )
+    """What modules gave last where no graphs are made."""
 
     def __post_init__(self) -> None:
         super().__init__()
@@ -368,6 +382,8 @@ class Tape(TorchFunctionMode):
                 self.on_scale(args[0] if args else None)
         if self._paused:
             return call_from(caller, func, args, kwargs)
+        if self.on_gradient_read is not None and name == "__get__" and func == _READ_GRADIENT and not self._depth:
+            self.on_gradient_read(args[0])
         writes = may_write(func)
         if self.on_write is not None and (writes or name == "__set__") and args and isinstance(args[0], torch.Tensor):
             with torch._C.DisableTorchFunction():
@@ -500,9 +516,12 @@ class Tape(TorchFunctionMode):
         if self._depth or self._paused or not torch.is_grad_enabled():
             self._depth += 1
             try:
-                return call(*args, **kwargs)
+                result = call(*args, **kwargs)
             finally:
                 self._depth -= 1
+            if not self._depth and not self._paused:
+                self._graphless.extend((weakref.ref(tensor), module) for tensor in tensors_in(result))
+            return result
         state = random_state()
         # A module may write what it computes into the dictionary that it was given.
         lent = lent_weights(module)
@@ -625,6 +644,19 @@ class Tape(TorchFunctionMode):
             _coarsest(losses),
             prepared,
         )
+
+    def makers_of(self, data: Iterable[torch.Tensor]) -> list[nn.Module]:
+        """The modules that data came from, which has no graph any more or never had one."""
+        memories = {memory for tensor in data if (memory := memory_of(tensor)) is not None}
+        calls = [call for segment in self.segments for call in segment]
+        outputs = [call.made for call in calls]
+        cut = [t for own in outputs for t in own if t.requires_grad and memory_of(t) in memories]
+        graphless = [(made(), module) for made, module in self._graphless]
+        functions = [calls[i].function for i in self._needed(calls, outputs, cut) or ()]
+        return [
+            *(function for function in functions if isinstance(function, nn.Module)),
+            *(module for made, module in graphless if made is not None and memory_of(made) in memories),
+        ]
 
     @staticmethod
     def _needed(

@@ -25,6 +25,7 @@ from gradcheck_accum.events import (
     Opaque,
     Operation,
     Purpose,
+    Reason,
     Reduction,
     ScaleGrads,
     ScalerUpdate,
@@ -278,7 +279,9 @@ class Recorder:
         for raw in self.raw:
             reach = self._reach(raw, stores, everything, is_team)
             if raw.kind in _TO_A_WHOLE and self._is_a_part(raw, everything):
-                events.append(Opaque(where=raw.where, stores=everything, reason="which gradients of a model change"))
+                events.append(
+                    Opaque(where=raw.where, stores=everything, reason=Reason("which gradients of a model change"))
+                )
                 continue
             if raw.kind == "move":
                 events.extend(self._move(raw))
@@ -288,7 +291,9 @@ class Recorder:
                 continue
             if raw.kind == "backward" and not reach:
                 # No optimizer's model is among those that the loss came from: the flow was lost on the way.
-                event: Event | None = Opaque(where=raw.where, stores=everything, reason="which models a loss reaches")
+                event: Event | None = Opaque(
+                    where=raw.where, stores=everything, reason=Reason("which models a loss reaches")
+                )
             else:
                 event = _event(raw, reach)
             if event is not None:
@@ -296,9 +301,11 @@ class Recorder:
         reason = self._doubt(events, stores)
         stained = _stained(events) and _stained(events) - _spilled(events)
         if stained:
-            events.insert(0, Opaque(where=self.raw[0].where, stores=stained, reason="what another loss left there"))
+            events.insert(
+                0, Opaque(where=self.raw[0].where, stores=stained, reason=Reason("what another loss left there"))
+            )
         if reason:
-            events.insert(0, Opaque(where=self.raw[0].where, stores=everything, reason=reason))
+            events.insert(0, Opaque(where=self.raw[0].where, stores=everything, reason=Reason(reason)))
         counts = tuple(Count(where, value) for where, value in self.counts.items())
         return Trace(
             tuple(events),
@@ -356,7 +363,7 @@ class Recorder:
         if any(not owned for owned in stores.values()):
             return "whose gradients an optimizer owns"
         last = max((i for i, event in enumerate(events) if isinstance(event, Step)), default=-1)
-        return next((event.reason for event in events[:last] if isinstance(event, Opaque)), "")
+        return next((event.reason.words for event in events[:last] if isinstance(event, Opaque)), "")
 
     @staticmethod
     def _stores(optimizers: list[Optimizer]) -> dict[int, frozenset[str]]:
@@ -509,5 +516,5 @@ def _event(raw: _Raw, stores: frozenset[str]) -> Event | None:
         case "held":
             return GraphsHeld(where=where, read=True, **details)
         case "opaque":
-            return Opaque(where=where, stores=stores, reason=details["reason"])
+            return Opaque(where=where, stores=stores, reason=Reason(details["reason"]))
     return None

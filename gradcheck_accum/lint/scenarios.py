@@ -210,7 +210,7 @@ def _with_a_skip(
     every: list[dict[tuple[str, Location], tuple[Diagnosis, Ledger]]] = []
     spent = 0
     for scenario in [s for s in scenarios if not s.is_unknown][:_MOST_WITH_A_SKIP]:
-        steps = usual_steps(scenario.ledger.windows)
+        steps = usual_steps(scenario.ledger.windows, scenario.ledger.same)
         if steps is None or steps < 2:
             continue
         run, took = complete(scenario.decisions, (place, steps))

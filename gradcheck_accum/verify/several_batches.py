@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -11,7 +10,7 @@ from torch import nn
 
 from gradcheck_accum.engine.loss_graph import LossReading
 from gradcheck_accum.engine.tape import Leaf, Produced, Program, leaves_of
-from gradcheck_accum.roles import RELATIVE_TOLERANCE
+from gradcheck_accum.same import Same
 
 SENT_BACK_TOGETHER = (
     "its loss has as many terms of one kind as batches went into it: whether they are micro-batches, whose sum should "
@@ -40,7 +39,7 @@ def _is_mean(reading: LossReading, kind: str, number: int, total: float) -> bool
     """Whether the terms of a kind add up to 1, or are divided by their number, whatever else they are multiplied by."""
     factors = (factor.value for term in reading.terms if term.kind == kind for factor in term.factors)
     wholes = (total, *(value * number for value in factors if value is not None))
-    return any(math.isclose(whole, 1.0, rel_tol=RELATIVE_TOLERANCE) for whole in wholes)
+    return any(Same()(whole, 1.0) for whole in wholes)
 
 
 def _turns(program: Program) -> Iterator[int]:
