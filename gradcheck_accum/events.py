@@ -68,7 +68,8 @@ class Term:
 
     ``units`` is how many elements the reduction covered (the sum of class weights where there are any), ``rows``
     the leading dimension of what was reduced; either is None where it is not known. ``name`` tells the terms of
-    one backward apart and is the same in every micro-batch.
+    one backward apart and is the same in every micro-batch. ``summed`` is how many numbers each element of a sum is
+    itself the sum of.
     """
 
     name: str
@@ -76,6 +77,7 @@ class Term:
     units: float | None
     factors: tuple[Factor, ...] = ()
     rows: float | None = None
+    summed: int = 1
 
     @property
     def kind(self) -> str:

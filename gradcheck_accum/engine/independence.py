@@ -303,7 +303,7 @@ class Prover:
 def _are_related(samples: Samples) -> bool:
     """Whether the model was given data that relates the rows of its samples to one another."""
     program, given = samples.program, inputs_of(samples.program)
-    shapes = {program.leaves[i].shape for i in given if len(program.leaves[i]) == samples.count}
+    shapes = {program.leaves[i].shape for i in given if program.leaves[i].shape[:1] == (samples.count,)}
     square = any(shape[:2] == (samples.count, samples.count) for shape in shapes) and len(shapes) > 1
     return square or program.looks_up_rows
 

@@ -28,6 +28,8 @@ _PASSES = (
     "AliasBackward",
     "ExpandBackward",
 )
+_MASKS = ("MaskedFillBackward", "MulBackward")
+"""What leaves every element in its place, some of them zero."""
 _FLATTENS = ("ViewBackward", "UnsafeViewBackward", "ReshapeAliasBackward")
 _LOSSES = (
     "NllLoss",
@@ -279,7 +281,7 @@ def _frontier(node: Any, name: str, factors: tuple[Factor, ...]) -> Term:
         return Term("penalty", Reduction.NONE, None, factors)
     if name.startswith("SumBackward"):
         units = float(math.prod(_sizes(node)))
-        return Term(short, Reduction.SUM, units, factors, _rows(node, units))
+        return Term(short, Reduction.SUM, units, factors, _rows(node, units), _summed_below(node))
     if name.startswith(("DotBackward", "VdotBackward")):
         units = float(_reduced_elements(node))
         return Term(short, Reduction.SUM, units, factors, _rows(node, units))
@@ -359,6 +361,17 @@ def _over_samples_below(node: Any) -> Any:
         return None
     size = len(_sizes(inner))
     return inner if any(_signed(dim) % size == 0 for dim in inner._saved_dim) else None
+
+
+def _summed_below(node: Any) -> int:
+    """How many numbers each element that ``node`` adds up is a sum of: 1 where none is, or where it can't be told."""
+    inner = _only_input(node)
+    while inner is not None and inner.name().startswith((*_PASSES, *_MASKS)):
+        inner = _only_input(inner)
+    if inner is None or not inner.name().startswith("SumBackward1"):
+        return 1
+    sizes = _sizes(inner)
+    return math.prod(sizes[_signed(dim) % len(sizes)] for dim in inner._saved_dim)
 
 
 def _reduced_twice(node: Any, inner: Any, short: str, factors: tuple[Factor, ...]) -> Term:
