@@ -7,8 +7,9 @@ import io
 import re
 import tokenize
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 
 from gradcheck_accum.location import Location
 from gradcheck_accum.mistakes import CATALOGUE, Mistake
@@ -98,10 +99,11 @@ def _read(source: str) -> Iterator[Suppression]:
 class Commented:
     """A source with such comments, which count for the whole statement that they stand in."""
 
-    def __init__(self, source: str, module: ast.Module | None = None) -> None:
-        """``module`` is the source's tree where it has been parsed already."""
+    def __init__(self, source: str, lines: Callable[[], Mapping[int, tuple[int, int]]] | None = None) -> None:
+        """``lines`` gives the first and the last line of the statement that each line belongs to, if that is known."""
         self.comments = Suppressions(source)
-        self._statements = statement_lines(module or _parsed(source)) if self.comments else {}
+        find = lines or partial(_statement_lines, source)
+        self._statements = find() if self.comments else {}
 
     def hides(self, mistake: Mistake, where: Location) -> bool:
         """Whether a comment switches off a mistake there."""
@@ -119,10 +121,10 @@ def _parsed(source: str) -> ast.Module:
         return ast.Module([], [])
 
 
-def statement_lines(module: ast.Module) -> dict[int, tuple[int, int]]:
+def _statement_lines(source: str) -> dict[int, tuple[int, int]]:
     """For every line of a simple statement, the statement's first and last line: a comment on any of them counts."""
     lines: dict[int, tuple[int, int]] = {}
-    for node in ast.walk(module):
+    for node in ast.walk(_parsed(source)):
         if isinstance(node, ast.stmt) and not hasattr(node, "body"):
             for line in range(node.lineno, (node.end_lineno or node.lineno) + 1):
                 lines[line] = (node.lineno, node.end_lineno or node.lineno)

@@ -6,17 +6,17 @@ positions come with the parse at a tenth of what a concrete tree costs.
 
 from __future__ import annotations
 
-import ast
 import re
 import sys
-import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from gradcheck_accum.findings import Finding, LintResult, UnusedSuppression
 from gradcheck_accum.gate import may_train, may_train_with_others
+from gradcheck_accum.lint import syntax
 from gradcheck_accum.lint.document import LintError, decode, open_document
 from gradcheck_accum.lint.outcome import Outcome
 from gradcheck_accum.location import Location
@@ -88,7 +88,7 @@ def examine(
 
     ``thorough`` looks at every scenario, also where none of them could add a finding.
     """
-    module = _parse(text, words)
+    module = _parse(text, path, words)
     content = text.encode()
     is_thorough, not_followed, cost = True, 0, len(content) // _BYTES_AS_AN_EVALUATION
     found: dict[tuple[str, int], tuple[Diagnosis, Ledger]] = {}
@@ -125,7 +125,7 @@ def examine(
         where = told.where
         if beside and where.path not in files:
             theirs = beside.text_of(where.path)
-            files[where.path] = _Told(theirs, _parse(theirs), _LINE_BREAK.split(theirs))
+            files[where.path] = _Told(theirs, _parse(theirs, where.path), _LINE_BREAK.split(theirs))
         if files[where.path].hides(told):
             suppressed.append(told.mistake.code)
         else:
@@ -142,9 +142,9 @@ def examine(
 class _Told:
     """A source that findings stand in."""
 
-    def __init__(self, text: str, module: ast.Module, lines: list[str]) -> None:
+    def __init__(self, text: str, module: syntax.Module, lines: list[str]) -> None:
         self.lines = lines
-        self._source = Commented(text, module)
+        self._source = Commented(text, partial(syntax.statement_lines, module))
         self.comments = self._source.comments
 
     def hides(self, diagnosis: Diagnosis) -> bool:
@@ -163,7 +163,7 @@ def _assumption(diagnosis: Diagnosis, ledger: Ledger) -> str:
 def ledgers_of(source: str | bytes, path: str) -> list[Ledger]:
     """The ledger of every scenario of every loop in ``source``; raises LintError as `lint_source` does."""
     text = decode(source)
-    module = _parse(text)
+    module = _parse(text, path)
     from gradcheck_accum.lint import scenarios
     from gradcheck_accum.lint.beside import Beside
     from gradcheck_accum.lint.facts import Facts
@@ -204,16 +204,12 @@ def lint_paths(
     )
 
 
-def _parse(text: str, words: Callable[[int], str] = "line {}".format) -> ast.Module:
+def _parse(text: str, path: str, words: Callable[[int], str] = "line {}".format) -> syntax.Module:
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            return ast.parse(text)
-    except SyntaxError as error:
-        raise LintError(_not_valid(f" ({words(error.lineno or 1)})", error.msg)) from None
-    except ValueError as error:
-        raise LintError(_not_valid("", str(error))) from None
-    except (RecursionError, MemoryError):
+        return syntax.parse(text, path)
+    except syntax.CannotParse as error:
+        raise LintError(_not_valid(f" ({words(error.line)})" if error.line else "", str(error))) from None
+    except syntax.NestedTooDeeply:
         raise LintError("nested too deeply to be analysed") from None
 
 

@@ -10,11 +10,12 @@ from itertools import groupby
 from pathlib import Path
 
 from gradcheck_accum.findings import Finding, Unreadable
+from gradcheck_accum.lint import syntax
 from gradcheck_accum.lint.document import CannotHold, Document, LintError
 from gradcheck_accum.lint.files import write_atomically
 from gradcheck_accum.notebooks import SUFFIX, Notebook
 from gradcheck_accum.source_text import MARK
-from gradcheck_accum.suppressions import Suppressions, statement_lines, with_comment
+from gradcheck_accum.suppressions import Suppressions, with_comment
 
 _LINES = re.compile(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+")
 
@@ -80,7 +81,7 @@ class _Draft:
         self.lines: list[str] = _LINES.findall(text)
         module = _parsed(text)
         self._meaning = ast.dump(module)
-        self._statements = statement_lines(module)
+        self._statements = syntax.statement_lines(syntax.parse(text))
 
     def suppress(self, finding: Finding, line: int) -> int:
         """Write the comment for a finding at ``line``: the line that it got, or 0 where there is no place for it."""

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import ast
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
+from gradcheck_accum.lint import syntax
 from gradcheck_accum.lint import values as v
 from gradcheck_accum.lint.functions import call_function
-from gradcheck_accum.lint.source import text_of, walk
+from gradcheck_accum.lint.syntax import text_of
 
 if TYPE_CHECKING:
     from gradcheck_accum.lint.interpreter import Interpreter
@@ -20,12 +20,16 @@ for _ in range(2):
         self.training_step({arguments})
 """
 """What ``Trainer.fit`` does to a module, as far as it matters: ``batch_idx`` begins anew in every epoch."""
+_GIVES = """\
+def gives(**options):
+    return optimizers
+"""
 _EPOCH_END = """\
     self.on_train_epoch_end()
 """
 
 
-def is_training_step(cls: ast.ClassDef, function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+def is_training_step(cls: syntax.ClassDef, function: syntax.FunctionDef) -> bool:
     """Whether a method is the one that a Trainer calls with every batch of data."""
     arguments = len(function.args.args)
     return (
@@ -35,18 +39,17 @@ def is_training_step(cls: ast.ClassDef, function: ast.FunctionDef | ast.AsyncFun
     )
 
 
-def fit(run: Interpreter, module: v.Instance, step: ast.FunctionDef | ast.AsyncFunctionDef, outer: v.Scope) -> None:
+def fit(run: Interpreter, module: v.Instance, step: syntax.FunctionDef, outer: v.Scope) -> None:
     """Train a module as a Trainer would, on data of which nothing is known."""
     source = _EPOCHS.format(arguments=", ".join(("batch", "batch_idx")[: len(step.args.args) - 1]))
     if "on_train_epoch_end" in module.cls.methods:
         source += _EPOCH_END
-    program = ast.parse(source)
-    for node in walk(program):
-        ast.copy_location(node, step)
+    program = syntax.parse(source, at=step.where)
     optimizers = _configured(run, module)
     if optimizers is not None:
-        gives = ast.parse("lambda **options: optimizers", mode="eval").body
-        module.attributes["optimizers"] = v.Function(cast(ast.Lambda, gives), v.Scope(names={"optimizers": optimizers}))
+        (gives,) = syntax.parse(_GIVES, at=step.where).body
+        if isinstance(gives, syntax.FunctionDef):
+            module.attributes["optimizers"] = v.Function(gives, v.Scope(names={"optimizers": optimizers}))
     run.execute(program.body, v.Scope(names={"self": module, "batches": v.Loader()}, outer=outer))
 
 

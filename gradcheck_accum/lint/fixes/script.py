@@ -18,7 +18,6 @@ from typing import TypeVar
 import libcst as cst
 from libcst.metadata import ByteSpanPositionProvider, MetadataWrapper
 
-from gradcheck_accum.lint.source import children
 from gradcheck_accum.location import Location
 
 Statement = cst.BaseSmallStatement | cst.BaseCompoundStatement
@@ -289,7 +288,7 @@ def _is_too_deep(text: str) -> bool:
         warnings.simplefilter("ignore")
         level: list[ast.AST] = [ast.parse(text)]
     for _ in range(_DEEPEST):
-        level = [child for node in level for child in children(node)]
+        level = [child for node in level for child in ast.iter_child_nodes(node)]
         if any(isinstance(node, ast.BoolOp) and len(node.values) > _DEEPEST for node in level):
             break
     return bool(level)
