@@ -1,14 +1,15 @@
 """The static engine: reads a training script, never runs it, and says what its gradient ledger would show.
 
-The loop's skeleton is interpreted (`gradcheck_accum.lint.interpreter`) over the standard library's syntax tree, whose
-positions come with the parse at a tenth of what a concrete tree costs.
+The loop's skeleton is interpreted (`gradcheck_accum.lint.interpreter`) over a small syntax of our own
+(`gradcheck_accum.lint.syntax`), which LibCST's tree is lowered to, and repaired on that tree.
 """
 
 from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -88,16 +89,19 @@ def examine(
 
     ``thorough`` looks at every scenario, also where none of them could add a finding.
     """
-    module = _parse(text, path, words)
-    content = text.encode()
+    content = text.encode(errors="surrogatepass")
+    # Without both calls there is no loop: the source is looked at only to tell what is no Python.
+    trains = may_train_with_others(content, path) if path.endswith(_MODULE) else may_train(content)
+    module = _parse(text, path, words) if trains or MAY_NAME_CODES.search(content) else None
+    if module is None:
+        _check(text, words)
     is_thorough, not_followed, cost = True, 0, len(content) // _BYTES_AS_AN_EVALUATION
     found: dict[tuple[str, int], tuple[Diagnosis, Ledger]] = {}
     every: list[Scenario] = []
     lines = _LINE_BREAK.split(text)
     beside: Beside | None = None
     try:
-        # Without both calls there is no loop: the source is parsed only to tell what is no Python.
-        if may_train_with_others(content, path) if path.endswith(_MODULE) else may_train(content):
+        if trains and module is not None:
             from gradcheck_accum.lint import scenarios  # the interpreter, which most files do not need
             from gradcheck_accum.lint.beside import Beside, look_beside
             from gradcheck_accum.lint.facts import Facts
@@ -114,9 +118,9 @@ def examine(
     except RecursionError:
         raise LintError("nested too deeply to be analysed") from None
     read = tuple(beside.read.items()) if beside else ()
-    if not found and not MAY_NAME_CODES.search(content):
+    if module is None or not (found or module.comments):
         return Examination((), (), (), tuple(every), is_thorough, not_followed, cost, read)
-    own = _Told(text, module, lines)
+    own = _Told(module, lines)
     files = {path: own}
     kept: list[tuple[Finding, Ledger]] = []
     suppressed: list[str] = []
@@ -125,7 +129,7 @@ def examine(
         where = told.where
         if beside and where.path not in files:
             theirs = beside.text_of(where.path)
-            files[where.path] = _Told(theirs, _parse(theirs, where.path), _LINE_BREAK.split(theirs))
+            files[where.path] = _Told(_parse(theirs, where.path), _LINE_BREAK.split(theirs))
         if files[where.path].hides(told):
             suppressed.append(told.mistake.code)
         else:
@@ -142,9 +146,10 @@ def examine(
 class _Told:
     """A source that findings stand in."""
 
-    def __init__(self, text: str, module: syntax.Module, lines: list[str]) -> None:
+    def __init__(self, module: syntax.Module, lines: list[str]) -> None:
         self.lines = lines
-        self._source = Commented(text, partial(syntax.statement_lines, module))
+        comments = ((comment.where.line, comment.where.column, comment.text) for comment in module.comments)
+        self._source = Commented(comments, partial(syntax.statement_lines, module))
         self.comments = self._source.comments
 
     def hides(self, diagnosis: Diagnosis) -> bool:
@@ -205,8 +210,20 @@ def lint_paths(
 
 
 def _parse(text: str, path: str, words: Callable[[int], str] = "line {}".format) -> syntax.Module:
-    try:
+    with _refusals(words):
         return syntax.parse(text, path)
+
+
+def _check(text: str, words: Callable[[int], str]) -> None:
+    with _refusals(words):
+        syntax.check(text)
+
+
+@contextmanager
+def _refusals(words: Callable[[int], str]) -> Iterator[None]:
+    """Say in one line why a source is not read; ``words`` are those for one of its lines."""
+    try:
+        yield
     except syntax.CannotParse as error:
         raise LintError(_not_valid(f" ({words(error.line)})" if error.line else "", str(error))) from None
     except syntax.NestedTooDeeply:

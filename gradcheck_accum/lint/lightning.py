@@ -8,6 +8,7 @@ from gradcheck_accum.lint import syntax
 from gradcheck_accum.lint import values as v
 from gradcheck_accum.lint.functions import call_function
 from gradcheck_accum.lint.syntax import text_of
+from gradcheck_accum.location import Location
 
 if TYPE_CHECKING:
     from gradcheck_accum.lint.interpreter import Interpreter
@@ -20,10 +21,6 @@ for _ in range(2):
         self.training_step({arguments})
 """
 """What ``Trainer.fit`` does to a module, as far as it matters: ``batch_idx`` begins anew in every epoch."""
-_GIVES = """\
-def gives(**options):
-    return optimizers
-"""
 _EPOCH_END = """\
     self.on_train_epoch_end()
 """
@@ -47,10 +44,15 @@ def fit(run: Interpreter, module: v.Instance, step: syntax.FunctionDef, outer: v
     program = syntax.parse(source, at=step.where)
     optimizers = _configured(run, module)
     if optimizers is not None:
-        (gives,) = syntax.parse(_GIVES, at=step.where).body
-        if isinstance(gives, syntax.FunctionDef):
-            module.attributes["optimizers"] = v.Function(gives, v.Scope(names={"optimizers": optimizers}))
+        here = v.Scope(names={"optimizers": optimizers})
+        module.attributes["optimizers"] = v.Function(_giving("optimizers", step.where), here)
     run.execute(program.body, v.Scope(names={"self": module, "batches": v.Loader()}, outer=outer))
+
+
+def _giving(name: str, where: Location) -> syntax.Lambda:
+    """A function that gives what has a name, whatever it is asked with."""
+    asked = syntax.Arguments(where, None, (), (), None, (), (), syntax.Arg(where, None, "_", None), ())
+    return syntax.Lambda(where, None, asked, syntax.Name(where, None, name))
 
 
 def _configured(run: Interpreter, module: v.Instance) -> Any:

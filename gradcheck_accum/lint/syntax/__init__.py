@@ -11,7 +11,9 @@ from gradcheck_accum.lint.syntax.operators import Operator as Operator
 from gradcheck_accum.lint.syntax.operators import UnaryOperator as UnaryOperator
 from gradcheck_accum.lint.syntax.parsing import CannotParse as CannotParse
 from gradcheck_accum.lint.syntax.parsing import NestedTooDeeply as NestedTooDeeply
+from gradcheck_accum.lint.syntax.parsing import check as check
 from gradcheck_accum.lint.syntax.parsing import parse as parse
+from gradcheck_accum.lint.syntax.parsing import reading as reading
 from gradcheck_accum.lint.syntax.text import text_of as text_of
 from gradcheck_accum.lint.syntax.walking import children as children
 from gradcheck_accum.lint.syntax.walking import statement_lines as statement_lines

@@ -24,7 +24,7 @@ NOWHERE = Location("", 1)
 
 _NO_NODES = frozenset(
     {"Any", "str", "str | None", "int", "bool", "tuple[str, ...]"}
-    | {"Operator", "UnaryOperator", "Junction", "tuple[Comparison, ...]"}
+    | {"Operator", "UnaryOperator", "Junction", "tuple[Comparison, ...]", "tuple[Comment, ...]"}
 )
 """The types of fields that hold names, numbers and signs only."""
 

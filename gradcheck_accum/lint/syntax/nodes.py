@@ -424,9 +424,16 @@ class ClassDef(Statement):
 
 
 class Module(Node):
-    """A whole file."""
+    """A whole file, with its comments in order."""
 
     body: tuple[Statement, ...]
+    comments: tuple[Comment, ...]
+
+
+class Comment(Node):
+    """A comment, from its ``#`` on."""
+
+    text: str
 
 
 class Alias(Node):

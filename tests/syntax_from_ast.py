@@ -1,9 +1,12 @@
-"""The syntax of a script as the standard library's `ast` parses it."""
+"""The syntax of a script as the standard library's `ast` parses it: what LibCST's tree gives is compared with it."""
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterable, Sequence
+import io
+import tokenize
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from typing import Any
 
 from gradcheck_accum.lint.syntax import nodes as s
@@ -25,7 +28,17 @@ class _Lowering:
         self._at = at
 
     def module(self, module: ast.Module) -> s.Module:
-        return s.Module(NOWHERE, None, self.all(module.body))
+        return s.Module(NOWHERE, None, self.all(module.body), tuple(self.comments()))
+
+    def comments(self) -> Iterator[s.Comment]:
+        """The comments of the text, read off its tokens."""
+        with suppress(tokenize.TokenError, SyntaxError):
+            for token in tokenize.generate_tokens(io.StringIO(self._text, newline=None).readline):
+                if token.type == tokenize.COMMENT:
+                    (line, start), (_, end) = token.start, token.end
+                    columns = (len(token.line[:column].encode()) + 1 for column in (start, end))
+                    place = Location(self._path, line + self._shift, next(columns), line + self._shift, next(columns))
+                    yield s.Comment(self._at or place, None, token.string)
 
     def one(self, node: ast.AST | None) -> Any:
         """The syntax of a node; None for none."""
@@ -38,12 +51,21 @@ class _Lowering:
     def where(self, node: Any) -> Location:
         if self._at is not None:
             return self._at
+        line, column = _end(node)
         shift = self._shift
-        end = node.end_lineno + shift, node.end_col_offset + 1
-        return Location(self._path, node.lineno + shift, node.col_offset + 1, *end)
+        return Location(self._path, node.lineno + shift, node.col_offset + 1, line + shift, column + 1)
 
     def written(self, node: ast.expr) -> str:
         return ast.get_source_segment(self._text, node) or ""
+
+
+def _end(node: Any) -> tuple[int, int]:
+    """Where a node ends; a compound statement with its last one, whatever semicolons are behind that."""
+    for name in ("finalbody", "orelse", "handlers", "cases", "body"):
+        statements = getattr(node, name, None)
+        if isinstance(statements, list) and statements:
+            return _end(statements[-1])
+    return node.end_lineno, node.end_col_offset
 
 
 def _plain(kind: Callable[..., Node], *fields: str) -> Callable[[_Lowering, Any], Node]:
@@ -68,16 +90,15 @@ def _attribute(self: _Lowering, node: ast.Attribute) -> Node:
 
 
 def _joined(self: _Lowering, node: Any) -> Node:
-    return s.JoinedStr(self.where(node), None, _formatted_in(self, node.values), self.written(node))
+    where = self.where(node)
+    return s.JoinedStr(where, None, _formatted_in(self, node.values, where), self.written(node))
 
 
-def _formatted_in(self: _Lowering, parts: Sequence[ast.AST]) -> tuple[s.FormattedValue, ...]:
-    return self.all(part for part in parts if not isinstance(part, ast.Constant))
-
-
-def _formatted(self: _Lowering, node: Any) -> Node:
-    spec = node.format_spec.values if node.format_spec is not None else ()
-    return s.FormattedValue(self.where(node), None, self.one(node.value), _formatted_in(self, spec))
+def _formatted_in(self: _Lowering, parts: Sequence[Any], where: Location) -> tuple[s.FormattedValue, ...]:
+    """The values in a string, which stand where all of it does."""
+    found = [part for part in parts if not isinstance(part, ast.Constant)]
+    specs = [_formatted_in(self, p.format_spec.values, where) if p.format_spec is not None else () for p in found]
+    return tuple(s.FormattedValue(where, None, self.one(p.value), spec) for p, spec in zip(found, specs, strict=True))
 
 
 def _comprehension(self: _Lowering, node: ast.comprehension) -> Node:
@@ -179,7 +200,6 @@ _HANDLERS: dict[type[ast.AST], Callable[[_Lowering, Any], Node]] = {
     ),
     ast.Attribute: _attribute,
     ast.JoinedStr: _joined,
-    ast.FormattedValue: _formatted,
     ast.BinOp: _operation(s.BinOp, "left", "op", "right"),
     ast.UnaryOp: _operation(s.UnaryOp, "op", "operand"),
     ast.BoolOp: _operation(s.BoolOp, "op", "values"),
@@ -201,7 +221,6 @@ _NEWER: dict[str, Callable[[_Lowering, Any], Node]] = {
     "ParamSpec": _type_param,
     "TypeVarTuple": _type_param,
     "TemplateStr": _joined,
-    "Interpolation": _formatted,
 }
 _HANDLERS |= {getattr(ast, name): handler for name, handler in _NEWER.items() if hasattr(ast, name)}
 """What came with Python 3.11 to 3.14."""
