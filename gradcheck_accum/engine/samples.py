@@ -186,7 +186,7 @@ def _count(program: Program, own: Sequence[int]) -> int | None:
     inputs = inputs_of(program) & {*own}
     if inputs and all(program.leaves[i].shape[:1] == (1,) for i in inputs):
         return None
-    if len(inputs) > 1 and all(program.leaves[i].dim() == 1 and program.leaves[i].is_floating_point() for i in inputs):
+    if inputs and all(program.leaves[i].dim() < 2 and program.leaves[i].is_floating_point() for i in inputs):
         # The features of one sample each: what a policy sees from one moment to the next.
         return None
     for i in own:
