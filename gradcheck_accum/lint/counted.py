@@ -6,12 +6,12 @@ of such a method that it makes all by itself.
 
 from __future__ import annotations
 
-import ast
 from typing import TYPE_CHECKING
 
+from gradcheck_accum.lint import syntax
 from gradcheck_accum.lint import values as v
 from gradcheck_accum.lint.functions import call_function
-from gradcheck_accum.lint.source import text_of, walk
+from gradcheck_accum.lint.syntax import Operator, text_of, walk
 from gradcheck_accum.lint.values import Num, Symbol
 
 if TYPE_CHECKING:
@@ -26,26 +26,26 @@ TOLD = frozenset({"GA201", "GA202", "GA401", "GA402"})
 def counters(reach: Reach, function: Function) -> set[str]:
     """The attributes that a method adds 1 to and takes modulo something to step: none if it trains in a loop."""
     nodes = walk(function)
-    if any(isinstance(n, (ast.For, ast.While)) and reach.backward_in(n.body) for n in nodes):
+    if any(isinstance(n, (syntax.For, syntax.While)) and reach.backward_in(n.body) for n in nodes):
         return set()
     counted = {
         n.target.attr
         for n in nodes
-        if isinstance(n, ast.AugAssign)
-        and isinstance(n.op, ast.Add)
-        and isinstance(n.target, ast.Attribute)
+        if isinstance(n, syntax.AugAssign)
+        and n.op is Operator.ADD
+        and isinstance(n.target, syntax.Attribute)
         and text_of(n.target.value) == "self"
-        and isinstance(n.value, ast.Constant)
+        and isinstance(n.value, syntax.Constant)
         and n.value.value == 1
     }
     tested = {
         n.attr
         for branch in nodes
-        if isinstance(branch, ast.If) and reach.steps(branch.body)
+        if isinstance(branch, syntax.If) and reach.steps(branch.body)
         for part in walk(branch.test)
-        if isinstance(part, ast.BinOp) and isinstance(part.op, ast.Mod)
+        if isinstance(part, syntax.BinOp) and part.op is Operator.MOD
         for n in walk(part.left)
-        if isinstance(n, ast.Attribute) and text_of(n.value) == "self"
+        if isinstance(n, syntax.Attribute) and text_of(n.value) == "self"
     }
     return counted & tested
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -11,6 +10,7 @@ from torch import nn
 
 from gradcheck_accum.engine.loss_graph import LossReading
 from gradcheck_accum.engine.tape import Leaf, Produced, Program, leaves_of
+from gradcheck_accum.same import Same
 
 SENT_BACK_TOGETHER = (
     "its loss has as many terms of one kind as batches went into it: whether they are micro-batches, whose sum should "
@@ -24,14 +24,24 @@ def sent_back_together(reading: LossReading, drawn: int, program: Callable[[], P
     ``drawn`` is how many batches one data loader gave for it, of which some may wait for their turn: what counts is how
     often the loop ran a module on other data, which ``program``, asked only where there are such terms, tells.
     """
-    kinds = reading.kinds.values()
-    sums = [n for n, total in kinds if n > 1 and total is not None and not math.isclose(total, 1.0)]
+    sums = [
+        number
+        for kind, (number, total) in reading.kinds.items()
+        if number > 1 and total is not None and not _is_mean(reading, kind, number, total)
+    ]
     if not sums:
         return False
     known = program()
     if known is None or not any(isinstance(function, nn.Module) for function, *_ in known.steps):
         return drawn in sums
     return any(number in sums for number in _turns(known, by_place=drawn not in sums))
+
+
+def _is_mean(reading: LossReading, kind: str, number: int, total: float) -> bool:
+    """Whether the terms of a kind add up to 1, or are divided by their number, whatever else they are multiplied by."""
+    factors = (factor.value for term in reading.terms if term.kind == kind for factor in term.factors)
+    wholes = (total, *(value * number for value in factors if value is not None))
+    return any(Same()(whole, 1.0) for whole in wholes)
 
 
 def _turns(program: Program, *, by_place: bool) -> Iterator[int]:
