@@ -386,7 +386,7 @@ class _Split:
 
     def _is_right(self, columns: Sequence[Column]) -> bool:
         left = [c for c in self.columns if c not in columns]
-        if not self._is_divided_by_steps(columns) and any(self._changes_within_a_window(c) for c in left):
+        if any(self._changes_within_a_window(c) and not self._is_worth(c) for c in left):
             return False
         if self.kind is Reduction.SUM:
             # Where a sum is divided by the units of its window, nothing is left to scale.
@@ -429,9 +429,10 @@ class _Split:
     def _is_division_by_steps(column: Column) -> bool:
         return column.source is Source.STEPS and column.divides and not column.scales_nothing
 
-    def _is_divided_by_steps(self, columns: Iterable[Column]) -> bool:
-        """Whether the source shows the division by K: what else changes is what each micro-batch is worth by itself."""
-        return any(self._is_division_by_steps(c) and self.evidence.is_constant(c) for c in columns)
+    def _is_worth(self, column: Column) -> bool:
+        """Whether a column is what data says that each micro-batch is worth, beside a division by K that shows."""
+        divided = any(self._is_division_by_steps(c) and self.evidence.is_constant(c) for c in self.columns)
+        return divided and column.source is Source.DATA
 
     def unsteady(self) -> Iterator[int]:
         """The positions of the points of windows in which whole losses are weighed unlike, for no reason that is known.
@@ -439,8 +440,7 @@ class _Split:
         What the large batch of such a window would weigh is not known.
         """
         unexplained = [c for c in self.accumulation if not self._is_shown(c) and self._is_right_somewhere(c)]
-        shown = self.accumulation if self.normalised else self.columns
-        weighing = [] if self._is_divided_by_steps(shown) else self.objective
+        weighing = [c for c in self.objective if not self._is_worth(c)]
         changing = [c for c in (*weighing, *unexplained) if self._changes_within_a_window(c)]
         for own in self.evidence.windows() if changing else ():
             if any(self.evidence.varies_in(own, column) for column in changing):

@@ -16,7 +16,7 @@ from enum import Enum
 
 from gradcheck_accum.events import Backward, Factor, Operation, Purpose, Reduction, Term, product_of
 from gradcheck_accum.same import Same
-from gradcheck_accum.stated import names_size, names_steps
+from gradcheck_accum.stated import DATA, names_size, names_steps
 
 _same = Same()
 
@@ -56,6 +56,7 @@ class Source(Enum):
     OBJECTIVE = "the objective, for certain"
     LITERAL = "a number that stands there as it is"
     NAMED = "something that the source has another name for"
+    DATA = "a tensor, which data or what was computed of it gave"
     UNSEEN = "what no source shows, or a computation"
 
 
@@ -279,6 +280,8 @@ class Evidence:
             return Source.STEPS
         if not factor.origins.isdisjoint(self.counter):
             return Source.STEPS
+        if factor.origins == {DATA}:
+            return Source.DATA
         if names_size(factor.origins):
             return Source.SIZE
         if all(map(is_place, factor.origins)):

@@ -33,6 +33,9 @@ NAMES_OF_SIZE = (NAME_OF_SIZE, "bs", "bsz", "micro_batch_size", "per_device_trai
 LETTER_OF_SIZE = "B"
 """The letter that it has, as it stands."""
 
+DATA = "data"
+"""The origin of a number that is a tensor: what the data says, or what was computed of it."""
+
 _FOLDED = frozenset(name.casefold() for name in NAMES_OF_STEPS if len(name) > 1)
 _LETTERS = frozenset(name for name in NAMES_OF_STEPS if len(name) == 1)
 

@@ -9,6 +9,7 @@ from types import CodeType, FrameType
 import torch
 
 from gradcheck_accum.engine.tape import SCALINGS
+from gradcheck_accum.stated import DATA
 from gradcheck_accum.verify.frames import package_of
 from gradcheck_accum.verify.provenance.following import place_of
 from gradcheck_accum.verify.provenance.origins import Origins
@@ -106,7 +107,10 @@ def _read_operand(frame: FrameType) -> tuple[_Operand, int]:
     reader = Origins(names_alone=bool(package_of(frame.f_code.co_filename)))
     place = place_of(frame, node, syntax)
     numbers = [operand for operand in _operands(node) if not _is_scaled(operand, place.frame)]
-    found = [reader.of(number, place) or frozenset() for number in numbers]
+    found = [
+        frozenset({DATA}) if _is_data(number, place.frame) else reader.of(number, place) or frozenset()
+        for number in numbers
+    ]
     sides = [side for number in numbers for side in _sides(number)] if len(numbers) == 1 else []
     apart = tuple((side, reader.of(side, place) or frozenset()) for side in sides) if len(sides) > 1 else ()
     return _Operand(frozenset().union(*found), apart), max(place.depth, reader.depth)
@@ -125,6 +129,11 @@ def _is_scaled(operand: ast.expr, frame: FrameType | None) -> bool:
         return True
     value = None if frame is None else value_of(operand, frame)
     return type(value) is torch.Tensor and value.requires_grad
+
+
+def _is_data(operand: ast.expr, frame: FrameType | None) -> bool:
+    """Whether a number is a tensor's, and neither a weight's nor a loss's."""
+    return frame is not None and type(value_of(operand, frame)) is torch.Tensor
 
 
 def _is_scaling(node: ast.AST) -> bool:
