@@ -263,7 +263,7 @@ def _unresolved(run: Interpreter, node: ast.Call, name: str, args: list[Any], kw
         return new_optimizer(run, node, given)
     if run.in_training and ((acts and (handed or inherited)) or _CHANGES_GRADIENTS.search(tail)):
         run.recorder.opaque(node, f"a call of {tail}, which is defined elsewhere")
-    if _draws_a_batch(run, tail, given):
+    if _draws_a_batch(run, tail or call_name(node), given):
         run.draw()
         return v.Data()
     if any(isinstance(value, (Tensor, v.Data)) or v.is_data(value) or v.models_in(value) for value in given):

@@ -78,13 +78,13 @@ def choose(run: Interpreter, test: ast.expr, scope: v.Scope, branches: Sequence[
         and not run.reach.backward_in(body)
         and not run.reach.steps(body)
     )
-    outer, run.in_guard = run.in_guard, guards
+    refuses = gives_up(body) or gives_up(orelse)
+    outer, run.in_guard = run.in_guard, guards or refuses
     try:
         value = run.evaluate(test, scope)
     finally:
         run.in_guard = outer
     truth = answered(run, test, value)
-    refuses = gives_up(body) or gives_up(orelse)
     if truth is not None and not (refuses and gives_up(body if truth else orelse) and heed(run, test, scope)):
         return truth
     if guards:
@@ -97,7 +97,9 @@ def choose(run: Interpreter, test: ast.expr, scope: v.Scope, branches: Sequence[
     if depends_on_data(run, test, scope):
         return run.reach.acts(body)
     leaves = bool(body) and isinstance(body[-1], ast.Return) and not orelse and not run.reach.backward_in(body)
-    return bool(decide(run, test, value, run.reach.acts(body) or run.reach.acts(orelse), taken_first=not leaves))
+    # Before any training, what fills and zeroes tensors sets up a model.
+    acts = any(run.reach.acts(one) and (run.in_training or run.reach.backward_in(one)) for one in (body, orelse))
+    return bool(decide(run, test, value, acts, taken_first=not leaves))
 
 
 def may_vary(run: Interpreter) -> bool:

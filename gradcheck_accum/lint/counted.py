@@ -7,10 +7,11 @@ of such a method that it makes all by itself.
 from __future__ import annotations
 
 import ast
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gradcheck_accum.lint import values as v
 from gradcheck_accum.lint.functions import call_function
+from gradcheck_accum.lint.knowledge import bind
 from gradcheck_accum.lint.source import text_of, walk
 from gradcheck_accum.lint.values import Num, Symbol
 
@@ -48,6 +49,38 @@ def counters(reach: Reach, function: Function) -> set[str]:
         if isinstance(n, ast.Attribute) and text_of(n.value) == "self"
     }
     return counted & tested
+
+
+def begin(run: Interpreter, node: ast.AugAssign, current: Any) -> None:
+    """Give a counter that comes from elsewhere a number, where the loop steps by it. Raises Restart.
+
+    Nothing shows what it was when the loop began. Whoever tests it before it is raised has it begin at 1, and who tests
+    it raised, or one more than it, at 0: so the first window is as long as the others, which is no mistake's doing.
+    """
+    if not (v.is_named(current) and type(current) is Symbol and run.loop_depth and isinstance(node.op, ast.Add)):
+        return
+    if not (isinstance(node.value, ast.Constant) and node.value.value == 1):
+        return
+    name, around = text_of(node.target), run.stack[-1] if run.stack else run.reach.module
+    tested = [
+        part
+        for branch in walk(around)
+        if isinstance(branch, ast.If) and run.reach.steps(branch.body)
+        for part in walk(branch.test)
+        if isinstance(part, ast.BinOp) and isinstance(part.op, ast.Mod)
+    ]
+    if any(name in {text_of(part) for part in walk(test.left) if isinstance(part, ast.expr)} for test in tested):
+        before = any(text_of(test.left) == name and test.lineno < node.lineno for test in tested)
+        bind(run, current.name, Num(int(before)))
+
+
+def carry(run: Interpreter, target: ast.expr, value: Any) -> None:
+    """What a parameter that counts has come to: who calls the function once more gives it that."""
+    function = run.stack[-1] if run.stack else None
+    if isinstance(target, ast.Name) and isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef)):
+        name = f"{function.name}.{target.id}"
+        if name in run.knowledge.bindings and isinstance(value, Num):
+            run.assigned[name] = value
 
 
 def call_each_batch(run: Interpreter, owner: v.Instance, function: Function, scope: v.Scope) -> None:

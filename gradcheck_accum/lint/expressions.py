@@ -45,7 +45,7 @@ def evaluate(run: Interpreter, node: ast.expr, scope: v.Scope) -> Any:
         return UNKNOWN
     value = handler(run, node, scope)
     kind = type(value)
-    if kind is Symbol or kind is v.Computed:
+    if kind is Symbol or kind is v.Computed or kind is v.Reference:
         value = run.resolve(value)
     if type(value) is Tensor and not value.is_located:
         return value.located(run.recorder.locate(node))
@@ -156,7 +156,9 @@ def _binary(run: Interpreter, node: ast.BinOp, scope: v.Scope) -> Any:
         run.note_count(node.right, right)
     result = binary(run, node.op, left, right)
     result = summed(run, node, result)
-    if (result is UNKNOWN or result is v.SCALED) and not run.loop_depth and is_settled(left) and is_settled(right):
+    # Nobody divides a loss without a remainder: that makes one number of whatever it is made of.
+    counts = isinstance(node.op, ast.FloorDiv) or (is_settled(left) and is_settled(right))
+    if (result is UNKNOWN or result is v.SCALED) and not run.loop_depth and counts:
         return v.Computed(text_of(node), op=node.op, left=left, right=right)
     return result
 
@@ -186,7 +188,7 @@ def _boolean(run: Interpreter, node: ast.BoolOp, scope: v.Scope) -> Any:
         last = evaluate(run, operand, scope)
         truth = truth_of(run, last)
         if truth is None:
-            truth = decide(run, operand, last, run.in_boundary)
+            truth = decide(run, operand, last, run.condition_changes_gradients())
         if truth is wants:
             return last if truth_of(run, last) is not None or is_named(last) else truth
         unknown = unknown or truth is None
@@ -202,6 +204,9 @@ def _compare(run: Interpreter, node: ast.Compare, scope: v.Scope) -> Any:
         right = evaluate(run, right_node, scope)
         literal = isinstance(node.left, ast.Constant) or isinstance(right_node, ast.Constant)
         left, right = bind_in_comparison(run, left, right, op, literal)
+        if right is UNKNOWN and isinstance(right_node, ast.BinOp) and isinstance(right_node.right, ast.Constant):
+            # `i == num_batches - 1` says what the number of batches is compared with.
+            bind_in_comparison(run, left, evaluate(run, right_node.left, scope), op, literal)
         if isinstance(op, (ast.Eq, ast.GtE)):
             run.note_count(right_node, right)
         if right is None and is_gradient(node.left) and isinstance(op, (ast.Is, ast.IsNot)):

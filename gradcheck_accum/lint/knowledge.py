@@ -25,6 +25,7 @@ _LENGTH_NAME = re.compile(r"len|num_?batch|n_?batch|n_?iter|total|per_epoch|last
 
 def bind_steps(run: Interpreter, value: Any) -> Any:
     """Make an unknown modulus a small number, and note a known one."""
+    value = v.as_setting(value)
     if isinstance(value, Num):
         if isinstance(value.value, int) and value.value > 0 and run.in_training:
             run.knowledge.note_modulus(value, run.condition_acts)
@@ -48,6 +49,7 @@ def bind_in_comparison(run: Interpreter, left: Any, right: Any, op: ast.cmpop, l
         # What a guard leaves a loop at may be the end of all passes, and says nothing of how long one is.
         return left, right
     for number, other in ((left, right), (right, left)):
+        other = v.as_setting(other)
         if isinstance(number, Num) and isinstance(other, Symbol) and other.name:
             if _LENGTH_NAME.search(other.name.rpartition(".")[2]) and run.pass_depth:
                 run.recorder.assumed_length = True
@@ -171,7 +173,7 @@ class Knowledge:
     def assumed_steps(self, relied_on: Collection[str]) -> tuple[tuple[str, int], ...]:
         """The names that were taken for K, as the source has them, and their numbers: those of these tags."""
         found = {
-            _WORDS.findall(name)[-1]: int(number.value)
+            (name if "//" in name else _WORDS.findall(name)[-1]): int(number.value)
             for name, number in self.bindings.items()
             if v.STEPS in number.tags and v.tag_of_name(name) in relied_on and _WORDS.search(name)
         }

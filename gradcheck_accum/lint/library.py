@@ -210,6 +210,8 @@ def _divmod(run: Interpreter, args: list[Any], kwargs: dict[str, Any]) -> Any:
 
 def _namespace(run: Interpreter, args: list[Any], kwargs: dict[str, Any]) -> Any:
     """Settings that are read as attributes: given by name, or in a dictionary."""
+    if not args and kwargs.keys() == {"**"}:
+        return kwargs["**"]  # the very settings that it is made of
     attributes = _dict(run, args, kwargs)
     return v.Instance(v.Class(_NAMESPACE, v.Scope()), attributes) if isinstance(attributes, dict) else Symbol()
 
@@ -246,6 +248,7 @@ BUILTINS: dict[str, Callable[[Interpreter, list[Any], dict[str, Any]], Any]] = {
     "isinstance": _ignored,
     "hasattr": _ignored,
     "bool": _first,
+    "vars": _first,
 }
 
 

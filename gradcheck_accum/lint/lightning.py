@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any, cast
 
 from gradcheck_accum.lint import values as v
 from gradcheck_accum.lint.functions import call_function
-from gradcheck_accum.lint.source import text_of, walk
+from gradcheck_accum.lint.source import walk
 
 if TYPE_CHECKING:
     from gradcheck_accum.lint.interpreter import Interpreter
+    from gradcheck_accum.lint.reach import Reach
 
 _EPOCHS = """\
 self.trainer.num_training_batches = len(batches)
@@ -25,14 +26,10 @@ _EPOCH_END = """\
 """
 
 
-def is_training_step(cls: ast.ClassDef, function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+def is_training_step(reach: Reach, cls: ast.ClassDef, function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
     """Whether a method is the one that a Trainer calls with every batch of data."""
-    arguments = len(function.args.args)
-    return (
-        function.name == "training_step"
-        and arguments in (2, 3)
-        and any(text_of(base).endswith("LightningModule") for base in cls.bases)
-    )
+    takes_a_batch = function.name == "training_step" and len(function.args.args) in (2, 3)
+    return takes_a_batch and any(name.endswith("LightningModule") for name in reach.bases(cls))
 
 
 def fit(run: Interpreter, module: v.Instance, step: ast.FunctionDef | ast.AsyncFunctionDef, outer: v.Scope) -> None:
@@ -43,10 +40,9 @@ def fit(run: Interpreter, module: v.Instance, step: ast.FunctionDef | ast.AsyncF
     program = ast.parse(source)
     for node in walk(program):
         ast.copy_location(node, step)
-    optimizers = _configured(run, module)
-    if optimizers is not None:
-        gives = ast.parse("lambda **options: optimizers", mode="eval").body
-        module.attributes["optimizers"] = v.Function(cast(ast.Lambda, gives), v.Scope(names={"optimizers": optimizers}))
+    gives = ast.parse("lambda **options: optimizers", mode="eval").body
+    optimizers = _configured(run, module) or v.Optimizer("self.optimizers()")
+    module.attributes["optimizers"] = v.Function(cast(ast.Lambda, gives), v.Scope(names={"optimizers": optimizers}))
     run.execute(program.body, v.Scope(names={"self": module, "batches": v.Loader()}, outer=outer))
 
 

@@ -60,7 +60,7 @@ def method_of_value(run: Interpreter, node: ast.Call, base: Any, args: list[Any]
             return call_function(run, own, args, kwargs) if own is not None else Symbol()
         case v.Model():
             return base if name in _SAME_MODEL else computation(run, node, args, kwargs, frozenset({base.name}))
-        case v.Instance() if base.cls.is_model and base.cls.methods.get(name) is None:
+        case v.Instance() if base.cls.is_model and base.cls.methods.get(name) is None and name not in base.attributes:
             return base if name in _SAME_MODEL else Symbol()
         case v.Scaled() if name not in _METRICS:
             return base

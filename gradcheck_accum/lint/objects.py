@@ -40,10 +40,11 @@ def instantiate(run: Interpreter, node: ast.Call, cls: v.Class, args: list[Any],
 
 
 def _is_optimizer(run: Interpreter, cls: v.Class) -> bool:
-    """Whether a class derives from PyTorch's optimizers, and what it adds is its own way to step alone."""
+    """Whether a class derives from PyTorch's optimizers, and but for its own way to step does nothing to gradients."""
     bases = [run.evaluate(base, cls.scope) for base in cls.node.bases]
     derives = any(isinstance(base, v.Reference) and base.path.startswith("torch.optim.") for base in bases)
-    return derives and all(name.startswith("_") or name == "step" for name in cls.methods)
+    others = [method for name, method in cls.methods.items() if not name.startswith("_") and name != "step"]
+    return derives and not any(run.reach.acts(method.body) for method in others)
 
 
 def sources_of(run: Interpreter, base: Any) -> frozenset[str] | None:

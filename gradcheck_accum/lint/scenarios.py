@@ -286,7 +286,7 @@ def _enter(
         if init is not None and init.node is not function:
             call_from_outside(run, init)
         scope = cls.origins.get(function.name, scope)
-    if owner is not None and instance is not None and is_training_step(owner, function):
+    if owner is not None and instance is not None and is_training_step(reach, owner, function):
         fit(run, instance, function, scope)
         return
     if instance is not None and counted.counters(reach, function):

@@ -8,6 +8,7 @@ from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
 from gradcheck_accum.events import Operation
+from gradcheck_accum.lint import counted
 from gradcheck_accum.lint import values as v
 from gradcheck_accum.lint.arithmetic import binary, factor_of
 from gradcheck_accum.lint.assignment import assign
@@ -57,6 +58,7 @@ def _annotated(run: Interpreter, node: ast.AnnAssign, scope: v.Scope) -> None:
 def _augmented(run: Interpreter, node: ast.AugAssign, scope: v.Scope) -> None:
     current = run.evaluate(node.target, scope)
     change = run.evaluate(node.value, scope)
+    counted.begin(run, node, current)
     if isinstance(current, v.Gradient):
         if isinstance(node.op, (ast.Div, ast.Mult)):
             operation = Operation.DIVIDE if isinstance(node.op, ast.Div) else Operation.MULTIPLY
@@ -94,6 +96,7 @@ def _augmented(run: Interpreter, node: ast.AugAssign, scope: v.Scope) -> None:
             assign(run, target.value, result, scope)
             return
     assign(run, target, result, scope)
+    counted.carry(run, target, result)
 
 
 def _if(run: Interpreter, node: ast.If, scope: v.Scope) -> None:
@@ -225,7 +228,7 @@ def _while(run: Interpreter, node: ast.While, scope: v.Scope) -> None:
     outer_turn, turns = run.turn, 0
     try:
         while True:
-            known = answered(run, node.test, run.evaluate(node.test, scope))
+            known = settled(run, node.test, scope)  # whether a loop goes on is no setting
             endless = known is None or isinstance(node.test, ast.Constant)
             if known is False or (endless and turns >= _most_turns(run, node, trains)) or turns > 5_000:
                 break

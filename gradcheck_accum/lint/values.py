@@ -141,6 +141,12 @@ class Reference:
         return self.path.rpartition(".")[2]
 
 
+def as_setting(value: Any) -> Any:
+    """What ``import config; config.K`` names, as the unknown that it is: a module's settings are as open as any."""
+    is_setting = isinstance(value, Reference) and "." in value.path and not value.path.startswith("torch.")
+    return Symbol(value.path) if is_setting else value
+
+
 @dataclass(frozen=True, slots=True)
 class Data:
     """Tensors of input data, or a batch of them; ``rows`` is the leading dimension where the source shows it.
