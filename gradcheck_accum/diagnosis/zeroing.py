@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from gradcheck_accum.diagnosis.account import Account, Diagnosis, diagnosis, interrupted, line, plural
 from gradcheck_accum.diagnosis.assumed import counts_windows
 from gradcheck_accum.events import Step, ZeroGrad
-from gradcheck_accum.ledger import Fate, Window
+from gradcheck_accum.ledger import Entry, Fate, Window
 
 
 def find_zeroing(account: Account) -> Iterator[Diagnosis]:
@@ -22,7 +22,7 @@ def find_zeroing(account: Account) -> Iterator[Diagnosis]:
             continue
         live = window.with_fate(Fate.LIVE)
         cause = wiped[-1].wiped_by
-        if cause is None:
+        if cause is None or _left_by_an_earlier_pass(wiped, live):
             continue
         if window.index in exceptions:
             yield _interrupted(account, window, window.step, cause)
@@ -47,6 +47,12 @@ def find_zeroing(account: Account) -> Iterator[Diagnosis]:
             "clear the gradients only after a step",
             window,
         )
+
+
+def _left_by_an_earlier_pass(wiped: Sequence[Entry], live: Sequence[Entry]) -> bool:
+    """Whether what was cleared is the remainder of a pass that was over, of which GA301 tells."""
+    gone, used = ({entry.backward.epoch for entry in entries} for entries in (wiped, live))
+    return bool(used) and None not in gone | used and gone.isdisjoint(used)
 
 
 def _interrupted(account: Account, window: Window, step: Step, cause: ZeroGrad) -> Diagnosis:

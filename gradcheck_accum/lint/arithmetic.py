@@ -60,6 +60,9 @@ def binary(run: Interpreter, op: ast.operator, left: Any, right: Any) -> Any:
         return v.united((left, right))
     if isinstance(left, v.Gradient) or isinstance(right, v.Gradient):
         return UNKNOWN
+    if (isinstance(left, v.Data) and isinstance(right, Num)) or (isinstance(left, Num) and isinstance(right, v.Data)):
+        data = left if isinstance(left, v.Data) else right
+        return v.Data(data.rows, made=data.made)  # numbers that nothing has learned from yet
     if v.is_data(left) or v.is_data(right):
         return Tensor((_fresh(run, "expression"),), elementwise=True)
     if isinstance(left, Symbol) and isinstance(right, Num) and right.tags & {v.STEPS, v.DERIVED} and not left.name:

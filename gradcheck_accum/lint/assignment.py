@@ -70,7 +70,7 @@ def _assign_to_unknown(run: Interpreter, holder: Any, name: str, value: Any) -> 
 def _unpack(value: Any, targets: list[ast.expr]) -> list[Any]:
     count = len(targets)
     if isinstance(value, (list, tuple)) and not (
-        value and value[0] in ("range", "zip", "enumerate", "islice", "shape")
+        value and value[0] in ("range", "zip", "enumerate", "islice", "shape", "slice")
     ):
         return list(value) if len(value) >= count else [*value, *[Symbol()] * (count - len(value))]
     if isinstance(value, Symbol):

@@ -33,6 +33,7 @@ from gradcheck_accum.lint.objects import (
 from gradcheck_accum.lint.optimizers import as_optimizer, looks_like_optimizer, new_optimizer
 from gradcheck_accum.lint.schedulers import new_scheduler
 from gradcheck_accum.lint.source import call_name, text_of
+from gradcheck_accum.lint.told_to_step import told_to_step
 from gradcheck_accum.lint.values import Num, Symbol, Tensor
 
 if TYPE_CHECKING:
@@ -53,6 +54,8 @@ _ACTS_ON_GRADIENTS = re.compile(r"step|optim|update|grad|flush|backward|accum|fi
 _TELLS_STEPS = re.compile(r"accum\w*_(steps|iters|iterations|batches|every|factor)$", re.IGNORECASE)
 _DRAWS_DATA = re.compile(r"(get|next|load|fetch|read|draw|sample)_?\w*batch(es)?$|^batch$", re.IGNORECASE)
 _MAKES_SCHEDULE = re.compile(r"[Ss]ched|LR$|(^|_)lr(_|$)|learning_?rate", re.IGNORECASE)
+_WRITES_DOWN = re.compile(r"state_?dict|(^|_)save|checkpoint", re.IGNORECASE)
+"""What is told or kept of an optimizer leaves it as it is."""
 _CHANGES_GRADIENTS = re.compile(
     r"(scale|accum|reduce|sync|average|normali[sz]e|zero|clear|update|apply)\w*_?grad"
     r"|grad\w*_?(scale|accum|reduce|sync|average|zero|clear|update|apply)",
@@ -178,6 +181,8 @@ def call_value(run: Interpreter, node: ast.Call, callee: Any, args: list[Any], k
             builtin = BUILTINS.get(callee.name)
             if builtin is not None:
                 return builtin(run, args, kwargs)
+            if told_to_step(run, node, args, kwargs):
+                return Symbol()
             if callee.name.isidentifier():
                 # Nothing in the file defines it: it came with a star import.
                 return _library(run, node, v.Reference(callee.name), args, kwargs)
@@ -215,6 +220,8 @@ def _library(run: Interpreter, node: ast.Call, callee: v.Reference, args: list[A
             # Its weights are its own from here on.
             return new_model(run, node, args[0].cls)
         return args[0]
+    if path.startswith("torch.") and tail.endswith("_like") and args and isinstance(args[0], v.Data):
+        return v.Data(args[0].rows)
     if path.startswith("torch.") and tail in _MAKES_DATA:
         made = run.turn if run.loop_depth and tail in _AT_RANDOM else None
         return v.Data(_rows(tail, args, kwargs), made=made)
@@ -258,6 +265,7 @@ def _unresolved(run: Interpreter, node: ast.Call, name: str, args: list[Any], kw
         return Symbol(text_of(node))
     inherited = is_inherited(run, name)
     acts = bool(_ACTS_ON_GRADIENTS.search(tail)) and not _MAKES_SCHEDULE.search(tail)
+    acts = acts and not _WRITES_DOWN.search(tail)
     handed = any(as_optimizer(run, value) is not None for value in given)
     if looks_like_optimizer(tail) and not (run.in_training and handed and tail[:1].islower()):
         return new_optimizer(run, node, given)

@@ -80,7 +80,7 @@ def _subscript(run: Interpreter, node: ast.Subscript, scope: v.Scope) -> Any:
     match value:
         case ("shape", v.Data() as data):
             return rows_of(run, data) if isinstance(index, Num) and index.value == 0 else UNKNOWN
-        case ("zip" | "enumerate" | "islice" | "range" | "shape", *_):
+        case ("zip" | "enumerate" | "islice" | "range" | "shape" | "slice", *_):
             # What stands for an iterator is no tuple of its parts.
             return UNKNOWN
         case list() | tuple() if isinstance(index, Num) and isinstance(index.value, int):
@@ -91,6 +91,11 @@ def _subscript(run: Interpreter, node: ast.Subscript, scope: v.Scope) -> Any:
                 run.recorder.learn_units(v.rows_in(chosen))
                 return chosen
             return value[index.value] if -len(value) <= index.value < len(value) else UNKNOWN
+        case list() if isinstance(node.slice, ast.Slice) and id(value) in run.grown:
+            # Of how many there are nothing is known, and so it is of a part of them.
+            part = list(value)
+            run.grown[id(part)] = part
+            return part
         case list() | tuple() if isinstance(node.slice, ast.Slice):
             return _slice(run, value, node.slice, scope)
         case dict():
@@ -100,6 +105,11 @@ def _subscript(run: Interpreter, node: ast.Subscript, scope: v.Scope) -> Any:
         case v.Data():
             # Rows are what the first of several dimensions counts.
             rows = node.slice.elts[0] if isinstance(node.slice, ast.Tuple) and node.slice.elts else node.slice
+            if isinstance(rows, ast.Constant) and rows.value is ...:
+                return v.Data(value.rows, made=value.made)
+            match index:
+                case ("slice", lower, upper):
+                    return slice_of_data(run, value, lower, upper)
             if isinstance(rows, ast.Slice):
                 lower, upper = (None if b is None else evaluate(run, b, scope) for b in (rows.lower, rows.upper))
                 return slice_of_data(run, value, lower, upper)
@@ -223,7 +233,7 @@ def _compare(run: Interpreter, node: ast.Compare, scope: v.Scope) -> Any:
 
 def _compare_pair(run: Interpreter, op: ast.cmpop, left: Any, right: Any) -> Any:
     if isinstance(op, (ast.Is, ast.IsNot)):
-        if right is None and not isinstance(left, Symbol):
+        if right is None and (not isinstance(left, Symbol) or isinstance(left, (v.Figure, v.Computed))):
             return (left is None) == isinstance(op, ast.Is)
         return UNKNOWN
     if isinstance(op, (ast.In, ast.NotIn)):
@@ -372,6 +382,17 @@ def _yield(run: Interpreter, node: ast.Yield, scope: v.Scope) -> Any:
     return UNKNOWN
 
 
+def _yield_from(run: Interpreter, node: ast.YieldFrom, scope: v.Scope) -> Any:
+    source = evaluate(run, node.value, scope)
+    if isinstance(source, v.Loader):
+        items: list[Any] | None = list(batches_of(source, length_of(run, source)))
+    else:
+        items = items_of(run, source, limit=v.LONGEST_LIST)
+    if run.yielded is not None and items is not None and len(run.yielded) + len(items) <= v.LONGEST_LIST:
+        run.yielded.extend(items)
+    return UNKNOWN
+
+
 def _formatted(run: Interpreter, node: ast.JoinedStr, scope: v.Scope) -> Any:
     for part in node.values:
         if isinstance(part, ast.FormattedValue):
@@ -403,5 +424,6 @@ _HANDLERS: dict[type[ast.expr], Callable[[Interpreter, Any, v.Scope], Any]] = {
     ast.Call: _call,
     ast.Await: _await,
     ast.Yield: _yield,
+    ast.YieldFrom: _yield_from,
     ast.JoinedStr: _formatted,
 }

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 _FEW = 24
 """Turns that are never too many: four times the fewest that stand for a loop without an end."""
 
+_FEW_EPOCHS = 3
+
 _FOR_A_GENERATOR = 10_000
 """Evaluations in which a generator is to show how many batches it gives."""
 
@@ -33,14 +35,15 @@ def plan(run: Interpreter, source: Any, loop: ast.For, trains: bool) -> tuple[It
             windows = _windows_of(run, source, loop) if trains else None
             if windows is not None:
                 return windows, False, True
-            batches = _batches_from(run, source) if trains else None
+            batches = _batches_from(run, source) if trains and run.knowledge.has_remainders else None
             if batches is not None:
                 return batches, True, True
             run.recorder.learn_units(source.rows)
             run.recorder.counted |= {v.tag_of_length(source)} if trains else set()
             return batches_of(source, length_of(run, source)), True, True
         case v.Chunks():
-            return source.batches(), True, False
+            # What a loop cuts into windows is no window: all of the data, cut into micro-batches.
+            return source.batches(), True, trains and run.pass_depth == 0 and run.reach.steps(loop.body)
         case v.Stream():
             run.recorder.assumed_turns = True
             return [v.Data()] * run.knowledge.unbounded_length(), True, False
@@ -57,6 +60,9 @@ def plan(run: Interpreter, source: Any, loop: ast.For, trains: bool) -> tuple[It
             numbered = [(Num(first + i), item) for i, item in enumerate(items)]
             return numbered, draws, is_pass
         case ("zip", *sources):
+            known = [one for one in sources if isinstance(one, v.Chunks) and not one.assumed]
+            # What is cut along with something is cut into as many pieces.
+            sources = [known[0] if known and isinstance(one, v.Chunks) and one.assumed else one for one in sources]
             plans = [plan(run, one, loop, trains) for one in sources]
             items = list(zip(*(items for items, _, _ in plans), strict=False))
             return items, any(draws for _, draws, _ in plans), any(is_pass for _, _, is_pass in plans)
@@ -66,7 +72,9 @@ def plan(run: Interpreter, source: Any, loop: ast.For, trains: bool) -> tuple[It
             numbers = [int(b.value) if isinstance(b, Num) else None for b in limits]
             known = numbers and all(n is None or n >= 0 for n in numbers[:2]) and numbers[2:] != [0]
             return list(itertools.islice(items, *numbers)) if known else items, draws, is_pass
-        case list() if trains and id(source) in run.grown and v.is_data(source):
+        case dict():
+            return list(source), False, False
+        case list() if trains and id(source) in run.grown and not v.acts_on_gradients(source):
             return _unknown_iteration(run, source, loop, trains)
         case list() | tuple() if v.all_parameters(source):
             # One after the other is all of them, once.
@@ -172,6 +180,10 @@ def _range(run: Interpreter, bounds: Sequence[Any], loop: ast.For, trains: bool)
                 # So many turns show nothing that a few whole windows and the last few turns do not.
                 counted = counted[: run.knowledge.enough_of(len(counted))]
                 run.recorder.assumed_turns = True
+        if run.knowledge.hurries and len(counted) > _FEW_EPOCHS and inner_training_loop(run, loop.body) is not None:
+            # What the first epochs leave behind, and what the last one does at its end.
+            run.recorder.assumed_turns = True
+            return [Num(i) for i in (*counted[: _FEW_EPOCHS - 1], counted[-1])]
         if len(counted) > v.LONGEST_LIST:
             raise OutOfBudget
         return [Num(i) for i in counted]
@@ -254,7 +266,7 @@ def items_of(run: Interpreter, source: Any, limit: int) -> list[Any] | None:
         case ("range", *bounds) if bounds and all(isinstance(b, Num) for b in bounds):
             counted = range(*(int(b.value) for b in bounds))
             return [Num(i) for i in counted] if len(counted) <= limit else None
-        case ("range" | "islice" | "shape", *_):
+        case ("range" | "islice" | "shape" | "slice", *_):
             return None
         case ("enumerate", inner, start):
             items = items_of(run, inner, limit)
@@ -264,7 +276,7 @@ def items_of(run: Interpreter, source: Any, limit: int) -> list[Any] | None:
             several = [items_of(run, one, limit) for one in sources]
             known = [items for items in several if items is not None]
             return list(zip(*known, strict=False)) if len(known) == len(several) else None
-        case list() | tuple():
+        case list() | tuple() | dict():
             return list(source)
         case v.Chunks():
             return source.batches()

@@ -76,6 +76,8 @@ class Knowledge:
         """The origins of each of the moduli."""
         self._ignored: set[int] = set()
         """Those that do not, once they have made passes too long to be followed."""
+        self.hurries = False
+        """Whether a run has needed more than its budget, so that of many epochs a few have to do."""
         self.bounds: set[str] = set()
         """Names that loops with a step inside and another after them count to: K, if losses are divided by them."""
         self._whole = False
@@ -157,6 +159,11 @@ class Knowledge:
         if not self._whole:
             self._whole = True
             raise Restart
+
+    def hurry(self) -> bool:
+        """Let a few epochs stand for many; False where they do already."""
+        before, self.hurries = self.hurries, True
+        return not before
 
     def ignore_idle(self) -> bool:
         """Leave out of account the numbers by which a loop only reports; False where that makes no pass shorter."""

@@ -37,6 +37,15 @@ def _enumerate(run: Interpreter, args: list[Any], kwargs: dict[str, Any]) -> Any
     return ("enumerate", args[0], start) if args else Symbol()
 
 
+def _slice(run: Interpreter, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    match args:
+        case [upper]:
+            return ("slice", None, upper)
+        case [lower, upper]:
+            return ("slice", lower, upper)
+    return Symbol()
+
+
 def _zip(run: Interpreter, args: list[Any], kwargs: dict[str, Any]) -> Any:
     return ("zip", *args)
 
@@ -173,7 +182,8 @@ def _data_loader(run: Interpreter, args: list[Any], kwargs: dict[str, Any]) -> A
 
 
 def _tensor_dataset(run: Interpreter, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    return args[0] if args and isinstance(args[0], v.Data) else Symbol()
+    known = [one for one in args if isinstance(one, v.Data) and one.rows is not None]
+    return known[0] if known else args[0] if args and isinstance(args[0], v.Data) else Symbol()
 
 
 def _chain(run: Interpreter, args: list[Any], kwargs: dict[str, Any]) -> Any:
@@ -224,6 +234,7 @@ BUILTINS: dict[str, Callable[[Interpreter, list[Any], dict[str, Any]], Any]] = {
     "range": _range,
     "trange": _range,
     "enumerate": _enumerate,
+    "slice": _slice,
     "zip": _zip,
     "divmod": _divmod,
     "filter": _filter,

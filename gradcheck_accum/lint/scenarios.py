@@ -158,9 +158,10 @@ def _scenarios(
         remoteness, _, given = heapq.heappop(pending)
         run, took = _complete_run(module, beside, reach, knowledge, root, given)
         spent += took
-        if run is None and knowledge.ignore_idle():
-            run, took = _complete_run(module, beside, reach, knowledge, root, given)
-            spent += took
+        for shorten in (knowledge.ignore_idle, knowledge.hurry):
+            if run is None and shorten():
+                run, took = _complete_run(module, beside, reach, knowledge, root, given)
+                spent += took
         if run is None:
             return Explored(root, [], spent, is_followed=False)
         visited |= run.visited

@@ -455,10 +455,14 @@ class Loader:
 
 @dataclass(slots=True, eq=False)
 class Chunks:
-    """A batch split into ``count`` micro-batches, each of ``rows`` rows where the source shows that they are alike."""
+    """A batch split into ``count`` micro-batches, each of ``rows`` rows where the source shows that they are alike.
+
+    ``assumed`` says that the source does not show how many.
+    """
 
     count: int
     rows: int | None = None
+    assumed: bool = False
 
     def batches(self) -> list[Data]:
         """The micro-batches in order."""
@@ -550,6 +554,12 @@ def _held(value: Any, depth: int = 0) -> Iterator[Any]:
 def is_data(value: Any) -> bool:
     """Whether a value is, or holds, input data."""
     return any(isinstance(item, Data) for item in _held(value))
+
+
+def acts_on_gradients(value: Any) -> bool:
+    """Whether a value is, or holds, something that makes gradients or uses them."""
+    kinds = (Tensor, Model, Optimizer, Engine, Parameters, Gradient, Instance, Function)
+    return any(isinstance(item, kinds) for item in _held(value))
 
 
 def rows_in(value: Any) -> int | None:
