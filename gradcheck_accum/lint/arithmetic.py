@@ -15,7 +15,7 @@ from gradcheck_accum.lint import values as v
 from gradcheck_accum.lint.knowledge import bind_steps
 from gradcheck_accum.lint.metrics import combined
 from gradcheck_accum.lint.values import UNKNOWN, Num, Symbol, Tensor, bounded
-from gradcheck_accum.stated import NAMES_OF_SIZE
+from gradcheck_accum.stated import NAMES_OF_SIZE, is_name_of_steps
 
 if TYPE_CHECKING:
     from gradcheck_accum.lint.interpreter import Interpreter
@@ -60,9 +60,11 @@ def binary(run: Interpreter, op: ast.operator, left: Any, right: Any) -> Any:
         return v.united((left, right))
     if isinstance(left, v.Gradient) or isinstance(right, v.Gradient):
         return UNKNOWN
-    if (isinstance(left, v.Data) and isinstance(right, Num)) or (isinstance(left, Num) and isinstance(right, v.Data)):
-        data = left if isinstance(left, v.Data) else right
-        return v.Data(data.rows, made=data.made)  # numbers that nothing has learned from yet
+    match left, right:
+        case (v.Data() as data, Num()) | (Num(), v.Data() as data):
+            return v.Data(data.rows, made=data.made)  # numbers that nothing has learned from yet
+        case v.Data(), v.Data() if not run.in_training:
+            return v.Data(left.rows if left.rows is not None else right.rows)
     if v.is_data(left) or v.is_data(right):
         return Tensor((_fresh(run, "expression"),), elementwise=True)
     if isinstance(left, Symbol) and isinstance(right, Num) and right.tags & {v.STEPS, v.DERIVED} and not left.name:
@@ -145,8 +147,11 @@ def scaled(run: Interpreter, tensor: Tensor, other: Any, operation: Operation) -
     if counts_units and isinstance(other, Num) and v.WHOLE in other.tags and run.recorder.cuts:
         # How many times a micro-batch goes into the batch that it was cut out of is not known.
         return tensor.scaled(Factor(None, operation))
-    if operation is Operation.DIVIDE and isinstance(other, Symbol) and other.name in run.knowledge.bounds:
-        bind_steps(run, other)
+    other = v.as_setting(other)
+    if operation is Operation.DIVIDE and v.is_setting(other):
+        last = other.name.rpartition(".")[2]
+        if other.name in run.knowledge.bounds or (len(last) > 1 and is_name_of_steps(last)):
+            bind_steps(run, other)
     if isinstance(other, Num):
         run.recorder.relied_on |= other.names
     factor = factor_of(other, operation)

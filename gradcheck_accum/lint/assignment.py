@@ -55,7 +55,7 @@ def _assign_attribute(run: Interpreter, target: ast.Attribute, holder: Any, valu
         run.freeze(sources_of(run, holder), value)
     elif target.attr == SWITCH and sources_of(run, holder) is not None:
         run.sync.switch(sources_of(run, holder) or (), value if isinstance(value, bool) else None)
-    elif isinstance(holder, v.Instance):
+    elif isinstance(holder, (v.Instance, v.Class)):
         holder.attributes[target.attr] = value.known_as(target.attr) if isinstance(value, Num) else value
     else:
         _assign_to_unknown(run, holder, target.attr, value)

@@ -173,6 +173,9 @@ def call_value(run: Interpreter, node: ast.Call, callee: Any, args: list[Any], k
             return loss(run, callee.name, callee.reduction, args, kwargs)
         case v.Partial():
             return call_value(run, node, callee.callee, [*callee.args, *args], {**callee.kwargs, **kwargs})
+        case v.Unwrapped():
+            with run.sync.passed_by(callee.source):
+                return computation(run, node, args, kwargs, frozenset({callee.source}))
         case v.Configured():
             return computation(run, node, args, kwargs, frozenset()).scaled(Factor(None))
         case v.Reference():
@@ -295,6 +298,7 @@ def _result_of(run: Interpreter, node: ast.Call, name: str, args: list[Any]) -> 
         factors = (Factor(None),) if any(isinstance(value, v.Scaled) for value in args) else ()
         part = v.Part(text_of(node.func)[:60], Reduction.MEAN, factors, run.recorder.micro_batch)
         models = root_of(name or text_of(node.func))
-        run.sync.forward(models)
+        if not run.no_graphs:
+            run.sync.forward(models)
         return Tensor((part,), models)
     return Symbol(f"{text_of(node)[:80]}")

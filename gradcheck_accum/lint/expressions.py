@@ -128,6 +128,8 @@ def _subscript(run: Interpreter, node: ast.Subscript, scope: v.Scope) -> Any:
         case Symbol():
             if isinstance(index, str):
                 return value.member(index)
+            if isinstance(node.slice, ast.Constant) and isinstance(index, Num) and value.name and not run.in_training:
+                return value.member(str(index.value))  # one of several things that a call gave together
             return _slice_of_batches(run, value, node.slice, scope)
     return UNKNOWN
 

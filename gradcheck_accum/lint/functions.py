@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from gradcheck_accum.lint.interpreter import Interpreter
 
 _DEPTH = 12
-_BEGINNING = re.compile(r"start|begin|initial|resume|offset|^(global_|current_)?(step|iter|iteration|epoch)$", re.IGNORECASE)
+_BEGINNING = re.compile(r"start|begin|initial|resume|offset|^((global|current)_)?(step|iter|epoch)$", re.IGNORECASE)
 
 
 def call_function(run: Interpreter, function: v.Function, args: list[Any], kwargs: dict[str, Any]) -> Any:

@@ -56,13 +56,13 @@ def plan(run: Interpreter, source: Any, loop: ast.For, trains: bool) -> tuple[It
             if trains and draws and not isinstance(start, Num):
                 # It may go on where the pass before has ended, and what that has left over goes with it.
                 run.knowledge.forget_remainders()
-            first = start.value if isinstance(start, Num) else 0
+            first = start.value if isinstance(start, Num) else _first_number(loop) or 0
             numbered = [(Num(first + i), item) for i, item in enumerate(items)]
             return numbered, draws, is_pass
         case ("zip", *sources):
-            known = [one for one in sources if isinstance(one, v.Chunks) and not one.assumed]
+            cut = [one for one in sources if isinstance(one, v.Chunks) and not one.assumed]
             # What is cut along with something is cut into as many pieces.
-            sources = [known[0] if known and isinstance(one, v.Chunks) and one.assumed else one for one in sources]
+            sources = [cut[0] if cut and isinstance(one, v.Chunks) and one.assumed else one for one in sources]
             plans = [plan(run, one, loop, trains) for one in sources]
             items = list(zip(*(items for items, _, _ in plans), strict=False))
             return items, any(draws for _, draws, _ in plans), any(is_pass for _, _, is_pass in plans)
@@ -135,10 +135,22 @@ def with_numbers(loop: ast.For, source: Any, items: Iterable[Any]) -> Iterable[A
     """
     hidden = isinstance(source, Symbol) or (isinstance(source, v.Loader) and source.generated)
     target = loop.target
+    first = _first_number(loop) if hidden else None
+    if first is None:
+        return items
+    if not isinstance(target, ast.Tuple):
+        return [Num(first + i) for i, _ in enumerate(items)]
+    rest = len(target.elts) - 1
+    return [(Num(first + i), *[item] * rest) for i, item in enumerate(items)]
+
+
+def _first_number(loop: ast.For) -> int | None:
+    """What a loop's counter begins at, by what it takes modulo something; None where it takes nothing so."""
+    target = loop.target
     several = isinstance(target, ast.Tuple) and len(target.elts) > 1
     counter = target.elts[0] if isinstance(target, ast.Tuple) and several else target
-    if not (hidden and isinstance(counter, ast.Name)):
-        return items
+    if not isinstance(counter, ast.Name):
+        return None
     nodes = [node for statement in loop.body for node in walk(statement)]
     offsets = {counter.id: 0}
     for node in nodes:
@@ -149,12 +161,8 @@ def with_numbers(loop: ast.For, source: Any, items: Iterable[Any]) -> Iterable[A
     taken = [_offset(n.left, offsets) for n in nodes if isinstance(n, ast.BinOp) and isinstance(n.op, ast.Mod)]
     counted = [offset for offset in taken if offset is not None]
     if not counted:
-        return items
-    first = 0 if any(counted) else 1
-    if not isinstance(target, ast.Tuple):
-        return [Num(first + i) for i, _ in enumerate(items)]
-    rest = len(target.elts) - 1
-    return [(Num(first + i), *[item] * rest) for i, item in enumerate(items)]
+        return None
+    return 0 if any(counted) else 1
 
 
 def _offset(node: ast.expr, offsets: dict[str, int]) -> int | None:
@@ -282,6 +290,8 @@ def items_of(run: Interpreter, source: Any, limit: int) -> list[Any] | None:
             return source.batches()
         case v.Optimizer():
             return [source]
+        case v.Data() if source.rows is not None and source.rows <= limit:
+            return [v.Data() for _ in range(source.rows)]
     return None
 
 

@@ -16,7 +16,7 @@ from gradcheck_accum.lint.functions import call_function
 from gradcheck_accum.lint.iteration import items_of
 from gradcheck_accum.lint.knowledge import bind_steps
 from gradcheck_accum.lint.metrics import mean
-from gradcheck_accum.lint.objects import attribute
+from gradcheck_accum.lint.objects import attribute, sources_of
 from gradcheck_accum.lint.source import text_of
 from gradcheck_accum.lint.values import Num, Symbol, Tensor
 
@@ -129,6 +129,13 @@ def _dict(run: Interpreter, args: list[Any], kwargs: dict[str, Any]) -> Any:
 def _getattr(run: Interpreter, args: list[Any], kwargs: dict[str, Any]) -> Any:
     if len(args) >= 2 and isinstance(args[1], str):
         return run.resolve(attribute(run, args[0], args[1]))
+    return Symbol()
+
+
+def _isinstance(run: Interpreter, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    match args:
+        case [model, v.Reference() as cls] if cls.tail == "DistributedDataParallel":
+            return True if run.sync.is_wrapped(sources_of(run, model) or ()) else Symbol()
     return Symbol()
 
 
@@ -256,7 +263,7 @@ BUILTINS: dict[str, Callable[[Interpreter, list[Any], dict[str, Any]], Any]] = {
     "float": _convert(lambda value: value),
     "getattr": _getattr,
     "print": _ignored,
-    "isinstance": _ignored,
+    "isinstance": _isinstance,
     "hasattr": _ignored,
     "bool": _first,
     "vars": _first,

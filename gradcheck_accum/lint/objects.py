@@ -137,6 +137,8 @@ def attribute(run: Interpreter, value: Any, name: str) -> Any:
             return held if held is not None else Symbol(f"{value.cls.node.name}.{name}")
         case v.Engine():
             return value if name == "module" else Symbol(f"{value.name}.{name}")
+        case v.Model() | Symbol() if name == "module" and run.sync.is_wrapped({value.name}):
+            return v.Unwrapped(f"{value.name}.module", source=value.name)
         case v.Model() if name == "no_sync":
             return Symbol(f"{value.name}.{name}")
         case v.Class():
@@ -198,10 +200,18 @@ def _is_property(node: ast.AST) -> bool:
 
 
 def _class_constant(run: Interpreter, cls: v.Class, name: str) -> Any:
+    if name in cls.attributes:
+        return cls.attributes[name]
     for statement in cls.node.body:
         if not isinstance(statement, (ast.Assign, ast.AnnAssign)) or statement.value is None:
             continue
         targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
-        if any(isinstance(target, ast.Name) and target.id == name for target in targets):
-            return run.evaluate(statement.value, cls.scope)
+        for target in targets:
+            if isinstance(target, ast.Name) and target.id == name:
+                return run.evaluate(statement.value, cls.scope)
+            if isinstance(target, ast.Tuple) and isinstance(statement.value, ast.Tuple):
+                pairs = zip(target.elts, statement.value.elts, strict=False)
+                held = [value for one, value in pairs if isinstance(one, ast.Name) and one.id == name]
+                if held:
+                    return run.evaluate(held[0], cls.scope)
     return None

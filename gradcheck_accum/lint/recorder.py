@@ -185,13 +185,14 @@ class Recorder:
         return None if self.epoch is None else self.micro_batch - self._opened + 1
 
     def _note_divisors(self, tensor: Tensor) -> None:
-        """Note what a loss was divided by, all of it; the number of its terms makes their mean, however it is called."""
+        """Note what a loss was divided by, all of it; the number of its terms makes their mean by any name."""
         each = [
             {round(1 / f.value): f.origins for f in part.factors if f.value and f.operation is Operation.DIVIDE}
             for part in tensor.parts
         ]
         for divisor in set.intersection(*map(set, each)) if each else set[int]():
-            origins = frozenset[str]() if divisor == len(each) else frozenset[str]().union(*(one[divisor] for one in each))
+            named = [one[divisor] for one in each if divisor != len(each)]
+            origins = frozenset[str]().union(*named)
             self.divisors[divisor] = self.divisors.get(divisor, frozenset()) | origins
 
     def zero(self, node: ast.AST, owner: Optimizer | frozenset[str] | None) -> None:

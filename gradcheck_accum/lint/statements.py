@@ -13,7 +13,7 @@ from gradcheck_accum.lint import values as v
 from gradcheck_accum.lint.arithmetic import binary, factor_of
 from gradcheck_accum.lint.assignment import assign
 from gradcheck_accum.lint.by_hand import changes_unknown
-from gradcheck_accum.lint.conditions import answered, choose, settled
+from gradcheck_accum.lint.conditions import choose, settled
 from gradcheck_accum.lint.control import Broke, Continued, Exhausted, OutOfBudget, Raised, Returned
 from gradcheck_accum.lint.distributed import context_of
 from gradcheck_accum.lint.frameworks import accumulate

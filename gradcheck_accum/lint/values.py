@@ -257,6 +257,13 @@ class Configured(Symbol):
 
 
 @dataclass(frozen=True, slots=True)
+class Unwrapped(Symbol):
+    """``model.module``: what DistributedDataParallel is wrapped around, which it does not see run."""
+
+    source: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Repeated(Symbol):
     """``itertools.repeat(x)``: the same thing over and over, without end."""
 
@@ -502,6 +509,8 @@ class Class:
     is_model: bool = False
     origins: dict[str, Scope] = field(default_factory=dict)
     """The scopes of the methods that another class of another module has defined."""
+    attributes: dict[str, Any] = field(default_factory=dict)
+    """What was assigned to the class since."""
 
     def bound(self, name: str, instance: Instance) -> Function | None:
         """A method of this class, of an object of it."""
