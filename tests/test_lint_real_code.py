@@ -1,4 +1,4 @@
-"""What files of public repositories taught, as loops in our own words: each mistake with a right loop that looks like it."""
+"""What public repositories taught, as loops in our own words: each mistake with a right loop that looks like it."""
 
 from __future__ import annotations
 
@@ -313,33 +313,7 @@ class Learner(Judge):
             opt.zero_grad()
 """,
     ),
-    # What is asked for before anybody trains, and what only a scenario would answer
-    "a refusal does not hide the loop": (
-        ["GA101"],
-        """\
-def main(args, net, dl, opt):
-    if os.path.exists(args.out) and os.listdir(args.out):
-        raise ValueError("the folder is in use")
-    if args.train_file is None and args.resume is None:
-        raise ValueError("nothing to train with")
-    if args.fp16 and not args.cuda:
-        raise ValueError("fp16 without cuda")
-    if args.rank and not args.world:
-        raise ValueError("rank without world")
-    if args.resume and not args.folder:
-        raise ValueError("resume without folder")
-    if args.ema and not args.decay:
-        raise ValueError("ema without decay")
-    if args.warmup and not args.steps:
-        raise ValueError("warmup without steps")
-    assert len(dl) % args.every == 0
-    for i, (u, t) in enumerate(dl, 1):
-        F.mse_loss(net(u), t).backward()
-        if i % args.every == 0:
-            opt.step()
-            opt.zero_grad()
-""",
-    ),
+    # Loops that a reading does not enter, or never leaves
     "a list that a loop of unknown length fills": (
         ["GA301"],
         """\
