@@ -313,6 +313,50 @@ class Learner(Judge):
             opt.zero_grad()
 """,
     ),
+    "a step that Ignite drives": (
+        ["GA101", "GA401"],
+        """\
+from ignite.engine import Engine, Events
+
+def train(args):
+    net = nn.Linear(7, 2)
+    opt = torch.optim.AdamW(net.parameters())
+    loader = make_loader(args)
+
+    def update(engine, batch):
+        u, t = batch
+        F.mse_loss(net(u), t).backward()
+        nn.utils.clip_grad_norm_(net.parameters(), 0.7)
+        if engine.state.iteration % args.every == 0:
+            opt.step()
+            opt.zero_grad()
+
+    trainer = Engine(update)
+    trainer.run(loader, max_epochs=args.epochs)
+""",
+    ),
+    "a step that Ignite drives (right)": (
+        [],
+        """\
+from ignite.engine import Engine, Events
+
+def train(args):
+    net = nn.Linear(7, 2)
+    opt = torch.optim.AdamW(net.parameters())
+    loader = make_loader(args)
+
+    def update(engine, batch):
+        u, t = batch
+        (F.mse_loss(net(u), t) / args.every).backward()
+        if engine.state.iteration % args.every == 0:
+            nn.utils.clip_grad_norm_(net.parameters(), 0.7)
+            opt.step()
+            opt.zero_grad()
+
+    trainer = Engine(update)
+    trainer.run(loader, max_epochs=args.epochs)
+""",
+    ),
     # Loops that a reading does not enter, or never leaves
     "a list that a loop of unknown length fills": (
         ["GA301"],

@@ -62,7 +62,7 @@ def binary(run: Interpreter, op: ast.operator, left: Any, right: Any) -> Any:
         return UNKNOWN
     match left, right:
         case (v.Data() as data, Num()) | (Num(), v.Data() as data):
-            return v.Data(data.rows, made=data.made)  # numbers that nothing has learned from yet
+            return v.Data(data.rows, data.counted, data.made)  # numbers that nothing has learned from yet
         case v.Data(), v.Data() if not run.in_training:
             return v.Data(left.rows if left.rows is not None else right.rows)
     if v.is_data(left) or v.is_data(right):

@@ -16,6 +16,7 @@ from gradcheck_accum.lint.distributed import pause
 from gradcheck_accum.lint.frameworks import as_framework, framework_method, new_framework
 from gradcheck_accum.lint.functions import call_function
 from gradcheck_accum.lint.gradients import CLIPS, METHODS, backward, clip
+from gradcheck_accum.lint.ignite import drive, new_driver
 from gradcheck_accum.lint.library import BUILTINS, LIBRARY
 from gradcheck_accum.lint.losses import all_arguments, computation, loss
 from gradcheck_accum.lint.methods import method_of_value
@@ -81,6 +82,8 @@ def call(run: Interpreter, node: ast.Call, scope: v.Scope) -> Any:
         engine = as_engine(run, node, base)
         if engine is not None:
             return engine_method(run, node, engine, node.func.attr, args, kwargs)
+        if isinstance(base, v.Driver) and node.func.attr == "run":
+            return drive(run, base, args, kwargs)
         framework = as_framework(base)
         if framework is not None:
             return framework_method(run, node, framework, node.func.attr, args, kwargs)
@@ -234,7 +237,7 @@ def _library(run: Interpreter, node: ast.Call, callee: v.Reference, args: list[A
         return loss(run, tail, kwargs.get("reduction", "mean"), args, kwargs)
     if path.startswith("torch.nn.") and tail[:1].isupper():
         return new_model(run, node)
-    framework = new_framework(path, kwargs)
+    framework = new_framework(path, kwargs) or new_driver(path, args)
     if framework is not None:
         return framework
     if path == "itertools.repeat" and len(args) == 1 and not kwargs:

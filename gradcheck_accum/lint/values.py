@@ -498,6 +498,13 @@ class Function:
 
 
 @dataclass(slots=True, eq=False)
+class Driver:
+    """An object that calls a function of this file with every batch of data (Ignite's Engine)."""
+
+    function: Function
+
+
+@dataclass(slots=True, eq=False)
 class Class:
     """A class of this file."""
 
