@@ -123,6 +123,32 @@ def one_round(net, dl, opt, args, seen):
     return seen
 """,
     ),
+    "a counter that an object keeps (right)": (
+        [],
+        """\
+def one_round(net, dl, opt, params):
+    opt.zero_grad()
+    for u, t in dl:
+        params.seen += 1
+        (F.mse_loss(net(u), t) / params.every).backward()
+        if params.seen % params.every == 0:
+            opt.step()
+            opt.zero_grad()
+""",
+    ),
+    "a counter that an object keeps": (
+        ["GA101"],
+        """\
+def one_round(net, dl, opt, params):
+    opt.zero_grad()
+    for u, t in dl:
+        params.seen += 1
+        F.mse_loss(net(u), t).backward()
+        if params.seen % params.every == 0:
+            opt.step()
+            opt.zero_grad()
+""",
+    ),
     "a counter that is handed in, tested as it is (right)": (
         [],
         """\

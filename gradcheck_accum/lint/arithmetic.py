@@ -15,7 +15,7 @@ from gradcheck_accum.lint import values as v
 from gradcheck_accum.lint.knowledge import bind_steps
 from gradcheck_accum.lint.metrics import combined
 from gradcheck_accum.lint.values import UNKNOWN, Num, Symbol, Tensor, bounded
-from gradcheck_accum.stated import NAMES_OF_SIZE, is_name_of_steps
+from gradcheck_accum.stated import NAMES_OF_SIZE
 
 if TYPE_CHECKING:
     from gradcheck_accum.lint.interpreter import Interpreter
@@ -147,11 +147,8 @@ def scaled(run: Interpreter, tensor: Tensor, other: Any, operation: Operation) -
     if counts_units and isinstance(other, Num) and v.WHOLE in other.tags and run.recorder.cuts:
         # How many times a micro-batch goes into the batch that it was cut out of is not known.
         return tensor.scaled(Factor(None, operation))
-    other = v.as_setting(other)
-    if operation is Operation.DIVIDE and v.is_setting(other):
-        last = other.name.rpartition(".")[2]
-        if other.name in run.knowledge.bounds or (len(last) > 1 and is_name_of_steps(last)):
-            bind_steps(run, other)
+    if operation is Operation.DIVIDE and isinstance(other, Symbol) and other.name in run.knowledge.bounds:
+        bind_steps(run, other)
     if isinstance(other, Num):
         run.recorder.relied_on |= other.names
     factor = factor_of(other, operation)

@@ -10,8 +10,8 @@ import ast
 from typing import TYPE_CHECKING, Any
 
 from gradcheck_accum.lint import values as v
+from gradcheck_accum.lint.control import Restart
 from gradcheck_accum.lint.functions import call_function
-from gradcheck_accum.lint.knowledge import bind
 from gradcheck_accum.lint.source import text_of, walk
 from gradcheck_accum.lint.values import Num, Symbol
 
@@ -71,7 +71,11 @@ def begin(run: Interpreter, node: ast.AugAssign, current: Any) -> None:
     ]
     if any(name in {text_of(part) for part in walk(test.left) if isinstance(part, ast.expr)} for test in tested):
         before = any(text_of(test.left) == name and test.lineno < node.lineno for test in tested)
-        bind(run, current.name, Num(int(before)))
+        run.knowledge.bindings[current.name] = Num(int(before))
+        if isinstance(node.target, ast.Attribute):
+            # What an object keeps goes on from pass to pass, and nobody shows how long those are.
+            run.knowledge.forget_remainders()
+        raise Restart
 
 
 def carry(run: Interpreter, target: ast.expr, value: Any) -> None:
