@@ -42,7 +42,7 @@ class Acceptance:
         if where.path not in self._sources:
             # Cells of a notebook have their lines there too; what cannot be read has none.
             linecache.checkcache(where.path)
-            self._sources[where.path] = Commented("".join(linecache.getlines(where.path)))
+            self._sources[where.path] = Commented.running("".join(linecache.getlines(where.path)))
         return "comment" if self._sources[where.path].hides(diagnosis.mistake, where) else ""
 
 

@@ -21,6 +21,7 @@ from dataclasses import dataclass, field, replace
 from itertools import groupby
 
 from gradcheck_accum.ledger import Entry, Fate, Window
+from gradcheck_accum.same import Same
 from gradcheck_accum.steps import is_divided_by, usual_steps
 
 
@@ -34,12 +35,12 @@ class Parted:
     restarted: list[Window] = field(default_factory=list)
 
 
-def part(windows: Sequence[Window]) -> Parted:
+def part(windows: Sequence[Window], same: Same) -> Parted:
     """Part what was cleared in ``windows``, all of one optimizer on one store, from what the steps should have used.
 
     Those without a step stay as what they are, abandoned, but for the windows in them that were rejected.
     """
-    steps = _usual_steps([window for window in windows if window.step is not None])
+    steps = _usual_steps([window for window in windows if window.step is not None], same)
     passes = _Passes(windows)
     parted = Parted()
     for window in windows:
@@ -63,19 +64,19 @@ def part(windows: Sequence[Window]) -> Parted:
     return parted
 
 
-def _usual_steps(closed: Sequence[Window]) -> int | None:
+def _usual_steps(closed: Sequence[Window], same: Same) -> int | None:
     """K, as the windows tell it that nothing was cleared from, where they are the most; else as all of them do.
 
     Where they are not, the most micro-batches between two clearings are K if all losses are divided by them.
     """
     whole = [window for window in closed if not window.with_fate(Fate.WIPED)]
     if 2 * len(whole) > len(closed):
-        return usual_steps(whole)
+        return usual_steps(whole, same)
     stretches = (_count(own) for w in closed for own in (*_blocks(w), w.with_fate(Fate.LIVE)))
     longest = max(stretches, default=0)
     is_stated = any(window.step is not None and window.step.accumulation_steps for window in closed)
-    divided = not is_stated and all(is_divided_by(window, longest) for window in closed)
-    return longest if divided else usual_steps(closed)
+    divided = not is_stated and all(is_divided_by(window, longest, same) for window in closed)
+    return longest if divided else usual_steps(closed, same)
 
 
 class _Passes:
@@ -83,12 +84,12 @@ class _Passes:
 
     def __init__(self, windows: Sequence[Window]) -> None:
         entries = [entry for window in windows for entry in window.fresh()]
-        self._ends = {e.backward.epoch: e for e in entries if e.backward.epoch is not None}
+        self._ends = {e.epoch: e for e in entries if e.epoch is not None}
         self._last = entries[-1] if entries else None
 
     def end_with(self, entry: Entry) -> bool:
         """Whether ``entry`` is the last of its pass, or of the run."""
-        own = entry.backward.epoch
+        own = entry.epoch
         return entry is self._last or (own is not None and self._ends[own] is entry)
 
     def all_end_unused(self) -> bool:
@@ -99,7 +100,7 @@ class _Passes:
 def _blocks(window: Window) -> list[tuple[Entry, ...]]:
     """The entries that were cleared together, in order."""
     wiped = window.with_fate(Fate.WIPED)
-    return [tuple(own) for _, own in groupby(wiped, key=lambda entry: id(entry.wiped_by))]
+    return [tuple(own) for _, own in groupby(wiped, key=lambda entry: entry.wiped_by)]
 
 
 def _is_rejected(block: Sequence[Entry], window: Window, steps: int, passes: _Passes) -> bool:
@@ -117,7 +118,7 @@ def _is_restarted(block: Sequence[Entry], window: Window, steps: int) -> bool:
     if window.step is None or _count(block) >= steps or _count(live) != steps:
         return False
     batches, again = ({entry.backward.batch for entry in own} for own in (block, live))
-    passes = {entry.backward.epoch for entry in (*block, *live)}
+    passes = {entry.epoch for entry in (*block, *live)}
     return (None not in batches and batches <= again) or (None not in passes and len(passes) == 1)
 
 
@@ -130,9 +131,9 @@ def _lost_before(window: Window, steps: int | None) -> tuple[Entry, ...]:
     wiped, live = window.with_fate(Fate.WIPED), window.with_fate(Fate.LIVE)
     if not wiped or not live or steps is None:
         return ()
-    first = live[0].backward.epoch
-    if first is not None and wiped[0].backward.epoch is not None:
-        lost = tuple(e for e in wiped if e.backward.epoch is not None and e.backward.epoch < first)
+    first = live[0].epoch
+    if first is not None and wiped[0].epoch is not None:
+        lost = tuple(e for e in wiped if e.epoch is not None and e.epoch < first)
     else:
         lost = wiped if _count(live) >= steps else ()
     return lost if _count(lost) < max(steps, 2) else ()
@@ -146,7 +147,7 @@ def _count(entries: Iterable[Entry]) -> int:
 def _without(window: Window, gone: Sequence[Entry]) -> Window:
     """A window without entries that were cleared, and what was done to them before that (a clip, say)."""
     begins = next((i for i, event in enumerate(window.events) if event is gone[-1].wiped_by), 0)
-    return replace(window, events=window.events[begins:]).without({id(entry.backward) for entry in gone})
+    return replace(window, events=window.events[begins:]).without({entry.backward for entry in gone})
 
 
 def _thrown_away(window: Window, entries: Sequence[Entry]) -> Window:

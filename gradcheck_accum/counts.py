@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from gradcheck_accum.events import Factor, Operation, Reduction
 from gradcheck_accum.roles import (
@@ -79,7 +79,34 @@ def _is_number_of_units(column: Column, evidence: Evidence) -> bool:
 
 
 def read_sum(evidence: Evidence, columns: Sequence[Column]) -> Counted:
-    """Take the count out of a sum's columns, if there is one."""
+    """Take the count out of a sum's columns, if there is one.
+
+    A sum of sums is one sum: what divides it may count its elements, or the numbers that these are the sums of. Then
+    one over how many there are in each belongs to the objective.
+    """
+    found = _read_sum(evidence, columns)
+    summed = {point.term.summed for point in evidence.points}
+    if summed == {1} or len(summed) > 1 or (found.normalised and not found.is_unknown):
+        return found
+    (each,) = summed
+    for position, column in enumerate(columns):
+        if not column.divides:
+            continue
+        counting = _with_values(column, [value * each for value in column.values])
+        again = _read_sum(evidence, [*columns[:position], counting, *columns[position + 1 :]])
+        if again.normalised and not again.is_unknown and counting not in again.left:
+            share = _with_values(column, [1.0 / each] * len(column.values))
+            return replace(again, left=[replace(share, source=Source.OBJECTIVE), *again.left])
+    return found
+
+
+def _with_values(column: Column, values: Sequence[float]) -> Column:
+    """The column with other numbers."""
+    factors = zip(column.factors, values, strict=True)
+    return replace(column, factors=tuple(replace(factor, value=value) for factor, value in factors))
+
+
+def _read_sum(evidence: Evidence, columns: Sequence[Column]) -> Counted:
     points = evidence.points
     nothing = Counted(Reduction.SUM, list(columns), False, [1.0] * len(points), [None] * len(points))
     if _averages_the_window(columns, evidence):
@@ -104,6 +131,9 @@ def read_sum(evidence: Evidence, columns: Sequence[Column]) -> Counted:
                 found.is_unknown = whole and any(count > units for units, count in unlike)
                 found.notes.append(_of_unlike_counts(points[0].term.name, unlike, found.is_unknown))
             return found
+        if _counts_otherwise(column, evidence):
+            note = _of_unlike_counts(points[0].term.name, _beside_own(column, evidence), True)
+            return Counted(Reduction.SUM, left, True, divisors, nothing.own_counts, is_unknown=True, notes=[note])
     return nothing
 
 
@@ -140,11 +170,31 @@ def _is_own_count(column: Column, evidence: Evidence) -> bool:
             return is_own
     if evidence.equals_any(column, COUNTS_OVER_RANKS):
         return False
-    if evidence.varies_within_a_window(column) and not _opens_short(evidence):
+    if _changes_with_micro_batches(column, evidence) and not _exceeds_own(column, evidence):
         return True
     return column.source is Source.UNSEEN and all(
         _is_count(value, evidence, i, 1.0, evidence.points[i].term.units) for i, value in enumerate(column.values)
     )
+
+
+def _changes_with_micro_batches(column: Column, evidence: Evidence) -> bool:
+    return evidence.varies_within_a_window(column) and not _opens_short(evidence)
+
+
+def _counts_otherwise(column: Column, evidence: Evidence) -> bool:
+    """Whether a divisor changes within a window, and counts neither the micro-batch's units nor the window's."""
+    return _changes_with_micro_batches(column, evidence) and _exceeds_own(column, evidence)
+
+
+def _exceeds_own(column: Column, evidence: Evidence) -> bool:
+    """Whether a divisor counts more, in some micro-batch, than it holds: a mask leaves no more than there are.
+
+    Weights mostly add up to broken numbers.
+    """
+    counts = [1.0 / (value or 1.0) for value in column.values]
+    units = [point.term.units for point in evidence.points]
+    whole = all(evidence.same(count, round(count)) for count in counts)
+    return whole and any(own is not None and count > own for own, count in zip(units, counts, strict=True))
 
 
 def _is_window_count(column: Column, evidence: Evidence) -> bool:
@@ -202,9 +252,9 @@ def _due_counts(column: Column, evidence: Evidence) -> list[float]:
 
 
 def _full_window_counts(column: Column, evidence: Evidence) -> list[float]:
-    """Each point's window units (or rows), shared over the ranks, where a divisor counts those of full windows.
+    """What each point's window should be divided by, shared over the ranks, where a divisor counts full windows.
 
-    Empty where it does not.
+    It counts their units, their rows, or a share of them that is the same in all. Empty where it does not.
     """
     points = evidence.points
     full = [i for i, point in enumerate(points) if point.length == point.steps > 1]
@@ -214,8 +264,13 @@ def _full_window_counts(column: Column, evidence: Evidence) -> list[float]:
     ):
         if not full or not all(totals):
             continue
-        if all(evidence.same(totals[i] or 0.0, 1.0 / (column.values[i] or 1.0)) for i in full):
+        shares = [1.0 / (column.values[i] or 1.0) / (totals[i] or 1.0) for i in full]
+        if all(evidence.same(share, 1.0) for share in shares):
             return [total or 0.0 for total in shared]
+        if not evidence.is_constant(column) and all(evidence.same(share, shares[0]) for share in shares):
+            # A number that is no other in all full windows counts a part of what they hold, or more of it (the labels
+            # of tokens that nobody predicts): it would count as much of the others.
+            return [(total or 0.0) * shares[0] for total in shared]
     return []
 
 
@@ -234,6 +289,15 @@ def _unlike_counts(column: Column, evidence: Evidence) -> list[tuple[float, floa
         return []
     shares = [count / units for units, count in known]
     return [] if all(evidence.same(share, shares[0]) for share in shares) else known
+
+
+def _beside_own(column: Column, evidence: Evidence) -> list[tuple[float, float]]:
+    """The units of each window with the first of its divisors that is unlike the others, or its only one."""
+    found = []
+    for own in evidence.windows():
+        odd = next((i for i in own if not evidence.same(column.values[i], column.values[own[-1]])), own[0])
+        found.append((evidence.points[odd].window_units or 0.0, 1.0 / (column.values[odd] or 1.0)))
+    return found
 
 
 def _of_unlike_counts(name: str, unlike: Sequence[tuple[float, float]], exceeds: bool) -> str:

@@ -68,7 +68,8 @@ class Term:
 
     ``units`` is how many elements the reduction covered (the sum of class weights where there are any), ``rows``
     the leading dimension of what was reduced; either is None where it is not known. ``name`` tells the terms of
-    one backward apart and is the same in every micro-batch.
+    one backward apart and is the same in every micro-batch. ``summed`` is how many numbers each element of a sum is
+    itself the sum of.
     """
 
     name: str
@@ -76,6 +77,7 @@ class Term:
     units: float | None
     factors: tuple[Factor, ...] = ()
     rows: float | None = None
+    summed: int = 1
 
     @property
     def kind(self) -> str:
@@ -83,14 +85,14 @@ class Term:
         return self.name.partition(" #")[0]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Event:
-    """Something that happened to gradients at ``where``."""
+    """Something that happened to gradients at ``where``; two events that are alike are two all the same."""
 
     where: Location
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Backward(Event):
     """One micro-batch's gradients were added to ``stores``.
 
@@ -103,6 +105,8 @@ class Backward(Event):
     divides the ranks' sum by, None where it is the number of ranks that still have data. ``kept_apart`` says that what
     is not averaged yet waits beside ``.grad`` for a later backward that averages: no clearing, clip or step reaches it.
     ``rescale`` is what the average is multiplied by on its way into ``.grad``.
+    ``cut_off`` are the stores whose networks made data that the loss was computed from, with no graph that leads back
+    to them, as far as the engine can tell.
     """
 
     micro_batch: int
@@ -116,6 +120,7 @@ class Backward(Event):
     ranks: int | None = 1
     kept_apart: bool = False
     rescale: float = 1.0
+    cut_off: frozenset[str] = frozenset()
 
     @property
     def waits(self) -> bool:
@@ -123,14 +128,19 @@ class Backward(Event):
         return self.kept_apart and self.synced is False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class DataGradientRead(Event):
+    """The gradient that the last backward gave to data, and not to weights, was read."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ZeroGrad(Event):
     """The gradients in ``stores`` were cleared (zeroed or set to None)."""
 
     stores: frozenset[str]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ScaleGrads(Event):
     """The gradients in ``stores`` were multiplied in place by ``factor`` (``p.grad.div_(K)`` and its like)."""
 
@@ -138,14 +148,14 @@ class ScaleGrads(Event):
     factor: Factor
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Clip(Event):
     """The gradients in ``stores`` were clipped by norm or by value."""
 
     stores: frozenset[str]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Unscale(Event):
     """An AMP gradient scaler divided its scale out of the gradients in ``stores``."""
 
@@ -164,7 +174,7 @@ class WindowBound:
     origins: frozenset[str] = frozenset()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Step(Event):
     """An optimizer read the gradients in ``stores``.
 
@@ -182,12 +192,12 @@ class Step(Event):
     skipped: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ScalerUpdate(Event):
     """An AMP gradient scaler chose its scale anew."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class SchedulerStep(Event):
     """A learning rate scheduler moved on.
 
@@ -202,7 +212,7 @@ class SchedulerStep(Event):
     by_hand: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class AverageUpdate(Event):
     """A moving average of the weights took in the weights; ``average`` tells it from others.
 
@@ -213,7 +223,7 @@ class AverageUpdate(Event):
     since: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class GraphsHeld(Event):
     """At a step the graphs of ``count`` micro-batches' losses were still held, though their backwards had run.
 
@@ -224,7 +234,7 @@ class GraphsHeld(Event):
     read: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class LossShown(Event):
     """A number made of the losses of ``micro_batches`` was shown to a person at ``shown_at``.
 
@@ -238,12 +248,30 @@ class LossShown(Event):
     share: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+class Cause(Enum):
+    """What makes something unknown, as far as anything depends on it."""
+
+    NOT_FINITE = "a gradient has overflowed"
+    ZERO = "a gradient is nothing"
+    UNSHARED = "not all ranks that are averaged over are watched"
+    BY_HAND = "gradients or weights were changed by hand"
+    OTHER = "anything else"
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """Why something is unknown: in words, for a person, and the cause that is decided by."""
+
+    words: str
+    cause: Cause = Cause.OTHER
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Opaque(Event):
     """Something happened to ``stores`` that the engine could not follow; what comes after it is unknown."""
 
     stores: frozenset[str]
-    reason: str
+    reason: Reason
 
 
 @dataclass(frozen=True, slots=True)

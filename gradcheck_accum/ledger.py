@@ -16,21 +16,25 @@ from itertools import accumulate
 
 from gradcheck_accum.events import (
     Backward,
+    Cause,
     Event,
+    Reason,
     ScaleGrads,
     Step,
     Trace,
     ZeroGrad,
 )
+from gradcheck_accum.passes import Passes, ToldBy
+from gradcheck_accum.same import Same
 
-NOT_FINITE = "the gradient is not finite"
+NOT_FINITE = Reason("the gradient is not finite", Cause.NOT_FINITE)
 """Why a window is unknown whose gradient has overflowed: what was done to it by hand does not show."""
 
-ZERO = "the gradient is zero, and those of other steps were scaled by hand"
+ZERO = Reason("the gradient is zero, and those of other steps were scaled by hand", Cause.ZERO)
 """Why a window is unknown that may have been scaled as others were: nothing times anything is nothing."""
 
-UNSEEN_SCALING = frozenset({NOT_FINITE, ZERO})
-"""Why the weights of a window say nothing."""
+_UNSEEN_SCALING = frozenset({Cause.NOT_FINITE, Cause.ZERO})
+"""Why the weights of a window say nothing, though it is known what it holds."""
 
 
 class Fate(Enum):
@@ -46,28 +50,43 @@ class Fate(Enum):
     """the loop ended and no step came"""
 
 
-@dataclass(frozen=True, slots=True)
+class ByProduct(Enum):
+    """Why an entry that stands in a step's gradient was not meant for it (`gradcheck_accum.meant`)."""
+
+    OTHERS_TURN = "another optimizer's step has used it"
+    CUT_OFF = "it is the other network's loss"
+    FOR_DATA = "it was sent back for the gradient of data"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Entry:
-    """One backward's contribution to one store, and what became of it."""
+    """One backward's contribution to one store, and what became of it; two that are alike are two all the same."""
 
     backward: Backward
     fate: Fate
     wiped_by: ZeroGrad | None = None
     grad_factors: tuple[ScaleGrads, ...] = ()
+    by_product: ByProduct | None = None
+    epoch: int | None = None
+    """The pass over the data that it is of, None where nothing tells."""
 
     def as_stale(self) -> Entry:
         """The same after a step has used it."""
-        return self if self.fate is Fate.STALE else Entry(self.backward, Fate.STALE, None, self.grad_factors)
+        return self if self.fate is Fate.STALE else replace(self, fate=Fate.STALE, wiped_by=None)
+
+    def as_by_product(self, why: ByProduct) -> Entry:
+        """The same, which stands in a step's gradient though it was not meant for it."""
+        return replace(self, fate=Fate.STALE, wiped_by=None, by_product=why)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Window:
-    """All that reached one store between two steps of one optimizer.
+    """All that reached one store between two steps of one optimizer; two that are alike are two all the same.
 
     ``index`` counts the steps of the whole run, of all its optimizers, from 0. ``entries`` are in the order of their
     backwards, stale ones first. ``step`` is None for gradients that no step ever consumed. ``events`` is everything
     that touched the store in that time, in order, the step included. ``unknown`` gives the reason where something could
-    not be followed, and is empty otherwise. ``elsewhere`` are the fresh entries of each other rank whose gradients are
+    not be followed. ``elsewhere`` are the fresh entries of each other rank whose gradients are
     averaged with these (`gradcheck_accum.ranks`), and ``divisor`` is what the average divides the ranks' sum by.
     """
 
@@ -77,10 +96,10 @@ class Window:
     entries: tuple[Entry, ...]
     step: Step | None
     events: tuple[Event, ...]
-    unknown: str = ""
+    unknown: Reason | None = None
     elsewhere: tuple[tuple[Entry, ...], ...] = ()
     divisor: int = 1
-    micro_batches: int = field(init=False, repr=False, compare=False)
+    micro_batches: int = field(init=False, repr=False)
     """How many micro-batches (distinct batches of data) the window's own entries come from."""
     spans_passes: bool = field(init=False, repr=False, compare=False)
     """Whether they come from more than one pass over the data, as far as that is known."""
@@ -91,7 +110,7 @@ class Window:
         fresh = tuple([entry for entry in self.entries if entry.fate is not Fate.STALE])
         object.__setattr__(self, "_fresh", fresh)
         object.__setattr__(self, "micro_batches", len({entry.backward.micro_batch for entry in fresh}))
-        object.__setattr__(self, "spans_passes", len({entry.backward.epoch for entry in fresh} - {None}) > 1)
+        object.__setattr__(self, "spans_passes", len({entry.epoch for entry in fresh} - {None}) > 1)
 
     def fresh(self) -> tuple[Entry, ...]:
         """The entries of this window's own micro-batches: all but the stale ones."""
@@ -111,9 +130,9 @@ class Window:
             return (self.by_rank(),)
         fresh = self.fresh()
         if self.spans_passes:
-            passes = dict.fromkeys(entry.backward.epoch for entry in fresh)
-            return tuple((tuple(entry for entry in fresh if entry.backward.epoch == own),) for own in passes)
-        if not leaks or any(entry.backward.epoch is not None for entry in fresh):
+            passes = dict.fromkeys(entry.epoch for entry in fresh)
+            return tuple((tuple(entry for entry in fresh if entry.epoch == own),) for own in passes)
+        if not leaks or any(entry.epoch is not None for entry in fresh):
             return (self.by_rank(),)
         last = [*dict.fromkeys(entry.backward.micro_batch for entry in fresh)][-steps:]
         left_over = tuple(entry for entry in fresh if entry.backward.micro_batch not in last)
@@ -122,7 +141,12 @@ class Window:
     @property
     def is_followed(self) -> bool:
         """Whether it is known which micro-batches the window holds, though perhaps not what they weigh."""
-        return not self.unknown or self.unknown in UNSEEN_SCALING
+        return self.unknown is None or self.hides_scaling
+
+    @property
+    def hides_scaling(self) -> bool:
+        """Whether its gradient does not show what it was scaled by."""
+        return self.unknown is not None and self.unknown.cause in _UNSEEN_SCALING
 
     @property
     def micro_batches_over_ranks(self) -> int:
@@ -139,10 +163,10 @@ class Window:
         """The entries that met ``fate``."""
         return tuple([entry for entry in self.entries if entry.fate is fate])
 
-    def without(self, backwards: set[int]) -> Window:
-        """This window without the backwards of these identities."""
-        entries = tuple(e for e in self.entries if id(e.backward) not in backwards)
-        return replace(self, entries=entries, events=tuple(e for e in self.events if id(e) not in backwards))
+    def without(self, backwards: set[Backward]) -> Window:
+        """This window without these backwards."""
+        entries = tuple(e for e in self.entries if e.backward not in backwards)
+        return replace(self, entries=entries, events=tuple(e for e in self.events if e not in backwards))
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,23 +182,29 @@ class Ledger:
     trace: Trace
     rejected: tuple[Window, ...] = ()
     restarted: tuple[Window, ...] = ()
-    _by_step: dict[int, list[Window]] = field(init=False, repr=False, compare=False)
-    """The windows by the identity of their step: every step asks for its own, and there are very many of both."""
+    passes: Passes = field(default_factory=lambda: Passes(ToldBy.NOTHING))
+    _by_step: dict[Step | None, list[Window]] = field(init=False, repr=False, compare=False)
+    """The windows by their step: every step asks for its own, and there are very many of both."""
 
     _skipped_by_pass: dict[int | None, tuple[list[int], list[int]]] = field(init=False, repr=False, compare=False)
     """By pass: its micro-batches in order, and how many batches were passed over by each. Windows ask for them."""
 
     def __post_init__(self) -> None:
-        by_step: dict[int, list[Window]] = {}
+        by_step: dict[Step | None, list[Window]] = {}
         for window in self.windows:
-            by_step.setdefault(id(window.step), []).append(window)
+            by_step.setdefault(window.step, []).append(window)
         object.__setattr__(self, "_by_step", by_step)
-        skipped = {epoch: _in_order(_passed_over(given)) for epoch, given in _given(self.trace).items()}
+        skipped = {epoch: _in_order(_passed_over(given)) for epoch, given in self._given().items()}
         object.__setattr__(self, "_skipped_by_pass", skipped)
+
+    @property
+    def same(self) -> Same:
+        """What tells whether two numbers of this loop are the same."""
+        return Same(self.trace.precision)
 
     def closed_by(self, step: Step) -> tuple[Window, ...]:
         """The windows that ``step`` closed: one for each store that it reads."""
-        return tuple(self._by_step.get(id(step), ()))
+        return tuple(self._by_step.get(step, ()))
 
     def account(self, optimizer: str, store: str) -> tuple[Window, ...]:
         """The closed windows of one optimizer on one store, in order."""
@@ -188,13 +218,21 @@ class Ledger:
         if not entries:
             return 0
         first, last = entries[0].backward, entries[-1].backward
-        numbers, skipped = self._skipped_by_pass.get(last.epoch, ([], []))
+        numbers, skipped = self._skipped_by_pass.get(self.passes.of(last), ([], []))
         until, before = bisect_right(numbers, last.micro_batch), bisect_left(numbers, first.micro_batch)
         return (skipped[until - 1] if until else 0) - (skipped[before - 1] if before else 0)
 
     def skipped_in_all(self) -> int:
         """The same of all passes, each up to the last batch that it ran."""
         return sum(skipped[-1] for _, skipped in self._skipped_by_pass.values() if skipped)
+
+    def _given(self) -> dict[int | None, dict[int, int]]:
+        """By pass and micro-batch: how many batches the pass had given when that ran."""
+        given: dict[int | None, dict[int, int]] = {}
+        for event in self.trace.events:
+            if isinstance(event, Backward) and event.given is not None:
+                given.setdefault(self.passes.of(event), {}).setdefault(event.micro_batch, event.given)
+        return given
 
     def accounts(self) -> list[tuple[str, str]]:
         """The (optimizer, store) pairs that have a window, in order of their first step."""
@@ -205,15 +243,6 @@ def _in_order(passed_over: dict[int, int]) -> tuple[list[int], list[int]]:
     """Micro-batches in order, and the most batches that were passed over by each."""
     numbers = sorted(passed_over)
     return numbers, list(accumulate((passed_over[number] for number in numbers), max))
-
-
-def _given(trace: Trace) -> dict[int | None, dict[int, int]]:
-    """By pass and micro-batch: how many batches the pass had given when that ran."""
-    given: dict[int | None, dict[int, int]] = {}
-    for event in trace.events:
-        if isinstance(event, Backward) and event.given is not None:
-            given.setdefault(event.epoch, {}).setdefault(event.micro_batch, event.given)
-    return given
 
 
 def _passed_over(given: dict[int, int]) -> dict[int, int]:

@@ -5,14 +5,14 @@ Read with the standard library's ``json``. Cells are counted from 1 over all of 
 
 from __future__ import annotations
 
-import ast
 import json
 import re
-import warnings
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+from gradcheck_accum.grammar import objection
 
 SUFFIX = ".ipynb"
 
@@ -297,10 +297,4 @@ def _after(line: str, depth: int, quote: str) -> tuple[int, str, bool]:
 
 
 def _parses(text: str) -> bool:
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            ast.parse(text)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return False
-    return True
+    return objection(text) is None

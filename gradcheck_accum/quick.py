@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 
 from gradcheck_accum.gate import LARGEST_FILE, may_train_with_others
+from gradcheck_accum.grammar import objection
 from gradcheck_accum.pyproject import settings_files
 from gradcheck_accum.report.words import no_mistakes
 
@@ -28,9 +29,6 @@ def answer(arguments: list[str]) -> str | None:
 
 def _is_without_loop(path: str) -> bool:
     """Whether a file is Python that neither trains nor is to be complained about."""
-    import warnings
-    from _ast import PyCF_ONLY_AST  # what `ast.parse` does, without the module
-
     if not os.path.isfile(path):
         return False  # what comes out of a pipe could not be read again
     try:
@@ -38,9 +36,6 @@ def _is_without_loop(path: str) -> bool:
             content = stream.read(LARGEST_FILE + 1)
         if len(content) > LARGEST_FILE or may_train_with_others(content, path):
             return False
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            compile(content, path, "exec", PyCF_ONLY_AST, dont_inherit=True)
-    except (OSError, SyntaxError, ValueError, LookupError, RecursionError, MemoryError):
+    except (OSError, ValueError):
         return False
-    return True
+    return objection(content) is None

@@ -10,11 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from gradcheck_accum.events import Backward
+from gradcheck_accum.events import Backward, Cause, Reason
 from gradcheck_accum.ledger import Entry, Ledger, Window
-
-UNSHARED = "gradients are averaged over "
-"""How the reason begins why a step is unknown whose gradients are averaged with some that are not."""
 
 
 def averages(ledger: Ledger) -> bool:
@@ -32,8 +29,8 @@ def joined(ledgers: Sequence[Ledger]) -> list[Ledger]:
     found = []
     for rank, own in enumerate(ledgers):
         others = [account for r, account in enumerate(accounts) if r != rank]
-        numbers = {id(w): number for account in accounts[rank].values() for number, w in enumerate(account)}
-        windows = tuple(_joined(window, numbers[id(window)], others) for window in own.windows)
+        numbers = {w: number for account in accounts[rank].values() for number, w in enumerate(account)}
+        windows = tuple(_joined(window, numbers[window], others) for window in own.windows)
         found.append(replace(own, windows=windows))
     return found
 
@@ -44,19 +41,24 @@ def _joined(window: Window, number: int, others: Sequence[Mapping[tuple[str, str
     if stated == 1:
         return window
     if not others:
-        reason = f"{UNSHARED}{stated or 'several'} ranks, of which this one alone is watched"
+        reason = _unshared(f"{stated or 'several'} ranks, of which this one alone is watched")
         return replace(window, unknown=window.unknown or reason)
     ranks = 1 + len(others)
     if stated is not None and stated < ranks:
-        return replace(window, unknown=f"{UNSHARED}groups of {stated} of the {ranks} ranks")
+        return replace(window, unknown=_unshared(f"groups of {stated} of the {ranks} ranks"))
     accounts = (other.get((window.optimizer, window.store), ()) for other in others)
     same = [windows[number] for windows in accounts if number < len(windows)]
     unknown = window.unknown
     if any(entry.backward.kept_apart for entry in window.fresh()):
         # The gradient is in as many shards as there are ranks: what one does to its own, it does to the whole.
-        unknown = next((w.unknown for w in (window, *same) if w.unknown), "")
+        unknown = next((w.unknown for w in (window, *same) if w.unknown), None)
     divisor = 1 + len(same) if stated is None else stated
     return replace(window, elsewhere=tuple(w.fresh() for w in same), divisor=divisor, unknown=unknown)
+
+
+def _unshared(over: str) -> Reason:
+    """Why a step is unknown whose gradients are averaged with some that are not."""
+    return Reason(f"gradients are averaged over {over}", Cause.UNSHARED)
 
 
 def left_local(entries: Sequence[Entry]) -> list[Entry]:

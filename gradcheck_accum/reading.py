@@ -24,7 +24,7 @@ from dataclasses import dataclass, field, replace
 from itertools import combinations
 
 from gradcheck_accum.counts import read_sum, undone_mean
-from gradcheck_accum.events import Reduction, product_of
+from gradcheck_accum.events import Backward, Reduction, product_of
 from gradcheck_accum.roles import (
     COUNTS,
     COUNTS_OVER_RANKS,
@@ -54,9 +54,9 @@ class SeriesReading:
 
     kind: Reduction
     normalised: bool = False
-    coefficient: dict[int, float | None] = field(default_factory=dict)
-    objective: dict[int, float] = field(default_factory=dict)
-    units: dict[int, float | None] = field(default_factory=dict)
+    coefficient: dict[Backward, float | None] = field(default_factory=dict)
+    objective: dict[Backward, float] = field(default_factory=dict)
+    units: dict[Backward, float | None] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     intended: float = 1.0
     """What the objective multiplies the whole loss by, at the first point."""
@@ -97,8 +97,8 @@ def read_series(evidence: Evidence, coefficient: float | None, *, in_a_run: bool
 def _blank(evidence: Evidence) -> SeriesReading:
     reading = SeriesReading(evidence.points[0].term.reduction if evidence.points else Reduction.NONE)
     for point in evidence.points:
-        reading.coefficient[id(point.backward)] = product_of(point.factors)
-        reading.units[id(point.backward)] = point.term.units
+        reading.coefficient[point.backward] = product_of(point.factors)
+        reading.units[point.backward] = point.term.units
     return reading
 
 
@@ -113,7 +113,7 @@ def _read(
     if undone is not None:
         reading.kind = Reduction.SUM
         for value, point in zip(undone.values, evidence.points, strict=True):
-            key = id(point.backward)
+            key = point.backward
             reading.coefficient[key] = (reading.coefficient[key] or 0.0) / (value or 1.0)
             reading.units[key] = value
         columns = [column for column in columns if column is not undone]
@@ -125,7 +125,7 @@ def _read(
             return reading.give_up()
         columns, normalised = found.left, found.normalised
         for point, factor, own in zip(evidence.points, found.factors, found.own_counts, strict=True):
-            key = id(point.backward)
+            key = point.backward
             reading.coefficient[key] = 1.0 if found.is_whole else (reading.coefficient[key] or 0.0) * factor
             reading.units[key] = reading.units[key] if own is None else own
         reading.kind = found.kind
@@ -152,7 +152,7 @@ def _read(
     if unsteady and not split.is_right_without(unsteady):
         # What changes has no reading, and what is the same elsewhere has none either.
         return reading.give_up()
-    reading.coefficient |= dict.fromkeys(id(evidence.points[i].backward) for i in unsteady)
+    reading.coefficient |= dict.fromkeys(evidence.points[i].backward for i in unsteady)
     return reading
 
 
@@ -182,7 +182,7 @@ def _weigh(
     """Note what the objective weighs each backward with, and what comes to it where that is 0."""
     products = zip(evidence.points, evidence.product(objective), evidence.product(accumulation), strict=True)
     for position, (point, own, scaled) in enumerate(products):
-        key = id(point.backward)
+        key = point.backward
         if not own:
             # What the objective weighs with 0 is scaled as the rest is, and adds nothing.
             own = math.prod(c.values[position] or 1.0 for c in objective)
@@ -198,8 +198,8 @@ def _is_right(reading: SeriesReading, evidence: Evidence) -> bool:
             continue
         shares = []
         for point in points:
-            coefficient = reading.coefficient.get(id(point.backward))
-            objective = reading.objective.get(id(point.backward), 1.0)
+            coefficient = reading.coefficient.get(point.backward)
+            objective = reading.objective.get(point.backward, 1.0)
             if coefficient is None or not objective:
                 return False
             shares.append(coefficient / objective)
@@ -311,15 +311,23 @@ class _Split:
             return self._is_predicted(column)
         if evidence.follows_units(column):
             return True
+        if self._counts_a_mean_again(column):
+            return True
         if self._is_of_its_term(column):
             return False
         if constant and column.source in (Source.LITERAL, Source.NAMED):
-            # Where the source shows what decides on a step, this is another number; else it may be K under its name.
+            # Where the source shows what K is, this is another number; else it may be K under its name.
             by_k = column.divides and evidence.equals_any(column, SHARES[:2])
-            return by_k and not evidence.counter and not self._is_mean_of_terms(column)
+            named = evidence.counter or any(map(self._is_division_by_steps, self.columns))
+            return by_k and not named and not self._is_mean_of_terms(column)
         if not constant and evidence.equals_any(column, SHARES):
             return True
         return column.divides and not self._is_mean_of_terms(column) and self._is_predicted(column)
+
+    def _counts_a_mean_again(self, column: Column) -> bool:
+        """Whether a mean is divided by the size of its batch, which it has been divided by."""
+        by_size = column.source is Source.SIZE and column.divides and column.whole
+        return by_size and self.kind is Reduction.MEAN and not self._is_mean_of_terms(column)
 
     def _is_predicted(self, column: Column) -> bool:
         return any(self.evidence.matches(column, role) for role in (*SHARES, *COUNTS))
@@ -359,6 +367,9 @@ class _Split:
         evidence = self.evidence
         if column.source is Source.OBJECTIVE:
             return False
+        if column.source is Source.SIZE and self._is_mean_of_terms(column):
+            # Its terms are the losses of a batch's samples.
+            return False
         roles = any(evidence.matches(column, role) for role in SHARES)
         if self._is_of_its_term(column):
             scaled = any(c.whole and not c.scales_nothing for c in self.accumulation)
@@ -375,7 +386,7 @@ class _Split:
 
     def _is_right(self, columns: Sequence[Column]) -> bool:
         left = [c for c in self.columns if c not in columns]
-        if any(c.whole and self.evidence.varies_within_a_window(c) for c in left):
+        if not self._is_divided_by_steps(columns) and any(self._changes_within_a_window(c) for c in left):
             return False
         if self.kind is Reduction.SUM:
             # Where a sum is divided by the units of its window, nothing is left to scale.
@@ -411,9 +422,16 @@ class _Split:
             if points[own[0]].is_full and points[own[0]].steps > 1
         )
 
+    def _changes_within_a_window(self, column: Column) -> bool:
+        return column.whole and self.evidence.varies_within_a_window(column)
+
     @staticmethod
     def _is_division_by_steps(column: Column) -> bool:
         return column.source is Source.STEPS and column.divides and not column.scales_nothing
+
+    def _is_divided_by_steps(self, columns: Iterable[Column]) -> bool:
+        """Whether the source shows the division by K: what else changes is what each micro-batch is worth by itself."""
+        return any(self._is_division_by_steps(c) and self.evidence.is_constant(c) for c in columns)
 
     def unsteady(self) -> Iterator[int]:
         """The positions of the points of windows in which whole losses are weighed unlike, for no reason that is known.
@@ -421,7 +439,9 @@ class _Split:
         What the large batch of such a window would weigh is not known.
         """
         unexplained = [c for c in self.accumulation if not self._is_shown(c) and self._is_right_somewhere(c)]
-        changing = [c for c in (*self.objective, *unexplained) if c.whole and self.evidence.varies_within_a_window(c)]
+        shown = self.accumulation if self.normalised else self.columns
+        weighing = [] if self._is_divided_by_steps(shown) else self.objective
+        changing = [c for c in (*weighing, *unexplained) if self._changes_within_a_window(c)]
         for own in self.evidence.windows() if changing else ():
             if any(self.evidence.varies_in(own, column) for column in changing):
                 yield from own
@@ -508,9 +528,11 @@ class _Split:
         told = [c for c in self.accumulation if not c.scales_nothing]
         unsure = [c for c in (*told, *self.objective) if c.source is not Source.STEPS]
         if self.kind is Reduction.NONE:
-            # What a penalty is multiplied by may hold the division, unless nothing of its loss is divided.
+            # What a penalty is multiplied by may hold the division, unless nothing of its loss is divided, or the
+            # source has every such number from elsewhere than K.
             accumulated = any(p.steps > 1 for p in evidence.points)
-            return accumulated and bool(self.objective) and not told and not self._others_are_undivided()
+            unknown = [c for c in self.objective if not _is_from_elsewhere(c, evidence)]
+            return accumulated and bool(unknown) and not told and not self._others_are_undivided()
         accumulated = any(p.steps > 1 and p.term.units is None for p in evidence.points)
         if accumulated and unsure and (len(told) > 1 or (self.objective and not told)):
             return True

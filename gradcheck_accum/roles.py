@@ -15,10 +15,10 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from gradcheck_accum.events import Backward, Factor, Operation, Purpose, Reduction, Term, product_of
+from gradcheck_accum.same import Same
 from gradcheck_accum.stated import names_size, names_steps
 
-RELATIVE_TOLERANCE = 1e-5
-"""Two factors read in float32 or better are the same number within this."""
+_same = Same()
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ class Column:
     @property
     def scales_nothing(self) -> bool:
         """Whether it is 1 everywhere."""
-        return all(math.isclose(value, 1.0, rel_tol=RELATIVE_TOLERANCE) for value in self.values)
+        return all(_same(value, 1.0) for value in self.values)
 
 
 Role = Callable[[Point], float | None]
@@ -241,7 +241,7 @@ class Evidence:
     """
 
     points: Sequence[Point]
-    same: Callable[[float, float], bool]
+    same: Same
     counter: frozenset[str] = frozenset()
     states_steps: bool = False
 
@@ -415,7 +415,7 @@ def others_have_the_like(column: Column, evidence: Evidence, roles: Sequence[Rol
     return True
 
 
-def is_mean_of_terms(column: Column, points: Sequence[Point], same: Callable[[float, float], bool]) -> bool:
+def is_mean_of_terms(column: Column, points: Sequence[Point], same: Same) -> bool:
     """Whether a factor may be one over the number of a loss's terms, all of one kind: their mean.
 
     They may be the samples of a micro-batch, each with a loss of its own, or the micro-batches of a window that are

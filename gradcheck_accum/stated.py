@@ -24,8 +24,14 @@ NAME_OF_LENGTH = "num_training_steps"
 NAMES_THAT_MAY_BE_STEPS = ("steps", "k")
 """What one is named that is K in some loops, and another number in others."""
 
-NAMES_OF_SIZE = ("batch_size", "bs", "bsz", "micro_batch_size", "per_device_train_batch_size", "train_batch_size")
+NAME_OF_SIZE = "batch_size"
+"""What the size of a batch is called where it has no name of its own: ``len(x)``."""
+
+NAMES_OF_SIZE = (NAME_OF_SIZE, "bs", "bsz", "micro_batch_size", "per_device_train_batch_size", "train_batch_size")
 """What a number is named that is the size of a batch."""
+
+LETTER_OF_SIZE = "B"
+"""The letter that it has, as it stands."""
 
 _FOLDED = frozenset(name.casefold() for name in NAMES_OF_STEPS if len(name) > 1)
 _LETTERS = frozenset(name for name in NAMES_OF_STEPS if len(name) == 1)
@@ -43,7 +49,7 @@ def names_steps(origins: Iterable[str]) -> bool:
 
 def names_size(origins: Iterable[str]) -> bool:
     """Whether one of the names of a number is that of a batch's size."""
-    return any(origin.casefold() in NAMES_OF_SIZE for origin in origins)
+    return any(origin == LETTER_OF_SIZE or origin.casefold() in NAMES_OF_SIZE for origin in origins)
 
 
 def stated_steps(arguments: Mapping[str, object]) -> int | None:

@@ -20,12 +20,10 @@ from itertools import groupby
 
 from gradcheck_accum.events import Factor, Operation, Reduction, product_of
 from gradcheck_accum.ledger import Entry, Window
-
-_ROUNDED = 0.01
-"""What a division in bfloat16 may round, and the sum of several."""
+from gradcheck_accum.same import Same
 
 
-def usual_steps(windows: Iterable[Window]) -> int | None:
+def usual_steps(windows: Iterable[Window], same: Same) -> int | None:
     """K of these windows, all of one optimizer on one store; None where there is none.
 
     Windows that run on into another pass over the data count only where there is no other, and so do the windows of a
@@ -49,7 +47,7 @@ def usual_steps(windows: Iterable[Window]) -> int | None:
     every = sum(w.micro_batches for w in closed)
     candidates = (
         [length for length in lengths if explained[length] == every]
-        or [length for length in lengths if _makes_whole(length, closed)]
+        or [length for length in lengths if _makes_whole(length, closed, same)]
         or list(lengths)
     )
     return max(candidates, key=lambda length: (explained[length], length))
@@ -67,7 +65,7 @@ def _counted(windows: Sequence[Window]) -> int | None:
 
 def _stretches(window: Window) -> Iterator[int]:
     """How many micro-batches ran between two clearings of a window, and since the last: some may be thrown away."""
-    for _, own in groupby(window.fresh(), key=lambda entry: id(entry.wiped_by)):
+    for _, own in groupby(window.fresh(), key=lambda entry: entry.wiped_by):
         yield len({entry.backward.micro_batch for entry in own})
 
 
@@ -80,44 +78,35 @@ def _divide_by(origins: frozenset[str], windows: Iterable[Window]) -> bool:
 
 def _explained(length: int, windows: Sequence[Window]) -> int:
     """How many micro-batches are in windows that hold ``length``, or fewer at the end of a pass."""
-    period = _period([w.micro_batches for w in windows])
     return sum(
         window.micro_batches
         for position, window in enumerate(windows)
-        if window.micro_batches == length or (window.micro_batches < length and _ends_a_pass(position, windows, period))
+        if window.micro_batches == length or (window.micro_batches < length and _ends_a_pass(position, windows))
     )
 
 
-def _ends_a_pass(position: int, windows: Sequence[Window], period: int) -> bool:
+def _ends_a_pass(position: int, windows: Sequence[Window]) -> bool:
     if position + 1 == len(windows):
         return True
-    own, following = (w.fresh()[-1].backward.epoch for w in windows[position : position + 2])
-    return own != following if None not in (own, following) else (position + 1) % period == 0
+    own, following = (w.fresh()[-1].epoch for w in windows[position : position + 2])
+    return own != following and None not in (own, following)
 
 
-def _period(lengths: Sequence[int]) -> int:
-    """After how many windows the same lengths come again, two times at least; all of them where they do not."""
-    for period in range(1, len(lengths) // 2 + 1):
-        if len(lengths) % period == 0 and all(lengths[i] == lengths[i % period] for i in range(len(lengths))):
-            return period
-    return len(lengths)
-
-
-def _makes_whole(length: int, windows: Iterable[Window]) -> bool:
+def _makes_whole(length: int, windows: Iterable[Window], same: Same) -> bool:
     """Whether the losses of all windows of ``length`` are made whole."""
-    return length > 1 and all(_is_made_whole(window) for window in windows if window.micro_batches == length)
+    return length > 1 and all(_is_made_whole(window, same) for window in windows if window.micro_batches == length)
 
 
-def is_divided_by(window: Window, count: int) -> bool:
+def is_divided_by(window: Window, count: int, same: Same) -> bool:
     """Whether every loss of a window's own entries is divided by ``count``, more than one."""
     return count > 1 and all(
-        any(f.operation is Operation.DIVIDE and f.value and math.isclose(f.value * count, 1.0) for f in term.factors)
+        any(f.operation is Operation.DIVIDE and f.value and same(f.value * count, 1.0) for f in term.factors)
         for entry in window.fresh()
         for term in entry.backward.terms
     )
 
 
-def _is_made_whole(window: Window) -> bool:
+def _is_made_whole(window: Window, same: Same) -> bool:
     """Whether what a window's losses are multiplied by, at one place or in all, adds up to 1 over several of them."""
     fresh = window.fresh()
     if window.micro_batches < 2 or any(not entry.backward.terms for entry in fresh):
@@ -126,8 +115,8 @@ def _is_made_whole(window: Window) -> bool:
     each = list(zip(*factors, strict=True)) if len({len(own) for own in factors}) == 1 else []
     wholes = [math.fsum(factor.value or 0.0 for factor in place) for place in each]
     shares = [_share(entry) for entry in fresh]
-    return any(_about(whole, 1.0) for whole in wholes) or (
-        None not in shares and _about(math.fsum(share or 0.0 for share in shares), 1.0)
+    return any(same(whole, 1.0) for whole in wholes) or (
+        None not in shares and same(math.fsum(share or 0.0 for share in shares), 1.0)
     )
 
 
@@ -142,7 +131,3 @@ def _share(entry: Entry) -> float | None:
     scale = product_of(_factors(entry))
     units = term.units if term.reduction is Reduction.SUM else 1.0
     return None if scale is None or units is None else scale * units
-
-
-def _about(left: float, right: float) -> bool:
-    return math.isclose(left, right, rel_tol=_ROUNDED)

@@ -7,8 +7,9 @@ import io
 import re
 import tokenize
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 
 from gradcheck_accum.location import Location
 from gradcheck_accum.mistakes import CATALOGUE, Mistake
@@ -58,9 +59,10 @@ class Suppression:
 class Suppressions:
     """All such comments of one source."""
 
-    def __init__(self, source: str) -> None:
+    def __init__(self, comments: Iterable[tuple[int, int, str]]) -> None:
+        """``comments`` are all comments of the source, each with its line and its column, from 1."""
         self._by_line: dict[int, list[Suppression]] = {}
-        for found in _read(source):
+        for found in _meant_for_us(comments):
             self._by_line.setdefault(found.line, []).append(found)
 
     def __bool__(self) -> bool:
@@ -77,20 +79,23 @@ class Suppressions:
         return [(comment, comment.unused()) for comment in comments if comment.unused()]
 
 
-def _read(source: str) -> Iterator[Suppression]:
+def _meant_for_us(comments: Iterable[tuple[int, int, str]]) -> Iterator[Suppression]:
+    for line, column, text in comments:
+        for pattern in (_IGNORE, _NOQA):
+            match = pattern.search(text)
+            if match:
+                codes = tuple(code for code in re.split(r"[,\s]+", (match.group(1) or "").upper()) if code)
+                yield Suppression(line, column + match.start(), column + match.end(), codes, pattern is _IGNORE)
+
+
+def _comments(source: str) -> Iterator[tuple[int, int, str]]:
+    """The comments of what the running Python reads."""
     if "noqa" not in source.lower() and "gradcheck-accum" not in source.lower():
         return
     try:
         for token in tokenize.generate_tokens(io.StringIO(source).readline):
-            if token.type != tokenize.COMMENT:
-                continue
-            for pattern in (_IGNORE, _NOQA):
-                match = pattern.search(token.string)
-                if match:
-                    line, column = token.start
-                    codes = tuple(code for code in re.split(r"[,\s]+", (match.group(1) or "").upper()) if code)
-                    begin, end = column + match.start() + 1, column + match.end() + 1
-                    yield Suppression(line, begin, end, codes, pattern is _IGNORE)
+            if token.type == tokenize.COMMENT:
+                yield token.start[0], token.start[1] + 1, token.string
     except (tokenize.TokenError, SyntaxError):
         return
 
@@ -98,10 +103,17 @@ def _read(source: str) -> Iterator[Suppression]:
 class Commented:
     """A source with such comments, which count for the whole statement that they stand in."""
 
-    def __init__(self, source: str, module: ast.Module | None = None) -> None:
-        """``module`` is the source's tree where it has been parsed already."""
-        self.comments = Suppressions(source)
-        self._statements = statement_lines(module or _parsed(source)) if self.comments else {}
+    def __init__(
+        self, comments: Iterable[tuple[int, int, str]], lines: Callable[[], Mapping[int, tuple[int, int]]]
+    ) -> None:
+        """``lines`` gives the first and the last line of the simple statement that each line belongs to."""
+        self.comments = Suppressions(comments)
+        self._statements = lines() if self.comments else {}
+
+    @classmethod
+    def running(cls, source: str) -> Commented:
+        """A source that runs here, and that the running Python reads."""
+        return cls(_comments(source), partial(_statement_lines, source))
 
     def hides(self, mistake: Mistake, where: Location) -> bool:
         """Whether a comment switches off a mistake there."""
@@ -119,10 +131,10 @@ def _parsed(source: str) -> ast.Module:
         return ast.Module([], [])
 
 
-def statement_lines(module: ast.Module) -> dict[int, tuple[int, int]]:
+def _statement_lines(source: str) -> dict[int, tuple[int, int]]:
     """For every line of a simple statement, the statement's first and last line: a comment on any of them counts."""
     lines: dict[int, tuple[int, int]] = {}
-    for node in ast.walk(module):
+    for node in ast.walk(_parsed(source)):
         if isinstance(node, ast.stmt) and not hasattr(node, "body"):
             for line in range(node.lineno, (node.end_lineno or node.lineno) + 1):
                 lines[line] = (node.lineno, node.end_lineno or node.lineno)

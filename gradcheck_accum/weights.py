@@ -22,10 +22,11 @@ from dataclasses import dataclass, field
 from itertools import combinations
 
 from gradcheck_accum.events import Backward, Reduction, Term
-from gradcheck_accum.ledger import UNSEEN_SCALING, Entry, Fate, Ledger, Window
+from gradcheck_accum.ledger import Entry, Fate, Ledger, Window
 from gradcheck_accum.ranks import left_local
 from gradcheck_accum.reading import SeriesReading, read_series
-from gradcheck_accum.roles import RELATIVE_TOLERANCE, Evidence, Point, aligned
+from gradcheck_accum.roles import Evidence, Point, aligned
+from gradcheck_accum.same import Same
 from gradcheck_accum.steps import is_divided_by, usual_steps
 
 
@@ -63,25 +64,17 @@ class Weight:
 class Readings:
     """The weights of every entry of a ledger, and ``notes`` on how the loss's scale was read."""
 
-    precision: float
-    tolerance: float = field(init=False)
-    """The relative difference within which two weights are the same."""
+    same: Same
+    """What tells whether two weights are the same number."""
     series: dict[tuple[str, str], tuple[Series, ...]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     coefficient: float | None = None
     """The intended coefficient of the loss, where the caller states it."""
     _read: dict[tuple[str, str, Series], SeriesReading] = field(default_factory=dict)
-    _known: dict[tuple[int, Series], tuple[Window, tuple[Weight, ...]]] = field(default_factory=dict)
-    """The weights that were asked for before, by the window's identity: every pattern asks for the same."""
-    _shown: dict[int, tuple[Window, tuple[float | None, ...]]] = field(default_factory=dict)
+    _known: dict[tuple[Window, Series], tuple[Weight, ...]] = field(default_factory=dict)
+    """The weights that were asked for before: every pattern asks for the same."""
+    _shown: dict[Window, tuple[float | None, ...]] = field(default_factory=dict)
     """The same of all series together."""
-
-    def __post_init__(self) -> None:
-        self.tolerance = max(RELATIVE_TOLERANCE, 4 * self.precision)
-
-    def same(self, left: float, right: float) -> bool:
-        """Whether two weights are the same number within the precision that they were read in."""
-        return math.isclose(left, right, rel_tol=self.tolerance, abs_tol=1e-12)
 
     def series_of(self, window: Window) -> tuple[Series, ...]:
         """The series that have an entry in ``window``."""
@@ -100,17 +93,18 @@ class Readings:
         return self._read[window.optimizer, window.store, series].normalised
 
     def same_objective(self, window: Window, series: Series) -> bool:
-        """Whether the objective weighs ``series`` the same in all micro-batches of ``window``."""
+        """Whether the objective weighs ``series`` the same in all micro-batches of ``window`` that have it."""
         own = self._read[window.optimizer, window.store, series].objective
-        values = [own.get(id(entry.backward), 1.0) for entries in window.by_rank() for entry in entries]
+        held = (_held(series, entries) for entries in window.by_rank())
+        values = [own.get(entry.backward, 1.0) for entries in held for entry in entries]
         return all(self.same(value, values[0]) for value in values)
 
     def weights(self, window: Window, series: Series) -> tuple[Weight, ...]:
         """The weights of one series' entries in ``window``, in the window's order."""
-        known = self._known.get((id(window), series))
+        known = self._known.get((window, series))
         if known is None:
-            known = self._known[id(window), series] = window, self._weights(window, series, window.entries)
-        return known[1]
+            known = self._known[window, series] = self._weights(window, series, window.entries)
+        return known
 
     def weights_elsewhere(self, window: Window, series: Series) -> tuple[Weight, ...]:
         """The weights of one series' entries of the same step on other ranks."""
@@ -131,7 +125,7 @@ class Readings:
     def _total(reading: SeriesReading, window: Window, series: Series) -> float | None:
         """N / d: the units of all ranks, divided as the average over them is."""
         fresh = [e for own in window.by_rank() for e in _held(series, own)] or _held(series, window.entries)
-        units = total_of(reading.units.get(id(e.backward)) for e in fresh)
+        units = total_of(reading.units.get(e.backward) for e in fresh)
         return None if units is None else units / window.divisor
 
     def rank_share(self, window: Window, series: Series, entry: Entry) -> float:
@@ -142,14 +136,14 @@ class Readings:
         reading = self._read[window.optimizer, window.store, series]
         total = self._total(reading, window, series)
         own = next((o for o in window.by_rank() if any(e.backward is entry.backward for e in o)), ())
-        units = total_of(reading.units.get(id(e.backward)) for e in _held(series, own))
+        units = total_of(reading.units.get(e.backward) for e in _held(series, own))
         if not window.elsewhere or reading.kind is not Reduction.MEAN or not total or units is None:
             return 1.0 / window.divisor
         return units / total / window.divisor
 
     @staticmethod
     def _weight(reading: SeriesReading, entry: Entry, total: float | None, length: int) -> Weight:
-        key = id(entry.backward)
+        key = entry.backward
         coefficient, units = reading.coefficient.get(key), reading.units.get(key)
         if coefficient is None:
             return Weight(entry, units, None, None)
@@ -169,25 +163,25 @@ class Readings:
         other ranks follow the window's own. What no average has reached by the step weighs nothing on other ranks, and
         on its own what the average should have divided; nothing there either where it waits beside ``.grad``.
         """
-        known = self._shown.get(id(window))
+        known = self._shown.get(window)
         if known is None:
-            known = self._shown[id(window)] = window, self._relative_weights(window)
-        return known[1]
+            known = self._shown[window] = self._relative_weights(window)
+        return known
 
     def _relative_weights(self, window: Window) -> tuple[float | None, ...]:
-        first: dict[int, float | None] = {}
+        first: dict[Backward, float | None] = {}
         by_units = sorted(self.series_of(window), key=lambda s: self.kind(window, s) is Reduction.NONE)
-        local = {id(e.backward) for e in left_local(window.fresh())}
-        away = {id(e.backward) for own in window.elsewhere for e in left_local(own)}
+        local = {e.backward for e in left_local(window.fresh())}
+        away = {e.backward for own in window.elsewhere for e in left_local(own)}
         for series in by_units:
             for weight in (*self.weights(window, series), *self.weights_elsewhere(window, series)):
-                key = id(weight.entry.backward)
+                key = weight.entry.backward
                 gone = weight.entry.fate in (Fate.WIPED, Fate.LEFT) or key in away
                 relative = weight.relative
                 if key in local and relative is not None:
                     relative *= 0.0 if weight.entry.backward.kept_apart else window.divisor
                 first.setdefault(key, 0.0 if gone else relative)
-        return tuple(first.get(id(entry.backward)) for entry in _all_entries(window))
+        return tuple(first.get(entry.backward) for entry in _all_entries(window))
 
     def units(self, window: Window) -> float | None:
         """N, the units of the window's own entries (of its first series), or None where they are not known."""
@@ -206,22 +200,20 @@ def read_weights(ledger: Ledger, *, coefficient: float | None = None) -> Reading
     ``coefficient`` is the intended coefficient a of the loss where the caller states it; then every factor counts as
     the accumulation's.
     """
-    readings = Readings(precision=ledger.trace.precision, coefficient=coefficient)
-    in_a_run = readings.precision > 0
+    readings = Readings(ledger.same, coefficient=coefficient)
+    in_a_run = ledger.trace.precision > 0
     for account in ledger.accounts():
         windows = [
             w
             for w in (*ledger.windows, *ledger.abandoned)
             # A step that the grad scaler skipped says nothing, nor does one that it should have: its losses overflowed.
-            if (w.optimizer, w.store) == account
-            and not (w.step is not None and w.step.skipped)
-            and w.unknown not in UNSEEN_SCALING
+            if (w.optimizer, w.store) == account and not (w.step is not None and w.step.skipped) and not w.hides_scaling
         ]
-        series = _find_series(windows)
+        series = _find_series(windows, readings.same)
         # What is always weighed with 0 (a sum over the outputs that keeps weights in use, say) is no part of the loss.
         series = tuple(s for s in series if not _is_nothing(s, windows)) or series
         readings.series[account] = series
-        steps = usual_steps(w for w in windows if w.step is not None) or 1
+        steps = usual_steps((w for w in windows if w.step is not None), readings.same) or 1
         counters = [w.step.counted_by for w in windows if w.step is not None and w.step.counted_by is not None]
         counter = frozenset[str]().union(*(own.origins for own in counters))
         stated = any(window.step is not None and window.step.accumulation_steps for window in windows)
@@ -238,7 +230,7 @@ def read_weights(ledger: Ledger, *, coefficient: float | None = None) -> Reading
     return readings
 
 
-def _find_series(windows: Sequence[Window]) -> tuple[Series, ...]:
+def _find_series(windows: Sequence[Window], same: Same) -> tuple[Series, ...]:
     """Group the backwards of an account by the part of the objective that they carry.
 
     Two places that run on the same batch of data are two terms. Two that never do, and of which one repeats within
@@ -263,7 +255,7 @@ def _find_series(windows: Sequence[Window]) -> tuple[Series, ...]:
                 if term.name not in names.setdefault(line, []):
                     names[line].append(term.name)
         stated = window.step is not None and (window.step.accumulation_steps or 1) > 1
-        accumulated = len(seen) > 1 and (stated or is_divided_by(window, window.micro_batches))
+        accumulated = len(seen) > 1 and (stated or is_divided_by(window, window.micro_batches, same))
         repeats |= {line for line, own in seen.items() if len(own) > 1 or accumulated}
         together |= {frozenset(pair) for pair in combinations(seen, 2)}
     groups: list[list[tuple[str, int]]] = []

@@ -18,7 +18,6 @@ from gradcheck_accum.verdict import Verdict, VerifyResult
 from gradcheck_accum.verify import observe
 
 K, ROWS, TURNS = 3, 5, 3
-UNDECIDED = "whether another optimizer's loss is a part of what this one trains for: provenance, issue 16"
 
 
 @pytest.fixture(autouse=True)
@@ -177,14 +176,12 @@ def test_what_the_generators_loss_leaves_is_seen(turn: Callable[[Game], None], w
         assert judges_windows(result) == pytest.approx(ratios)
 
 
-@pytest.mark.xfail(strict=True, reason=f"what both losses have left is in the reference, and a GA301: {UNDECIDED}")
 def test_the_numbers_are_right_where_nothing_is_ever_cleared() -> None:
     result, ratios = played(never_cleared)
     assert judges_windows(result) == pytest.approx(ratios)
     assert {d.mistake.code for d in result.diagnosis} <= {"GA203", "GA204"}
 
 
-@pytest.mark.xfail(strict=True, reason=UNDECIDED)
 @pytest.mark.parametrize("turn", [both_cleared_first, stepped_together])
 def test_what_the_generators_loss_adds_in_the_same_turn_is_seen(turn: Callable[[Game], None]) -> None:
     result, ratios = played(turn)

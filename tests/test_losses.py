@@ -113,8 +113,8 @@ LIST_OF_SAMPLES = "sum(F.mse_loss(o, q) for o, q in zip(out, t)) / len(t)"
         (4, " / K", Verdict.EQUIVALENT),
         (3, " / K", Verdict.EQUIVALENT),
         (3, "", Verdict.DEVIATES),
-        # Four samples and K = 4: whether 1/4 is the mean over the samples or the division by K, nobody can tell.
-        (4, "", Verdict.INCONCLUSIVE),
+        # Four samples and K = 4: it is by the number of the samples that the source divides.
+        (4, "", Verdict.DEVIATES),
     ],
 )
 def test_the_mean_over_a_list_of_samples_is_no_division_by_k(
@@ -237,9 +237,9 @@ def test_a_penalty_counts_once_a_window(penalty: str, scale: str, codes: list[st
         # Here it is K that the penalty alone is divided by, or that it alone is not.
         ("F.mse_loss(out, t) + penalty / K", Verdict.INCONCLUSIVE, ["GA101"], "scaled differently"),
         ("F.mse_loss(out, t) / K + penalty", Verdict.INCONCLUSIVE, ["GA101"], "scaled differently"),
-        # A right mean leaves the question open.
-        ("F.mse_loss(out, t) / K + 0.01 * penalty", Verdict.INCONCLUSIVE, [], "could not be read"),
-        ("F.mse_loss(out, t, reduction='sum') + 0.01 * penalty", Verdict.INCONCLUSIVE, [], "could not be read"),
+        # The source has 0.01 from elsewhere than K.
+        ("F.mse_loss(out, t) / K + 0.01 * penalty", Verdict.INCONCLUSIVE, ["GA101"], "scaled differently"),
+        ("F.mse_loss(out, t, reduction='sum') + 0.01 * penalty", Verdict.INCONCLUSIVE, ["GA101"], "scaled differently"),
     ],
 )
 def test_no_reading_of_a_penalty_mends_the_mean_beside_it(

@@ -56,7 +56,7 @@ class Account:
     def of(cls, ledger: Ledger, optimizer: str, store: str, readings: Readings) -> Account:
         closed = ledger.account(optimizer, store)
         abandoned = tuple(w for w in ledger.abandoned if (w.optimizer, w.store) == (optimizer, store))
-        return cls(ledger, optimizer, store, closed, abandoned, readings, usual_steps(closed) or 1)
+        return cls(ledger, optimizer, store, closed, abandoned, readings, usual_steps(closed, ledger.same) or 1)
 
     @cached_property
     def states_steps(self) -> bool:
@@ -87,8 +87,8 @@ class Account:
         found: dict[int | None, tuple[int, int]] = {}
         for window in self.windows:
             for entry in window.fresh():
-                first, last = found.get(entry.backward.epoch, (window.index, window.index))
-                found[entry.backward.epoch] = min(first, window.index), max(last, window.index)
+                first, last = found.get(entry.epoch, (window.index, window.index))
+                found[entry.epoch] = min(first, window.index), max(last, window.index)
         return found
 
     def known(self) -> tuple[Window, ...]:
@@ -241,5 +241,5 @@ def holds_remainders_alone(account: Account) -> bool:
     """Whether no window is as long as the K that is stated, because every pass over the data is shorter."""
     if not account.states_steps or any(length >= account.steps for length in account.lengths):
         return False
-    passes = [e.backward.epoch for w in account.windows for e in w.fresh()[-1:]]
+    passes = [e.epoch for w in account.windows for e in w.fresh()[-1:]]
     return len(account.windows) == 1 or (None not in passes and len(set(passes)) == len(account.windows))

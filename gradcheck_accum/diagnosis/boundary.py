@@ -19,6 +19,7 @@ from gradcheck_accum.diagnosis.assumed import if_any_is_left_over, says_steps_by
 from gradcheck_accum.diagnosis.zeroing import clears_every_batch
 from gradcheck_accum.events import Reduction, Step
 from gradcheck_accum.ledger import Fate, Window
+from gradcheck_accum.passes import ToldBy
 
 
 def find_remainder(account: Account) -> Iterator[Diagnosis]:
@@ -35,8 +36,10 @@ def find_remainder(account: Account) -> Iterator[Diagnosis]:
     if step is None or clears_every_batch(account):
         return  # whoever clears every micro-batch but a step's own loses those of a remainder no more than the others
     help = "step once more after the loop for the micro-batches that are left, divided by their own number"
-    longer = {id(w) for w in outgrowing(account)}
-    leaks = [w for w in account.windows if w.micro_batches > account.steps > 1 and (w.spans_passes or id(w) in longer)]
+    longer = outgrowing(account)
+    leaks = [
+        w for w in account.windows if w.micro_batches > account.steps > 1 and (_runs_on(account, w) or w in longer)
+    ]
     # A leak is told first: it happens in every epoch, and what is lost at the very end is the last of it.
     stated = not account.ledger.trace.assumed_length or not says_steps_by_name(account)
     for window in leaks:
@@ -87,26 +90,19 @@ def outgrowing(account: Account) -> list[Window]:
         for w in account.windows[1:]
         if w.micro_batches > account.steps
         and not w.unknown
-        and all(e.backward.epoch is None for e in w.fresh())
+        and all(e.epoch is None for e in w.fresh())
         and not _has_its_own_divisor(account, w)
     ]
     if len(usual) < 2 or not longer or not _leaves_some(account):
         return []
     # That some windows are shorter than another does not make theirs the usual length where no loss is divided by it.
-    return longer if any(_has_its_own_divisor(account, w) for w in usual) or _recurs(account) else []
+    return longer if any(_has_its_own_divisor(account, w) for w in usual) else []
 
 
-def _recurs(account: Account) -> bool:
-    """Whether the steps come at the same places of two or more passes of one length, as far as counts can say."""
-    every = sorted({e.backward.micro_batch for w in (*account.windows, *account.abandoned) for e in w.fresh()})
-    number = {micro_batch: count for count, micro_batch in enumerate(every, 1)}
-    steps = {number[w.fresh()[-1].backward.micro_batch] for w in account.windows if w.fresh()}
-    for length in range(1, len(every) // 2 + 1):
-        if len(every) % length == 0:
-            first = [step for step in steps if step <= length]
-            if steps == {start + step for start in range(0, len(every), length) for step in first}:
-                return True
-    return False
+def _runs_on(account: Account, window: Window) -> bool:
+    """Whether a window began in an earlier pass; what steps alone tell of passes, a right window contradicts."""
+    seen = account.ledger.passes.told_by is ToldBy.ENGINE
+    return window.spans_passes and (seen or not _has_its_own_divisor(account, window))
 
 
 def _has_its_own_divisor(account: Account, window: Window) -> bool:

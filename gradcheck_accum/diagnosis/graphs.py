@@ -89,10 +89,11 @@ def _kept_in_passes(ledger: Ledger, place: Location) -> Iterator[_Kept]:
     since: set[int] = set()
     for event in ledger.trace.events:
         if isinstance(event, Backward):
-            if now is None or now.epoch != event.epoch:
+            epoch = ledger.passes.of(event)
+            if now is None or now.epoch != epoch:
                 if now is not None:
                     yield now
-                now, since = _Kept(event.epoch), set()
+                now, since = _Kept(epoch), set()
             since.add(event.micro_batch)
         elif isinstance(event, GraphsHeld) and event.read and event.where == place and now is not None:
             if now.epoch is None and event.count < now.count:

@@ -10,6 +10,7 @@ from typing import Generic, TypeVar
 from gradcheck_accum.diagnosis.account import Diagnosis, diagnosis, line
 from gradcheck_accum.events import AverageUpdate, Backward, Event, SchedulerStep, Step
 from gradcheck_accum.ledger import Ledger
+from gradcheck_accum.passes import Passes
 from gradcheck_accum.steps import usual_steps
 
 _E = TypeVar("_E", bound=Event)
@@ -32,7 +33,7 @@ class Pace(Generic[_E]):
 def every_micro_batch(ledger: Ledger, kind: type[_E]) -> Iterator[Pace[_E]]:
     """The things of a kind that happen once per micro-batch in most of the windows that hold several."""
     for pace in _paces(ledger, kind):
-        if _keeps_pace(pace):
+        if _keeps_pace(pace, ledger.passes):
             yield pace
 
 
@@ -75,13 +76,13 @@ def _name(event: Event) -> str:
     return getattr(event, "scheduler", "") or getattr(event, "average", "")
 
 
-def _keeps_pace(pace: Pace[_E]) -> bool:
+def _keeps_pace(pace: Pace[_E], passes: Passes) -> bool:
     """Whether most windows of several micro-batches hold as many of the events as micro-batches."""
-    counted = {id(event) for event in pace.own}
+    counted: set[Event] = set(pace.own)
     full = busy = count = 0
     batches: set[int] = set()
     for event in pace.life:
-        if id(event) in counted:
+        if event in counted:
             count += 1
         elif isinstance(event, Backward):
             batches.add(event.micro_batch)
@@ -92,7 +93,7 @@ def _keeps_pace(pace: Pace[_E]) -> bool:
                 busy += count >= len(batches) - (full == 1)
             batches, count = set(), 0
     # More than one for each window and one for each pass over the data.
-    return busy * 2 > full and pace.made > _closed(pace.life) + _passes(pace.life)
+    return busy * 2 > full and pace.made > _closed(pace.life) + passes.count(pace.life)
 
 
 def _closed(events: Sequence[Event]) -> int:
@@ -103,10 +104,6 @@ def _closed(events: Sequence[Event]) -> int:
             steps, filled = steps + filled, False
         filled = filled or isinstance(event, Backward)
     return steps
-
-
-def _passes(events: Sequence[Event]) -> int:
-    return len({event.epoch for event in events if isinstance(event, Backward)})
 
 
 def _steps(events: Sequence[Event]) -> Counter[str]:
@@ -126,10 +123,10 @@ def find_schedule(ledger: Ledger) -> Iterator[Diagnosis]:
         counts = [count for _, count in _steps(pace.life).most_common()]
         if horizon is not None:
             # Made for as many moves as there are micro-batches it is right; for anything but the steps, something else.
-            counts = [count for count in counts if abs(horizon - count) <= _passes(pace.life)]
+            counts = [count for count in counts if abs(horizon - count) <= ledger.passes.count(pace.life)]
         if not counts or (horizon is not None and horizon >= pace.made):
             continue
-        often = f"{usual_steps(ledger.windows)} times"
+        often = f"{usual_steps(ledger.windows, ledger.same)} times"
         if pace.event.by_hand:
             yield diagnosis(
                 "GA601",
@@ -154,11 +151,11 @@ def find_cut_short(ledger: Ledger) -> Iterator[Diagnosis]:
     if not ledger.trace.complete:
         return
     for pace in _paces(ledger, SchedulerStep):
-        horizon, slack = pace.event.horizon, _passes(pace.life)
+        horizon, slack = pace.event.horizon, ledger.passes.count(pace.life)
         batches = len({event.micro_batch for event in pace.life if isinstance(event, Backward)})
         with_steps = any(abs(pace.made - count) <= slack for count in _steps(pace.life).values())
         # Once per epoch is another habit than once per step, and where the two are the same nothing can be told.
-        several = pace.made < batches and (usual_steps(ledger.windows) or 1) > 1
+        several = pace.made < batches and (usual_steps(ledger.windows, ledger.same) or 1) > 1
         # The step for a remainder is one more than half of the micro-batches may be.
         if several and with_steps and slack < pace.made <= batches // 2 + slack and horizon == batches:
             yield diagnosis(
@@ -166,7 +163,7 @@ def find_cut_short(ledger: Ledger) -> Iterator[Diagnosis]:
                 pace.event.where,
                 "the learning rate's schedule was made for as many moves as there are micro-batches, but moves once "
                 f"for every step of the optimizer{_at_last_step(pace.life)}: training ends when only "
-                f"1/{usual_steps(ledger.windows)} of it has run",
+                f"1/{usual_steps(ledger.windows, ledger.same)} of it has run",
                 "plan the schedule for the number of steps: divide its length by the accumulation steps",
             )
 

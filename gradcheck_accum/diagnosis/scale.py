@@ -31,7 +31,7 @@ from gradcheck_accum.weights import Series
 
 def find_scale(account: Account) -> Iterator[Diagnosis]:
     """GA101, GA102, GA104: every entry of a full window too heavy or too light, or entries uneven."""
-    leaking = {id(window) for window in outgrowing(account)}
+    leaking = outgrowing(account)
     for series in account.series():
         if _is_scaled_for_other_windows(account, series):
             continue
@@ -70,7 +70,7 @@ def _holds_a_leaked_remainder(account: Account, window: Window) -> bool:
     return len(window.passes(account.steps)) > 1
 
 
-def _is_full(account: Account, shares: Shares, leaking: Collection[int]) -> bool:
+def _is_full(account: Account, shares: Shares, leaking: Collection[Window]) -> bool:
     """Whether a window says what losses are divided by: not one that is merely shorter than they are divided for.
 
     Where K changes, the windows of each of its values do; ``leaking`` are those that are longer for another reason.
@@ -80,7 +80,7 @@ def _is_full(account: Account, shares: Shares, leaking: Collection[int]) -> bool
     held, step = shares.window.micro_batches, shares.window.step
     if held > account.steps > 1 and held in account.recurring and not shares.window.spans_passes:
         is_counted = step is not None and step.counted_by is not None and step.counted_by.steps == account.steps
-        return not is_counted and id(shares.window) not in leaking
+        return not is_counted and shares.window not in leaking
     short = account.same(shares.level * account.steps, float(shares.length))
     return held == account.steps or (_windows_differ(account) and not short)
 
@@ -260,7 +260,7 @@ def _judge_evenness(account: Account, shares: Shares, where: Location) -> Iterat
         yield from _judge_evenness_of_ranks(account, shares, where, low, high)
         return
     counts = [w.units for w in weights]
-    if None in counts or len({round(c or 0.0, 9) for c in counts}) == 1:
+    if None in counts or all(account.same(count or 0.0, counts[0] or 0.0) for count in counts):
         return
     spoken = ", ".join(f"{count:g}" for count in counts[:8]) + (", …" if len(counts) > 8 else "")
     yield diagnosis(
@@ -277,8 +277,8 @@ def _judge_evenness_of_ranks(
     account: Account, shares: Shares, where: Location, low: float, high: float
 ) -> Iterator[Diagnosis]:
     """GA104 over ranks: each rank's loss is a mean over its own units, and the ranks hold unequal numbers of them."""
-    units = {id(w.entry): w.units or 0.0 for w in (*shares.live, *shares.elsewhere)}
-    sums = [math.fsum(units.get(id(entry), 0.0) for entry in own) for own in shares.window.by_rank()]
+    units = {w.entry: w.units or 0.0 for w in (*shares.live, *shares.elsewhere)}
+    sums = [math.fsum(units.get(entry, 0.0) for entry in own) for own in shares.window.by_rank()]
     if account.same(*_bounds(sums)):
         return
     spoken = ", ".join(f"{total:g}" for total in sums[:8]) + (", …" if len(sums) > 8 else "")
@@ -302,7 +302,7 @@ def _bounds(values: Iterable[float]) -> tuple[float, float]:
 def find_remainder_scale(account: Account) -> Iterator[Diagnosis]:
     """GA103, GA303, GA304: a shorter window whose entries keep the weight that the full windows' have."""
     exceptions = interrupted(account)
-    at_once = {id(window) for window in _stepping_at_once(account)}
+    at_once = set(_stepping_at_once(account))
     for series in account.series():
         full = [account.shares(w, series) for w in account.known() if w.micro_batches == account.steps]
         complete = [s for s in full if s is not None and s.length == account.steps]
@@ -336,7 +336,7 @@ def find_remainder_scale(account: Account) -> Iterator[Diagnosis]:
             if step is None:
                 continue
             phase = _is_of_a_phase(account, window)
-            if id(window) in at_once:
+            if window in at_once:
                 yield _steps_at_every_micro_batch(window, step, account.steps, " once the first windows are full")
                 continue
             if not window.is_short_of_ranks and not phase and _is_inside_a_pass(account, window):
@@ -398,7 +398,7 @@ def _short_of_ranks(account: Account, shares: Shares, step: Step) -> Diagnosis:
 
 def _is_inside_a_pass(account: Account, window: Window) -> bool:
     """Whether a window is short though its pass over the data goes on, and did not just begin after a loss."""
-    own = window.fresh()[-1].backward.epoch
+    own = window.fresh()[-1].epoch
     if own is None:
         # A remainder comes at the end of every pass, and so at the end of the run too.
         last = account.windows[-1]
@@ -433,7 +433,7 @@ def _stepping_at_once(account: Account) -> Iterator[Window]:
 
 def _epoch_of(window: Window | None) -> int | None:
     """The pass over the data that a window ends in, where it has micro-batches of its own."""
-    return window.fresh()[-1].backward.epoch if window is not None and window.fresh() else None
+    return window.fresh()[-1].epoch if window is not None and window.fresh() else None
 
 
 def _closes_pass(account: Account, window: Window) -> bool:
@@ -443,7 +443,7 @@ def _closes_pass(account: Account, window: Window) -> bool:
 
 def _goes_on(account: Account, window: Window) -> bool:
     """Whether a later window holds a micro-batch of the same pass over the data, where passes are known."""
-    own = window.fresh()[-1].backward.epoch
+    own = window.fresh()[-1].epoch
     return own is not None and account.pass_bounds[own][1] > window.index
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from gradcheck_accum.diagnosis.account import Account, Diagnosis, diagnosis, interrupted, line, plural
 from gradcheck_accum.diagnosis.assumed import counts_windows
 from gradcheck_accum.events import Step, ZeroGrad
-from gradcheck_accum.ledger import Entry, Fate, Window
+from gradcheck_accum.ledger import ByProduct, Entry, Fate, Window
 
 
 def find_zeroing(account: Account) -> Iterator[Diagnosis]:
@@ -92,6 +92,34 @@ def _clears_every_batch(window: Window) -> bool:
     return window.micro_batches > 1 and zeros >= window.micro_batches - spared
 
 
+def _foreign(account: Account, step: Step, foreign: Sequence[Entry], stale: Sequence[Window]) -> Diagnosis:
+    """GA204: what was never meant for this optimizer stands in a gradient that it uses."""
+    last = foreign[-1]
+    count = len({entry.backward.micro_batch for entry in foreign})
+    what = f"what the loss at {line(last.backward.where)} leaves in {account.store} is not cleared"
+    stands = f"{plural(count)} of it {'stands' if count == 1 else 'stand'} in the gradient that"
+    if last.by_product is ByProduct.FOR_DATA:
+        return diagnosis(
+            "GA204",
+            last.backward.where,
+            f"{what}, though it was sent back for the gradient of its data alone: {stands} the step at "
+            f"{line(step.where)} uses",
+            "ask for that gradient with torch.autograd.grad(), which leaves none in the weights",
+            *stale,
+        )
+    why, remedy = "another optimizer's step has used it", ""
+    if last.by_product is ByProduct.CUT_OFF:
+        why = "it is the loss of another network, which this one's own loss is cut off from"
+        remedy = ", or freeze its weights (requires_grad_(False)) while the other's loss runs"
+    return diagnosis(
+        "GA204",
+        step.where,
+        f"{what}, though {why}: {stands} this step uses",
+        f"clear the gradients of {account.store} right before its own loss{remedy}",
+        *stale,
+    )
+
+
 def find_stale(account: Account) -> Iterator[Diagnosis]:
     """GA203, GA204: entries of earlier windows that stand in this one."""
     stale = [w for w in account.known() if w.with_fate(Fate.STALE) and w.step is not None]
@@ -100,19 +128,9 @@ def find_stale(account: Account) -> Iterator[Diagnosis]:
     window = stale[-1]
     if window.step is None:
         return
-    used_here = {id(e.backward) for w in account.windows for e in w.with_fate(Fate.LIVE)}
-    foreign = [e.backward for e in window.with_fate(Fate.STALE) if id(e.backward) not in used_here]
+    foreign = [e for e in window.with_fate(Fate.STALE) if e.by_product is not None]
     if foreign:
-        count = len({backward.micro_batch for backward in foreign})
-        yield diagnosis(
-            "GA204",
-            window.step.where,
-            f"what the loss at {line(foreign[-1].where)} leaves in {account.store} is not cleared, though another "
-            f"optimizer's step has used it: {plural(count)} of it {'stands' if count == 1 else 'stand'} in the "
-            "gradient that this step uses",
-            f"clear the gradients of {account.store} right before its own loss",
-            *stale,
-        )
+        yield _foreign(account, window.step, foreign, stale)
         return
     old = len({e.backward.micro_batch for e in window.with_fate(Fate.STALE)})
     elsewhere = [

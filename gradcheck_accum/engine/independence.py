@@ -25,6 +25,7 @@ from dataclasses import dataclass, replace
 from itertools import combinations
 
 import torch
+from torch import nn
 
 from gradcheck_accum.engine.joining import LAYOUTS
 from gradcheck_accum.engine.loss_graph import LossReading
@@ -48,6 +49,7 @@ PREPARED = (
 )
 ROWLESS = "its data is sparse or nested, whose rows are not replaced"
 UNMOVED = "other samples in their place do not change its gradient"
+RELATED = "its data says which of its rows belong together, so that they may be parts of one sample"
 
 _PAIRED_ROWS = 4
 """Rows that are asked about in pairs, where they may be less than a sample."""
@@ -110,6 +112,9 @@ class Prover:
         """What can be shown of one micro-batch, beside ``others`` of its window."""
         if program.learns:
             return Proof(False, by_task=True)
+        if all(isinstance(leaf, nn.Parameter) for leaf in program.leaves):
+            # It is made of weights alone: there are no samples.
+            return Proof(False)
         try:
             base = self.engine.one_by_one(program, self.parameters)
             own = own_leaves(program, others)
@@ -129,7 +134,7 @@ class Prover:
         found: list[Proof] = []
         for samples in by_sample(program, data, own):
             found.append(self._of_all(samples, data, base))
-            if found[-1].coupled is False:
+            if found[-1].coupled is False or found[-1].reason == RELATED:
                 return found[-1]
         return next((proof for proof in found if proof.coupled), found[0] if found else Proof(None, reason=ONE_SAMPLE))
 
@@ -139,6 +144,8 @@ class Prover:
         proofs = [self._of_leaves(samples, base, with_integers=len(held) == len(data))]
         if proofs[0].coupled:
             proofs = [self._of_neighbours(samples, base, proofs[0])]
+        if proofs[0].reason == RELATED:
+            return proofs[0]
         for leaf in sorted({*data} - held, key=lambda i: not _is_float(leaves[i])):
             # Integers beside data may be places in it, which no other integers can be.
             known = any(proof.coupled is not None for proof in proofs)
@@ -149,12 +156,15 @@ class Prover:
         return summed(proofs)
 
     def _of_neighbours(self, samples: Samples, base: Pass, coupled: Proof) -> Proof:
-        """Of samples of which some were seen to be coupled, which may turn out to be parts of a sample each."""
+        """Of samples of which some were seen to be coupled, which may turn out to be parts of a sample each.
+
+        They may where the data of the model relates rows to rows: edges by which it looks them up, a matrix of theirs.
+        """
         leaves, first = samples.program.leaves, samples.leaves - {h.leaf for h in samples.held if h.axis}
         floats = samples.only(_is_float)
         found = self._of_rows(floats if floats.leaves else samples, base, whole=True)
         if found.reason != MIXED:
-            return coupled
+            return Proof(None, reason=RELATED) if _are_related(samples) else coupled
         if any(term.rows and term.rows < samples.count for term in base.reading.terms):
             return replace(found, coupled=False, reason="")
         # Rows are looked up (the nodes of a graph by its edges): those of one sample, it may be.
@@ -288,6 +298,14 @@ class Prover:
             return Proof(None, reason=UNMOVED)
         found = _distance([(together, -1.0), *weighted])
         return Proof(not found <= noise, found / norm, noise / norm)
+
+
+def _are_related(samples: Samples) -> bool:
+    """Whether the model was given data that relates the rows of its samples to one another."""
+    program, given = samples.program, inputs_of(samples.program)
+    shapes = {program.leaves[i].shape for i in given if program.leaves[i].shape[:1] == (samples.count,)}
+    square = any(shape[:2] == (samples.count, samples.count) for shape in shapes) and len(shapes) > 1
+    return square or program.looks_up_rows
 
 
 def _holds_rowless(program: Program) -> bool:

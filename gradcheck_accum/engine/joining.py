@@ -47,6 +47,8 @@ def join(programs: Sequence[Program], layout: Layout) -> list[torch.Tensor]:
     each = [[program.leaves[i] for program in programs] for i in range(len(first.leaves))]
     orders = layout == Layout() and all(program.by_position for program in programs)
     again = own_preparations(programs)
+    if any(not _is_shared(each[leaf]) for leaf in first.lent()):
+        raise ValueError("each micro-batch computes with weights of its own")
     return [
         _prepared_again(again[leaf], own[0], layout, rows)
         if leaf in again

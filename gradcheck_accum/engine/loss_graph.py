@@ -13,6 +13,9 @@ import torch
 from gradcheck_accum.engine.weighted_sums import SharesOf, masked_units, weighted_units
 from gradcheck_accum.events import Factor, Operation, Purpose, Reduction, Term, product_of
 from gradcheck_accum.location import Location
+from gradcheck_accum.same import Same
+
+_same = Same()
 
 _PASSES = (
     "ToCopyBackward",
@@ -25,6 +28,8 @@ _PASSES = (
     "AliasBackward",
     "ExpandBackward",
 )
+_MASKS = ("MaskedFillBackward", "MulBackward")
+"""What leaves every element in its place, some of them zero."""
 _FLATTENS = ("ViewBackward", "UnsafeViewBackward", "ReshapeAliasBackward")
 _LOSSES = (
     "NllLoss",
@@ -60,7 +65,10 @@ _LARGEST_PENALTY = 2000
 SCALED_AT = "gradcheck-accum scaled at"
 """The key under which the metadata of a node that multiplies or divides hold the place that called for it."""
 SCALED_BY = "gradcheck-accum scaled by"
-"""The key under which they hold the names that the source has for the number."""
+"""The key under which they hold the numbers that it is the product of, and the names that the source has for each.
+
+A number is None where it is what the others leave.
+"""
 
 CACHED = "a cached loss, whose gradients a hook computes by backwards of its own"
 """A loss that its graph does not lead anywhere from: a number that was computed before, with a hook on it."""
@@ -124,7 +132,7 @@ def _without_many_alike(found: Sequence[Term], kinds: dict[str, tuple[int, float
         number = kinds[term.name][0]
         if number > _MANY_ALIKE:
             # What makes a mean of so many terms is none of the few that are kept.
-            mean = (f.value is not None and math.isclose(f.value * number, 1.0, rel_tol=1e-5) for f in term.factors)
+            mean = (f.value is not None and _same(f.value * number, 1.0) for f in term.factors)
             factors = zip(term.factors, mean, strict=True)
             own = tuple(replace(f, purpose=Purpose.OBJECTIVE) if is_mean else f for f, is_mean in factors)
             term = replace(term, factors=own)
@@ -175,12 +183,12 @@ class _Walk:
             self.scale *= self.scales[node]
             return [(*_only_edge(node), outer)]
         if name.startswith(("MulBackward", "DivBackward")):
-            factor = _factor(node, name)
-            if factor is None:
+            factors = _factors(node, name)
+            if factors is None:
                 # Whatever it is, it belongs to the objective: nobody divides by K with something to train.
                 self._found(Term("a product of losses", Reduction.MEAN, None, outer), node)
                 return []
-            return [(*_only_edge(node), (factor, *outer))]
+            return [(*_only_edge(node), (*factors, *outer))]
         if name.startswith("RsubBackward"):
             return [(*_only_edge(node), (Factor(-float(node._saved_alpha)), *outer))]
         if name.startswith("NegBackward"):
@@ -234,8 +242,8 @@ def _only_input(node: Any) -> Any:
     return _only_edge(node)[0]
 
 
-def _factor(node: Any, name: str) -> Factor | None:
-    """The constant that a multiplication or division applies, or None where both sides come from the model."""
+def _factors(node: Any, name: str) -> tuple[Factor, ...] | None:
+    """The constants that a multiplication or division applies, or None where both sides come from the model."""
     divides = name.startswith("Div")
     if sum(inner is not None for inner, _ in node.next_functions) > 1:
         return None
@@ -245,14 +253,16 @@ def _factor(node: Any, name: str) -> Factor | None:
         if divides:
             return None
     where: Location | None = node.metadata.get(SCALED_AT)
-    origins = node.metadata.get(SCALED_BY, frozenset())
+    parts: Sequence[tuple[float | None, frozenset[str]]] = node.metadata.get(SCALED_BY, ((None, frozenset()),))
     operation = Operation.DIVIDE if divides else Operation.MULTIPLY
     if other is None or (isinstance(other, torch.Tensor) and other.numel() != 1):
-        return Factor(None, operation, where=where, origins=origins)
-    value = float(other)
-    if divides:
-        return Factor(1 / value if value else None, operation, where=where, origins=origins)
-    return Factor(value, operation, where=where, origins=origins)
+        return (Factor(None, operation, where=where, origins=frozenset().union(*(origins for _, origins in parts))),)
+    rest = float(other) / math.prod(number or 1.0 for number, _ in parts)
+    values = ((rest if number is None else number, origins) for number, origins in parts)
+    return tuple(
+        Factor((1 / value if value else None) if divides else value, operation, where=where, origins=origins)
+        for value, origins in values
+    )
 
 
 def _frontier(node: Any, name: str, factors: tuple[Factor, ...]) -> Term:
@@ -271,7 +281,7 @@ def _frontier(node: Any, name: str, factors: tuple[Factor, ...]) -> Term:
         return Term("penalty", Reduction.NONE, None, factors)
     if name.startswith("SumBackward"):
         units = float(math.prod(_sizes(node)))
-        return Term(short, Reduction.SUM, units, factors, _rows(node, units))
+        return Term(short, Reduction.SUM, units, factors, _rows(node, units), _summed_below(node))
     if name.startswith(("DotBackward", "VdotBackward")):
         units = float(_reduced_elements(node))
         return Term(short, Reduction.SUM, units, factors, _rows(node, units))
@@ -299,7 +309,7 @@ def _of_weighted(term: Term, node: Any, shares_of: SharesOf) -> Term:
 
 
 def _divides_by(factor: Factor, number: float) -> bool:
-    return factor.value is not None and math.isclose(factor.value * number, 1.0, rel_tol=1e-5)
+    return factor.value is not None and _same(factor.value * number, 1.0)
 
 
 def _data_beside(node: Any, places: float) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
@@ -351,6 +361,17 @@ def _over_samples_below(node: Any) -> Any:
         return None
     size = len(_sizes(inner))
     return inner if any(_signed(dim) % size == 0 for dim in inner._saved_dim) else None
+
+
+def _summed_below(node: Any) -> int:
+    """How many numbers each element that ``node`` adds up is a sum of: 1 where none is, or where it can't be told."""
+    inner = _only_input(node)
+    while inner is not None and inner.name().startswith((*_PASSES, *_MASKS)):
+        inner = _only_input(inner)
+    if inner is None or not inner.name().startswith("SumBackward1"):
+        return 1
+    sizes = _sizes(inner)
+    return math.prod(sizes[_signed(dim) % len(sizes)] for dim in inner._saved_dim)
 
 
 def _reduced_twice(node: Any, inner: Any, short: str, factors: tuple[Factor, ...]) -> Term:

@@ -35,7 +35,7 @@ _OVER_ROWS = frozenset(
     {
         *("sum", "nansum", "mean", "nanmean", "std", "var", "std_mean", "var_mean", "norm", "vector_norm", "logsumexp"),
         *("max", "min", "amax", "amin", "aminmax", "median", "nanmedian", "quantile", "nanquantile", "prod"),
-        *("softmax", "log_softmax", "softmin", "normalize", "cumsum", "logcumsumexp", "argsort", "sort", "bincount"),
+        *("softmax", "log_softmax", "softmin", "normalize", "argsort", "sort", "bincount"),
         *("linalg_norm", "linalg_vector_norm", "count_nonzero"),
     }
 )

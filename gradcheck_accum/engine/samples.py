@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import product
+from itertools import pairwise, product
 
 import torch
 from torch import nn
@@ -69,7 +69,12 @@ class Samples:
 def own_leaves(program: Program, others: Sequence[Program]) -> list[int]:
     """The leaves that are a micro-batch's own, and not those of all of its window."""
     shared = {id(leaf) for other in others if other is not program for leaf in other.leaves}
-    free = [i for i, leaf in enumerate(program.leaves) if leaf.dim() and not isinstance(leaf, nn.Parameter)]
+    lent = program.lent()
+    free = [
+        i
+        for i, leaf in enumerate(program.leaves)
+        if leaf.dim() and i not in lent and not isinstance(leaf, nn.Parameter)
+    ]
     # Where a loop trains on one batch again and again, all of it is shared.
     return [i for i in free if id(program.leaves[i]) not in shared] or free
 
@@ -131,14 +136,41 @@ def by_sample(program: Program, data: Sequence[int], own: Sequence[int]) -> Iter
 
 
 def _one_by_one(program: Program, data: Sequence[int], count: int) -> tuple[tuple[int, ...], ...]:
-    """Leaves of which ``count`` are parts of one tensor, in its order."""
+    """Leaves of which ``count`` are parts of one tensor that have nothing in common, in its order.
+
+    What is shifted against another (the inputs of a forecast and its targets) is no sample beside it.
+    """
     found: dict[tuple[int, torch.Size], list[int]] = {}
     for i in data:
         leaf = program.leaves[i]
         if leaf.layout is torch.strided:
             found.setdefault((leaf.untyped_storage().data_ptr(), leaf.shape), []).append(i)
     parts = (sorted(own, key=lambda i: program.leaves[i].storage_offset()) for own in found.values())
-    return tuple(tuple(own) for own in parts if len(own) == count)
+    return tuple(
+        tuple(own)
+        for own in parts
+        if len(own) == count and not any(_overlap(program.leaves[i], program.leaves[j]) for i, j in pairwise(own))
+    )
+
+
+def _overlap(left: torch.Tensor, right: torch.Tensor) -> bool:
+    """Whether two views of one memory, alike in shape, have an element in common."""
+    sizes = sorted(((s, n) for s, n in zip(left.stride(), left.shape, strict=True) if n > 1), reverse=True)
+    distance = int(right.storage_offset()) - int(left.storage_offset())
+    return left.stride() == right.stride() and _is_reached(distance, sizes)
+
+
+def _is_reached(distance: int, sizes: Sequence[tuple[int, int]]) -> bool:
+    """Whether ``distance`` lies between two elements of a tensor, whose (stride, size) are ``sizes``, largest first."""
+    if not sizes:
+        return distance == 0
+    (stride, size), inner = sizes[0], sizes[1:]
+    if not stride:
+        return _is_reached(distance, inner)
+    reach = sum(s * (n - 1) for s, n in inner)
+    first, last = -((reach - distance) // stride), (distance + reach) // stride
+    steps = range(max(first, 1 - size), min(last, size - 1) + 1)
+    return any(_is_reached(distance - step * stride, inner) for step in steps)
 
 
 def by_row(program: Program, leaf: int) -> Samples | None:
@@ -152,7 +184,10 @@ def _count(program: Program, own: Sequence[int]) -> int | None:
     """How many samples there are: the size that most leaves have, mostly of their first dimension; None for one."""
     found: Counter[int] = Counter()
     inputs = inputs_of(program) & {*own}
-    if inputs and all(len(program.leaves[i]) == 1 for i in inputs):
+    if inputs and all(program.leaves[i].shape[:1] == (1,) for i in inputs):
+        return None
+    if inputs and all(program.leaves[i].dim() < 2 and program.leaves[i].is_floating_point() for i in inputs):
+        # The features of one sample each: what a policy sees from one moment to the next.
         return None
     for i in own:
         first, *others = program.leaves[i].shape

@@ -13,6 +13,8 @@ held before the first such call. Where memory of the tape was changed by somethi
 from __future__ import annotations
 
 import sys
+import weakref
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
@@ -34,6 +36,9 @@ from gradcheck_accum.engine.memory import Region, may_write, memory_of, version_
 from gradcheck_accum.engine.preparing import Preparation, Preparations
 from gradcheck_accum.engine.randomness import State, random_state, same_state
 
+_KEPT_GRAPHLESS = 64
+"""Outputs of modules without a graph of which it is known who made them."""
+
 KEPT_SEGMENTS = 3
 """How many backwards a recorded call stays usable for: a tensor may be made before one backward and used by another."""
 
@@ -49,6 +54,7 @@ _BY_ROW_NUMBER = {
     "segment_reduce",
 }
 """Calls whose index is mostly of rows of the batch itself (the nodes of graphs)."""
+_LOOK_UPS = _BY_ROW_NUMBER | {"__getitem__", "__setitem__"}
 
 
 Place = tuple[tuple[int, int], ...]
@@ -62,7 +68,7 @@ class Call:
     ``place`` is where in the code a module was called from, the same for every turn of a loop. ``written`` are the
     tensors among its arguments that it wrote into, by their position there, and ``before`` what those from outside the
     tape held until then. ``versions`` are those of ``made`` right after the call. ``is_followed`` says that running it
-    again does what it did.
+    again does what it did, ``looks_up_rows`` that a module looked up rows by numbers that it was given.
     """
 
     function: Callable[..., Any]
@@ -75,6 +81,7 @@ class Call:
     written: tuple[int, ...] = ()
     before: tuple[torch.Tensor, torch.Tensor] | None = None
     is_followed: bool = True
+    looks_up_rows: bool = False
     versions: list[int | None] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -147,6 +154,7 @@ class Program:
     rng_states: list[State | None]
     constants: list[object]
     by_position: bool
+    looks_up_rows: bool
     learns: bool
     is_cached: bool
     places: list[Place | None]
@@ -172,6 +180,16 @@ class Program:
     def modules(self) -> list[nn.Module]:
         """The modules that it calls."""
         return [function for function, *_ in self.steps if isinstance(function, nn.Module)]
+
+    def lent(self) -> set[int]:
+        """The leaves that weights are made of which its modules are lent: they belong to no sample."""
+        wanted = {
+            weight for function, args, *_ in self.steps if isinstance(function, Lent) for weight in leaves_of(args[0])
+        }
+        for position in reversed(range(len(self.steps))):
+            if any(isinstance(value, Produced) and value.call == position for value in wanted):
+                wanted |= {v for v in leaves_of(self.steps[position][1:3]) if isinstance(v, (Leaf, Produced))}
+        return {value.index for value in wanted if isinstance(value, Leaf)}
 
     def times(self, factor: float) -> Program:
         """The same computation, whose losses are multiplied by a number in the end."""
@@ -293,6 +311,10 @@ SCALINGS = frozenset(
 _SCALES = SCALINGS | {"__truediv__", "__itruediv__", "__mul__", "__imul__", "__rmul__"}
 
 
+_READ_GRADIENT = vars(torch._C.TensorBase)["grad"].__get__
+"""What reads ``.grad`` of a tensor."""
+
+
 @dataclass(slots=True)
 class _Memories:
     """The memory of what the calls of a segment made: it is no other tensor's as long as they are kept.
@@ -316,14 +338,15 @@ class Tape(TorchFunctionMode):
 
     ``on_scalar`` is told each number that a call outside modules gives, where it needs a gradient, ``on_blend`` each
     operation in place by which tensors may be taken into an average, with its arguments, ``on_scale`` what is about to
-    be multiplied or divided, be it tensors that need no gradient, and ``on_write`` each tensor that is about to be
-    written into.
+    be multiplied or divided, be it tensors that need no gradient, ``on_write`` each tensor that is about to be
+    written into, and ``on_gradient_read`` each whose ``.grad`` is read.
     """
 
     on_scalar: Callable[[torch.Tensor], object] | None = None
     on_blend: Callable[[str, Any, Any], object] | None = None
     on_scale: Callable[[Any], object] | None = None
     on_write: Callable[[torch.Tensor], object] | None = None
+    on_gradient_read: Callable[[torch.Tensor], object] | None = None
     segments: list[list[Call]] = field(default_factory=lambda: [[]])
     copies: CopiesOnWrite = field(default_factory=CopiesOnWrite)
     preparations: Preparations = field(init=False)
@@ -332,6 +355,14 @@ class Tape(TorchFunctionMode):
     _depth: int = 0
     _inside: nn.ModuleList | None = None
     """The modules that the checkpointed function which is running has called."""
+    _numbers: set[int] = field(default_factory=set)
+    """The memory of the integers that the module which is running was given."""
+    _looks_up_rows: bool = False
+    """Whether it has looked up rows by these."""
+    _graphless: deque[tuple[weakref.ref[torch.Tensor], nn.Module]] = field(
+        default_factory=lambda: deque(maxlen=_KEPT_GRAPHLESS)
+    )
+    """What modules gave last where no graphs are made."""
 
     def __post_init__(self) -> None:
         super().__init__()
@@ -351,6 +382,8 @@ class Tape(TorchFunctionMode):
                 self.on_scale(args[0] if args else None)
         if self._paused:
             return call_from(caller, func, args, kwargs)
+        if self.on_gradient_read is not None and name == "__get__" and func == _READ_GRADIENT and not self._depth:
+            self.on_gradient_read(args[0])
         writes = may_write(func)
         if self.on_write is not None and (writes or name == "__set__") and args and isinstance(args[0], torch.Tensor):
             with torch._C.DisableTorchFunction():
@@ -359,6 +392,8 @@ class Tape(TorchFunctionMode):
         if writes and args:
             self.copies.about_to_write(args[0])
         if self._depth:
+            if self._numbers and name.rstrip("_") in _LOOK_UPS and not self._looks_up_rows:
+                self._looks_up_rows = _memory_of_numbers(_first_index(name, args)) in self._numbers
             # A criterion may scale its loss too.
             return self.note_scaling(caller, func, args, kwargs, gradients=False)
         is_recording = torch.is_grad_enabled()
@@ -414,6 +449,7 @@ class Tape(TorchFunctionMode):
         written: tuple[int, ...] = (),
         before: tuple[torch.Tensor, torch.Tensor] | None = None,
         is_followed: bool = True,
+        looks_up_rows: bool = False,
     ) -> None:
         if isinstance(result, torch.Tensor):
             cached = isinstance(function, nn.Module) and is_cached(result)
@@ -427,7 +463,7 @@ class Tape(TorchFunctionMode):
         if not has_graph and not written:
             return
         outputs = [result] if isinstance(result, torch.Tensor) else list(tensors_in(result))
-        call = Call(function, args, kwargs, outputs, state, _autocast(), place, written)
+        call = Call(function, args, kwargs, outputs, state, _autocast(), place, written, looks_up_rows=looks_up_rows)
         is_on_tape = has_graph or any(t.requires_grad and not t.is_leaf for t in call.changed)
         if not is_on_tape and not self._holds(call.changed):
             return
@@ -480,9 +516,12 @@ class Tape(TorchFunctionMode):
         if self._depth or self._paused or not torch.is_grad_enabled():
             self._depth += 1
             try:
-                return call(*args, **kwargs)
+                result = call(*args, **kwargs)
             finally:
                 self._depth -= 1
+            if not self._depth and not self._paused:
+                self._graphless.extend((weakref.ref(tensor), module) for tensor in tensors_in(result))
+            return result
         state = random_state()
         # A module may write what it computes into the dictionary that it was given.
         lent = lent_weights(module)
@@ -490,6 +529,8 @@ class Tape(TorchFunctionMode):
         tensors = list(tensors_in(given))
         versions = versions_of(tensors)
         self._depth += 1
+        self._looks_up_rows = False
+        self._numbers = {memory for t in tensors if (memory := _memory_of_numbers(t)) is not None}
         try:
             result = call(*args, **kwargs)
         finally:
@@ -498,7 +539,10 @@ class Tape(TorchFunctionMode):
         # Weights that are leaves of their own are no function of those that an optimizer steps on.
         is_followed = not any(weight.requires_grad and weight.is_leaf for weight in lent.values())
         function = Lent(module) if lent else module
-        self._record(function, *given, result, state, _place(), written, is_followed=is_followed)
+        looked_up = self._looks_up_rows
+        self._record(
+            function, *given, result, state, _place(), written, is_followed=is_followed, looks_up_rows=looked_up
+        )
         return result
 
     @contextmanager
@@ -592,13 +636,27 @@ class Tape(TorchFunctionMode):
             [produced[id(loss)] for loss in losses],
             [call.rng_state for call in chosen],
             [constant for call in chosen for constant in _constants_of(call)],
-            any(_parts_rows(call) for call in chosen),
+            any(call.looks_up_rows or _parts_rows(call) for call in chosen),
+            any(call.looks_up_rows for call in chosen),
             steps_weights((call.function, call.args, call.given, call.made) for call in chosen),
             any(is_cached(output) for call in chosen for output in call.outputs),
             [call.place for call in chosen],
             _coarsest(losses),
             prepared,
         )
+
+    def makers_of(self, data: Iterable[torch.Tensor]) -> list[nn.Module]:
+        """The modules that data came from, which has no graph any more or never had one."""
+        memories = {memory for tensor in data if (memory := memory_of(tensor)) is not None}
+        calls = [call for segment in self.segments for call in segment]
+        outputs = [call.made for call in calls]
+        cut = [t for own in outputs for t in own if t.requires_grad and memory_of(t) in memories]
+        graphless = [(made(), module) for made, module in self._graphless]
+        functions = [calls[i].function for i in self._needed(calls, outputs, cut) or ()]
+        return [
+            *(function for function in functions if isinstance(function, nn.Module)),
+            *(module for made, module in graphless if made is not None and memory_of(made) in memories),
+        ]
 
     @staticmethod
     def _needed(
@@ -717,7 +775,7 @@ def _parts_rows(call: Call) -> bool:
     if name in ("__getitem__", "__setitem__"):
         index = call.args[1][0] if isinstance(call.args[1], tuple) and call.args[1] else call.args[1]
         if isinstance(index, torch.Tensor):
-            return not index.is_floating_point() and index.dtype is not torch.bool
+            return _is_numbers(index)
         return isinstance(index, int) or (isinstance(index, slice) and index != slice(None))
     if name.rstrip("_") in _BY_ROW_NUMBER:
         return True
@@ -726,6 +784,22 @@ def _parts_rows(call: Call) -> bool:
     at = {"unbind": 1, "narrow": 1, "select": 1}.get(name, 2)
     axis = call.kwargs.get("dim", call.args[at] if len(call.args) > at else 0)
     return isinstance(axis, int) and axis % max(call.args[0].dim(), 1) == 0
+
+
+def _first_index(name: str, args: Sequence[Any]) -> object:
+    """What a call looks rows up by, None where it looks up along another dimension."""
+    if name.rstrip("_") in _BY_ROW_NUMBER:
+        return args[2] if len(args) > 2 and args[1] in (0, -args[0].dim()) else None
+    return args[1][0] if isinstance(args[1], tuple) and args[1] else args[1]
+
+
+def _memory_of_numbers(value: object) -> int | None:
+    """The memory of a tensor of integers; None for anything else."""
+    return memory_of(value) if isinstance(value, torch.Tensor) and _is_numbers(value) else None
+
+
+def _is_numbers(index: torch.Tensor) -> bool:
+    return not index.is_floating_point() and index.dtype is not torch.bool
 
 
 def _constants_of(call: Call) -> list[object]:

@@ -1,22 +1,23 @@
 """The static engine: reads a training script, never runs it, and says what its gradient ledger would show.
 
-The loop's skeleton is interpreted (`gradcheck_accum.lint.interpreter`) over the standard library's syntax tree, whose
-positions come with the parse at a tenth of what a concrete tree costs.
+The loop's skeleton is interpreted (`gradcheck_accum.lint.interpreter`) over a small syntax of our own
+(`gradcheck_accum.lint.syntax`), which LibCST's tree is lowered to, and repaired on that tree.
 """
 
 from __future__ import annotations
 
-import ast
 import re
 import sys
-import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from gradcheck_accum.findings import Finding, LintResult, UnusedSuppression
 from gradcheck_accum.gate import may_train, may_train_with_others
+from gradcheck_accum.lint import syntax
 from gradcheck_accum.lint.document import LintError, decode, open_document
 from gradcheck_accum.lint.outcome import Outcome
 from gradcheck_accum.location import Location
@@ -88,16 +89,19 @@ def examine(
 
     ``thorough`` looks at every scenario, also where none of them could add a finding.
     """
-    module = _parse(text, words)
-    content = text.encode()
+    content = text.encode(errors="surrogatepass")
+    # Without both calls there is no loop: the source is looked at only to tell what is no Python.
+    trains = may_train_with_others(content, path) if path.endswith(_MODULE) else may_train(content)
+    module = _parse(text, path, words) if trains or MAY_NAME_CODES.search(content) else None
+    if module is None:
+        _check(text, words)
     is_thorough, not_followed, cost = True, 0, len(content) // _BYTES_AS_AN_EVALUATION
     found: dict[tuple[str, int], tuple[Diagnosis, Ledger]] = {}
     every: list[Scenario] = []
     lines = _LINE_BREAK.split(text)
     beside: Beside | None = None
     try:
-        # Without both calls there is no loop: the source is parsed only to tell what is no Python.
-        if may_train_with_others(content, path) if path.endswith(_MODULE) else may_train(content):
+        if trains and module is not None:
             from gradcheck_accum.lint import scenarios  # the interpreter, which most files do not need
             from gradcheck_accum.lint.beside import Beside, look_beside
             from gradcheck_accum.lint.facts import Facts
@@ -114,9 +118,9 @@ def examine(
     except RecursionError:
         raise LintError("nested too deeply to be analysed") from None
     read = tuple(beside.read.items()) if beside else ()
-    if not found and not MAY_NAME_CODES.search(content):
+    if module is None or not (found or module.comments):
         return Examination((), (), (), tuple(every), is_thorough, not_followed, cost, read)
-    own = _Told(text, module, lines)
+    own = _Told(module, lines)
     files = {path: own}
     kept: list[tuple[Finding, Ledger]] = []
     suppressed: list[str] = []
@@ -125,7 +129,7 @@ def examine(
         where = told.where
         if beside and where.path not in files:
             theirs = beside.text_of(where.path)
-            files[where.path] = _Told(theirs, _parse(theirs), _LINE_BREAK.split(theirs))
+            files[where.path] = _Told(_parse(theirs, where.path), _LINE_BREAK.split(theirs))
         if files[where.path].hides(told):
             suppressed.append(told.mistake.code)
         else:
@@ -142,9 +146,10 @@ def examine(
 class _Told:
     """A source that findings stand in."""
 
-    def __init__(self, text: str, module: ast.Module, lines: list[str]) -> None:
+    def __init__(self, module: syntax.Module, lines: list[str]) -> None:
         self.lines = lines
-        self._source = Commented(text, module)
+        comments = ((comment.where.line, comment.where.column, comment.text) for comment in module.comments)
+        self._source = Commented(comments, partial(syntax.statement_lines, module))
         self.comments = self._source.comments
 
     def hides(self, diagnosis: Diagnosis) -> bool:
@@ -163,7 +168,7 @@ def _assumption(diagnosis: Diagnosis, ledger: Ledger) -> str:
 def ledgers_of(source: str | bytes, path: str) -> list[Ledger]:
     """The ledger of every scenario of every loop in ``source``; raises LintError as `lint_source` does."""
     text = decode(source)
-    module = _parse(text)
+    module = _parse(text, path)
     from gradcheck_accum.lint import scenarios
     from gradcheck_accum.lint.beside import Beside
     from gradcheck_accum.lint.facts import Facts
@@ -204,16 +209,24 @@ def lint_paths(
     )
 
 
-def _parse(text: str, words: Callable[[int], str] = "line {}".format) -> ast.Module:
+def _parse(text: str, path: str, words: Callable[[int], str] = "line {}".format) -> syntax.Module:
+    with _refusals(words):
+        return syntax.parse(text, path)
+
+
+def _check(text: str, words: Callable[[int], str]) -> None:
+    with _refusals(words):
+        syntax.check(text)
+
+
+@contextmanager
+def _refusals(words: Callable[[int], str]) -> Iterator[None]:
+    """Say in one line why a source is not read; ``words`` are those for one of its lines."""
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            return ast.parse(text)
-    except SyntaxError as error:
-        raise LintError(_not_valid(f" ({words(error.lineno or 1)})", error.msg)) from None
-    except ValueError as error:
-        raise LintError(_not_valid("", str(error))) from None
-    except (RecursionError, MemoryError):
+        yield
+    except syntax.CannotParse as error:
+        raise LintError(_not_valid(f" ({words(error.line)})" if error.line else "", str(error))) from None
+    except syntax.NestedTooDeeply:
         raise LintError("nested too deeply to be analysed") from None
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import operator
 import re
 from collections.abc import Callable
@@ -14,18 +13,19 @@ from gradcheck_accum.events import Factor, Operation, Purpose, Reduction
 from gradcheck_accum.lint import values as v
 from gradcheck_accum.lint.knowledge import bind_steps
 from gradcheck_accum.lint.metrics import combined
+from gradcheck_accum.lint.syntax import Operator
 from gradcheck_accum.lint.values import UNKNOWN, Num, Symbol, Tensor, bounded
 from gradcheck_accum.stated import NAMES_OF_SIZE
 
 if TYPE_CHECKING:
     from gradcheck_accum.lint.interpreter import Interpreter
 
-_ARITHMETIC: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.Mod: operator.mod,
-    ast.FloorDiv: operator.floordiv,
+_ARITHMETIC: dict[Operator, Callable[[Any, Any], Any]] = {
+    Operator.ADD: operator.add,
+    Operator.SUB: operator.sub,
+    Operator.MULT: operator.mul,
+    Operator.MOD: operator.mod,
+    Operator.FLOORDIV: operator.floordiv,
 }
 
 _COUNTS_OR_SCALES = re.compile(
@@ -36,11 +36,11 @@ _MOST_PARTS = 512
 """Losses in one sum beyond which none of them is followed."""
 
 
-def binary(run: Interpreter, op: ast.operator, left: Any, right: Any) -> Any:
+def binary(run: Interpreter, op: Operator, left: Any, right: Any) -> Any:
     """``left op right``."""
     if isinstance(left, v.Figure) or isinstance(right, v.Figure):
         return combined(run, op, left, right)
-    if isinstance(left, Num) and isinstance(op, (ast.Mod, ast.FloorDiv)) and (left.tags or run.in_training):
+    if isinstance(left, Num) and op in (Operator.MOD, Operator.FLOORDIV) and (left.tags or run.in_training):
         # Of a setting divided by another (total_batch // batch) neither is K: what comes of it may be.
         right = bind_steps(run, right)
     if isinstance(left, Num) and isinstance(right, Num):
@@ -49,11 +49,11 @@ def binary(run: Interpreter, op: ast.operator, left: Any, right: Any) -> Any:
         return UNKNOWN
     if isinstance(left, Tensor) or isinstance(right, Tensor):
         return _tensor_arithmetic(run, op, left, right)
-    if isinstance(op, ast.Add) and isinstance(left, list) and isinstance(right, list):
+    if op is Operator.ADD and isinstance(left, list) and isinstance(right, list):
         return left + right if len(left) + len(right) <= v.LONGEST_LIST else UNKNOWN
-    if isinstance(op, ast.Add) and isinstance(left, tuple) and isinstance(right, tuple):
+    if op is Operator.ADD and isinstance(left, tuple) and isinstance(right, tuple):
         return left + right if len(left) + len(right) <= v.LONGEST_LIST else UNKNOWN
-    if isinstance(op, ast.Mult) and isinstance(left, list) and isinstance(right, Num):
+    if op is Operator.MULT and isinstance(left, list) and isinstance(right, Num):
         fits = isinstance(right.value, int) and 0 <= right.value * max(len(left), 1) <= v.LONGEST_LIST
         return left * right.value if fits else UNKNOWN  # type: ignore[operator]
     if isinstance(left, v.Parameters) and isinstance(right, v.Parameters):
@@ -70,7 +70,7 @@ def binary(run: Interpreter, op: ast.operator, left: Any, right: Any) -> Any:
     if isinstance(left, Symbol) and isinstance(right, Num) and right.tags & {v.STEPS, v.DERIVED} and not left.name:
         # An unnamed result of a call, scaled by K: a loss whose making could not be followed.
         return _tensor_arithmetic(run, op, Tensor((_fresh(run, "loss"),)), right)
-    scales = isinstance(op, (ast.Mult, ast.Div)) or isinstance(left, v.Scaled) or isinstance(right, v.Scaled)
+    scales = op in (Operator.MULT, Operator.DIV) or isinstance(left, v.Scaled) or isinstance(right, v.Scaled)
     return v.SCALED if scales else UNKNOWN
 
 
@@ -78,7 +78,7 @@ def _fresh(run: Interpreter, name: str) -> v.Part:
     return v.Part(name, Reduction.MEAN, (), run.recorder.micro_batch)
 
 
-def of_numbers(op: ast.operator, left: Num, right: Num) -> Any:
+def of_numbers(op: Operator, left: Num, right: Num) -> Any:
     """``left op right`` of known numbers."""
     try:
         result = _computed(op, left, right)
@@ -86,28 +86,28 @@ def of_numbers(op: ast.operator, left: Num, right: Num) -> Any:
         return UNKNOWN
     if result is None:
         return UNKNOWN
-    inverse = isinstance(op, ast.Div) and left.value == 1
+    inverse = op is Operator.DIV and left.value == 1
     origins = right.origins if inverse else v.computed_from(left.origins | right.origins)
     return bounded(replace(result, origins=origins))
 
 
-def _computed(op: ast.operator, left: Num, right: Num) -> Num | None:
-    if isinstance(op, ast.Div):
+def _computed(op: Operator, left: Num, right: Num) -> Num | None:
+    if op is Operator.DIV:
         if isinstance(left.value, float) or isinstance(right.value, float):
             return left.derive(left.value / right.value, right)
         return left.derive(Fraction(left.value) / Fraction(right.value), right)
-    if isinstance(op, ast.Pow) and abs(float(right.value)) < 64 and abs(float(left.value)) < 1e6:
+    if op is Operator.POW and abs(float(right.value)) < 64 and abs(float(left.value)) < 1e6:
         power = float(left.value) ** float(right.value)
         # A negative number to a broken power is complex.
         return left.derive(power, right) if isinstance(power, float) else None
-    if type(op) in _ARITHMETIC:
-        return left.derive(_ARITHMETIC[type(op)](left.value, right.value), right)
+    if op in _ARITHMETIC:
+        return left.derive(_ARITHMETIC[op](left.value, right.value), right)
     return None
 
 
-def _tensor_arithmetic(run: Interpreter, op: ast.operator, left: Any, right: Any) -> Any:
+def _tensor_arithmetic(run: Interpreter, op: Operator, left: Any, right: Any) -> Any:
     if isinstance(left, Tensor) and isinstance(right, Tensor):
-        if isinstance(op, (ast.Add, ast.Sub)):
+        if op in (Operator.ADD, Operator.SUB):
             parts = (*left.parts, *right.parts)
             if len(parts) > _MOST_PARTS:
                 return replace(left, parts=left.parts[:1]).scaled(Factor(None))
@@ -116,16 +116,16 @@ def _tensor_arithmetic(run: Interpreter, op: ast.operator, left: Any, right: Any
             return Tensor(left.parts, left.models | right.models, left.grad_scaled, elementwise=True)
         return left.scaled(Factor(None))
     tensor, other = (left, right) if isinstance(left, Tensor) else (right, left)
-    if isinstance(op, (ast.Add, ast.Sub)):
+    if op in (Operator.ADD, Operator.SUB):
         return tensor
-    if isinstance(op, (ast.Mult, ast.Div)):
+    if op in (Operator.MULT, Operator.DIV):
         if tensor.elementwise and v.is_data(other):
             return tensor
-        inverse = isinstance(op, ast.Div)
+        inverse = op is Operator.DIV
         if inverse and tensor is right:
             return tensor.scaled(Factor(None))
         return scaled(run, tensor, other, Operation.DIVIDE if inverse else Operation.MULTIPLY)
-    if isinstance(op, ast.Pow) and tensor is left and all(part.assumed and not part.factors for part in tensor.parts):
+    if op is Operator.POW and tensor is left and all(part.assumed and not part.factors for part in tensor.parts):
         # What a model gave, not reduced yet by anything that the source shows.
         return tensor
     return tensor.scaled(Factor(None))

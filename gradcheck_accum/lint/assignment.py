@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import ast
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from gradcheck_accum.lint import syntax
 from gradcheck_accum.lint import values as v
 from gradcheck_accum.lint.by_hand import changes_unknown
 from gradcheck_accum.lint.distributed import SWITCH
@@ -15,21 +16,21 @@ if TYPE_CHECKING:
     from gradcheck_accum.lint.interpreter import Interpreter
 
 
-def assign(run: Interpreter, target: ast.expr, value: Any, scope: v.Scope) -> None:
+def assign(run: Interpreter, target: syntax.Expression, value: Any, scope: v.Scope) -> None:
     """Bind a target to a value."""
     match target:
-        case ast.Name():
+        case syntax.Name():
             scope.assign(target.id, value.known_as(target.id) if isinstance(value, Num) else value)
-        case ast.Starred():
+        case syntax.Starred():
             assign(run, target.value, value, scope)
-        case ast.Tuple() | ast.List():
+        case syntax.Tuple() | syntax.List():
             for element, item in zip(target.elts, _unpack(value, target.elts), strict=False):
                 assign(run, element, item, scope)
-        case ast.Attribute():
+        case syntax.Attribute():
             _assign_attribute(run, target, run.evaluate(target.value, scope), value)
-        case ast.Subscript():
+        case syntax.Subscript():
             holder = run.evaluate(target.value, scope)
-            key = run.evaluate(target.slice, scope) if not isinstance(target.slice, ast.Slice) else None
+            key = run.evaluate(target.slice, scope) if not isinstance(target.slice, syntax.Slice) else None
             if isinstance(holder, dict) and isinstance(key, str):
                 holder[key] = value
             elif (
@@ -43,7 +44,7 @@ def assign(run: Interpreter, target: ast.expr, value: Any, scope: v.Scope) -> No
                 _assign_to_unknown(run, holder, key, value)
 
 
-def _assign_attribute(run: Interpreter, target: ast.Attribute, holder: Any, value: Any) -> None:
+def _assign_attribute(run: Interpreter, target: syntax.Attribute, holder: Any, value: Any) -> None:
     if changes_unknown(run, target, holder):
         return
     if target.attr == "grad" and isinstance(holder, v.Parameters):
@@ -67,7 +68,7 @@ def _assign_to_unknown(run: Interpreter, holder: Any, name: str, value: Any) -> 
         run.assigned[holder.member(name).name] = value
 
 
-def _unpack(value: Any, targets: list[ast.expr]) -> list[Any]:
+def _unpack(value: Any, targets: Sequence[syntax.Expression]) -> list[Any]:
     count = len(targets)
     if isinstance(value, (list, tuple)) and not (
         value and value[0] in ("range", "zip", "enumerate", "islice", "shape", "slice")
@@ -77,7 +78,7 @@ def _unpack(value: Any, targets: list[ast.expr]) -> list[Any]:
         return [value.member(str(i)) for i in range(count)]
     if isinstance(value, v.Optimizer):
         # `optimizer, scheduler = make_optimizer(...)`: only their own names tell them apart.
-        return [Symbol(target.id) if isinstance(target, ast.Name) else Symbol() for target in targets]
+        return [Symbol(target.id) if isinstance(target, syntax.Name) else Symbol() for target in targets]
     if isinstance(value, v.Parameters) and count == 2:
         return [Symbol(), value]
     if isinstance(value, Tensor):

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import ast
 import math
 from typing import TYPE_CHECKING, Any
 
+from gradcheck_accum.lint import syntax
 from gradcheck_accum.lint import values as v
-from gradcheck_accum.lint.source import text_of
+from gradcheck_accum.lint.syntax import Operator, text_of
 from gradcheck_accum.lint.values import Symbol
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ UPDATES = {
 """The method by which each kind takes in the weights, at every call."""
 _LIBRARIES = ("torch.", "timm.", "diffusers.", "torch_ema.")
 BLENDS_ALL = "_foreach_lerp_"
-_SIMPLE = (ast.Name, ast.Attribute, ast.Subscript)
+_SIMPLE = (syntax.Name, syntax.Attribute, syntax.Subscript)
 
 
 def new_average(run: Interpreter, path: str) -> v.Average | None:
@@ -41,7 +41,7 @@ def is_update(average: v.Average, method: str) -> bool:
     return UPDATES[average.kind] == method
 
 
-def note_update(run: Interpreter, node: ast.expr, scope: v.Scope) -> None:
+def note_update(run: Interpreter, node: syntax.Expression, scope: v.Scope) -> None:
     """Record an expression that takes weights into an average, if it is one."""
     for operand in blended(node):
         target, weights = (run.evaluate(one, scope) if isinstance(one, _SIMPLE) else Symbol() for one in operand)
@@ -52,7 +52,7 @@ def note_update(run: Interpreter, node: ast.expr, scope: v.Scope) -> None:
                 return
 
 
-def note_blend(run: Interpreter, node: ast.AST, targets: Any, weights: Any) -> None:
+def note_blend(run: Interpreter, node: syntax.Node, targets: Any, weights: Any) -> None:
     """Record a call that takes all weights into an average at once (``torch._foreach_lerp_``), if it is one."""
     if isinstance(weights, v.Parameters) and not isinstance(targets, (v.Gradient, v.Tensor, v.Data)):
         own = targets.sources if isinstance(targets, v.Parameters) else None
@@ -66,19 +66,23 @@ def _holder(scope: v.Scope) -> int:
     return id(found.names["self"]) if found is not None else 0
 
 
-def blended(node: ast.expr) -> list[tuple[ast.expr, ast.expr]]:
+def blended(node: syntax.Expression) -> list[tuple[syntax.Expression, syntax.Expression]]:
     """The average and what it takes in, in either order, where an expression blends the two by d and 1 - d."""
     match node:
-        case ast.BinOp(op=ast.Add(), left=ast.BinOp(op=ast.Mult()) as left, right=ast.BinOp(op=ast.Mult()) as right):
+        case syntax.BinOp(
+            op=Operator.ADD,
+            left=syntax.BinOp(op=Operator.MULT) as left,
+            right=syntax.BinOp(op=Operator.MULT) as right,
+        ):
             for one, first in ((left.left, left.right), (left.right, left.left)):
                 for other, second in ((right.left, right.right), (right.right, right.left)):
                     if _add_up(one, other):
                         return [(_bare(first), _bare(second)), (_bare(second), _bare(first))]
-        case ast.Call(func=ast.Attribute(value=target, attr="lerp_"), args=[weights, _]):
+        case syntax.Call(func=syntax.Attribute(value=target, attr="lerp_"), args=[weights, _]):
             return [(_bare(target), _bare(weights))]
-        case ast.Call(
-            func=ast.Attribute(
-                value=ast.Call(func=ast.Attribute(value=target, attr="mul_"), args=[decay]), attr="add_"
+        case syntax.Call(
+            func=syntax.Attribute(
+                value=syntax.Call(func=syntax.Attribute(value=target, attr="mul_"), args=[decay]), attr="add_"
             ),
             args=[added],
             keywords=keywords,
@@ -86,33 +90,33 @@ def blended(node: ast.expr) -> list[tuple[ast.expr, ast.expr]]:
             alpha = next((k.value for k in keywords if k.arg == "alpha"), None)
             if alpha is not None and _add_up(decay, alpha):
                 return [(_bare(target), _bare(added))]
-            if isinstance(added, ast.BinOp) and isinstance(added.op, ast.Mult) and alpha is None:
+            if isinstance(added, syntax.BinOp) and added.op is Operator.MULT and alpha is None:
                 for one, other in ((added.left, added.right), (added.right, added.left)):
                     if _add_up(decay, one):
                         return [(_bare(target), _bare(other))]
     return []
 
 
-def _add_up(one: ast.expr, other: ast.expr) -> bool:
+def _add_up(one: syntax.Expression, other: syntax.Expression) -> bool:
     """Whether two expressions are the parts of one: d and 1 - d, or two such numbers."""
     for part, rest in ((one, other), (other, one)):
-        if isinstance(rest, ast.BinOp) and isinstance(rest.op, ast.Sub) and _is_one(rest.left):
+        if isinstance(rest, syntax.BinOp) and rest.op is Operator.SUB and _is_one(rest.left):
             return text_of(rest.right) == text_of(part)
-    numbers = [n.value for n in (one, other) if isinstance(n, ast.Constant) and isinstance(n.value, float)]
+    numbers = [n.value for n in (one, other) if isinstance(n, syntax.Constant) and isinstance(n.value, float)]
     return len(numbers) == 2 and math.isclose(sum(numbers), 1.0)
 
 
-def _is_one(node: ast.expr) -> bool:
-    return isinstance(node, ast.Constant) and node.value == 1
+def _is_one(node: syntax.Expression) -> bool:
+    return isinstance(node, syntax.Constant) and node.value == 1
 
 
-def _bare(node: ast.expr) -> ast.expr:
+def _bare(node: syntax.Expression) -> syntax.Expression:
     """An operand without what changes no number: ``p.data``, ``p.detach()``, ``p.clone()``."""
     while True:
         match node:
-            case ast.Attribute(value=inner, attr="data"):
+            case syntax.Attribute(value=inner, attr="data"):
                 node = inner
-            case ast.Call(func=ast.Attribute(value=inner, attr="detach" | "clone" | "to" | "cpu" | "float")):
+            case syntax.Call(func=syntax.Attribute(value=inner, attr="detach" | "clone" | "to" | "cpu" | "float")):
                 node = inner
             case _:
                 return node

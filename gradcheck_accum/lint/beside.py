@@ -7,22 +7,20 @@ import the same few modules: each is parsed once for many of them.
 
 from __future__ import annotations
 
-import ast
 import functools
 import itertools
 import os
 import re
-import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 from gradcheck_accum import neighbours
 from gradcheck_accum.diagnosis import Diagnosis
 from gradcheck_accum.gate import LARGEST_FILE
+from gradcheck_accum.lint import syntax
 from gradcheck_accum.lint.facts import Facts
-from gradcheck_accum.lint.source import walk
 from gradcheck_accum.location import Location
-from gradcheck_accum.source_text import text_of
+from gradcheck_accum.source_text import NotText, text_of
 
 _MATTERS = re.compile(
     rb"backward\s*\(|\.\s*step\s*\(|zero_grad\s*\(|unscale_\s*\(|clip_grad\w*\s*\(|\.grad\b"  # what gradients meet
@@ -49,7 +47,7 @@ class Neighbour:
     first: int
 
     @property
-    def module(self) -> ast.Module:
+    def module(self) -> syntax.Module:
         """Its syntax."""
         return self.facts.module
 
@@ -111,7 +109,7 @@ def look_beside(facts: Facts, path: str) -> Beside:
 class _Import:
     """One import: ``names`` of a module by a statement, or of a whole module that is then called ``dotted``."""
 
-    statement: ast.AST
+    statement: syntax.Node
     level: int
     module: str
     dotted: str
@@ -124,7 +122,7 @@ def _imports(facts: Facts) -> Iterator[_Import]:
         for alias in node.names:
             here = alias.asname or alias.name
             members = facts.used_members.get(here)
-            if isinstance(node, ast.Import):
+            if isinstance(node, syntax.Import):
                 if members:
                     yield _Import(node, 0, alias.name, alias.name, frozenset(members))
                 continue
@@ -184,16 +182,7 @@ class _Search:
 def _parsed(source: neighbours.Source) -> Neighbour | None:
     """A module, wherever it is; None for what is no Python."""
     try:
-        text = text_of(source.content)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            module = ast.parse(text)
-        facts = Facts(module)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        text, first = text_of(source.content), next(_FIRST_LINES)
+        return Neighbour("", text, Facts(syntax.parse(text, first=first)), first)
+    except (syntax.CannotParse, syntax.NestedTooDeeply, NotText, RecursionError):
         return None
-    first = next(_FIRST_LINES)
-    for node in walk(module):
-        if isinstance(node, (ast.stmt, ast.expr, ast.excepthandler, ast.arg, ast.keyword, ast.alias)):
-            node.lineno += first - 1
-            node.end_lineno = (node.end_lineno or 0) + first - 1
-    return Neighbour("", text, facts, first)

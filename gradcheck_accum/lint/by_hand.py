@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import ast
 from typing import TYPE_CHECKING, Any
 
 from gradcheck_accum.events import Operation
+from gradcheck_accum.lint import syntax
 from gradcheck_accum.lint import values as v
 from gradcheck_accum.lint.arithmetic import factor_of
 from gradcheck_accum.lint.averages import BLENDS_ALL, note_blend
@@ -18,7 +18,7 @@ _KEEPS_VALUES = frozenset({"detach_", "requires_grad_", "share_memory_"})
 _FOREACH = "torch._foreach_"
 
 
-def change_gradients(run: Interpreter, node: ast.AST, gradients: v.Gradient, name: str, args: list[Any]) -> None:
+def change_gradients(run: Interpreter, node: syntax.Node, gradients: v.Gradient, name: str, args: list[Any]) -> None:
     """Record what the tensor method ``name`` does to gradients."""
     if name in {"zero_", "fill_"} or (name == "mul_" and args and args[0] == Num(0)):
         run.recorder.zero(node, gradients.sources)
@@ -31,7 +31,7 @@ def change_gradients(run: Interpreter, node: ast.AST, gradients: v.Gradient, nam
         run.recorder.opaque(node, "gradients changed by hand")
 
 
-def foreach(run: Interpreter, node: ast.AST, path: str, args: list[Any]) -> bool:
+def foreach(run: Interpreter, node: syntax.Node, path: str, args: list[Any]) -> bool:
     """Record a call of ``torch._foreach_...``; whether it was one."""
     if not path.startswith(_FOREACH) or not args:
         return False
@@ -44,7 +44,7 @@ def foreach(run: Interpreter, node: ast.AST, path: str, args: list[Any]) -> bool
     return True
 
 
-def changes_unknown(run: Interpreter, target: ast.expr, value: Any, method: str = "_") -> bool:
+def changes_unknown(run: Interpreter, target: syntax.Expression, value: Any, method: str = "_") -> bool:
     """Whether the ``.grad`` of something that may be a parameter is changed in place; it is then recorded.
 
     A tensor that the file makes is data, unless it may be among what an optimizer was given.
@@ -58,8 +58,8 @@ def changes_unknown(run: Interpreter, target: ast.expr, value: Any, method: str 
     return True
 
 
-def is_gradient(node: ast.AST) -> bool:
+def is_gradient(node: syntax.Node) -> bool:
     """Whether an expression is the ``.grad`` of something."""
-    if isinstance(node, ast.Attribute) and node.attr == "data":
+    if isinstance(node, syntax.Attribute) and node.attr == "data":
         return is_gradient(node.value)
-    return isinstance(node, ast.Attribute) and node.attr == "grad"
+    return isinstance(node, syntax.Attribute) and node.attr == "grad"

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import ast
 import re
 from typing import TYPE_CHECKING, Any
 
 from gradcheck_accum.events import Factor, Reduction
+from gradcheck_accum.lint import syntax
 from gradcheck_accum.lint import values as v
 from gradcheck_accum.lint.assignment import assign
 from gradcheck_accum.lint.averages import new_average, note_update
@@ -33,7 +33,8 @@ from gradcheck_accum.lint.objects import (
 )
 from gradcheck_accum.lint.optimizers import as_optimizer, looks_like_optimizer, new_optimizer
 from gradcheck_accum.lint.schedulers import new_scheduler
-from gradcheck_accum.lint.source import call_name, text_of
+from gradcheck_accum.lint.source import call_name
+from gradcheck_accum.lint.syntax import text_of
 from gradcheck_accum.lint.told_to_step import told_to_step
 from gradcheck_accum.lint.values import Num, Symbol, Tensor
 
@@ -67,13 +68,13 @@ _CHANGES_GRADIENTS = re.compile(
 _FLOAT, _RANGE = Symbol("float"), Symbol("range")
 
 
-def call(run: Interpreter, node: ast.Call, scope: v.Scope) -> Any:
+def call(run: Interpreter, node: syntax.Call, scope: v.Scope) -> Any:
     """The value of a call, after what it does to gradients has been recorded."""
     inherited = super_method(run, node, scope)
     if inherited is not None:
         args, kwargs = _arguments(run, node, scope)
         return call_function(run, inherited, args, kwargs)
-    if isinstance(node.func, ast.Attribute):
+    if isinstance(node.func, syntax.Attribute):
         base = known_otherwise(node.func.value, run.evaluate(node.func.value, scope))
         method = METHODS.get(node.func.attr)
         if node.func.attr in {"lerp_", "add_"}:
@@ -111,10 +112,10 @@ def call(run: Interpreter, node: ast.Call, scope: v.Scope) -> Any:
     return call_value(run, node, callee, args, kwargs)
 
 
-def _arguments(run: Interpreter, node: ast.Call, scope: v.Scope) -> tuple[list[Any], dict[str, Any]]:
+def _arguments(run: Interpreter, node: syntax.Call, scope: v.Scope) -> tuple[list[Any], dict[str, Any]]:
     args: list[Any] = []
     for argument in node.args:
-        if isinstance(argument, ast.Starred):
+        if isinstance(argument, syntax.Starred):
             value = run.evaluate(argument.value, scope)
             args.extend(value if isinstance(value, (list, tuple)) else [value])
         else:
@@ -135,10 +136,10 @@ def _defines(base: Any, name: str) -> bool:
     return isinstance(base, v.Instance) and name in base.cls.methods
 
 
-def _keep_in_place_result(run: Interpreter, node: ast.Call, result: Any, scope: v.Scope) -> None:
+def _keep_in_place_result(run: Interpreter, node: syntax.Call, result: Any, scope: v.Scope) -> None:
     """``loss.div_(K)`` changes the tensor that the name is bound to."""
     func = node.func
-    if isinstance(func, ast.Attribute) and func.attr in {"div_", "mul_"} and isinstance(result, Tensor):
+    if isinstance(func, syntax.Attribute) and func.attr in {"div_", "mul_"} and isinstance(result, Tensor):
         assign(run, func.value, result, scope)
 
 
@@ -148,12 +149,12 @@ def _draws_a_batch(run: Interpreter, name: str, given: list[Any]) -> bool:
     return named and not any(isinstance(a, Tensor) or v.is_data(a) for a in given)
 
 
-def call_value(run: Interpreter, node: ast.Call, callee: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def call_value(run: Interpreter, node: syntax.Call, callee: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     """Call a value that has been evaluated."""
     match callee:
         case v.Function():
             before = run.recorder.micro_batch
-            run.sites.append((node.lineno, node.col_offset))
+            run.sites.append((node.where.line, node.where.column - 1))
             try:
                 result = call_function(run, callee, args, kwargs)
             finally:
@@ -196,7 +197,7 @@ def call_value(run: Interpreter, node: ast.Call, callee: Any, args: list[Any], k
     return computation(run, node, args, kwargs, frozenset())
 
 
-def _library(run: Interpreter, node: ast.Call, callee: v.Reference, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def _library(run: Interpreter, node: syntax.Call, callee: v.Reference, args: list[Any], kwargs: dict[str, Any]) -> Any:
     tail, path = callee.tail, callee.path
     handler = LIBRARY.get(tail)
     if handler is not None:
@@ -261,7 +262,7 @@ def _rows(tail: str, args: list[Any], kwargs: dict[str, Any]) -> int | None:
     return sizes.value if isinstance(sizes, Num) and isinstance(sizes.value, int) else None
 
 
-def _unresolved(run: Interpreter, node: ast.Call, name: str, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def _unresolved(run: Interpreter, node: syntax.Call, name: str, args: list[Any], kwargs: dict[str, Any]) -> Any:
     """A call of something that this file does not define."""
     given = all_arguments(args, kwargs)
     owner, _, tail = name.rpartition(".")
@@ -295,7 +296,7 @@ def _unresolved(run: Interpreter, node: ast.Call, name: str, args: list[Any], kw
     return _result_of(run, node, name, given)
 
 
-def _result_of(run: Interpreter, node: ast.Call, name: str, args: list[Any]) -> Any:
+def _result_of(run: Interpreter, node: syntax.Call, name: str, args: list[Any]) -> Any:
     """What an unresolved call gives that got nothing that is known to be data."""
     if run.loop_depth and any(isinstance(value, Symbol) for value in args):
         factors = (Factor(None),) if any(isinstance(value, v.Scaled) for value in args) else ()

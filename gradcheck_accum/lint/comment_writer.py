@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import ast
 import re
-import warnings
 from collections.abc import Iterable, Sequence
 from itertools import groupby
 from pathlib import Path
 
 from gradcheck_accum.findings import Finding, Unreadable
+from gradcheck_accum.lint import syntax
 from gradcheck_accum.lint.document import CannotHold, Document, LintError
 from gradcheck_accum.lint.files import write_atomically
+from gradcheck_accum.lint.syntax.commenting import rooms_of
 from gradcheck_accum.notebooks import SUFFIX, Notebook
 from gradcheck_accum.source_text import MARK
-from gradcheck_accum.suppressions import Suppressions, statement_lines, with_comment
+from gradcheck_accum.suppressions import Suppressions, with_comment
 
 _LINES = re.compile(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+")
 
@@ -34,7 +34,7 @@ def suppress(findings: Iterable[Finding]) -> tuple[list[Finding], list[Unreadabl
                 write_atomically(Path(path), content)
         except OSError as error:
             problems.append(Unreadable(path, error.strerror or "cannot be written"))
-        except (ValueError, SyntaxError, LookupError, LintError):
+        except (ValueError, LookupError, LintError, syntax.CannotParse, syntax.NestedTooDeeply):
             problems.append(Unreadable(path, "changed while it was read"))
         else:
             hidden += done
@@ -49,7 +49,7 @@ def _in_script(path: str, findings: Sequence[Finding]) -> tuple[bytes, list[Find
     draft = _Draft(document.source)
     done = [finding for finding in findings if draft.suppress(finding, finding.where.line)]
     try:
-        return document.with_source("".join(draft.lines)).content(), done
+        return document.with_source(draft.text()).content(), done
     except CannotHold:
         return b"", []
 
@@ -77,33 +77,28 @@ class _Draft:
     """Source that gets one comment after the other."""
 
     def __init__(self, text: str) -> None:
-        self.lines: list[str] = _LINES.findall(text)
-        module = _parsed(text)
-        self._meaning = ast.dump(module)
-        self._statements = statement_lines(module)
+        self._text = text
+        self._statements = syntax.statement_lines(syntax.parse(text))
+        self._rooms = rooms_of(text)
+        self._comments: dict[int, str] = {}
+        """The comments that lines have got."""
 
     def suppress(self, finding: Finding, line: int) -> int:
         """Write the comment for a finding at ``line``: the line that it got, or 0 where there is no place for it."""
         height = max(finding.where.end_line - finding.where.line, 0)
         first, last = self._statements.get(line, (line, line + height))
-        before = self.lines[last - 1]
-        self.lines[last - 1] = with_comment(before, finding.mistake.code)
-        if self._hides(finding, first, last):
-            return last
-        self.lines[last - 1] = before
-        return 0
+        if last not in self._rooms:
+            return 0
+        comment = with_comment(self._comments.get(last, self._rooms[last].comment), finding.mistake.code)
+        if not Suppressions([(last, 1, comment)]).hide(finding.mistake.code, finding.mistake.name, first, last):
+            return 0
+        self._comments[last] = comment
+        return last
 
-    def _hides(self, finding: Finding, first: int, last: int) -> bool:
-        """Whether the draft means what it meant, and what was written is a comment that counts."""
-        text = "".join(self.lines)
-        try:
-            same = ast.dump(_parsed(text)) == self._meaning
-        except SyntaxError:
-            return False
-        return same and Suppressions(text).hide(finding.mistake.code, finding.mistake.name, first, last)
-
-
-def _parsed(text: str) -> ast.Module:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return ast.parse(text)
+    def text(self) -> str:
+        """The source with its comments; nothing else of it is changed."""
+        text = self._text
+        for line in sorted(self._comments, reverse=True):
+            room = self._rooms[line]
+            text = text[: room.start] + self._comments[line] + text[room.end :]
+        return text

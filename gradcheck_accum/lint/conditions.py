@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from gradcheck_accum.lint import syntax
 from gradcheck_accum.lint import values as v
 from gradcheck_accum.lint.refusals import gives_up, heed
-from gradcheck_accum.lint.source import text_of, walk
+from gradcheck_accum.lint.syntax import Comparison, UnaryOperator, text_of, walk
 from gradcheck_accum.lint.values import Num, Symbol, Tensor
 
 if TYPE_CHECKING:
@@ -31,18 +31,18 @@ def truth_of(run: Interpreter, value: Any) -> bool | None:
     return None
 
 
-def answered(run: Interpreter, node: ast.expr, value: Any) -> bool | None:
+def answered(run: Interpreter, node: syntax.Expression, value: Any) -> bool | None:
     """Whether a condition holds, or None where that is open.
 
     What ``or`` and ``and`` give is one of their operands, whose truth they have asked for already.
     """
     truth = truth_of(run, value)
-    if truth is None and isinstance(node, ast.BoolOp) and v.is_named(value):
+    if truth is None and isinstance(node, syntax.BoolOp) and v.is_named(value):
         return run.decisions.get(value.name)
     return truth
 
 
-def decide(run: Interpreter, node: ast.expr, value: Any, acts: bool, taken_first: bool = True) -> bool | None:
+def decide(run: Interpreter, node: syntax.Expression, value: Any, acts: bool, taken_first: bool = True) -> bool | None:
     """The scenario's answer to an open condition; ``acts`` says that it decides on what happens to gradients.
 
     ``taken_first`` says that the scenarios in which it holds come before the others. A guard gets no answer: whether a
@@ -52,11 +52,11 @@ def decide(run: Interpreter, node: ast.expr, value: Any, acts: bool, taken_first
         return None
     run.asked = True
     negated = False
-    while isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
+    while isinstance(node, syntax.UnaryOp) and node.op is UnaryOperator.NOT:
         node, negated = node.operand, not negated
-    if isinstance(node, ast.Compare) and len(node.ops) == 1 and isinstance(node.ops[0], (ast.IsNot, ast.NotEq)):
-        op = ast.Is() if isinstance(node.ops[0], ast.IsNot) else ast.Eq()
-        node, negated = ast.Compare(node.left, [op], node.comparators), not negated
+    if isinstance(node, syntax.Compare) and len(node.ops) == 1 and node.ops[0] in (Comparison.ISNOT, Comparison.NOTEQ):
+        op = Comparison.IS if node.ops[0] is Comparison.ISNOT else Comparison.EQ
+        node, negated = syntax.Compare(node.where, node.origin, node.left, (op,), node.comparators), not negated
     is_named = isinstance(value, Symbol) and bool(value.name)
     key = value.name if isinstance(value, Symbol) and value.name else text_of(node)
     answer = run.decisions.setdefault(key, True if taken_first else negated and not is_named)
@@ -66,7 +66,9 @@ def decide(run: Interpreter, node: ast.expr, value: Any, acts: bool, taken_first
     return answer if is_named else answer != negated
 
 
-def choose(run: Interpreter, test: ast.expr, scope: v.Scope, branches: Sequence[Sequence[ast.stmt]]) -> bool:
+def choose(
+    run: Interpreter, test: syntax.Expression, scope: v.Scope, branches: Sequence[Sequence[syntax.Statement]]
+) -> bool:
     """Which way a condition goes."""
     body, orelse = (list(branches[0]), list(branches[1])) if len(branches) == 2 else ([], [])
     # A guard that leaves the loop early (an empty batch, an early stop, a loss that is not finite): the main path goes
@@ -74,7 +76,7 @@ def choose(run: Interpreter, test: ast.expr, scope: v.Scope, branches: Sequence[
     guards = (
         (run.loop_depth > 0 or _goes_on(body))
         and _skips(body)
-        and (not orelse or isinstance(body[-1], (ast.Break, ast.Continue)))
+        and (not orelse or isinstance(body[-1], (syntax.Break, syntax.Continue)))
         and not run.reach.backward_in(body)
         and not run.reach.steps(body)
     )
@@ -88,7 +90,7 @@ def choose(run: Interpreter, test: ast.expr, scope: v.Scope, branches: Sequence[
     if truth is not None and not (refuses and gives_up(body if truth else orelse) and heed(run, test, scope)):
         return truth
     if guards:
-        leaves_out = isinstance(body[-1], ast.Continue) and depends_on_data(run, test, scope)
+        leaves_out = isinstance(body[-1], syntax.Continue) and depends_on_data(run, test, scope)
         if _ends_with_a_window(run, test, scope) or (leaves_out and not run.recorder.assumed_length):
             # How many micro-batches are left of those that the source shows, it does not show.
             run.knowledge.forget_remainders()
@@ -100,15 +102,15 @@ def choose(run: Interpreter, test: ast.expr, scope: v.Scope, branches: Sequence[
         return False
     if depends_on_data(run, test, scope):
         return run.reach.acts(body)
-    leaves = bool(body) and isinstance(body[-1], ast.Return) and not orelse and not run.reach.backward_in(body)
+    leaves = bool(body) and isinstance(body[-1], syntax.Return) and not orelse and not run.reach.backward_in(body)
     # Before any training, what fills and zeroes tensors sets up a model.
     acts = any(run.reach.acts(one) and (run.in_training or run.reach.backward_in(one)) for one in (body, orelse))
     return bool(decide(run, test, value, acts, taken_first=not leaves))
 
 
-def _ends_with_a_window(run: Interpreter, test: ast.expr, scope: v.Scope) -> bool:
+def _ends_with_a_window(run: Interpreter, test: syntax.Expression, scope: v.Scope) -> bool:
     """Whether a guard may end a pass after so many windows: it compares their number with one that is not known."""
-    if not (isinstance(test, ast.Compare) and isinstance(test.ops[0], (ast.Eq, ast.Gt, ast.GtE))):
+    if not (isinstance(test, syntax.Compare) and test.ops[0] in (Comparison.EQ, Comparison.GT, Comparison.GTE)):
         return False
     windows, most = (settled_value(run, side, scope) for side in (test.left, test.comparators[0]))
     is_open = isinstance(most, Symbol) and not isinstance(most, v.Figure)
@@ -124,17 +126,17 @@ def may_vary(run: Interpreter) -> bool:
         isinstance(value, Symbol) and not value.name
         for test, scope in run.open_tests
         for node in walk(test)
-        if isinstance(node, (ast.Name, ast.Attribute))
+        if isinstance(node, (syntax.Name, syntax.Attribute))
         for value in (run.evaluate(node, scope),)
     )
 
 
-def settled(run: Interpreter, test: ast.expr, scope: v.Scope) -> bool | None:
+def settled(run: Interpreter, test: syntax.Expression, scope: v.Scope) -> bool | None:
     """Whether a condition holds, or None where that is open: no scenario answers it."""
     return answered(run, test, settled_value(run, test, scope))
 
 
-def settled_value(run: Interpreter, node: ast.expr, scope: v.Scope) -> Any:
+def settled_value(run: Interpreter, node: syntax.Expression, scope: v.Scope) -> Any:
     """The value of an expression as a guard asks for it: no scenario answers what is open in it."""
     outer, run.in_guard = run.in_guard, True
     try:
@@ -143,9 +145,9 @@ def settled_value(run: Interpreter, node: ast.expr, scope: v.Scope) -> Any:
         run.in_guard = outer
 
 
-def depends_on_data(run: Interpreter, test: ast.expr, scope: v.Scope) -> bool:
+def depends_on_data(run: Interpreter, test: syntax.Expression, scope: v.Scope) -> bool:
     for node in walk(test):
-        if isinstance(node, ast.Name):
+        if isinstance(node, syntax.Name):
             holder = scope.find(node.id)
             value = holder.names[node.id] if holder else None
             if isinstance(value, (Tensor, v.Data, v.Gradient)):
@@ -153,9 +155,9 @@ def depends_on_data(run: Interpreter, test: ast.expr, scope: v.Scope) -> bool:
     return False
 
 
-def _goes_on(body: Sequence[ast.stmt]) -> bool:
-    return bool(body) and isinstance(body[-1], (ast.Break, ast.Continue))
+def _goes_on(body: Sequence[syntax.Statement]) -> bool:
+    return bool(body) and isinstance(body[-1], (syntax.Break, syntax.Continue))
 
 
-def _skips(body: Sequence[ast.stmt]) -> bool:
-    return bool(body) and isinstance(body[-1], (ast.Break, ast.Continue, ast.Return, ast.Raise))
+def _skips(body: Sequence[syntax.Statement]) -> bool:
+    return bool(body) and isinstance(body[-1], (syntax.Break, syntax.Continue, syntax.Return, syntax.Raise))

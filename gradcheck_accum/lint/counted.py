@@ -6,13 +6,13 @@ of such a method that it makes all by itself.
 
 from __future__ import annotations
 
-import ast
 from typing import TYPE_CHECKING, Any
 
+from gradcheck_accum.lint import syntax
 from gradcheck_accum.lint import values as v
 from gradcheck_accum.lint.control import Restart
 from gradcheck_accum.lint.functions import call_function
-from gradcheck_accum.lint.source import text_of, walk
+from gradcheck_accum.lint.syntax import Operator, text_of, walk
 from gradcheck_accum.lint.values import Num, Symbol
 
 if TYPE_CHECKING:
@@ -27,61 +27,62 @@ TOLD = frozenset({"GA201", "GA202", "GA401", "GA402"})
 def counters(reach: Reach, function: Function) -> set[str]:
     """The attributes that a method adds 1 to and takes modulo something to step: none if it trains in a loop."""
     nodes = walk(function)
-    if any(isinstance(n, (ast.For, ast.While)) and reach.backward_in(n.body) for n in nodes):
+    if any(isinstance(n, (syntax.For, syntax.While)) and reach.backward_in(n.body) for n in nodes):
         return set()
     counted = {
         n.target.attr
         for n in nodes
-        if isinstance(n, ast.AugAssign)
-        and isinstance(n.op, ast.Add)
-        and isinstance(n.target, ast.Attribute)
+        if isinstance(n, syntax.AugAssign)
+        and n.op is Operator.ADD
+        and isinstance(n.target, syntax.Attribute)
         and text_of(n.target.value) == "self"
-        and isinstance(n.value, ast.Constant)
+        and isinstance(n.value, syntax.Constant)
         and n.value.value == 1
     }
     tested = {
         n.attr
         for branch in nodes
-        if isinstance(branch, ast.If) and reach.steps(branch.body)
+        if isinstance(branch, syntax.If) and reach.steps(branch.body)
         for part in walk(branch.test)
-        if isinstance(part, ast.BinOp) and isinstance(part.op, ast.Mod)
+        if isinstance(part, syntax.BinOp) and part.op is Operator.MOD
         for n in walk(part.left)
-        if isinstance(n, ast.Attribute) and text_of(n.value) == "self"
+        if isinstance(n, syntax.Attribute) and text_of(n.value) == "self"
     }
     return counted & tested
 
 
-def begin(run: Interpreter, node: ast.AugAssign, current: Any) -> None:
+def begin(run: Interpreter, node: syntax.AugAssign, current: Any) -> None:
     """Give a counter that comes from elsewhere a number, where the loop steps by it. Raises Restart.
 
     Nothing shows what it was when the loop began. Whoever tests it before it is raised has it begin at 1, and who tests
     it raised, or one more than it, at 0: so the first window is as long as the others, which is no mistake's doing.
     """
-    if not (v.is_named(current) and type(current) is Symbol and run.loop_depth and isinstance(node.op, ast.Add)):
+    if not (v.is_named(current) and type(current) is Symbol and run.loop_depth and node.op is Operator.ADD):
         return
-    if not (isinstance(node.value, ast.Constant) and node.value.value == 1):
+    if not (isinstance(node.value, syntax.Constant) and node.value.value == 1):
         return
     name, around = text_of(node.target), run.stack[-1] if run.stack else run.reach.module
     tested = [
         part
         for branch in walk(around)
-        if isinstance(branch, ast.If) and run.reach.steps(branch.body)
+        if isinstance(branch, syntax.If) and run.reach.steps(branch.body)
         for part in walk(branch.test)
-        if isinstance(part, ast.BinOp) and isinstance(part.op, ast.Mod)
+        if isinstance(part, syntax.BinOp) and part.op is Operator.MOD
     ]
-    if any(name in {text_of(part) for part in walk(test.left) if isinstance(part, ast.expr)} for test in tested):
-        before = any(text_of(test.left) == name and test.lineno < node.lineno for test in tested)
+    lefts = [part for test in tested for part in walk(test.left) if isinstance(part, syntax.Expression)]
+    if name in map(text_of, lefts):
+        before = any(text_of(test.left) == name and test.where.line < node.where.line for test in tested)
         run.knowledge.bindings[current.name] = Num(int(before))
-        if isinstance(node.target, ast.Attribute):
+        if isinstance(node.target, syntax.Attribute):
             # What an object keeps goes on from pass to pass, and nobody shows how long those are.
             run.knowledge.forget_remainders()
         raise Restart
 
 
-def carry(run: Interpreter, target: ast.expr, value: Any) -> None:
+def carry(run: Interpreter, target: syntax.Expression, value: Any) -> None:
     """What a parameter that counts has come to: who calls the function once more gives it that."""
     function = run.stack[-1] if run.stack else None
-    if isinstance(target, ast.Name) and isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef)):
+    if isinstance(target, syntax.Name) and isinstance(function, syntax.FunctionDef):
         name = f"{function.name}.{target.id}"
         if name in run.knowledge.bindings and isinstance(value, Num):
             run.assigned[name] = value

@@ -7,15 +7,15 @@ gradients are kept meanwhile depends on the ZeRO stage, so that whatever else is
 
 from __future__ import annotations
 
-import ast
 from typing import TYPE_CHECKING, Any
 
 from gradcheck_accum.events import Factor, Operation
+from gradcheck_accum.lint import syntax
 from gradcheck_accum.lint import values as v
 from gradcheck_accum.lint.arithmetic import scaled
 from gradcheck_accum.lint.gradients import as_loss, record_backward, record_step
 from gradcheck_accum.lint.knowledge import bind_steps
-from gradcheck_accum.lint.source import text_of
+from gradcheck_accum.lint.syntax import text_of
 from gradcheck_accum.lint.values import UNKNOWN, Num, Symbol
 
 if TYPE_CHECKING:
@@ -29,19 +29,19 @@ _TELLING = frozenset({"backward", "step", "zero_grad", "parameters", _BOUNDARY, 
 _THE_SAME = frozenset({"to", "train", "eval", "half", "float", "bfloat16", "cuda"})
 
 
-def initialized(run: Interpreter, node: ast.Call, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def initialized(run: Interpreter, node: syntax.Call, args: list[Any], kwargs: dict[str, Any]) -> Any:
     """What ``deepspeed.initialize`` returns: the engine, its optimizer, a loader and a scheduler."""
-    name = f"{text_of(node.func)} ({node.lineno}:{node.col_offset})"
+    name = f"{text_of(node.func)} ({node.where.line}:{node.where.column - 1})"
     engine = _new_engine(run, name, kwargs.get("config", kwargs.get("config_params")))
     data = kwargs.get("training_data", args[4] if len(args) > 4 else None)
     return (engine, engine.optimizer, UNKNOWN if data is None else v.Loader(), UNKNOWN)
 
 
-def as_engine(run: Interpreter, node: ast.Call, value: Any) -> v.Engine | None:
+def as_engine(run: Interpreter, node: syntax.Call, value: Any) -> v.Engine | None:
     """The engine that a method is called on: one made here, or what is asked for a boundary as only engines are."""
     if isinstance(value, v.Engine):
         return value
-    if not (isinstance(value, Symbol) and value.name and isinstance(node.func, ast.Attribute)):
+    if not (isinstance(value, Symbol) and value.name and isinstance(node.func, syntax.Attribute)):
         return None
     if node.func.attr not in _TELLING or text_of(node.func.value) not in run.reach.engines:
         return None
@@ -64,7 +64,7 @@ def _divisor(config: Any, name: str) -> Any:
 
 
 def engine_method(
-    run: Interpreter, node: ast.Call, engine: v.Engine, name: str, args: list[Any], kwargs: dict[str, Any]
+    run: Interpreter, node: syntax.Call, engine: v.Engine, name: str, args: list[Any], kwargs: dict[str, Any]
 ) -> Any:
     """What a method of an engine does."""
     if name == "backward" and (args or "loss" in kwargs):
@@ -85,14 +85,14 @@ def engine_method(
     return UNKNOWN
 
 
-def _clear(run: Interpreter, node: ast.Call, engine: v.Engine) -> None:
+def _clear(run: Interpreter, node: syntax.Call, engine: v.Engine) -> None:
     """The engine's gradients are cleared: nothing happens after its own clearing, and what else would is not known."""
     steps = _steps(run, engine) if engine.is_used else 1
     if engine.pending or not steps or engine.counted % steps:
         run.recorder.opaque(node, "the clearing of gradients that an engine keeps")
 
 
-def _backward(run: Interpreter, node: ast.Call, engine: v.Engine, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def _backward(run: Interpreter, node: syntax.Call, engine: v.Engine, args: list[Any], kwargs: dict[str, Any]) -> Any:
     loss = as_loss(run, args[0] if args else kwargs["loss"])
     divides = kwargs.get("scale_wrt_gas", args[2] if len(args) > 2 else True)
     if divides is True:
@@ -104,7 +104,7 @@ def _backward(run: Interpreter, node: ast.Call, engine: v.Engine, args: list[Any
     return loss
 
 
-def _step(run: Interpreter, node: ast.Call, engine: v.Engine) -> None:
+def _step(run: Interpreter, node: syntax.Call, engine: v.Engine) -> None:
     steps = _steps(run, engine)
     if engine.pending != 1 or not steps:
         run.recorder.opaque(node, "an engine that is not stepped once after every backward")

@@ -6,14 +6,14 @@ a ``no_sync`` (FSDP, a framework's own) may decide it later, so that it is known
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from gradcheck_accum.lint import syntax
 from gradcheck_accum.lint import values as v
 from gradcheck_accum.lint.objects import sources_of
-from gradcheck_accum.lint.source import walk
+from gradcheck_accum.lint.syntax import walk
 
 if TYPE_CHECKING:
     from gradcheck_accum.lint.interpreter import Interpreter
@@ -119,13 +119,13 @@ def pause(run: Interpreter, models: Any, enabled: Any) -> Any:
     return run.sync.make_pause(sources, known)
 
 
-def context_of(run: Interpreter, node: ast.expr, value: Any, scope: v.Scope) -> v.LocalGradients | None:
+def context_of(run: Interpreter, node: syntax.Expression, value: Any, scope: v.Scope) -> v.LocalGradients | None:
     """What a ``with`` statement does to the averaging of gradients: something unknown if it is handed the model."""
     if isinstance(value, v.LocalGradients):
         return value
-    if isinstance(node, ast.Call) and run.sync.knows_wrapped:
+    if isinstance(node, syntax.Call) and run.sync.knows_wrapped:
         for part in walk(node):
-            if isinstance(part, (ast.Name, ast.Attribute)):
+            if isinstance(part, (syntax.Name, syntax.Attribute)):
                 sources = sources_of(run, run.evaluate(part, scope))
                 if sources is not None and run.sync.is_wrapped(sources):
                     return v.LocalGradients(sources, None, made_here=False)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import ast
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from gradcheck_accum.lint import syntax
 from gradcheck_accum.lint import values as v
 from gradcheck_accum.lint.arithmetic import binary, of_numbers
 from gradcheck_accum.lint.assignment import assign
@@ -21,23 +21,23 @@ from gradcheck_accum.lint.iteration import items_of
 from gradcheck_accum.lint.knowledge import bind_in_comparison
 from gradcheck_accum.lint.metrics import shown
 from gradcheck_accum.lint.objects import attribute, known_otherwise
-from gradcheck_accum.lint.source import text_of, walk
+from gradcheck_accum.lint.syntax import Comparison, Junction, Operator, UnaryOperator, text_of, walk
 from gradcheck_accum.lint.values import UNKNOWN, Num, Symbol, Tensor, bounded, is_named, is_settled
 
 if TYPE_CHECKING:
     from gradcheck_accum.lint.interpreter import Interpreter
 
-_COMPARISONS: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {
-    ast.Eq: operator.eq,
-    ast.NotEq: operator.ne,
-    ast.Lt: operator.lt,
-    ast.LtE: operator.le,
-    ast.Gt: operator.gt,
-    ast.GtE: operator.ge,
+_COMPARISONS: dict[Comparison, Callable[[Any, Any], Any]] = {
+    Comparison.EQ: operator.eq,
+    Comparison.NOTEQ: operator.ne,
+    Comparison.LT: operator.lt,
+    Comparison.LTE: operator.le,
+    Comparison.GT: operator.gt,
+    Comparison.GTE: operator.ge,
 }
 
 
-def evaluate(run: Interpreter, node: ast.expr, scope: v.Scope) -> Any:
+def evaluate(run: Interpreter, node: syntax.Expression, scope: v.Scope) -> Any:
     """The value of an expression; `UNKNOWN` or a named symbol where the source does not tell."""
     run.spend()
     handler = _HANDLERS.get(type(node))
@@ -52,14 +52,14 @@ def evaluate(run: Interpreter, node: ast.expr, scope: v.Scope) -> Any:
     return value
 
 
-def _constant(run: Interpreter, node: ast.Constant, scope: v.Scope) -> Any:
+def _constant(run: Interpreter, node: syntax.Constant, scope: v.Scope) -> Any:
     value = node.value
     if isinstance(value, (int, float)) and not isinstance(value, bool):
-        return bounded(Num(value, origins=frozenset({f"{node.lineno}:{node.col_offset}"})))
+        return bounded(Num(value, origins=frozenset({f"{node.where.line}:{node.where.column - 1}"})))
     return value if isinstance(value, (str, bool, type(None))) else UNKNOWN
 
 
-def _name(run: Interpreter, node: ast.Name, scope: v.Scope) -> Any:
+def _name(run: Interpreter, node: syntax.Name, scope: v.Scope) -> Any:
     holder = scope.find(node.id)
     if holder is None:
         # What a star import or a branch that was not taken brings is what it is called.
@@ -67,16 +67,16 @@ def _name(run: Interpreter, node: ast.Name, scope: v.Scope) -> Any:
     return holder.names[node.id]
 
 
-def _attribute(run: Interpreter, node: ast.Attribute, scope: v.Scope) -> Any:
+def _attribute(run: Interpreter, node: syntax.Attribute, scope: v.Scope) -> Any:
     value = known_otherwise(node.value, evaluate(run, node.value, scope))
     if node.attr == "grad" and isinstance(value, Tensor):
         run.recorder.opaque(node, "a backward that was made for the gradients of activations")
     return attribute(run, value, node.attr)
 
 
-def _subscript(run: Interpreter, node: ast.Subscript, scope: v.Scope) -> Any:
+def _subscript(run: Interpreter, node: syntax.Subscript, scope: v.Scope) -> Any:
     value = evaluate(run, node.value, scope)
-    index = UNKNOWN if isinstance(node.slice, ast.Slice) else evaluate(run, node.slice, scope)
+    index = UNKNOWN if isinstance(node.slice, syntax.Slice) else evaluate(run, node.slice, scope)
     match value:
         case ("shape", v.Data() as data):
             return rows_of(run, data) if isinstance(index, Num) and index.value == 0 else UNKNOWN
@@ -91,12 +91,12 @@ def _subscript(run: Interpreter, node: ast.Subscript, scope: v.Scope) -> Any:
                 run.recorder.learn_units(v.rows_in(chosen))
                 return chosen
             return value[index.value] if -len(value) <= index.value < len(value) else UNKNOWN
-        case list() if isinstance(node.slice, ast.Slice) and id(value) in run.grown:
+        case list() if isinstance(node.slice, syntax.Slice) and id(value) in run.grown:
             # Of how many there are nothing is known, and so it is of a part of them.
             part = list(value)
             run.grown[id(part)] = part
             return part
-        case list() | tuple() if isinstance(node.slice, ast.Slice):
+        case list() | tuple() if isinstance(node.slice, syntax.Slice):
             return _slice(run, value, node.slice, scope)
         case dict():
             if isinstance(index, str) and index in value:
@@ -104,19 +104,19 @@ def _subscript(run: Interpreter, node: ast.Subscript, scope: v.Scope) -> Any:
             return UNKNOWN
         case v.Data():
             # Rows are what the first of several dimensions counts.
-            rows = node.slice.elts[0] if isinstance(node.slice, ast.Tuple) and node.slice.elts else node.slice
-            if isinstance(rows, ast.Constant) and rows.value is ...:
+            rows = node.slice.elts[0] if isinstance(node.slice, syntax.Tuple) and node.slice.elts else node.slice
+            if isinstance(rows, syntax.Constant) and rows.value is ...:
                 return v.Data(value.rows, made=value.made)
             match index:
                 case ("slice", lower, upper):
                     return slice_of_data(run, value, lower, upper)
-            if isinstance(rows, ast.Slice):
+            if isinstance(rows, syntax.Slice):
                 lower, upper = (None if b is None else evaluate(run, b, scope) for b in (rows.lower, rows.upper))
                 return slice_of_data(run, value, lower, upper)
             # Rows that are chosen at random are as new as the choice.
             return v.Data(made=index.made if isinstance(index, v.Data) else value.made)
         case v.Loader():
-            if isinstance(node.slice, ast.Slice):
+            if isinstance(node.slice, syntax.Slice):
                 # A list of batches, sliced: the micro-batches of one window, say.
                 return _slice(run, batches_of(value, length_of(run, value)), node.slice, scope)
             return batch_at(run, value, index)
@@ -128,13 +128,18 @@ def _subscript(run: Interpreter, node: ast.Subscript, scope: v.Scope) -> Any:
         case Symbol():
             if isinstance(index, str):
                 return value.member(index)
-            if isinstance(node.slice, ast.Constant) and isinstance(index, Num) and value.name and not run.in_training:
+            if (
+                isinstance(index, Num)
+                and isinstance(node.slice, syntax.Constant)
+                and not run.in_training
+                and value.name
+            ):
                 return value.member(str(index.value))  # one of several things that a call gave together
             return _slice_of_batches(run, value, node.slice, scope)
     return UNKNOWN
 
 
-def _slice(run: Interpreter, items: Any, node: ast.Slice, scope: v.Scope) -> Any:
+def _slice(run: Interpreter, items: Any, node: syntax.Slice, scope: v.Scope) -> Any:
     bounds: list[int | None] = []
     for bound in (node.lower, node.upper, node.step):
         number = evaluate(run, bound, scope) if bound is not None else None
@@ -144,9 +149,9 @@ def _slice(run: Interpreter, items: Any, node: ast.Slice, scope: v.Scope) -> Any
     return items[slice(*bounds)] if bounds[2] != 0 else UNKNOWN
 
 
-def _slice_of_batches(run: Interpreter, batches: Symbol, index: ast.expr, scope: v.Scope) -> Any:
+def _slice_of_batches(run: Interpreter, batches: Symbol, index: syntax.Expression, scope: v.Scope) -> Any:
     """An unknown sequence cut at a multiple of K or of its own length: so only lists of batches are."""
-    if not isinstance(index, ast.Slice):
+    if not isinstance(index, syntax.Slice):
         return UNKNOWN
     bounds = [evaluate(run, bound, scope) for bound in (index.lower, index.upper) if bound is not None]
     if not any(isinstance(b, Num) and b.tags & {v.STEPS, v.DERIVED, v.LENGTH} for b in bounds):
@@ -155,45 +160,45 @@ def _slice_of_batches(run: Interpreter, batches: Symbol, index: ast.expr, scope:
     return _slice(run, [v.Data()] * int(length.value), index, scope) if isinstance(length, Num) else UNKNOWN
 
 
-def _binary(run: Interpreter, node: ast.BinOp, scope: v.Scope) -> Any:
+def _binary(run: Interpreter, node: syntax.BinOp, scope: v.Scope) -> Any:
     left, right = evaluate(run, node.left, scope), evaluate(run, node.right, scope)
-    if isinstance(node.op, ast.Add):
+    if node.op is Operator.ADD:
         note_update(run, node, scope)
     if isinstance(left, str):
         shown(run, node, [right])
     if _is_written_out(node.left) and isinstance(left, Num) and isinstance(right, Num):
         # Where nothing is counted on the left, what divides it is no K.
         return of_numbers(node.op, left, right)
-    if isinstance(node.op, ast.Mod):
+    if node.op is Operator.MOD:
         run.note_count(node.right, right)
     result = binary(run, node.op, left, right)
     result = summed(run, node, result)
     # Nobody divides a loss without a remainder: that makes one number of whatever it is made of.
-    counts = isinstance(node.op, ast.FloorDiv) or (is_settled(left) and is_settled(right))
+    counts = node.op is Operator.FLOORDIV or (is_settled(left) and is_settled(right))
     if (result is UNKNOWN or result is v.SCALED) and not run.loop_depth and counts:
         return v.Computed(text_of(node), op=node.op, left=left, right=right)
     return result
 
 
-def _is_written_out(node: ast.expr) -> bool:
+def _is_written_out(node: syntax.Expression) -> bool:
     """Whether an expression is made of numbers that stand there."""
-    if isinstance(node, ast.BinOp):
+    if isinstance(node, syntax.BinOp):
         return _is_written_out(node.left) and _is_written_out(node.right)
-    return isinstance(node, ast.Constant)
+    return isinstance(node, syntax.Constant)
 
 
-def _unary(run: Interpreter, node: ast.UnaryOp, scope: v.Scope) -> Any:
+def _unary(run: Interpreter, node: syntax.UnaryOp, scope: v.Scope) -> Any:
     value = evaluate(run, node.operand, scope)
-    if isinstance(node.op, ast.Not):
+    if node.op is UnaryOperator.NOT:
         truth = answered(run, node.operand, value)
         return UNKNOWN if truth is None else not truth
     if isinstance(value, Num):
-        return value.derive(-value.value) if isinstance(node.op, ast.USub) else value
+        return value.derive(-value.value) if node.op is UnaryOperator.USUB else value
     return value if isinstance(value, (Tensor, v.Scaled)) else UNKNOWN
 
 
-def _boolean(run: Interpreter, node: ast.BoolOp, scope: v.Scope) -> Any:
-    wants = isinstance(node.op, ast.Or)
+def _boolean(run: Interpreter, node: syntax.BoolOp, scope: v.Scope) -> Any:
+    wants = node.op is Junction.OR
     last: Any = UNKNOWN
     unknown = False
     for operand in node.values:
@@ -209,21 +214,21 @@ def _boolean(run: Interpreter, node: ast.BoolOp, scope: v.Scope) -> Any:
     return last if truth_of(run, last) is not None or is_named(last) else not wants
 
 
-def _compare(run: Interpreter, node: ast.Compare, scope: v.Scope) -> Any:
+def _compare(run: Interpreter, node: syntax.Compare, scope: v.Scope) -> Any:
     left = evaluate(run, node.left, scope)
     result: Any = True
     for op, right_node in zip(node.ops, node.comparators, strict=True):
         right = evaluate(run, right_node, scope)
-        literal = isinstance(node.left, ast.Constant) or isinstance(right_node, ast.Constant)
+        literal = isinstance(node.left, syntax.Constant) or isinstance(right_node, syntax.Constant)
         left, right = bind_in_comparison(run, left, right, op, literal)
-        if right is UNKNOWN and isinstance(right_node, ast.BinOp) and isinstance(right_node.right, ast.Constant):
+        if right is UNKNOWN and isinstance(right_node, syntax.BinOp) and isinstance(right_node.right, syntax.Constant):
             # `i == num_batches - 1` says what the number of batches is compared with.
             bind_in_comparison(run, left, evaluate(run, right_node.left, scope), op, literal)
-        if isinstance(op, (ast.Eq, ast.GtE)):
+        if op in (Comparison.EQ, Comparison.GTE):
             run.note_count(right_node, right)
-        if right is None and is_gradient(node.left) and isinstance(op, (ast.Is, ast.IsNot)):
+        if right is None and is_gradient(node.left) and op in (Comparison.IS, Comparison.ISNOT):
             # Whether a parameter was used at all is no question of accumulation.
-            outcome: Any = isinstance(op, ast.IsNot)
+            outcome: Any = op is Comparison.ISNOT
         else:
             outcome = _compare_pair(run, op, left, right)
         if outcome is not True:
@@ -233,39 +238,39 @@ def _compare(run: Interpreter, node: ast.Compare, scope: v.Scope) -> Any:
     return result
 
 
-def _compare_pair(run: Interpreter, op: ast.cmpop, left: Any, right: Any) -> Any:
-    if isinstance(op, (ast.Is, ast.IsNot)):
+def _compare_pair(run: Interpreter, op: Comparison, left: Any, right: Any) -> Any:
+    if op in (Comparison.IS, Comparison.ISNOT):
         if right is None and (not isinstance(left, Symbol) or isinstance(left, (v.Figure, v.Computed))):
-            return (left is None) == isinstance(op, ast.Is)
+            return (left is None) == (op is Comparison.IS)
         return UNKNOWN
-    if isinstance(op, (ast.In, ast.NotIn)):
+    if op in (Comparison.IN, Comparison.NOTIN):
         if isinstance(right, (list, tuple, dict)) and isinstance(left, str):
-            return (left in right) == isinstance(op, ast.In)
+            return (left in right) == (op is Comparison.IN)
         return UNKNOWN
     if isinstance(left, Num) and isinstance(right, Num):
-        return bool(_COMPARISONS[type(op)](left.value, right.value))
-    if isinstance(left, (str, bool)) and isinstance(right, (str, bool)) and isinstance(op, (ast.Eq, ast.NotEq)):
-        return bool(_COMPARISONS[type(op)](left, right))
+        return bool(_COMPARISONS[op](left.value, right.value))
+    if isinstance(left, (str, bool)) and isinstance(right, (str, bool)) and op in (Comparison.EQ, Comparison.NOTEQ):
+        return bool(_COMPARISONS[op](left, right))
     return UNKNOWN
 
 
-def _conditional(run: Interpreter, node: ast.IfExp, scope: v.Scope) -> Any:
+def _conditional(run: Interpreter, node: syntax.IfExp, scope: v.Scope) -> Any:
     chosen = choose(run, node.test, scope, ())
     return evaluate(run, node.body if chosen else node.orelse, scope)
 
 
-def _collection(run: Interpreter, node: ast.List | ast.Tuple | ast.Set, scope: v.Scope) -> Any:
+def _collection(run: Interpreter, node: syntax.List | syntax.Tuple | syntax.Set, scope: v.Scope) -> Any:
     items: list[Any] = []
     for element in node.elts:
-        if isinstance(element, ast.Starred):
+        if isinstance(element, syntax.Starred):
             value = evaluate(run, element.value, scope)
             items.extend(value if isinstance(value, (list, tuple)) else [value])
         else:
             items.append(evaluate(run, element, scope))
-    return tuple(items) if isinstance(node, ast.Tuple) else items
+    return tuple(items) if isinstance(node, syntax.Tuple) else items
 
 
-def _dict(run: Interpreter, node: ast.Dict, scope: v.Scope) -> Any:
+def _dict(run: Interpreter, node: syntax.Dict, scope: v.Scope) -> Any:
     pairs: dict[str, Any] = {}
     for key_node, value_node in zip(node.keys, node.values, strict=True):
         value = evaluate(run, value_node, scope)
@@ -275,11 +280,15 @@ def _dict(run: Interpreter, node: ast.Dict, scope: v.Scope) -> Any:
     return pairs
 
 
-def _comprehension(run: Interpreter, node: ast.ListComp | ast.GeneratorExp | ast.SetComp, scope: v.Scope) -> Any:
+def _comprehension(
+    run: Interpreter, node: syntax.ListComp | syntax.GeneratorExp | syntax.SetComp, scope: v.Scope
+) -> Any:
     return _comprehended(run, node.elt, node.generators, scope)
 
 
-def _comprehended(run: Interpreter, elt: ast.expr, generators: list[ast.comprehension], scope: v.Scope) -> Any:
+def _comprehended(
+    run: Interpreter, elt: syntax.Expression, generators: Sequence[syntax.Comprehension], scope: v.Scope
+) -> Any:
     generator, *inner_generators = generators
     source = evaluate(run, generator.iter, scope)
     inner = v.Scope(outer=scope)
@@ -318,7 +327,7 @@ def _comprehended(run: Interpreter, elt: ast.expr, generators: list[ast.comprehe
     return results
 
 
-def _chosen(run: Interpreter, source: v.Parameters, generator: ast.comprehension, scope: v.Scope) -> v.Parameters:
+def _chosen(run: Interpreter, source: v.Parameters, generator: syntax.Comprehension, scope: v.Scope) -> v.Parameters:
     """The parameters of a comprehension's source that its conditions choose."""
     assign(run, generator.target, source, scope)
     for test in generator.ifs:
@@ -334,13 +343,15 @@ def _flattened(run: Interpreter, source: Any, element: Callable[[Any], Any]) -> 
     return v.united(pieces) if v.all_parameters(pieces) else UNKNOWN
 
 
-def _dict_comprehension(run: Interpreter, node: ast.DictComp, scope: v.Scope) -> Any:
+def _dict_comprehension(run: Interpreter, node: syntax.DictComp, scope: v.Scope) -> Any:
     """``{k: t.to(device) for k, t in batch.items()}`` is a batch still."""
     source = evaluate(run, node.generators[0].iter, scope)
     return v.Data(v.rows_in(source)) if v.is_data(source) else UNKNOWN
 
 
-def _of_every_batch(run: Interpreter, element: ast.expr, target: ast.expr, loader: v.Loader, scope: v.Scope) -> Any:
+def _of_every_batch(
+    run: Interpreter, element: syntax.Expression, target: syntax.Expression, loader: v.Loader, scope: v.Scope
+) -> Any:
     """What a comprehension makes of a loader's batches: batches again, or something that is counted of each."""
     inner = v.Scope(outer=scope)
 
@@ -358,25 +369,25 @@ def _of_every_batch(run: Interpreter, element: ast.expr, target: ast.expr, loade
     return replace(loader, length=length_of(run, loader)) if loader.length is not None else loader
 
 
-def _lambda(run: Interpreter, node: ast.Lambda, scope: v.Scope) -> Any:
+def _lambda(run: Interpreter, node: syntax.Lambda, scope: v.Scope) -> Any:
     return v.Function(node, scope)
 
 
-def _named(run: Interpreter, node: ast.NamedExpr, scope: v.Scope) -> Any:
+def _named(run: Interpreter, node: syntax.NamedExpr, scope: v.Scope) -> Any:
     value = evaluate(run, node.value, scope)
     assign(run, node.target, value, scope)
     return value
 
 
-def _call(run: Interpreter, node: ast.Call, scope: v.Scope) -> Any:
+def _call(run: Interpreter, node: syntax.Call, scope: v.Scope) -> Any:
     return call(run, node, scope)
 
 
-def _await(run: Interpreter, node: ast.Await, scope: v.Scope) -> Any:
+def _await(run: Interpreter, node: syntax.Await, scope: v.Scope) -> Any:
     return evaluate(run, node.value, scope)
 
 
-def _yield(run: Interpreter, node: ast.Yield, scope: v.Scope) -> Any:
+def _yield(run: Interpreter, node: syntax.Yield, scope: v.Scope) -> Any:
     value = evaluate(run, node.value, scope) if node.value is not None else None
     if run.yielded is not None and len(run.yielded) < v.LONGEST_LIST:
         # Whoever yields a list may go on to fill it again.
@@ -384,7 +395,7 @@ def _yield(run: Interpreter, node: ast.Yield, scope: v.Scope) -> Any:
     return UNKNOWN
 
 
-def _yield_from(run: Interpreter, node: ast.YieldFrom, scope: v.Scope) -> Any:
+def _yield_from(run: Interpreter, node: syntax.YieldFrom, scope: v.Scope) -> Any:
     source = evaluate(run, node.value, scope)
     if isinstance(source, v.Loader):
         items: list[Any] | None = list(batches_of(source, length_of(run, source)))
@@ -395,37 +406,37 @@ def _yield_from(run: Interpreter, node: ast.YieldFrom, scope: v.Scope) -> Any:
     return UNKNOWN
 
 
-def _formatted(run: Interpreter, node: ast.JoinedStr, scope: v.Scope) -> Any:
+def _formatted(run: Interpreter, node: syntax.JoinedStr, scope: v.Scope) -> Any:
     for part in node.values:
-        if isinstance(part, ast.FormattedValue):
+        if isinstance(part, syntax.FormattedValue):
             # A whole epoch may be run inside the braces.
             shown(run, part.value, [evaluate(run, part.value, scope)])
     return UNKNOWN
 
 
-_HANDLERS: dict[type[ast.expr], Callable[[Interpreter, Any, v.Scope], Any]] = {
-    ast.Constant: _constant,
-    ast.Name: _name,
-    ast.Attribute: _attribute,
-    ast.Subscript: _subscript,
-    ast.BinOp: _binary,
-    ast.UnaryOp: _unary,
-    ast.BoolOp: _boolean,
-    ast.Compare: _compare,
-    ast.IfExp: _conditional,
-    ast.List: _collection,
-    ast.Tuple: _collection,
-    ast.Set: _collection,
-    ast.Dict: _dict,
-    ast.ListComp: _comprehension,
-    ast.GeneratorExp: _comprehension,
-    ast.SetComp: _comprehension,
-    ast.DictComp: _dict_comprehension,
-    ast.Lambda: _lambda,
-    ast.NamedExpr: _named,
-    ast.Call: _call,
-    ast.Await: _await,
-    ast.Yield: _yield,
-    ast.YieldFrom: _yield_from,
-    ast.JoinedStr: _formatted,
+_HANDLERS: dict[type[syntax.Expression], Callable[[Interpreter, Any, v.Scope], Any]] = {
+    syntax.Constant: _constant,
+    syntax.Name: _name,
+    syntax.Attribute: _attribute,
+    syntax.Subscript: _subscript,
+    syntax.BinOp: _binary,
+    syntax.UnaryOp: _unary,
+    syntax.BoolOp: _boolean,
+    syntax.Compare: _compare,
+    syntax.IfExp: _conditional,
+    syntax.List: _collection,
+    syntax.Tuple: _collection,
+    syntax.Set: _collection,
+    syntax.Dict: _dict,
+    syntax.ListComp: _comprehension,
+    syntax.GeneratorExp: _comprehension,
+    syntax.SetComp: _comprehension,
+    syntax.DictComp: _dict_comprehension,
+    syntax.Lambda: _lambda,
+    syntax.NamedExpr: _named,
+    syntax.Call: _call,
+    syntax.Await: _await,
+    syntax.Yield: _yield,
+    syntax.YieldFrom: _yield_from,
+    syntax.JoinedStr: _formatted,
 }

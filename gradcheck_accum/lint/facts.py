@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import ast
 import re
 from collections.abc import Callable, Iterator
 from functools import cached_property
 from typing import Any
 
+from gradcheck_accum.lint import syntax
 from gradcheck_accum.lint.averages import UPDATES, blended
-from gradcheck_accum.lint.source import FIELDS, call_name, text_of, walk
+from gradcheck_accum.lint.source import call_name
+from gradcheck_accum.lint.syntax import Operator, children, text_of, walk
 
 BACKWARD = frozenset({"backward", "manual_backward"})
 TOUCH_GRADIENTS = BACKWARD | frozenset(
@@ -27,47 +28,47 @@ CALLS_A_NAME = "()"
 
 _OTHER_STEPPERS = re.compile(r"sched|profil|\bprof\b|env|logger|timer", re.IGNORECASE)
 _SYNCHRONISE = frozenset({"no_sync", "no_backward_sync", "require_backward_grad_sync"})
-_STATEMENTS = frozenset(ast.stmt.__subclasses__())
-_SILENT = frozenset({ast.Name, ast.Constant, ast.alias, ast.arg})
+_STATEMENTS = frozenset(syntax.Statement.__subclasses__())
+_SILENT = frozenset({syntax.Name, syntax.Constant, syntax.Alias, syntax.Arg})
 """Kinds of nodes that say nothing here."""
 
-Function = ast.FunctionDef | ast.AsyncFunctionDef
+Function = syntax.FunctionDef
 
 
-def called_as(node: ast.Call) -> str:
+def called_as(node: syntax.Call) -> str:
     """How a call names what it calls: a method, whose name begins with a dot, or a plain function.
 
     The two are kept apart because training functions are often called ``train``, and call ``model.train()``.
     """
-    return f".{call_name(node)}" if isinstance(node.func, ast.Attribute) else call_name(node)
+    return f".{call_name(node)}" if isinstance(node.func, syntax.Attribute) else call_name(node)
 
 
-def names_called(node: ast.AST) -> set[str]:
+def names_called(node: syntax.Node) -> set[str]:
     """The names that are called in a node and below it."""
-    return {name for n in walk(node) if isinstance(n, ast.Call) for name in _names_of(n)}
+    return {name for n in walk(node) if isinstance(n, syntax.Call) for name in _names_of(n)}
 
 
-def _names_of(node: ast.Call) -> tuple[str, ...]:
+def _names_of(node: syntax.Call) -> tuple[str, ...]:
     if any(keyword.arg in GATES for keyword in node.keywords):
         return (called_as(node), "backward", "step")
-    return (node.func.id, CALLS_A_NAME) if isinstance(node.func, ast.Name) else (called_as(node),)
+    return (node.func.id, CALLS_A_NAME) if isinstance(node.func, syntax.Name) else (called_as(node),)
 
 
-def stepper(node: ast.Call) -> str | None:
+def stepper(node: syntax.Call) -> str | None:
     """What a call steps, if that is named like a scheduler, a profiler or an environment, and not like an optimizer."""
-    if not isinstance(node.func, ast.Attribute) or node.func.attr != "step":
+    if not isinstance(node.func, syntax.Attribute) or node.func.attr != "step":
         return None
     owner = text_of(node.func.value)
     return owner if _OTHER_STEPPERS.search(owner) else None
 
 
-def switched(node: ast.Call) -> str | None:
+def switched(node: syntax.Call) -> str | None:
     """What a call puts into training mode, if that is a network: ``model.train()``."""
     func = node.func
-    if not (isinstance(func, ast.Attribute) and func.attr == "train") or text_of(func.value) in {"self", "super()"}:
+    if not (isinstance(func, syntax.Attribute) and func.attr == "train") or text_of(func.value) in {"self", "super()"}:
         return None
     given = [*node.args, *(keyword.value for keyword in node.keywords)]
-    is_mode = len(given) <= 1 and all(isinstance(value, ast.Constant) for value in given)
+    is_mode = len(given) <= 1 and all(isinstance(value, syntax.Constant) for value in given)
     return text_of(func.value) if is_mode else None
 
 
@@ -75,13 +76,13 @@ def is_left_open(function: Function) -> bool:
     """Whether a method is there to be written in classes that derive from this one: all that it does is to refuse."""
     *before, last = function.body
     for statement in before:
-        if not (isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)):
+        if not (isinstance(statement, syntax.Expr) and isinstance(statement.value, syntax.Constant)):
             return False
-    refuses = isinstance(last, ast.Raise) and last.exc is not None and "NotImplemented" in text_of(last.exc)
+    refuses = isinstance(last, syntax.Raise) and last.exc is not None and "NotImplemented" in text_of(last.exc)
     return refuses or any("abstract" in text_of(decorator) for decorator in function.decorator_list)
 
 
-def last_part(node: ast.expr) -> str:
+def last_part(node: syntax.Expression) -> str:
     """The last part of a dotted name."""
     return text_of(node).rpartition(".")[2]
 
@@ -89,25 +90,25 @@ def last_part(node: ast.expr) -> str:
 class Facts:
     """What stands in one module; dictionaries by a statement's identity hold as long as this does."""
 
-    def __init__(self, module: ast.Module) -> None:
+    def __init__(self, module: syntax.Module) -> None:
         self.module = module
         self.functions: list[tuple[str, Function]] = []
         """The functions with the name that they are called by: a method's begins with a dot."""
         self.left_open: set[str] = set()
         """The names of methods that are left to classes that derive from these."""
-        self.classes: list[ast.ClassDef] = []
+        self.classes: list[syntax.ClassDef] = []
         self.calls: dict[int, set[str]] = {id(module): set()}
         """The names that are called in each statement and below it, but for steps of what is no optimizer by name."""
-        self.around: dict[int, ast.AST] = {}
+        self.around: dict[int, syntax.Node] = {}
         """The statement that each statement stands in."""
-        self.named_otherwise: list[tuple[str, ast.AST]] = []
+        self.named_otherwise: list[tuple[str, syntax.Node]] = []
         """What such steps are called on, and the statements that they stand in."""
         self.stepped: set[str] = set()
         self.cleared: set[str] = set()
         """Dotted names whose ``step`` or ``zero_grad`` is called."""
         self.networks: set[str] = set()
         """Dotted names that are asked for their parameters."""
-        self.switches: list[tuple[str, ast.AST]] = []
+        self.switches: list[tuple[str, syntax.Node]] = []
         """What is put into training mode if it is a network, and the statements that do so."""
         self.updates = {BLENDS}
         """The methods that take weights into averages, as far as they are called."""
@@ -115,7 +116,7 @@ class Facts:
         """Whether there is a word for leaving gradients local to their rank."""
         self.engines: set[str] = set()
         """Dotted names that are asked for a boundary as DeepSpeed's engines are."""
-        self.imports: list[ast.Import | ast.ImportFrom] = []
+        self.imports: list[syntax.Import | syntax.ImportFrom] = []
         self.used_names: set[str] = set()
         """The plain names that are called or inherited from."""
         self.used_members: dict[str, set[str]] = {}
@@ -126,25 +127,25 @@ class Facts:
     @cached_property
     def numbers(self) -> frozenset[int]:
         """The whole numbers that are written in the module."""
-        constants = (n.value for n in ast.walk(self.module) if isinstance(n, ast.Constant))
+        constants = (n.value for n in syntax.walk(self.module) if isinstance(n, syntax.Constant))
         return frozenset(abs(value) for value in constants if type(value) is int and value)
 
     @property
     def renamed(self) -> Iterator[tuple[str, str]]:
         """Imported names with what they are called here, where that is another name."""
         for node in self.imports:
-            if isinstance(node, ast.ImportFrom):
+            if isinstance(node, syntax.ImportFrom):
                 yield from ((alias.asname, alias.name) for alias in node.names if alias.asname)
 
-    def _gather(self, module: ast.Module) -> None:
-        statements: list[ast.AST] = [module]
+    def _gather(self, module: syntax.Module) -> None:
+        statements: list[syntax.Node] = [module]
         for statement in statements:
             nodes = [statement]
             for node in nodes:
                 note = _NOTES.get(node.__class__)
                 if note is not None:
                     note(self, node, statement)
-                dead = node.body if isinstance(node, (ast.If, ast.While)) and _is_false(node.test) else ()
+                dead = node.body if isinstance(node, (syntax.If, syntax.While)) and _is_false(node.test) else ()
                 for child in _told_by(node):
                     if child.__class__ not in _STATEMENTS:
                         nodes.append(child)
@@ -158,47 +159,47 @@ class Facts:
                 self.calls[id(statement)] = set()
             self.calls[id(self.around[id(statement)])] |= self.calls[id(statement)]
 
-    def _never_run(self, statements: list[ast.AST]) -> set[int]:
+    def _never_run(self, statements: list[syntax.Node]) -> set[int]:
         """The functions inside of other code that nothing calls or hands on by their names."""
         inside = [
             node
             for node in statements
-            if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
+            if isinstance(node, syntax.FunctionDef)
             and not node.decorator_list
-            and not isinstance(self.around[id(node)], (ast.ClassDef, ast.Module))
+            and not isinstance(self.around[id(node)], (syntax.ClassDef, syntax.Module))
         ]
-        mentioned = {node.id for node in walk(self.module) if isinstance(node, ast.Name)} if inside else set[str]()
+        mentioned = {node.id for node in walk(self.module) if isinstance(node, syntax.Name)} if inside else set[str]()
         return {id(node) for node in inside if node.name not in mentioned}
 
-    def _function(self, node: Function, statement: ast.AST) -> None:
+    def _function(self, node: Function, statement: syntax.Node) -> None:
         dot = "." if id(node) in self._methods else ""
         if dot and is_left_open(node):
             self.left_open.add(node.name)
         self.functions.append((dot + node.name, node))
 
-    def _class(self, node: ast.ClassDef, statement: ast.AST) -> None:
+    def _class(self, node: syntax.ClassDef, statement: syntax.Node) -> None:
         self.classes.append(node)
         self._methods.update(map(id, node.body))
         for base in node.bases:
             self._use(base)
 
-    def _import(self, node: ast.Import | ast.ImportFrom, statement: ast.AST) -> None:
+    def _import(self, node: syntax.Import | syntax.ImportFrom, statement: syntax.Node) -> None:
         self.imports.append(node)
 
-    def _yield(self, node: ast.AST, statement: ast.AST) -> None:
+    def _yield(self, node: syntax.Node, statement: syntax.Node) -> None:
         self.calls[id(statement)].add(YIELDS)
 
-    def _blend(self, node: ast.BinOp, statement: ast.AST) -> None:
-        if isinstance(node.op, ast.Add) and blended(node):
+    def _blend(self, node: syntax.BinOp, statement: syntax.Node) -> None:
+        if node.op is Operator.ADD and blended(node):
             self.calls[id(statement)].add(BLENDS)
 
-    def _attribute(self, node: ast.Attribute, statement: ast.AST) -> None:
+    def _attribute(self, node: syntax.Attribute, statement: syntax.Node) -> None:
         if node.attr in _SYNCHRONISE:
             self.mentions_ranks = True
         elif node.attr == "is_gradient_accumulation_boundary":
             self.engines.add(text_of(node.value))
 
-    def _call(self, node: ast.Call, statement: ast.AST) -> None:
+    def _call(self, node: syntax.Call, statement: syntax.Node) -> None:
         func = node.func
         self._use(func)
         owner, network = stepper(node), switched(node)
@@ -208,7 +209,7 @@ class Facts:
             self.switches.append((network, statement))
         else:
             self.calls[id(statement)].update(_names_of(node))
-        if isinstance(func, ast.Attribute):
+        if isinstance(func, syntax.Attribute):
             match func.attr:
                 case "step":
                     self.stepped.add(text_of(func.value))
@@ -224,38 +225,30 @@ class Facts:
         if name in UPDATES:
             self.updates.add(UPDATES[name])
 
-    def _use(self, node: ast.expr) -> None:
-        if isinstance(node, ast.Name):
+    def _use(self, node: syntax.Expression) -> None:
+        if isinstance(node, syntax.Name):
             self.used_names.add(node.id)
-        elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+        elif isinstance(node, syntax.Attribute) and isinstance(node.value, syntax.Name):
             self.used_members.setdefault(node.value.id, set()).add(node.attr)
 
 
-def _told_by(node: ast.AST) -> list[ast.AST]:
+def _told_by(node: syntax.Node) -> list[syntax.Node]:
     """The nodes directly below one that say anything here."""
-    found: list[ast.AST] = []
-    for name in FIELDS[node.__class__]:
-        value = getattr(node, name, None)
-        if value.__class__ is list:
-            found += [item for item in value if item.__class__ not in _SILENT and item is not None]
-        elif value is not None and value.__class__ not in _SILENT:
-            found.append(value)
-    return found
+    return [child for child in children(node) if child.__class__ not in _SILENT]
 
 
-def _is_false(node: ast.expr) -> bool:
-    return isinstance(node, ast.Constant) and not node.value
+def _is_false(node: syntax.Expression) -> bool:
+    return isinstance(node, syntax.Constant) and not node.value
 
 
-_NOTES: dict[type[ast.AST], Callable[[Facts, Any, ast.AST], None]] = {
-    ast.FunctionDef: Facts._function,
-    ast.AsyncFunctionDef: Facts._function,
-    ast.ClassDef: Facts._class,
-    ast.Import: Facts._import,
-    ast.ImportFrom: Facts._import,
-    ast.Call: Facts._call,
-    ast.Attribute: Facts._attribute,
-    ast.BinOp: Facts._blend,
-    ast.Yield: Facts._yield,
-    ast.YieldFrom: Facts._yield,
+_NOTES: dict[type[syntax.Node], Callable[[Facts, Any, syntax.Node], None]] = {
+    syntax.FunctionDef: Facts._function,
+    syntax.ClassDef: Facts._class,
+    syntax.Import: Facts._import,
+    syntax.ImportFrom: Facts._import,
+    syntax.Call: Facts._call,
+    syntax.Attribute: Facts._attribute,
+    syntax.BinOp: Facts._blend,
+    syntax.Yield: Facts._yield,
+    syntax.YieldFrom: Facts._yield,
 }

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import ast
 from typing import TYPE_CHECKING, Any
 
 from gradcheck_accum.events import Operation
+from gradcheck_accum.lint import syntax
 from gradcheck_accum.lint import values as v
 from gradcheck_accum.lint.arithmetic import scaled
 from gradcheck_accum.lint.distributed import PAUSES, pause
@@ -70,7 +70,7 @@ def accumulate(run: Interpreter, value: Any) -> bool:
 
 
 def framework_method(
-    run: Interpreter, node: ast.Call, base: v.Framework, name: str, args: list[Any], kwargs: dict[str, Any]
+    run: Interpreter, node: syntax.Call, base: v.Framework, name: str, args: list[Any], kwargs: dict[str, Any]
 ) -> Any:
     """What a method of such an object does."""
     if name == "backward" and args:

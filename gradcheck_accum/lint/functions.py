@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import ast
 import re
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from gradcheck_accum.lint import syntax
 from gradcheck_accum.lint import values as v
 from gradcheck_accum.lint.control import Broke, Continued, Exhausted, Raised, Returned
-from gradcheck_accum.lint.source import text_of
+from gradcheck_accum.lint.syntax import text_of
 from gradcheck_accum.lint.values import Symbol
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ def call_function(run: Interpreter, function: v.Function, args: list[Any], kwarg
         return Symbol()
     scope = v.Scope(outer=function.scope)
     _bind_arguments(run, function, scope, args, kwargs)
-    if isinstance(node, ast.Lambda):
+    if isinstance(node, syntax.Lambda):
         return run.evaluate(node.body, scope)
     without_graphs = any(word in text_of(d) for d in node.decorator_list for word in ("no_grad", "inference_mode"))
     if without_graphs and not run.reach.handles_gradients(node):
@@ -52,7 +52,7 @@ def call_function(run: Interpreter, function: v.Function, args: list[Any], kwarg
     return None
 
 
-def _yielded(run: Interpreter, node: ast.FunctionDef | ast.AsyncFunctionDef, scope: v.Scope) -> list[Any]:
+def _yielded(run: Interpreter, node: syntax.FunctionDef, scope: v.Scope) -> list[Any]:
     """What a generator yields, as far as it can be carried out."""
     if len(run.stack) >= _DEPTH or node in run.stack:
         return []
@@ -80,7 +80,7 @@ def _bind_arguments(
     if function.owner is not None and not static:
         args = [function.owner, *args]
     name = getattr(node, "name", "lambda")
-    defaults: dict[str, ast.expr] = {
+    defaults: dict[str, syntax.Expression] = {
         a.arg: d for a, d in zip(reversed(positional), reversed(spec.defaults), strict=False)
     }
     defaults |= {a.arg: d for a, d in zip(spec.kwonlyargs, spec.kw_defaults, strict=True) if d is not None}
@@ -112,7 +112,7 @@ def call_from_outside(run: Interpreter, function: v.Function) -> None:
     given: dict[str, Any] = {}
     for parameter in (*positional, *spec.kwonlyargs):
         default = constants.get(parameter.arg)
-        number = default.value if isinstance(default, ast.Constant) else None
+        number = default.value if isinstance(default, syntax.Constant) else None
         known = number if isinstance(number, int) and not isinstance(number, bool) else None
         if parameter.annotation is not None and text_of(parameter.annotation).rpartition(".")[2] == "Fabric":
             given[parameter.arg] = v.Framework(v.Num(1))

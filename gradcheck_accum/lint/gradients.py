@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from gradcheck_accum.events import Factor, Reduction
+from gradcheck_accum.lint import syntax
 from gradcheck_accum.lint import values as v
 from gradcheck_accum.lint.control import Doubted
 from gradcheck_accum.lint.distributed import PAUSES, pause
@@ -15,7 +15,7 @@ from gradcheck_accum.lint.graphs import count_held_graphs
 from gradcheck_accum.lint.objects import sources_of
 from gradcheck_accum.lint.optimizers import as_optimizer, is_lost_optimizer, optimizer_called_on
 from gradcheck_accum.lint.schedulers import move
-from gradcheck_accum.lint.source import text_of
+from gradcheck_accum.lint.syntax import text_of
 from gradcheck_accum.lint.values import Symbol, Tensor
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def as_loss(run: Interpreter, value: Any) -> Tensor:
     return Tensor((v.Part("loss", Reduction.MEAN, factors, run.recorder.micro_batch),))
 
 
-def record_backward(run: Interpreter, node: ast.AST, value: Any, weighted: bool) -> None:
+def record_backward(run: Interpreter, node: syntax.Node, value: Any, weighted: bool) -> None:
     """Record a backward; ``weighted`` says that it was given a gradient argument."""
     loss = as_loss(run, value)
     synced = run.sync.of_backward(loss.models)
@@ -39,7 +39,7 @@ def record_backward(run: Interpreter, node: ast.AST, value: Any, weighted: bool)
     run.recorder.backward(node, loss.scaled(Factor(None)) if weighted else loss, synced)
 
 
-def record_step(run: Interpreter, node: ast.AST, optimizer: v.Optimizer, through_scaler: bool = False) -> None:
+def record_step(run: Interpreter, node: syntax.Node, optimizer: v.Optimizer, through_scaler: bool = False) -> None:
     """Record an optimizer's step, with K if a loss has been divided by it."""
     divisors = run.recorder.divisors.items()
     stated = [number for number, origins in divisors if run.knowledge.counts_windows(number, origins)]
@@ -49,7 +49,7 @@ def record_step(run: Interpreter, node: ast.AST, optimizer: v.Optimizer, through
         raise Doubted
 
 
-def backward(run: Interpreter, node: ast.Call, base: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def backward(run: Interpreter, node: syntax.Call, base: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     """``base.backward(...)``, on a loss, on a framework's object, or on `torch.autograd`."""
     if isinstance(base, v.Reference) and base.path == "torch.autograd":
         base, args = (args[0] if args else Symbol()), args[1:]
@@ -71,7 +71,7 @@ def backward(run: Interpreter, node: ast.Call, base: Any, args: list[Any], kwarg
     return None
 
 
-def _manual_backward(run: Interpreter, node: ast.Call, base: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def _manual_backward(run: Interpreter, node: syntax.Call, base: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     """Lightning's ``self.manual_backward(loss)``: PyTorch's own, but for an AMP scale that its own step undoes."""
     if isinstance(base, v.Instance) and args:
         record_backward(run, node, args[0], weighted=len(args) > 1 or bool(kwargs))
@@ -79,18 +79,18 @@ def _manual_backward(run: Interpreter, node: ast.Call, base: Any, args: list[Any
     return backward(run, node, base, args, kwargs)
 
 
-def _clip_gradients(run: Interpreter, node: ast.Call, base: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def _clip_gradients(run: Interpreter, node: syntax.Call, base: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     """Lightning's ``self.clip_gradients(optimizer, ...)``."""
     run.recorder.clip(node, None)
     return None
 
 
-def _toggle(run: Interpreter, node: ast.Call, base: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def _toggle(run: Interpreter, node: syntax.Call, base: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     """Lightning's ``self.toggle_optimizer(optimizer)``: leaves the gradients that are there as they are."""
     return None
 
 
-def _step(run: Interpreter, node: ast.Call, base: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def _step(run: Interpreter, node: syntax.Call, base: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     if isinstance(base, v.Scheduler):
         move(run, node, base, args, kwargs)
         return None
@@ -115,7 +115,7 @@ def _step(run: Interpreter, node: ast.Call, base: Any, args: list[Any], kwargs: 
     return NotImplemented if isinstance(base, v.Instance) else None
 
 
-def _zero_grad(run: Interpreter, node: ast.Call, base: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def _zero_grad(run: Interpreter, node: syntax.Call, base: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     optimizer = optimizer_called_on(run, node, base)
     if optimizer is None and is_lost_optimizer(run, node, base):
         run.recorder.opaque(node, "gradients of an optimizer that could not be told")
@@ -130,7 +130,7 @@ def _zero_grad(run: Interpreter, node: ast.Call, base: Any, args: list[Any], kwa
     return None
 
 
-def _unscale(run: Interpreter, node: ast.Call, base: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def _unscale(run: Interpreter, node: syntax.Call, base: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     optimizer = as_optimizer(run, args[0]) if args else None
     if optimizer is not None:
         _note_scaler(run, node)
@@ -138,42 +138,42 @@ def _unscale(run: Interpreter, node: ast.Call, base: Any, args: list[Any], kwarg
     return None
 
 
-def _note_scaler(run: Interpreter, node: ast.Call) -> None:
-    if isinstance(node.func, ast.Attribute):
+def _note_scaler(run: Interpreter, node: syntax.Call) -> None:
+    if isinstance(node.func, syntax.Attribute):
         run.scalers.add(text_of(node.func.value))
 
 
-def _update(run: Interpreter, node: ast.Call, base: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def _update(run: Interpreter, node: syntax.Call, base: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     """``scaler.update()``, of what has unscaled the gradients of an optimizer or made its step."""
-    if args or kwargs or not isinstance(node.func, ast.Attribute) or text_of(node.func.value) not in run.scalers:
+    if args or kwargs or not isinstance(node.func, syntax.Attribute) or text_of(node.func.value) not in run.scalers:
         return NotImplemented
     run.recorder.update_scaler(node)
     return None
 
 
-def _scale(run: Interpreter, node: ast.Call, base: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def _scale(run: Interpreter, node: syntax.Call, base: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     if not args or isinstance(base, (v.Instance, Tensor, v.Data)):
         return NotImplemented
     loss = args[0] if isinstance(args[0], Tensor) else as_loss(run, args[0])
     return replace(loss, grad_scaled=True)
 
 
-def _scale_apart(run: Interpreter, node: ast.Call, base: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def _scale_apart(run: Interpreter, node: syntax.Call, base: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     """apex's ``amp.scale_loss(loss, optimizer)``, which takes the scale out again when its block ends."""
     return NotImplemented if isinstance(base, v.Instance) or not args else as_loss(run, args[0])
 
 
-def _parameters(run: Interpreter, node: ast.Call, base: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def _parameters(run: Interpreter, node: syntax.Call, base: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     return v.Parameters(sources_of(run, base))
 
 
-def _pause(run: Interpreter, node: ast.Call, base: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def _pause(run: Interpreter, node: syntax.Call, base: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     if isinstance(base, v.Instance) and not base.cls.is_model:
         return NotImplemented
     return pause(run, args[0] if args else base, kwargs.get("enabled", args[1] if len(args) > 1 else True))
 
 
-def _clip_method(run: Interpreter, node: ast.Call, base: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def _clip_method(run: Interpreter, node: syntax.Call, base: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     if isinstance(base, v.Reference):
         clip(run, node, args, kwargs)
     elif isinstance(base, v.Instance):
@@ -183,7 +183,7 @@ def _clip_method(run: Interpreter, node: ast.Call, base: Any, args: list[Any], k
     return Symbol()
 
 
-def clip(run: Interpreter, node: ast.Call, args: list[Any], kwargs: dict[str, Any]) -> None:
+def clip(run: Interpreter, node: syntax.Call, args: list[Any], kwargs: dict[str, Any]) -> None:
     parameters = args[0] if args else kwargs.get("parameters")
     if isinstance(parameters, v.Engine):
         run.recorder.opaque(node, "a clip of gradients that an engine keeps")
@@ -194,7 +194,7 @@ def clip(run: Interpreter, node: ast.Call, args: list[Any], kwargs: dict[str, An
     run.recorder.clip(node, known)
 
 
-def _hook(run: Interpreter, node: ast.Call, base: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def _hook(run: Interpreter, node: syntax.Call, base: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     """A hook on parameters: what it returns takes the place of their gradients."""
     if not isinstance(base, v.Parameters):
         return NotImplemented
@@ -205,7 +205,7 @@ def _hook(run: Interpreter, node: ast.Call, base: Any, args: list[Any], kwargs: 
 CLIPS = frozenset({"clip_grad_norm_", "clip_grad_value_", "clip_grad_norm", "clip_grads_with_norm_"})
 
 
-METHODS: dict[str, Callable[[Interpreter, ast.Call, Any, list[Any], dict[str, Any]], Any]] = {
+METHODS: dict[str, Callable[[Interpreter, syntax.Call, Any, list[Any], dict[str, Any]], Any]] = {
     "backward": backward,
     "manual_backward": _manual_backward,
     "clip_gradients": _clip_gradients,

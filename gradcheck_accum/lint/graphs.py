@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import ast
 import itertools
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from gradcheck_accum.lint import syntax
 from gradcheck_accum.lint import values as v
 from gradcheck_accum.lint.source import call_name
+from gradcheck_accum.lint.syntax import Operator
 from gradcheck_accum.lint.values import Tensor
 
 if TYPE_CHECKING:
@@ -18,25 +19,25 @@ if TYPE_CHECKING:
 _DEEPEST = 6
 
 
-def makes_no_graphs(context: ast.expr) -> bool:
+def makes_no_graphs(context: syntax.Expression) -> bool:
     """Whether a ``with`` statement's expression switches graphs off."""
-    return isinstance(context, ast.Call) and call_name(context) in {"no_grad", "inference_mode"}
+    return isinstance(context, syntax.Call) and call_name(context) in {"no_grad", "inference_mode"}
 
 
-def summed(run: Interpreter, node: ast.BinOp | ast.AugAssign, result: Any) -> Any:
+def summed(run: Interpreter, node: syntax.BinOp | syntax.AugAssign, result: Any) -> Any:
     """The result of an operation, with its place if it is the one that adds up losses of several micro-batches."""
     if not isinstance(result, Tensor):
         return result
     if run.no_graphs:
         return result.detached()
-    if isinstance(node.op, ast.Add) and len({part.micro_batch for part in result.parts}) > 1:
+    if node.op is Operator.ADD and len({part.micro_batch for part in result.parts}) > 1:
         where = run.recorder.locate(node)
         run.recorder.keepers.setdefault(where)
         return replace(result, summed_at=where)
     return result
 
 
-def appended(run: Interpreter, node: ast.AST, items: list[Any], item: Any) -> None:
+def appended(run: Interpreter, node: syntax.Node, items: list[Any], item: Any) -> None:
     """Note the place that collects losses in a list."""
     if isinstance(item, Tensor):
         where = run.recorder.locate(node)

@@ -7,12 +7,11 @@ turns out to be needed only later (K may divide the loss before it bounds the wi
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from typing import Any
 
-from gradcheck_accum.lint import expressions, statements
+from gradcheck_accum.lint import expressions, statements, syntax
 from gradcheck_accum.lint import values as v
 from gradcheck_accum.lint.beside import Beside, Neighbour
 from gradcheck_accum.lint.control import Broke, Continued, Exhausted, OutOfBudget, Raised, Returned
@@ -25,8 +24,8 @@ from gradcheck_accum.lint.values import Num, Reference, Symbol
 from gradcheck_accum.location import Location
 
 _BUDGET = 150_000
-_DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
-_CONSTANTS = (ast.Import, ast.ImportFrom, ast.Assign, ast.AnnAssign)
+_DEFINITIONS = (syntax.FunctionDef, syntax.ClassDef)
+_CONSTANTS = (syntax.Import, syntax.ImportFrom, syntax.Assign, syntax.AnnAssign)
 
 
 class Interpreter:
@@ -49,9 +48,9 @@ class Interpreter:
         self.decisions = dict(decisions)
         self.remoteness: dict[str, int] = {}
         """How far from the gradients each decision is made: 0 where it decides what happens to them."""
-        self.visited: set[ast.AST] = set()
+        self.visited: set[syntax.Node] = set()
         """The functions that were carried out."""
-        self.stack: list[ast.AST] = []
+        self.stack: list[syntax.Node] = []
         """The functions that are being carried out."""
         self.sync = Synchronisation(mentioned=reach.mentions_ranks)
         """Which models average their gradients over the ranks."""
@@ -101,9 +100,9 @@ class Interpreter:
         """The lists that have grown in such loops, by identity: their lengths are not known."""
         self.asked = False
         """Whether the condition that was evaluated last was open, so that the scenario had to answer it."""
-        self.open_tests: list[tuple[ast.expr, v.Scope]] = []
+        self.open_tests: list[tuple[syntax.Expression, v.Scope]] = []
         """Such conditions of the branches of the training loop that are under way, innermost last."""
-        self.condition: ast.If | None = None
+        self.condition: syntax.If | None = None
         """The statement whose condition is being evaluated."""
         self.in_guard = False
         """Whether the condition being evaluated only decides on leaving a loop."""
@@ -183,7 +182,7 @@ class Interpreter:
         else:
             self.frozen.difference_update(sources)
 
-    def note_count(self, node: ast.AST, value: Any) -> None:
+    def note_count(self, node: syntax.Node, value: Any) -> None:
         """Note where the source names a number that the loop may count by."""
         if isinstance(value, Num) and isinstance(value.value, int) and value.value > 1 and self.in_training:
             self.recorder.counts[self.recorder.locate(node)] = value.value
@@ -201,7 +200,7 @@ class Interpreter:
             return self.knowledge.bindings.get(value.name, value)
         return value
 
-    def imported_from_beside(self, node: ast.ImportFrom, name: str) -> Any:
+    def imported_from_beside(self, node: syntax.ImportFrom, name: str) -> Any:
         """What a statement imports under ``name`` from a module that is read along, or None."""
         home = self.beside.imports.get(id(node))
         return None if home is None else self._names_of(home).names.get(name)
@@ -218,10 +217,10 @@ class Interpreter:
                 self.execute(self._definitions(home.module), scope)
         return self._scopes[home.path]
 
-    def _definitions(self, module: ast.Module) -> list[ast.stmt]:
+    def _definitions(self, module: syntax.Module) -> list[syntax.Statement]:
         return [s for s in _at_hand(module.body) if isinstance(s, _DEFINITIONS) or not self.reach.backward(s)]
 
-    def run_module(self, module: ast.Module, scope: v.Scope, definitions_only: bool) -> None:
+    def run_module(self, module: syntax.Module, scope: v.Scope, definitions_only: bool) -> None:
         """Carry out a module's body, or only its definitions and constants."""
         body = self._definitions(module) if definitions_only else module.body
         self.frames.append(scope)
@@ -229,13 +228,13 @@ class Interpreter:
             self.execute(body, scope)
 
 
-def _at_hand(body: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
+def _at_hand(body: Iterable[syntax.Statement]) -> Iterator[syntax.Statement]:
     """The definitions and constants among statements, with those of an attempt and of what is optional."""
     for statement in body:
         if isinstance(statement, (*_DEFINITIONS, *_CONSTANTS)):
             yield statement
-        elif isinstance(statement, ast.Try):
+        elif isinstance(statement, syntax.Try):
             yield from _at_hand(statement.body)
-        elif isinstance(statement, ast.If):
+        elif isinstance(statement, syntax.If):
             optional = (*_at_hand(statement.orelse), *_at_hand(statement.body))
-            yield from (s for s in optional if not isinstance(s, (ast.Assign, ast.AnnAssign)))
+            yield from (s for s in optional if not isinstance(s, (syntax.Assign, syntax.AnnAssign)))

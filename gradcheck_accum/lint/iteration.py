@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import ast
 import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from gradcheck_accum.lint import syntax
 from gradcheck_accum.lint import values as v
 from gradcheck_accum.lint.control import OutOfBudget
 from gradcheck_accum.lint.data import assumed_length, batches_of, length_of
 from gradcheck_accum.lint.knowledge import bind_steps
-from gradcheck_accum.lint.source import walk
+from gradcheck_accum.lint.syntax import Operator, walk
 from gradcheck_accum.lint.values import Num, Symbol, Tensor
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ _FOR_A_GENERATOR = 10_000
 """Evaluations in which a generator is to show how many batches it gives."""
 
 
-def plan(run: Interpreter, source: Any, loop: ast.For, trains: bool) -> tuple[Iterable[Any], bool, bool]:
+def plan(run: Interpreter, source: Any, loop: syntax.For, trains: bool) -> tuple[Iterable[Any], bool, bool]:
     """What a for loop yields, whether each item is a new micro-batch, and whether it is a pass over the data."""
     match source:
         case v.Loader():
@@ -88,7 +88,7 @@ def plan(run: Interpreter, source: Any, loop: ast.For, trains: bool) -> tuple[It
     return _unknown_iteration(run, source, loop, trains)
 
 
-def _windows_of(run: Interpreter, loader: v.Loader, loop: ast.For) -> list[Any] | None:
+def _windows_of(run: Interpreter, loader: v.Loader, loop: syntax.For) -> list[Any] | None:
     """The lists of batches that a generator gives a loop that has an inner one over each; None if it gives others."""
     inner = inner_training_loop(run, loop.body) if loader.carry_out is not None else None
     if loader.carry_out is None or inner is None or not _consumes(inner, loop):
@@ -111,7 +111,9 @@ def _batches_from(run: Interpreter, loader: v.Loader) -> list[Any] | None:
     return found if found and all(v.is_data(one) and not isinstance(one, list) for one in found) else None
 
 
-def _unknown_iteration(run: Interpreter, source: Any, loop: ast.For, trains: bool) -> tuple[Iterable[Any], bool, bool]:
+def _unknown_iteration(
+    run: Interpreter, source: Any, loop: syntax.For, trains: bool
+) -> tuple[Iterable[Any], bool, bool]:
     element = Symbol(f"{source.name}[]") if isinstance(source, Symbol) and source.name else Symbol()
     if not trains:
         return [element], False, False
@@ -126,7 +128,7 @@ def _unknown_iteration(run: Interpreter, source: Any, loop: ast.For, trains: boo
     return [v.Data()] * assumed_length(run, source), True, True
 
 
-def with_numbers(loop: ast.For, source: Any, items: Iterable[Any]) -> Iterable[Any]:
+def with_numbers(loop: syntax.For, source: Any, items: Iterable[Any]) -> Iterable[Any]:
     """Batches from a source that does not show what it yields, each with its number where the loop counts by it.
 
     One that was wrapped elsewhere (``for i, batch in progress_bar``) may be an ``enumerate``, or a ``range`` where
@@ -138,45 +140,45 @@ def with_numbers(loop: ast.For, source: Any, items: Iterable[Any]) -> Iterable[A
     first = _first_number(loop) if hidden else None
     if first is None:
         return items
-    if not isinstance(target, ast.Tuple):
+    if not isinstance(target, syntax.Tuple):
         return [Num(first + i) for i, _ in enumerate(items)]
     rest = len(target.elts) - 1
     return [(Num(first + i), *[item] * rest) for i, item in enumerate(items)]
 
 
-def _first_number(loop: ast.For) -> int | None:
+def _first_number(loop: syntax.For) -> int | None:
     """What a loop's counter begins at, by what it takes modulo something; None where it takes nothing so."""
     target = loop.target
-    several = isinstance(target, ast.Tuple) and len(target.elts) > 1
-    counter = target.elts[0] if isinstance(target, ast.Tuple) and several else target
-    if not isinstance(counter, ast.Name):
+    several = isinstance(target, syntax.Tuple) and len(target.elts) > 1
+    counter = target.elts[0] if isinstance(target, syntax.Tuple) and several else target
+    if not isinstance(counter, syntax.Name):
         return None
     nodes = [node for statement in loop.body for node in walk(statement)]
     offsets = {counter.id: 0}
     for node in nodes:
-        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+        if isinstance(node, syntax.Assign) and isinstance(node.targets[0], syntax.Name):
             offset = _offset(node.value, offsets)
             if offset is not None:
                 offsets[node.targets[0].id] = offset
-    taken = [_offset(n.left, offsets) for n in nodes if isinstance(n, ast.BinOp) and isinstance(n.op, ast.Mod)]
+    taken = [_offset(n.left, offsets) for n in nodes if isinstance(n, syntax.BinOp) and n.op is Operator.MOD]
     counted = [offset for offset in taken if offset is not None]
     if not counted:
         return None
     return 0 if any(counted) else 1
 
 
-def _offset(node: ast.expr, offsets: dict[str, int]) -> int | None:
+def _offset(node: syntax.Expression, offsets: dict[str, int]) -> int | None:
     """What an expression adds to the counter that it is, or None where it is none."""
     match node:
-        case ast.Name(id=name):
+        case syntax.Name(id=name):
             return offsets.get(name)
-        case ast.BinOp(left=left, op=ast.Add(), right=ast.Constant(value=int() as more)):
+        case syntax.BinOp(left=left, op=Operator.ADD, right=syntax.Constant(value=int() as more)):
             base = _offset(left, offsets)
             return None if base is None else base + more
     return None
 
 
-def _range(run: Interpreter, bounds: Sequence[Any], loop: ast.For, trains: bool) -> Iterable[Any]:
+def _range(run: Interpreter, bounds: Sequence[Any], loop: syntax.For, trains: bool) -> Iterable[Any]:
     if bounds and all(isinstance(bound, Num) for bound in bounds):
         numbers = [int(bound.value) for bound in bounds]
         counted = range(*numbers) if len(numbers) < 3 or numbers[2] else range(0)
@@ -236,34 +238,34 @@ def _counts_windows(bounds: Sequence[Any]) -> bool:
 class _Inner:
     """A loop inside another; in ``function``, which ``call`` calls, where it does not stand there itself."""
 
-    loop: ast.For | ast.While
-    function: ast.FunctionDef | ast.AsyncFunctionDef | None = None
-    call: ast.Call | None = None
+    loop: syntax.For | syntax.While
+    function: syntax.FunctionDef | None = None
+    call: syntax.Call | None = None
 
     def head(self) -> set[str]:
         """The names that it runs over, and the names that the outer loop has for those that it was given."""
-        names = _names_in(self.loop.iter if isinstance(self.loop, ast.For) else self.loop.test)
+        names = _names_in(self.loop.iter if isinstance(self.loop, syntax.For) else self.loop.test)
         if self.function is None or self.call is None:
             return names
         spec = self.function.args
         parameters = [a.arg for a in (*spec.posonlyargs, *spec.args)]
-        if parameters[:1] == ["self"] and isinstance(self.call.func, ast.Attribute):
+        if parameters[:1] == ["self"] and isinstance(self.call.func, syntax.Attribute):
             parameters = parameters[1:]
         given = dict(zip(parameters, self.call.args, strict=False))
         given |= {keyword.arg: keyword.value for keyword in self.call.keywords if keyword.arg}
         return names.union(*(_names_in(given[name]) for name in names & given.keys()))
 
 
-def inner_training_loop(run: Interpreter, body: Sequence[ast.stmt]) -> _Inner | None:
+def inner_training_loop(run: Interpreter, body: Sequence[syntax.Statement]) -> _Inner | None:
     """The first loop inside ``body`` that makes gradients, here or in a function that it calls."""
     for statement in body:
         for node in walk(statement):
-            if isinstance(node, (ast.For, ast.While)) and run.reach.backward_in(node.body):
+            if isinstance(node, (syntax.For, syntax.While)) and run.reach.backward_in(node.body):
                 return _Inner(node)
-            if isinstance(node, ast.Call):
+            if isinstance(node, syntax.Call):
                 for function in run.reach.called(node):
                     for inner in walk(function):
-                        if isinstance(inner, (ast.For, ast.While)) and run.reach.backward_in(inner.body):
+                        if isinstance(inner, (syntax.For, syntax.While)) and run.reach.backward_in(inner.body):
                             return _Inner(inner, function, node)
     return None
 
@@ -305,16 +307,16 @@ def is_guessed(run: Interpreter, source: Any) -> bool:
     return items_of(run, source, v.LONGEST_LIST) is None
 
 
-def _consumes(inner: _Inner, loop: ast.For) -> bool:
+def _consumes(inner: _Inner, loop: syntax.For) -> bool:
     """Whether an inner loop runs over what an outer one yields: its items, or a list that they are collected in."""
     names = _names_in(loop.target)
-    calls = [n for statement in loop.body for n in walk(statement) if isinstance(n, ast.Call)]
+    calls = [n for statement in loop.body for n in walk(statement) if isinstance(n, syntax.Call)]
     for call in calls:
-        if isinstance(call.func, ast.Attribute) and call.func.attr == "append":
+        if isinstance(call.func, syntax.Attribute) and call.func.attr == "append":
             collects = any(_names_in(argument) & names for argument in call.args)
             names = names | _names_in(call.func.value) if collects else names
     return bool(inner.head() & names)
 
 
-def _names_in(node: ast.expr) -> set[str]:
-    return {n.id for n in walk(node) if isinstance(n, ast.Name)}
+def _names_in(node: syntax.Expression) -> set[str]:
+    return {n.id for n in walk(node) if isinstance(n, syntax.Name)}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import math
 import re
 from collections.abc import Callable, Collection
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from gradcheck_accum.events import WindowBound
 from gradcheck_accum.lint import values as v
 from gradcheck_accum.lint.control import Restart
+from gradcheck_accum.lint.syntax import Comparison
 from gradcheck_accum.lint.values import Num, Symbol
 from gradcheck_accum.stated import names_steps
 
@@ -43,9 +43,9 @@ def bind(run: Interpreter, name: str, number: Num) -> None:
     raise Restart
 
 
-def bind_in_comparison(run: Interpreter, left: Any, right: Any, op: ast.cmpop, literal: bool) -> tuple[Any, Any]:
+def bind_in_comparison(run: Interpreter, left: Any, right: Any, op: Comparison, literal: bool) -> tuple[Any, Any]:
     """Give a symbol that a counter is compared with at a boundary its number: K, or the pass's length."""
-    if literal or run.in_guard or not isinstance(op, (ast.Eq, ast.GtE)):
+    if literal or run.in_guard or op not in (Comparison.EQ, Comparison.GTE):
         # What a guard leaves a loop at may be the end of all passes, and says nothing of how long one is.
         return left, right
     for number, other in ((left, right), (right, left)):

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import ast
 import itertools
 from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from gradcheck_accum.events import Factor, Reduction
+from gradcheck_accum.lint import syntax
 from gradcheck_accum.lint import values as v
 from gradcheck_accum.lint.arithmetic import binary
 from gradcheck_accum.lint.data import chunks, draw_from, length_of_value, new_loader, split, stream
@@ -17,7 +17,7 @@ from gradcheck_accum.lint.iteration import items_of
 from gradcheck_accum.lint.knowledge import bind_steps
 from gradcheck_accum.lint.metrics import mean
 from gradcheck_accum.lint.objects import attribute, sources_of
-from gradcheck_accum.lint.source import text_of
+from gradcheck_accum.lint.syntax import Operator, text_of
 from gradcheck_accum.lint.values import Num, Symbol, Tensor
 
 if TYPE_CHECKING:
@@ -114,7 +114,7 @@ def _sum(run: Interpreter, args: list[Any], kwargs: dict[str, Any]) -> Any:
     if isinstance(items, (list, tuple)) and items:
         total = items[0]
         for item in items[1:]:
-            total = binary(run, ast.Add(), total, item)
+            total = binary(run, Operator.ADD, total, item)
         return total
     if isinstance(items, Tensor):
         return items.reduced(Reduction.SUM) if items.elementwise else items
@@ -144,11 +144,11 @@ def _ignored(run: Interpreter, args: list[Any], kwargs: dict[str, Any]) -> Any:
 
 
 def _divide(run: Interpreter, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    return binary(run, ast.Div(), args[0], args[1]) if len(args) > 1 else Symbol()
+    return binary(run, Operator.DIV, args[0], args[1]) if len(args) > 1 else Symbol()
 
 
 def _multiply(run: Interpreter, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    return binary(run, ast.Mult(), args[0], args[1]) if len(args) > 1 else Symbol()
+    return binary(run, Operator.MULT, args[0], args[1]) if len(args) > 1 else Symbol()
 
 
 def _reduce(reduction: Reduction) -> Callable[[Interpreter, list[Any], dict[str, Any]], Any]:
@@ -213,7 +213,7 @@ def _filter(run: Interpreter, args: list[Any], kwargs: dict[str, Any]) -> Any:
     if len(args) != 2 or not isinstance(args[1], v.Parameters):
         return Symbol()
     test, parameters = args
-    if isinstance(test, v.Function) and isinstance(test.node, ast.Lambda):
+    if isinstance(test, v.Function) and isinstance(test.node, syntax.Lambda):
         holds = call_function(run, test, [parameters], {})
         return parameters if isinstance(holds, bool) else parameters.chosen(text_of(test.node.body))
     return parameters.chosen("chosen elsewhere")
@@ -222,7 +222,7 @@ def _filter(run: Interpreter, args: list[Any], kwargs: dict[str, Any]) -> Any:
 def _divmod(run: Interpreter, args: list[Any], kwargs: dict[str, Any]) -> Any:
     if len(args) != 2:
         return Symbol()
-    return binary(run, ast.FloorDiv(), args[0], args[1]), binary(run, ast.Mod(), args[0], args[1])
+    return binary(run, Operator.FLOORDIV, args[0], args[1]), binary(run, Operator.MOD, args[0], args[1])
 
 
 def _namespace(run: Interpreter, args: list[Any], kwargs: dict[str, Any]) -> Any:
@@ -233,7 +233,7 @@ def _namespace(run: Interpreter, args: list[Any], kwargs: dict[str, Any]) -> Any
     return v.Instance(v.Class(_NAMESPACE, v.Scope()), attributes) if isinstance(attributes, dict) else Symbol()
 
 
-_NAMESPACE = ast.ClassDef(name="SimpleNamespace", bases=[], keywords=[], body=[], decorator_list=[])
+_NAMESPACE = syntax.ClassDef(syntax.NOWHERE, None, "SimpleNamespace", (), (), (), (), ())
 
 
 BUILTINS: dict[str, Callable[[Interpreter, list[Any], dict[str, Any]], Any]] = {

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import ast
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
+from gradcheck_accum.lint import syntax
 from gradcheck_accum.lint import values as v
 from gradcheck_accum.lint.functions import call_function
-from gradcheck_accum.lint.source import walk
+from gradcheck_accum.location import Location
 
 if TYPE_CHECKING:
     from gradcheck_accum.lint.interpreter import Interpreter
@@ -26,24 +26,27 @@ _EPOCH_END = """\
 """
 
 
-def is_training_step(reach: Reach, cls: ast.ClassDef, function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+def is_training_step(reach: Reach, cls: syntax.ClassDef, function: syntax.FunctionDef) -> bool:
     """Whether a method is the one that a Trainer calls with every batch of data."""
     takes_a_batch = function.name == "training_step" and len(function.args.args) in (2, 3)
     return takes_a_batch and any(name.endswith("LightningModule") for name in reach.bases(cls))
 
 
-def fit(run: Interpreter, module: v.Instance, step: ast.FunctionDef | ast.AsyncFunctionDef, outer: v.Scope) -> None:
+def fit(run: Interpreter, module: v.Instance, step: syntax.FunctionDef, outer: v.Scope) -> None:
     """Train a module as a Trainer would, on data of which nothing is known."""
     source = _EPOCHS.format(arguments=", ".join(("batch", "batch_idx")[: len(step.args.args) - 1]))
     if "on_train_epoch_end" in module.cls.methods:
         source += _EPOCH_END
-    program = ast.parse(source)
-    for node in walk(program):
-        ast.copy_location(node, step)
-    gives = ast.parse("lambda **options: optimizers", mode="eval").body
-    optimizers = _configured(run, module) or v.Optimizer("self.optimizers()")
-    module.attributes["optimizers"] = v.Function(cast(ast.Lambda, gives), v.Scope(names={"optimizers": optimizers}))
+    program = syntax.parse(source, at=step.where)
+    here = v.Scope(names={"optimizers": _configured(run, module) or v.Optimizer("self.optimizers()")})
+    module.attributes["optimizers"] = v.Function(_giving("optimizers", step.where), here)
     run.execute(program.body, v.Scope(names={"self": module, "batches": v.Loader()}, outer=outer))
+
+
+def _giving(name: str, where: Location) -> syntax.Lambda:
+    """A function that gives what has a name, whatever it is asked with."""
+    asked = syntax.Arguments(where, None, (), (), None, (), (), syntax.Arg(where, None, "_", None), ())
+    return syntax.Lambda(where, None, asked, syntax.Name(where, None, name))
 
 
 def _configured(run: Interpreter, module: v.Instance) -> Any:

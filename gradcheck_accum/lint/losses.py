@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import ast
 from typing import TYPE_CHECKING, Any
 
 from gradcheck_accum.events import Factor, Purpose, Reduction
+from gradcheck_accum.lint import syntax
 from gradcheck_accum.lint import values as v
-from gradcheck_accum.lint.source import text_of
+from gradcheck_accum.lint.syntax import text_of
 from gradcheck_accum.lint.values import Tensor
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ def all_arguments(args: list[Any], kwargs: dict[str, Any]) -> list[Any]:
 
 
 def computation(
-    run: Interpreter, node: ast.Call, args: list[Any], kwargs: dict[str, Any], models: frozenset[str]
+    run: Interpreter, node: syntax.Call, args: list[Any], kwargs: dict[str, Any], models: frozenset[str]
 ) -> Any:
     """A call that computes a tensor from tensors."""
     if not run.no_graphs:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import ast
 from typing import TYPE_CHECKING, Any
 
 from gradcheck_accum.events import Operation, Reduction
+from gradcheck_accum.lint import syntax
 from gradcheck_accum.lint import values as v
 from gradcheck_accum.lint.arithmetic import scaled
 from gradcheck_accum.lint.averages import is_update
@@ -36,12 +36,12 @@ _ALONG = frozenset({"unsqueeze", "squeeze", "argmax", "argmin", "flatten"})
 _METRICS = frozenset({"item", "tolist", "numpy"})
 
 
-def method_of_value(run: Interpreter, node: ast.Call, base: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    name = node.func.attr if isinstance(node.func, ast.Attribute) else ""
+def method_of_value(run: Interpreter, node: syntax.Call, base: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    name = node.func.attr if isinstance(node.func, syntax.Attribute) else ""
     if name == "requires_grad_" and not isinstance(base, (Tensor, v.Data)):
         run.freeze(sources_of(run, base), all_arguments(args, kwargs)[0] if args or kwargs else True)
         return base
-    if isinstance(node.func, ast.Attribute) and changes_unknown(run, node.func.value, base, name):
+    if isinstance(node.func, syntax.Attribute) and changes_unknown(run, node.func.value, base, name):
         return base
     match base:
         case Tensor():
@@ -91,7 +91,7 @@ def method_of_value(run: Interpreter, node: ast.Call, base: Any, args: list[Any]
 
 
 def _tensor_method(
-    run: Interpreter, node: ast.Call, base: Tensor, name: str, args: list[Any], kwargs: dict[str, Any]
+    run: Interpreter, node: syntax.Call, base: Tensor, name: str, args: list[Any], kwargs: dict[str, Any]
 ) -> Any:
     if name in _METRICS:
         return read(run, node, base)
@@ -128,7 +128,7 @@ def _data_method(run: Interpreter, base: v.Data, name: str, args: list[Any], kwa
     return v.Data(base.rows, base.counted, base.made) if keeps else v.Data(made=base.made)
 
 
-def _list_method(run: Interpreter, node: ast.Call, base: list[Any], name: str, args: list[Any]) -> Any:
+def _list_method(run: Interpreter, node: syntax.Call, base: list[Any], name: str, args: list[Any]) -> Any:
     if run.guessed and name in {"append", "extend"}:
         run.grown[id(base)] = base
     match name:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import ast
 import re
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from gradcheck_accum.events import Factor
+from gradcheck_accum.lint import syntax
 from gradcheck_accum.lint import values as v
 from gradcheck_accum.lint.conditions import may_vary
-from gradcheck_accum.lint.source import call_name, text_of
+from gradcheck_accum.lint.source import call_name
+from gradcheck_accum.lint.syntax import Operator, text_of
 from gradcheck_accum.lint.values import UNKNOWN, Figure, Num, Tensor
 
 if TYPE_CHECKING:
@@ -27,25 +28,25 @@ _MOST_PARTS = 512
 _DEEPEST = 3
 
 
-def read(run: Interpreter, node: ast.AST, tensor: Tensor) -> Figure:
+def read(run: Interpreter, node: syntax.Node, tensor: Tensor) -> Figure:
     """The number that a loss holds: ``loss.item()``, ``float(loss)``."""
     return Figure(parts=tensor.parts, read_at=run.recorder.locate(node))
 
 
-def combined(run: Interpreter, op: ast.operator, left: Any, right: Any) -> Any:
+def combined(run: Interpreter, op: Operator, left: Any, right: Any) -> Any:
     """``left op right`` where at least one of them is a number read off losses."""
     figure, other = (left, right) if isinstance(left, Figure) else (right, left)
-    if isinstance(op, ast.Add):
+    if op is Operator.ADD:
         if isinstance(other, Figure) and len(figure.parts) + len(other.parts) <= _MOST_PARTS:
             return replace(right, parts=(*left.parts, *right.parts))
         return figure if isinstance(other, Num) and other.value == 0 else UNKNOWN
     if isinstance(other, Num) and v.LENGTH in other.tags and not other.tags & run.recorder.counted:
         # The length of something else than what the loop runs over, a data set's say: its number is not known.
         return UNKNOWN
-    if not isinstance(other, Num) or (isinstance(op, ast.Div) and (figure is right or other.value == 0)):
+    if not isinstance(other, Num) or (op is Operator.DIV and (figure is right or other.value == 0)):
         return UNKNOWN
-    if isinstance(op, (ast.Mult, ast.Div)):
-        value = float(other.value) if isinstance(op, ast.Mult) else 1.0 / float(other.value)
+    if op in (Operator.MULT, Operator.DIV):
+        value = float(other.value) if op is Operator.MULT else 1.0 / float(other.value)
         return replace(figure, parts=tuple(replace(p, factors=(*p.factors, Factor(value))) for p in figure.parts))
     return UNKNOWN
 
@@ -56,18 +57,18 @@ def mean(run: Interpreter, values: list[Any]) -> Any:
     for value in values:
         if not isinstance(value, Figure) or not isinstance(total, (Figure, Num)):
             return UNKNOWN
-        total = combined(run, ast.Add(), total, value)
-    return combined(run, ast.Div(), total, Num(len(values))) if isinstance(total, Figure) else UNKNOWN
+        total = combined(run, Operator.ADD, total, value)
+    return combined(run, Operator.DIV, total, Num(len(values))) if isinstance(total, Figure) else UNKNOWN
 
 
-def shown_by_call(run: Interpreter, node: ast.Call, base: Any, values: Iterable[Any]) -> None:
+def shown_by_call(run: Interpreter, node: syntax.Call, base: Any, values: Iterable[Any]) -> None:
     """Record what a call shows to a person, if it is one that does."""
     computes = isinstance(base, v.Reference) and f"{base.path}.".startswith(_COMPUTES)
     if call_name(node) in _SHOWS and not computes:
         shown(run, node, values)
 
 
-def shown(run: Interpreter, node: ast.expr, values: Iterable[Any], depth: int = 0) -> None:
+def shown(run: Interpreter, node: syntax.Expression, values: Iterable[Any], depth: int = 0) -> None:
     """Record the numbers among some values that an expression shows to a person."""
     for value in values:
         if isinstance(value, (Figure, Tensor)) and not _SAYS_SO.search(text_of(node)):

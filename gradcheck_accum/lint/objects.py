@@ -2,28 +2,28 @@
 
 from __future__ import annotations
 
-import ast
 from typing import TYPE_CHECKING, Any
 
 from gradcheck_accum.events import Factor, Reduction
+from gradcheck_accum.lint import syntax
 from gradcheck_accum.lint import values as v
 from gradcheck_accum.lint.facts import is_left_open
 from gradcheck_accum.lint.functions import call_function
 from gradcheck_accum.lint.optimizers import name_of_made, new_optimizer
-from gradcheck_accum.lint.source import text_of
+from gradcheck_accum.lint.syntax import text_of
 from gradcheck_accum.lint.values import UNKNOWN, Symbol, Tensor
 
 if TYPE_CHECKING:
     from gradcheck_accum.lint.interpreter import Interpreter
 
 
-def new_model(run: Interpreter, node: ast.Call, cls: v.Class | None = None) -> v.Model:
+def new_model(run: Interpreter, node: syntax.Call, cls: v.Class | None = None) -> v.Model:
     """A network made by a call; the same call, reached in the same way, makes the same one."""
-    way = (node.lineno, node.col_offset, *run.sites)
+    way = (node.where.line, node.where.column - 1, *run.sites)
     return run.models.setdefault(way, v.Model(name_of_made(run, node, run.models), cls))
 
 
-def instantiate(run: Interpreter, node: ast.Call, cls: v.Class, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def instantiate(run: Interpreter, node: syntax.Call, cls: v.Class, args: list[Any], kwargs: dict[str, Any]) -> Any:
     """An object of a class of this file."""
     if cls.is_model:
         return new_model(run, node, cls)
@@ -33,8 +33,10 @@ def instantiate(run: Interpreter, node: ast.Call, cls: v.Class, args: list[Any],
     init = cls.bound("__init__", instance)
     if init is not None:
         call_function(run, init, args, kwargs)
-    elif any(isinstance(d, (ast.Name, ast.Call)) and "dataclass" in text_of(d) for d in cls.node.decorator_list):
-        fields = [s.target.id for s in cls.node.body if isinstance(s, ast.AnnAssign) and isinstance(s.target, ast.Name)]
+    elif any(isinstance(d, (syntax.Name, syntax.Call)) and "dataclass" in text_of(d) for d in cls.node.decorator_list):
+        fields = [
+            s.target.id for s in cls.node.body if isinstance(s, syntax.AnnAssign) and isinstance(s.target, syntax.Name)
+        ]
         instance.attributes.update({**dict(zip(fields, args, strict=False)), **kwargs})
     return instance
 
@@ -68,11 +70,9 @@ def root_of(name: str) -> frozenset[str]:
     return frozenset({parent if own else name})
 
 
-def make_class(run: Interpreter, node: ast.ClassDef, scope: v.Scope) -> v.Class:
+def make_class(run: Interpreter, node: syntax.ClassDef, scope: v.Scope) -> v.Class:
     methods = {
-        m.name: m
-        for m in node.body
-        if isinstance(m, (ast.FunctionDef, ast.AsyncFunctionDef)) and not _is_setter(m) and not is_left_open(m)
+        m.name: m for m in node.body if isinstance(m, syntax.FunctionDef) and not _is_setter(m) and not is_left_open(m)
     }
     bases = [run.evaluate(base, scope) for base in node.bases]
     names = [text_of(base) for base in node.bases]
@@ -95,12 +95,12 @@ def make_class(run: Interpreter, node: ast.ClassDef, scope: v.Scope) -> v.Class:
     return v.Class(node, scope, methods, complete, is_model, origins)
 
 
-def super_method(run: Interpreter, node: ast.Call, scope: v.Scope) -> v.Function | None:
+def super_method(run: Interpreter, node: syntax.Call, scope: v.Scope) -> v.Function | None:
     """The method that ``super().name(...)`` calls, where the base class is in this file."""
     func = node.func
-    if not (isinstance(func, ast.Attribute) and isinstance(func.value, ast.Call)):
+    if not (isinstance(func, syntax.Attribute) and isinstance(func.value, syntax.Call)):
         return None
-    if not (isinstance(func.value.func, ast.Name) and func.value.func.id == "super"):
+    if not (isinstance(func.value.func, syntax.Name) and func.value.func.id == "super"):
         return None
     holder = scope.find("self")
     instance = holder.names["self"] if holder else None
@@ -119,7 +119,7 @@ def is_inherited(run: Interpreter, name: str) -> bool:
     return owner in run.reach.open_classes or method in run.reach.left_open
 
 
-def known_otherwise(node: ast.expr, value: Any) -> Any:
+def known_otherwise(node: syntax.Expression, value: Any) -> Any:
     """What is asked for a member: where that was None, somebody has put something there that is not in sight."""
     return Symbol(text_of(node)) if value is None else value
 
@@ -189,29 +189,29 @@ def attribute(run: Interpreter, value: Any, name: str) -> Any:
     return UNKNOWN
 
 
-def _is_setter(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+def _is_setter(node: syntax.FunctionDef) -> bool:
     """Whether a method is what a property calls when it is assigned to or deleted."""
-    return any(isinstance(d, ast.Attribute) and d.attr in {"setter", "deleter"} for d in node.decorator_list)
+    return any(isinstance(d, syntax.Attribute) and d.attr in {"setter", "deleter"} for d in node.decorator_list)
 
 
-def _is_property(node: ast.AST) -> bool:
+def _is_property(node: syntax.Node) -> bool:
     decorators = getattr(node, "decorator_list", [])
-    return any(isinstance(d, ast.Name) and d.id in {"property", "cached_property"} for d in decorators)
+    return any(isinstance(d, syntax.Name) and d.id in {"property", "cached_property"} for d in decorators)
 
 
 def _class_constant(run: Interpreter, cls: v.Class, name: str) -> Any:
     if name in cls.attributes:
         return cls.attributes[name]
     for statement in cls.node.body:
-        if not isinstance(statement, (ast.Assign, ast.AnnAssign)) or statement.value is None:
+        if not isinstance(statement, (syntax.Assign, syntax.AnnAssign)) or statement.value is None:
             continue
-        targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
+        targets = statement.targets if isinstance(statement, syntax.Assign) else [statement.target]
         for target in targets:
-            if isinstance(target, ast.Name) and target.id == name:
+            if isinstance(target, syntax.Name) and target.id == name:
                 return run.evaluate(statement.value, cls.scope)
-            if isinstance(target, ast.Tuple) and isinstance(statement.value, ast.Tuple):
+            if isinstance(target, syntax.Tuple) and isinstance(statement.value, syntax.Tuple):
                 pairs = zip(target.elts, statement.value.elts, strict=False)
-                held = [value for one, value in pairs if isinstance(one, ast.Name) and one.id == name]
+                held = [value for one, value in pairs if isinstance(one, syntax.Name) and one.id == name]
                 if held:
                     return run.evaluate(held[0], cls.scope)
     return None

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import ast
 import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from gradcheck_accum.lint import syntax
 from gradcheck_accum.lint import values as v
-from gradcheck_accum.lint.source import text_of
+from gradcheck_accum.lint.syntax import text_of
 from gradcheck_accum.lint.values import Symbol
 
 if TYPE_CHECKING:
@@ -20,20 +20,20 @@ _DEEPEST = 4
 _MOST_GROUPS = 64
 
 
-def new_optimizer(run: Interpreter, node: ast.Call, args: list[Any]) -> v.Optimizer:
+def new_optimizer(run: Interpreter, node: syntax.Call, args: list[Any]) -> v.Optimizer:
     """An optimizer made by a call; the same call, reached in the same way and for the same models, makes the same one.
 
     A helper that is called twice makes two.
     """
     sources = [found for found in map(sources_in, args) if found is not None]
     known = frozenset().union(*sources) if sources else None
-    way = (node.lineno, node.col_offset, *run.sites, known or None)
+    way = (node.where.line, node.where.column - 1, *run.sites, known or None)
     return run.optimizers.setdefault(way, v.Optimizer(name_of_made(run, node, run.optimizers), known or None))
 
 
-def name_of_made(run: Interpreter, node: ast.Call, others: Mapping[Any, v.Optimizer | v.Model]) -> str:
+def name_of_made(run: Interpreter, node: syntax.Call, others: Mapping[Any, v.Optimizer | v.Model]) -> str:
     """A name for what a call makes, which tells it from others that the same call has made."""
-    name = f"{text_of(node.func)} ({node.lineno}:{node.col_offset})"
+    name = f"{text_of(node.func)} ({node.where.line}:{node.where.column - 1})"
     made = sum(other.name.partition(" #")[0] == name for other in others.values())
     return f"{name} #{made + 1}" if made else name
 
@@ -77,7 +77,7 @@ def as_optimizer(run: Interpreter, value: Any) -> v.Optimizer | None:
     return None
 
 
-def optimizer_called_on(run: Interpreter, node: ast.Call, base: Any) -> v.Optimizer | None:
+def optimizer_called_on(run: Interpreter, node: syntax.Call, base: Any) -> v.Optimizer | None:
     """The optimizer that a method is called on: what ``base`` is, or what the source calls it.
 
     A value that came from a call elsewhere (``instantiate(cfg)``) is known by its own name wherever it is.
@@ -88,9 +88,9 @@ def optimizer_called_on(run: Interpreter, node: ast.Call, base: Any) -> v.Optimi
     return optimizer
 
 
-def is_lost_optimizer(run: Interpreter, node: ast.Call, base: Any) -> bool:
+def is_lost_optimizer(run: Interpreter, node: syntax.Call, base: Any) -> bool:
     """Whether a method is called on what the source calls an optimizer, while it is not known which one it is."""
-    if not isinstance(base, Symbol) or not isinstance(node.func, ast.Attribute):
+    if not isinstance(base, Symbol) or not isinstance(node.func, syntax.Attribute):
         return False
     text = text_of(node.func.value)
     return looks_like_optimizer(text) or text in run.reach.steppers

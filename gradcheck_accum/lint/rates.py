@@ -7,12 +7,12 @@ that counts micro-batches or steps is not known: nothing is said of it.
 
 from __future__ import annotations
 
-import ast
 import math
 from typing import TYPE_CHECKING, Any
 
+from gradcheck_accum.lint import syntax
 from gradcheck_accum.lint import values as v
-from gradcheck_accum.lint.source import text_of, walk
+from gradcheck_accum.lint.syntax import Operator, text_of, walk
 from gradcheck_accum.lint.values import Num
 
 if TYPE_CHECKING:
@@ -21,24 +21,24 @@ if TYPE_CHECKING:
 _RATE = "lr"
 
 
-def note_rate(run: Interpreter, node: ast.Assign | ast.AugAssign, value: Any, scope: v.Scope) -> None:
+def note_rate(run: Interpreter, node: syntax.Assign | syntax.AugAssign, value: Any, scope: v.Scope) -> None:
     """Record that a statement moves the learning rate of an optimizer, if it does."""
-    for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
-        if not (isinstance(target, ast.Subscript) and _names_a_rate(target.slice) and run.in_training):
+    for target in node.targets if isinstance(node, syntax.Assign) else [node.target]:
+        if not (isinstance(target, syntax.Subscript) and _names_a_rate(target.slice) and run.in_training):
             continue
         group = run.evaluate(target.value, scope)
         if isinstance(group, v.Group) and _moves(run, node, target, value, group.owner):
             run.recorder.rate(node, f"the rate of {group.owner}")
 
 
-def _names_a_rate(key: ast.expr) -> bool:
-    return isinstance(key, ast.Constant) and key.value == _RATE
+def _names_a_rate(key: syntax.Expression) -> bool:
+    return isinstance(key, syntax.Constant) and key.value == _RATE
 
 
 def _moves(
-    run: Interpreter, node: ast.Assign | ast.AugAssign, target: ast.Subscript, value: Any, optimizer: str
+    run: Interpreter, node: syntax.Assign | syntax.AugAssign, target: syntax.Subscript, value: Any, optimizer: str
 ) -> bool:
-    if isinstance(node, ast.AugAssign) or any(_is_the_same(part, target) for part in walk(node.value)):
+    if isinstance(node, syntax.AugAssign) or any(_is_the_same(part, target) for part in walk(node.value)):
         return not (isinstance(value, Num) and value.value == (0 if _adds(node) else 1))
     if not isinstance(value, Num):
         return False
@@ -48,9 +48,9 @@ def _moves(
     return share not in (None, 1.0) and last is not None and math.isclose(share or 0.0, last, rel_tol=1e-6)
 
 
-def _adds(node: ast.Assign | ast.AugAssign) -> bool:
-    return isinstance(node, ast.AugAssign) and isinstance(node.op, (ast.Add, ast.Sub))
+def _adds(node: syntax.Assign | syntax.AugAssign) -> bool:
+    return isinstance(node, syntax.AugAssign) and node.op in (Operator.ADD, Operator.SUB)
 
 
-def _is_the_same(node: ast.AST, target: ast.Subscript) -> bool:
-    return isinstance(node, ast.Subscript) and text_of(node) == text_of(target)
+def _is_the_same(node: syntax.Node, target: syntax.Subscript) -> bool:
+    return isinstance(node, syntax.Subscript) and text_of(node) == text_of(target)

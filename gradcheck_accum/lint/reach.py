@@ -5,12 +5,12 @@ These answers only steer the interpretation (what to inline, which branches matt
 
 from __future__ import annotations
 
-import ast
 import builtins
 import itertools
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from functools import cached_property
 
+from gradcheck_accum.lint import syntax
 from gradcheck_accum.lint.facts import (
     BACKWARD,
     CALLS_A_NAME,
@@ -24,7 +24,8 @@ from gradcheck_accum.lint.facts import (
     stepper,
     switched,
 )
-from gradcheck_accum.lint.source import call_name, text_of, walk
+from gradcheck_accum.lint.source import call_name
+from gradcheck_accum.lint.syntax import text_of, walk
 
 
 def _either(names: Iterable[str]) -> frozenset[str]:
@@ -38,7 +39,7 @@ _CHANGES_GRADIENTS = _either(BACKWARD | {"step", "zero_grad", "unscale_", "div_"
 )
 _MOVES_WEIGHTS = frozenset({"add_", "sub_", "copy_", "addcdiv_", "addcmul_", "lerp_"})
 _DEEPEST_BASE = 4
-_LEAVES = (ast.Break, ast.Continue, ast.Return, ast.Raise)
+_LEAVES = (syntax.Break, syntax.Continue, syntax.Return, syntax.Raise)
 _NO_PLAIN_NAME = frozenset({"", ".", "("})
 """How what stands among the names that are called begins that is none: a method, or one that stands for something."""
 _BUILTINS = frozenset(dir(builtins))
@@ -51,7 +52,7 @@ class Reach:
         every = self._facts = (own, *others)
         self.module = own.module
         body = own.module.body
-        self._last = (body[-1].end_lineno or 0) if body else 0
+        self._last = body[-1].where.end_line if body else 0
         """The last line of the file itself: those of other modules come after it."""
         self.classes = [cls for facts in every for cls in facts.classes]
         self._functions = _functions_of(own, others)
@@ -62,10 +63,10 @@ class Reach:
         """Dotted names that are asked for their parameters: their ``train`` is PyTorch's, and none of this file's."""
         self._calls = self._calls_of(every)
         """The names that are called in each statement and below it, by the statement's identity."""
-        self._asked_of: list[ast.AST] = []
+        self._asked_of: list[syntax.Node] = []
         """Nodes that are no statements of these modules, kept because another would be taken for one that is gone."""
         self._inert: dict[int, bool] = {}
-        self._handles: dict[ast.AST, bool] = {}
+        self._handles: dict[syntax.Node, bool] = {}
         self._touching = TOUCH_GRADIENTS.union(
             here for facts in every for here, name in facts.renamed if name in TOUCH_GRADIENTS
         )
@@ -91,7 +92,7 @@ class Reach:
     def _calls_of(self, every: Sequence[Facts]) -> dict[int, set[str]]:
         calls = {key: names for facts in every for key, names in facts.calls.items()}
 
-        def add(name: str, around: ast.AST | None, facts: Facts) -> None:
+        def add(name: str, around: syntax.Node | None, facts: Facts) -> None:
             while around is not None:
                 calls[id(around)] = calls[id(around)] | {name}
                 around = facts.around.get(id(around))
@@ -115,7 +116,7 @@ class Reach:
                     callers.setdefault(called, set()).add(name)
         return callers
 
-    def _any(self, names: frozenset[str], node: ast.AST) -> bool:
+    def _any(self, names: frozenset[str], node: syntax.Node) -> bool:
         calls = self._calls.get(id(node))
         if calls is None:
             calls = self._calls[id(node)] = names_called(node)
@@ -126,29 +127,29 @@ class Reach:
         objects_act = ".__call__" in names and ".__call__" in self._functions and CALLS_A_NAME in calls
         return objects_act and any(name[:1] not in _NO_PLAIN_NAME and name not in self._no_objects for name in calls)
 
-    def backward(self, node: ast.AST) -> bool:
+    def backward(self, node: syntax.Node) -> bool:
         """Whether ``node`` calls ``backward``, itself or through this file's functions."""
         return self._any(self._to_backward, node)
 
-    def backward_in(self, body: Iterable[ast.stmt]) -> bool:
+    def backward_in(self, body: Iterable[syntax.Statement]) -> bool:
         """Whether any of the statements does."""
         return any(self.backward(statement) for statement in body)
 
-    def steps(self, body: Iterable[ast.stmt]) -> bool:
+    def steps(self, body: Iterable[syntax.Statement]) -> bool:
         """Whether any of the statements calls ``step``, itself or through this file's functions."""
         return any(self._any(self._to_step, statement) for statement in body)
 
-    def steps_beside(self, function: ast.AST, loop: ast.AST) -> bool:
+    def steps_beside(self, function: syntax.Node, loop: syntax.Node) -> bool:
         """Whether a function steps an optimizer outside of one of its loops that the loop does not step."""
         within = self._stepped_in(loop)
         return bool(within) and bool(self._stepped_in(function) - within)
 
-    def _stepped_in(self, node: ast.AST) -> set[str]:
-        calls = [n.func for n in walk(node) if isinstance(n, ast.Call)]
-        found = {text_of(f.value) for f in calls if isinstance(f, ast.Attribute) and f.attr == "step"}
+    def _stepped_in(self, node: syntax.Node) -> set[str]:
+        calls = [n.func for n in walk(node) if isinstance(n, syntax.Call)]
+        found = {text_of(f.value) for f in calls if isinstance(f, syntax.Attribute) and f.attr == "step"}
         return found & self.steppers
 
-    def acts(self, body: Iterable[ast.stmt]) -> bool:
+    def acts(self, body: Iterable[syntax.Statement]) -> bool:
         """Whether any of the statements changes gradients."""
         return any(self._any(self._to_gradients - _GATHERS, s) for s in body)
 
@@ -158,49 +159,49 @@ class Reach:
         written = frozenset[int]().union(*(facts.numbers for facts in self._facts))
         return next(n for n in itertools.count(7) if _is_prime(n) and all(other % n for other in written))
 
-    def decides(self, body: Iterable[ast.stmt]) -> bool:
+    def decides(self, body: Iterable[syntax.Statement]) -> bool:
         """Whether any of the statements changes gradients, or leaves what it stands in."""
         return any(self._any(self._to_gradients, s) or any(isinstance(n, _LEAVES) for n in walk(s)) for s in body)
 
-    def draws(self, body: Iterable[ast.stmt]) -> bool:
+    def draws(self, body: Iterable[syntax.Statement]) -> bool:
         """Whether any of the statements may get a new batch, or runs over data in a loop of its own."""
         nodes = [n for statement in body for n in walk(statement)]
-        return any(isinstance(n, ast.For) for n in nodes) or any(
-            isinstance(n, ast.Call) and (call_name(n) == "next" or "batch" in call_name(n)) for n in nodes
+        return any(isinstance(n, syntax.For) for n in nodes) or any(
+            isinstance(n, syntax.Call) and (call_name(n) == "next" or "batch" in call_name(n)) for n in nodes
         )
 
-    def is_inert(self, body: Sequence[ast.stmt]) -> bool:
+    def is_inert(self, body: Sequence[syntax.Statement]) -> bool:
         """Whether statements can change nothing that a ledger records: no gradients, no control flow, no names."""
         return all(self._is_inert(statement) for statement in body)
 
-    def _is_inert(self, statement: ast.stmt) -> bool:
+    def _is_inert(self, statement: syntax.Statement) -> bool:
         known = self._inert.get(id(statement))
         if known is None:
             known = not self._any(self._to_gradients | self._to_averages, statement) and not any(
-                isinstance(n, (*_LEAVES, ast.Assign, ast.AugAssign, ast.AnnAssign, ast.NamedExpr))
+                isinstance(n, (*_LEAVES, syntax.Assign, syntax.AugAssign, syntax.AnnAssign, syntax.NamedExpr))
                 for n in walk(statement)
             )
             self._inert[id(statement)] = known
         return known
 
-    def handles_gradients(self, function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    def handles_gradients(self, function: syntax.FunctionDef) -> bool:
         """Whether a function that makes no graphs does anything to gradients, or takes weights into an average.
 
         One that moves weights by hand as well (sharpness-aware minimisation) begins or ends what is no window.
         """
         known = self._handles.get(function)
         if known is None:
-            attributes = {n.attr for n in walk(function) if isinstance(n, ast.Attribute)}
+            attributes = {n.attr for n in walk(function) if isinstance(n, syntax.Attribute)}
             by_hand = "grad" in attributes or self.acts(function.body)
             known = self.averages(function) or (by_hand and attributes.isdisjoint(_MOVES_WEIGHTS))
             self._handles[function] = known
         return known
 
-    def averages(self, function: ast.AST | None) -> bool:
+    def averages(self, function: syntax.Node | None) -> bool:
         """Whether a function takes weights into an average, itself or through this file's functions."""
         return function is not None and self._any(self._to_averages, function)
 
-    def called(self, node: ast.Call) -> Iterator[Function]:
+    def called(self, node: syntax.Call) -> Iterator[Function]:
         """The functions of this file that a call may mean and that reach ``backward``."""
         name = called_as(node)
         if name in self._to_backward and switched(node) not in self._networks:
@@ -212,39 +213,39 @@ class Reach:
             (name, f) for name in sorted(self._to_backward) for f in self._functions.get(name, []) if self.backward(f)
         ]
         callers = {name for _, f in found for name in self._calls[id(f)]}
-        own = [(name, f) for name, f in found if f.lineno <= self._last]
-        return [f for name, f in sorted(own, key=lambda item: (item[0] in callers, item[1].lineno))]
+        own = [(name, f) for name, f in found if f.where.line <= self._last]
+        return [f for name, f in sorted(own, key=lambda item: (item[0] in callers, item[1].where.line))]
 
-    def inherited_training(self) -> Iterator[tuple[Function, ast.ClassDef]]:
+    def inherited_training(self) -> Iterator[tuple[Function, syntax.ClassDef]]:
         """The methods that reach ``backward`` and that classes of this file have from other modules' classes.
 
         Of each class only those that no other of its methods calls.
         """
         for cls in self.classes:
-            methods = self._methods_of(cls, 0) if cls.lineno <= self._last else {}
+            methods = self._methods_of(cls, 0) if cls.where.line <= self._last else {}
             training = {name: f for name, f in methods.items() if self.backward(f)}
             called = {name for f in training.values() for name in self._calls[id(f)]}
             for name, f in training.items():
-                if f.lineno > self._last and f".{name}" not in called:
+                if f.where.line > self._last and f".{name}" not in called:
                     yield f, cls
 
-    def _methods_of(self, cls: ast.ClassDef, depth: int) -> dict[str, Function]:
+    def _methods_of(self, cls: syntax.ClassDef, depth: int) -> dict[str, Function]:
         """The methods of a class and those that it inherits, as far as its bases are known by name."""
         methods: dict[str, Function] = {}
         for base in reversed(cls.bases) if depth < _DEEPEST_BASE else ():
             for other in self.classes:
                 if other.name == last_part(base) and other is not cls:
                     methods |= self._methods_of(other, depth + 1)
-        return methods | {m.name: m for m in cls.body if isinstance(m, (ast.FunctionDef, ast.AsyncFunctionDef))}
+        return methods | {m.name: m for m in cls.body if isinstance(m, syntax.FunctionDef)}
 
-    def bases(self, cls: ast.ClassDef, depth: int = 0) -> set[str]:
+    def bases(self, cls: syntax.ClassDef, depth: int = 0) -> set[str]:
         """The names of the classes that a class derives from, as far as those are known by name."""
         names = {last_part(base) for base in cls.bases}
         if depth < _DEEPEST_BASE:
             names.update(*(self.bases(c, depth + 1) for c in self.classes if c.name in names and c is not cls))
         return names
 
-    def callees(self, functions: Collection[ast.AST], module: ast.Module | None) -> set[Function]:
+    def callees(self, functions: Collection[syntax.Node], module: syntax.Module | None) -> set[Function]:
         """What functions, or a module's own statements, may call, directly or through one another.
 
         A name may mean any function of the file and any method of the functions' own classes.
@@ -255,7 +256,7 @@ class Reach:
         found: set[Function] = set()
         names = {name for f in functions for name in self._calls.get(id(f), ())}
         for statement in _own_statements(module):
-            names |= {called_as(n) for n in walk(statement) if isinstance(n, ast.Call)}
+            names |= {called_as(n) for n in walk(statement) if isinstance(n, syntax.Call)}
         while names:
             near = [f for name in names for f in self._functions.get(name, []) if id(f) in own or id(f) not in methods]
             new = [f for f in near if f not in found]
@@ -263,23 +264,23 @@ class Reach:
             names = {name for f in new for name in self._calls[id(f)]}
         return found
 
-    def gradient_lines(self, functions: Collection[ast.AST], module: ast.Module | None) -> set[int]:
+    def gradient_lines(self, functions: Collection[syntax.Node], module: syntax.Module | None) -> set[int]:
         """The lines that may do something to gradients in functions and in what they may call."""
         nodes = {*functions, *self.callees(functions, module), *_own_statements(module)}
         return {
-            n.lineno
+            n.where.line
             for node in nodes
             for n in walk(node)
-            if (isinstance(n, ast.Call) and call_name(n) in self._touching and not self._steps_no_weights(n))
-            or (isinstance(n, ast.Attribute) and n.attr == "grad" and isinstance(n.ctx, ast.Store))
+            if (isinstance(n, syntax.Call) and call_name(n) in self._touching and not self._steps_no_weights(n))
+            or (isinstance(n, syntax.Attribute) and n.attr == "grad" and n.is_stored)
         }
 
-    def _steps_no_weights(self, node: ast.Call) -> bool:
+    def _steps_no_weights(self, node: syntax.Call) -> bool:
         """Whether a call is the step of a scheduler, a profiler or an environment, as its name says."""
         owner = stepper(node)
         return owner is not None and owner not in self.steppers
 
-    def yields(self, node: ast.stmt) -> bool:
+    def yields(self, node: syntax.Statement) -> bool:
         """Whether a function yields, or a statement of one does."""
         return YIELDS in self._calls[id(node)]
 
@@ -287,9 +288,9 @@ class Reach:
     def never_ends(node: Function) -> bool:
         """Whether a generator yields for ever: from a ``while True`` that nothing leaves."""
         return any(
-            isinstance(s, ast.While)
+            isinstance(s, syntax.While)
             and _is_true(s.test)
-            and not any(isinstance(n, (ast.Break, ast.Return)) for n in walk(s))
+            and not any(isinstance(n, (syntax.Break, syntax.Return)) for n in walk(s))
             for s in node.body
         )
 
@@ -302,7 +303,7 @@ def _functions_of(own: Facts, others: Sequence[Facts]) -> dict[str, list[Functio
             functions.setdefault(name, []).append(function)
     for facts in others:
         for statement in facts.module.body:
-            if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            if isinstance(statement, syntax.FunctionDef):
                 functions.setdefault(f".{statement.name}", []).append(statement)  # as `module.f(...)`
     for facts in (own, *others) if others else ():
         for name, original in facts.renamed:
@@ -325,14 +326,14 @@ def _closure(seeds: frozenset[str], callers: dict[str, set[str]]) -> frozenset[s
     return frozenset(names)
 
 
-def _own_statements(module: ast.Module | None) -> list[ast.stmt]:
+def _own_statements(module: syntax.Module | None) -> list[syntax.Statement]:
     """The statements that run when a module does."""
-    definitions = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+    definitions = (syntax.FunctionDef, syntax.ClassDef)
     return [s for s in module.body if not isinstance(s, definitions)] if module else []
 
 
-def _is_true(node: ast.expr) -> bool:
-    return isinstance(node, ast.Constant) and bool(node.value)
+def _is_true(node: syntax.Expression) -> bool:
+    return isinstance(node, syntax.Constant) and bool(node.value)
 
 
 def _is_prime(number: int) -> bool:

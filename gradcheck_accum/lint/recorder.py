@@ -6,11 +6,10 @@ steps there is one store, and if several do each owns the models whose parameter
 
 from __future__ import annotations
 
-import ast
 import itertools
 import math
 from collections.abc import Hashable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from gradcheck_accum.events import (
@@ -25,6 +24,7 @@ from gradcheck_accum.events import (
     Opaque,
     Operation,
     Purpose,
+    Reason,
     Reduction,
     ScaleGrads,
     ScalerUpdate,
@@ -38,6 +38,7 @@ from gradcheck_accum.events import (
 )
 from gradcheck_accum.folding import fold
 from gradcheck_accum.ledger import Fate
+from gradcheck_accum.lint import syntax
 from gradcheck_accum.lint.control import OutOfBudget
 from gradcheck_accum.lint.values import UNITS, Figure, Num, Optimizer, Part, Scheduler, Tensor, whole_of
 from gradcheck_accum.location import Location
@@ -120,11 +121,10 @@ class Recorder:
         self.cuts = rows is None
         self.learn_units(rows)
 
-    def locate(self, node: ast.AST) -> Location:
+    def locate(self, node: syntax.Node) -> Location:
         """Where a node stands."""
-        line, column = getattr(node, "lineno", 1), getattr(node, "col_offset", 0)
-        end_line, end_column = getattr(node, "end_lineno", None), getattr(node, "end_col_offset", None)
-        return Location(self.path, line, column + 1, end_line or 0, (end_column or 0) + 1)
+        where = node.where
+        return where if where.path == self.path else replace(where, path=self.path)
 
     @property
     def has_backward(self) -> bool:
@@ -141,7 +141,7 @@ class Recorder:
         self.micro_batch += 1
         self.cuts = False
 
-    def backward(self, node: ast.AST, tensor: Tensor, synced: bool | None) -> None:
+    def backward(self, node: syntax.Node, tensor: Tensor, synced: bool | None) -> None:
         """``backward`` was called on ``tensor``; ``synced`` says whether its gradients are averaged over the ranks."""
         where = self.locate(node)
         batches = {part.micro_batch for part in tensor.parts if part.micro_batch >= 0}
@@ -195,11 +195,11 @@ class Recorder:
             origins = frozenset[str]().union(*named)
             self.divisors[divisor] = self.divisors.get(divisor, frozenset()) | origins
 
-    def zero(self, node: ast.AST, owner: Optimizer | frozenset[str] | None) -> None:
+    def zero(self, node: syntax.Node, owner: Optimizer | frozenset[str] | None) -> None:
         """Gradients were cleared."""
         self.raw.append(_Raw("zero", self.locate(node), owner))
 
-    def renew(self, node: ast.AST, optimizer: Optimizer) -> None:
+    def renew(self, node: syntax.Node, optimizer: Optimizer) -> None:
         """An optimizer was made once more inside the training loop, for a model that is new too (cross-validation).
 
         None of what its earlier steps used stands in the new gradients.
@@ -208,25 +208,25 @@ class Recorder:
         if steps:
             self.raw.insert(steps[-1] + 1, _Raw("zero", self.locate(node), optimizer))
 
-    def clip(self, node: ast.AST, owner: frozenset[str] | None) -> None:
+    def clip(self, node: syntax.Node, owner: frozenset[str] | None) -> None:
         """Gradients were clipped."""
         self.raw.append(_Raw("clip", self.locate(node), owner))
 
-    def scale_grads(self, node: ast.AST, owner: frozenset[str] | None, factor: Factor) -> None:
+    def scale_grads(self, node: syntax.Node, owner: frozenset[str] | None, factor: Factor) -> None:
         """Gradients were multiplied in place."""
         self.raw.append(_Raw("scale", self.locate(node), owner, {"factor": factor}))
 
-    def unscale(self, node: ast.AST, optimizer: Optimizer) -> None:
+    def unscale(self, node: syntax.Node, optimizer: Optimizer) -> None:
         """A grad scaler's scale was divided out."""
         self.raw.append(_Raw("unscale", self.locate(node), optimizer))
 
-    def update_scaler(self, node: ast.AST) -> None:
+    def update_scaler(self, node: syntax.Node) -> None:
         """A grad scaler chose its scale anew."""
         self.raw.append(_Raw("scaler update", self.locate(node)))
 
     def step(
         self,
-        node: ast.AST,
+        node: syntax.Node,
         optimizer: Optimizer,
         steps: int | None,
         counted_by: WindowBound | None = None,
@@ -239,21 +239,21 @@ class Recorder:
         details = {"steps": steps, "counted_by": counted_by, "through_scaler": through_scaler}
         self.raw.append(_Raw("step", self.locate(node), optimizer, details))
 
-    def move(self, node: ast.AST, scheduler: Scheduler, horizon: Num) -> None:
+    def move(self, node: syntax.Node, scheduler: Scheduler, horizon: Num) -> None:
         """A learning rate scheduler that was made for ``horizon`` moves made one."""
         details = {"scheduler": scheduler.name, "since": scheduler.since, "horizon": horizon}
         self.raw.append(_Raw("move", self.locate(node), None, details))
 
-    def rate(self, node: ast.AST, name: str) -> None:
+    def rate(self, node: syntax.Node, name: str) -> None:
         """A learning rate was changed by hand."""
         details = {"scheduler": name, "since": self.entered, "by_hand": True}
         self.raw.append(_Raw("rate", self.locate(node), None, details))
 
-    def average(self, node: ast.AST, name: str, since: int) -> None:
+    def average(self, node: syntax.Node, name: str, since: int) -> None:
         """A moving average that was made before the micro-batch ``since`` took in the weights."""
         self.raw.append(_Raw("average", self.locate(node), None, {"average": name, "since": since}))
 
-    def show(self, node: ast.AST, figure: Figure) -> None:
+    def show(self, node: syntax.Node, figure: Figure) -> None:
         """A number that was read off losses is shown to a person."""
         if figure.read_at is not None:
             self.raw.append(_Raw("show", figure.read_at, None, {"shown_at": self.locate(node), "figure": figure}))
@@ -262,7 +262,7 @@ class Recorder:
         """The graphs of ``count`` micro-batches are still held by what stands at ``where``."""
         self.raw.append(_Raw("held", where, None, {"count": count}))
 
-    def opaque(self, node: ast.AST, reason: str) -> None:
+    def opaque(self, node: syntax.Node, reason: str) -> None:
         """Something happened that could not be followed."""
         self._opaque = True
         self.raw.append(_Raw("opaque", self.locate(node), None, {"reason": reason}))
@@ -280,7 +280,9 @@ class Recorder:
         for raw in self.raw:
             reach = self._reach(raw, stores, everything, is_team)
             if raw.kind in _TO_A_WHOLE and self._is_a_part(raw, everything):
-                events.append(Opaque(where=raw.where, stores=everything, reason="which gradients of a model change"))
+                events.append(
+                    Opaque(where=raw.where, stores=everything, reason=Reason("which gradients of a model change"))
+                )
                 continue
             if raw.kind == "move":
                 events.extend(self._move(raw))
@@ -290,7 +292,9 @@ class Recorder:
                 continue
             if raw.kind == "backward" and not reach:
                 # No optimizer's model is among those that the loss came from: the flow was lost on the way.
-                event: Event | None = Opaque(where=raw.where, stores=everything, reason="which models a loss reaches")
+                event: Event | None = Opaque(
+                    where=raw.where, stores=everything, reason=Reason("which models a loss reaches")
+                )
             else:
                 event = _event(raw, reach)
             if event is not None:
@@ -298,9 +302,11 @@ class Recorder:
         reason = self._doubt(events, stores)
         stained = _stained(events) and _stained(events) - _spilled(events)
         if stained:
-            events.insert(0, Opaque(where=self.raw[0].where, stores=stained, reason="what another loss left there"))
+            events.insert(
+                0, Opaque(where=self.raw[0].where, stores=stained, reason=Reason("what another loss left there"))
+            )
         if reason:
-            events.insert(0, Opaque(where=self.raw[0].where, stores=everything, reason=reason))
+            events.insert(0, Opaque(where=self.raw[0].where, stores=everything, reason=Reason(reason)))
         counts = tuple(Count(where, value) for where, value in self.counts.items())
         return Trace(
             tuple(events),
@@ -358,7 +364,7 @@ class Recorder:
         if any(not owned for owned in stores.values()):
             return "whose gradients an optimizer owns"
         last = max((i for i, event in enumerate(events) if isinstance(event, Step)), default=-1)
-        return next((event.reason for event in events[:last] if isinstance(event, Opaque)), "")
+        return next((event.reason.words for event in events[:last] if isinstance(event, Opaque)), "")
 
     @staticmethod
     def _stores(optimizers: list[Optimizer]) -> dict[int, frozenset[str]]:
@@ -511,5 +517,5 @@ def _event(raw: _Raw, stores: frozenset[str]) -> Event | None:
         case "held":
             return GraphsHeld(where=where, read=True, **details)
         case "opaque":
-            return Opaque(where=where, stores=stores, reason=details["reason"])
+            return Opaque(where=where, stores=stores, reason=Reason(details["reason"]))
     return None

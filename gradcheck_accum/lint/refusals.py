@@ -7,29 +7,30 @@ number: the assumption goes, not the loop.
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from gradcheck_accum.lint import syntax
 from gradcheck_accum.lint import values as v
-from gradcheck_accum.lint.source import call_name, text_of, walk
+from gradcheck_accum.lint.source import call_name
+from gradcheck_accum.lint.syntax import Operator, text_of, walk
 from gradcheck_accum.lint.values import Num
 
 if TYPE_CHECKING:
     from gradcheck_accum.lint.interpreter import Interpreter
 
 
-def gives_up(body: Sequence[ast.stmt]) -> bool:
+def gives_up(body: Sequence[syntax.Statement]) -> bool:
     """Whether statements end the program: what they do is no part of any training."""
     match body[-1] if body else None:
-        case ast.Raise(exc=exc):
+        case syntax.Raise(exc=exc):
             return exc is None or "StopIteration" not in text_of(exc)
-        case ast.Expr(value=ast.Call(func=func)):
+        case syntax.Expr(value=syntax.Call(func=func)):
             return text_of(func) in {"exit", "quit", "sys.exit", "os._exit"}
     return False
 
 
-def heed(run: Interpreter, test: ast.expr, scope: v.Scope) -> bool:
+def heed(run: Interpreter, test: syntax.Expression, scope: v.Scope) -> bool:
     """Go by a test that decides whether the program goes on; whether it asks for passes of whole windows.
 
     Raises Restart where the passes have been taken to end in the middle of one.
@@ -40,28 +41,28 @@ def heed(run: Interpreter, test: ast.expr, scope: v.Scope) -> bool:
     return asks
 
 
-def _asks_for_whole_windows(run: Interpreter, node: ast.AST, scope: v.Scope) -> bool:
+def _asks_for_whole_windows(run: Interpreter, node: syntax.Node, scope: v.Scope) -> bool:
     """Whether an expression is what remains of a length that the source does not show, when it is cut into windows."""
-    if not (isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod)):
+    if not (isinstance(node, syntax.BinOp) and node.op is Operator.MOD):
         return False
     return any(map(_is_open_length, _leaves(run, node.left, scope))) and any(
         isinstance(value, Num) and _is_of_windows(run, value) for value in _leaves(run, node.right, scope)
     )
 
 
-def _leaves(run: Interpreter, node: ast.expr, scope: v.Scope) -> Iterator[Any]:
+def _leaves(run: Interpreter, node: syntax.Expression, scope: v.Scope) -> Iterator[Any]:
     """What the names, numbers and lengths stand for that an expression is computed from."""
-    pending: list[ast.AST] = [node]
+    pending: list[syntax.Node] = [node]
     for part in pending:
-        if isinstance(part, ast.BinOp):
+        if isinstance(part, syntax.BinOp):
             pending += [part.left, part.right]
-        elif isinstance(part, (ast.Name, ast.Attribute, ast.Subscript, ast.Constant)):
+        elif isinstance(part, (syntax.Name, syntax.Attribute, syntax.Subscript, syntax.Constant)):
             yield run.evaluate(part, scope)
-        elif isinstance(part, ast.Call) and call_name(part) == "len":
+        elif isinstance(part, syntax.Call) and call_name(part) == "len":
             length = run.evaluate(part, scope)
             # The length of a data set, which decides how many batches there are, has no number at all.
             yield length if isinstance(length, Num) else Num(0, frozenset({v.LENGTH, v.ASSUMED}))
-        elif isinstance(part, ast.Call):
+        elif isinstance(part, syntax.Call):
             pending += part.args
 
 

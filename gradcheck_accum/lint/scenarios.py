@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import heapq
 import itertools
 from collections.abc import Callable, Iterator
@@ -14,7 +13,7 @@ from gradcheck_accum.diagnosis import Diagnosis, diagnose
 from gradcheck_accum.events import Backward, Step
 from gradcheck_accum.folding import fold
 from gradcheck_accum.ledger import Ledger
-from gradcheck_accum.lint import counted
+from gradcheck_accum.lint import counted, syntax
 from gradcheck_accum.lint import values as v
 from gradcheck_accum.lint.beside import Beside
 from gradcheck_accum.lint.control import Broke, Continued, Doubted, Exhausted, OutOfBudget, Raised, Restart
@@ -84,8 +83,8 @@ class Root:
     ``owner`` is the class on an object of which a method is called, where that is not the one that defines it.
     """
 
-    function: ast.FunctionDef | ast.AsyncFunctionDef | None
-    owner: ast.ClassDef | None = None
+    function: syntax.FunctionDef | None
+    owner: syntax.ClassDef | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,9 +111,9 @@ def explore(facts: Facts, beside: Beside, *, thorough: bool = False) -> Iterator
     """
     module = facts.module
     reach = Reach(facts, *(neighbour.facts for neighbour in beside.neighbours))
-    visited: set[ast.AST] = set()
+    visited: set[syntax.Node] = set()
     spent = 0
-    if any(reach.backward(s) for s in module.body if not isinstance(s, (ast.FunctionDef, ast.ClassDef))):
+    if any(reach.backward(s) for s in module.body if not isinstance(s, (syntax.FunctionDef, syntax.ClassDef))):
         own = _scenarios(module, beside, reach, Root(None), visited, thorough)
         spent += own.spent
         yield own
@@ -134,11 +133,11 @@ def explore(facts: Facts, beside: Beside, *, thorough: bool = False) -> Iterator
 
 
 def _scenarios(
-    module: ast.Module,
+    module: syntax.Module,
     beside: Beside,
     reach: Reach,
     root: Root,
-    visited: set[ast.AST],
+    visited: set[syntax.Node],
     thorough: bool,
 ) -> Explored:
     function = root.function
@@ -211,7 +210,7 @@ def _with_a_skip(
     every: list[dict[tuple[str, Location], tuple[Diagnosis, Ledger]]] = []
     spent = 0
     for scenario in [s for s in scenarios if not s.is_unknown][:_MOST_WITH_A_SKIP]:
-        steps = usual_steps(scenario.ledger.windows)
+        steps = usual_steps(scenario.ledger.windows, scenario.ledger.same)
         if steps is None or steps < 2:
             continue
         run, took = complete(scenario.decisions, (place, steps))
@@ -228,7 +227,7 @@ def _with_a_skip(
 
 
 def _complete_run(
-    module: ast.Module,
+    module: syntax.Module,
     beside: Beside,
     reach: Reach,
     knowledge: Knowledge,
@@ -267,8 +266,8 @@ def _complete_run(
 def _enter(
     run: Interpreter,
     reach: Reach,
-    function: ast.FunctionDef | ast.AsyncFunctionDef,
-    owner: ast.ClassDef | None,
+    function: syntax.FunctionDef,
+    owner: syntax.ClassDef | None,
     scope: v.Scope,
 ) -> None:
     """Call a function as a stranger would, twice: what one call leaves behind, the next one meets.

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
+from gradcheck_accum.lint import syntax
 from gradcheck_accum.lint import values as v
 from gradcheck_accum.lint.arithmetic import of_numbers
+from gradcheck_accum.lint.syntax import Operator
 from gradcheck_accum.lint.values import Num, Symbol
 from gradcheck_accum.stated import NAME_OF_LENGTH
 
@@ -43,7 +44,7 @@ def new_scheduler(run: Interpreter, path: str, args: list[Any], kwargs: dict[str
     parameter, place = _HORIZONS[kind]
     horizon = kwargs.get(parameter, args[place] if len(args) > place else None)
     if horizon is None and {"epochs", "steps_per_epoch"} <= kwargs.keys():
-        horizon = v.Computed(op=ast.Mult(), left=kwargs["epochs"], right=kwargs["steps_per_epoch"])
+        horizon = v.Computed(op=Operator.MULT, left=kwargs["epochs"], right=kwargs["steps_per_epoch"])
     return v.Scheduler(name, since, horizon)
 
 
@@ -58,7 +59,7 @@ def _bound_length(function: Any) -> Any:
     return None
 
 
-def move(run: Interpreter, node: ast.AST, scheduler: v.Scheduler, args: list[Any], kwargs: dict[str, Any]) -> None:
+def move(run: Interpreter, node: syntax.Node, scheduler: v.Scheduler, args: list[Any], kwargs: dict[str, Any]) -> None:
     """``scheduler.step()``; with an epoch or a metric it goes by those, not by how often it is called."""
     horizon = _number(run, scheduler.horizon) if not args and not kwargs else None
     if horizon is not None:

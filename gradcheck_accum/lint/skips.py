@@ -7,13 +7,14 @@ it is still counted, the ledger shows. Who clears the gradients there gives the 
 
 from __future__ import annotations
 
-import ast
 import re
 from typing import TYPE_CHECKING
 
+from gradcheck_accum.lint import syntax
 from gradcheck_accum.lint.iteration import inner_training_loop
 from gradcheck_accum.lint.refusals import gives_up
-from gradcheck_accum.lint.source import call_name, text_of, walk
+from gradcheck_accum.lint.source import call_name
+from gradcheck_accum.lint.syntax import text_of, walk
 
 if TYPE_CHECKING:
     from gradcheck_accum.lint.interpreter import Interpreter
@@ -25,20 +26,20 @@ _FINITE = re.compile(r"(^|_)(is|non|not|all)?_?(finite|inf|nan)(_|$)", re.IGNORE
 _NO_ERROR = re.compile(r"StopIteration|KeyboardInterrupt|SystemExit|GeneratorExit")
 
 
-def leaves_out(run: Interpreter, node: ast.If) -> bool:
+def leaves_out(run: Interpreter, node: syntax.If) -> bool:
     """Whether a branch leaves this micro-batch out because its loss is not finite."""
     backs_out = node.body and not node.orelse and _ends_the_turn(run, node.body[-1])
     asks = _asks_whether_finite(node.test) and not run.reach.acts(node.body)
     return bool(backs_out and asks) and _skipped_here(run, node)
 
 
-def keeps_out(run: Interpreter, node: ast.If) -> bool:
+def keeps_out(run: Interpreter, node: syntax.If) -> bool:
     """Whether a branch that is taken only for finite losses is not taken for this micro-batch."""
     takes_in = not node.orelse and run.reach.backward_in(node.body) and _asks_whether_finite(node.test)
     return takes_in and _skipped_here(run, node)
 
 
-def handler_of(run: Interpreter, node: ast.Try) -> ast.ExceptHandler | None:
+def handler_of(run: Interpreter, node: syntax.Try) -> syntax.ExceptHandler | None:
     """What handles an error that this micro-batch meets before its backward; None where it meets none."""
     if not run.loop_depth or not run.reach.backward_in(node.body) or inner_training_loop(run, node.body) is not None:
         return None
@@ -47,23 +48,23 @@ def handler_of(run: Interpreter, node: ast.Try) -> ast.ExceptHandler | None:
     return swallowing[0] if swallowing and _skipped_here(run, node) else None
 
 
-def _skipped_here(run: Interpreter, node: ast.stmt) -> bool:
-    place = node.lineno, node.col_offset
+def _skipped_here(run: Interpreter, node: syntax.Statement) -> bool:
+    place = node.where.line, node.where.column - 1
     count = run.passed.get(place, 0)
     run.passed[place] = count + 1
     return run.skip == (place, count)
 
 
-def _asks_whether_finite(test: ast.expr) -> bool:
-    calls = (call_name(node) for node in walk(test) if isinstance(node, ast.Call))
-    names = (node.id for node in walk(test) if isinstance(node, ast.Name))
+def _asks_whether_finite(test: syntax.Expression) -> bool:
+    calls = (call_name(node) for node in walk(test) if isinstance(node, syntax.Call))
+    names = (node.id for node in walk(test) if isinstance(node, syntax.Name))
     return any(_FINITE.search(name) for name in (*calls, *names))
 
 
-def _ends_the_turn(run: Interpreter, last: ast.stmt) -> bool:
+def _ends_the_turn(run: Interpreter, last: syntax.Statement) -> bool:
     """Whether a statement goes on to the next micro-batch, from the loop or from a function that it calls."""
-    if isinstance(last, ast.Return):
+    if isinstance(last, syntax.Return):
         function = run.stack[-1] if run.stack else None
-        own = function.body if isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef)) else []
+        own = function.body if isinstance(function, syntax.FunctionDef) else []
         return run.loop_depth > 0 and inner_training_loop(run, own) is None
-    return isinstance(last, ast.Continue) and run.loop_depth > 0
+    return isinstance(last, syntax.Continue) and run.loop_depth > 0

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
 from gradcheck_accum.events import Operation
-from gradcheck_accum.lint import counted
+from gradcheck_accum.lint import counted, syntax
 from gradcheck_accum.lint import values as v
 from gradcheck_accum.lint.arithmetic import binary, factor_of
 from gradcheck_accum.lint.assignment import assign
@@ -23,14 +22,15 @@ from gradcheck_accum.lint.objects import make_class
 from gradcheck_accum.lint.rates import note_rate
 from gradcheck_accum.lint.refusals import heed
 from gradcheck_accum.lint.skips import handler_of, keeps_out, leaves_out
-from gradcheck_accum.lint.source import call_name, text_of, walk
+from gradcheck_accum.lint.source import call_name
+from gradcheck_accum.lint.syntax import Comparison, Operator, text_of, walk
 from gradcheck_accum.lint.values import Num, Tensor
 
 if TYPE_CHECKING:
     from gradcheck_accum.lint.interpreter import Interpreter
 
 
-def execute(run: Interpreter, statements: Iterable[ast.stmt], scope: v.Scope) -> None:
+def execute(run: Interpreter, statements: Iterable[syntax.Statement], scope: v.Scope) -> None:
     """Carry out statements in order."""
     for statement in statements:
         run.spend()
@@ -39,29 +39,29 @@ def execute(run: Interpreter, statements: Iterable[ast.stmt], scope: v.Scope) ->
             handler(run, statement, scope)
 
 
-def _expr(run: Interpreter, node: ast.Expr, scope: v.Scope) -> None:
+def _expr(run: Interpreter, node: syntax.Expr, scope: v.Scope) -> None:
     run.evaluate(node.value, scope)
 
 
-def _assign(run: Interpreter, node: ast.Assign, scope: v.Scope) -> None:
+def _assign(run: Interpreter, node: syntax.Assign, scope: v.Scope) -> None:
     value = run.evaluate(node.value, scope)
     note_rate(run, node, value, scope)
     for target in node.targets:
         assign(run, target, value, scope)
 
 
-def _annotated(run: Interpreter, node: ast.AnnAssign, scope: v.Scope) -> None:
+def _annotated(run: Interpreter, node: syntax.AnnAssign, scope: v.Scope) -> None:
     if node.value is not None:
         assign(run, node.target, run.evaluate(node.value, scope), scope)
 
 
-def _augmented(run: Interpreter, node: ast.AugAssign, scope: v.Scope) -> None:
+def _augmented(run: Interpreter, node: syntax.AugAssign, scope: v.Scope) -> None:
     current = run.evaluate(node.target, scope)
     change = run.evaluate(node.value, scope)
     counted.begin(run, node, current)
     if isinstance(current, v.Gradient):
-        if isinstance(node.op, (ast.Div, ast.Mult)):
-            operation = Operation.DIVIDE if isinstance(node.op, ast.Div) else Operation.MULTIPLY
+        if node.op in (Operator.DIV, Operator.MULT):
+            operation = Operation.DIVIDE if node.op is Operator.DIV else Operation.MULTIPLY
             run.recorder.scale_grads(node, current.sources, factor_of(change, operation))
         else:
             run.recorder.opaque(node, "gradients changed by hand")
@@ -69,7 +69,7 @@ def _augmented(run: Interpreter, node: ast.AugAssign, scope: v.Scope) -> None:
     if changes_unknown(run, node.target, current):
         return
     note_rate(run, node, change, scope)
-    if isinstance(current, list) and isinstance(change, (list, tuple)) and isinstance(node.op, ast.Add):
+    if isinstance(current, list) and isinstance(change, (list, tuple)) and node.op is Operator.ADD:
         if len(current) + len(change) > v.LONGEST_LIST:
             raise OutOfBudget
         current.extend(change)
@@ -78,7 +78,7 @@ def _augmented(run: Interpreter, node: ast.AugAssign, scope: v.Scope) -> None:
         for item in change:
             appended(run, node, current, item)
         return
-    if isinstance(current, list) and isinstance(change, v.Parameters) and isinstance(node.op, ast.Add):
+    if isinstance(current, list) and isinstance(change, v.Parameters) and node.op is Operator.ADD:
         current.append(change)
         return
     if isinstance(current, Num) and current.value == 0 and isinstance(change, Tensor):
@@ -89,7 +89,7 @@ def _augmented(run: Interpreter, node: ast.AugAssign, scope: v.Scope) -> None:
     if isinstance(result, Tensor) and not result.is_located:
         result = result.located(run.recorder.locate(node))
     target = node.target
-    if isinstance(target, (ast.Attribute, ast.Subscript)):
+    if isinstance(target, (syntax.Attribute, syntax.Subscript)):
         holder = run.evaluate(target.value, scope)
         if isinstance(holder, Tensor) and isinstance(result, Tensor):
             # `outputs.loss /= K`: the output that holds the loss is what the name is bound to.
@@ -99,7 +99,7 @@ def _augmented(run: Interpreter, node: ast.AugAssign, scope: v.Scope) -> None:
     counted.carry(run, target, result)
 
 
-def _if(run: Interpreter, node: ast.If, scope: v.Scope) -> None:
+def _if(run: Interpreter, node: syntax.If, scope: v.Scope) -> None:
     if run.sorted_into and _sorts(run, node, scope):
         return
     if leaves_out(run, node):
@@ -125,11 +125,11 @@ def _if(run: Interpreter, node: ast.If, scope: v.Scope) -> None:
             run.open_tests.pop()
 
 
-def _sorts(run: Interpreter, node: ast.If, scope: v.Scope) -> bool:
+def _sorts(run: Interpreter, node: syntax.If, scope: v.Scope) -> bool:
     """Carry out both branches where a condition sorts parameters, each for those that it chooses; whether it does."""
     name = run.sorted_into[-1]
     parameters = scope.names.get(name)
-    mentioned = {n.id for n in walk(node.test) if isinstance(n, ast.Name)}
+    mentioned = {n.id for n in walk(node.test) if isinstance(n, syntax.Name)}
     if not isinstance(parameters, v.Parameters) or mentioned.isdisjoint(run.sorted_by[-1]):
         return False
     if settled(run, node.test, scope) is not None:
@@ -149,7 +149,7 @@ def _sorts(run: Interpreter, node: ast.If, scope: v.Scope) -> bool:
     return True
 
 
-def _for(run: Interpreter, node: ast.For, scope: v.Scope) -> None:
+def _for(run: Interpreter, node: syntax.For, scope: v.Scope) -> None:
     source = run.evaluate(node.iter, scope)
     trains = run.reach.backward_in(node.body)
     items, draws, is_pass = plan(run, source, node, trains or _collects(run, node))
@@ -190,9 +190,9 @@ def _for(run: Interpreter, node: ast.For, scope: v.Scope) -> None:
 
 
 @contextmanager
-def _sorting(run: Interpreter, source: Any, target: ast.expr) -> Iterator[None]:
+def _sorting(run: Interpreter, source: Any, target: syntax.Expression) -> Iterator[None]:
     """A loop over parameters, with or without their names, may sort them."""
-    names = [n.id for n in walk(target) if isinstance(n, ast.Name)]
+    names = [n.id for n in walk(target) if isinstance(n, syntax.Name)]
     sorts = isinstance(source, v.Parameters) and 0 < len(names) <= 2
     if sorts:
         run.sorted_into.append(names[-1])
@@ -205,12 +205,12 @@ def _sorting(run: Interpreter, source: Any, target: ast.expr) -> Iterator[None]:
             run.sorted_by.pop()
 
 
-def _collects(run: Interpreter, node: ast.stmt) -> bool:
+def _collects(run: Interpreter, node: syntax.Statement) -> bool:
     """Whether a statement belongs to a generator that is being carried out for the lists of batches that it yields."""
     return run.yielded is not None and run.reach.yields(node)
 
 
-def _most_turns(run: Interpreter, loop: ast.While, trains: bool) -> int:
+def _most_turns(run: Interpreter, loop: syntax.While, trains: bool) -> int:
     """How often a loop is run whose condition is open."""
     run.recorder.assumed_turns = run.recorder.assumed_turns or trains
     if trains and inner_training_loop(run, loop.body) is not None:
@@ -218,9 +218,9 @@ def _most_turns(run: Interpreter, loop: ast.While, trains: bool) -> int:
     return run.knowledge.unbounded_length() if trains or _collects(run, loop) else 2
 
 
-def _while(run: Interpreter, node: ast.While, scope: v.Scope) -> None:
+def _while(run: Interpreter, node: syntax.While, scope: v.Scope) -> None:
     trains = run.reach.backward_in(node.body)
-    if trains and run.loop_depth and isinstance(node.test, ast.Constant) and not run.reach.draws(node.body):
+    if trains and run.loop_depth and isinstance(node.test, syntax.Constant) and not run.reach.draws(node.body):
         run.recorder.opaque(node, "how often a loop runs over one batch")
     if trains:
         run.recorder.epoch = None
@@ -229,7 +229,7 @@ def _while(run: Interpreter, node: ast.While, scope: v.Scope) -> None:
     try:
         while True:
             known = settled(run, node.test, scope)  # whether a loop goes on is no setting
-            endless = known is None or isinstance(node.test, ast.Constant)
+            endless = known is None or isinstance(node.test, syntax.Constant)
             if known is False or (endless and turns >= _most_turns(run, node, trains)) or turns > 5_000:
                 break
             turns += 1
@@ -246,14 +246,14 @@ def _while(run: Interpreter, node: ast.While, scope: v.Scope) -> None:
         run.turn = outer_turn
 
 
-def _with(run: Interpreter, node: ast.With, scope: v.Scope) -> None:
-    entries: list[tuple[ast.expr, Any]] = []
+def _with(run: Interpreter, node: syntax.With, scope: v.Scope) -> None:
+    entries: list[tuple[syntax.Expression, Any]] = []
     for item in node.items:
         entered = item.context_expr
         value = run.evaluate(entered, scope)
         entries.append((entered, value))
-        if isinstance(entered, ast.Call) and call_name(entered) == "accumulate":
-            owner = run.evaluate(entered.func.value, scope) if isinstance(entered.func, ast.Attribute) else None
+        if isinstance(entered, syntax.Call) and call_name(entered) == "accumulate":
+            owner = run.evaluate(entered.func.value, scope) if isinstance(entered.func, syntax.Attribute) else None
             if not accumulate(run, owner):
                 run.recorder.opaque(entered, "a framework that gates its own steps")
         if item.optional_vars is not None:
@@ -270,7 +270,7 @@ def _with(run: Interpreter, node: ast.With, scope: v.Scope) -> None:
         run.no_graphs -= without_graphs
 
 
-def _try(run: Interpreter, node: ast.Try, scope: v.Scope) -> None:
+def _try(run: Interpreter, node: syntax.Try, scope: v.Scope) -> None:
     handler = handler_of(run, node)
     if handler is not None:
         run.execute(handler.body, scope)
@@ -294,16 +294,16 @@ def _try(run: Interpreter, node: ast.Try, scope: v.Scope) -> None:
     run.execute(node.finalbody, scope)
 
 
-def _assert(run: Interpreter, node: ast.Assert, scope: v.Scope) -> None:
+def _assert(run: Interpreter, node: syntax.Assert, scope: v.Scope) -> None:
     heed(run, node.test, scope)
 
 
-def _match(run: Interpreter, node: ast.Match, scope: v.Scope) -> None:
+def _match(run: Interpreter, node: syntax.Match, scope: v.Scope) -> None:
     for case in node.cases:
         match case.pattern:
-            case ast.MatchValue(value=value):
-                test: ast.expr = ast.copy_location(ast.Compare(node.subject, [ast.Eq()], [value]), value)
-            case ast.MatchAs(pattern=None, name=None) if case.guard is None:
+            case syntax.MatchValue(value=value):
+                test = syntax.Compare(value.where, None, node.subject, (Comparison.EQ,), (value,))
+            case syntax.MatchAs(pattern=None, name=None) if case.guard is None:
                 run.execute(case.body, scope)
                 return
             case _:
@@ -315,74 +315,66 @@ def _match(run: Interpreter, node: ast.Match, scope: v.Scope) -> None:
             return
 
 
-def _return(run: Interpreter, node: ast.Return, scope: v.Scope) -> None:
+def _return(run: Interpreter, node: syntax.Return, scope: v.Scope) -> None:
     raise Returned(run.evaluate(node.value, scope) if node.value is not None else None)
 
 
-def _break(run: Interpreter, node: ast.Break, scope: v.Scope) -> None:
+def _break(run: Interpreter, node: syntax.Break, scope: v.Scope) -> None:
     raise Broke
 
 
-def _continue(run: Interpreter, node: ast.Continue, scope: v.Scope) -> None:
+def _continue(run: Interpreter, node: syntax.Continue, scope: v.Scope) -> None:
     raise Continued
 
 
-def _raise(run: Interpreter, node: ast.Raise, scope: v.Scope) -> None:
+def _raise(run: Interpreter, node: syntax.Raise, scope: v.Scope) -> None:
     raise Raised
 
 
-def _function(run: Interpreter, node: ast.FunctionDef, scope: v.Scope) -> None:
+def _function(run: Interpreter, node: syntax.FunctionDef, scope: v.Scope) -> None:
     scope.assign(node.name, v.Function(node, scope))
 
 
-def _class(run: Interpreter, node: ast.ClassDef, scope: v.Scope) -> None:
+def _class(run: Interpreter, node: syntax.ClassDef, scope: v.Scope) -> None:
     scope.assign(node.name, make_class(run, node, scope))
 
 
-def _import(run: Interpreter, node: ast.Import, scope: v.Scope) -> None:
+def _import(run: Interpreter, node: syntax.Import, scope: v.Scope) -> None:
     for alias in node.names:
         name = alias.asname or alias.name.partition(".")[0]
         scope.assign(name, v.Reference(alias.name if alias.asname else name))
 
 
-def _import_from(run: Interpreter, node: ast.ImportFrom, scope: v.Scope) -> None:
+def _import_from(run: Interpreter, node: syntax.ImportFrom, scope: v.Scope) -> None:
     for alias in node.names:
         module = "." * node.level + (node.module or "")
         defined = run.imported_from_beside(node, alias.name)
         scope.assign(alias.asname or alias.name, defined or v.Reference(f"{module}.{alias.name}"))
 
 
-def _global(run: Interpreter, node: ast.Global | ast.Nonlocal, scope: v.Scope) -> None:
+def _global(run: Interpreter, node: syntax.Global, scope: v.Scope) -> None:
     scope.shared.update(node.names)
 
 
-_TRY_STAR: type[ast.stmt] = getattr(ast, "TryStar", ast.Try)
-"""``except*`` came with Python 3.11."""
-
-_HANDLERS: dict[type[ast.stmt], Callable[[Interpreter, Any, v.Scope], None]] = {
-    ast.Expr: _expr,
-    ast.Assign: _assign,
-    ast.AnnAssign: _annotated,
-    ast.AugAssign: _augmented,
-    ast.If: _if,
-    ast.For: _for,
-    ast.AsyncFor: _for,
-    ast.While: _while,
-    ast.With: _with,
-    ast.AsyncWith: _with,
-    ast.Try: _try,
-    _TRY_STAR: _try,
-    ast.Assert: _assert,
-    ast.Match: _match,
-    ast.Return: _return,
-    ast.Break: _break,
-    ast.Continue: _continue,
-    ast.Raise: _raise,
-    ast.FunctionDef: _function,
-    ast.AsyncFunctionDef: _function,
-    ast.ClassDef: _class,
-    ast.Import: _import,
-    ast.ImportFrom: _import_from,
-    ast.Global: _global,
-    ast.Nonlocal: _global,
+_HANDLERS: dict[type[syntax.Statement], Callable[[Interpreter, Any, v.Scope], None]] = {
+    syntax.Expr: _expr,
+    syntax.Assign: _assign,
+    syntax.AnnAssign: _annotated,
+    syntax.AugAssign: _augmented,
+    syntax.If: _if,
+    syntax.For: _for,
+    syntax.While: _while,
+    syntax.With: _with,
+    syntax.Try: _try,
+    syntax.Assert: _assert,
+    syntax.Match: _match,
+    syntax.Return: _return,
+    syntax.Break: _break,
+    syntax.Continue: _continue,
+    syntax.Raise: _raise,
+    syntax.FunctionDef: _function,
+    syntax.ClassDef: _class,
+    syntax.Import: _import,
+    syntax.ImportFrom: _import_from,
+    syntax.Global: _global,
 }

@@ -7,9 +7,9 @@ clipped; the clip and the step come only where the gate that it was given holds.
 
 from __future__ import annotations
 
-import ast
 from typing import TYPE_CHECKING, Any
 
+from gradcheck_accum.lint import syntax
 from gradcheck_accum.lint.conditions import truth_of
 from gradcheck_accum.lint.facts import GATES
 from gradcheck_accum.lint.gradients import record_backward, record_step
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from gradcheck_accum.lint.interpreter import Interpreter
 
 
-def told_to_step(run: Interpreter, node: ast.Call, args: list[Any], kwargs: dict[str, Any]) -> bool:
+def told_to_step(run: Interpreter, node: syntax.Call, args: list[Any], kwargs: dict[str, Any]) -> bool:
     """Carry out a call of something unknown if it is one of these; whether it is."""
     gates = [kwargs[name] for name in GATES if name in kwargs]
     loss = args[0] if args else kwargs.get("loss")

@@ -6,7 +6,6 @@ Everything that cannot be known is a `Symbol`, which remembers its name so that 
 
 from __future__ import annotations
 
-import ast
 import itertools
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -14,6 +13,8 @@ from fractions import Fraction
 from typing import Any
 
 from gradcheck_accum.events import Factor, Reduction
+from gradcheck_accum.lint import syntax
+from gradcheck_accum.lint.syntax import Operator
 from gradcheck_accum.location import Location
 from gradcheck_accum.stated import is_name_of_steps, names_size
 
@@ -272,7 +273,7 @@ class Repeated(Symbol):
 class Computed(Symbol):
     """A setting computed from settings before any loop: one number, though not known which. ``name`` is its source."""
 
-    op: ast.operator | None = None
+    op: Operator | None = None
     left: Any = None
     right: Any = None
 
@@ -280,7 +281,7 @@ class Computed(Symbol):
 def is_multiple_of_steps(value: Any) -> bool:
     """Whether a value is something times K, or may be."""
     if isinstance(value, Computed):
-        return isinstance(value.op, ast.Mult) and any(_comes_of_steps(side) for side in (value.left, value.right))
+        return value.op is Operator.MULT and any(_comes_of_steps(side) for side in (value.left, value.right))
     return isinstance(value, Num) and DERIVED in value.tags and isinstance(value.value, int)
 
 
@@ -492,7 +493,7 @@ class Stream:
 class Function:
     """A function of this file, with the scope that it closes over and the object that it is bound to."""
 
-    node: ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
+    node: syntax.FunctionDef | syntax.Lambda
     scope: Scope
     owner: Instance | None = None
 
@@ -508,9 +509,9 @@ class Driver:
 class Class:
     """A class of this file."""
 
-    node: ast.ClassDef
+    node: syntax.ClassDef
     scope: Scope
-    methods: dict[str, ast.FunctionDef | ast.AsyncFunctionDef] = field(default_factory=dict)
+    methods: dict[str, syntax.FunctionDef] = field(default_factory=dict)
     complete: bool = True
     """Whether every base class is in this file, so that a missing method does not exist."""
     is_model: bool = False

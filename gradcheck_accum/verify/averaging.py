@@ -15,12 +15,13 @@ from dataclasses import dataclass, field
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
+from gradcheck_accum.events import Reason
 from gradcheck_accum.verify.shards import Shards
 
 _PLAIN_AVERAGE = ("torch.distributed.algorithms.ddp_comm_hooks.default_hooks", "allreduce_hook")
 """PyTorch's own communication hook that averages as DistributedDataParallel does without one."""
 
-AVERAGED_OTHERWISE = (
+AVERAGED_OTHERWISE = Reason(
     "a communication hook of DistributedDataParallel makes something else of the gradients than their average "
     "(register_comm_hook)"
 )

@@ -19,11 +19,11 @@ def identity_of(program: Program | None) -> int | None:
 
     It is another for other data as long as the program is kept: memory is used again, and filled anew.
     """
-    data = frozenset((t.data_ptr(), t._version) for t in _data_of(program))
+    data = frozenset((t.data_ptr(), t._version) for t in data_of(program))
     return hash(data) if data else None
 
 
-def _data_of(program: Program | None) -> Iterator[torch.Tensor]:
+def data_of(program: Program | None) -> Iterator[torch.Tensor]:
     """The data that a backward ran on, as far as it has a place in memory: what is sparse has several."""
     leaves = program.leaves if program is not None else ()
     return (leaf for leaf in leaves if not leaf.requires_grad and is_plain(leaf))
@@ -68,7 +68,7 @@ class BatchCounter:
     def backward(self, where: Location, program: Program | None) -> int:
         """A backward has run: the number of its micro-batch."""
         line = where.place
-        data = {leaf.data_ptr() for leaf in _data_of(program)}
+        data = {leaf.data_ptr() for leaf in data_of(program)}
         if self._draws:
             # Batches that were all drawn before the first backward are a list, and no loader drives the loop.
             self._uses_loader = max(self._draws.values()) == 1 or self._backwards > 0

@@ -48,7 +48,7 @@ class Comparer:
         there is none or it is the loop's own.
         """
         readings = read_weights(ledger, coefficient=self.loss_coefficient)
-        members = {id(e.backward) for w in ledger.windows if w.step is measured.step for e in w.entries}
+        members = {e.backward for w in ledger.windows if w.step is measured.step for e in w.entries}
         with self.moved.as_they_were():
             vectors = self.measurer.measure(
                 measured, members, parameters, before_clip, used, self.book.parameters, ledger, readings

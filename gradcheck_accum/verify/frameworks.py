@@ -1,8 +1,8 @@
 """What the training frameworks do about accumulation: the remedy for a mistake that happens in one of them.
 
-All that this package knows of any framework stands here. What a loop did, and whether it was right, is measured without
-it. A remedy is what the caller can do. The framework tests run remedies too, but not that of GA104 for
-Lightning.
+All that this package knows of any framework stands here and, of their releases, in `releases`. What a loop did, and
+whether it was right, is measured without it. A remedy is what the caller can do: whoever calls a framework does not
+change a line of it. The framework tests run remedies too, but not that of GA104 for Lightning.
 """
 
 from __future__ import annotations
@@ -10,23 +10,29 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from gradcheck_accum.diagnosis import Diagnosis
 from gradcheck_accum.events import Term
 from gradcheck_accum.location import Location
-from gradcheck_accum.verify.frames import frames_to_user
+from gradcheck_accum.verify.frames import frames_to_user, location_of, package_of, with_version
+from gradcheck_accum.verify.releases import SMOOTHED, UNCOUNTED, UNDIVIDED, repair_of
 
 
 @dataclass(frozen=True, slots=True)
 class Remark:
     """What is known of the backwards of a line that calls a framework.
 
-    ``says`` is the remedy that the framework's own state calls for, ``divides_at`` the file and line of the framework
-    that scales the loss; either is empty where there is none.
+    ``says`` is the remedy that the framework's own state calls for where the loss is not divided, ``of_means`` that for
+    a mean of means, ``divides_at`` the file and line of the framework that scales the loss, ``backward_at`` those that
+    call backward; each is empty where there is none. ``shown`` is what tells one bug of a release from another.
     """
 
     says: str = ""
+    of_means: str = ""
     divides_at: str = ""
+    backward_at: str = ""
+    shown: frozenset[str] = frozenset()
 
 
 _CLEAR_LAST = "call zero_grad() after step(): inside accumulate() both act at the window's last micro-batch"
@@ -66,11 +72,19 @@ _SCALING = {"GA101", "GA102", "GA103"}
 """Mistakes of whoever divides the loss."""
 
 
+_WITH_A_TRAINER = {"transformers", "trl", "sentence_transformers"}
+
+
 def remark(where: Location, terms: Iterable[Term]) -> Remark:
     """What is known of a backward that runs now, called for at ``where``, of a loss with these ``terms``."""
-    says = _who_divides() if where.through.startswith("transformers ") else ""
+    package = where.through.partition(" ")[0]
     scaled_at = (f.where for term in terms for f in term.factors if f.where is not None and f.where.through)
-    return Remark(says, next((_in_package(place) for place in scaled_at), ""))
+    own = next((frame for frame in frames_to_user() if package_of(frame.f_code.co_filename) == package), None)
+    found = Remark(
+        divides_at=next((_in_package(place) for place in scaled_at), ""),
+        backward_at=_in_package(location_of(own)) if own is not None else "",
+    )
+    return _of_trainer(found) if package in _WITH_A_TRAINER else found
 
 
 def _in_package(place: Location) -> str:
@@ -79,22 +93,51 @@ def _in_package(place: Location) -> str:
     return f"{'/'.join(parts[parts.index(package) :]) if package in parts else place.path}:{place.line}"
 
 
-def _who_divides() -> str:
-    """Why ``transformers.Trainer`` leaves the division of the loss to others, where it does."""
+def _of_trainer(found: Remark) -> Remark:
+    """What the state of the ``transformers.Trainer`` that calls backward adds."""
     for frame in frames_to_user():
-        trainer = frame.f_locals.get("self") if frame.f_code.co_name == "training_step" else None
-        if trainer is None or frame.f_locals.get("num_items_in_batch") is None:
+        if frame.f_code.co_name != "training_step" or "num_items_in_batch" not in frame.f_locals:
             continue
-        if getattr(trainer, "compute_loss_func", None) is not None:
-            return "Trainer leaves the division to compute_loss_func: divide the summed loss by its num_items_in_batch"
-        if getattr(trainer, "model_accepts_loss_kwargs", False):
-            model = type(getattr(trainer, "model", None)).__name__
-            return (
-                f"Trainer hands num_items_in_batch to {model}.forward(), because it takes **kwargs, and leaves the "
-                "division to it: return the summed loss divided by num_items_in_batch, or take no **kwargs, or set "
-                f"{model}.accepts_loss_kwargs = False (trainer.model_accepts_loss_kwargs once there is a Trainer)"
-            )
+        trainer, counted = frame.f_locals.get("self"), frame.f_locals["num_items_in_batch"] is not None
+        shown = {
+            SMOOTHED: getattr(trainer, "label_smoother", None) is not None,
+            UNCOUNTED: not counted,
+            UNDIVIDED: not (counted and getattr(trainer, "model_accepts_loss_kwargs", False)),
+        }
+        return replace(
+            found,
+            says=_who_divides(trainer) if counted else "",
+            of_means=_who_averages(trainer),
+            shown=frozenset(what for what, is_so in shown.items() if is_so),
+        )
+    return found
+
+
+def _who_divides(trainer: Any) -> str:
+    """Why ``transformers.Trainer`` leaves the division of the loss to others, where it does."""
+    if getattr(trainer, "compute_loss_func", None) is not None:
+        return "Trainer leaves the division to compute_loss_func: divide the summed loss by its num_items_in_batch"
+    if getattr(trainer, "model_accepts_loss_kwargs", False):
+        model = type(getattr(trainer, "model", None)).__name__
+        return (
+            f"Trainer hands num_items_in_batch to {model}.forward(), because it takes **kwargs, and leaves the "
+            "division to it: return the summed loss divided by num_items_in_batch, or take no **kwargs, or set "
+            f"{model}.accepts_loss_kwargs = False (trainer.model_accepts_loss_kwargs once there is a Trainer)"
+        )
     return ""
+
+
+def _who_averages(trainer: Any) -> str:
+    """What to do about a mean of means that a package's own trainer makes, and not the model."""
+    made_by = getattr(getattr(type(trainer), "compute_loss", None), "__code__", None)
+    package = package_of(made_by.co_filename) if made_by is not None else ""
+    if package in {"", "transformers"}:
+        return ""
+    return (
+        f"{type(trainer).__name__} of {with_version(package)} makes the loss, a mean over each micro-batch: give every "
+        "micro-batch as many units (sequences of one length), or choose a loss of it that counts the whole window, if "
+        "it has one"
+    )
 
 
 def with_remedy(diagnosis: Diagnosis, remarks: dict[tuple[str, int], Remark]) -> Diagnosis:
@@ -103,13 +146,23 @@ def with_remedy(diagnosis: Diagnosis, remarks: dict[tuple[str, int], Remark]) ->
     ``remarks`` are what was said about the backwards of a line.
     """
     said = remarks.get(diagnosis.where.place, Remark())
-    if said.says and diagnosis.mistake.code in {"GA101", "GA104"}:
+    code, package = diagnosis.mistake.code, diagnosis.framework.partition(" ")[0]
+    known = repair_of(diagnosis.framework, code, said.shown)
+    if known is not None:
+        remedy = known.advice(diagnosis.framework)
+    elif said.of_means and code == "GA104":
+        remedy = said.of_means
+    elif said.says and code in {"GA101", "GA104"}:
         return replace(diagnosis, help=said.says)
-    package = diagnosis.framework.partition(" ")[0]
-    remedy = _REMEDIES.get(package, {}).get(diagnosis.mistake.code, diagnosis.help)
-    if package and diagnosis.mistake.code in _SCALING:
+    else:
+        remedy = _REMEDIES.get(package, {}).get(code, diagnosis.help)
+    if package and code in _SCALING:
         # A diagnosis may name the step, or a backward of its own.
-        divides_at = (other.divides_at for other in (said, *remarks.values()))
-        line = next((place for place in divides_at if place.startswith(f"{package}/")), "")
-        remedy += f" ({diagnosis.framework} scales the loss at {line})" if line else ""
+        every = (said, *remarks.values())
+        line = next((o.divides_at for o in every if o.divides_at.startswith(f"{package}/")), "")
+        called = next((o.backward_at for o in every if o.backward_at.startswith(f"{package}/")), "")
+        if line:
+            remedy += f" ({diagnosis.framework} scales the loss at {line})"
+        elif called:
+            remedy += f" ({diagnosis.framework} calls backward() at {called})"
     return replace(diagnosis, help=remedy)

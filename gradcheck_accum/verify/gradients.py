@@ -17,20 +17,21 @@ from torch.optim.optimizer import Optimizer
 
 from gradcheck_accum.engine.alone import is_flattened, is_sharded
 from gradcheck_accum.engine.tolerance import unit_roundoff
-from gradcheck_accum.events import Event, Factor, Opaque, Operation, ScaleGrads, Unscale, ZeroGrad
+from gradcheck_accum.events import Cause, Event, Factor, Opaque, Operation, Reason, ScaleGrads, Unscale, ZeroGrad
 from gradcheck_accum.location import Location
 from gradcheck_accum.verify.measure import dense, same_bits
 from gradcheck_accum.verify.parts import Part
 from gradcheck_accum.verify.shards import own_part
 
-CHANGED_BY_HAND = (
+CHANGED_BY_HAND = Reason(
     "gradients were changed by hand, and not by one factor for all of them: clip with clip_grad_norm_() or "
-    "clip_grad_value_(), whose effect is known"
+    "clip_grad_value_(), whose effect is known",
+    Cause.BY_HAND,
 )
 _LOSSY = (torch.bfloat16, torch.float16)
 """The dtypes in which rounding eats much of a sum: to see what, a part has a sum of its own there, in float32."""
 
-PARTLY_CLEARED = "only some of the gradients that a step uses were cleared: clear all of them"
+PARTLY_CLEARED = Reason("only some of the gradients that a step uses were cleared: clear all of them")
 
 
 class GradientBook:

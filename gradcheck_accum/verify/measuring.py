@@ -29,6 +29,7 @@ from gradcheck_accum.engine.reference import (
 from gradcheck_accum.engine.streaming import CoupledChunks, Streamed, Streamer
 from gradcheck_accum.engine.tape import Program
 from gradcheck_accum.engine.tolerance import Addends, replay_tolerance
+from gradcheck_accum.events import Backward
 from gradcheck_accum.ledger import NOT_FINITE, Ledger
 from gradcheck_accum.location import Location
 from gradcheck_accum.verify.clipping import clipped
@@ -88,7 +89,7 @@ class Measurer:
     def measure(
         self,
         measured: Measured,
-        members: set[int],
+        members: set[Backward],
         parameters: list[torch.Tensor],
         before_clip: dict[int, torch.Tensor | None],
         used: dict[int, torch.Tensor | None],
@@ -98,7 +99,7 @@ class Measurer:
     ) -> list[Vector]:
         """Measure a step on ``parameters``, whose gradients are given as they were before any clip and as they are.
 
-        ``members`` are the identities of the backwards that belong to this window (a remainder that was thrown away
+        ``members`` are the backwards that belong to this window (a remainder that was thrown away
         does not), ``everything`` are all watched parameters, by identity; ``ledger`` and ``readings`` are those of the
         last windows. Returns the vectors that were measured: those two, the parts of the gradient, then what the clips
         should have left and what was replayed.
@@ -107,7 +108,7 @@ class Measurer:
         vectors: list[Vector] = [[before_clip.get(k) for k in keys], [used.get(k) for k in keys]]
         vectors += _parts(measured, keys)
         if not _is_a_sum(vectors) and not is_finite(vectors[0]):
-            measured.unmeasured = NOT_FINITE
+            measured.unmeasured, measured.has_overflowed = NOT_FINITE.words, True
             return []
         if measured.clips:
             expected = clipped(vectors[0], keys, measured.clips)
@@ -134,7 +135,7 @@ class Measurer:
     def replay(
         self,
         measured: Measured,
-        members: set[int],
+        members: set[Backward],
         parameters: list[torch.Tensor],
         everything: dict[int, torch.Tensor],
         vectors: list[Vector],
@@ -148,7 +149,7 @@ class Measurer:
         coarsest = [p.coarsest for p in programs if p is not None and p.coarsest is not None]
         measured.compute_dtype = coarsest[0] if coarsest else measured.dtype
         measured.coupled_modules = _coupled(programs)
-        chosen = [i for i, record in enumerate(measured.records) if id(record.event) in members]
+        chosen = [i for i, record in enumerate(measured.records) if record.event in members]
         for own in _alike(measured.records, chosen):
             known = [p for p in (programs[i] for i in own) if p is not None]
             if len(known) < len(own):
@@ -258,6 +259,8 @@ class Measurer:
                 first = found
             if measured.coupled_modules:
                 break
+        if first is not None and any(program.looks_up_rows for program in programs):
+            raise CannotReplay("its model looks rows up by their numbers, which are other rows' in a large batch")
         if first is not None and any(program.by_position for program in programs):
             raise CannotReplay("the loop takes its batches apart by the places of their samples")
         if first is None:

@@ -25,12 +25,15 @@ from gradcheck_accum.engine.reference import ReferenceEngine
 from gradcheck_accum.events import (
     AverageUpdate,
     Backward,
+    Cause,
     Clip,
+    DataGradientRead,
     Event,
     Factor,
     GraphsHeld,
     Opaque,
     Operation,
+    Reason,
     ScaleGrads,
     ScalerUpdate,
     SchedulerStep,
@@ -43,7 +46,7 @@ from gradcheck_accum.folding import fold
 from gradcheck_accum.location import Location
 from gradcheck_accum.stated import NAME_OF_LENGTH
 from gradcheck_accum.verify.averaging import AVERAGED_OTHERWISE, Averaging
-from gradcheck_accum.verify.batches import BatchCounter, identity_of
+from gradcheck_accum.verify.batches import BatchCounter, data_of, identity_of
 from gradcheck_accum.verify.by_hand import OwnAverages, Rates
 from gradcheck_accum.verify.clipping import ClipBook, ClipCall
 from gradcheck_accum.verify.comparing import Comparer
@@ -74,19 +77,21 @@ from gradcheck_accum.verify.shards import NORM_UNKNOWN, Shards, whole_norm
 _TOUCHING = (ZeroGrad, ScaleGrads, Clip, Unscale, Opaque, Step)
 """Events that may set backwards apart: those before weigh otherwise than those after."""
 
-PARTLY_AVERAGED = (
+PARTLY_AVERAGED = Reason(
     "one backward averages some of its gradients over the ranks and leaves others local: let one no_sync() hold for "
     "all of the model"
 )
-CHANGED_ON_ITS_WAY = (
+CHANGED_ON_ITS_WAY = Reason(
     "a hook on the parameters changes their gradients while they are added up: change the whole gradient once, right "
-    "before the step"
+    "before the step",
+    Cause.BY_HAND,
 )
-USED_BY_HAND = (
+USED_BY_HAND = Reason(
     "the weights were changed by hand, and the gradients cleared without a step: what is compared is what an "
-    "optimizer's step() gets"
+    "optimizer's step() gets",
+    Cause.BY_HAND,
 )
-RAISED = "a backward raised, and what it had added by then is not known: clear the gradients where it is caught"
+RAISED = Reason("a backward raised, and what it had added by then is not known: clear the gradients where it is caught")
 INSIDE_BACKWARD = "the step runs inside backward, on gradients that are not complete: step after it to compare"
 CHANGED_AFTER_CLIP = "the gradients were changed by hand after they were clipped: change them before the clip"
 SKIPPED = "skipped by the grad scaler (inf or nan)"
@@ -133,6 +138,10 @@ class Watch:
         self._averages = OwnAverages(lambda: book.optimizers)
         self._scalings = GradientScalings(book)
         self.losses.tape.on_scale = self._scalings.seen
+        read = weakref.WeakMethod(self._gradient_read)
+        self.losses.tape.on_gradient_read = lambda tensor: (read() or _ignore)(tensor)
+        self._reads_data = True
+        """Whether it is known what data's gradient the last backward was for, or there is no backward yet."""
         self._rates = Rates()
         self.measurer = Measurer(engine, replay, self.shards)
         self._moved = MovedWeights()
@@ -343,6 +352,7 @@ class Watch:
             for key, own in self._arriving.items()
         }
         self._arriving, self._sent_back = None, None
+        cut_off = self._cut_off(sent_back) - self.book.stores(arrived)
         self.losses.next_segment()
         if not arrived:
             self.stray_backwards += not self.book.sharded
@@ -367,26 +377,44 @@ class Watch:
             ranks=averaged.ranks if averaged is not None else 1,
             kept_apart=averaged is not None and averaged.kept_apart,
             rescale=averaged.rescale if averaged is not None else 1.0,
+            cut_off=cut_off,
         )
         self._add(event)
+        self._reads_data = False
         self._clips.forget()
         self._weights.update((key, self.book.parameters[key]._version) for key in arrived)
         if averaged is not None and (averaged.kept_apart or (averaged.keys and averaged.ranks != 1)):
             # What the other ranks added is seen when the step is compared, and not here.
             self.book.look(averaged.keys)
-            changed = AVERAGED_OTHERWISE if averaged.reworked else ""
+            changed = AVERAGED_OTHERWISE if averaged.reworked else None
         else:
-            changed = CHANGED_ON_ITS_WAY if self.book.arrived(arrived) else ""
+            changed = CHANGED_ON_ITS_WAY if self.book.arrived(arrived) else None
         record = Record(event, part, squares, sent_back.program, changed, call_chain())
         self._await_step(record, reading.scale)
         if record.changed:
             self._add(Opaque(where=where, stores=event.stores, reason=record.changed))
         if sent_back.unknown:
-            self._add(Opaque(where=where, stores=event.stores, reason=sent_back.unknown))
+            self._add(Opaque(where=where, stores=event.stores, reason=Reason(sent_back.unknown)))
         if averaged is not None and averaged.synced is None:
             self._add(Opaque(where=where, stores=event.stores, reason=PARTLY_AVERAGED))
         if failed:
             self._add(Opaque(where=where, stores=event.stores, reason=RAISED))
+
+    def _cut_off(self, sent_back: SentBack) -> frozenset[str]:
+        """The stores of the networks that made data of a loss, of which its graph knows nothing."""
+        if len(self.book.optimizers) < 2 or sent_back.program is None:
+            return frozenset()
+        with self.losses.tape.paused():
+            modules = self.losses.tape.makers_of(data_of(sent_back.program))
+        return self.book.stores(id(parameter) for module in modules for parameter in module.parameters())
+
+    def _gradient_read(self, tensor: torch.Tensor) -> None:
+        """The loop reads ``.grad`` of a tensor: of data, it is what the last backward was for."""
+        if self.idle or self._reads_data or id(tensor) in self.book.parameters or isinstance(tensor, nn.Parameter):
+            return
+        if tensor.is_leaf and tensor.requires_grad:
+            self._reads_data = True
+            self._add(DataGradientRead(where=user_location()))
 
     def _look_for_own_steps(self, reading: LossReading, where: Location) -> None:
         """A backward has filled gradients of no optimizer, and none has stepped: who changes its weights is a step."""
@@ -486,7 +514,7 @@ class Watch:
             part = self.book.put_in(kind_of(handed.where, terms, handed.epoch), handed.gradients, factor)
         self._await_step(Record(event, part, squares, program), 1.0)
         if handed.sent_back.unknown:
-            self._add(Opaque(where=handed.where, stores=stores, reason=handed.sent_back.unknown))
+            self._add(Opaque(where=handed.where, stores=stores, reason=Reason(handed.sent_back.unknown)))
 
     # Changes of .grad
 
@@ -707,9 +735,9 @@ class Watch:
             return unfollowed
         if not measured.records or not parameters:
             return self._why_no_gradient(parameters)
-        changed = next((record.changed for record in measured.records if record.changed), "")
-        if changed:
-            return changed
+        changed = next((record.changed for record in measured.records if record.changed), None)
+        if changed is not None:
+            return changed.words
         clips = self._clips.of(optimizer)
         if clips is not None and clips.changed_since:
             return CHANGED_AFTER_CLIP
@@ -775,7 +803,7 @@ class Watch:
     def _give_up_step(self, optimizer: Optimizer) -> None:
         """A step whose closure was called several times, or never, has been made."""
         step = self._step_event(optimizer)
-        self._add(Opaque(where=step.where, stores=step.stores, reason=WITH_CLOSURE))
+        self._add(Opaque(where=step.where, stores=step.stores, reason=Reason(WITH_CLOSURE)))
         self._add(step)
         self._pending = Measured(step, self._since.pop(id(optimizer), []), unmeasured=WITH_CLOSURE), None
 

@@ -8,7 +8,7 @@ import torch
 
 from gradcheck_accum.engine.independence import Proof
 from gradcheck_accum.engine.tape import Program
-from gradcheck_accum.events import Backward, Step
+from gradcheck_accum.events import Backward, Reason, Step
 from gradcheck_accum.verify.clipping import ClipCall
 from gradcheck_accum.verify.measure import InnerProducts
 from gradcheck_accum.verify.parts import Part
@@ -28,7 +28,7 @@ class Record:
     part: Part | None
     squares: dict[int, torch.Tensor]
     program: Program | None
-    changed: str = ""
+    changed: Reason | None = None
     called_from: CallChain = ()
 
 
@@ -76,7 +76,8 @@ class Measured:
     ``coupled_chunks`` is how far a part of a large batch that did not fit is from its halves together, and what
     rounding allows, where that is less. ``normalises`` says that micro-batches normalised data over their own rows, and
     that it is not for their units to undo that. ``proof`` is what was shown of single micro-batches, where no large
-    batch could be compared. ``unmeasured`` says why there are no ``products``. ``shards`` is over how many ranks the
+    batch could be compared. ``unmeasured`` says why there are no ``products``, ``has_overflowed`` whether it is that a
+    gradient is not finite. ``shards`` is over how many ranks the
     weights are sharded, 0 where they are not: the gradients' vectors then hold this rank's shards alone, those of the
     micro-batches the rows of all shards.
     """
@@ -101,6 +102,7 @@ class Measured:
     update: Update | None = None
     drift: float | None = None
     unmeasured: str = ""
+    has_overflowed: bool = False
     shards: int = 0
 
     @property

@@ -16,13 +16,10 @@ from gradcheck_accum.engine.tolerance import (
     sum_tolerance,
     unit_roundoff,
 )
-from gradcheck_accum.events import Reduction
-from gradcheck_accum.ledger import ZERO, Fate, Ledger, Window
-from gradcheck_accum.ranks import UNSHARED
+from gradcheck_accum.events import Cause, Reduction
+from gradcheck_accum.ledger import Fate, Ledger, Window
 from gradcheck_accum.verdict import Verdict, WindowReport
-from gradcheck_accum.verify.gradients import CHANGED_BY_HAND
 from gradcheck_accum.verify.measure import InnerProducts
-from gradcheck_accum.verify.observer import CHANGED_ON_ITS_WAY, USED_BY_HAND
 from gradcheck_accum.verify.records import Measured
 from gradcheck_accum.verify.weighing import entry_corrections, in_vectors, replay_correction
 from gradcheck_accum.weights import Readings
@@ -119,9 +116,9 @@ class _Window:
     def __post_init__(self) -> None:
         self.parts = self.ledger.closed_by(self.measured.step)
 
-    def unknown(self, *reasons: str) -> str:
-        """The first of ``reasons`` for which a part is unknown, or nothing."""
-        return next((w.unknown for w in self.parts if w.unknown in reasons), "")
+    def unknown(self, cause: Cause) -> str:
+        """Why a part is unknown, in words, where that is for ``cause``; else nothing."""
+        return next((w.unknown.words for w in self.parts if w.unknown and w.unknown.cause is cause), "")
 
 
 @dataclass(slots=True)
@@ -142,10 +139,10 @@ def _rule(window: _Window, options: Options, replays: bool) -> Ruling:
         return Ruling(Verdict.EQUIVALENT, measured.unmeasured)
     if measured.products is None:
         return Ruling(Verdict.INCONCLUSIVE, measured.unmeasured)
-    unshared = next((w.unknown for w in window.parts if w.unknown.startswith(UNSHARED)), "")
+    unshared = window.unknown(Cause.UNSHARED)
     if unshared:
         return Ruling(Verdict.INCONCLUSIVE, unshared)
-    if measured.is_zero and not any(measured.own_norms) and window.unknown(ZERO):
+    if measured.is_zero and not any(measured.own_norms) and window.unknown(Cause.ZERO):
         # Whatever its micro-batches weigh, they add up to nothing.
         return Ruling(Verdict.EQUIVALENT, "", (0.0, 1.0, 0.0))
     reference = _reference_of(window, measured.products)
@@ -236,7 +233,7 @@ def _beside_micro_batches(
         if clipped is None:
             return Ruling(Verdict.EQUIVALENT, "", numbers, replayed)
         return Ruling(Verdict.DEVIATES, clipped.reason, clipped.numbers, replayed)
-    by_hand = window.unknown(CHANGED_BY_HAND, CHANGED_ON_ITS_WAY, USED_BY_HAND)
+    by_hand = window.unknown(Cause.BY_HAND)
     if by_hand:
         return Ruling(Verdict.INCONCLUSIVE, by_hand, numbers)
     return Ruling(Verdict.DEVIATES, reason, numbers, replayed)
@@ -362,7 +359,7 @@ def _oddity(weights: Sequence[float | None]) -> float:
 
 
 def _why_unknown(whole: _Window) -> str:
-    reasons = [w.unknown for w in whole.parts if w.unknown]
+    reasons = [w.unknown.words for w in whole.parts if w.unknown]
     if reasons:
         return reasons[0]
     readings = whole.readings

@@ -12,10 +12,9 @@ from gradcheck_accum.engine.cost import WindowCost
 from gradcheck_accum.engine.independence import worst
 from gradcheck_accum.engine.reference import ReferenceEngine
 from gradcheck_accum.engine.streaming import Streamed
-from gradcheck_accum.events import Trace
+from gradcheck_accum.events import Cause, Trace
 from gradcheck_accum.folding import fold
 from gradcheck_accum.ledger import NOT_FINITE, ZERO, Fate, Ledger, Window
-from gradcheck_accum.ranks import UNSHARED
 from gradcheck_accum.verify.averaging import Needless
 from gradcheck_accum.verify.frameworks import Remark
 from gradcheck_accum.verify.measure import InnerProducts
@@ -79,16 +78,16 @@ class Seen:
     def ledger(self) -> Ledger:
         """The ledger of this process alone."""
         ledger = fold(self.trace)
-        overflowed = {id(measured.step) for measured in self.measured if measured.unmeasured == NOT_FINITE}
-        zero = {id(measured.step) for measured in self.measured if measured.is_zero}
+        overflowed = {measured.step for measured in self.measured if measured.has_overflowed}
+        zero = {measured.step for measured in self.measured if measured.is_zero}
         scaled = {w.store for w in ledger.windows for e in w.with_fate(Fate.LIVE) if e.grad_factors} if zero else set()
         if not overflowed and not scaled:
             return ledger
 
         def marked(window: Window) -> Window:
-            if id(window.step) in overflowed:
+            if window.step in overflowed:
                 return replace(window, unknown=NOT_FINITE)
-            hides = id(window.step) in zero and window.store in scaled and window.with_fate(Fate.LIVE)
+            hides = window.step in zero and window.store in scaled and window.with_fate(Fate.LIVE)
             return replace(window, unknown=window.unknown or ZERO) if hides else window
 
         return replace(ledger, windows=tuple(map(marked, ledger.windows)))
@@ -106,9 +105,9 @@ def over_ranks(seen: Sequence[Seen], rank: int, ledger: Ledger) -> list[Measured
 
     ``ledger`` is the rank's, joined with theirs: only where it is are the others asked.
     """
-    shared = {id(window.step) for window in ledger.windows if window.elsewhere}
-    shared |= {id(measured.step) for measured in seen[rank].measured if measured.shards > 1}
-    shared -= {id(window.step) for window in ledger.windows if window.unknown.startswith(UNSHARED)}
+    shared = {window.step for window in ledger.windows if window.elsewhere}
+    shared |= {measured.step for measured in seen[rank].measured if measured.shards > 1}
+    shared -= {window.step for window in ledger.windows if window.unknown and window.unknown.cause is Cause.UNSHARED}
     counts: dict[str, int] = {}
     elsewhere = {r: own.by_optimizer() for r, own in enumerate(seen) if r != rank}
     found = []
@@ -116,7 +115,7 @@ def over_ranks(seen: Sequence[Seen], rank: int, ledger: Ledger) -> list[Measured
         optimizer = own.step.optimizer
         number = counts.get(optimizer, 0)
         counts[optimizer] = number + 1
-        if id(own.step) not in shared:
+        if own.step not in shared:
             found.append(own)
             continue
         others = [(r, steps.get(optimizer, [])) for r, steps in elsewhere.items()]

@@ -15,7 +15,7 @@ from gradcheck_accum.engine.tolerance import unit_roundoff
 from gradcheck_accum.events import Factor, Reduction, Term
 from gradcheck_accum.verify.frames import location_of, scaling_frame
 from gradcheck_accum.verify.modes import without_modes
-from gradcheck_accum.verify.provenance.operands import origins_of_operand
+from gradcheck_accum.verify.provenance.operands import parts_of_operand
 from gradcheck_accum.verify.several_batches import SENT_BACK_TOGETHER, sent_back_together
 
 CACHED_UNSEEN = (
@@ -123,7 +123,7 @@ def _note_scaling(loss: torch.Tensor) -> None:
     if node.name().startswith(("MulBackward", "DivBackward")):
         frame = scaling_frame()
         node.metadata[SCALED_AT] = location_of(frame)  # type: ignore[index]
-        node.metadata[SCALED_BY] = origins_of_operand(frame)  # type: ignore[index]
+        node.metadata[SCALED_BY] = parts_of_operand(frame)  # type: ignore[index]
 
 
 def _of_unknown_weight(terms: Iterable[Term]) -> tuple[Term, ...]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -11,6 +10,7 @@ from torch import nn
 
 from gradcheck_accum.engine.loss_graph import LossReading
 from gradcheck_accum.engine.tape import Leaf, Produced, Program, leaves_of
+from gradcheck_accum.same import Same
 
 SENT_BACK_TOGETHER = (
     "its loss has as many terms of one kind as batches went into it: whether they are micro-batches, whose sum should "
@@ -21,23 +21,35 @@ SENT_BACK_TOGETHER = (
 def sent_back_together(reading: LossReading, drawn: int, program: Callable[[], Program | None]) -> bool:
     """Whether a loss has one of its terms for each of several batches, all of a kind, and is no mean of them.
 
-    ``drawn`` is how many batches one data loader gave for it. ``program``, asked only where there are such terms, tells
-    how often the loop ran a module on other data.
+    ``drawn`` is how many batches one data loader gave for it, of which some may wait for their turn: what counts is how
+    often the loop ran a module on other data, which ``program``, asked only where there are such terms, tells.
     """
-    kinds = reading.kinds.values()
-    sums = [n for n, total in kinds if n > 1 and total is not None and not math.isclose(total, 1.0)]
-    if not sums or drawn in sums:
-        return bool(sums)
+    sums = [
+        number
+        for kind, (number, total) in reading.kinds.items()
+        if number > 1 and total is not None and not _is_mean(reading, kind, number, total)
+    ]
+    if not sums:
+        return False
     known = program()
-    return known is not None and any(number in sums for number in _turns(known))
+    if known is None or not any(isinstance(function, nn.Module) for function, *_ in known.steps):
+        return drawn in sums
+    return any(number in sums for number in _turns(known, by_place=drawn not in sums))
 
 
-def _turns(program: Program) -> Iterator[int]:
-    """How often one place calls one module, each time on samples of its own; a number for each such place."""
+def _is_mean(reading: LossReading, kind: str, number: int, total: float) -> bool:
+    """Whether the terms of a kind add up to 1, or are divided by their number, whatever else they are multiplied by."""
+    factors = (factor.value for term in reading.terms if term.kind == kind for factor in term.factors)
+    wholes = (total, *(value * number for value in factors if value is not None))
+    return any(Same()(whole, 1.0) for whole in wholes)
+
+
+def _turns(program: Program, *, by_place: bool) -> Iterator[int]:
+    """How often one module is called, by one place or by any, each time on samples of its own; a number for each."""
     groups: dict[Any, list[int]] = {}
     for index, ((function, *_), place) in enumerate(zip(program.steps, program.places, strict=True)):
         if isinstance(function, nn.Module):
-            groups.setdefault((id(function), place), []).append(index)
+            groups.setdefault((id(function), place if by_place else None), []).append(index)
     several = [members for members in groups.values() if len(members) > 1]
     if several:
         flow = _Flow(program)

@@ -14,6 +14,7 @@ from torch.optim.optimizer import Optimizer
 
 from gradcheck_accum.engine.determinism import holding
 from gradcheck_accum.engine.reference import SHARDED, ReferenceEngine
+from gradcheck_accum.events import Backward
 from gradcheck_accum.ledger import Ledger
 from gradcheck_accum.verify.clipping import clipped
 from gradcheck_accum.verify.gradients import parameters_of
@@ -41,7 +42,7 @@ class Trajectory:
         measured: Measured,
         ledger: Ledger,
         readings: Readings,
-        members: set[int],
+        members: set[Backward],
     ) -> None:
         """Take the reference's own step for a window, before the loop takes its."""
         if measured.shards:

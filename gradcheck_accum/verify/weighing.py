@@ -22,16 +22,16 @@ def entry_corrections(measured: Measured, ledger: Ledger, readings: Readings) ->
     that was meant for another optimizer, gets 0, and so does what is stale in it. None where a weight is not known, or
     where the terms of one backward would need different factors.
     """
-    weights: dict[int, list[tuple[Window, Weight]]] = {id(record.event): [] for record in measured.records}
+    weights: dict[Backward, list[tuple[Window, Weight]]] = {record.event: [] for record in measured.records}
     for window in ledger.closed_by(measured.step):
         for series in readings.series_of(window):
             for weight in _all_weights(window, series, readings):
-                if id(weight.entry.backward) in weights and weight.entry.fate is not Fate.STALE:
-                    weights[id(weight.entry.backward)].append((window, weight))
+                if weight.entry.backward in weights and weight.entry.fate is not Fate.STALE:
+                    weights[weight.entry.backward].append((window, weight))
     corrections: list[float] = []
     for record in measured.records:
         found: list[float] = []
-        for window, weight in weights[id(record.event)]:
+        for window, weight in weights[record.event]:
             if weight.relative is None or weight.relative == 0:
                 return None
             value = _hand_factor(weight.entry) / weight.relative / window.divisor
@@ -85,12 +85,12 @@ def replay_correction(measured: Measured, replay: Replay, ledger: Ledger, readin
     anew = _changes(first, replay)
     found: list[float] = []
     for window in ledger.closed_by(measured.step):
-        own = {id(measured.records[i].event) for i in replay.records}
+        own = {measured.records[i].event for i in replay.records}
         for series, weight in _weights_of(first, window, readings):
-            ranks = ({id(e.backward) for e in entries} for entries in window.by_rank())
-            rank = next((entries for entries in ranks if id(first) in entries), set[int]())
-            weights = [w for w in _all_weights(window, series, readings) if id(w.entry.backward) in rank]
-            whole = {id(w.entry.backward) for w in weights}
+            ranks = ({e.backward for e in entries} for entries in window.by_rank())
+            rank = next((entries for entries in ranks if first in entries), set[Backward]())
+            weights = [w for w in _all_weights(window, series, readings) if w.entry.backward in rank]
+            whole = {w.entry.backward for w in weights}
             position, term = next((i, t) for i, t in enumerate(first.terms) if series.holds(first, t))
             change = anew[position] if anew else None
             if change == 0.0 and all(_is_left_out(series, w.entry.backward) for w in weights):

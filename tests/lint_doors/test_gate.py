@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import ast
 from pathlib import Path
 
 import pytest
 
 from gradcheck_accum.gate import may_train_with_others
+from gradcheck_accum.lint import syntax
 from gradcheck_accum.lint.facts import Facts
 from gradcheck_accum.lint.reach import Reach
 
@@ -54,7 +54,7 @@ def test_every_name_of_an_import_over_several_lines_is_looked_for(tmp_path: Path
 
 def test_a_new_statement_is_not_taken_for_one_that_is_gone() -> None:
     """Programs of our own are asked about too, and their nodes may come to lie where earlier ones lay."""
-    reach = Reach(Facts(ast.parse("")))
+    reach = Reach(Facts(syntax.parse("")))
     for _ in range(200):
-        assert reach.backward(ast.parse("loss.backward()").body[0])
-        assert not reach.backward(ast.parse("loss.forward()").body[0])
+        assert reach.backward(syntax.parse("loss.backward()").body[0])
+        assert not reach.backward(syntax.parse("loss.forward()").body[0])

@@ -67,7 +67,7 @@ class Case:
 
     def steps(self) -> int:
         """K, as the ledger shows it."""
-        return usual_steps(self.account()) or 1
+        return usual_steps(self.account(), self.ledger.same) or 1
 
     def step_places(self) -> list[Location]:
         """Where the optimizer of the finding steps."""

@@ -86,7 +86,7 @@ def undivide(case: Case) -> Iterator[Repair]:
 def divide_by_window(case: Case) -> Iterator[Repair]:
     """GA103: divide by the number of micro-batches that a window really holds, not by K."""
     for factor in _factors(case):
-        if factor.where is None or not factor.value or abs(factor.value * case.steps() - 1) > 1e-9:
+        if factor.where is None or not factor.value or not case.ledger.same(factor.value * case.steps(), 1.0):
             continue
         place = _Division.find(case.script, factor.where)
         if place is None or not is_repeatable(place.divisor):

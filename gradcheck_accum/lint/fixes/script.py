@@ -5,10 +5,8 @@ Evidence comes as places in the text; here a place becomes a node, once, and eve
 
 from __future__ import annotations
 
-import ast
 import dataclasses
 import re
-import warnings
 from collections import deque
 from collections.abc import Container, Iterable, Iterator, Sequence
 from functools import cached_property
@@ -16,17 +14,18 @@ from itertools import takewhile
 from typing import TypeVar
 
 import libcst as cst
-from libcst.metadata import ByteSpanPositionProvider, MetadataWrapper
 
-from gradcheck_accum.lint.source import children
+from gradcheck_accum.lint import syntax
+from gradcheck_accum.lint.syntax.lowering import Lowering
+from gradcheck_accum.lint.syntax.parsing import tree_of
+from gradcheck_accum.lint.syntax.places import Places
 from gradcheck_accum.location import Location
 
 Statement = cst.BaseSmallStatement | cst.BaseCompoundStatement
 Block = cst.BaseSuite | cst.Module
 _Node = TypeVar("_Node", bound=cst.CSTNode)
 
-_NEWLINE = re.compile(rb"\r\n|\r|\n")
-_TAIL = re.compile(r"(?<=[\r\n])[ \t\f]+\Z")
+_LONE_RETURN = re.compile(r"\r(?!\n)")
 _CELL = re.compile(r"#(?: ?%%|\x1f)")
 """A comment that begins a cell: editors know it in scripts, and `gradcheck_accum.notebooks` joins cells with one."""
 _DEEPEST = 200
@@ -64,37 +63,34 @@ class Script:
 
     def __init__(self, text: str) -> None:
         self.text = text
-        # LibCST does not know carriage returns alone as ends of lines, and loses a blank line before this white space.
         self._has_bare_returns = "\r" in text and "\n" not in text
-        tail = _TAIL.search(text)
-        self._tail = tail.group() if tail is not None else ""
-        readable = text.removesuffix(self._tail)
-        readable = readable.replace("\r", "\n") if self._has_bare_returns else readable
+        if not self._has_bare_returns and _LONE_RETURN.search(text):
+            raise CannotEdit("not read without a loss")
         try:
-            if _is_too_deep(readable):
-                raise CannotEdit("nested too deeply")
-            self.module = cst.parse_module(readable)
-            if self.module.code != readable:
-                raise CannotEdit("not read without a loss")
-            wrapper = MetadataWrapper(self.module, unsafe_skip_copy=True)
-            self._spans = wrapper.resolve(ByteSpanPositionProvider)
-            self._starts = [0, *(match.end() for match in _NEWLINE.finditer(readable.encode()))]
-        except (cst.ParserSyntaxError, SyntaxError, ValueError, RecursionError, MemoryError):
+            with syntax.reading(text) as readable:
+                self.module = tree_of(readable)
+                self._tail = text[len(readable) :]
+                if self.module.code != readable:
+                    raise CannotEdit("not read without a loss")
+                self._places = Places(self.module, readable, "", 1, None)
+                body = Lowering(self._places).body(self.module)
+        except (syntax.CannotParse, syntax.NestedTooDeeply):
             raise CannotEdit("cannot be read") from None
+        self._at: dict[tuple[int, int, int, int], list[cst.CSTNode]] = {}
+        for part in (part for statement in body for part in syntax.walk(statement)):
+            if part.origin is not None:
+                self._at.setdefault(_corners(part.where), []).append(part.origin)
         self._above: dict[cst.CSTNode, tuple[cst.CSTNode, str]] = {}
         self._below: dict[cst.CSTNode, list[cst.CSTNode]] = {}
-        self._at: dict[tuple[int, int], list[cst.CSTNode]] = {}
-        waiting: deque[cst.CSTNode] = deque([self.module])
-        while waiting:
-            node = waiting.popleft()
-            below = self._below[node] = []
-            for child, name in _children(node):
-                self._above[child] = node, name
-                below.append(child)
-            waiting.extend(below)
-            span = self._spans.get(node)
-            if span is not None:
-                self._at.setdefault((span.start, span.start + span.length), []).append(node)
+        level: list[cst.CSTNode] = [self.module]
+        for _ in range(_DEEPEST):
+            for node in level:
+                for child, name in _children(node):
+                    self._above[child] = node, name
+                    self._below.setdefault(node, []).append(child)
+            level = [child for node in level for child in self._below.setdefault(node, [])]
+        if level:
+            raise CannotEdit("nested too deeply")
 
     # Finding
 
@@ -103,13 +99,8 @@ class Script:
         return self.find(where, cst.BaseExpression)  # type: ignore[type-abstract]
 
     def find(self, where: Location, kind: type[_Node]) -> _Node | None:
-        """The node of one kind that spans exactly ``where``."""
-        span = self._offset(where.line, where.column), self._offset(where.end_line, where.end_column)
-        return next((node for node in self._at.get(span, []) if isinstance(node, kind)), None)
-
-    def _offset(self, line: int, column: int) -> int:
-        """Where a 1-based line and byte column stand in the bytes of the text; -1 where there is no such line."""
-        return self._starts[line - 1] + column - 1 if 0 < line <= len(self._starts) else -1
+        """The node of one kind that what stands at ``where`` was read from."""
+        return next((node for node in self._at.get(_corners(where), []) if isinstance(node, kind)), None)
 
     def parents(self, node: cst.CSTNode) -> Iterator[cst.CSTNode]:
         """What a node stands in, innermost first."""
@@ -275,24 +266,16 @@ class Script:
 
     def start(self, node: cst.CSTNode) -> int:
         """Where a node starts, to compare it with others."""
-        return self._spans[node].start
+        return self._places.span(node)[0]
 
     def holds(self, node: cst.CSTNode, where: Location) -> bool:
         """Whether a place of the script lies in a node."""
-        span = self._spans[node]
-        return span.start <= self._offset(where.line, where.column) < span.start + span.length
+        start, end = (self._places.where(at, at) for at in self._places.span(node))
+        return (start.line, start.column) <= (where.line, where.column) < (end.line, end.column)
 
 
-def _is_too_deep(text: str) -> bool:
-    """Whether a script is nested more deeply than LibCST can be trusted with; a chain of ``and`` is nested for it."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        level: list[ast.AST] = [ast.parse(text)]
-    for _ in range(_DEEPEST):
-        level = [child for node in level for child in children(node)]
-        if any(isinstance(node, ast.BoolOp) and len(node.values) > _DEEPEST for node in level):
-            break
-    return bool(level)
+def _corners(where: Location) -> tuple[int, int, int, int]:
+    return where.line, where.column, where.end_line, where.end_column
 
 
 def name_of_call(call: cst.Call) -> str | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from dataclasses import dataclass
 from types import CodeType, FrameType
 
 import torch
@@ -11,11 +12,13 @@ from gradcheck_accum.engine.tape import SCALINGS
 from gradcheck_accum.verify.frames import package_of
 from gradcheck_accum.verify.provenance.following import place_of
 from gradcheck_accum.verify.provenance.origins import Origins
-from gradcheck_accum.verify.provenance.readable import value_of
+from gradcheck_accum.verify.provenance.readable import steps_of, value_of
 from gradcheck_accum.verify.provenance.syntax import syntax_of
 
 _MOST_PLACES = 1024
 """Places beyond which what was read is forgotten: code that is made anew all the time is no loop's."""
+
+Part = tuple[float | None, frozenset[str]]
 
 Chain = tuple[tuple[int, int], ...]
 """A frame and its callers: for each its code and the instruction that it is at."""
@@ -23,8 +26,16 @@ Chain = tuple[tuple[int, int], ...]
 _depths: dict[tuple[int, int], int] = {}
 """How many callers were asked at most for what each instruction's operand is."""
 
-_read: dict[Chain, tuple[list[CodeType], frozenset[str]]] = {}
+_read: dict[Chain, tuple[list[CodeType], _Operand]] = {}
 """What each instruction, called from there, was read to say; code is held, so that no other can have its identity."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Operand:
+    """A number's ``origins``; and where it is a product itself, its ``sides``, each with its own."""
+
+    origins: frozenset[str] = frozenset()
+    sides: tuple[tuple[ast.expr, frozenset[str]], ...] = ()
 
 
 def origins_of_operand(frame: FrameType) -> frozenset[str]:
@@ -32,6 +43,27 @@ def origins_of_operand(frame: FrameType) -> frozenset[str]:
 
     Read once for every place and those that call it.
     """
+    return _operand_of(frame).origins
+
+
+def parts_of_operand(frame: FrameType) -> tuple[Part, ...]:
+    """The numbers that ``frame`` multiplies or divides by, each with its origins; None is what the others leave.
+
+    One but where the source has their product, ``loss / (K * len(x))``: then its sides that can be read now, and the
+    rest, whose origins are known where it is one side.
+    """
+    operand = _operand_of(frame)
+    read = [(steps_of(side, frame), origins) for side, origins in operand.sides]
+    known = [(float(value), origins) for value, origins in read if value is not None]
+    rest = [origins for value, origins in read if value is None]
+    if not known or len(rest) > 1:
+        return ((None, operand.origins),)
+    if rest:
+        return (*known, (None, rest[0]))
+    return (*known[:-1], (None, known[-1][1]))
+
+
+def _operand_of(frame: FrameType) -> _Operand:
     place = id(frame.f_code), frame.f_lasti
     depth = _depths.get(place)
     if depth is not None:
@@ -41,10 +73,10 @@ def origins_of_operand(frame: FrameType) -> frozenset[str]:
     if len(_read) >= _MOST_PLACES:
         _read.clear()
         _depths.clear()
-    origins, asked = _read_origins(frame)
+    operand, asked = _read_operand(frame)
     _depths[place] = depth = max(asked, depth or 0)
-    _read[_chain(frame, depth)] = _codes(frame, depth), origins
-    return origins
+    _read[_chain(frame, depth)] = _codes(frame, depth), operand
+    return operand
 
 
 def _chain(frame: FrameType | None, depth: int) -> Chain:
@@ -65,17 +97,26 @@ def _codes(frame: FrameType | None, depth: int) -> list[CodeType]:
     return found
 
 
-def _read_origins(frame: FrameType) -> tuple[frozenset[str], int]:
+def _read_operand(frame: FrameType) -> tuple[_Operand, int]:
     syntax = syntax_of(frame)
     # Of several on a line of which none is the one for certain, nothing is known.
     node = None if syntax is None else syntax.at(frame, _is_scaling)
     if syntax is None or node is None:
-        return frozenset(), 0
+        return _Operand(), 0
     reader = Origins(names_alone=bool(package_of(frame.f_code.co_filename)))
     place = place_of(frame, node, syntax)
     numbers = [operand for operand in _operands(node) if not _is_scaled(operand, place.frame)]
     found = [reader.of(number, place) or frozenset() for number in numbers]
-    return frozenset().union(*found), max(place.depth, reader.depth)
+    sides = [side for number in numbers for side in _sides(number)] if len(numbers) == 1 else []
+    apart = tuple((side, reader.of(side, place) or frozenset()) for side in sides) if len(sides) > 1 else ()
+    return _Operand(frozenset().union(*found), apart), max(place.depth, reader.depth)
+
+
+def _sides(node: ast.expr) -> list[ast.expr]:
+    """The factors of a product, itself where it is none."""
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult):
+        return [*_sides(node.left), *_sides(node.right)]
+    return [node]
 
 
 def _is_scaled(operand: ast.expr, frame: FrameType | None) -> bool:

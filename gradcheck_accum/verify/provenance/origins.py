@@ -1,15 +1,20 @@
 """Where a number comes from: the names that it was bound to on its way, and the places of the constants it began as.
 
 A number keeps its identity while it is handed on: assigned to another name, passed to a function, made a float. What is
-computed from several others is a number of its own, and no name of theirs is its name.
+computed from several others is a number of its own, and no name of theirs is its name. How long something is has an
+origin where that is the batch's size, or where the source has written it out.
 """
 
 from __future__ import annotations
 
 import ast
 
+import torch
+
+from gradcheck_accum.stated import NAME_OF_SIZE
 from gradcheck_accum.verify.frames import shown
 from gradcheck_accum.verify.provenance.following import Place, sources_of
+from gradcheck_accum.verify.provenance.readable import value_of
 
 
 class Origins:
@@ -27,7 +32,7 @@ class Origins:
             case ast.Constant(value=bool() | str() | bytes()):
                 return None
             case ast.Constant(value=int() | float()):
-                return frozenset({f"{shown(place.syntax.filename)}:{node.lineno}:{node.col_offset + 1}"})
+                return frozenset({_place_of(node, place)})
             case ast.Constant(value=None):
                 # A name that is given its number later.
                 return frozenset()
@@ -41,8 +46,24 @@ class Origins:
                 return _entry(owner, key)
             case ast.Call(func=ast.Attribute(value=owner, attr="get"), args=[ast.Constant(value=str(key)), *_]):
                 return _entry(owner, key)
+            case (
+                ast.Call(func=ast.Name(id="len"), args=[owner], keywords=[])
+                | ast.Call(func=ast.Attribute(value=owner, attr="size"), args=[ast.Constant(value=0)], keywords=[])
+                | ast.Subscript(value=ast.Attribute(value=owner, attr="shape"), slice=ast.Constant(value=0))
+            ):
+                return self._of_length(owner, place)
         inner = _handed_on(node)
         return None if inner is None else self.of(inner, place)
+
+    def _of_length(self, owner: ast.expr, place: Place) -> frozenset[str] | None:
+        """The origins of how many rows a tensor has, or how long a display of the source is; None for other things."""
+        if place.frame is not None and isinstance(value_of(owner, place.frame), torch.Tensor):
+            return frozenset({NAME_OF_SIZE})
+        displays = [(owner, place)] if _is_display(owner) else sources_of(owner, place).values
+        if not displays or not all(_is_display(value) for value, _ in displays):
+            return None
+        name = _dotted(owner)
+        return frozenset(_place_of(value, at) for value, at in displays) | ({f"len({name})"} if name else set())
 
     def _followed(self, node: ast.expr, place: Place) -> frozenset[str]:
         """The origins of all that a name stands for; none where one of these is a number of which nothing is known."""
@@ -60,6 +81,20 @@ class Origins:
                 return frozenset()
             found |= own
         return found if sources.known else frozenset()
+
+
+def _place_of(node: ast.expr, place: Place) -> str:
+    return f"{shown(place.syntax.filename)}:{node.lineno}:{node.col_offset + 1}"
+
+
+def _is_display(node: ast.expr) -> bool:
+    """Whether an expression writes out what is in a container: more may come into an empty one."""
+    match node:
+        case ast.List(elts=own) | ast.Tuple(elts=own) | ast.Set(elts=own):
+            return bool(own) and not any(isinstance(element, ast.Starred) for element in own)
+        case ast.Dict(keys=keys):
+            return bool(keys) and None not in keys
+    return False
 
 
 def _handed_on(node: ast.expr) -> ast.expr | None:

@@ -1,0 +1,197 @@
+"""verify on sums whose elements are sums: smoothed labels as Transformers has them, K = 3 micro-batches of 2 rows of 7.
+
+The loss is 0.9 of a sum over tokens and 0.1 of a sum over tokens and classes, each divided by how many it adds up. What
+a step should get is one large batch by plain arithmetic in float64.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator
+
+import pytest
+import torch
+from torch import nn
+
+from gradcheck_accum.verdict import Verdict, VerifyResult
+from gradcheck_accum.verify import observe
+
+K, ROWS, LENGTH, CLASSES, IGNORED = 3, 2, 7, 5, -100
+Batch = tuple[torch.Tensor, torch.Tensor]
+
+
+@pytest.fixture(autouse=True)
+def in_float64() -> Iterator[None]:
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(torch.float32)
+
+
+def network() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Embedding(CLASSES, 4), nn.Tanh(), nn.Linear(4, CLASSES))
+
+
+def windows(*, unequal: bool, count: int = 2) -> list[list[Batch]]:
+    drawn = torch.Generator().manual_seed(2)
+    found = []
+    for number in range(count * K):
+        x, y = (torch.randint(0, CLASSES, (ROWS, LENGTH), generator=drawn) for _ in range(2))
+        if unequal:
+            y[:, LENGTH - number % 4 :] = IGNORED
+        found.append((x, y))
+    return [found[start : start + K] for start in range(0, count * K, K)]
+
+
+def smoothed(scores: torch.Tensor, labels: torch.Tensor, items: torch.Tensor | None = None) -> torch.Tensor:
+    """Divided by the ``items`` that count, those of the micro-batch where none are given."""
+    minus = -torch.log_softmax(scores, -1)
+    padding = labels.eq(IGNORED).unsqueeze(-1)
+    likely = minus.gather(-1, labels.clamp(min=0).unsqueeze(-1)).masked_fill_(padding, 0.0)
+    alike = minus.sum(-1, keepdim=True).masked_fill_(padding, 0.0)
+    active = padding.numel() - padding.long().sum() if items is None else items
+    return 0.9 * (likely.sum() / active) + 0.1 * (alike.sum() / (active * minus.shape[-1]))
+
+
+def truth(model: nn.Module, window: list[Batch]) -> torch.Tensor:
+    """The large batch's gradient: every token that counts weighs 0.9 for its label and 0.1 for the mean class."""
+    model = copy.deepcopy(model)
+    x, y = (torch.cat([batch[i] for batch in window]).flatten() for i in (0, 1))
+    minus = -torch.log_softmax(model(x[y != IGNORED]), -1)
+    (0.9 * minus[torch.arange(len(minus)), y[y != IGNORED]] + 0.1 * minus.mean(-1)).mean().backward()
+    return flat(model)
+
+
+def flat(model: nn.Module) -> torch.Tensor:
+    return torch.cat([p.grad.reshape(-1) for p in model.parameters() if p.grad is not None])
+
+
+def trained(data: list[list[Batch]], backward: Callable[[nn.Module, list[Batch]], None]) -> tuple[VerifyResult, float]:
+    """The verdict on a loop, and how far its first step's gradient is from the truth, as a part of that."""
+    model, distances = network(), []
+    with observe() as observation:
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for window in data:
+            backward(model, window)
+            distances.append((copy.deepcopy(model), flat(model).clone()))
+            optimizer.step()
+            optimizer.zero_grad()
+    before, got = distances[0]
+    before.zero_grad()
+    wanted = truth(before, data[0])
+    return observation.result(), float((got - wanted).norm() / wanted.norm())
+
+
+def undivided(model: nn.Module, window: list[Batch]) -> None:
+    for x, y in window:
+        smoothed(model(x), y).backward()
+
+
+def divided(model: nn.Module, window: list[Batch]) -> None:
+    for x, y in window:
+        (smoothed(model(x), y) / K).backward()
+
+
+def by_the_window(model: nn.Module, window: list[Batch]) -> None:
+    items = sum((y != IGNORED).sum() for _, y in window)
+    assert isinstance(items, torch.Tensor)
+    for x, y in window:
+        smoothed(model(x), y, items).backward()
+
+
+@pytest.mark.parametrize(
+    ("backward", "unequal", "codes"),
+    [
+        (undivided, False, {"GA101"}),
+        (undivided, True, {"GA101", "GA104"}),
+        (divided, False, set()),
+        (divided, True, {"GA104"}),
+        (by_the_window, False, set()),
+        (by_the_window, True, set()),
+    ],
+)
+def test_a_smoothed_loss_is_the_mean_that_it_is(
+    backward: Callable[[nn.Module, list[Batch]], None], unequal: bool, codes: set[str]
+) -> None:
+    result, distance = trained(windows(unequal=unequal), backward)
+    assert {d.mistake.code for d in result.diagnosis} == codes, result.reason
+    assert result.verdict is (Verdict.DEVIATES if codes else Verdict.EQUIVALENT), result.reason
+    assert result.windows[0].grad_rel_error == pytest.approx(distance, rel=1e-6, abs=1e-12)
+
+
+def test_a_batch_that_waits_for_its_turn_is_in_no_loss() -> None:
+    """A loader that looks one batch ahead has given two before the first loss, of two terms of one kind."""
+
+    def ahead(loader: torch.utils.data.DataLoader[Batch]) -> Iterator[Batch]:
+        waiting = None
+        for batch in loader:
+            if waiting is not None:
+                yield waiting
+            waiting = batch
+        assert waiting is not None
+        yield waiting
+
+    flat_rows = [(x[i], y[i]) for window in windows(unequal=False) for x, y in window for i in range(ROWS)]
+    model = network()
+    with observe() as observation:
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for number, (x, y) in enumerate(ahead(torch.utils.data.DataLoader(flat_rows, batch_size=ROWS))):
+            (smoothed(model(x), y) / K).backward()
+            if (number + 1) % K == 0:
+                optimizer.step()
+                optimizer.zero_grad()
+    assert observation.result().verdict is Verdict.EQUIVALENT, observation.result().reason
+
+
+@pytest.mark.parametrize("extra", [0, 1])
+def test_what_was_counted_for_another_window_is_that_windows_mistake(extra: int) -> None:
+    """One micro-batch is left over, divided by its own number: the window that it leaks into is wrong, and no other.
+
+    The divisor counts every target, or the first token of every row besides, as Transformers 4.46 to 5.11 counts.
+    """
+    passes = [batch for window in windows(unequal=False, count=3) for batch in window][:7]
+    model, seen, weights = network(), [], []
+    with observe() as observation:
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for _ in range(2):
+            for first in range(0, len(passes), K):
+                own = passes[first : first + K]
+                items = sum(y.numel() + extra * len(y) for _, y in own)
+                for position, (x, y) in enumerate(own):
+                    loss = nn.functional.cross_entropy(model(x).flatten(0, 1), y.flatten(), reduction="sum") / items
+                    loss.backward()
+                    if (first + position + 1) % K == 0:
+                        seen.append(flat(model).clone())
+                        weights.append(copy.deepcopy(model))
+                        optimizer.step()
+                        optimizer.zero_grad()
+    result = observation.result()
+    assert [w.micro_batches for w in result.windows] == [3, 3, 4, 3]
+    assert [w.verdict for w in result.windows] == [Verdict.EQUIVALENT] * 2 + [Verdict.DEVIATES, Verdict.EQUIVALENT]
+    assert {d.mistake.code for d in result.diagnosis} == {"GA301"}
+    share = LENGTH / (LENGTH + extra)
+    for wrong, window in ((1, passes[3:6]), (2, [passes[6], *passes[:3]])):
+        model = weights[wrong]
+        model.zero_grad()
+        x, y = (torch.cat([batch[i] for batch in window]).flatten() for i in (0, 1))
+        (share * nn.functional.cross_entropy(model(x), y)).backward()
+        distance = float((seen[wrong] - flat(model)).norm() / flat(model).norm())
+        assert result.windows[wrong].grad_rel_error == pytest.approx(distance, rel=1e-6, abs=1e-12)
+
+
+def test_what_changes_within_a_window_and_counts_too_much_is_not_known() -> None:
+    """No mask leaves more than there are, and a number that follows no window counts none of them."""
+    model = network()
+    divisors = iter([61, 60, 47, 58, 39, 40])
+    with observe() as observation:
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for window in windows(unequal=False):
+            for x, y in window:
+                total = nn.functional.cross_entropy(model(x).flatten(0, 1), y.flatten(), reduction="sum")
+                (total / next(divisors)).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    result = observation.result()
+    assert result.verdict is Verdict.INCONCLUSIVE
+    assert not result.diagnosis
+    assert any("is summed over windows of 42" in note for note in result.notes)
