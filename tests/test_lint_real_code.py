@@ -605,30 +605,6 @@ for epoch in range(3):
             opt.zero_grad()
 """,
     ),
-    "gradients that are made to be looked at (right)": (
-        [],
-        """\
-def sharpness(net, rows):
-    for u in rows.split(1):
-        net.zero_grad()
-        net(u).square().mean().backward()
-        print(sum(p.grad.square().sum() for p in net.parameters()))
-    net.zero_grad()
-
-def fit(net, rows):
-    opt = torch.optim.SGD(net.parameters(), lr=0.1)
-    for _ in range(2):
-        for u in rows.split(5):
-            opt.zero_grad()
-            net(u).square().mean().backward()
-            opt.step()
-
-net = nn.Linear(7, 2)
-fit(net, torch.randn(20, 7))
-sharpness(net, torch.randn(20, 7))
-fit(net, torch.randn(20, 7))
-""",
-    ),
 }
 
 

@@ -45,7 +45,7 @@ def find_remainder(account: Account) -> Iterator[Diagnosis]:
     for window in leaks:
         message = _leaks(account, window, bool(lost))
         yield diagnosis("GA301", step.where, message, help, window, states_steps=stated)
-    for window in lost if account.steps > 1 else ():
+    for window in lost:
         message = _never_reaches(account, window)
         yield diagnosis("GA301", step.where, message, help, states_steps=stated)
 
