@@ -86,10 +86,10 @@ def read_series(evidence: Evidence, coefficient: float | None, *, in_a_run: bool
         return _read(evidence, coefficient, in_a_run)
     contested: list[Column] = []
     without = _read(evidence, None, in_a_run, contested)
-    if not contested or _is_right(without, evidence):
+    if not contested or is_right(without, evidence):
         return without
     trusting = _read(evidence, None, in_a_run)
-    if not _is_right(trusting, evidence) or all(_is_of_another_constant(c, evidence) for c in contested):
+    if not is_right(trusting, evidence) or all(_is_of_another_constant(c, evidence) for c in contested):
         return without
     return without.give_up(_two_readings(contested, evidence, trusting.intended, without.intended))
 
@@ -190,7 +190,7 @@ def _weigh(
         reading.objective[key] = own * coefficient
 
 
-def _is_right(reading: SeriesReading, evidence: Evidence) -> bool:
+def is_right(reading: SeriesReading, evidence: Evidence) -> bool:
     """Whether every full window of a series is its objective's, as far as ``reading`` knows."""
     for own in evidence.windows():
         points = [evidence.points[i] for i in own]

@@ -24,7 +24,7 @@ from itertools import combinations
 from gradcheck_accum.events import Backward, Reduction, Term
 from gradcheck_accum.ledger import Entry, Fate, Ledger, Window
 from gradcheck_accum.ranks import left_local
-from gradcheck_accum.reading import SeriesReading, read_series
+from gradcheck_accum.reading import SeriesReading, is_right, read_series
 from gradcheck_accum.roles import Evidence, Point, aligned
 from gradcheck_accum.same import Same
 from gradcheck_accum.steps import is_divided_by, usual_steps
@@ -212,22 +212,57 @@ def read_weights(ledger: Ledger, *, coefficient: float | None = None) -> Reading
         series = _find_series(windows, readings.same)
         # What is always weighed with 0 (a sum over the outputs that keeps weights in use, say) is no part of the loss.
         series = tuple(s for s in series if not _is_nothing(s, windows)) or series
-        readings.series[account] = series
-        steps = usual_steps((w for w in windows if w.step is not None), readings.same) or 1
-        counters = [w.step.counted_by for w in windows if w.step is not None and w.step.counted_by is not None]
-        counter = frozenset[str]().union(*(own.origins for own in counters))
-        stated = any(window.step is not None and window.step.accumulation_steps for window in windows)
-        for one in series:
-            own_steps = _steps_of(one, series, windows, steps)
-            evidence = Evidence(aligned(_points(one, windows, own_steps)), readings.same, counter, stated)
-            reading = read_series(evidence, coefficient, in_a_run=in_a_run)
-            if reading.is_dark and any(window.micro_batches > steps for window in windows):
-                # Passes do not show everywhere: what one of them left over may stand in a longer window.
-                evidence = Evidence(aligned(_points(one, windows, steps, leaks=True)), readings.same, counter, stated)
-                reading = read_series(evidence, coefficient, in_a_run=in_a_run)
+        reader = _Reader.of(windows, readings.same, coefficient, in_a_run=in_a_run)
+        read = {own: reading for one in series for own, reading in reader.read(one, series).items()}
+        readings.series[account] = tuple(read)
+        for one, reading in read.items():
             readings._read[account[0], account[1], one] = reading
             readings.notes += reading.notes
     return readings
+
+
+@dataclass(frozen=True, slots=True)
+class _Reader:
+    """Reads the series of one account from its windows, of which full ones hold ``steps`` micro-batches."""
+
+    windows: Sequence[Window]
+    steps: int
+    counter: frozenset[str]
+    states_steps: bool
+    same: Same
+    coefficient: float | None
+    in_a_run: bool
+
+    @classmethod
+    def of(cls, windows: Sequence[Window], same: Same, coefficient: float | None, *, in_a_run: bool) -> _Reader:
+        steps = usual_steps((w for w in windows if w.step is not None), same) or 1
+        counters = [w.step.counted_by for w in windows if w.step is not None and w.step.counted_by is not None]
+        counter = frozenset[str]().union(*(own.origins for own in counters))
+        stated = any(window.step is not None and window.step.accumulation_steps for window in windows)
+        return cls(windows, steps, counter, stated, same, coefficient, in_a_run)
+
+    def read(self, one: Series, every: Sequence[Series]) -> dict[Series, SeriesReading]:
+        """The reading of a series; of each of its places by itself where they have none together, and are right so."""
+        _, reading = self._read(one, _steps_of(one, every, self.windows, self.steps))
+        if not reading.is_dark or len(one.lines) == 1:
+            return {one: reading}
+        apart = [Series(frozenset([line]), one.name) for line in sorted(one.lines)]
+        each = {own: self._read(own, _steps_of(own, [own], self.windows, self.steps)) for own in apart}
+        right = all(is_right(own, evidence) for evidence, own in each.values())
+        return {own: found for own, (_, found) in each.items()} if right else {one: reading}
+
+    def _read(self, one: Series, steps: int) -> tuple[Evidence, SeriesReading]:
+        evidence = self._evidence(one, steps)
+        reading = read_series(evidence, self.coefficient, in_a_run=self.in_a_run)
+        if reading.is_dark and any(window.micro_batches > self.steps for window in self.windows):
+            # Passes do not show everywhere: what one of them left over may stand in a longer window.
+            evidence = self._evidence(one, self.steps, leaks=True)
+            reading = read_series(evidence, self.coefficient, in_a_run=self.in_a_run)
+        return evidence, reading
+
+    def _evidence(self, one: Series, steps: int, *, leaks: bool = False) -> Evidence:
+        points = aligned(_points(one, self.windows, steps, leaks=leaks))
+        return Evidence(points, self.same, self.counter, self.states_steps)
 
 
 def _find_series(windows: Sequence[Window], same: Same) -> tuple[Series, ...]:

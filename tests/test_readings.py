@@ -264,3 +264,47 @@ def test_a_remainder_that_leaks_from_a_list_makes_no_longer_k(tmp_path: Path) ->
     """Seven micro-batches a pass and K = 4: windows of 4, 3 + 4 and 3 + 4, with 3 left over."""
     source = HEAD.format(loader=LOADERS["a list"], loss="mse / K", boundary="(i + 1) % K == 0", scaling="pass")
     assert judged(source, tmp_path)[1] == ["GA301"]
+
+
+SETTINGS = """
+import torch, torch.nn as nn, torch.nn.functional as F
+torch.manual_seed(3)
+HEADS = ["click", "cart", "buy"]
+ACCUMULATE = 3
+trunk = nn.Linear(6, 4)
+heads = nn.ModuleDict({h: nn.Linear(4, 1) for h in HEADS})
+model = nn.ModuleList([trunk, heads])
+optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+X, T = torch.randn(24, 6), torch.randn(24, 3)
+worth = torch.rand(12)
+for i, (x, t) in enumerate(zip(X.split(4), T.split(4))):
+    h = trunk(x)
+    losses = [F.mse_loss(heads[name](h)[:, 0], t[:, n]) for n, name in enumerate(HEADS)]
+    LOSS
+    if i % ACCUMULATE == ACCUMULATE - 1:
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+
+
+@pytest.mark.parametrize(
+    ("loss", "codes", "weight"),
+    [
+        # How many heads there are is no K, however many micro-batches a window has.
+        ("(sum(losses) / len(HEADS)).backward()", ["GA101"], 3.0),
+        ("(sum(losses) / len(HEADS) / ACCUMULATE).backward()", [], 1.0),
+        # How long a tensor is, is the size of its batch: a mean has been divided by it.
+        ("(losses[0] / (ACCUMULATE * x.size(0))).backward()", ["GA102"], 0.25),
+        ("(losses[0] / (ACCUMULATE * len(x))).backward()", ["GA102"], 0.25),
+        ("n = x.shape[0]; (losses[0] * n / (ACCUMULATE * n)).backward()", [], 1.0),
+        ("(losses[0] / (ACCUMULATE * 0.7)).backward()", [], 1.0),
+        # What each micro-batch is worth changes beside the division by K, and is no division.
+        ("(worth[i] * losses[0] / ACCUMULATE).backward()", [], 1.0),
+        ("(worth[i].item() * losses[0] / ACCUMULATE).backward()", [], 1.0),
+    ],
+)
+def test_where_a_number_comes_from_decides(loss: str, codes: list[str], weight: float, tmp_path: Path) -> None:
+    result = watch_source(SETTINGS.replace("LOSS", loss), tmp_path)
+    assert [d.mistake.code for d in result.diagnosis] == codes, result.reason
+    assert result.verdict is (Verdict.DEVIATES if codes else Verdict.EQUIVALENT), result.reason
+    assert [w.grad_norm_ratio for w in result.windows] == pytest.approx([weight, weight], rel=1e-5)

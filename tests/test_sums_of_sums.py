@@ -195,3 +195,33 @@ def test_what_changes_within_a_window_and_counts_too_much_is_not_known() -> None
     assert result.verdict is Verdict.INCONCLUSIVE
     assert not result.diagnosis
     assert any("is summed over windows of 42" in note for note in result.notes)
+
+
+def kept_from_zero(loss: torch.Tensor) -> torch.Tensor:
+    """One of two numbers, as Keras divides: lest it divide by zero."""
+    count = torch.tensor(float(ROWS * LENGTH))
+    return torch.where(count == 0, 0.0, loss / torch.where(count == 0, 1.0, count))
+
+
+@pytest.mark.parametrize("by", [K, 1])
+def test_a_loss_that_was_chosen_of_two_numbers_is_the_one_that_it_is(by: int) -> None:
+    model, ratios = network(), []
+    data = windows(unequal=False)
+    with observe() as observation:
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for window in data:
+            for x, y in window:
+                total = nn.functional.cross_entropy(model(x).flatten(0, 1), y.flatten(), reduction="sum")
+                (kept_from_zero(total) / by).backward()
+            large = copy.deepcopy(model)
+            large.zero_grad()
+            x, y = (torch.cat([batch[i] for batch in window]).flatten() for i in (0, 1))
+            nn.functional.cross_entropy(large(x), y).backward()
+            ratios.append(float(flat(model).norm() / flat(large).norm()))
+            optimizer.step()
+            optimizer.zero_grad()
+    result = observation.result()
+    assert result.verdict is (Verdict.EQUIVALENT if by == K else Verdict.DEVIATES), result.reason
+    assert [w.units for w in result.windows] == [K * ROWS * LENGTH] * 2
+    assert [w.grad_norm_ratio for w in result.windows] == pytest.approx(ratios, rel=1e-6)
+    assert ratios == pytest.approx([K / by] * 2, rel=1e-6)

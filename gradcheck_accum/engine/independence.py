@@ -120,6 +120,8 @@ class Prover:
             own = own_leaves(program, others)
             found = self._of_samples(program, data_in(program, others), own, base)
             found = found if found.coupled is not None else self._of_twins(program, own, found)
+            if found.coupled and _relates_rows(program):
+                return Proof(None, reason=RELATED)
             # What has been normalised is asked about as it came out.
             return found if found.coupled or not _is_normalised(program, others) else Proof(None, reason=PREPARED)
         except CannotReplay as error:
@@ -134,7 +136,7 @@ class Prover:
         found: list[Proof] = []
         for samples in by_sample(program, data, own):
             found.append(self._of_all(samples, data, base))
-            if found[-1].coupled is False or found[-1].reason == RELATED:
+            if found[-1].coupled is False:
                 return found[-1]
         return next((proof for proof in found if proof.coupled), found[0] if found else Proof(None, reason=ONE_SAMPLE))
 
@@ -144,8 +146,6 @@ class Prover:
         proofs = [self._of_leaves(samples, base, with_integers=len(held) == len(data))]
         if proofs[0].coupled:
             proofs = [self._of_neighbours(samples, base, proofs[0])]
-        if proofs[0].reason == RELATED:
-            return proofs[0]
         for leaf in sorted({*data} - held, key=lambda i: not _is_float(leaves[i])):
             # Integers beside data may be places in it, which no other integers can be.
             known = any(proof.coupled is not None for proof in proofs)
@@ -156,17 +156,14 @@ class Prover:
         return summed(proofs)
 
     def _of_neighbours(self, samples: Samples, base: Pass, coupled: Proof) -> Proof:
-        """Of samples of which some were seen to be coupled, which may turn out to be parts of a sample each.
-
-        They may where the data of the model relates rows to rows: edges by which it looks them up, a matrix of theirs.
-        """
+        """Of samples of which some were seen to be coupled, which may turn out to be parts of a sample each."""
         leaves, first = samples.program.leaves, samples.leaves - {h.leaf for h in samples.held if h.axis}
         floats = samples.only(_is_float)
         found = self._of_rows(floats if floats.leaves else samples, base, whole=True)
-        if found.reason != MIXED:
-            return Proof(None, reason=RELATED) if _are_related(samples) else coupled
-        if any(term.rows and term.rows < samples.count for term in base.reading.terms):
+        if found.reason == MIXED and any(term.rows and term.rows < samples.count for term in base.reading.terms):
             return replace(found, coupled=False, reason="")
+        if found.reason != MIXED:
+            return coupled
         # Rows are looked up (the nodes of a graph by its edges): those of one sample, it may be.
         looked_up = any(not _is_float(leaves[i]) for i in inputs_of(samples.program) - first)
         return found if looked_up or samples.program.by_position else coupled
@@ -300,12 +297,11 @@ class Prover:
         return Proof(not found <= noise, found / norm, noise / norm)
 
 
-def _are_related(samples: Samples) -> bool:
-    """Whether the model was given data that relates the rows of its samples to one another."""
-    program, given = samples.program, inputs_of(samples.program)
-    shapes = {program.leaves[i].shape for i in given if program.leaves[i].shape[:1] == (samples.count,)}
-    square = any(shape[:2] == (samples.count, samples.count) for shape in shapes) and len(shapes) > 1
-    return square or program.looks_up_rows
+def _relates_rows(program: Program) -> bool:
+    """Whether a model was given data that relates rows to rows: edges by which it looks them up, a matrix of theirs."""
+    shapes = [program.leaves[i].shape for i in inputs_of(program)]
+    lengths = {shape[0] for shape in shapes if shape and shape[:2] != (shape[0], shape[0])}
+    return program.looks_up_rows or any(shape[:2] == (length, length) for shape in shapes for length in lengths)
 
 
 def _holds_rowless(program: Program) -> bool:

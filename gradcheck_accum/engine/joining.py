@@ -19,13 +19,18 @@ from gradcheck_accum.engine.tape import Program
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Where the samples of a batch are: along ``dimension``, in ``parts`` that belong together row by row."""
+    """Where the samples of a batch are: along ``dimension``, in ``parts`` that belong together row by row.
+
+    ``counts_on`` says that integers which are the numbers of a micro-batch's rows are those of the large batch's there,
+    as the labels of in-batch negatives are. Labels of few samples may be 0, 1, 2 by chance.
+    """
 
     dimension: int = 0
     parts: int = 1
+    counts_on: bool = True
 
 
-LAYOUTS = (Layout(), Layout(parts=2), Layout(parts=3), Layout(dimension=1))
+LAYOUTS = (Layout(), Layout(counts_on=False), Layout(parts=2), Layout(parts=3), Layout(dimension=1))
 """The usual one first."""
 
 
@@ -45,6 +50,8 @@ def join(programs: Sequence[Program], layout: Layout) -> list[torch.Tensor]:
         raise ValueError("sparse or nested data is not put together")
     rows = rows_of(programs, layout)
     each = [[program.leaves[i] for program in programs] for i in range(len(first.leaves))]
+    if not layout.counts_on and not any(_all_count_rows(own, layout, rows) for own in each):
+        raise ValueError("nothing of its data counts its rows")
     orders = layout == Layout() and all(program.by_position for program in programs)
     again = own_preparations(programs)
     if any(not _is_shared(each[leaf]) for leaf in first.lent()):
@@ -87,7 +94,7 @@ def _joined(own: list[torch.Tensor], layout: Layout, rows: list[int] | None) -> 
         # Where time comes first, labels are often flat: the rows of each time after each other.
         own = [other.detach().reshape(-1, count) for other, count in zip(own, rows, strict=True)]
         return _put_together(own, 1, 1).flatten()
-    if axis == 0 and all(_counts_rows(other, count * layout.parts) for other, count in zip(own, rows, strict=True)):
+    if layout.counts_on and _all_count_rows(own, layout, rows):
         return torch.arange(sum(len(other) for other in own), dtype=leaf.dtype, device=leaf.device)
     if any(_without(other.shape, axis) != _without(leaf.shape, axis) for other in own):
         raise ValueError("the micro-batches' tensors have different shapes")
@@ -99,6 +106,13 @@ def _joined(own: list[torch.Tensor], layout: Layout, rows: list[int] | None) -> 
         parts = 1
     # Data may need a gradient too (an adversarial example, a gradient penalty, reentrant checkpointing).
     return _put_together([other.detach() for other in own], axis, parts).requires_grad_(leaf.requires_grad)
+
+
+def _all_count_rows(own: Sequence[torch.Tensor], layout: Layout, rows: Sequence[int] | None) -> bool:
+    """Whether a leaf is, in every micro-batch, the numbers of its own rows, one after the other."""
+    if layout.dimension or rows is None or not own[0].dim():
+        return False
+    return all(_counts_rows(other, count * layout.parts) for other, count in zip(own, rows, strict=True))
 
 
 def _counts_rows(leaf: torch.Tensor, rows: int) -> bool:

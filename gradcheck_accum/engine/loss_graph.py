@@ -197,6 +197,10 @@ class _Walk:
             return [(*_only_edge(node), outer)]
         if name.startswith(_EACH_BY_ITSELF) and place < len(node.next_functions):
             return [(*node.next_functions[place], outer)]
+        if name.startswith("WhereBackward") and node._saved_condition.numel() == 1:
+            # One of two numbers was chosen, so that nothing is divided by zero, say: the loss is that one.
+            chosen = node.next_functions[0 if node._saved_condition else 1]
+            return [(*chosen, outer)] if chosen[0] is not None else []
         if name.startswith(("AddBackward", "SubBackward")):
             return _summands(node, name, outer)
         if name.startswith(("MeanBackward0", "SumBackward0")) and _stack_below(node) is not None:

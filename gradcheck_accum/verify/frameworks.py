@@ -59,6 +59,13 @@ _REMEDIES = {
         "GA202": _CLEAR_LAST,
         "GA401": "clip only where accelerator.sync_gradients is true",
     },
+    "fastai": {
+        "GA101": "let n_acc of GradientAccumulation, which counts samples, be a multiple of the batch size",
+    },
+    "ignite": {
+        "GA301": "give it, over all its epochs, a multiple of gradient_accumulation_steps batches: its windows run on "
+        "from one to the next",
+    },
     "lightning": _LIGHTNING,
     "pytorch_lightning": _LIGHTNING,
     "transformers": {
@@ -67,6 +74,21 @@ _REMEDIES = {
     },
 }
 """What the caller of a framework can do about a mistake, by the mistake's code."""
+
+_OPTIMIZERS = {
+    "fastai": "give Learner opt_func=partial(OptimWrapper, opt=torch.optim.SGD), or another of PyTorch's",
+    "keras": "train model.parameters() in a loop of your own, with an optimizer of PyTorch's",
+}
+"""How to train with one of PyTorch's optimizers, where a framework has its own."""
+
+
+def in_place_of(optimizers_of: str) -> str:
+    """What to train with, so that it can be compared, instead of the optimizers of a package (with its version)."""
+    usual = (
+        "train with one of PyTorch's, or make the update the step() of a class that derives from torch.optim.Optimizer"
+    )
+    return _OPTIMIZERS.get(optimizers_of.partition(" ")[0], usual)
+
 
 _SCALING = {"GA101", "GA102", "GA103"}
 """Mistakes of whoever divides the loss."""

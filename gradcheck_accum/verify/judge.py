@@ -20,7 +20,7 @@ from gradcheck_accum.ranks import joined
 from gradcheck_accum.verdict import ReferenceReport, Verdict, VerifyResult, WindowReport, verdict_on
 from gradcheck_accum.verify.advice import to_decide
 from gradcheck_accum.verify.children import unwatched
-from gradcheck_accum.verify.frameworks import with_remedy
+from gradcheck_accum.verify.frameworks import in_place_of, with_remedy
 from gradcheck_accum.verify.notes import (
     on_accumulation,
     on_chunks,
@@ -283,8 +283,8 @@ def _own_step(steps: OwnSteps) -> str:
     changed = f"changed by {steps.at.through}, at" if steps.at.through else "changed by hand, at"
     return (
         f"backward() ran at line {steps.backward_at.line}, and the weights were {changed} {_place(steps)}: what is "
-        "compared is what the step() of a torch.optim.Optimizer gets, and none made this update; to compare, train "
-        "with one of PyTorch's, or make the update the step() of a class that derives from torch.optim.Optimizer"
+        "compared is what the step() of a torch.optim.Optimizer gets, and none made this update; to compare, "
+        f"{in_place_of(steps.at.through)}"
     )
 
 

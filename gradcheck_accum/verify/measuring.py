@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 
 import torch
@@ -244,7 +244,8 @@ class Measurer:
         known = self._layouts.get(where)
         first: _Found | None = None
         problem: CannotReplay | None = None
-        for layout in LAYOUTS if known is None else (known,):
+        # What looks like numbers of rows by chance does so in some windows.
+        for layout in LAYOUTS if known is None else (known, replace(known, counts_on=not known.counts_on)):
             try:
                 found = self._in_layout(layout, programs, parameters, measured.compute_dtype)
             except (CoupledChunks, DoesNotFit):
@@ -255,7 +256,7 @@ class Measurer:
             if agrees(found):
                 self._layouts[where] = layout
                 return found
-            if layout == Layout() or known is not None:
+            if layout == (known or Layout()):
                 first = found
             if measured.coupled_modules:
                 break

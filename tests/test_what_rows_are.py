@@ -1,0 +1,222 @@
+"""What the rows of a micro-batch are: samples, parts of one, or what a task's weights are made of.
+
+The expected gradients are worked out in the scripts, in float64: a window's from all of its samples, or graphs, or
+tasks, each by itself.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from watching import watch_source
+
+from gradcheck_accum.verdict import Verdict
+
+SHIFTED = """
+import torch
+from torch import nn
+torch.manual_seed(4)
+lengths = [5, 9, 3, 12, 7, 4, 11, 6, 8, 3, 10, 5]
+series = [torch.randn(n, 2).cumsum(0) * 0.3 for n in lengths]
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.rnn = nn.LSTM(2, 5, batch_first=True)
+        self.head = nn.Linear(5, 2)
+    def forward(self, x):
+        return self.head(self.rnn(x)[0])
+model = Model()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+held = 0
+for start in range(0, 12, 2):
+    pair = series[start:start + 2]
+    padded = nn.utils.rnn.pad_sequence(pair, batch_first=True)
+    mask = torch.zeros(padded.shape[:2], dtype=torch.bool)
+    for row, one in enumerate(pair):
+        mask[row, :len(one) - 1] = True
+    x, y, mask = padded[:, :-1], padded[:, 1:], mask[:, :-1]
+    error = ((model(x) - y) ** 2).sum(-1)
+    {loss}.backward()
+    held += int(mask.sum())
+    if start % 6 == 4:
+        for p in model.parameters():
+            p.grad /= held
+        held = 0
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+
+
+@pytest.mark.parametrize(
+    ("loss", "verdict"),
+    [
+        ("error[mask].sum()", Verdict.EQUIVALENT),
+        # Each series' error counts by what the other's is.
+        ("(error * error.flip(0))[mask].sum()", Verdict.NOT_EQUIVALENT_BY_CONSTRUCTION),
+    ],
+)
+def test_inputs_and_their_shifted_targets_are_no_two_samples(loss: str, verdict: Verdict, tmp_path: Path) -> None:
+    result = watch_source(SHIFTED.format(loss=loss), tmp_path)
+    assert result.verdict is verdict, result.reason
+
+
+GRAPHS = """
+import torch
+from torch import nn
+torch.manual_seed(26)
+def graph():
+    n = int(torch.randint(6, 15, (1,)))
+    source, target = torch.randint(n, (2, 3 * n))
+    mask = torch.rand(n) < 0.6
+    mask[0] = True
+    dense = (torch.rand(n, n) < 0.4).float() + torch.eye(n)
+    return torch.randn(n, 5), source, target, dense / dense.sum(1, keepdim=True), torch.randn(n), mask
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.own, self.near, self.out = nn.Linear(5, 9), nn.Linear(5, 9), nn.Linear(9, 1)
+    def forward(self, x, {arguments}):
+        return self.out(torch.relu(self.own(x) + self.near({neighbours}))).squeeze(-1)
+pool = [graph() for _ in range(9)]
+model = Net()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+for start in range(0, 9, 3):
+    graphs = pool[start:start + 3]
+    nodes = sum(int(g[5].sum()) for g in graphs)
+    for x, source, target, dense, y, mask in graphs:
+        loss = nn.functional.huber_loss(model(x, {arguments})[mask], y[mask], reduction="{reduction}")
+        (loss / {divisor}).backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+BY_EDGES = {"arguments": "source, target", "neighbours": "torch.zeros_like(x).index_add(0, target, x[source])"}
+BY_MATRIX = {"arguments": "dense", "neighbours": "dense @ x"}
+
+
+@pytest.mark.parametrize("kind", [BY_EDGES, BY_MATRIX], ids=["edges", "matrix"])
+def test_the_nodes_of_a_graph_are_not_samples_that_are_coupled(kind: dict[str, str], tmp_path: Path) -> None:
+    right = watch_source(GRAPHS.format(**kind, reduction="sum", divisor="nodes"), tmp_path)
+    assert right.verdict in (Verdict.EQUIVALENT, Verdict.INCONCLUSIVE), right.reason
+    assert right.diagnosis == ()
+    means = watch_source(GRAPHS.format(**kind, reduction="mean", divisor="3"), tmp_path)
+    assert (means.verdict, [d.mistake.code for d in means.diagnosis]) == (Verdict.DEVIATES, ["GA104"]), means.reason
+
+
+TASKS = """
+import torch
+from torch import nn
+from torch.func import functional_call
+torch.manual_seed(25)
+model = nn.Sequential(nn.Linear(4, 10), nn.Tanh(), nn.Linear(10, 5))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+def adapted(x, y):
+    slow = dict(model.named_parameters())
+    delta = {k: torch.zeros_like(w) for k, w in slow.items()}
+    for _ in range(2):
+        fast = {k: (slow[k].detach() + delta[k]).requires_grad_() for k in slow}
+        loss = nn.functional.cross_entropy(functional_call(model, fast, (x,)), y)
+        for k, g in zip(fast, torch.autograd.grad(loss, list(fast.values()))):
+            delta[k] -= 0.2 * g
+    return {k: slow[k] + delta[k] for k in slow}
+for step in range(3):
+    for task in range(4):
+        x, y = torch.randn(10, 4), torch.randint(0, 5, (10,))
+        logits = functional_call(model, adapted(x, y), (torch.randn(10, 4),))
+        (nn.functional.cross_entropy(logits, y) / {divisor}).backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+@pytest.mark.parametrize(("divisor", "verdict"), [("4", Verdict.EQUIVALENT), ("1", Verdict.DEVIATES)])
+def test_what_a_task_adds_to_the_weights_is_no_data(divisor: str, verdict: Verdict, tmp_path: Path) -> None:
+    result = watch_source(TASKS.replace("{divisor}", divisor), tmp_path)
+    assert result.verdict is verdict, result.reason
+
+
+ONCE = """
+import torch
+from torch import nn
+torch.manual_seed(62)
+model = nn.Sequential(nn.Linear(1, 10), nn.Tanh(), nn.Linear(10, 2))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+start, goal = torch.zeros(1, 1), torch.tensor([[1.0, 0.5]])
+for step in range(4):
+    points = torch.rand(17, 1)
+    ({weight} * ((model(start) - goal) ** 2).sum()).backward()
+    for part in points.split(5):
+        (model(part).square().sum() / 17).backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+@pytest.mark.parametrize("weight", ["1.9", "0.25"])
+def test_what_goes_back_once_a_window_is_its_own_large_batch(weight: str, tmp_path: Path) -> None:
+    result = watch_source(ONCE.format(weight=weight), tmp_path)
+    assert (result.verdict, result.diagnosis) == (Verdict.EQUIVALENT, ()), result.reason
+
+
+RETURNS = """
+import torch
+from torch import nn
+torch.manual_seed(7)
+policy = nn.Linear(3, 3)
+optimizer = torch.optim.SGD(policy.parameters(), lr=0.05)
+episodes = [(torch.randn(n, 3), torch.randint(0, 3, (n,)), torch.rand(n)) for n in (4, 7, 3, 6, 5, 8)]
+for start in range(0, 6, 3):
+    for states, actions, rewards in episodes[start:start + 3]:
+        togo = {togo}
+        chosen = policy(states).log_softmax(-1).gather(1, actions[:, None])[:, 0]
+        {backward}
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+@pytest.mark.parametrize(
+    ("backward", "codes"),
+    [("(-(togo * chosen).mean() / 3).backward()", ["GA104"]), ("(-(togo * chosen).sum() / 3).backward()", [])],
+)
+def test_a_running_sum_is_along_one_sample(backward: str, codes: list[str], tmp_path: Path) -> None:
+    source = RETURNS.format(togo="rewards.flip(0).cumsum(0).flip(0)", backward=backward)
+    result = watch_source(source, tmp_path)
+    assert [d.mistake.code for d in result.diagnosis] == codes, result.reason
+
+
+def test_what_is_reduced_over_the_rows_is_made_by_its_micro_batch(tmp_path: Path) -> None:
+    source = RETURNS.format(togo="rewards / rewards.sum()", backward="(-(togo * chosen).sum() / 3).backward()")
+    result = watch_source(source, tmp_path)
+    assert [d.mistake.code for d in result.diagnosis] != [], result.reason
+
+
+LABELS = """
+import torch
+from torch import nn
+torch.manual_seed(22)
+X, Y = torch.randn(16, 5), torch.tensor([0, 1, 0, 1, 1, 0, 1, 1, 0, 1, 0, 1, 0, 0, 1, 0])
+model = nn.Linear(5, 2)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for i, (x, y) in enumerate(zip(X.split(2), Y.split(2))):
+    {loss}
+    if i % 2 == 1:
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+
+
+@pytest.mark.parametrize(
+    ("loss", "verdict"),
+    [
+        # In the first window, and one that follows others, the labels are 0 and 1: so are the numbers of the rows.
+        ("(nn.functional.cross_entropy(model(x), y) / 2).backward()", Verdict.EQUIVALENT),
+        (
+            "(nn.functional.cross_entropy(model(x) @ model(x.flip(1)).T, torch.arange(2)) / 2).backward()",
+            Verdict.NOT_EQUIVALENT_BY_CONSTRUCTION,
+        ),
+    ],
+)
+def test_labels_that_happen_to_number_the_rows(loss: str, verdict: Verdict, tmp_path: Path) -> None:
+    result = watch_source(LABELS.format(loss=loss), tmp_path)
+    assert result.verdict is verdict, result.reason
