@@ -14,6 +14,8 @@ LARGEST_FILE = 4 * 1024 * 1024
 _BACKWARD = rb"backward(?:(?<=\bbackward)|(?<=\bmanual_backward))(?<!def backward)[\s\\]*\("
 """Begins with a plain word, because `re` is quick to look for those."""
 _STEP = rb"\.[\s\\]*step[\s\\]*\("
+_TELLS_TO_STEP = rb"\b(?:update_grad|need_update)[\s\\]*=(?!=)"
+"""An argument that tells what runs backward to step as well (timm's scalers): both calls in one."""
 _NO_CODE = (
     rb"#[^\r\n]*"
     rb"|'''[^'\\]*(?:(?:\\.|'(?!''))[^'\\]*)*'''"
@@ -31,11 +33,15 @@ _LOADERS = (b"DataLoader", b"dataloader", b"train_loader", b"data_loader", b"tra
 
 def may_train(source: bytes) -> bool:
     """Whether a source both calls ``backward`` and steps: without either there is no window to judge."""
-    if b"backward" not in source or b"step" not in source:
+    if (b"backward" not in source or b"step" not in source) and not _may_tell_to_step(source):
         return False
     import re  # most sources are told apart without, and it costs a third of a bare start of Python
 
-    return all(re.search(call, source) for call in (_BACKWARD, _STEP))
+    return bool(re.search(_TELLS_TO_STEP, source)) or all(re.search(call, source) for call in (_BACKWARD, _STEP))
+
+
+def _may_tell_to_step(source: bytes) -> bool:
+    return b"update_grad" in source or b"need_update" in source
 
 
 def may_train_with_others(source: bytes, path: str) -> bool:
@@ -45,9 +51,13 @@ def may_train_with_others(source: bytes, path: str) -> bool:
     """
     if not path.endswith(".py"):
         return may_train(source)
-    if b"backward" not in source and not _has_a_loop_for_others(source):
+    tells = _may_tell_to_step(source)
+    if not tells and b"backward" not in source and not _has_a_loop_for_others(source):
         return False
     import re
+
+    if tells and re.search(_TELLS_TO_STEP, re.sub(_NO_CODE, b"", source, flags=re.DOTALL)):
+        return True
 
     missing = _missing(source)
     if missing and not _may_delegate(source, len(missing)):

@@ -4,6 +4,7 @@ import sys
 
 def train_one_epoch(model, data_loader, optimizer, loss_scaler, log_writer, args):
     accum_iter = args.accum_iter
+    assert len(data_loader) % accum_iter == 0
     optimizer.zero_grad()
     for data_iter_step, (samples, _) in enumerate(data_loader):
         if data_iter_step % accum_iter == 0:

@@ -16,6 +16,7 @@ from gradcheck_accum.diagnosis.account import (
     plural,
 )
 from gradcheck_accum.diagnosis.assumed import if_any_is_left_over, says_steps_by_name, steps_in_words
+from gradcheck_accum.diagnosis.zeroing import clears_every_batch
 from gradcheck_accum.events import Reduction, Step
 from gradcheck_accum.ledger import Fate, Window
 from gradcheck_accum.passes import ToldBy
@@ -32,8 +33,8 @@ def find_remainder(account: Account) -> Iterator[Diagnosis]:
     trace = account.ledger.trace
     lost = [w for w in account.abandoned if not (rolls_on and (trace.assumed_length or trace.assumed_turns))]
     step = _usual_step(account)
-    if step is None:
-        return
+    if step is None or clears_every_batch(account):
+        return  # whoever clears every micro-batch but a step's own loses those of a remainder no more than the others
     help = "step once more after the loop for the micro-batches that are left, divided by their own number"
     longer = outgrowing(account)
     leaks = [

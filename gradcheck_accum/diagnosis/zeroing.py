@@ -13,16 +13,14 @@ from gradcheck_accum.ledger import ByProduct, Entry, Fate, Window
 def find_zeroing(account: Account) -> Iterator[Diagnosis]:
     """GA201, GA202: entries cleared before the step that should have used them; GA303, where that is an exception."""
     exceptions = interrupted(account)
-    several = [window for window in account.known() if _shows_when_it_clears(account, window)]
-    # What happens in a few windows is no habit of the loop (an error was handled).
-    every_batch = 2 * sum(_clears_every_batch(window) for window in several) > len(several)
+    every_batch = clears_every_batch(account)
     for window in account.known():
         wiped = window.with_fate(Fate.WIPED)
         if not wiped or window.step is None:
             continue
         live = window.with_fate(Fate.LIVE)
         cause = wiped[-1].wiped_by
-        if cause is None:
+        if cause is None or _left_by_an_earlier_pass(wiped, live):
             continue
         if window.index in exceptions:
             yield _interrupted(account, window, window.step, cause)
@@ -49,6 +47,12 @@ def find_zeroing(account: Account) -> Iterator[Diagnosis]:
         )
 
 
+def _left_by_an_earlier_pass(wiped: Sequence[Entry], live: Sequence[Entry]) -> bool:
+    """Whether what was cleared is the remainder of a pass that was over, of which GA301 tells."""
+    gone, used = ({entry.backward.epoch for entry in entries} for entries in (wiped, live))
+    return bool(used) and None not in gone | used and gone.isdisjoint(used)
+
+
 def _interrupted(account: Account, window: Window, step: Step, cause: ZeroGrad) -> Diagnosis:
     left = len({entry.backward.micro_batch for entry in window.with_fate(Fate.LIVE)})
     gone = window.micro_batches - left
@@ -62,6 +66,12 @@ def _interrupted(account: Account, window: Window, step: Step, cause: ZeroGrad) 
         "begin to count anew where the gradients are cleared, or run the micro-batches again",
         window,
     )
+
+
+def clears_every_batch(account: Account) -> bool:
+    """Whether a loop clears at every micro-batch: what happens in a few windows is no habit (an error was handled)."""
+    several = [window for window in account.known() if _shows_when_it_clears(account, window)]
+    return 2 * sum(_clears_every_batch(window) for window in several) > len(several)
 
 
 def _shows_when_it_clears(account: Account, window: Window) -> bool:

@@ -60,6 +60,11 @@ def binary(run: Interpreter, op: Operator, left: Any, right: Any) -> Any:
         return v.united((left, right))
     if isinstance(left, v.Gradient) or isinstance(right, v.Gradient):
         return UNKNOWN
+    match left, right:
+        case (v.Data() as data, Num()) | (Num(), v.Data() as data):
+            return v.Data(data.rows, data.counted, data.made)  # numbers that nothing has learned from yet
+        case v.Data(), v.Data() if not run.in_training:
+            return v.Data(left.rows if left.rows is not None else right.rows)
     if v.is_data(left) or v.is_data(right):
         return Tensor((_fresh(run, "expression"),), elementwise=True)
     if isinstance(left, Symbol) and isinstance(right, Num) and right.tags & {v.STEPS, v.DERIVED} and not left.name:

@@ -56,7 +56,7 @@ def _assign_attribute(run: Interpreter, target: syntax.Attribute, holder: Any, v
         run.freeze(sources_of(run, holder), value)
     elif target.attr == SWITCH and sources_of(run, holder) is not None:
         run.sync.switch(sources_of(run, holder) or (), value if isinstance(value, bool) else None)
-    elif isinstance(holder, v.Instance):
+    elif isinstance(holder, (v.Instance, v.Class)):
         holder.attributes[target.attr] = value.known_as(target.attr) if isinstance(value, Num) else value
     else:
         _assign_to_unknown(run, holder, target.attr, value)
@@ -71,7 +71,7 @@ def _assign_to_unknown(run: Interpreter, holder: Any, name: str, value: Any) -> 
 def _unpack(value: Any, targets: Sequence[syntax.Expression]) -> list[Any]:
     count = len(targets)
     if isinstance(value, (list, tuple)) and not (
-        value and value[0] in ("range", "zip", "enumerate", "islice", "shape")
+        value and value[0] in ("range", "zip", "enumerate", "islice", "shape", "slice")
     ):
         return list(value) if len(value) >= count else [*value, *[Symbol()] * (count - len(value))]
     if isinstance(value, Symbol):

@@ -16,6 +16,7 @@ from gradcheck_accum.lint.distributed import pause
 from gradcheck_accum.lint.frameworks import as_framework, framework_method, new_framework
 from gradcheck_accum.lint.functions import call_function
 from gradcheck_accum.lint.gradients import CLIPS, METHODS, backward, clip
+from gradcheck_accum.lint.ignite import drive, new_driver
 from gradcheck_accum.lint.library import BUILTINS, LIBRARY
 from gradcheck_accum.lint.losses import all_arguments, computation, loss
 from gradcheck_accum.lint.methods import method_of_value
@@ -34,6 +35,7 @@ from gradcheck_accum.lint.optimizers import as_optimizer, looks_like_optimizer, 
 from gradcheck_accum.lint.schedulers import new_scheduler
 from gradcheck_accum.lint.source import call_name
 from gradcheck_accum.lint.syntax import text_of
+from gradcheck_accum.lint.told_to_step import told_to_step
 from gradcheck_accum.lint.values import Num, Symbol, Tensor
 
 if TYPE_CHECKING:
@@ -54,6 +56,8 @@ _ACTS_ON_GRADIENTS = re.compile(r"step|optim|update|grad|flush|backward|accum|fi
 _TELLS_STEPS = re.compile(r"accum\w*_(steps|iters|iterations|batches|every|factor)$", re.IGNORECASE)
 _DRAWS_DATA = re.compile(r"(get|next|load|fetch|read|draw|sample)_?\w*batch(es)?$|^batch$", re.IGNORECASE)
 _MAKES_SCHEDULE = re.compile(r"[Ss]ched|LR$|(^|_)lr(_|$)|learning_?rate", re.IGNORECASE)
+_WRITES_DOWN = re.compile(r"state_?dict|(^|_)save|checkpoint", re.IGNORECASE)
+"""What is told or kept of an optimizer leaves it as it is."""
 _CHANGES_GRADIENTS = re.compile(
     r"(scale|accum|reduce|sync|average|normali[sz]e|zero|clear|update|apply)\w*_?grad"
     r"|grad\w*_?(scale|accum|reduce|sync|average|zero|clear|update|apply)",
@@ -79,6 +83,8 @@ def call(run: Interpreter, node: syntax.Call, scope: v.Scope) -> Any:
         engine = as_engine(run, node, base)
         if engine is not None:
             return engine_method(run, node, engine, node.func.attr, args, kwargs)
+        if isinstance(base, v.Driver) and node.func.attr == "run":
+            return drive(run, base, args, kwargs)
         framework = as_framework(base)
         if framework is not None:
             return framework_method(run, node, framework, node.func.attr, args, kwargs)
@@ -171,6 +177,9 @@ def call_value(run: Interpreter, node: syntax.Call, callee: Any, args: list[Any]
             return loss(run, callee.name, callee.reduction, args, kwargs)
         case v.Partial():
             return call_value(run, node, callee.callee, [*callee.args, *args], {**callee.kwargs, **kwargs})
+        case v.Unwrapped():
+            with run.sync.passed_by(callee.source):
+                return computation(run, node, args, kwargs, frozenset({callee.source}))
         case v.Configured():
             return computation(run, node, args, kwargs, frozenset()).scaled(Factor(None))
         case v.Reference():
@@ -179,6 +188,8 @@ def call_value(run: Interpreter, node: syntax.Call, callee: Any, args: list[Any]
             builtin = BUILTINS.get(callee.name)
             if builtin is not None:
                 return builtin(run, args, kwargs)
+            if told_to_step(run, node, args, kwargs):
+                return Symbol()
             if callee.name.isidentifier():
                 # Nothing in the file defines it: it came with a star import.
                 return _library(run, node, v.Reference(callee.name), args, kwargs)
@@ -216,6 +227,8 @@ def _library(run: Interpreter, node: syntax.Call, callee: v.Reference, args: lis
             # Its weights are its own from here on.
             return new_model(run, node, args[0].cls)
         return args[0]
+    if path.startswith("torch.") and tail.endswith("_like") and args and isinstance(args[0], v.Data):
+        return v.Data(args[0].rows)
     if path.startswith("torch.") and tail in _MAKES_DATA:
         made = run.turn if run.loop_depth and tail in _AT_RANDOM else None
         return v.Data(_rows(tail, args, kwargs), made=made)
@@ -225,7 +238,7 @@ def _library(run: Interpreter, node: syntax.Call, callee: v.Reference, args: lis
         return loss(run, tail, kwargs.get("reduction", "mean"), args, kwargs)
     if path.startswith("torch.nn.") and tail[:1].isupper():
         return new_model(run, node)
-    framework = new_framework(path, kwargs)
+    framework = new_framework(path, kwargs) or new_driver(path, args)
     if framework is not None:
         return framework
     if path == "itertools.repeat" and len(args) == 1 and not kwargs:
@@ -259,12 +272,13 @@ def _unresolved(run: Interpreter, node: syntax.Call, name: str, args: list[Any],
         return Symbol(text_of(node))
     inherited = is_inherited(run, name)
     acts = bool(_ACTS_ON_GRADIENTS.search(tail)) and not _MAKES_SCHEDULE.search(tail)
+    acts = acts and not _WRITES_DOWN.search(tail)
     handed = any(as_optimizer(run, value) is not None for value in given)
     if looks_like_optimizer(tail) and not (run.in_training and handed and tail[:1].islower()):
         return new_optimizer(run, node, given)
     if run.in_training and ((acts and (handed or inherited)) or _CHANGES_GRADIENTS.search(tail)):
         run.recorder.opaque(node, f"a call of {tail}, which is defined elsewhere")
-    if _draws_a_batch(run, tail, given):
+    if _draws_a_batch(run, tail or call_name(node), given):
         run.draw()
         return v.Data()
     if any(isinstance(value, (Tensor, v.Data)) or v.is_data(value) or v.models_in(value) for value in given):
@@ -288,6 +302,7 @@ def _result_of(run: Interpreter, node: syntax.Call, name: str, args: list[Any]) 
         factors = (Factor(None),) if any(isinstance(value, v.Scaled) for value in args) else ()
         part = v.Part(text_of(node.func)[:60], Reduction.MEAN, factors, run.recorder.micro_batch)
         models = root_of(name or text_of(node.func))
-        run.sync.forward(models)
+        if not run.no_graphs:
+            run.sync.forward(models)
         return Tensor((part,), models)
     return Symbol(f"{text_of(node)[:80]}")

@@ -74,22 +74,26 @@ def choose(
     # A guard that leaves the loop early (an empty batch, an early stop, a loss that is not finite): the main path goes
     # on. Clearing the gradients on the way out is a part of giving up.
     guards = (
-        run.loop_depth > 0
+        (run.loop_depth > 0 or _goes_on(body))
         and _skips(body)
         and (not orelse or isinstance(body[-1], (syntax.Break, syntax.Continue)))
         and not run.reach.backward_in(body)
         and not run.reach.steps(body)
     )
-    outer, run.in_guard = run.in_guard, guards
+    refuses = gives_up(body) or gives_up(orelse)
+    outer, run.in_guard = run.in_guard, guards or refuses
     try:
         value = run.evaluate(test, scope)
     finally:
         run.in_guard = outer
     truth = answered(run, test, value)
-    refuses = gives_up(body) or gives_up(orelse)
     if truth is not None and not (refuses and gives_up(body if truth else orelse) and heed(run, test, scope)):
         return truth
     if guards:
+        leaves_out = isinstance(body[-1], syntax.Continue) and depends_on_data(run, test, scope)
+        if _ends_with_a_window(run, test, scope) or (leaves_out and not run.recorder.assumed_length):
+            # How many micro-batches are left of those that the source shows, it does not show.
+            run.knowledge.forget_remainders()
         return False
     if refuses:
         heed(run, test, scope)
@@ -99,7 +103,18 @@ def choose(
     if depends_on_data(run, test, scope):
         return run.reach.acts(body)
     leaves = bool(body) and isinstance(body[-1], syntax.Return) and not orelse and not run.reach.backward_in(body)
-    return bool(decide(run, test, value, run.reach.acts(body) or run.reach.acts(orelse), taken_first=not leaves))
+    # Before any training, what fills and zeroes tensors sets up a model.
+    acts = any(run.reach.acts(one) and (run.in_training or run.reach.backward_in(one)) for one in (body, orelse))
+    return bool(decide(run, test, value, acts, taken_first=not leaves))
+
+
+def _ends_with_a_window(run: Interpreter, test: syntax.Expression, scope: v.Scope) -> bool:
+    """Whether a guard may end a pass after so many windows: it compares their number with one that is not known."""
+    if not (isinstance(test, syntax.Compare) and test.ops[0] in (Comparison.EQ, Comparison.GT, Comparison.GTE)):
+        return False
+    windows, most = (settled_value(run, side, scope) for side in (test.left, test.comparators[0]))
+    is_open = isinstance(most, Symbol) and not isinstance(most, v.Figure)
+    return is_open and isinstance(windows, Num) and v.DERIVED in windows.tags and isinstance(windows.value, int)
 
 
 def may_vary(run: Interpreter) -> bool:
@@ -118,9 +133,14 @@ def may_vary(run: Interpreter) -> bool:
 
 def settled(run: Interpreter, test: syntax.Expression, scope: v.Scope) -> bool | None:
     """Whether a condition holds, or None where that is open: no scenario answers it."""
+    return answered(run, test, settled_value(run, test, scope))
+
+
+def settled_value(run: Interpreter, node: syntax.Expression, scope: v.Scope) -> Any:
+    """The value of an expression as a guard asks for it: no scenario answers what is open in it."""
     outer, run.in_guard = run.in_guard, True
     try:
-        return answered(run, test, run.evaluate(test, scope))
+        return run.evaluate(node, scope)
     finally:
         run.in_guard = outer
 
@@ -133,6 +153,10 @@ def depends_on_data(run: Interpreter, test: syntax.Expression, scope: v.Scope) -
             if isinstance(value, (Tensor, v.Data, v.Gradient)):
                 return True
     return False
+
+
+def _goes_on(body: Sequence[syntax.Statement]) -> bool:
+    return bool(body) and isinstance(body[-1], (syntax.Break, syntax.Continue))
 
 
 def _skips(body: Sequence[syntax.Statement]) -> bool:

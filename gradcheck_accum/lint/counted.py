@@ -6,10 +6,11 @@ of such a method that it makes all by itself.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gradcheck_accum.lint import syntax
 from gradcheck_accum.lint import values as v
+from gradcheck_accum.lint.control import Restart
 from gradcheck_accum.lint.functions import call_function
 from gradcheck_accum.lint.syntax import Operator, text_of, walk
 from gradcheck_accum.lint.values import Num, Symbol
@@ -48,6 +49,43 @@ def counters(reach: Reach, function: Function) -> set[str]:
         if isinstance(n, syntax.Attribute) and text_of(n.value) == "self"
     }
     return counted & tested
+
+
+def begin(run: Interpreter, node: syntax.AugAssign, current: Any) -> None:
+    """Give a counter that comes from elsewhere a number, where the loop steps by it. Raises Restart.
+
+    Nothing shows what it was when the loop began. Whoever tests it before it is raised has it begin at 1, and who tests
+    it raised, or one more than it, at 0: so the first window is as long as the others, which is no mistake's doing.
+    """
+    if not (v.is_named(current) and type(current) is Symbol and run.loop_depth and node.op is Operator.ADD):
+        return
+    if not (isinstance(node.value, syntax.Constant) and node.value.value == 1):
+        return
+    name, around = text_of(node.target), run.stack[-1] if run.stack else run.reach.module
+    tested = [
+        part
+        for branch in walk(around)
+        if isinstance(branch, syntax.If) and run.reach.steps(branch.body)
+        for part in walk(branch.test)
+        if isinstance(part, syntax.BinOp) and part.op is Operator.MOD
+    ]
+    lefts = [part for test in tested for part in walk(test.left) if isinstance(part, syntax.Expression)]
+    if name in map(text_of, lefts):
+        before = any(text_of(test.left) == name and test.where.line < node.where.line for test in tested)
+        run.knowledge.bindings[current.name] = Num(int(before))
+        if isinstance(node.target, syntax.Attribute):
+            # What an object keeps goes on from pass to pass, and nobody shows how long those are.
+            run.knowledge.forget_remainders()
+        raise Restart
+
+
+def carry(run: Interpreter, target: syntax.Expression, value: Any) -> None:
+    """What a parameter that counts has come to: who calls the function once more gives it that."""
+    function = run.stack[-1] if run.stack else None
+    if isinstance(target, syntax.Name) and isinstance(function, syntax.FunctionDef):
+        name = f"{function.name}.{target.id}"
+        if name in run.knowledge.bindings and isinstance(value, Num):
+            run.assigned[name] = value
 
 
 def call_each_batch(run: Interpreter, owner: v.Instance, function: Function, scope: v.Scope) -> None:

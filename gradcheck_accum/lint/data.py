@@ -55,7 +55,7 @@ def split(run: Interpreter, data: Any, size: Any) -> Any:
     if isinstance(data, v.Data) and data.rows and isinstance(size, Num) and isinstance(size.value, int) and size.value:
         count, left = -(-data.rows // size.value), data.rows % size.value
         return v.Chunks(count, None if left else size.value) if 0 < count <= v.LONGEST_LIST else Symbol()
-    return v.Chunks(ASSUMED_STEPS) if isinstance(data, (v.Data, Symbol)) else Symbol()
+    return v.Chunks(ASSUMED_STEPS, assumed=True) if isinstance(data, (v.Data, Symbol)) else Symbol()
 
 
 def slice_of_data(run: Interpreter, data: Any, lower: Any, upper: Any) -> v.Data:
@@ -129,7 +129,7 @@ def length_of_value(run: Interpreter, value: Any) -> Any:
         case ("zip", *sources) if sources:
             lengths = [length_of_value(run, source) for source in sources]
             return _shortest([length for length in lengths if isinstance(length, Num)], len(lengths))
-        case ("range" | "zip" | "islice" | "shape", *_):
+        case ("range" | "zip" | "islice" | "shape" | "slice", *_):
             return Symbol()
         case list() if id(value) in run.grown:
             run.recorder.assumed_length = True

@@ -35,6 +35,8 @@ class Synchronisation:
         """Models that were left local at some time: whatever wraps them can do that."""
         self._on: dict[str, bool | None] = {}
         self._forwards: dict[str, bool | None] = {}
+        self._prepared: set[str] = set()
+        """Models that ran forward, and not past what wraps them, since the last backward."""
         self._made = 0
         """Contexts that were made and have not been entered yet."""
 
@@ -71,6 +73,16 @@ class Synchronisation:
         """Models run forward."""
         for source in sources:
             self._forwards[source] = self._on.get(source, True)
+            self._prepared.add(source)
+
+    @contextmanager
+    def passed_by(self, source: str) -> Iterator[None]:
+        """A wrapped model runs forward itself: what wraps it averages nothing then, unless it has run as well."""
+        prepared = source in self._prepared
+        yield
+        if not prepared:
+            self._forwards[source] = False
+            self._prepared.discard(source)
 
     @property
     def knows_wrapped(self) -> bool:
@@ -84,6 +96,7 @@ class Synchronisation:
     def of_backward(self, models: Iterable[str]) -> bool | None:
         """Whether a backward now averages the gradients of the models that a loss came from; None if not known."""
         known = self._wrapped | self._told
+        self._prepared.clear()
         answers = {self._of(model) for model in models if model in known}
         if self._made or (self._mentioned and not self._told):
             # What leaves gradients local in this file was not met, or not where it could be followed.

@@ -45,7 +45,7 @@ def evaluate(run: Interpreter, node: syntax.Expression, scope: v.Scope) -> Any:
         return UNKNOWN
     value = handler(run, node, scope)
     kind = type(value)
-    if kind is Symbol or kind is v.Computed:
+    if kind is Symbol or kind is v.Computed or kind is v.Reference:
         value = run.resolve(value)
     if type(value) is Tensor and not value.is_located:
         return value.located(run.recorder.locate(node))
@@ -80,7 +80,7 @@ def _subscript(run: Interpreter, node: syntax.Subscript, scope: v.Scope) -> Any:
     match value:
         case ("shape", v.Data() as data):
             return rows_of(run, data) if isinstance(index, Num) and index.value == 0 else UNKNOWN
-        case ("zip" | "enumerate" | "islice" | "range" | "shape", *_):
+        case ("zip" | "enumerate" | "islice" | "range" | "shape" | "slice", *_):
             # What stands for an iterator is no tuple of its parts.
             return UNKNOWN
         case list() | tuple() if isinstance(index, Num) and isinstance(index.value, int):
@@ -91,6 +91,11 @@ def _subscript(run: Interpreter, node: syntax.Subscript, scope: v.Scope) -> Any:
                 run.recorder.learn_units(v.rows_in(chosen))
                 return chosen
             return value[index.value] if -len(value) <= index.value < len(value) else UNKNOWN
+        case list() if isinstance(node.slice, syntax.Slice) and id(value) in run.grown:
+            # Of how many there are nothing is known, and so it is of a part of them.
+            part = list(value)
+            run.grown[id(part)] = part
+            return part
         case list() | tuple() if isinstance(node.slice, syntax.Slice):
             return _slice(run, value, node.slice, scope)
         case dict():
@@ -100,6 +105,11 @@ def _subscript(run: Interpreter, node: syntax.Subscript, scope: v.Scope) -> Any:
         case v.Data():
             # Rows are what the first of several dimensions counts.
             rows = node.slice.elts[0] if isinstance(node.slice, syntax.Tuple) and node.slice.elts else node.slice
+            if isinstance(rows, syntax.Constant) and rows.value is ...:
+                return v.Data(value.rows, made=value.made)
+            match index:
+                case ("slice", lower, upper):
+                    return slice_of_data(run, value, lower, upper)
             if isinstance(rows, syntax.Slice):
                 lower, upper = (None if b is None else evaluate(run, b, scope) for b in (rows.lower, rows.upper))
                 return slice_of_data(run, value, lower, upper)
@@ -118,6 +128,13 @@ def _subscript(run: Interpreter, node: syntax.Subscript, scope: v.Scope) -> Any:
         case Symbol():
             if isinstance(index, str):
                 return value.member(index)
+            if (
+                isinstance(index, Num)
+                and isinstance(node.slice, syntax.Constant)
+                and not run.in_training
+                and value.name
+            ):
+                return value.member(str(index.value))  # one of several things that a call gave together
             return _slice_of_batches(run, value, node.slice, scope)
     return UNKNOWN
 
@@ -156,7 +173,9 @@ def _binary(run: Interpreter, node: syntax.BinOp, scope: v.Scope) -> Any:
         run.note_count(node.right, right)
     result = binary(run, node.op, left, right)
     result = summed(run, node, result)
-    if (result is UNKNOWN or result is v.SCALED) and not run.loop_depth and is_settled(left) and is_settled(right):
+    # Nobody divides a loss without a remainder: that makes one number of whatever it is made of.
+    counts = node.op is Operator.FLOORDIV or (is_settled(left) and is_settled(right))
+    if (result is UNKNOWN or result is v.SCALED) and not run.loop_depth and counts:
         return v.Computed(text_of(node), op=node.op, left=left, right=right)
     return result
 
@@ -186,7 +205,7 @@ def _boolean(run: Interpreter, node: syntax.BoolOp, scope: v.Scope) -> Any:
         last = evaluate(run, operand, scope)
         truth = truth_of(run, last)
         if truth is None:
-            truth = decide(run, operand, last, run.in_boundary)
+            truth = decide(run, operand, last, run.condition_changes_gradients())
         if truth is wants:
             return last if truth_of(run, last) is not None or is_named(last) else truth
         unknown = unknown or truth is None
@@ -202,6 +221,9 @@ def _compare(run: Interpreter, node: syntax.Compare, scope: v.Scope) -> Any:
         right = evaluate(run, right_node, scope)
         literal = isinstance(node.left, syntax.Constant) or isinstance(right_node, syntax.Constant)
         left, right = bind_in_comparison(run, left, right, op, literal)
+        if right is UNKNOWN and isinstance(right_node, syntax.BinOp) and isinstance(right_node.right, syntax.Constant):
+            # `i == num_batches - 1` says what the number of batches is compared with.
+            bind_in_comparison(run, left, evaluate(run, right_node.left, scope), op, literal)
         if op in (Comparison.EQ, Comparison.GTE):
             run.note_count(right_node, right)
         if right is None and is_gradient(node.left) and op in (Comparison.IS, Comparison.ISNOT):
@@ -218,7 +240,7 @@ def _compare(run: Interpreter, node: syntax.Compare, scope: v.Scope) -> Any:
 
 def _compare_pair(run: Interpreter, op: Comparison, left: Any, right: Any) -> Any:
     if op in (Comparison.IS, Comparison.ISNOT):
-        if right is None and not isinstance(left, Symbol):
+        if right is None and (not isinstance(left, Symbol) or isinstance(left, (v.Figure, v.Computed))):
             return (left is None) == (op is Comparison.IS)
         return UNKNOWN
     if op in (Comparison.IN, Comparison.NOTIN):
@@ -373,6 +395,17 @@ def _yield(run: Interpreter, node: syntax.Yield, scope: v.Scope) -> Any:
     return UNKNOWN
 
 
+def _yield_from(run: Interpreter, node: syntax.YieldFrom, scope: v.Scope) -> Any:
+    source = evaluate(run, node.value, scope)
+    if isinstance(source, v.Loader):
+        items: list[Any] | None = list(batches_of(source, length_of(run, source)))
+    else:
+        items = items_of(run, source, limit=v.LONGEST_LIST)
+    if run.yielded is not None and items is not None and len(run.yielded) + len(items) <= v.LONGEST_LIST:
+        run.yielded.extend(items)
+    return UNKNOWN
+
+
 def _formatted(run: Interpreter, node: syntax.JoinedStr, scope: v.Scope) -> Any:
     for part in node.values:
         if isinstance(part, syntax.FormattedValue):
@@ -404,5 +437,6 @@ _HANDLERS: dict[type[syntax.Expression], Callable[[Interpreter, Any, v.Scope], A
     syntax.Call: _call,
     syntax.Await: _await,
     syntax.Yield: _yield,
+    syntax.YieldFrom: _yield_from,
     syntax.JoinedStr: _formatted,
 }

@@ -17,6 +17,8 @@ TOUCH_GRADIENTS = BACKWARD | frozenset(
     "step zero_grad unscale_ clip_grad_norm_ clip_grad_value_ clip_grad_norm clip_grads_with_norm_ clip_gradients "  # noqa: SIM905
     "div_ mul_ zero_ fill_ clamp_ clip_".split()
 )
+GATES = ("update_grad", "need_update")
+"""The arguments by which callables that run backward are told to step as well (`gradcheck_accum.lint.told_to_step`)."""
 YIELDS = "yield"
 """Stands among the names that a statement calls where it yields: no function can have this name."""
 BLENDS = "(average)"
@@ -47,6 +49,8 @@ def names_called(node: syntax.Node) -> set[str]:
 
 
 def _names_of(node: syntax.Call) -> tuple[str, ...]:
+    if any(keyword.arg in GATES for keyword in node.keywords):
+        return (called_as(node), "backward", "step")
     return (node.func.id, CALLS_A_NAME) if isinstance(node.func, syntax.Name) else (called_as(node),)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from gradcheck_accum.lint.interpreter import Interpreter
 
 _DEPTH = 12
+_BEGINNING = re.compile(r"start|begin|initial|resume|offset|^((global|current)_)?(step|iter|epoch)$", re.IGNORECASE)
 
 
 def call_function(run: Interpreter, function: v.Function, args: list[Any], kwargs: dict[str, Any]) -> Any:
@@ -116,6 +118,10 @@ def call_from_outside(run: Interpreter, function: v.Function) -> None:
             given[parameter.arg] = v.Framework(v.Num(1))
             continue
         symbol = Symbol(f"{getattr(node, 'name', '')}.{parameter.arg}", known)
+        if known == 0 and _BEGINNING.search(parameter.arg) and symbol.name not in run.assigned:
+            # Where a training begins is where its default says: another place is for those that go on.
+            given[parameter.arg] = run.knowledge.bindings.get(symbol.name, v.Num(0))
+            continue
         given[parameter.arg] = run.resolve(symbol)
     with suppress(Raised, Exhausted, Broke, Continued):
         call_function(run, function, [], given)

@@ -55,6 +55,8 @@ def backward(run: Interpreter, node: syntax.Call, base: Any, args: list[Any], kw
         base, args = (args[0] if args else Symbol()), args[1:]
         if isinstance(base, (list, tuple)):
             base = base[0] if len(base) == 1 else Symbol("losses")
+    elif isinstance(base, v.Optimizer) and base.engine is None and args:
+        base, args = args[0], args[1:]  # apex's, which takes the scale that it puts in out again before it steps
     elif not isinstance(base, Tensor) and any(isinstance(a, (Tensor, Symbol)) for a in args[:1]):
         run.recorder.opaque(node, "a backward that a framework makes")
         return None

@@ -20,7 +20,7 @@ from gradcheck_accum.lint.knowledge import Knowledge
 from gradcheck_accum.lint.reach import Reach
 from gradcheck_accum.lint.recorder import Recorder
 from gradcheck_accum.lint.skips import Place
-from gradcheck_accum.lint.values import Num, Symbol
+from gradcheck_accum.lint.values import Num, Reference, Symbol
 from gradcheck_accum.location import Location
 
 _BUDGET = 150_000
@@ -160,6 +160,12 @@ class Interpreter:
         node = self.condition
         return node is None or self.in_boundary or self.reach.decides([*node.body, *node.orelse])
 
+    def condition_changes_gradients(self) -> bool:
+        """Whether the condition of a branch is being evaluated that decides on what happens to gradients."""
+        node = self.condition
+        trains = node is not None and self.in_training and self.reach.acts([*node.body, *node.orelse])
+        return self.in_boundary or trains
+
     # As methods themselves: every expression would pay for one more call.
     evaluate = expressions.evaluate
     execute = statements.execute
@@ -185,7 +191,9 @@ class Interpreter:
             self.recorder.relied_on |= value.names
 
     def resolve(self, value: Any) -> Any:
-        """A symbol's value where one has become known."""
+        """A symbol's value where one has become known, or that of a setting in a module elsewhere."""
+        if isinstance(value, Reference):
+            return self.knowledge.bindings.get(value.path, value)
         if isinstance(value, Symbol) and value.name:
             if value.name in self.assigned:
                 return self.assigned[value.name]

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 _FEW = 24
 """Turns that are never too many: four times the fewest that stand for a loop without an end."""
 
+_FEW_EPOCHS = 3
+
 _FOR_A_GENERATOR = 10_000
 """Evaluations in which a generator is to show how many batches it gives."""
 
@@ -33,14 +35,15 @@ def plan(run: Interpreter, source: Any, loop: syntax.For, trains: bool) -> tuple
             windows = _windows_of(run, source, loop) if trains else None
             if windows is not None:
                 return windows, False, True
-            batches = _batches_from(run, source) if trains else None
+            batches = _batches_from(run, source) if trains and run.knowledge.has_remainders else None
             if batches is not None:
                 return batches, True, True
             run.recorder.learn_units(source.rows)
             run.recorder.counted |= {v.tag_of_length(source)} if trains else set()
             return batches_of(source, length_of(run, source)), True, True
         case v.Chunks():
-            return source.batches(), True, False
+            # What a loop cuts into windows is no window: all of the data, cut into micro-batches.
+            return source.batches(), True, trains and run.pass_depth == 0 and run.reach.steps(loop.body)
         case v.Stream():
             run.recorder.assumed_turns = True
             return [v.Data()] * run.knowledge.unbounded_length(), True, False
@@ -53,10 +56,13 @@ def plan(run: Interpreter, source: Any, loop: syntax.For, trains: bool) -> tuple
             if trains and draws and not isinstance(start, Num):
                 # It may go on where the pass before has ended, and what that has left over goes with it.
                 run.knowledge.forget_remainders()
-            first = start.value if isinstance(start, Num) else 0
+            first = start.value if isinstance(start, Num) else _first_number(loop) or 0
             numbered = [(Num(first + i), item) for i, item in enumerate(items)]
             return numbered, draws, is_pass
         case ("zip", *sources):
+            cut = [one for one in sources if isinstance(one, v.Chunks) and not one.assumed]
+            # What is cut along with something is cut into as many pieces.
+            sources = [cut[0] if cut and isinstance(one, v.Chunks) and one.assumed else one for one in sources]
             plans = [plan(run, one, loop, trains) for one in sources]
             items = list(zip(*(items for items, _, _ in plans), strict=False))
             return items, any(draws for _, draws, _ in plans), any(is_pass for _, _, is_pass in plans)
@@ -66,7 +72,9 @@ def plan(run: Interpreter, source: Any, loop: syntax.For, trains: bool) -> tuple
             numbers = [int(b.value) if isinstance(b, Num) else None for b in limits]
             known = numbers and all(n is None or n >= 0 for n in numbers[:2]) and numbers[2:] != [0]
             return list(itertools.islice(items, *numbers)) if known else items, draws, is_pass
-        case list() if trains and id(source) in run.grown and v.is_data(source):
+        case dict():
+            return list(source), False, False
+        case list() if trains and id(source) in run.grown and not v.acts_on_gradients(source):
             return _unknown_iteration(run, source, loop, trains)
         case list() | tuple() if v.all_parameters(source):
             # One after the other is all of them, once.
@@ -129,10 +137,22 @@ def with_numbers(loop: syntax.For, source: Any, items: Iterable[Any]) -> Iterabl
     """
     hidden = isinstance(source, Symbol) or (isinstance(source, v.Loader) and source.generated)
     target = loop.target
+    first = _first_number(loop) if hidden else None
+    if first is None:
+        return items
+    if not isinstance(target, syntax.Tuple):
+        return [Num(first + i) for i, _ in enumerate(items)]
+    rest = len(target.elts) - 1
+    return [(Num(first + i), *[item] * rest) for i, item in enumerate(items)]
+
+
+def _first_number(loop: syntax.For) -> int | None:
+    """What a loop's counter begins at, by what it takes modulo something; None where it takes nothing so."""
+    target = loop.target
     several = isinstance(target, syntax.Tuple) and len(target.elts) > 1
     counter = target.elts[0] if isinstance(target, syntax.Tuple) and several else target
-    if not (hidden and isinstance(counter, syntax.Name)):
-        return items
+    if not isinstance(counter, syntax.Name):
+        return None
     nodes = [node for statement in loop.body for node in walk(statement)]
     offsets = {counter.id: 0}
     for node in nodes:
@@ -143,12 +163,8 @@ def with_numbers(loop: syntax.For, source: Any, items: Iterable[Any]) -> Iterabl
     taken = [_offset(n.left, offsets) for n in nodes if isinstance(n, syntax.BinOp) and n.op is Operator.MOD]
     counted = [offset for offset in taken if offset is not None]
     if not counted:
-        return items
-    first = 0 if any(counted) else 1
-    if not isinstance(target, syntax.Tuple):
-        return [Num(first + i) for i, _ in enumerate(items)]
-    rest = len(target.elts) - 1
-    return [(Num(first + i), *[item] * rest) for i, item in enumerate(items)]
+        return None
+    return 0 if any(counted) else 1
 
 
 def _offset(node: syntax.Expression, offsets: dict[str, int]) -> int | None:
@@ -174,6 +190,10 @@ def _range(run: Interpreter, bounds: Sequence[Any], loop: syntax.For, trains: bo
                 # So many turns show nothing that a few whole windows and the last few turns do not.
                 counted = counted[: run.knowledge.enough_of(len(counted))]
                 run.recorder.assumed_turns = True
+        if run.knowledge.hurries and len(counted) > _FEW_EPOCHS and inner_training_loop(run, loop.body) is not None:
+            # What the first epochs leave behind, and what the last one does at its end.
+            run.recorder.assumed_turns = True
+            return [Num(i) for i in (*counted[: _FEW_EPOCHS - 1], counted[-1])]
         if len(counted) > v.LONGEST_LIST:
             raise OutOfBudget
         return [Num(i) for i in counted]
@@ -256,7 +276,7 @@ def items_of(run: Interpreter, source: Any, limit: int) -> list[Any] | None:
         case ("range", *bounds) if bounds and all(isinstance(b, Num) for b in bounds):
             counted = range(*(int(b.value) for b in bounds))
             return [Num(i) for i in counted] if len(counted) <= limit else None
-        case ("range" | "islice" | "shape", *_):
+        case ("range" | "islice" | "shape" | "slice", *_):
             return None
         case ("enumerate", inner, start):
             items = items_of(run, inner, limit)
@@ -266,12 +286,14 @@ def items_of(run: Interpreter, source: Any, limit: int) -> list[Any] | None:
             several = [items_of(run, one, limit) for one in sources]
             known = [items for items in several if items is not None]
             return list(zip(*known, strict=False)) if len(known) == len(several) else None
-        case list() | tuple():
+        case list() | tuple() | dict():
             return list(source)
         case v.Chunks():
             return source.batches()
         case v.Optimizer():
             return [source]
+        case v.Data() if source.rows is not None and source.rows <= limit:
+            return [v.Data() for _ in range(source.rows)]
     return None
 
 

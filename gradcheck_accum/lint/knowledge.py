@@ -25,6 +25,7 @@ _LENGTH_NAME = re.compile(r"len|num_?batch|n_?batch|n_?iter|total|per_epoch|last
 
 def bind_steps(run: Interpreter, value: Any) -> Any:
     """Make an unknown modulus a small number, and note a known one."""
+    value = v.as_setting(value)
     if isinstance(value, Num):
         if isinstance(value.value, int) and value.value > 0 and run.in_training:
             run.knowledge.note_modulus(value, run.condition_acts)
@@ -48,6 +49,7 @@ def bind_in_comparison(run: Interpreter, left: Any, right: Any, op: Comparison, 
         # What a guard leaves a loop at may be the end of all passes, and says nothing of how long one is.
         return left, right
     for number, other in ((left, right), (right, left)):
+        other = v.as_setting(other)
         if isinstance(number, Num) and isinstance(other, Symbol) and other.name:
             if _LENGTH_NAME.search(other.name.rpartition(".")[2]) and run.pass_depth:
                 run.recorder.assumed_length = True
@@ -74,6 +76,8 @@ class Knowledge:
         """The origins of each of the moduli."""
         self._ignored: set[int] = set()
         """Those that do not, once they have made passes too long to be followed."""
+        self.hurries = False
+        """Whether a run has needed more than its budget, so that of many epochs a few have to do."""
         self.bounds: set[str] = set()
         """Names that loops with a step inside and another after them count to: K, if losses are divided by them."""
         self._whole = False
@@ -156,6 +160,11 @@ class Knowledge:
             self._whole = True
             raise Restart
 
+    def hurry(self) -> bool:
+        """Let a few epochs stand for many; False where they do already."""
+        before, self.hurries = self.hurries, True
+        return not before
+
     def ignore_idle(self) -> bool:
         """Leave out of account the numbers by which a loop only reports; False where that makes no pass shorter."""
         idle = {number for number in self._moduli - self._acting if number > ASSUMED_STEPS}
@@ -171,7 +180,7 @@ class Knowledge:
     def assumed_steps(self, relied_on: Collection[str]) -> tuple[tuple[str, int], ...]:
         """The names that were taken for K, as the source has them, and their numbers: those of these tags."""
         found = {
-            _WORDS.findall(name)[-1]: int(number.value)
+            (name if "//" in name else _WORDS.findall(name)[-1]): int(number.value)
             for name, number in self.bindings.items()
             if v.STEPS in number.tags and v.tag_of_name(name) in relied_on and _WORDS.search(name)
         }

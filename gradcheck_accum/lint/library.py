@@ -16,7 +16,7 @@ from gradcheck_accum.lint.functions import call_function
 from gradcheck_accum.lint.iteration import items_of
 from gradcheck_accum.lint.knowledge import bind_steps
 from gradcheck_accum.lint.metrics import mean
-from gradcheck_accum.lint.objects import attribute
+from gradcheck_accum.lint.objects import attribute, sources_of
 from gradcheck_accum.lint.syntax import Operator, text_of
 from gradcheck_accum.lint.values import Num, Symbol, Tensor
 
@@ -35,6 +35,15 @@ def _range(run: Interpreter, args: list[Any], kwargs: dict[str, Any]) -> Any:
 def _enumerate(run: Interpreter, args: list[Any], kwargs: dict[str, Any]) -> Any:
     start = args[1] if len(args) > 1 else kwargs.get("start", Num(0))
     return ("enumerate", args[0], start) if args else Symbol()
+
+
+def _slice(run: Interpreter, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    match args:
+        case [upper]:
+            return ("slice", None, upper)
+        case [lower, upper]:
+            return ("slice", lower, upper)
+    return Symbol()
 
 
 def _zip(run: Interpreter, args: list[Any], kwargs: dict[str, Any]) -> Any:
@@ -123,6 +132,13 @@ def _getattr(run: Interpreter, args: list[Any], kwargs: dict[str, Any]) -> Any:
     return Symbol()
 
 
+def _isinstance(run: Interpreter, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    match args:
+        case [model, v.Reference() as cls] if cls.tail == "DistributedDataParallel":
+            return True if run.sync.is_wrapped(sources_of(run, model) or ()) else Symbol()
+    return Symbol()
+
+
 def _ignored(run: Interpreter, args: list[Any], kwargs: dict[str, Any]) -> Any:
     return Symbol()
 
@@ -173,7 +189,8 @@ def _data_loader(run: Interpreter, args: list[Any], kwargs: dict[str, Any]) -> A
 
 
 def _tensor_dataset(run: Interpreter, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    return args[0] if args and isinstance(args[0], v.Data) else Symbol()
+    known = [one for one in args if isinstance(one, v.Data) and one.rows is not None]
+    return known[0] if known else args[0] if args and isinstance(args[0], v.Data) else Symbol()
 
 
 def _chain(run: Interpreter, args: list[Any], kwargs: dict[str, Any]) -> Any:
@@ -210,6 +227,8 @@ def _divmod(run: Interpreter, args: list[Any], kwargs: dict[str, Any]) -> Any:
 
 def _namespace(run: Interpreter, args: list[Any], kwargs: dict[str, Any]) -> Any:
     """Settings that are read as attributes: given by name, or in a dictionary."""
+    if not args and kwargs.keys() == {"**"}:
+        return kwargs["**"]  # the very settings that it is made of
     attributes = _dict(run, args, kwargs)
     return v.Instance(v.Class(_NAMESPACE, v.Scope()), attributes) if isinstance(attributes, dict) else Symbol()
 
@@ -222,6 +241,7 @@ BUILTINS: dict[str, Callable[[Interpreter, list[Any], dict[str, Any]], Any]] = {
     "range": _range,
     "trange": _range,
     "enumerate": _enumerate,
+    "slice": _slice,
     "zip": _zip,
     "divmod": _divmod,
     "filter": _filter,
@@ -243,9 +263,10 @@ BUILTINS: dict[str, Callable[[Interpreter, list[Any], dict[str, Any]], Any]] = {
     "float": _convert(lambda value: value),
     "getattr": _getattr,
     "print": _ignored,
-    "isinstance": _ignored,
+    "isinstance": _isinstance,
     "hasattr": _ignored,
     "bool": _first,
+    "vars": _first,
 }
 
 

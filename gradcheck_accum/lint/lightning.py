@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 from gradcheck_accum.lint import syntax
 from gradcheck_accum.lint import values as v
 from gradcheck_accum.lint.functions import call_function
-from gradcheck_accum.lint.syntax import text_of
 from gradcheck_accum.location import Location
 
 if TYPE_CHECKING:
     from gradcheck_accum.lint.interpreter import Interpreter
+    from gradcheck_accum.lint.reach import Reach
 
 _EPOCHS = """\
 self.trainer.num_training_batches = len(batches)
@@ -26,14 +26,10 @@ _EPOCH_END = """\
 """
 
 
-def is_training_step(cls: syntax.ClassDef, function: syntax.FunctionDef) -> bool:
+def is_training_step(reach: Reach, cls: syntax.ClassDef, function: syntax.FunctionDef) -> bool:
     """Whether a method is the one that a Trainer calls with every batch of data."""
-    arguments = len(function.args.args)
-    return (
-        function.name == "training_step"
-        and arguments in (2, 3)
-        and any(text_of(base).endswith("LightningModule") for base in cls.bases)
-    )
+    takes_a_batch = function.name == "training_step" and len(function.args.args) in (2, 3)
+    return takes_a_batch and any(name.endswith("LightningModule") for name in reach.bases(cls))
 
 
 def fit(run: Interpreter, module: v.Instance, step: syntax.FunctionDef, outer: v.Scope) -> None:
@@ -42,10 +38,8 @@ def fit(run: Interpreter, module: v.Instance, step: syntax.FunctionDef, outer: v
     if "on_train_epoch_end" in module.cls.methods:
         source += _EPOCH_END
     program = syntax.parse(source, at=step.where)
-    optimizers = _configured(run, module)
-    if optimizers is not None:
-        here = v.Scope(names={"optimizers": optimizers})
-        module.attributes["optimizers"] = v.Function(_giving("optimizers", step.where), here)
+    here = v.Scope(names={"optimizers": _configured(run, module) or v.Optimizer("self.optimizers()")})
+    module.attributes["optimizers"] = v.Function(_giving("optimizers", step.where), here)
     run.execute(program.body, v.Scope(names={"self": module, "batches": v.Loader()}, outer=outer))
 
 

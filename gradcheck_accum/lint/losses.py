@@ -23,7 +23,8 @@ def computation(
     run: Interpreter, node: syntax.Call, args: list[Any], kwargs: dict[str, Any], models: frozenset[str]
 ) -> Any:
     """A call that computes a tensor from tensors."""
-    run.sync.forward(models)
+    if not run.no_graphs:
+        run.sync.forward(models)
     models = models - run.frozen
     given = all_arguments(args, kwargs)
     if models:

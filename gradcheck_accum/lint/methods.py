@@ -26,6 +26,13 @@ _SAME_MODEL = frozenset({"to", "cuda", "cpu", "train", "eval", "half", "float", 
 _TELL_NO_LOSS = frozenset(
     {"all", "any", "dim", "ge", "gt", "isfinite", "isinf", "isnan", "le", "lt", "nelement", "numel"}
 )
+_KEEPS_ROWS = frozenset(
+    "to cuda cpu float long double half bfloat16 bool int clone contiguous detach masked_fill clamp abs exp log sqrt "  # noqa: SIM905
+    "square pow add sub mul div neg round sign tanh sigmoid cumsum softmax log_softmax".split()
+)
+"""What gives as many rows as it was asked of."""
+_ALONG = frozenset({"unsqueeze", "squeeze", "argmax", "argmin", "flatten"})
+"""The same, if it works along another dimension than the first."""
 _METRICS = frozenset({"item", "tolist", "numpy"})
 
 
@@ -60,7 +67,7 @@ def method_of_value(run: Interpreter, node: syntax.Call, base: Any, args: list[A
             return call_function(run, own, args, kwargs) if own is not None else Symbol()
         case v.Model():
             return base if name in _SAME_MODEL else computation(run, node, args, kwargs, frozenset({base.name}))
-        case v.Instance() if base.cls.is_model and base.cls.methods.get(name) is None:
+        case v.Instance() if base.cls.is_model and base.cls.methods.get(name) is None and name not in base.attributes:
             return base if name in _SAME_MODEL else Symbol()
         case v.Scaled() if name not in _METRICS:
             return base
@@ -112,8 +119,10 @@ def _data_method(run: Interpreter, base: v.Data, name: str, args: list[Any], kwa
         return split(run, base, args[0])
     if name in {"numel", "item", "dim", "ndim", "tolist", "max", "min"}:
         return Symbol()
-    keeps = name in {"to", "cuda", "cpu", "float", "long", "double", "clone"}
-    keeps = keeps or (name == "unsqueeze" and bool(args) and isinstance(args[0], Num) and args[0].value != 0)
+    if name == "tolist" and base.rows is not None and base.rows <= v.LONGEST_LIST:
+        return [Symbol() for _ in range(base.rows)]
+    along = args[0].value if args and isinstance(args[0], Num) else kwargs.get("dim")
+    keeps = name in _KEEPS_ROWS or (name in _ALONG and isinstance(along, int) and along != 0)
     if name in {"sum", "count_nonzero"} and not args and not kwargs:
         return v.Data(counted=run.recorder.micro_batch)
     return v.Data(base.rows, base.counted, base.made) if keeps else v.Data(made=base.made)

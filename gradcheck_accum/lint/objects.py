@@ -42,10 +42,11 @@ def instantiate(run: Interpreter, node: syntax.Call, cls: v.Class, args: list[An
 
 
 def _is_optimizer(run: Interpreter, cls: v.Class) -> bool:
-    """Whether a class derives from PyTorch's optimizers, and what it adds is its own way to step alone."""
+    """Whether a class derives from PyTorch's optimizers, and but for its own way to step does nothing to gradients."""
     bases = [run.evaluate(base, cls.scope) for base in cls.node.bases]
     derives = any(isinstance(base, v.Reference) and base.path.startswith("torch.optim.") for base in bases)
-    return derives and all(name.startswith("_") or name == "step" for name in cls.methods)
+    others = [method for name, method in cls.methods.items() if not name.startswith("_") and name != "step"]
+    return derives and not any(run.reach.acts(method.body) for method in others)
 
 
 def sources_of(run: Interpreter, base: Any) -> frozenset[str] | None:
@@ -136,6 +137,8 @@ def attribute(run: Interpreter, value: Any, name: str) -> Any:
             return held if held is not None else Symbol(f"{value.cls.node.name}.{name}")
         case v.Engine():
             return value if name == "module" else Symbol(f"{value.name}.{name}")
+        case v.Model() | Symbol() if name == "module" and run.sync.is_wrapped({value.name}):
+            return v.Unwrapped(f"{value.name}.module", source=value.name)
         case v.Model() if name == "no_sync":
             return Symbol(f"{value.name}.{name}")
         case v.Class():
@@ -197,10 +200,18 @@ def _is_property(node: syntax.Node) -> bool:
 
 
 def _class_constant(run: Interpreter, cls: v.Class, name: str) -> Any:
+    if name in cls.attributes:
+        return cls.attributes[name]
     for statement in cls.node.body:
         if not isinstance(statement, (syntax.Assign, syntax.AnnAssign)) or statement.value is None:
             continue
         targets = statement.targets if isinstance(statement, syntax.Assign) else [statement.target]
-        if any(isinstance(target, syntax.Name) and target.id == name for target in targets):
-            return run.evaluate(statement.value, cls.scope)
+        for target in targets:
+            if isinstance(target, syntax.Name) and target.id == name:
+                return run.evaluate(statement.value, cls.scope)
+            if isinstance(target, syntax.Tuple) and isinstance(statement.value, syntax.Tuple):
+                pairs = zip(target.elts, statement.value.elts, strict=False)
+                held = [value for one, value in pairs if isinstance(one, syntax.Name) and one.id == name]
+                if held:
+                    return run.evaluate(held[0], cls.scope)
     return None

@@ -50,6 +50,7 @@ class Reach:
 
     def __init__(self, own: Facts, *others: Facts) -> None:
         every = self._facts = (own, *others)
+        self.module = own.module
         body = own.module.body
         self._last = body[-1].where.end_line if body else 0
         """The last line of the file itself: those of other modules come after it."""
@@ -236,6 +237,13 @@ class Reach:
                 if other.name == last_part(base) and other is not cls:
                     methods |= self._methods_of(other, depth + 1)
         return methods | {m.name: m for m in cls.body if isinstance(m, syntax.FunctionDef)}
+
+    def bases(self, cls: syntax.ClassDef, depth: int = 0) -> set[str]:
+        """The names of the classes that a class derives from, as far as those are known by name."""
+        names = {last_part(base) for base in cls.bases}
+        if depth < _DEEPEST_BASE:
+            names.update(*(self.bases(c, depth + 1) for c in self.classes if c.name in names and c is not cls))
+        return names
 
     def callees(self, functions: Collection[syntax.Node], module: syntax.Module | None) -> set[Function]:
         """What functions, or a module's own statements, may call, directly or through one another.

@@ -185,13 +185,15 @@ class Recorder:
         return None if self.epoch is None else self.micro_batch - self._opened + 1
 
     def _note_divisors(self, tensor: Tensor) -> None:
-        """Note what a loss was divided by; the number of its terms makes their mean, whatever it is called."""
-        factors = (factor for part in tensor.parts for factor in part.factors)
-        for factor in factors:
-            if factor.value and factor.operation is Operation.DIVIDE:
-                divisor = round(1 / factor.value)
-                origins = frozenset() if divisor == len(tensor.parts) else factor.origins
-                self.divisors[divisor] = self.divisors.get(divisor, frozenset()) | origins
+        """Note what a loss was divided by, all of it; the number of its terms makes their mean by any name."""
+        each = [
+            {round(1 / f.value): f.origins for f in part.factors if f.value and f.operation is Operation.DIVIDE}
+            for part in tensor.parts
+        ]
+        for divisor in set.intersection(*map(set, each)) if each else set[int]():
+            named = [one[divisor] for one in each if divisor != len(each)]
+            origins = frozenset[str]().union(*named)
+            self.divisors[divisor] = self.divisors.get(divisor, frozenset()) | origins
 
     def zero(self, node: syntax.Node, owner: Optimizer | frozenset[str] | None) -> None:
         """Gradients were cleared."""

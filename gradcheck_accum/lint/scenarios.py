@@ -157,9 +157,10 @@ def _scenarios(
         remoteness, _, given = heapq.heappop(pending)
         run, took = _complete_run(module, beside, reach, knowledge, root, given)
         spent += took
-        if run is None and knowledge.ignore_idle():
-            run, took = _complete_run(module, beside, reach, knowledge, root, given)
-            spent += took
+        for shorten in (knowledge.ignore_idle, knowledge.hurry):
+            if run is None and shorten():
+                run, took = _complete_run(module, beside, reach, knowledge, root, given)
+                spent += took
         if run is None:
             return Explored(root, [], spent, is_followed=False)
         visited |= run.visited
@@ -285,7 +286,7 @@ def _enter(
         if init is not None and init.node is not function:
             call_from_outside(run, init)
         scope = cls.origins.get(function.name, scope)
-    if owner is not None and instance is not None and is_training_step(owner, function):
+    if owner is not None and instance is not None and is_training_step(reach, owner, function):
         fit(run, instance, function, scope)
         return
     if instance is not None and counted.counters(reach, function):

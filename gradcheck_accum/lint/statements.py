@@ -7,12 +7,12 @@ from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
 from gradcheck_accum.events import Operation
-from gradcheck_accum.lint import syntax
+from gradcheck_accum.lint import counted, syntax
 from gradcheck_accum.lint import values as v
 from gradcheck_accum.lint.arithmetic import binary, factor_of
 from gradcheck_accum.lint.assignment import assign
 from gradcheck_accum.lint.by_hand import changes_unknown
-from gradcheck_accum.lint.conditions import answered, choose, settled
+from gradcheck_accum.lint.conditions import choose, settled
 from gradcheck_accum.lint.control import Broke, Continued, Exhausted, OutOfBudget, Raised, Returned
 from gradcheck_accum.lint.distributed import context_of
 from gradcheck_accum.lint.frameworks import accumulate
@@ -58,6 +58,7 @@ def _annotated(run: Interpreter, node: syntax.AnnAssign, scope: v.Scope) -> None
 def _augmented(run: Interpreter, node: syntax.AugAssign, scope: v.Scope) -> None:
     current = run.evaluate(node.target, scope)
     change = run.evaluate(node.value, scope)
+    counted.begin(run, node, current)
     if isinstance(current, v.Gradient):
         if node.op in (Operator.DIV, Operator.MULT):
             operation = Operation.DIVIDE if node.op is Operator.DIV else Operation.MULTIPLY
@@ -95,6 +96,7 @@ def _augmented(run: Interpreter, node: syntax.AugAssign, scope: v.Scope) -> None
             assign(run, target.value, result, scope)
             return
     assign(run, target, result, scope)
+    counted.carry(run, target, result)
 
 
 def _if(run: Interpreter, node: syntax.If, scope: v.Scope) -> None:
@@ -226,7 +228,7 @@ def _while(run: Interpreter, node: syntax.While, scope: v.Scope) -> None:
     outer_turn, turns = run.turn, 0
     try:
         while True:
-            known = answered(run, node.test, run.evaluate(node.test, scope))
+            known = settled(run, node.test, scope)  # whether a loop goes on is no setting
             endless = known is None or isinstance(node.test, syntax.Constant)
             if known is False or (endless and turns >= _most_turns(run, node, trains)) or turns > 5_000:
                 break

@@ -142,6 +142,12 @@ class Reference:
         return self.path.rpartition(".")[2]
 
 
+def as_setting(value: Any) -> Any:
+    """What ``import config; config.K`` names, as the unknown that it is: a module's settings are as open as any."""
+    is_setting = isinstance(value, Reference) and "." in value.path and not value.path.startswith("torch.")
+    return Symbol(value.path) if is_setting else value
+
+
 @dataclass(frozen=True, slots=True)
 class Data:
     """Tensors of input data, or a batch of them; ``rows`` is the leading dimension where the source shows it.
@@ -249,6 +255,13 @@ class Configured(Symbol):
     """
 
     whole: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Unwrapped(Symbol):
+    """``model.module``: what DistributedDataParallel is wrapped around, which it does not see run."""
+
+    source: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -450,10 +463,14 @@ class Loader:
 
 @dataclass(slots=True, eq=False)
 class Chunks:
-    """A batch split into ``count`` micro-batches, each of ``rows`` rows where the source shows that they are alike."""
+    """A batch split into ``count`` micro-batches, each of ``rows`` rows where the source shows that they are alike.
+
+    ``assumed`` says that the source does not show how many.
+    """
 
     count: int
     rows: int | None = None
+    assumed: bool = False
 
     def batches(self) -> list[Data]:
         """The micro-batches in order."""
@@ -482,6 +499,13 @@ class Function:
 
 
 @dataclass(slots=True, eq=False)
+class Driver:
+    """An object that calls a function of this file with every batch of data (Ignite's Engine)."""
+
+    function: Function
+
+
+@dataclass(slots=True, eq=False)
 class Class:
     """A class of this file."""
 
@@ -493,6 +517,8 @@ class Class:
     is_model: bool = False
     origins: dict[str, Scope] = field(default_factory=dict)
     """The scopes of the methods that another class of another module has defined."""
+    attributes: dict[str, Any] = field(default_factory=dict)
+    """What was assigned to the class since."""
 
     def bound(self, name: str, instance: Instance) -> Function | None:
         """A method of this class, of an object of it."""
@@ -545,6 +571,12 @@ def _held(value: Any, depth: int = 0) -> Iterator[Any]:
 def is_data(value: Any) -> bool:
     """Whether a value is, or holds, input data."""
     return any(isinstance(item, Data) for item in _held(value))
+
+
+def acts_on_gradients(value: Any) -> bool:
+    """Whether a value is, or holds, something that makes gradients or uses them."""
+    kinds = (Tensor, Model, Optimizer, Engine, Parameters, Gradient, Instance, Function)
+    return any(isinstance(item, kinds) for item in _held(value))
 
 
 def rows_in(value: Any) -> int | None:

@@ -1,0 +1,644 @@
+"""What public repositories taught, as loops in our own words: each mistake with a right loop that looks like it."""
+
+from __future__ import annotations
+
+import pytest
+
+from gradcheck_accum.gate import may_train
+from gradcheck_accum.lint import lint_source
+
+HEAD = """\
+import argparse
+import os
+import torch
+from torch import nn
+import torch.nn.functional as F
+from torch.utils.data import DataLoader, TensorDataset
+
+"""
+LOOPS: dict[str, tuple[list[str], str]] = {
+    # K where the source gives it no value: the same binding divides the loss and decides on the step
+    "a setting of an imported module": (
+        ["GA301", "GA401"],
+        """\
+import settings
+
+def fit(net, dl, opt):
+    for i, (u, t) in enumerate(dl):
+        loss = F.mse_loss(net(u), t) / settings.GRAD_EVERY
+        loss.backward()
+        nn.utils.clip_grad_norm_(net.parameters(), 0.7)
+        if (i + 1) % settings.GRAD_EVERY == 0:
+            opt.step()
+            opt.zero_grad()
+""",
+    ),
+    "a setting of an imported module (right)": (
+        [],
+        """\
+import settings
+
+def fit(net, dl, opt):
+    assert len(dl) % settings.GRAD_EVERY == 0
+    for i, (u, t) in enumerate(dl):
+        loss = F.mse_loss(net(u), t) / settings.GRAD_EVERY
+        loss.backward()
+        if (i + 1) % settings.GRAD_EVERY == 0:
+            nn.utils.clip_grad_norm_(net.parameters(), 0.7)
+            opt.step()
+            opt.zero_grad()
+""",
+    ),
+    "settings made of settings": (
+        ["GA101"],
+        """\
+def main():
+    parsed = argparse.ArgumentParser().parse_args()
+    args = argparse.Namespace(**vars(parsed))
+    net = nn.Linear(7, 2)
+    opt = torch.optim.SGD(net.parameters(), lr=0.1)
+    dl = make_loader()
+    assert len(dl) % args.every == 0
+    for i, (u, t) in enumerate(dl, 1):
+        F.mse_loss(net(u), t).backward()
+        if i % args.every == 0:
+            opt.step()
+            opt.zero_grad()
+""",
+    ),
+    "K computed from a world size, twice": (
+        ["GA102"],
+        """\
+ranks = int(os.environ["WORLD_SIZE"])
+window = 960 // (5 * ranks)
+net = nn.Linear(7, 2)
+opt = torch.optim.AdamW(net.parameters())
+for _ in range(300):
+    opt.zero_grad()
+    for _ in range(window):
+        u, t = stream.next_batch()
+        (F.mse_loss(net(u), t) / window / window).backward()
+    opt.step()
+""",
+    ),
+    "K computed from a world size (right)": (
+        [],
+        """\
+ranks = int(os.environ["WORLD_SIZE"])
+window = 960 // (5 * ranks)
+net = nn.Linear(7, 2)
+opt = torch.optim.AdamW(net.parameters())
+for _ in range(300):
+    opt.zero_grad()
+    for _ in range(window):
+        u, t = stream.next_batch()
+        (F.mse_loss(net(u), t) / window).backward()
+    opt.step()
+""",
+    ),
+    "a counter that is handed in": (
+        ["GA101", "GA301"],
+        """\
+def one_round(net, dl, opt, args, seen):
+    opt.zero_grad()
+    for u, t in dl:
+        F.mse_loss(net(u), t).backward()
+        if (seen + 1) % args.every == 0:
+            opt.step()
+            opt.zero_grad()
+        seen += 1
+    return seen
+""",
+    ),
+    "a counter that is handed in and goes on (right)": (
+        [],
+        """\
+def one_round(net, dl, opt, args, seen):
+    for u, t in dl:
+        (F.mse_loss(net(u), t) / args.every).backward()
+        seen += 1
+        if seen % args.every == 0:
+            opt.step()
+            opt.zero_grad()
+    return seen
+""",
+    ),
+    "a counter that an object keeps (right)": (
+        [],
+        """\
+def one_round(net, dl, opt, params):
+    opt.zero_grad()
+    for u, t in dl:
+        params.seen += 1
+        (F.mse_loss(net(u), t) / params.every).backward()
+        if params.seen % params.every == 0:
+            opt.step()
+            opt.zero_grad()
+""",
+    ),
+    "a counter that an object keeps": (
+        ["GA101"],
+        """\
+def one_round(net, dl, opt, params):
+    opt.zero_grad()
+    for u, t in dl:
+        params.seen += 1
+        F.mse_loss(net(u), t).backward()
+        if params.seen % params.every == 0:
+            opt.step()
+            opt.zero_grad()
+""",
+    ),
+    "a counter that is handed in, tested as it is (right)": (
+        [],
+        """\
+def one_round(net, dl, opt, args, seen):
+    for u, t in dl:
+        (F.mse_loss(net(u), t) / args.every).backward()
+        if seen % args.every == 0:
+            opt.step()
+            opt.zero_grad()
+        seen += 1
+    return seen
+""",
+    ),
+    "the last turn by a number of batches": (
+        ["GA103"],
+        """\
+def fit(net, dl, opt, args):
+    num_batches = dl.num_batches
+    for i, (u, t) in enumerate(dl):
+        (F.mse_loss(net(u), t) / args.every).backward()
+        if (i + 1) % args.every == 0 or i == num_batches - 1:
+            opt.step()
+            opt.zero_grad()
+""",
+    ),
+    # Data parallel training: what is decided after forward is decided too late
+    "synchronisation chosen after forward": (
+        ["GA702"],
+        """\
+net = nn.parallel.DistributedDataParallel(nn.Linear(7, 2))
+opt = torch.optim.AdamW(net.parameters())
+window = total // (rows * int(os.environ["WORLD_SIZE"]))
+for _ in range(300):
+    opt.zero_grad()
+    for j in range(window):
+        u, t = stream.next_batch()
+        loss = F.mse_loss(net(u), t) / window
+        net.require_backward_grad_sync = j == window - 1
+        loss.backward()
+    opt.step()
+""",
+    ),
+    "synchronisation chosen before forward (right)": (
+        [],
+        """\
+net = nn.parallel.DistributedDataParallel(nn.Linear(7, 2))
+opt = torch.optim.AdamW(net.parameters())
+window = total // (rows * int(os.environ["WORLD_SIZE"]))
+for _ in range(300):
+    opt.zero_grad()
+    for j in range(window):
+        u, t = stream.next_batch()
+        net.require_backward_grad_sync = j == window - 1
+        loss = F.mse_loss(net(u), t) / window
+        loss.backward()
+    opt.step()
+""",
+    ),
+    "forward past the wrapper": (
+        ["GA702"],
+        """\
+from torch.nn.parallel import DistributedDataParallel
+
+net = DistributedDataParallel(nn.Linear(7, 2))
+opt = torch.optim.AdamW(net.parameters())
+inner = net.module if isinstance(net, DistributedDataParallel) else net
+assert len(dl) % 3 == 0
+for i, (u, t) in enumerate(dl, 1):
+    (F.mse_loss(inner(u), t) / 3).backward()
+    if i % 3 == 0:
+        opt.step()
+        opt.zero_grad()
+""",
+    ),
+    "only what makes no graphs goes past the wrapper (right)": (
+        ["GA701"],
+        """\
+from torch.nn.parallel import DistributedDataParallel
+
+net = DistributedDataParallel(nn.Linear(7, 2))
+opt = torch.optim.AdamW(net.parameters())
+assert len(dl) % 3 == 0
+for i, (u, t) in enumerate(dl, 1):
+    loss = F.mse_loss(net(u), t) / 3
+    with torch.no_grad():
+        print(F.l1_loss(net.module(u), t))
+    loss.backward()
+    if i % 3 == 0:
+        opt.step()
+        opt.zero_grad()
+""",
+    ),
+    # What scales, clips and steps in one call
+    "a scaler that is told to step": (
+        ["GA101", "GA301"],
+        """\
+def fit(net, dl, opt, loss_scaler, args):
+    opt.zero_grad()
+    for i, (u, t) in enumerate(dl):
+        loss = F.mse_loss(net(u), t)
+        ends = (i + 1) % args.accum_iter == 0
+        loss_scaler(loss, opt, parameters=net.parameters(), update_grad=ends)
+        if ends:
+            opt.zero_grad()
+""",
+    ),
+    "a scaler that is told to step, in whole windows (right)": (
+        [],
+        """\
+def fit(net, dl, opt, loss_scaler, args):
+    opt.zero_grad()
+    for i, (u, t) in enumerate(dl):
+        step = i // args.accum_iter
+        if step >= args.steps_per_epoch:
+            continue
+        loss = F.mse_loss(net(u), t) / args.accum_iter
+        loss_scaler(loss, opt, parameters=net.parameters(), need_update=(i + 1) % args.accum_iter == 0)
+        if (i + 1) % args.accum_iter == 0:
+            opt.zero_grad()
+""",
+    ),
+    # Optimizers whose origin is not PyTorch
+    "an optimizer that runs backward": (
+        ["GA301"],
+        """\
+def fit(net, dl, args):
+    opt = FP16_Optimizer(FusedAdam(net.parameters()))
+    for _ in range(args.epochs):
+        for i, (u, t) in enumerate(dl):
+            loss = F.mse_loss(net(u), t) / args.every
+            opt.backward(loss)
+            if (i + 1) % args.every == 0:
+                opt.step()
+                opt.zero_grad()
+""",
+    ),
+    "an optimizer of the file's own": (
+        ["GA101"],
+        """\
+class Warm(torch.optim.Optimizer):
+    def __init__(self, weights, lr=0.1):
+        super().__init__(weights, dict(lr=lr))
+
+    def get_lr(self):
+        return [group["lr"] for group in self.param_groups]
+
+    def step(self, closure=None):
+        for group in self.param_groups:
+            for weight in group["params"]:
+                weight.data.add_(weight.grad.data, alpha=-group["lr"])
+
+net = nn.Linear(7, 2)
+opt = Warm(net.parameters())
+assert len(dl) % 3 == 0
+for i, (u, t) in enumerate(dl, 1):
+    F.mse_loss(net(u), t).backward()
+    if i % 3 == 0:
+        opt.step()
+        opt.zero_grad()
+""",
+    ),
+    "a module of Lightning's that inherits": (
+        ["GA101", "GA301", "GA401"],
+        """\
+import pytorch_lightning as pl
+
+class Judge(pl.LightningModule):
+    def validation_step(self, batch, batch_idx):
+        return self(batch)
+
+class Learner(Judge):
+    def __init__(self, every):
+        super().__init__()
+        self.every = every
+        self.automatic_optimization = False
+        self.net = nn.Linear(7, 2)
+
+    def forward(self, u):
+        return self.net(u)
+
+    def training_step(self, batch, batch_idx):
+        opt = self.optimizers()
+        loss = F.mse_loss(self(batch["u"]), batch["t"])
+        self.manual_backward(loss)
+        nn.utils.clip_grad_norm_(self.parameters(), 0.7)
+        if (batch_idx + 1) % self.every == 0:
+            opt.step()
+            opt.zero_grad()
+""",
+    ),
+    "a step that Ignite drives": (
+        ["GA101", "GA401"],
+        """\
+from ignite.engine import Engine, Events
+
+def train(args):
+    net = nn.Linear(7, 2)
+    opt = torch.optim.AdamW(net.parameters())
+    loader = make_loader(args)
+
+    def update(engine, batch):
+        u, t = batch
+        F.mse_loss(net(u), t).backward()
+        nn.utils.clip_grad_norm_(net.parameters(), 0.7)
+        if engine.state.iteration % args.every == 0:
+            opt.step()
+            opt.zero_grad()
+
+    trainer = Engine(update)
+    trainer.run(loader, max_epochs=args.epochs)
+""",
+    ),
+    "a step that Ignite drives (right)": (
+        [],
+        """\
+from ignite.engine import Engine, Events
+
+def train(args):
+    net = nn.Linear(7, 2)
+    opt = torch.optim.AdamW(net.parameters())
+    loader = make_loader(args)
+
+    def update(engine, batch):
+        u, t = batch
+        (F.mse_loss(net(u), t) / args.every).backward()
+        if engine.state.iteration % args.every == 0:
+            nn.utils.clip_grad_norm_(net.parameters(), 0.7)
+            opt.step()
+            opt.zero_grad()
+
+    trainer = Engine(update)
+    trainer.run(loader, max_epochs=args.epochs)
+""",
+    ),
+    # Loops that a reading does not enter, or never leaves
+    "a list that a loop of unknown length fills": (
+        ["GA301"],
+        """\
+def main(args, net, opt):
+    rows = []
+    for line in open(args.path):
+        fields = line.split()
+        if not fields:
+            continue
+        rows.append({"u": fields[0], "t": fields[1]})
+    held_out, train = rows[:40], rows[40:]
+    for _ in range(args.epochs):
+        opt.zero_grad()
+        for i, row in enumerate(train):
+            loss = F.mse_loss(net(encode(row["u"])), encode(row["t"])) / args.every
+            loss.backward()
+            if (i + 1) % args.every == 0:
+                opt.step()
+                opt.zero_grad()
+""",
+    ),
+    "a loop within that labels tokens": (
+        ["GA103"],
+        """\
+def fit(net, dl, opt, args):
+    for i, (u, t) in enumerate(dl):
+        for row in range(t.shape[0]):
+            place = 0
+            while place < t.shape[1] and t[row][place] != args.stop:
+                t[row][place] = -100
+                place += 1
+        (net(u, labels=t)[0] / args.every).backward()
+        if (i + 1) % args.every == 0 or i + 1 == len(dl):
+            opt.step()
+            opt.zero_grad()
+""",
+    ),
+    # Data made by hand: how many micro-batches there are
+    "rows that are cut along with others (right)": (
+        [],
+        """\
+rows = torch.randn(45, 6, 8)
+tags = rows[..., :3].argmax(-1)
+net = nn.Linear(8, 3)
+opt = torch.optim.SGD(net.parameters(), lr=0.1)
+for _ in range(2):
+    for i, (u, t) in enumerate(zip(torch.split(rows, 5), torch.split(tags, 5)), 1):
+        (F.cross_entropy(net(u).flatten(0, 1), t.flatten()) / 3).backward()
+        if i % 3 == 0:
+            opt.step()
+            opt.zero_grad()
+""",
+    ),
+    "rows that are cut along with others": (
+        ["GA301"],
+        """\
+rows = torch.randn(35, 6, 8)
+tags = rows[..., :3].argmax(-1)
+net = nn.Linear(8, 3)
+opt = torch.optim.SGD(net.parameters(), lr=0.1)
+for _ in range(2):
+    opt.zero_grad()
+    for i, (u, t) in enumerate(zip(torch.split(rows, 5), torch.split(tags, 5)), 1):
+        (F.cross_entropy(net(u).flatten(0, 1), t.flatten()) / 3).backward()
+        if i % 3 == 0:
+            opt.step()
+            opt.zero_grad()
+""",
+    ),
+    "a generator that hands on another's pieces (right)": (
+        [],
+        """\
+def pieces(rows, passes):
+    for _ in range(passes):
+        yield from rows.split(6)
+
+rows = torch.randn(36, 4) * 0.7 + torch.tensor([0.5, -0.5, 0.0, 1.5])
+net = nn.Linear(4, 1)
+opt = torch.optim.SGD(net.parameters(), lr=0.1)
+for n, piece in enumerate(pieces(rows, passes=2)):
+    (net(piece).square().mean() / 3).backward()
+    if n % 3 == 2:
+        opt.step()
+        opt.zero_grad()
+""",
+    ),
+    "batches that are left out by what is in them (right)": (
+        [],
+        """\
+def batches():
+    for i in range(14):
+        labels = torch.randint(0, 8, (5, 7))
+        yield torch.randint(0, 45, (5, 7)), labels
+
+net = nn.Linear(7, 8)
+opt = torch.optim.SGD(net.parameters(), lr=0.1)
+used = 0
+for words, labels in batches():
+    if (labels == 7).all():
+        continue
+    (F.cross_entropy(net(words), labels[:, 0]) / 3).backward()
+    used += 1
+    if used % 3 == 0:
+        opt.step()
+        opt.zero_grad()
+""",
+    ),
+    "tasks by their names (right)": (
+        [],
+        """\
+heads = {"degree": 1, "kind": 3, "flag": 1}
+net = Net(heads)
+opt = torch.optim.Adam(net.parameters(), lr=0.1)
+for _ in range(9):
+    opt.zero_grad()
+    hidden = net()
+    for k, name in enumerate(heads):
+        loss = F.mse_loss(net.heads[name](hidden), targets[name]) / len(heads)
+        loss.backward(retain_graph=k < 2)
+    opt.step()
+""",
+    ),
+    "one term of the objective is divided by K (right)": (
+        [],
+        """\
+from itertools import combinations
+
+K = 4
+
+def ranking(scores):
+    loss = 0.0
+    for i, j in combinations(range(K), 2):
+        loss = loss - F.logsigmoid(scores[:, i] - scores[:, j]).mean()
+    return loss / (K * (K - 1) / 2)
+
+net = nn.Linear(7, K)
+opt = torch.optim.Adam(net.parameters(), lr=0.1)
+i = 0
+for u in torch.randn(18, 7).split(3):
+    scores = net(u)
+    loss = ranking(scores) + (1 / K) * 0.7 * scores.square().mean()
+    opt.zero_grad()
+    loss.backward()
+    opt.step()
+    i += 1
+    if i % K == 0:
+        print(i, loss.item())
+""",
+    ),
+    "constants of a class in one line": (
+        ["GA101"],
+        """\
+class Detector:
+    BOX, KIND = 1.7, 0.3
+
+    def __init__(self, net, every):
+        self.net, self.every = net, every
+        self.opt = torch.optim.SGD(net.parameters(), lr=0.1)
+
+    def fit(self, dl):
+        assert len(dl) % self.every == 0
+        for i, (u, box, kind) in enumerate(dl, 1):
+            a, b = self.net(u)
+            (self.BOX * F.l1_loss(a, box) + self.KIND * F.cross_entropy(b, kind)).backward()
+            if i % self.every == 0:
+                self.opt.step()
+                self.opt.zero_grad()
+""",
+    ),
+    "a counter that a class holds": (
+        ["GA103"],
+        """\
+class Window:
+    open = 0
+
+def step():
+    opt.step()
+    opt.zero_grad()
+    Window.open = 0
+
+net = nn.Linear(7, 2)
+opt = torch.optim.SGD(net.parameters(), lr=0.1)
+rows = torch.randn(18, 7)
+for _ in range(2):
+    for u in rows.split(3):
+        (net(u).square().mean() / 4).backward()
+        Window.open += 1
+        if Window.open == 4:
+            step()
+    if Window.open > 0:
+        step()
+""",
+    ),
+    # One mistake that brings another with it is told once
+    "clearing at every micro-batch loses the remainder too": (
+        ["GA201"],
+        """\
+def fit(net, dl, opt, args):
+    for i, (u, t) in enumerate(dl):
+        opt.zero_grad()
+        (F.mse_loss(net(u), t) / args.every).backward()
+        if (i + 1) % args.every == 0:
+            opt.step()
+""",
+    ),
+    "a remainder of a longer K is cleared as the next pass begins": (
+        ["GA301"],
+        """\
+net = nn.Linear(7, 2)
+opt = torch.optim.SGD(net.parameters(), lr=0.1)
+rows = torch.randn(30, 7)
+for epoch in range(3):
+    k = 2 if epoch == 0 else 4
+    opt.zero_grad()
+    for i, u in enumerate(rows.split(3), 1):
+        (net(u).square().mean() / k).backward()
+        if i % k == 0:
+            opt.step()
+            opt.zero_grad()
+""",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", LOOPS)
+def test_what_real_code_taught_is_found_and_nothing_else(name: str) -> None:
+    codes, source = LOOPS[name]
+    assert sorted({f.mistake.code for f in lint_source(HEAD + source, "loop.py")}) == codes
+
+
+def test_a_computed_k_is_shown_as_it_is_computed() -> None:
+    _, source = LOOPS["K computed from a world size, twice"]
+    (finding,) = lint_source(HEAD + source, "loop.py")
+    assert "960 // (5 * ranks)" in finding.message
+    assert "ranks as" not in finding.message
+
+
+def test_a_pass_of_literal_epochs_is_read_within_its_budget() -> None:
+    body = "".join(f"            extra_{n} = (u * {n} + {n}) * ({n} + i) - {n}\n" for n in range(1, 40))
+    source = f"""\
+def fit(net, dl, opt, args):
+    for epoch in range(90):
+        opt.zero_grad()
+        for i, (u, t) in enumerate(dl):
+{body}            (F.mse_loss(net(u), t) / args.every).backward()
+            if (i + 1) % args.every == 0:
+                opt.step()
+                opt.zero_grad()
+"""
+    assert {f.mistake.code for f in lint_source(HEAD + source, "loop.py")} == {"GA301"}
+
+
+@pytest.mark.parametrize("gate", ["update_grad", "need_update"])
+def test_what_is_told_to_step_is_looked_at(gate: str) -> None:
+    call = f"scaler(loss, opt, parameters=net.parameters(), {gate}=(i + 1) % 3 == 0)\n"
+    assert may_train(call.encode())
+    assert not may_train(f"print({gate}_count)\n".encode())
+    assert not may_train(f"assert state.{gate} == 3\n".encode())
