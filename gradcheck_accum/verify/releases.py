@@ -1,7 +1,7 @@
 """Releases of training libraries that accumulate wrongly, and the first of each that no longer does.
 
-Every entry was run: the release that is wrong, the one that mends it, and what its caller can do instead. What a loop
-did is measured without this: it is only asked for the remedy.
+Every bug was run on a release that has it and on one that is repaired (the first, or one soon after it), and so was
+what the caller can do instead. What a loop did is measured without this: it is only asked for the remedy.
 """
 
 from __future__ import annotations
