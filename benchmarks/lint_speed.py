@@ -9,7 +9,7 @@
 - torch's files that call backward, beside TorchFix on the same files, where that is installed.
 
 Whole processes, in turn, after one run of each that is not counted; medians. Processor time, because other programs on
-the machine disturb it less than the clock. lint loads libcst only where it looks for a fix; TorchFix it never needs.
+the machine disturb it less than the clock. lint loads libcst only where a file trains; TorchFix it never needs.
 """
 
 from __future__ import annotations

@@ -144,8 +144,9 @@ def test_what_is_loaded(code: str, absent: set[str], tmp_path: Path) -> None:
 
 def test_the_parser_is_loaded_only_where_there_is_a_loop_and_no_outcome_of_before(tmp_path: Path) -> None:
     for source, is_loaded in (("x = 1  # noqa\n", False), (STEPPED, True), (STEPPED, False)):
-        (tmp_path / "train.py").write_text(source)
-        assert ("libcst" in loaded_by(LINTED, tmp_path)) == is_loaded
+        for name in ("train.py", "other.py"):
+            (tmp_path / name).write_text(source)
+        assert ("libcst" in loaded_by(LINTED.replace("train.py", "."), tmp_path)) == is_loaded
 
 
 @pytest.mark.parametrize("source", [STEPPED, STEPPED.replace("    optimizer", "optimizer")])

@@ -14,7 +14,7 @@ from libcst.metadata import MetadataWrapper, PositionProvider
 from syntax_from_ast import lower as lower_from_ast
 
 import gradcheck_accum
-from gradcheck_accum.lint import lint_source, syntax
+from gradcheck_accum.lint import LintError, lint_source, syntax
 from gradcheck_accum.lint.syntax.places import walked
 
 PACKAGE = Path(gradcheck_accum.__file__).parent
@@ -103,7 +103,7 @@ u = -a ** -b; u = not a; u = ~a + +b; u = (a + b) * c - d // e % g @ h / i; u = 
 v = a or b or (c or d) and e and not g or h; v = (a or b) or c
 w = a < b <= c != d is not e not in g in h is i > j >= k == l
 x = a if b else c if d else e
-y = a[b], a[b:], a[:c:d], a[b, c], a[b,], a[::, e], a[(f, g)], a[(h):(i)]
+y = a[b], a[b:], a[:c:d], a[b, c], a[b,], a[::, e], a[(f, g)], a[(h):(i)], a[b : ], a[b, : ]
 z = {}, {a: b, **c, (d): (e)}, {a, *b}, [*a, b], (), (a,), ((a, b)), {a: b for a, b in c}, {a for a in b}
 é = x.ü; é.f(y)
 '''
@@ -202,3 +202,16 @@ def test_source_newer_than_the_running_python_is_read(pieces: dict[str, str]) ->
 def test_a_newer_source_without_a_loop_is_nothing_to_complain_about(pieces: dict[str, str]) -> None:
     source = LOOP.format(**{"more": "", "before": "pass", "inside": "pass", **pieces}).replace(".backward", ".forward")
     assert lint_source(source, "train.py") == []
+
+
+def test_what_libcst_cannot_read_is_not_called_invalid() -> None:
+    source = LOOP.format(more="", before="(count): int = 0", inside="pass")
+    ast.parse(source)
+    with pytest.raises(LintError, match=r"^LibCST cannot read it \(line 2\)$"):
+        lint_source(source, "train.py")
+
+
+@pytest.mark.parametrize("chain", [" and a" * 30_000, ".b" * 30_000, ".b(1)" * 30_000], ids=["and", "names", "calls"])
+def test_what_would_overflow_the_parser_is_not_given_to_it(chain: str) -> None:
+    with pytest.raises(LintError, match="nested too deeply"):
+        lint_source(LOOP.format(more="", before=f"x = a{chain}", inside="pass"), "train.py")

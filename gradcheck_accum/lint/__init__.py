@@ -225,7 +225,8 @@ def _refusals(words: Callable[[int], str]) -> Iterator[None]:
     try:
         yield
     except syntax.CannotParse as error:
-        raise LintError(_not_valid(f" ({words(error.line)})" if error.line else "", str(error))) from None
+        where = f" ({words(error.line)})" if error.line else ""
+        raise LintError(f"LibCST cannot read it{where}" if error.is_python else _not_valid(where, str(error))) from None
     except syntax.NestedTooDeeply:
         raise LintError("nested too deeply to be analysed") from None
 

@@ -232,7 +232,7 @@ def _subscript(low: Lowering, node: cst.Subscript) -> Node:
     index = elements[0]
     first, last = node.slice[0], node.slice[-1]
     if len(elements) > 1 or isinstance(first.comma, cst.Comma) or isinstance(index, s.Starred):
-        start, end = low.places.span(first)[0], low.places.span(last)[1]
+        start, end = low.places.span(first)[0], _end(low, last)
         if isinstance(last.comma, cst.Comma):
             end = low.places.text.index(",", end) + 1
         index = s.Tuple(low.places.where(start, end), None, tuple(elements))
@@ -243,11 +243,16 @@ def _index(low: Lowering, element: cst.SubscriptElement) -> s.Expression:
     part = element.slice
     if isinstance(part, cst.Slice):
         bounds = low.one(part.lower), low.one(part.upper), low.one(part.step)
-        start, end = low.places.span(element)
-        end = start + len(low.places.text[start:end].rstrip())  # white space after the last colon is the slice's
-        return s.Slice(low.places.where(start, end), part, *bounds)
+        place = low.places.where(low.places.span(element)[0], _end(low, element))
+        return s.Slice(place, part, *bounds)
     value: s.Expression = low.one(part.value)  # type: ignore[attr-defined]
     return s.Starred(low.where(element), part, value) if getattr(part, "star", None) else value
+
+
+def _end(low: Lowering, element: cst.SubscriptElement) -> int:
+    """Where one ends: to LibCST the white space after a slice's last colon is the slice's."""
+    start, end = low.places.span(element)
+    return start + len(low.places.text[start:end].rstrip())
 
 
 # The rest

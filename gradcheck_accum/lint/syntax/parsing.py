@@ -17,24 +17,30 @@ if TYPE_CHECKING:
 
 _LONE_RETURN = re.compile(r"\r(?!\n)")
 _TAIL = re.compile(r"(?<=[\r\n])[ \t\f]+\Z")
+_ERROR_AT = re.compile(r"error at (\d+):")
 _BRACKET = re.compile(r"[()\[\]{}]")
+_DOTTED = re.compile(r"(?:\.\w+(?:\([^()]*\))?){2000}")
 _JUNCTION = re.compile(r"\b(?:and|or)\b")
 _BEGINNING = re.compile(r"^(?=[A-Za-z_@])(?!and\b|or\b)", re.MULTILINE)
 _LONGEST = 2_000
 """Conditions that one statement may join."""
 _DEEPEST = 200
 """Brackets inside brackets that Python allows, and that LibCST, which goes down by calls, is sure to come back from."""
-_FRAMES = 20_000 if sys.version_info >= (3, 11) else 4_000
+_FRAMES = 20_000 if sys.version_info >= (3, 11) else 12_000
 """Calls inside calls that reading may take. Python's own limit is made for mistakes: a sum of three hundred terms is
 none, and takes more. Until 3.11 each also took a piece of the process's stack."""
 
 
 class CannotParse(Exception):
-    """A text that is no Python: why, and at which line where that is known."""
+    """A text that is no Python: why, and at which line where that is known.
 
-    def __init__(self, why: str, line: int = 0) -> None:
+    ``is_python`` says that the running Python reads it all the same, and only LibCST does not.
+    """
+
+    def __init__(self, why: str, line: int = 0, *, is_python: bool = False) -> None:
         super().__init__(why)
         self.line = line
+        self.is_python = is_python
 
 
 class NestedTooDeeply(Exception):
@@ -80,7 +86,7 @@ def reading(text: str) -> Iterator[str]:
     except RecursionError:
         raise NestedTooDeeply from None
     except (SyntaxError, ValueError) as mistake:
-        raise _refused(error or mistake) from None
+        raise _refused(error or mistake, is_python=error is None) from None
     finally:
         sys.setrecursionlimit(before)
 
@@ -92,17 +98,21 @@ def tree_of(readable: str) -> cst.Module:
     try:
         return cst.parse_module(readable)
     except cst.ParserSyntaxError as error:
-        raise SyntaxError(error.message, ("", error.raw_line, error.raw_column, "")) from None
+        found = _ERROR_AT.search(error.message)  # before a block its own number is that of the line after
+        line = int(found.group(1)) if found is not None else error.raw_line
+        raise SyntaxError(error.message, ("", line, error.raw_column, "")) from None
 
 
-def _refused(error: Exception) -> CannotParse:
+def _refused(error: Exception, *, is_python: bool = False) -> CannotParse:
     if isinstance(error, SyntaxError):
-        return CannotParse(error.msg, error.lineno or 1)
-    return CannotParse(str(error))
+        return CannotParse(error.msg, error.lineno or 1, is_python=is_python)
+    return CannotParse(str(error), is_python=is_python)
 
 
 def _is_long(text: str) -> bool:
-    """Whether a condition may be longer than LibCST, which nests what Python joins, is sure to come back from."""
+    """Whether a condition or a chain of attributes may be longer than LibCST, which nests it, comes back from soon."""
+    if _DOTTED.search(text):
+        return True
     if text.count("and") + text.count("or") < _LONGEST:
         return False
     return any(len(_JUNCTION.findall(piece)) >= _LONGEST for piece in _BEGINNING.split(text))
