@@ -555,7 +555,6 @@ def test_a_divisor_has_its_names_and_the_place_of_its_constant(division: str, tm
         ("config.training.accum", {"accum", "config.training.accum"}),
         ("(N or 1)", {"N"}),
         ("3", set()),
-        ("(N * 1)", set()),
         ("(N + M - N)", set()),
         ("product", {"product"}),
         ("target", {"target"}),
@@ -574,6 +573,13 @@ for target in [3]: pass"""
     found = factors_of(DIVIDED.format(head=head, division=f"loss = loss / {operand}"), tmp_path)
     assert found
     assert {frozenset(names(factor.origins)) for factor in found} == {frozenset(origins)}
+
+
+def test_a_product_is_a_factor_for_each_of_its_sides(tmp_path: Path) -> None:
+    head = "N, M = 3, 5\nproduct = N * M\nrows = [0] * 7"
+    found = factors_of(DIVIDED.format(head=head, division="loss = loss / (N * M * len(rows))"), tmp_path)
+    each = {(round(1 / factor.value), frozenset(names(factor.origins))) for factor in found if factor.value}
+    assert each == {(3, frozenset({"N"})), (5, frozenset({"M"})), (7, frozenset())}
 
 
 def test_one_constant_through_different_names(tmp_path: Path) -> None:
