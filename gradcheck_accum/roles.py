@@ -27,7 +27,8 @@ class Point:
 
     ``steps`` is K, ``length`` how many points the window holds on the point's rank, ``window_units`` and
     ``window_rows`` their sums. ``divisor`` is what gradients are divided by when they are averaged over the ranks, and
-    ``shared_units`` and ``shared_rows`` are the sums over all ranks divided by it. ``step`` tells windows apart.
+    ``shared_units`` and ``shared_rows`` are the sums over all ranks, and over what an earlier pass left in the window,
+    divided by it. ``step`` tells windows apart.
     """
 
     backward: Backward

@@ -339,7 +339,10 @@ def _points(series: Series, windows: Iterable[Window], steps: int, *, leaks: boo
         # Those that no step got count as if they were live: scaled as the others are, in the end.
         beside = [e.grad_factors for e in window.with_fate(Fate.LIVE) if e.grad_factors]
         of_others = (beside or scaled or [()])[-1]
-        over_ranks = window.divisor, _shared(units, window.divisor), _shared(rows, window.divisor), step
+        # What an earlier pass left over was scaled by itself, and counts in the window that it is in.
+        held = [t for own in window.by_rank() for e in own for t in e.backward.terms if series.holds(e.backward, t)]
+        shared = _shared((t.units for t in held), window.divisor), _shared((t.rows for t in held), window.divisor)
+        over_ranks = window.divisor, *shared, step
         for own, own_units, own_rows in zip(ranks, units, rows, strict=True):
             for entry, term in own:
                 unused = scaled and entry.fate in (Fate.WIPED, Fate.LEFT)
@@ -357,7 +360,7 @@ def _held(series: Series, entries: Iterable[Entry]) -> list[Entry]:
     return [e for e in entries if series.is_in(e.backward)]
 
 
-def _shared(totals: Sequence[float | None], divisor: int) -> float | None:
+def _shared(totals: Iterable[float | None], divisor: int) -> float | None:
     total = total_of(totals)
     return None if total is None else total / divisor
 
