@@ -150,8 +150,10 @@ def find_off_by_one(account: Account) -> Iterator[Diagnosis]:
             first,
         )
         return
-    # Where some window holds K, the boundary does: those that do not were cut short by something else.
-    usual = account.steps if account.steps in account.lengths else account.lengths.most_common(1)[0][0]
+    usual = account.lengths.most_common(1)[0][0]
+    if usual < account.steps and account.steps in account.lengths:
+        # The boundary lets windows hold K: something else cuts the others short.
+        return
     for series in account.series():
         every = [shares for w in (first, *rest) if (shares := account.shares(w, series)) is not None]
         full = [s for s in every if s.window.micro_batches == usual and not s.window.spans_passes]

@@ -43,7 +43,11 @@ def plan(run: Interpreter, source: Any, loop: syntax.For, trains: bool) -> tuple
             return batches_of(source, length_of(run, source)), True, True
         case v.Chunks():
             # What a loop cuts into windows is no window: all of the data, cut into micro-batches.
-            return source.batches(), True, trains and run.pass_depth == 0 and run.reach.steps(loop.body)
+            is_pass = trains and run.pass_depth == 0 and run.reach.steps(loop.body)
+            if is_pass and source.assumed:
+                run.recorder.assumed_length = True
+                return [v.Data(source.rows)] * assumed_length(run, source), True, True
+            return source.batches(), True, is_pass
         case v.Stream():
             run.recorder.assumed_turns = True
             return [v.Data()] * run.knowledge.unbounded_length(), True, False

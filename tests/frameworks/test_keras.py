@@ -7,7 +7,6 @@ import io
 import runpy
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from frameworks.ground import SCRIPTS, not_installed
@@ -77,8 +76,8 @@ def _is_the_large_batchs(
     weights: dict[torch.Size, tuple[torch.Tensor, torch.Tensor]], batch: slice, ratio: float
 ) -> None:
     """What stands in ``.grad`` beside the large batch's gradient, in float64."""
-    drawn = np.random.default_rng(1)
-    x, y = (torch.tensor(drawn.normal(size=(6 * ROWS, n)), dtype=torch.float32)[batch].double() for n in (4, 1))
+    torch.manual_seed(1)
+    x, y = (torch.randn(6 * ROWS, n)[batch].double() for n in (4, 1))
     shapes = [torch.Size(shape) for shape in ((4, 7), (7,), (7, 1), (1,))]
     first, first_bias, last, last_bias = own = [weights[shape][0].requires_grad_() for shape in shapes]
     outputs = torch.tanh(x @ first + first_bias) @ last + last_bias
