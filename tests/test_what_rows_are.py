@@ -220,3 +220,32 @@ for i, (x, y) in enumerate(zip(X.split(2), Y.split(2))):
 def test_labels_that_happen_to_number_the_rows(loss: str, verdict: Verdict, tmp_path: Path) -> None:
     result = watch_source(LABELS.format(loss=loss), tmp_path)
     assert result.verdict is verdict, result.reason
+
+
+QUANTILES = """
+import torch
+torch.manual_seed(6)
+TAU = torch.tensor([0.05, 0.25, 0.5, 0.75, 0.95])
+X, Y = torch.rand(36, 3), torch.rand(36)
+W, b = torch.zeros(3, 5, requires_grad=True), torch.zeros(5, requires_grad=True)
+optimizer = torch.optim.SGD([W, b], lr=0.2)
+for i, (x, y) in enumerate(zip(X.split(6), Y.split(6))):
+    error = y[:, None] - (x @ W + b)
+    ({loss} / 18).backward()
+    if i % 3 == 2:
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+
+
+@pytest.mark.parametrize(
+    ("loss", "verdict"),
+    [
+        ("torch.where(error >= 0, TAU * error, (TAU - 1) * error).sum()", Verdict.EQUIVALENT),
+        # Of another batch's mean it is another loss.
+        ("(error - error.mean(0)).pow(2).mul(TAU - 1).sum()", Verdict.NOT_EQUIVALENT_BY_CONSTRUCTION),
+    ],
+)
+def test_a_constant_that_is_made_anew_has_no_rows(loss: str, verdict: Verdict, tmp_path: Path) -> None:
+    result = watch_source(QUANTILES.format(loss=loss), tmp_path)
+    assert result.verdict is verdict, result.reason

@@ -90,6 +90,9 @@ def _joined(own: list[torch.Tensor], layout: Layout, rows: list[int] | None) -> 
         return leaf
     if rows is None:
         raise ValueError("the micro-batches' rows cannot be told")
+    if _are_equal(own) and axis < leaf.dim() and leaf.shape[axis] not in (rows[0], rows[0] * layout.parts):
+        # A constant that is made anew each time.
+        return leaf
     if leaf.dim() == axis == 1:
         # Where time comes first, labels are often flat: the rows of each time after each other.
         own = [other.detach().reshape(-1, count) for other, count in zip(own, rows, strict=True)]
@@ -149,6 +152,10 @@ def _is_shared(own: list[torch.Tensor]) -> bool:
     return all(other is own[0] or _is_same_view(other, own[0]) for other in own)
 
 
+def _are_equal(own: Sequence[torch.Tensor]) -> bool:
+    return all(other.shape == own[0].shape and torch.equal(other, own[0]) for other in own[1:])
+
+
 def _without(shape: torch.Size, axis: int) -> tuple[int, ...]:
     return (*shape[:axis], *shape[axis + 1 :])
 
@@ -156,9 +163,10 @@ def _without(shape: torch.Size, axis: int) -> tuple[int, ...]:
 def rows_of(programs: Sequence[Program], layout: Layout) -> list[int] | None:
     """How many rows each micro-batch has in one part; None where its leaves do not tell."""
     axis = layout.dimension
-    joint = [
-        [p.leaves[i].shape[axis] for p in programs] for i in data_of(programs) if programs[0].leaves[i].dim() > axis
-    ]
+    own = [[program.leaves[i] for program in programs] for i in data_of(programs)]
+    # What is the same in all of them may be a constant that has no rows.
+    unlike = [each for each in own if not _are_equal(each)] or own
+    joint = [[leaf.shape[axis] for leaf in each] for each in unlike if each[0].dim() > axis]
     if not joint or not all(min(joint)):
         return None
     if layout.parts > 1 and all(counts == joint[0] for counts in joint):
