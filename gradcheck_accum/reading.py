@@ -373,7 +373,9 @@ class _Split:
         roles = any(evidence.matches(column, role) for role in SHARES)
         if self._is_of_its_term(column):
             scaled = any(c.whole and not c.scales_nothing for c in self.accumulation)
-            return roles and not scaled and others_have_the_like(column, evidence, SHARES[:2])
+            # A number that no source shows is what its role says, whatever the other terms are divided by.
+            alone = column.source is Source.UNSEEN and column.divides
+            return roles and not scaled and (alone or others_have_the_like(column, evidence, SHARES[:2]))
         return roles or self._undoes(column) or evidence.varies_within_a_window(column)
 
     @staticmethod

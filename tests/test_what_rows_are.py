@@ -249,3 +249,36 @@ for i, (x, y) in enumerate(zip(X.split(6), Y.split(6))):
 def test_a_constant_that_is_made_anew_has_no_rows(loss: str, verdict: Verdict, tmp_path: Path) -> None:
     result = watch_source(QUANTILES.format(loss=loss), tmp_path)
     assert result.verdict is verdict, result.reason
+
+
+PICKED = """
+import torch
+from torch import nn
+torch.manual_seed(2)
+model = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 8))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+batches = [(torch.randn(5, 6), torch.rand(5, 4) < 0.5, torch.randn(5, 4)) for _ in range(9)]
+for start in range(0, 9, 3):
+    block = batches[start:start + 3]
+    found = sum(int(hit.sum()) for _, hit, _ in block)
+    for x, hit, t in block:
+        out = model(x).view(5, 4, 2)
+        there = nn.functional.binary_cross_entropy_with_logits(out[..., 0], hit.float()) / {number}
+        where = nn.functional.smooth_l1_loss(out[..., 1][hit], t[hit], reduction="sum") / {count}
+        (there + 0.7 * where).backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+@pytest.mark.parametrize(
+    ("number", "count", "right"),
+    [("len(block)", "found", True), ("len(block)", "int(hit.sum())", False), ("1", "found", False)],
+)
+def test_terms_that_are_divided_each_in_its_own_way(number: str, count: str, right: bool, tmp_path: Path) -> None:
+    """A mean over the cells by how many micro-batches there are, a sum over what a mask picks by the window's count."""
+    result = watch_source(PICKED.format(number=number, count=count), tmp_path)
+    assert (result.diagnosis == ()) is right, result.reason
+    assert result.verdict in (
+        (Verdict.EQUIVALENT, Verdict.INCONCLUSIVE) if right else (Verdict.DEVIATES, Verdict.INCONCLUSIVE)
+    )

@@ -173,7 +173,11 @@ class Prover:
         proof = self._of_groups(samples, base) if with_integers else Proof(None, reason="its data has several lengths")
         if proof.coupled is False:
             return proof
-        parts = [samples.only(_is_float), samples.only(lambda leaf: not _is_float(leaf) and leaf.dim() > 1)]
+        own = samples.program.leaves
+        parts = [
+            samples.only(_is_float),
+            samples.only(lambda leaf: not _is_float(leaf) and leaf.dim() > 1 and not _picks(leaf, own)),
+        ]
         alone = [self._of_groups(part, base) for part in parts if part.leaves]
         if not any(part.leaves for part in parts):
             return proof
@@ -379,6 +383,12 @@ def _with_own(program: Program, data: Sequence[int]) -> Program:
 
 def _is_mask(leaf: torch.Tensor) -> bool:
     return bool(((leaf == 0) | (leaf == 1)).all())
+
+
+def _picks(mask: torch.Tensor, leaves: Sequence[torch.Tensor]) -> bool:
+    """Whether a leaf may be what a mask has picked of others: it would not follow where the mask is replaced."""
+    picked = int(mask.sum()) if mask.dtype is torch.bool else 0
+    return any(leaf.dim() and leaf.shape[0] == picked != mask.shape[0] for leaf in leaves)
 
 
 def _is_float(leaf: torch.Tensor) -> bool:
