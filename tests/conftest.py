@@ -7,6 +7,7 @@ import gc
 import os
 import random
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,15 @@ os.environ.pop("FORCE_COLOR", None)  # some CI sets it; what is tested is plain 
 
 with contextlib.suppress(ModuleNotFoundError):  # an environment for tests/gpu alone may lack Hypothesis
     import drawing  # noqa: F401
+
+
+@pytest.fixture
+def in_float64() -> Iterator[None]:
+    """Scripts and tests that name no dtype run in float64, which autocast leaves alone."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(before)
 
 
 @pytest.fixture(autouse=True)

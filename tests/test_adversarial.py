@@ -6,7 +6,7 @@ get, its own loss over the turn's data as one batch, is computed here, before ea
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -17,14 +17,9 @@ from torch.utils.data import DataLoader, TensorDataset
 from gradcheck_accum.verdict import Verdict, VerifyResult
 from gradcheck_accum.verify import observe
 
+pytestmark = pytest.mark.usefixtures("in_float64")
+
 K, ROWS, TURNS = 3, 5, 3
-
-
-@pytest.fixture(autouse=True)
-def in_float64() -> Iterator[None]:
-    torch.set_default_dtype(torch.float64)
-    yield
-    torch.set_default_dtype(torch.float32)
 
 
 class Game:

@@ -7,7 +7,7 @@ model again, chunk by chunk. The coefficient is 0.7; what the steps should get i
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -18,15 +18,10 @@ from torch.nn.functional import cross_entropy
 from gradcheck_accum.verdict import Verdict, VerifyResult
 from gradcheck_accum.verify import observe
 
+pytestmark = pytest.mark.usefixtures("in_float64")
+
 K, ROWS, COEFFICIENT = 3, 5, 0.7
 Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
-
-
-@pytest.fixture(autouse=True)
-def in_float64() -> Iterator[None]:
-    torch.set_default_dtype(torch.float64)
-    yield
-    torch.set_default_dtype(torch.float32)
 
 
 def batches() -> list[tuple[torch.Tensor, torch.Tensor]]:

@@ -6,7 +6,7 @@ K is 3, a micro-batch has 5 rows (or 5, 2 and 4), the loss a coefficient of 0.7.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -16,16 +16,11 @@ from torch.nn.functional import batch_norm, cross_entropy, linear
 from gradcheck_accum.verdict import Verdict, VerifyResult
 from gradcheck_accum.verify import observe
 
+pytestmark = pytest.mark.usefixtures("in_float64")
+
 K, COEFFICIENT = 3, 0.7
 Batch = tuple[torch.Tensor, torch.Tensor]
 Loop = Callable[[nn.Module, torch.optim.Optimizer, list[Batch]], None]
-
-
-@pytest.fixture(autouse=True)
-def in_float64() -> Iterator[None]:
-    torch.set_default_dtype(torch.float64)
-    yield
-    torch.set_default_dtype(torch.float32)
 
 
 def batches(count: int = 2 * K, rows: tuple[int, ...] = (5,)) -> list[Batch]:

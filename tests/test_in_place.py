@@ -17,6 +17,8 @@ from gradcheck_accum.engine.tape import Tape
 from gradcheck_accum.verdict import Verdict, VerifyResult
 from gradcheck_accum.verify import observe
 
+pytestmark = pytest.mark.usefixtures("in_float64")
+
 K, ROWS, COEFFICIENT = 3, 5, 0.7
 ONE_BATCH = "replay (the window's data as one large batch)"
 
@@ -117,13 +119,6 @@ def batches(windows: int = 2) -> list[tuple[torch.Tensor, torch.Tensor]]:
         (torch.randn(ROWS, 4, generator=drawn, dtype=torch.float64), torch.randint(0, 3, (ROWS,), generator=drawn))
         for _ in range(K * windows)
     ]
-
-
-@pytest.fixture(autouse=True)
-def in_float64() -> None:
-    torch.set_default_dtype(torch.float64)
-    yield
-    torch.set_default_dtype(torch.float32)
 
 
 def loss_of(model: nn.Sequential, change: Change, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:

@@ -5,7 +5,7 @@ What the steps should get is computed here, before each of them: the gradient of
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -20,16 +20,11 @@ from gradcheck_accum.lint import lint_source
 from gradcheck_accum.verdict import Verdict, VerifyResult
 from gradcheck_accum.verify import observe
 
+pytestmark = pytest.mark.usefixtures("in_float64")
+
 K, ROWS, WINDOWS = 3, 5, 4
 
 Batch = tuple[torch.Tensor, torch.Tensor]
-
-
-@pytest.fixture(autouse=True)
-def in_float64() -> Iterator[None]:
-    torch.set_default_dtype(torch.float64)
-    yield
-    torch.set_default_dtype(torch.float32)
 
 
 @dataclass

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import io
 import runpy
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,8 @@ from torch.optim.optimizer import (
 from watching import watch_source
 
 from gradcheck_accum.verdict import Verdict
+
+pytestmark = pytest.mark.usefixtures("in_float64")
 
 JUDGED = [shape for shape in SHAPES if shape.verdict != "inconclusive"]
 NO_NUMBER = {
@@ -41,15 +42,6 @@ ROUNDING = 1e-10
 
 ROUNDING_IN_BFLOAT16 = 0.05
 """Relative: a unit roundoff of 2^-8 in every layer and sum."""
-
-
-@pytest.fixture(autouse=True)
-def in_float64() -> Iterator[None]:
-    """Scripts that name no dtype run in float64, which autocast leaves alone."""
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(torch.float64)
-    yield
-    torch.set_default_dtype(before)
 
 
 def gradients_at_steps(source: str, folder: Path) -> list[torch.Tensor]:

@@ -16,15 +16,10 @@ from torch import nn
 from gradcheck_accum.verdict import Verdict, VerifyResult
 from gradcheck_accum.verify import observe
 
+pytestmark = pytest.mark.usefixtures("in_float64")
+
 K, ROWS, LENGTH, CLASSES, IGNORED = 3, 2, 7, 5, -100
 Batch = tuple[torch.Tensor, torch.Tensor]
-
-
-@pytest.fixture(autouse=True)
-def in_float64() -> Iterator[None]:
-    torch.set_default_dtype(torch.float64)
-    yield
-    torch.set_default_dtype(torch.float32)
 
 
 def network() -> nn.Module:

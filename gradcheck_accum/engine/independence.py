@@ -160,10 +160,10 @@ class Prover:
         leaves, first = samples.program.leaves, samples.leaves - {h.leaf for h in samples.held if h.axis}
         floats = samples.only(_is_float)
         found = self._of_rows(floats if floats.leaves else samples, base, whole=True)
-        if found.reason == MIXED and any(term.rows and term.rows < samples.count for term in base.reading.terms):
-            return replace(found, coupled=False, reason="")
         if found.reason != MIXED:
             return coupled
+        if any(term.rows and term.rows < samples.count for term in base.reading.terms):
+            return replace(found, coupled=False, reason="")
         # Rows are looked up (the nodes of a graph by its edges): those of one sample, it may be.
         looked_up = any(not _is_float(leaves[i]) for i in inputs_of(samples.program) - first)
         return found if looked_up or samples.program.by_position else coupled

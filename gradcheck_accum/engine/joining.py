@@ -6,7 +6,7 @@ first, or in equal parts that belong together row by row (instance and prior ima
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 
@@ -90,7 +90,7 @@ def _joined(own: list[torch.Tensor], layout: Layout, rows: list[int] | None) -> 
         return leaf
     if rows is None:
         raise ValueError("the micro-batches' rows cannot be told")
-    if _are_equal(own) and axis < leaf.dim() and leaf.shape[axis] not in (rows[0], rows[0] * layout.parts):
+    if axis < leaf.dim() and leaf.shape[axis] not in (rows[0], rows[0] * layout.parts) and _are_equal(own):
         # A constant that is made anew each time.
         return leaf
     if leaf.dim() == axis == 1:
@@ -164,15 +164,21 @@ def rows_of(programs: Sequence[Program], layout: Layout) -> list[int] | None:
     """How many rows each micro-batch has in one part; None where its leaves do not tell."""
     axis = layout.dimension
     own = [[program.leaves[i] for program in programs] for i in data_of(programs)]
-    # What is the same in all of them may be a constant that has no rows.
-    unlike = [each for each in own if not _are_equal(each)] or own
-    joint = [[leaf.shape[axis] for leaf in each] for each in unlike if each[0].dim() > axis]
+    joint = _lengths(own, axis)
+    if len(joint) < len(own) or any(counts != joint[0] for counts in joint):
+        # What is the same in all of them may be a constant that has no rows.
+        joint = _lengths([each for each in own if not _are_equal(each)] or own, axis)
     if not joint or not all(min(joint)):
         return None
     if layout.parts > 1 and all(counts == joint[0] for counts in joint):
         # No tensor has the rows of one part only: all of them hold all parts.
         return None if any(n % layout.parts for n in joint[0]) else [n // layout.parts for n in joint[0]]
     return min(joint)
+
+
+def _lengths(leaves: Iterable[Sequence[torch.Tensor]], axis: int) -> list[list[int]]:
+    """How long each leaf is along a dimension, micro-batch by micro-batch; those that lack it are left out."""
+    return [[leaf.shape[axis] for leaf in own] for own in leaves if own[0].dim() > axis]
 
 
 def data_of(programs: Sequence[Program]) -> list[int]:

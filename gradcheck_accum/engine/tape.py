@@ -54,7 +54,6 @@ _BY_ROW_NUMBER = {
     "segment_reduce",
 }
 """Calls whose index is mostly of rows of the batch itself (the nodes of graphs)."""
-_LOOK_UPS = _BY_ROW_NUMBER | {"__getitem__", "__setitem__"}
 
 
 Place = tuple[tuple[int, int], ...]
@@ -392,8 +391,8 @@ class Tape(TorchFunctionMode):
         if writes and args:
             self.copies.about_to_write(args[0])
         if self._depth:
-            if self._numbers and name.rstrip("_") in _LOOK_UPS and not self._looks_up_rows:
-                self._looks_up_rows = _memory_of_numbers(_first_index(name, args)) in self._numbers
+            if self._numbers and name.rstrip("_") in _BY_ROW_NUMBER and not self._looks_up_rows:
+                self._looks_up_rows = _memory_of_numbers(_index_of_rows(args)) in self._numbers
             # A criterion may scale its loss too.
             return self.note_scaling(caller, func, args, kwargs, gradients=False)
         is_recording = torch.is_grad_enabled()
@@ -786,11 +785,9 @@ def _parts_rows(call: Call) -> bool:
     return isinstance(axis, int) and axis % max(call.args[0].dim(), 1) == 0
 
 
-def _first_index(name: str, args: Sequence[Any]) -> object:
-    """What a call looks rows up by, None where it looks up along another dimension."""
-    if name.rstrip("_") in _BY_ROW_NUMBER:
-        return args[2] if len(args) > 2 and args[1] in (0, -args[0].dim()) else None
-    return args[1][0] if isinstance(args[1], tuple) and args[1] else args[1]
+def _index_of_rows(args: Sequence[Any]) -> object:
+    """What a call that is given a dimension looks rows up by, None where it looks up along another than the first."""
+    return args[2] if len(args) > 2 and args[1] in (0, -args[0].dim()) else None
 
 
 def _memory_of_numbers(value: object) -> int | None:

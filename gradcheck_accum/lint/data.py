@@ -28,7 +28,6 @@ def stream(run: Interpreter, source: Any) -> Any:
         return source
     if isinstance(source, (list, tuple)) and not (source and isinstance(source[0], str)):
         return v.Stream(iter(source))
-    run.recorder.assumed_length = True
     return v.Stream(iter([v.Data()] * assumed_length(run, source)))
 
 
@@ -81,7 +80,11 @@ def _part_of(data: Any, lower: Any, upper: Any) -> v.Data:
 
 
 def assumed_length(run: Interpreter, source: Any) -> int:
-    """How many micro-batches are assumed of what does not show it: with a remainder, but where there may be none."""
+    """How many micro-batches are assumed of what does not show it: with a remainder, but where there may be none.
+
+    That a length was assumed is noted, for what messages may state.
+    """
+    run.recorder.assumed_length = True
     if isinstance(source, (v.Loader, v.Configured)) and source.whole:
         return run.knowledge.unbounded_length()
     return run.knowledge.pass_length()
@@ -97,7 +100,6 @@ def length_of(run: Interpreter, loader: v.Loader) -> int:
         # So many micro-batches show nothing that a few whole windows and the remainder do not.
         run.recorder.assumed_turns = True
         return run.knowledge.enough_of(loader.length)
-    run.recorder.assumed_length = True
     return assumed_length(run, loader)
 
 
@@ -132,7 +134,6 @@ def length_of_value(run: Interpreter, value: Any) -> Any:
         case ("range" | "zip" | "islice" | "shape" | "slice", *_):
             return Symbol()
         case list() if id(value) in run.grown:
-            run.recorder.assumed_length = True
             return Num(assumed_length(run, value), _tags_of_length(value, assumed=True))
         case list() if is_list_of_batches(value):
             return Num(len(value), frozenset({v.TOTAL}))
@@ -143,7 +144,6 @@ def length_of_value(run: Interpreter, value: Any) -> Any:
             if method is not None:
                 return call_function(run, method, [], {})
         case Symbol() if value.name and not _DATASET_NAME.search(value.name.rpartition(".")[2]):
-            run.recorder.assumed_length = True
             return Num(assumed_length(run, value), _tags_of_length(value, assumed=True))
     return Symbol()
 

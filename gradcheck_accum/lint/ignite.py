@@ -50,5 +50,4 @@ def _batches(run: Interpreter, data: Any) -> list[v.Data]:
     if isinstance(data, v.Loader):
         run.recorder.learn_units(data.rows)
         return batches_of(data, length_of(run, data))
-    run.recorder.assumed_length = True
     return [v.Data()] * assumed_length(run, data)

@@ -45,7 +45,6 @@ def plan(run: Interpreter, source: Any, loop: syntax.For, trains: bool) -> tuple
             # What a loop cuts into windows is no window: all of the data, cut into micro-batches.
             is_pass = trains and run.pass_depth == 0 and run.reach.steps(loop.body)
             if is_pass and source.assumed:
-                run.recorder.assumed_length = True
                 return [v.Data(source.rows)] * assumed_length(run, source), True, True
             return source.batches(), True, is_pass
         case v.Stream():
@@ -126,7 +125,6 @@ def _unknown_iteration(
         return [element, element], False, False
     if run.pass_depth or isinstance(source, (v.Data, Tensor)):
         return [element, element], False, False
-    run.recorder.assumed_length = True
     if isinstance(source, Symbol):
         run.recorder.counted.add(v.tag_of_length(source))
     return [v.Data()] * assumed_length(run, source), True, True

@@ -106,12 +106,13 @@ def _read_operand(frame: FrameType) -> tuple[_Operand, int]:
         return _Operand(), 0
     reader = Origins(names_alone=bool(package_of(frame.f_code.co_filename)))
     place = place_of(frame, node, syntax)
-    numbers = [operand for operand in _operands(node) if not _is_scaled(operand, place.frame)]
+    given = [(operand, _tensor_of(operand, place.frame)) for operand in _operands(node)]
+    numbers = [(operand, tensor) for operand, tensor in given if not _is_scaled(operand, tensor)]
     found = [
-        frozenset({DATA}) if _is_data(number, place.frame) else reader.of(number, place) or frozenset()
-        for number in numbers
+        frozenset({DATA}) if tensor is not None else reader.of(number, place) or frozenset()
+        for number, tensor in numbers
     ]
-    sides = [side for number in numbers for side in _sides(number)] if len(numbers) == 1 else []
+    sides = _sides(numbers[0][0]) if len(numbers) == 1 else []
     apart = tuple((side, reader.of(side, place) or frozenset()) for side in sides) if len(sides) > 1 else ()
     return _Operand(frozenset().union(*found), apart), max(place.depth, reader.depth)
 
@@ -123,17 +124,16 @@ def _sides(node: ast.expr) -> list[ast.expr]:
     return [node]
 
 
-def _is_scaled(operand: ast.expr, frame: FrameType | None) -> bool:
+def _is_scaled(operand: ast.expr, tensor: torch.Tensor | None) -> bool:
     """Whether one side of a product is what is scaled: a loss, or a gradient."""
-    if isinstance(operand, ast.Attribute) and operand.attr == "grad":
-        return True
+    is_gradient = isinstance(operand, ast.Attribute) and operand.attr == "grad"
+    return is_gradient or (tensor is not None and tensor.requires_grad)
+
+
+def _tensor_of(operand: ast.expr, frame: FrameType | None) -> torch.Tensor | None:
+    """The tensor that an operand is; None where it is none, or that is not to be read."""
     value = None if frame is None else value_of(operand, frame)
-    return type(value) is torch.Tensor and value.requires_grad
-
-
-def _is_data(operand: ast.expr, frame: FrameType | None) -> bool:
-    """Whether a number is a tensor's, and neither a weight's nor a loss's."""
-    return frame is not None and type(value_of(operand, frame)) is torch.Tensor
+    return value if type(value) is torch.Tensor else None
 
 
 def _is_scaling(node: ast.AST) -> bool:
