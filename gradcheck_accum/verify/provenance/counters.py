@@ -75,7 +75,7 @@ def _compared(
     pairs = {ast.Eq: [(left, right), (right, left)], ast.GtE: [(left, right)], ast.LtE: [(right, left)]}
     for counter, bound in pairs.get(kind, ()) if kind is not None else ():
         if not is_length(bound, line.place) and _counts_windows(counter, line, region):
-            yield _named_bound(bound), line.place
+            yield Bound(_named_bound(bound), line.place)
             return
 
 
@@ -84,7 +84,7 @@ def _modulus(counter: ast.expr, bound: ast.expr, line: Line) -> Iterator[Bound]:
     in_groups = any(isinstance(node, ast.FloorDiv) for node in ast.walk(counter))
     by_one = not in_groups and all(_grows_by_one(part, line) for part in parts)
     if by_one and not is_length(bound, line.place) and not _counts_passes(counter, line):
-        yield bound, line.place
+        yield Bound(bound, line.place, counter)
 
 
 def _named_bound(bound: ast.expr) -> ast.expr:
