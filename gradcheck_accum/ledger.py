@@ -246,8 +246,8 @@ class Ledger:
     def _counted_of(self, optimizer: str, store: str) -> dict[Step, int]:
         """By step of one optimizer on one store: how many more micro-batches were counted than ran.
 
-        A counter that falls, or is seen first, has counted K where it comes to K. To count what does not run is an
-        exception: where that is most, something else is counted.
+        A counter that falls, or is seen first, has counted from the first turn of its loop. To count what does not run
+        is an exception: where that is most, something else is counted.
         """
         found: dict[Step, int] = {}
         ran, before = 0, math.inf
@@ -260,9 +260,9 @@ class Ledger:
             if window.step is None or bound is None or bound.reached is None:
                 before = math.inf
                 continue
-            counted = bound.reached - before if bound.reached > before else bound.reached
-            if bound.reached > before or bound.reached == bound.steps:
-                found[window.step] = max(0, int(counted) - window.micro_batches - lost[window.index])
+            start = before if bound.reached > before else None if bound.first is None else bound.first - 1
+            if start is not None:
+                found[window.step] = max(0, int(bound.reached - start) - window.micro_batches - lost[window.index])
             ran, before = ran + window.micro_batches, bound.reached
         return found if sum(found.values()) < ran else {}
 

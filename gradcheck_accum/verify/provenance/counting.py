@@ -38,6 +38,7 @@ class _Bound:
     origins: frozenset[str]
     counter: ast.expr | None
     counter_level: int | None
+    first: int | None
 
 
 _read: dict[tuple[_Named, frozenset[_Named]], tuple[list[CallChain], _Bound | None]] = {}
@@ -64,7 +65,7 @@ def bound_of_window(backwards: Iterable[CallChain]) -> WindowBound | None:
     if bound is None:
         return None
     steps, reached = _read_at(bound.node, bound.level, frames), _read_at(bound.counter, bound.counter_level, frames)
-    return WindowBound(steps, bound.origins, reached) if steps is not None or bound.origins else None
+    return WindowBound(steps, bound.origins, reached, bound.first) if steps is not None or bound.origins else None
 
 
 def _read_at(node: ast.expr | None, level: int | None, frames: list[FrameType]) -> int | None:
@@ -92,13 +93,17 @@ def _search(frames: list[FrameType], backwards: list[CallChain]) -> _Bound | Non
         if bounds is not None:
             if len({ast.unparse(bound.number) for bound in bounds}) != 1:
                 return None
-            number, place, counter = bounds[0].number, bounds[0].place, bounds[0].counter
+            found = bounds[0]
+            counter_level = (
+                None if found.counter is None else _level_of(found.counter, found.place, line, frames, level)
+            )
             return _Bound(
-                number,
-                _level_of(number, place, line, frames, level),
-                Origins().of(number, place) or frozenset(),
-                counter,
-                None if counter is None else _level_of(counter, place, line, frames, level),
+                found.number,
+                _level_of(found.number, found.place, line, frames, level),
+                Origins().of(found.number, found.place) or frozenset(),
+                found.counter,
+                counter_level,
+                found.first,
             )
     return None
 

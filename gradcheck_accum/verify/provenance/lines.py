@@ -20,11 +20,16 @@ CallChain = tuple[tuple[CodeType, int], ...]
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """What a counter is compared with, and where that stands; the counter too, if it goes on from window to window."""
+    """What a counter is compared with, and where that stands.
+
+    ``counter`` is what is compared, if it goes on from window to window, and ``first`` what that is in the first turn
+    of its loop, None where it is not written.
+    """
 
     number: ast.expr
     place: Place
     counter: ast.expr | None = None
+    first: int | None = None
 
 
 @dataclass(frozen=True)
