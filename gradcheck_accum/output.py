@@ -90,14 +90,14 @@ class Output:
 
 
 @contextmanager
-def opened(options: argparse.Namespace, stream: TextIO | None = None) -> Iterator[Output]:
+def opened(options: argparse.Namespace, stream: TextIO | None = None, *, verbose: bool = False) -> Iterator[Output]:
     """The output that the options ask for; ``stream`` (standard output) takes it where they name no file.
 
     A file is opened before there is anything to write: a long run is not to end in a report that nobody gets, and what
     an earlier run left there is not to be taken for this one's. Raises UsageError where it cannot be.
     """
     file: Path | None = options.output_file
-    asked = (options.color, options.quiet, getattr(options, "verbose", False))
+    asked = (options.color, options.quiet, verbose)
     if file is None:
         yield Output(options.output_format, stream or sys.stdout, None, *asked)
         return

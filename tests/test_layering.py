@@ -16,7 +16,7 @@ import gradcheck_accum
 PACKAGE = Path(gradcheck_accum.__file__).parent
 
 FLOORS = [
-    {"grammar", "location", "neighbours", "pyproject", "same", "source_text", "stated", "streams"},
+    {"grammar", "location", "neighbours", "pyproject", "run_options", "same", "source_text", "stated", "streams"},
     {"errors", "events", "gate", "mistakes", "notebooks"},
     {"passes"},
     {"findings", "ledger", "roles", "settings", "suppressions"},
