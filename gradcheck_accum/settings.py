@@ -13,8 +13,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gradcheck_accum.mistakes import CATALOGUE
+from gradcheck_accum.mistakes import CATALOGUE, rule_names
 from gradcheck_accum.pyproject import TABLE, settings_files
+from gradcheck_accum.spelling import did_you_mean
 
 if TYPE_CHECKING:
     from pathspec import GitIgnoreSpec
@@ -103,7 +104,8 @@ def codes(key: str, selectors: Iterable[str]) -> frozenset[str]:
             if selector.casefold() == mistake.name or (selector and mistake.code.startswith(selector.upper()))
         }
         if not meant:
-            raise SettingsError(f"{key}: no rule is called '{selector}' (gradcheck-accum rules lists them)")
+            near = did_you_mean(selector, rule_names())
+            raise SettingsError(f"{key}: no rule is called '{selector}' (gradcheck-accum rules lists them){near}")
         found |= meant
     return frozenset(found)
 
@@ -177,7 +179,8 @@ def _read(table: Any, file: Path) -> Settings:
     }
     unknown = sorted(set(table) - set(readers))
     if unknown:
-        raise SettingsError(f"{place} has no setting '{unknown[0]}' (there are {', '.join(readers)})")
+        near = did_you_mean(unknown[0], readers)
+        raise SettingsError(f"{place} has no setting '{unknown[0]}' (there are {', '.join(readers)}){near}")
     values = {key: readers[key](f"{place} {key}", value) for key, value in table.items()}
     select: frozenset[str] | None = values.get("select")
     extended: frozenset[str] = values.get("extend-select", frozenset())
