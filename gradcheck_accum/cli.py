@@ -498,10 +498,15 @@ def _complain_of_unreadable(result: LintResult) -> None:
         print(f"{PROGRAM}: {line}", file=sys.stderr)
 
 
+def _needs(command: str, package: str) -> None:
+    """Complain where a package is missing that ``command`` does not work without."""
+    if importlib.util.find_spec(package) is None:
+        raise UsageError(f"{command} needs {package}, which is not installed here: pip install {package}")
+
+
 def _fuzz(options: argparse.Namespace) -> int:
     for package in ("torch", "hypothesis"):
-        if importlib.util.find_spec(package) is None:
-            raise UsageError(f"fuzz needs {package}: pip install 'gradcheck-accum[fuzz]'")
+        _needs("fuzz", package)
     if options.target == "":
         raise UsageError("an empty target names nothing (a variable that is not set?)")
     from gradcheck_accum.report.fuzz_text import campaign_text, loop_text
@@ -564,8 +569,7 @@ def _verify(options: argparse.Namespace) -> int:
         raise UsageError("--rtol and --atol are given both or neither")
     if options.trajectory and options.reference == "ledger":
         raise UsageError("--trajectory needs the replay: leave --reference out, or give both")
-    if importlib.util.find_spec("torch") is None:
-        raise UsageError('verify needs PyTorch: pip install "gradcheck-accum[verify]"')
+    _needs("verify", "torch")
     from gradcheck_accum.accepting import Acceptance, accepted
     from gradcheck_accum.verify import is_orphan, is_other_rank
 
