@@ -16,7 +16,18 @@ import gradcheck_accum
 PACKAGE = Path(gradcheck_accum.__file__).parent
 
 FLOORS = [
-    {"grammar", "location", "neighbours", "pyproject", "run_options", "same", "source_text", "stated", "streams"},
+    {
+        "grammar",
+        "location",
+        "neighbours",
+        "pyproject",
+        "run_options",
+        "same",
+        "source_text",
+        "spelling",
+        "stated",
+        "streams",
+    },
     {"errors", "events", "gate", "mistakes", "notebooks"},
     {"passes"},
     {"findings", "ledger", "roles", "settings", "suppressions"},
@@ -47,6 +58,7 @@ THIRD_PARTY = {
     "engine": {"torch"},
     "verify": {"torch"},
     "fuzz": {"torch", "hypothesis", "libcst"},
+    "cli": {"argcomplete"},
     "pytest_plugin": {"pytest", "_pytest"},
 }
 """What a room may import besides the standard library; a room that is not here, nothing."""
