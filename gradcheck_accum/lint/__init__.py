@@ -113,7 +113,7 @@ def examine(
                 is_thorough = is_thorough and explored.is_thorough
                 not_followed += not explored.is_followed
                 cost += explored.spent
-                for diagnosis, ledger in (*scenarios.agreed(explored.scenarios), *explored.interrupted):
+                for diagnosis, ledger in (*scenarios.agreed(explored), *explored.interrupted):
                     found.setdefault((diagnosis.mistake.code, diagnosis.where.line), (diagnosis, ledger))
     except RecursionError:
         raise LintError("nested too deeply to be analysed") from None

@@ -32,6 +32,7 @@ from gradcheck_accum.lint.objects import (
     super_method,
 )
 from gradcheck_accum.lint.optimizers import as_optimizer, looks_like_optimizer, new_optimizer
+from gradcheck_accum.lint.options import Parser, new_parser, parser_method
 from gradcheck_accum.lint.schedulers import new_scheduler
 from gradcheck_accum.lint.source import call_name
 from gradcheck_accum.lint.syntax import text_of
@@ -85,6 +86,8 @@ def call(run: Interpreter, node: syntax.Call, scope: v.Scope) -> Any:
             return engine_method(run, node, engine, node.func.attr, args, kwargs)
         if isinstance(base, v.Driver) and node.func.attr == "run":
             return drive(run, base, args, kwargs)
+        if isinstance(base, Parser):
+            return parser_method(run, base, node.func.attr, args, kwargs)
         framework = as_framework(base)
         if framework is not None:
             return framework_method(run, node, framework, node.func.attr, args, kwargs)
@@ -238,7 +241,7 @@ def _library(run: Interpreter, node: syntax.Call, callee: v.Reference, args: lis
         return loss(run, tail, kwargs.get("reduction", "mean"), args, kwargs)
     if path.startswith("torch.nn.") and tail[:1].isupper():
         return new_model(run, node)
-    framework = new_framework(path, kwargs) or new_driver(path, args)
+    framework = new_framework(path, kwargs) or new_driver(path, args) or new_parser(path)
     if framework is not None:
         return framework
     if path == "itertools.repeat" and len(args) == 1 and not kwargs:

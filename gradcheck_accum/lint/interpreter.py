@@ -197,6 +197,8 @@ class Interpreter:
         if isinstance(value, Symbol) and value.name:
             if value.name in self.assigned:
                 return self.assigned[value.name]
+            if self.knowledge.as_written and value.default is not None:
+                return Num(value.default).known_as(value.name.rpartition(".")[2])
             return self.knowledge.bindings.get(value.name, value)
         return value
 

@@ -63,9 +63,13 @@ def bind_in_comparison(run: Interpreter, left: Any, right: Any, op: Comparison, 
 
 
 class Knowledge:
-    """What runs of one loop have learned about its numbers; it survives restarts."""
+    """What runs of one loop have learned about its numbers; it survives restarts.
 
-    def __init__(self) -> None:
+    ``as_written`` lets every setting be what the source has for its default, and great numbers of epochs be few.
+    """
+
+    def __init__(self, *, as_written: bool = False) -> None:
+        self.as_written = as_written
         self.bindings: dict[str, Num] = {}
         self._moduli: set[int] = set()
         self._is_relied_on = False
@@ -76,7 +80,7 @@ class Knowledge:
         """The origins of each of the moduli."""
         self._ignored: set[int] = set()
         """Those that do not, once they have made passes too long to be followed."""
-        self.hurries = False
+        self.hurries = as_written
         """Whether a run has needed more than its budget, so that of many epochs a few have to do."""
         self.bounds: set[str] = set()
         """Names that loops with a step inside and another after them count to: K, if losses are divided by them."""
