@@ -45,7 +45,8 @@ def answered(run: Interpreter, node: syntax.Expression, value: Any) -> bool | No
 def decide(run: Interpreter, node: syntax.Expression, value: Any, acts: bool, taken_first: bool = True) -> bool | None:
     """The scenario's answer to an open condition; ``acts`` says that it decides on what happens to gradients.
 
-    ``taken_first`` says that the scenarios in which it holds come before the others. A guard gets no answer: whether a
+    ``taken_first`` says that the scenarios in which it holds come before the others; what is so by default comes before
+    all. A guard gets no answer: whether a
     loop is left early is no setting.
     """
     if run.in_guard:
@@ -59,11 +60,20 @@ def decide(run: Interpreter, node: syntax.Expression, value: Any, acts: bool, ta
         node, negated = syntax.Compare(node.where, node.origin, node.left, (op,), node.comparators), not negated
     is_named = isinstance(value, Symbol) and bool(value.name)
     key = value.name if isinstance(value, Symbol) and value.name else text_of(node)
-    answer = run.decisions.setdefault(key, True if taken_first else negated and not is_named)
+    first = True if taken_first else negated and not is_named
+    if isinstance(value, v.ByDefault):
+        first = value.holds != negated
+    answer = run.decisions.setdefault(key, first)
     # What is decided in the training loop is worth trying both ways before what was set up outside it.
     remoteness = 0 if acts else 1 if run.loop_depth else 3
     run.remoteness[key] = min(remoteness, run.remoteness.get(key, remoteness))
     return answer if is_named else answer != negated
+
+
+def ask(run: Interpreter, question: str) -> bool:
+    """The scenario's answer to what the source leaves open of the training loop itself, and no condition asks."""
+    run.remoteness[question] = 0
+    return run.decisions.setdefault(question, True)
 
 
 def choose(
@@ -90,6 +100,7 @@ def choose(
     if truth is not None and not (refuses and gives_up(body if truth else orelse) and heed(run, test, scope)):
         return truth
     if guards:
+        _note_end(run, test, scope)
         leaves_out = isinstance(body[-1], syntax.Continue) and depends_on_data(run, test, scope)
         if _ends_with_a_window(run, test, scope) or (leaves_out and not run.recorder.assumed_length):
             # How many micro-batches are left of those that the source shows, it does not show.
@@ -106,6 +117,15 @@ def choose(
     # Before any training, what fills and zeroes tensors sets up a model.
     acts = any(run.reach.acts(one) and (run.in_training or run.reach.backward_in(one)) for one in (body, orelse))
     return bool(decide(run, test, value, acts, taken_first=not leaves))
+
+
+def _note_end(run: Interpreter, test: syntax.Expression, scope: v.Scope) -> None:
+    """Note what a guard that may end training compares: a count of the loop with a setting."""
+    if not (isinstance(test, syntax.Compare) and test.ops[0] in (Comparison.EQ, Comparison.GT, Comparison.GTE)):
+        return
+    count, end = (settled_value(run, side, scope) for side in (test.left, test.comparators[0]))
+    if isinstance(count, Num) and v.is_setting(end):
+        run.recorder.approach(end.name, count)
 
 
 def _ends_with_a_window(run: Interpreter, test: syntax.Expression, scope: v.Scope) -> bool:

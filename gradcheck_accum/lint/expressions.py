@@ -251,6 +251,9 @@ def _compare_pair(run: Interpreter, op: Comparison, left: Any, right: Any) -> An
         return bool(_COMPARISONS[op](left.value, right.value))
     if isinstance(left, (str, bool)) and isinstance(right, (str, bool)) and op in (Comparison.EQ, Comparison.NOTEQ):
         return bool(_COMPARISONS[op](left, right))
+    asks = op in (Comparison.EQ, Comparison.NOTEQ) and isinstance(left, Symbol) and isinstance(right, str)
+    if asks and isinstance(left.default, str):
+        return v.ByDefault(holds=(left.default == right) == (op is Comparison.EQ))
     return UNKNOWN
 
 

@@ -31,7 +31,8 @@ def bind_steps(run: Interpreter, value: Any) -> Any:
             run.knowledge.note_modulus(value, run.condition_acts)
         return value
     if isinstance(value, Symbol) and value.name:
-        default = value.default if value.default and 2 <= value.default <= _LARGEST_STEPS else ASSUMED_STEPS
+        known = isinstance(value.default, int) and 2 <= value.default <= _LARGEST_STEPS
+        default = value.default if known and isinstance(value.default, int) else ASSUMED_STEPS
         run.knowledge.take_for_modulus(default)
         tag = v.tag_of_name(value.name)
         bind(run, value.name, Num(default, frozenset({v.STEPS, tag}), frozenset({tag})))

@@ -128,7 +128,11 @@ def _dict(run: Interpreter, args: list[Any], kwargs: dict[str, Any]) -> Any:
 
 def _getattr(run: Interpreter, args: list[Any], kwargs: dict[str, Any]) -> Any:
     if len(args) >= 2 and isinstance(args[1], str):
-        return run.resolve(attribute(run, args[0], args[1]))
+        value = run.resolve(attribute(run, args[0], args[1]))
+        by_default = args[2] if len(args) > 2 else None
+        if type(value) is Symbol and value.default is None and isinstance(by_default, str):
+            return replace(value, default=by_default)
+        return value
     return Symbol()
 
 

@@ -16,10 +16,10 @@ _GROUPS = frozenset({"add_argument_group", "add_mutually_exclusive_group"})
 
 @dataclass(slots=True, eq=False)
 class Parser:
-    """What reads a command line; ``defaults`` are the whole numbers that its options are by default, by their names."""
+    """What reads a command line; ``defaults`` are the whole numbers and words that its options are by default."""
 
     name: str
-    defaults: dict[str, int] = field(default_factory=dict)
+    defaults: dict[str, int | str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,11 +67,13 @@ def _destination(args: list[Any], kwargs: dict[str, Any]) -> str:
 def _note(parser: Parser, option: str, value: Any) -> None:
     if isinstance(value, Num) and isinstance(value.value, int):
         parser.defaults[option] = value.value
+    elif isinstance(value, str):
+        parser.defaults[option] = value
     else:
         parser.defaults.pop(option, None)
 
 
-def _left(parser: Parser, args: list[Any]) -> dict[str, int]:
+def _left(parser: Parser, args: list[Any]) -> dict[str, int | str]:
     """The defaults of the options that are not among the arguments that the source itself gives."""
     words = args[0] if args and isinstance(args[0], list) else []
     given = {word.partition("=")[0].lstrip("-").replace("-", "_") for word in words if isinstance(word, str)}
