@@ -216,9 +216,12 @@ def test_what_is_left_over_wherever_a_pass_begins_to_count(begins: str, ends: st
 
 
 def test_a_flush_divided_by_what_is_left_is_right_wherever_a_pass_begins_to_count() -> None:
-    rescaled = FLUSHES.replace("        optimizer.step()", """        for p in model.parameters():
+    rescaled = FLUSHES.replace(
+        "        optimizer.step()",
+        """        for p in model.parameters():
             p.grad.mul_(K / (i % K))
-        optimizer.step()""")
+        optimizer.step()""",
+    )
     anew = FROM_SOMEWHERE.format(begins="", ends=rescaled).replace("start + 1", "1")
     assert codes(anew) == []
     assert "GA103" not in codes(FROM_SOMEWHERE.format(begins="", ends=rescaled))

@@ -2,7 +2,8 @@
 
 Such a function gets the number of moves so far. Where it divides what has been done of a phase by all of that phase,
 or what is left of it, the phase ends when the quotient is 1, or 0: ``(step - warmup) / (total - warmup)`` ends at
-``total``, and so does ``(total - step) / (total - warmup)``. The last phase that is written down ends the schedule.
+``total``, and so does ``(total - step) / (total - warmup)``. The last phase that is written down ends the schedule,
+unless its quotient is the rate itself: a rate that has grown to its full value is warm, and stays so.
 """
 
 from __future__ import annotations
@@ -44,18 +45,34 @@ def _end(node: syntax.FunctionDef | syntax.Lambda) -> syntax.Expression | None:
     if not positional:
         return None
     moves = positional[0].arg
+    rates = _rates(node)
     quotients = [n for n in walk(node) if isinstance(n, syntax.BinOp) and n.op is Operator.DIV]
     quotients.sort(key=lambda n: n.where)
-    ends = [_end_of_phase(one, moves) for one in quotients]
+    ends = [_end_of_phase(one, moves, is_rate=one in rates) for one in quotients]
     return next((end for end in reversed(ends) if end is not None), None)
 
 
-def _end_of_phase(quotient: syntax.BinOp, moves: str) -> syntax.Expression | None:
+def _rates(node: syntax.FunctionDef | syntax.Lambda) -> list[syntax.Expression]:
+    """What a function gives back, without the bounds that it is kept in."""
+    if isinstance(node, syntax.Lambda):
+        given: list[syntax.Expression] = [node.body]
+    else:
+        given = [n.value for n in walk(node) if isinstance(n, syntax.Return) and n.value is not None]
+    for value in given:
+        match value:
+            case syntax.Call(func=syntax.Name(id="min" | "max" | "float"), args=arguments):
+                given += arguments
+            case syntax.IfExp(body=body, orelse=orelse):
+                given += [body, orelse]
+    return given
+
+
+def _end_of_phase(quotient: syntax.BinOp, moves: str, *, is_rate: bool) -> syntax.Expression | None:
     """What the number of moves is where a quotient is 1 if it grows with it, and 0 if it shrinks."""
     words: dict[str, syntax.Expression] = {}
     done, whole = _terms(quotient.left, words), _terms(quotient.right, words)
     grows = done.pop(moves, 0)
-    if grows == 1:
+    if grows == 1 and not is_rate:
         done.subtract(whole)
         done = Counter({text: -count for text, count in done.items()})
     elif grows != -1:
