@@ -185,7 +185,7 @@ class Knowledge:
     def assumed_steps(self, relied_on: Collection[str]) -> tuple[tuple[str, int], ...]:
         """The names that were taken for K, as the source has them, and their numbers: those of these tags."""
         found = {
-            (name if "//" in name else _WORDS.findall(name)[-1]): int(number.value)
+            (name if "/" in name or "*" in name else _WORDS.findall(name)[-1]): int(number.value)
             for name, number in self.bindings.items()
             if v.STEPS in number.tags and v.tag_of_name(name) in relied_on and _WORDS.search(name)
         }
