@@ -151,3 +151,58 @@ LINEAR = "LambdaLR(self.optimizer, lambda n: 1 - n / self.config.last)"
 def test_what_a_setting_is_by_default_is_read_first(test: str, first: str, second: str) -> None:
     found = lint_source(CHOSEN.format(test=test, first=first, second=second), "train.py")
     assert [finding.mistake.code for finding in found] == ["GA603"]
+
+
+SIZES = """\
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, RandomSampler, Subset, TensorDataset, random_split
+
+given = read_rows()
+every = TensorDataset(torch.randn({rows}, 7), torch.randn({rows}, 2))
+net = nn.Linear(7, 2)
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+{making}
+for epoch in range(2):
+    for i, (x, y) in enumerate({loader}, 1):
+        (nn.functional.mse_loss(net(x), y) / 3).backward()
+        if i % 3 == 0:
+            optimizer.step()
+            optimizer.zero_grad()
+"""
+
+
+@pytest.mark.parametrize(
+    ("making", "whole", "left"),
+    [
+        ("part = every", 30, 35),
+        ("part, rest = random_split(every, [30, 11])", 41, None),
+        ("part, rest = random_split(every, [35, 6])", None, 41),
+        ("part = random_split(every, [0.6, 0.4])[0]", 50, 60),
+        ("part = Subset(every, range(30))", 77, None),
+        ("part = Subset(every, list(range(35)))", None, 77),
+        ("part = TensorDataset(torch.cat([torch.ones({rows}, 7), torch.zeros({rows}, 7)]))", 15, 20),
+        ("part = TensorDataset(torch.stack([torch.randint(3, ({rows},)), torch.arange({rows})], dim=1))", 30, 35),
+        ("part = TensorDataset((torch.rand({rows}, 2) < 0.3).float()[torch.randperm({rows})])", 30, 35),
+    ],
+)
+def test_sizes_of_parts_bound_the_micro_batches_of_a_pass(making: str, whole: int | None, left: int | None) -> None:
+    for loader in ("DataLoader(part, batch_size=5)", "DataLoader(part, sampler=RandomSampler(part), batch_size=5)"):
+        for rows, expected in ((whole, []), (left, ["GA301"])):
+            if rows is not None:
+                source = SIZES.format(rows=rows, making=making.format(rows=rows), loader=loader)
+                assert [finding.mistake.code for finding in lint_source(source, "train.py")] == expected
+
+
+@pytest.mark.parametrize(
+    "making",
+    [
+        "part, rest = random_split(given, [0.6, 0.4])",
+        "part, rest = random_split(given, [len(given) - 7, 7])",
+        "part = Subset(given, range(int(0.8 * len(given))))",
+        "part = Subset(given, chosen(given))",
+    ],
+)
+def test_parts_of_what_the_source_does_not_show_may_leave_a_remainder(making: str) -> None:
+    source = SIZES.format(rows=30, making=making, loader="DataLoader(part, batch_size=5)")
+    assert [finding.mistake.code for finding in lint_source(source, "train.py")] == ["GA301"]

@@ -97,6 +97,8 @@ def _computed(op: Operator, left: Num, right: Num) -> Num | None:
             return left.derive(left.value / right.value, right)
         return left.derive(Fraction(left.value) / Fraction(right.value), right)
     if op is Operator.POW and abs(float(right.value)) < 64 and abs(float(left.value)) < 1e6:
+        if isinstance(left.value, int) and isinstance(right.value, int) and right.value >= 0:
+            return left.derive(left.value**right.value, right)
         power = float(left.value) ** float(right.value)
         # A negative number to a broken power is complex.
         return left.derive(power, right) if isinstance(power, float) else None

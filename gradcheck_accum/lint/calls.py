@@ -203,8 +203,9 @@ def call_value(run: Interpreter, node: syntax.Call, callee: Any, args: list[Any]
 def _library(run: Interpreter, node: syntax.Call, callee: v.Reference, args: list[Any], kwargs: dict[str, Any]) -> Any:
     tail, path = callee.tail, callee.path
     handler = LIBRARY.get(tail)
-    if handler is not None:
-        return handler(run, args, kwargs)
+    handled = handler(run, args, kwargs) if handler is not None else NotImplemented
+    if handled is not NotImplemented:
+        return handled
     if foreach(run, node, path, args):
         return Symbol()
     if tail in CLIPS:
@@ -234,7 +235,7 @@ def _library(run: Interpreter, node: syntax.Call, callee: v.Reference, args: lis
         return v.Data(args[0].rows)
     if path.startswith("torch.") and tail in _MAKES_DATA:
         made = run.turn if run.loop_depth and tail in _AT_RANDOM else None
-        return v.Data(_rows(tail, args, kwargs), made=made)
+        return v.Data(_rows(tail, args, kwargs), made=made, places=tail == "randperm")
     if path.startswith("torch.nn.functional.") and (
         tail.endswith("loss") or tail.startswith(("cross_", "binary_cross"))
     ):

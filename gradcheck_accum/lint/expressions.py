@@ -113,8 +113,10 @@ def _subscript(run: Interpreter, node: syntax.Subscript, scope: v.Scope) -> Any:
             if isinstance(rows, syntax.Slice):
                 lower, upper = (None if b is None else evaluate(run, b, scope) for b in (rows.lower, rows.upper))
                 return slice_of_data(run, value, lower, upper)
-            # Rows that are chosen at random are as new as the choice.
-            return v.Data(made=index.made if isinstance(index, v.Data) else value.made)
+            # Rows that are chosen at random are as new as the choice, and as many where their places are.
+            if isinstance(index, v.Data):
+                return v.Data(index.rows if index.places else None, made=index.made)
+            return v.Data(made=value.made)
         case v.Loader():
             if isinstance(node.slice, syntax.Slice):
                 # A list of batches, sliced: the micro-batches of one window, say.
@@ -235,6 +237,9 @@ def _compare(run: Interpreter, node: syntax.Compare, scope: v.Scope) -> Any:
             result = outcome
             break
         left = right
+    compared = [value for value in (left, right) if isinstance(value, v.Data)]
+    if result is UNKNOWN and compared and not run.in_training:
+        return v.Data(compared[0].rows)  # a mask
     return result
 
 

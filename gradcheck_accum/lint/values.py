@@ -161,13 +161,14 @@ class Data:
 
     ``counted`` is the micro-batch under way when data was added up to this one number, where it is one. ``made`` is
     the turn of a training loop in which random numbers were drawn for it, or for the rows that it takes. ``is_part``
-    says that it was cut out of other data.
+    says that it was cut out of other data, ``places`` that it holds the numbers of rows.
     """
 
     rows: int | None = None
     counted: int | None = None
     made: int | None = None
     is_part: bool = False
+    places: bool = False
 
 
 @dataclass(frozen=True, slots=True)
