@@ -135,7 +135,7 @@ def examine(
         else:
             message = told.message + _assumption(told, ledger)
             shown = files[where.path].lines[where.line - 1].strip()
-            kept.append((Finding(told.mistake, where, message, told.help, text=shown), ledger))
+            kept.append((Finding(told.mistake, where, message, told.help, text=shown, likely=told.likely), ledger))
     unused = tuple(
         UnusedSuppression(Location(path, comment.line, comment.column, comment.line, comment.end_column), message)
         for comment, message in own.comments.unused()

@@ -18,7 +18,7 @@ from gradcheck_accum.lint.functions import call_function
 from gradcheck_accum.lint.gradients import CLIPS, METHODS, backward, clip
 from gradcheck_accum.lint.ignite import drive, new_driver
 from gradcheck_accum.lint.library import BUILTINS, LIBRARY
-from gradcheck_accum.lint.losses import all_arguments, computation, loss
+from gradcheck_accum.lint.losses import IGNORED, all_arguments, computation, loss
 from gradcheck_accum.lint.methods import method_of_value
 from gradcheck_accum.lint.metrics import read, shown_by_call
 from gradcheck_accum.lint.objects import (
@@ -177,7 +177,7 @@ def call_value(run: Interpreter, node: syntax.Call, callee: Any, args: list[Any]
         case v.Model() | v.Engine():
             return computation(run, node, args, kwargs, frozenset({callee.name}))
         case v.Criterion():
-            return loss(run, callee.name, callee.reduction, args, kwargs)
+            return loss(run, callee.name, callee.reduction, args, kwargs, leaves_out=callee.leaves_out)
         case v.Partial():
             return call_value(run, node, callee.callee, [*callee.args, *args], {**callee.kwargs, **kwargs})
         case v.Unwrapped():
@@ -223,7 +223,7 @@ def _library(run: Interpreter, node: syntax.Call, callee: v.Reference, args: lis
             run.recorder.renew(node, optimizer)
         return optimizer
     if tail.endswith("Loss") and tail[:1].isupper():
-        return v.Criterion(tail, kwargs.get("reduction", "mean"))
+        return v.Criterion(tail, kwargs.get("reduction", "mean"), leaves_out=IGNORED in kwargs)
     if tail in _WRAPPERS and args:
         if path.startswith("torch.") and tail == "DistributedDataParallel":
             run.sync.wrap(sources_of(run, args[0]) or ())

@@ -493,7 +493,8 @@ def _terms(parts: tuple[Part, ...], units: int) -> tuple[Term, ...]:
         seen[part.name] = seen.get(part.name, 0) + 1
         name = part.name if seen[part.name] == 1 else f"{part.name} #{seen[part.name]}"
         known = None if part.reduction is Reduction.NONE else float(units)
-        terms.append(Term(name, part.reduction, known, _read(part.factors), known))
+        factors = _read(part.factors)
+        terms.append(Term(name, part.reduction, known, factors, known, leaves_out=part.leaves_out))
     return tuple(terms)
 
 

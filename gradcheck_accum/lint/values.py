@@ -197,6 +197,8 @@ class Part:
     within: frozenset[int] = frozenset()
     """Those of the factors, by their place, that are other tensors of its micro-batch: what is yet to be reduced is
     their product."""
+    leaves_out: bool = False
+    """Whether targets of a certain value are none of its units (``ignore_index``)."""
     partly: bool = False
     """Whether its units were reduced along a dimension, which leaves others."""
 
@@ -377,6 +379,8 @@ class Criterion:
 
     name: str
     reduction: str | None
+    leaves_out: bool = False
+    """Whether it was given the value of targets that it leaves out."""
 
 
 @dataclass(slots=True, eq=False)
