@@ -99,6 +99,15 @@ class VerifyResult:
         return cls(script, Verdict.INCONCLUSIVE, error, "", ReferenceReport("none", "", ""), error=error)
 
     @property
+    def metrics(self) -> dict[str, float]:
+        """The numbers of the last window that were measured, by names under which a tracker (W&B, …) can log them."""
+        if not self.windows:
+            return {}
+        last = self.windows[-1]
+        values = {"gradient_error": last.grad_rel_error, "norm_ratio": last.grad_norm_ratio, "units": last.units}
+        return {f"accumulation/{name}": value for name, value in values.items() if value is not None}
+
+    @property
     def exit_status(self) -> int:
         """0 equivalent, 1 deviates or any mistake of the loop's, 2 error, 3 not decided."""
         if self.error:

@@ -32,7 +32,7 @@ FLOORS = [
     {"fuzz"},
     {"__init__"},
     {"report", "rule_pages"},
-    {"cli", "pytest_plugin", "quick"},
+    {"callbacks", "cli", "pytest_plugin", "quick"},
     {"__main__"},
 ]
 """From the ground. A room may import from lower floors only: neither from above nor from its own."""
@@ -41,6 +41,7 @@ APART = {"report": {"lint", "engine", "verify", "fuzz"}, "verify": {"lint"}}
 """Rooms on lower floors that a room must do without all the same."""
 
 THIRD_PARTY = {
+    "callbacks": {"ignite", "lightning", "pytorch_lightning", "transformers", "typing_extensions"},
     "settings": {"pathspec", "tomli"},
     "lint": {"pathspec", "libcst", "typing_extensions"},  # the last for type checkers alone
     "engine": {"torch"},
