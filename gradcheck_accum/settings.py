@@ -78,7 +78,8 @@ class VerifySettings:
 class Settings:
     """What is reported and what is read. ``select`` and ``exclude`` of None stand for all and for the usual ones.
 
-    ``root`` is the directory of the settings' file, or the working directory. ``verify`` is what concerns runs alone.
+    ``root`` is the directory of the settings' file, or the working directory; with ``force_exclude`` what is excluded
+    is not read where it is given by name either. ``verify`` is what concerns runs alone.
     """
 
     root: Path = field(default_factory=Path)
@@ -88,6 +89,7 @@ class Settings:
     extend_exclude: tuple[Patterns, ...] = ()
     per_file_ignores: tuple[tuple[Patterns, frozenset[str]], ...] = ()
     baseline: Path | None = None
+    force_exclude: bool = False
     verify: VerifySettings = field(default_factory=VerifySettings)
 
     def of_verify(self) -> Settings:
@@ -96,10 +98,10 @@ class Settings:
         select = self.select if own.select is None else own.select
         return replace(self, select=select, ignore=self.ignore if own.ignore is None else own.ignore)
 
-    def excludes(self, path: str) -> bool:
-        """Whether the settings name patterns that exclude the file at ``path``."""
+    def excludes(self, path: str, *, directory: bool = False) -> bool:
+        """Whether the settings name patterns that exclude what is at ``path``."""
         patterns = (*([self.exclude] if self.exclude else []), *self.extend_exclude)
-        return any(pattern.match(os.path.realpath(path)) for pattern in patterns)
+        return any(pattern.match(os.path.realpath(path), directory=directory) for pattern in patterns)
 
     def reports(self, code: str, path: str) -> bool:
         """Whether a finding of ``code`` in ``path`` is to be reported."""

@@ -32,6 +32,7 @@ FLOORS = [
     {"fuzz"},
     {"__init__"},
     {"report", "rule_pages"},
+    {"output"},
     {"callbacks", "cli", "pytest_plugin", "quick"},
     {"__main__"},
 ]
