@@ -31,3 +31,10 @@ def __getattr__(name: str) -> Any:
 
         return getattr(verify, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def load_ipython_extension(shell: Any) -> None:
+    """``%load_ext gradcheck_accum`` in a notebook: gives it the cell magic ``%%accum``."""
+    from gradcheck_accum import magics
+
+    magics.load(shell)

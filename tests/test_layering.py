@@ -16,7 +16,18 @@ import gradcheck_accum
 PACKAGE = Path(gradcheck_accum.__file__).parent
 
 FLOORS = [
-    {"grammar", "location", "neighbours", "pyproject", "run_options", "same", "source_text", "stated", "streams"},
+    {
+        "grammar",
+        "html_parts",
+        "location",
+        "neighbours",
+        "pyproject",
+        "run_options",
+        "same",
+        "source_text",
+        "stated",
+        "streams",
+    },
     {"errors", "events", "gate", "mistakes", "notebooks"},
     {"passes"},
     {"findings", "ledger", "roles", "settings", "suppressions"},
@@ -29,7 +40,7 @@ FLOORS = [
     {"accepting", "trials"},
     {"lint", "engine"},
     {"verify"},
-    {"fuzz"},
+    {"fuzz", "magics"},
     {"__init__"},
     {"report", "rule_pages"},
     {"output"},
