@@ -39,8 +39,12 @@ class AccumulationError(AssertionError):
 
     def __init__(self, result: VerifyResult) -> None:
         self.result = result
-        causes = "; ".join(f"{d.mistake.code} at {d.where}: {d.message}" for d in result.diagnosis)
+        causes = _causes(result)
         super().__init__(f"{result.verdict.value}: {result.reason}" + (f" ({causes})" if causes else ""))
+
+
+def _causes(result: VerifyResult) -> str:
+    return "; ".join(f"{d.mistake.code} at {d.where}: {d.message}" for d in result.diagnosis)
 
 
 def check(
@@ -216,7 +220,8 @@ def _teller(on_deviation: OnDeviation) -> Callable[[VerifyResult], object]:
 
     def warn(result: VerifyResult) -> None:
         where = user_location()
-        text = str(AccumulationError(result))
+        # Without what was measured: Python shows a warning of the same words once.
+        text = f"{result.verdict.value}: {_causes(result) or result.reason}"
         warnings.warn_explicit(text, AccumulationWarning, where.path, where.line, registry=given)
 
     def fail(result: VerifyResult) -> None:
