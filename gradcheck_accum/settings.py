@@ -208,7 +208,7 @@ def _read(table: Any, file: Path) -> Settings:
         (values["extend-exclude"],) if "extend-exclude" in values else (),
         values.get("per-file-ignores", ()),
         values.get("baseline"),
-        values.get("verify", VerifySettings()),
+        verify=values.get("verify", VerifySettings()),
     )
 
 
