@@ -18,6 +18,7 @@ PACKAGE = Path(gradcheck_accum.__file__).parent
 FLOORS = [
     {
         "grammar",
+        "html_parts",
         "location",
         "neighbours",
         "pyproject",
@@ -40,11 +41,11 @@ FLOORS = [
     {"accepting", "trials"},
     {"lint", "engine"},
     {"verify"},
-    {"fuzz"},
+    {"fuzz", "magics"},
     {"__init__"},
     {"report", "rule_pages"},
     {"output"},
-    {"cli", "pytest_plugin", "quick"},
+    {"callbacks", "cli", "pytest_plugin", "quick"},
     {"__main__"},
 ]
 """From the ground. A room may import from lower floors only: neither from above nor from its own."""
@@ -53,6 +54,7 @@ APART = {"report": {"lint", "engine", "verify", "fuzz"}, "verify": {"lint"}}
 """Rooms on lower floors that a room must do without all the same."""
 
 THIRD_PARTY = {
+    "callbacks": {"ignite", "lightning", "pytorch_lightning", "transformers", "typing_extensions"},
     "settings": {"pathspec", "tomli"},
     "lint": {"pathspec", "libcst", "typing_extensions"},  # the last for type checkers alone
     "engine": {"torch"},
