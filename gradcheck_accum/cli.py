@@ -84,11 +84,11 @@ def _run(arguments: list[str]) -> int:
         streams.flush()  # --help and --version end here
     options.arguments = for_script
     if unknown:
-        if options.command is _verify:
+        if options.command in (_verify, _compare):
             raise UsageError(_not_ours(own, options, unknown))
         options.parser.error(f"unrecognized arguments: {' '.join(unknown)}")
-    if for_script is not None and options.command is not _verify:
-        raise UsageError("only verify takes arguments after --")
+    if for_script is not None and options.command not in (_verify, _compare):
+        raise UsageError("only verify and compare take arguments after --")
     command: _Command = options.command
     return command(options)
 
@@ -146,6 +146,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     _add_lint(commands.add_parser("lint", help="read training scripts, never running them"))
     _add_verify(commands.add_parser("verify", help="run a training script and measure its gradients"))
+    _add_compare(commands.add_parser("compare", help="run a script on true large batches too, and compare the steps"))
     _add_fuzz(commands.add_parser("fuzz", help="look for data that a training loop gets wrong"))
     explain = commands.add_parser("explain", help="print the page of one mistake")
     explain.add_argument("rule", metavar="CODE|NAME")
@@ -227,6 +228,38 @@ def _add_verify(parser: argparse.ArgumentParser) -> None:
     )
     _add_format(parser)
     parser.set_defaults(command=_verify)
+
+
+def _add_compare(parser: argparse.ArgumentParser) -> None:
+    parser.usage = f"{PROGRAM} compare [options] (SCRIPT | -m MODULE) --with ARGS --with ARGS [-- ARGS ...]"
+    parser.add_argument("script", metavar="SCRIPT", nargs="?", help="the training script; what all share goes after --")
+    parser.add_argument("-m", dest="module", metavar="MODULE", help="run a module instead, as python -m does")
+    parser.add_argument(
+        "--with",
+        dest="configurations",
+        metavar="ARGS",
+        action="append",
+        default=[],
+        help='the script\'s arguments in one configuration: --with="--batch-size 5 --accum 3"',
+    )
+    parser.add_argument(
+        "--vary",
+        metavar="NAME=V1,V2",
+        action="append",
+        default=[],
+        help="one argument's value in each configuration, instead of --with (accum=1,2,8)",
+    )
+    parser.add_argument("--free", action="store_true", help="let every configuration train its own weights")
+    parser.add_argument("--no-dropout", action="store_true", help="drop nothing out, in any configuration")
+    parser.add_argument("--max-windows", metavar="N", type=_positive_int, help="stop after this many optimizer steps")
+    parser.add_argument("--timeout", metavar="SECONDS", type=_positive, help="give up after this long")
+    parser.add_argument(
+        "--loss-coefficient", metavar="A", type=_number, help="what the loss is meant to be multiplied by"
+    )
+    parser.add_argument("--rtol", type=_not_negative, help="relative error to allow (default: derived from rounding)")
+    parser.add_argument("--atol", type=_not_negative, help="absolute error to allow")
+    _add_format(parser)
+    parser.set_defaults(command=_compare)
 
 
 def _add_fuzz(parser: argparse.ArgumentParser) -> None:
@@ -534,14 +567,9 @@ def _fuzz_engines(options: argparse.Namespace, progress: Callable[[int, int], No
 def _verify(options: argparse.Namespace) -> int:
     from gradcheck_accum.report.paint import Paint
 
-    if bool(options.script) == bool(options.module):
-        raise UsageError("verify takes either a script or -m MODULE")
-    if (options.rtol is None) != (options.atol is None):
-        raise UsageError("--rtol and --atol are given both or neither")
+    _check_run(options, "verify")
     if options.trajectory and options.reference == "ledger":
         raise UsageError("--trajectory needs the replay: leave --reference out, or give both")
-    if importlib.util.find_spec("torch") is None:
-        raise UsageError('verify needs PyTorch: pip install "gradcheck-accum[verify]"')
     from gradcheck_accum.accepting import Acceptance, accepted
     from gradcheck_accum.verify import is_orphan, is_other_rank, verify_script
 
@@ -573,11 +601,62 @@ def _verify(options: argparse.Namespace) -> int:
         return _complain(f"{result.script}: {result.error}")
     else:
         from gradcheck_accum.report.verify_text import verify_text
-        from gradcheck_accum.report.wrap import WIDTH
 
-        width = shutil.get_terminal_size().columns if sys.stdout.isatty() else WIDTH
-        streams.write(verify_text(result, paint=Paint.for_stream(sys.stdout), verbose=options.verbose, width=width))
+        paint = Paint.for_stream(sys.stdout)
+        streams.write(verify_text(result, paint=paint, verbose=options.verbose, width=_width()))
     return result.exit_status
+
+
+def _compare(options: argparse.Namespace) -> int:
+    _check_run(options, "compare")
+    from gradcheck_accum.side_by_side import BadConfigurations, compare_script, configurations
+
+    try:
+        each = configurations(options.configurations, options.vary)
+    except BadConfigurations as error:
+        raise UsageError(str(error)) from None
+    result = compare_script(
+        options.script,
+        each,
+        options.arguments or [],
+        module=options.module,
+        max_windows=options.max_windows,
+        timeout=options.timeout,
+        loss_coefficient=options.loss_coefficient,
+        rtol=options.rtol,
+        atol=options.atol,
+        free=options.free,
+        no_dropout=options.no_dropout,
+    )
+    if options.output_format == "json":
+        from gradcheck_accum.report.as_json import compare_json
+
+        streams.write(compare_json(result))
+    elif result.error:
+        return _complain(f"{result.script}: {result.error}")
+    else:
+        from gradcheck_accum.report.compare_text import compare_text
+        from gradcheck_accum.report.paint import Paint
+
+        streams.write(compare_text(result, paint=Paint.for_stream(sys.stdout), width=_width()))
+    return result.exit_status
+
+
+def _check_run(options: argparse.Namespace, command: str) -> None:
+    """What every command that runs a script asks of its options."""
+    if bool(options.script) == bool(options.module):
+        raise UsageError(f"{command} takes either a script or -m MODULE")
+    if (options.rtol is None) != (options.atol is None):
+        raise UsageError("--rtol and --atol are given both or neither")
+    if importlib.util.find_spec("torch") is None:
+        raise UsageError(f'{command} needs PyTorch: pip install "gradcheck-accum[verify]"')
+
+
+def _width() -> int:
+    """How wide a report may be."""
+    from gradcheck_accum.report.wrap import WIDTH
+
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else WIDTH
 
 
 def _settings_of_run(options: argparse.Namespace) -> Settings:

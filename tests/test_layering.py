@@ -26,9 +26,10 @@ FLOORS = [
     {"weights"},
     {"diagnosis"},
     {"verdict"},
-    {"accepting", "trials"},
+    {"accepting", "comparison", "trials"},
     {"lint", "engine"},
     {"verify"},
+    {"side_by_side"},
     {"fuzz"},
     {"__init__"},
     {"report", "rule_pages"},
@@ -37,7 +38,7 @@ FLOORS = [
 ]
 """From the ground. A room may import from lower floors only: neither from above nor from its own."""
 
-APART = {"report": {"lint", "engine", "verify", "fuzz"}, "verify": {"lint"}}
+APART = {"report": {"lint", "engine", "verify", "side_by_side", "fuzz"}, "verify": {"lint"}, "side_by_side": {"lint"}}
 """Rooms on lower floors that a room must do without all the same."""
 
 THIRD_PARTY = {
@@ -45,6 +46,7 @@ THIRD_PARTY = {
     "lint": {"pathspec", "libcst", "typing_extensions"},  # the last for type checkers alone
     "engine": {"torch"},
     "verify": {"torch"},
+    "side_by_side": {"torch"},
     "fuzz": {"torch", "hypothesis", "libcst"},
     "pytest_plugin": {"pytest", "_pytest"},
 }
@@ -132,6 +134,7 @@ LINTED = "from gradcheck_accum.cli import main; main(['lint', 'train.py'])"
         ("import gradcheck_accum.lint", HEAVY | {"gradcheck_accum.verify", "gradcheck_accum.engine"}),
         (LINTED, (HEAVY - {"libcst"}) | {"gradcheck_accum.verify", "gradcheck_accum.engine"}),
         ("from gradcheck_accum.verify import verify_script", HEAVY | {"gradcheck_accum.lint"}),
+        ("from gradcheck_accum.side_by_side import compare_script", HEAVY | {"gradcheck_accum.lint"}),
         ("from gradcheck_accum.verify import observe\nwith observe(): pass", {"gradcheck_accum.lint"}),
         ("from gradcheck_accum import fuzz", HEAVY | {"gradcheck_accum.lint", "gradcheck_accum.verify"}),
         ("from gradcheck_accum.fuzz import AccumCase", {"hypothesis", "libcst", "gradcheck_accum.lint"}),

@@ -72,6 +72,7 @@ class _Run:
     def __init__(self, request: dict[str, Any], answer: Path) -> None:
         self._script, self._module = request["script"], request["module"]
         self._launch, self._options = request["launch"], request["options"]
+        self._companion = request["companion"]
         self._name: str = self._script or self._module
         self._answer = answer
         self._process = os.getpid()
@@ -89,7 +90,8 @@ class _Run:
 
         progress = _Progress(sys.stderr) if self._launch is None or self._launch.rank == 0 else None
         try:
-            observed = observe(script=self._name, on_step=progress, **self._options)
+            companion = None if self._companion is None else self._companion()
+            observed = observe(script=self._name, on_step=progress, companion=companion, **self._options)
             self._observation = self._watching.enter_context(observed)
         except ValueError as problem:
             self._write(VerifyResult.failed(self._name, str(problem)))

@@ -1,0 +1,360 @@
+"""compare on loops of this process: what is judged, and by how much it is wrong.
+
+The errors that are expected come from float64 arithmetic on the large batches, written out here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import gradcheck_accum
+from gradcheck_accum.comparison import CompareResult
+from gradcheck_accum.side_by_side import ComparisonError, compared_loop
+from gradcheck_accum.verdict import Verdict
+
+pytestmark = pytest.mark.usefixtures("in_float64")
+
+Batch = tuple[torch.Tensor, torch.Tensor]
+Loop = Callable[..., None]
+MOMENTUM, RATE = 0.9, 0.3
+
+
+@dataclass
+class Data:
+    """So many rows for a linear model of 4 inputs and 3 classes."""
+
+    x: torch.Tensor
+    y: torch.Tensor
+
+    @classmethod
+    def of(cls, rows: int) -> Data:
+        torch.manual_seed(7)
+        return cls(torch.randn(rows, 4), torch.randint(0, 3, (rows,)))
+
+    def batches(self, size: int) -> list[Batch]:
+        return [(self.x[i : i + size], self.y[i : i + size]) for i in range(0, len(self.x), size)]
+
+
+def model_of_3() -> nn.Module:
+    torch.manual_seed(5)
+    return nn.Linear(4, 3)
+
+
+def sgd(model: nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.SGD(model.parameters(), lr=RATE, momentum=MOMENTUM)
+
+
+def compare(
+    loop: Loop, rows: int = 45, of: Sequence[tuple[int, int]] = ((5, 3), (15, 1)), **options: Any
+) -> CompareResult:
+    """``loop`` on so many rows, in configurations of (batch size, K)."""
+    data, model = Data.of(rows), options.pop("model", None) or model_of_3()
+    optimizer = sgd(model)
+    each = [dict(model=model, optimizer=optimizer, loader=data.batches(b), accumulation_steps=k) for b, k in of]
+    before = [p.detach().clone() for p in model.parameters()]
+    result = compared_loop(loop, each, **options)
+    assert all(torch.equal(p, b) for p, b in zip(model.parameters(), before, strict=True))
+    return result
+
+
+def right(
+    model: nn.Module, optimizer: torch.optim.Optimizer, loader: list[Batch], accumulation_steps: int, epochs: int = 1
+) -> None:
+    for _ in range(epochs):
+        for i, (x, y) in enumerate(loader):
+            (nn.functional.cross_entropy(model(x), y) / accumulation_steps).backward()
+            if (i + 1) % accumulation_steps == 0:
+                optimizer.step()
+                optimizer.zero_grad()
+
+
+def flushed(model: nn.Module, optimizer: torch.optim.Optimizer, loader: list[Batch], accumulation_steps: int) -> None:
+    for i, (x, y) in enumerate(loader):
+        (nn.functional.cross_entropy(model(x), y) / accumulation_steps).backward()
+        if (i + 1) % accumulation_steps == 0 or i + 1 == len(loader):
+            optimizer.step()
+            optimizer.zero_grad()
+
+
+def errors(result: CompareResult) -> list[float | None]:
+    (one,) = result.compared
+    return [step.grad_rel_error for step in one.steps]
+
+
+def verdicts(result: CompareResult) -> list[str]:
+    (one,) = result.compared
+    return [step.verdict.value for step in one.steps]
+
+
+def gradient(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    loss = nn.functional.cross_entropy(model(x), y)
+    return torch.cat([g.flatten() for g in torch.autograd.grad(loss, list(model.parameters()))])
+
+
+def trained(data: Data, sizes: Sequence[int]) -> nn.Module:
+    """The model after steps on true large batches of these sizes."""
+    model = model_of_3()
+    optimizer, start = sgd(model), 0
+    for size in sizes:
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(data.x[start : start + size]), data.y[start : start + size]).backward()
+        optimizer.step()
+        start += size
+    return model
+
+
+def test_a_right_loop_is_equivalent() -> None:
+    result = compare(right)
+    assert (result.verdict, result.exit_status) == (Verdict.EQUIVALENT, 0)
+    assert verdicts(result) == ["equivalent"] * 3
+    assert all(error is not None and error < 1e-13 for error in errors(result))
+    assert result.reference is not None
+    assert (result.reference.name, result.reference.micro_batches, result.reference.rows) == (
+        "accumulation_steps=1",
+        1,
+        15,
+    )
+
+
+def test_the_public_door_returns_what_is_right_and_raises_what_is_not() -> None:
+    data, model = Data.of(30), model_of_3()
+
+    def undivided(loader: list[Batch], k: int) -> None:
+        right(model, optimizer, loader, 1) if k == 1 else sums(model, optimizer, loader, k)
+
+    optimizer = sgd(model)
+    fine = [
+        dict(model=model, optimizer=optimizer, loader=data.batches(b), accumulation_steps=k)
+        for b, k in ((5, 3), (15, 1))
+    ]
+    assert gradcheck_accum.compare(right, fine).verdict is Verdict.EQUIVALENT
+    with pytest.raises(gradcheck_accum.AccumulationError, match="deviates: 2 of 2 steps") as raised:
+        gradcheck_accum.compare(undivided, [dict(loader=data.batches(5), k=3), dict(loader=data.batches(15), k=1)])
+    assert isinstance(raised.value, ComparisonError)
+
+
+def sums(model: nn.Module, optimizer: torch.optim.Optimizer, loader: list[Batch], accumulation_steps: int) -> None:
+    """The loss is not divided."""
+    for i, (x, y) in enumerate(loader):
+        nn.functional.cross_entropy(model(x), y).backward()
+        if (i + 1) % accumulation_steps == 0:
+            optimizer.step()
+            optimizer.zero_grad()
+
+
+def test_a_loss_that_is_not_divided_is_k_times_too_large_at_every_step() -> None:
+    """Momentum would carry the first step's error into the weights of the next: each is judged at equal weights."""
+    result = compare(sums)
+    assert verdicts(result) == ["deviates"] * 3
+    # |3 g - g| / |g|
+    assert errors(result) == pytest.approx([2.0] * 3, rel=1e-12)
+    (one,) = result.compared
+    assert one.watched is not None
+    assert [d.mistake.code for d in one.watched.diagnosis] == ["GA101"]
+
+
+def test_means_of_unequal_micro_batches_deviate_by_as_much_as_arithmetic_says() -> None:
+    """Of 43 rows the last 13 come as 5, 5 and 3: three means over 3, where the large batch has one mean of 13."""
+    result = compare(flushed, rows=43)
+    assert verdicts(result) == ["equivalent", "equivalent", "deviates"]
+    data = Data.of(43)
+    model = trained(data, [15, 15])
+    means = [gradient(model, data.x[a:b], data.y[a:b]) for a, b in ((30, 35), (35, 40), (40, 43))]
+    large = gradient(model, data.x[30:], data.y[30:])
+    wrong = (means[0] + means[1] + means[2]) / 3 - large
+    assert errors(result)[2] == pytest.approx(float(wrong.norm() / large.norm()), rel=1e-9)
+
+
+def test_a_remainder_that_is_divided_by_k_is_too_small() -> None:
+    result = compare(flushed, rows=40)
+    # Two means of 5 over 3, where the large batch has one of 10: |2/3 g - g| / |g|.
+    assert verdicts(result) == ["equivalent", "equivalent", "deviates"]
+    assert errors(result)[2] == pytest.approx(1 / 3, rel=1e-9)
+
+
+def test_a_remainder_that_reaches_no_step_deviates() -> None:
+    result = compare(right, rows=40)
+    assert (result.verdict, verdicts(result)) == (Verdict.DEVIATES, ["equivalent"] * 2)
+    assert result.reason == "10 rows that the reference steps on reached no step"
+
+
+def test_a_remainder_that_leaks_into_the_next_epoch_deviates_and_what_follows_is_compared() -> None:
+    def twice(**arguments: Any) -> None:
+        right(**arguments, epochs=2)
+
+    result = compare(twice, rows=40)
+    assert result.verdict is Verdict.DEVIATES
+    assert "from step 2 on, into steps of 25 rows where the reference makes steps of 10 and 15" in result.reason
+    (one,) = result.compared
+    assert [(step.index, step.verdict.value) for step in one.steps] == [
+        (0, "equivalent"),
+        (1, "equivalent"),
+        (3, "equivalent"),
+    ]
+
+
+def test_a_first_window_of_one_micro_batch_deviates() -> None:
+    def early(model: nn.Module, optimizer: torch.optim.Optimizer, loader: list[Batch], accumulation_steps: int) -> None:
+        for i, (x, y) in enumerate(loader):
+            (nn.functional.cross_entropy(model(x), y) / accumulation_steps).backward()
+            if i % accumulation_steps == 0 or i + 1 == len(loader):
+                optimizer.step()
+                optimizer.zero_grad()
+
+    result = compare(early)
+    assert result.verdict is Verdict.DEVIATES
+    assert (
+        "into steps of 5 and 15 and 15 and 10 rows where the reference makes steps of 15 and 15 and 15" in result.reason
+    )
+
+
+def test_gradients_that_are_cleared_every_micro_batch_are_those_of_the_last() -> None:
+    def clearing(
+        model: nn.Module, optimizer: torch.optim.Optimizer, loader: list[Batch], accumulation_steps: int
+    ) -> None:
+        for i, (x, y) in enumerate(loader):
+            optimizer.zero_grad()
+            (nn.functional.cross_entropy(model(x), y) / accumulation_steps).backward()
+            if (i + 1) % accumulation_steps == 0:
+                optimizer.step()
+
+    result = compare(clearing, rows=15)
+    data, model = Data.of(15), model_of_3()
+    large = gradient(model, data.x, data.y)
+    wrong = gradient(model, data.x[10:], data.y[10:]) / 3 - large
+    assert errors(result) == pytest.approx([float(wrong.norm() / large.norm())], rel=1e-9)
+    (one,) = result.compared
+    assert one.watched is not None
+    assert [d.mistake.code for d in one.watched.diagnosis] == ["GA201"]
+
+
+def clipped_at(inside: bool) -> Loop:
+    """A loop that clips at the step, or at every micro-batch."""
+
+    def loop(model: nn.Module, optimizer: torch.optim.Optimizer, loader: list[Batch], accumulation_steps: int) -> None:
+        for i, (x, y) in enumerate(loader):
+            (nn.functional.cross_entropy(model(x), y) / accumulation_steps).backward()
+            at_step = (i + 1) % accumulation_steps == 0
+            if at_step or inside:
+                nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+            if at_step:
+                optimizer.step()
+                optimizer.zero_grad()
+
+    return loop
+
+
+def test_a_clip_at_the_step_is_equivalent_and_one_at_every_micro_batch_is_not() -> None:
+    assert compare(clipped_at(inside=False)).verdict is Verdict.EQUIVALENT
+    result = compare(clipped_at(inside=True))
+    assert verdicts(result) == ["deviates"] * 3
+
+
+def test_three_configurations_are_compared_with_the_one_of_fewest_micro_batches() -> None:
+    result = compare(flushed, of=((5, 3), (15, 1), (3, 5)))
+    assert (result.verdict, len(result.compared)) == (Verdict.EQUIVALENT, 2)
+    assert [one.configuration.micro_batches for one in result.compared] == [3, 5]
+
+
+def test_of_three_configurations_the_one_that_is_wrong_is_named() -> None:
+    def wrong_at_5(**arguments: Any) -> None:
+        (sums if arguments["accumulation_steps"] == 5 else right)(**arguments)
+
+    result = compare(wrong_at_5, of=((5, 3), (15, 1), (3, 5)))
+    assert [one.verdict for one in result.compared] == [Verdict.EQUIVALENT, Verdict.DEVIATES]
+    assert result.reason.startswith("with accumulation_steps=5: 3 of 3 steps")
+
+
+def test_other_effective_batches_are_not_compared() -> None:
+    result = compare(right, of=((5, 3), (9, 1)))
+    assert (result.verdict, result.exit_status) == (Verdict.INCONCLUSIVE, 3)
+    assert "differ in their effective batch" in result.reason
+    assert "3 micro-batches of 15 rows together, the reference on 1 micro-batch of 9 rows together" in result.reason
+
+
+def test_configurations_that_are_run_alike_are_not_equivalent() -> None:
+    def deaf(model: nn.Module, optimizer: torch.optim.Optimizer, loader: list[Batch], accumulation_steps: int) -> None:
+        right(model, optimizer, Data.of(45).batches(5), 3)
+
+    result = compare(deaf)
+    assert result.exit_status == 3
+    assert "the configurations do not differ" in result.reason
+
+
+def test_other_data_from_a_step_on_is_said_and_what_comes_before_is_compared() -> None:
+    def dropping(
+        model: nn.Module, optimizer: torch.optim.Optimizer, loader: list[Batch], accumulation_steps: int
+    ) -> None:
+        full = [batch for batch in loader if len(batch[0]) == len(loader[0][0])]
+        flushed(model, optimizer, full, accumulation_steps)
+
+    # 40 rows: 15 at a time leave 10 out, 5 at a time none.
+    result = compare(dropping, rows=40)
+    assert (result.verdict, verdicts(result)) == (Verdict.INCONCLUSIVE, ["equivalent"] * 2)
+    assert "it makes 1 more steps, on data that never reached the model in the reference" in result.reason
+
+
+def test_noise_on_the_data_is_other_data_from_the_first_step() -> None:
+    def noisy(model: nn.Module, optimizer: torch.optim.Optimizer, loader: list[Batch], accumulation_steps: int) -> None:
+        torch.manual_seed(accumulation_steps)
+        right(model, optimizer, [(x + torch.randn(()), y) for x, y in loader], accumulation_steps)
+
+    result = compare(noisy)
+    assert (result.verdict, verdicts(result)) == (Verdict.INCONCLUSIVE, [])
+    assert result.reason.startswith("from step 0 on (0 of the reference)")
+    assert "the rows that reach the model are others" in result.reason
+
+
+def test_a_loop_that_raises_is_an_error_and_ends_the_others() -> None:
+    def raising(**arguments: Any) -> None:
+        right(**arguments)
+        if arguments["accumulation_steps"] == 3:
+            raise ValueError("gone")
+
+    result = compare(raising)
+    assert result.exit_status == 2
+    assert result.error == "with accumulation_steps=3: the loop raised ValueError: gone"
+
+
+def test_a_loop_that_never_steps_is_inconclusive() -> None:
+    def idle(**arguments: Any) -> None:
+        """Trains nothing."""
+
+    result = compare(idle)
+    assert result.exit_status == 3
+    assert "no backward() and no optimizer.step() was seen" in result.reason
+
+
+def test_one_that_never_steps_ends_the_other() -> None:
+    def idle_at_3(**arguments: Any) -> None:
+        if arguments["accumulation_steps"] == 1:
+            right(**arguments)
+
+    result = compare(idle_at_3)
+    assert (result.exit_status, result.reason[:26]) == (3, "with accumulation_steps=3:")
+
+
+def test_weights_drift_apart_where_configurations_run_freely() -> None:
+    result = compare(sums, free=True)
+    (one,) = result.compared
+    first, *later = one.steps
+    assert (result.verdict, first.verdict) == (Verdict.DEVIATES, Verdict.DEVIATES)
+    # The first step moves the weights by three times the reference's way.
+    assert first.drift == pytest.approx(2.0, rel=1e-9)
+    assert {step.verdict for step in later} == {Verdict.INCONCLUSIVE}
+    assert all(step.drift is not None and step.drift > 0.1 for step in later)
+
+
+@pytest.mark.parametrize(
+    ("configurations", "message"),
+    [([], "two configurations"), ([dict(accumulation_steps=1)], "two configurations")],
+)
+def test_fewer_than_two_configurations_are_refused(configurations: list[dict[str, object]], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        gradcheck_accum.compare(right, configurations)
