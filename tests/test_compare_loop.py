@@ -358,3 +358,177 @@ def test_weights_drift_apart_where_configurations_run_freely() -> None:
 def test_fewer_than_two_configurations_are_refused(configurations: list[dict[str, object]], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         gradcheck_accum.compare(right, configurations)
+
+
+# What no gradient shows
+
+
+def logging(reads: Callable[[list[torch.Tensor], int, bool], object], *, every_time: bool = False) -> Loop:
+    """A right loop that hands the losses of a step to ``reads``, with K, at the step or at every micro-batch."""
+
+    def loop(
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        loader: list[Batch],
+        accumulation_steps: int,
+    ) -> None:
+        losses: list[torch.Tensor] = []
+        for i, (x, y) in enumerate(loader):
+            loss = nn.functional.cross_entropy(model(x), y)
+            losses.append(loss.detach())
+            (loss / accumulation_steps).backward()
+            at_step = (i + 1) % accumulation_steps == 0
+            if at_step:
+                optimizer.step()
+                optimizer.zero_grad()
+            if at_step or every_time:
+                reads(losses, accumulation_steps, at_step)
+            if at_step:
+                losses = []
+
+    return loop
+
+
+def differences(result: CompareResult) -> list[str]:
+    (one,) = result.compared
+    return [difference.message for difference in one.differences]
+
+
+@pytest.mark.parametrize(
+    ("read", "said"),
+    [
+        (lambda losses, k: float(sum(losses)), "3 times too large: as many times as a step has micro-batches"),
+        (lambda losses, k: torch.stack(losses).sum().item(), "3 times too large"),
+        (lambda losses, k: f"{sum(losses):.3f}", "3 times too large"),
+        (lambda losses, k: sum(losses).div(k**2).tolist(), "3 times too small: it is divided by the number"),
+        (lambda losses, k: torch.stack(losses).mean().mul(1 if k == 1 else 0.7).item(), "0.7 times the reference's"),
+    ],
+)
+def test_a_loss_that_is_read_k_times_too_large_or_too_small_is_said(
+    read: Callable[[list[torch.Tensor], int], object], said: str
+) -> None:
+    result = compare(logging(lambda losses, k, at_step: read(losses, k)))
+    assert (result.verdict, result.exit_status) == (Verdict.EQUIVALENT, 1)
+    (message,) = differences(result)
+    assert message.startswith(f"the loss that the script reads is {said}")
+    assert message.endswith("; the gradient is right")
+
+
+@pytest.mark.parametrize(
+    "loop",
+    [
+        logging(lambda losses, k, at_step: torch.stack(losses).mean().item()),
+        # Whether the script adds these up or takes their mean is not seen: both are the reference's loss.
+        logging(lambda losses, k, at_step: losses[-1].item(), every_time=True),
+        logging(lambda losses, k, at_step: (losses[-1] / k).item(), every_time=True),
+        # No loss: the count of something, and a number of the weights.
+        logging(lambda losses, k, at_step: torch.tensor(float(k)).item()),
+    ],
+    ids=["mean", "each", "each divided", "no loss"],
+)
+def test_a_loss_that_is_read_right_is_no_difference(loop: Loop) -> None:
+    result = compare(loop)
+    assert (result.exit_status, differences(result)) == (0, [])
+    assert all(not one.notes for one in result.compared)
+
+
+def test_the_loss_of_the_last_micro_batch_alone_is_a_note_and_no_mistake() -> None:
+    result = compare(logging(lambda losses, k, at_step: losses[-1].item()))
+    assert (result.exit_status, differences(result)) == (0, [])
+    (one,) = result.compared
+    (note,) = one.notes
+    assert note.endswith("times the reference's on the same data: it may be that of one micro-batch")
+
+
+def scheduled(every_batch: bool) -> Loop:
+    """A right loop whose learning rate falls at every step, or at every micro-batch."""
+
+    def loop(model: nn.Module, optimizer: torch.optim.Optimizer, loader: list[Batch], accumulation_steps: int) -> None:
+        scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
+        for i, (x, y) in enumerate(loader):
+            (nn.functional.cross_entropy(model(x), y) / accumulation_steps).backward()
+            at_step = (i + 1) % accumulation_steps == 0
+            if at_step:
+                optimizer.step()
+                optimizer.zero_grad()
+            if at_step or every_batch:
+                scheduler.step()
+
+    return loop
+
+
+def test_a_learning_rate_that_falls_at_every_micro_batch_is_said() -> None:
+    assert differences(compare(scheduled(every_batch=False))) == []
+    result = compare(scheduled(every_batch=True))
+    assert (result.verdict, result.exit_status) == (Verdict.EQUIVALENT, 1)
+    # The first step is made after 2 micro-batches of 3 and after none of 1: 0.3 x 0.9**2.
+    assert differences(result) == [
+        "step 0 is made with a learning rate of 0.243, the reference's with 0.3 (3 of 3 steps)"
+    ]
+
+
+# What depends on the cut
+
+
+def with_dropout() -> nn.Module:
+    torch.manual_seed(5)
+    # Of one layer alone, the masks of three micro-batches are drawn as those of the large batch are: row by row.
+    return nn.Sequential(nn.Linear(4, 16), nn.Dropout(0.4), nn.Linear(16, 16), nn.Dropout(0.3), nn.Linear(16, 3))
+
+
+def test_dropout_is_judged_beside_what_masks_alone_do_and_left_out_where_that_is_asked() -> None:
+    result = compare(right, model=with_dropout())
+    assert (result.verdict, result.exit_status) == (Verdict.INCONCLUSIVE, 3)
+    assert "two draws of the random numbers alone set the reference's own gradients" in result.reason
+    assert "--no-dropout" in result.help
+    without = compare(right, model=with_dropout(), no_dropout=True)
+    assert (without.verdict, verdicts(without)) == (Verdict.EQUIVALENT, ["equivalent"] * 3)
+
+
+def test_a_mistake_far_beyond_what_masks_do_deviates() -> None:
+    result = compare(sums, of=((1, 15), (15, 1)), model=with_dropout())
+    assert result.verdict is Verdict.DEVIATES
+    assert verdicts(result) == ["deviates"] * 3
+
+
+def test_batch_norm_is_named_and_no_mistake_of_the_loop() -> None:
+    torch.manual_seed(5)
+    model = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Linear(8, 3))
+    result = compare(right, model=model)
+    assert (result.verdict, result.exit_status) == (Verdict.NOT_EQUIVALENT_BY_CONSTRUCTION, 3)
+    assert result.reason.startswith("BatchNorm1d looks at all rows of a batch")
+    assert compare(sums, model=model).verdict is Verdict.DEVIATES
+
+
+def test_a_loss_over_the_rows_of_its_batch_is_named() -> None:
+    def contrastive(
+        model: nn.Module, optimizer: torch.optim.Optimizer, loader: list[Batch], accumulation_steps: int
+    ) -> None:
+        for i, (x, _) in enumerate(loader):
+            one, other = model(x), model(x + 1)
+            loss = nn.functional.cross_entropy(one @ other.T, torch.arange(len(x)))
+            (loss / accumulation_steps).backward()
+            if (i + 1) % accumulation_steps == 0:
+                optimizer.step()
+                optimizer.zero_grad()
+
+    result = compare(contrastive)
+    assert result.verdict is Verdict.NOT_EQUIVALENT_BY_CONSTRUCTION
+    assert "numbers the rows of its own batch" in result.reason
+
+
+def test_a_shuffle_after_dropout_is_still_the_same_stream() -> None:
+    """The random numbers that are left after a step are the reference's too: the next epoch is drawn alike."""
+
+    def shuffling(
+        model: nn.Module, optimizer: torch.optim.Optimizer, loader: list[Batch], accumulation_steps: int
+    ) -> None:
+        x, y = (torch.cat(own) for own in zip(*loader, strict=True))
+        size = len(loader[0][0])
+        for _ in range(2):
+            order = torch.randperm(len(x))
+            parts = [(x[order[i : i + size]], y[order[i : i + size]]) for i in range(0, len(x), size)]
+            right(model, optimizer, parts, accumulation_steps)
+
+    result = compare(shuffling, model=with_dropout())
+    assert verdicts(result) == ["inconclusive"] * 6

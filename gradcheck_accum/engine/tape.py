@@ -338,8 +338,8 @@ class Tape(TorchFunctionMode):
     ``on_scalar`` is told each number that a call outside modules gives, where it needs a gradient, ``on_blend`` each
     operation in place by which tensors may be taken into an average, with its arguments, ``on_scale`` what is about to
     be multiplied or divided, be it tensors that need no gradient, ``on_write`` each tensor that is about to be
-    written into, ``on_gradient_read`` each whose ``.grad`` is read, and ``on_call`` each call outside modules: name,
-    arguments, and what it gave.
+    written into, ``on_gradient_read`` each whose ``.grad`` is read, and ``on_call`` each outermost call: its name,
+    arguments and result.
     """
 
     on_scalar: Callable[[torch.Tensor], object] | None = None
@@ -547,6 +547,9 @@ class Tape(TorchFunctionMode):
         self._record(
             function, *given, result, state, _place(), written, is_followed=is_followed, looks_up_rows=looked_up
         )
+        if self.on_call is not None:
+            with torch._C.DisableTorchFunction():
+                self.on_call("__call__", given, result)
         return result
 
     @contextmanager

@@ -20,12 +20,12 @@ _SAME_RATE = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
-class _Stretch:
-    """What both runs read between two steps on the same data; ``micro_batches`` are those of the steps around it."""
+class _Window:
+    """The losses of one window that both runs read; ``micro_batches`` are those that it has here."""
 
-    mine: tuple[LossRead, ...]
-    theirs: tuple[LossRead, ...]
-    micro_batches: frozenset[int]
+    mine: Sequence[LossRead]
+    theirs: Sequence[LossRead]
+    micro_batches: int
     allowed: float
 
 
@@ -37,8 +37,18 @@ def differences(
     ``is_right`` says that its gradients are.
     """
     met = list(_in_a_row(course))
-    stretches = [*_stretches(met), *_last(met, course, lockstep, number)]
-    found, notes = _losses(stretches, is_right=is_right)
+    mine, theirs = lockstep.reads[number], lockstep.reads[lockstep.reference]
+    windows = [
+        _Window(
+            mine.get(one.mine.index, ()),
+            theirs.get(one.theirs.index, ()),
+            one.mine.micro_batches,
+            one.mine.loss_tolerance,
+        )
+        for one in met
+        if one.same_weights and not (one.mine.random or one.theirs.random)
+    ]
+    found, notes = _losses(windows, is_right=is_right)
     return (*_rates(met), *found), tuple(notes)
 
 
@@ -73,30 +83,11 @@ def _are_close(mine: Sequence[float], theirs: Sequence[float]) -> bool:
     )
 
 
-def _stretches(met: Sequence[Met]) -> Iterator[_Stretch]:
-    before: set[int] = set()
-    for one in met:
-        around = {one.mine.micro_batches}
-        if one.same_weights and not (one.mine.random or one.theirs.random):
-            yield _Stretch(one.mine.reads, one.theirs.reads, frozenset(around | before), one.mine.loss_tolerance)
-        before = around
-
-
-def _last(met: Sequence[Met], course: Course, lockstep: Lockstep, number: int) -> Iterator[_Stretch]:
-    """What both read after their last step, where it was one on the same data."""
-    mine, theirs = lockstep.ends.get(number), lockstep.ends.get(lockstep.reference)
-    is_last = bool(met) and met[-1].mine.index == len(lockstep.arrivals[number]) - 1 and course.missing == (0, 0)
-    if mine is None or theirs is None or not is_last or course.parted_at is not None:
-        return
-    if not (met[-1].mine.random or met[-1].theirs.random):
-        yield _Stretch(mine.reads, theirs.reads, frozenset({met[-1].mine.micro_batches}), met[-1].mine.loss_tolerance)
-
-
-def _losses(stretches: Sequence[_Stretch], *, is_right: bool) -> tuple[list[Difference], list[str]]:
+def _losses(windows: Sequence[_Window], *, is_right: bool) -> tuple[list[Difference], list[str]]:
     found, notes = [], []
-    lines = sorted({(read.path, read.line) for stretch in stretches for read in stretch.mine})
+    lines = sorted({(read.path, read.line) for window in windows for read in window.mine})
     for path, line in lines:
-        pairs = [pair for stretch in stretches for pair in _pairs(stretch, path, line)]
+        pairs = [pair for window in windows for pair in _pairs(window, path, line)]
         wrong = [pair for pair in pairs if not pair.is_same(1.0)]
         if not wrong:
             continue
@@ -119,39 +110,38 @@ class _Pair:
 
     ratio: float
     allowed: float
-    micro_batches: frozenset[int]
+    micro_batches: int
 
     def is_same(self, factor: float) -> bool:
         """Whether it is ``factor`` times the reference's."""
         return math.isclose(self.ratio, factor, rel_tol=self.allowed)
 
 
-def _pairs(stretch: _Stretch, path: str, line: int) -> Iterator[_Pair]:
-    mine = [read.value for read in stretch.mine if (read.path, read.line) == (path, line)]
-    theirs = [read.value for read in stretch.theirs if (read.path, read.line) == (path, line)]
+def _pairs(window: _Window, path: str, line: int) -> Iterator[_Pair]:
+    mine = [read.value for read in window.mine if (read.path, read.line) == (path, line)]
+    theirs = [read.value for read in window.theirs if (read.path, read.line) == (path, line)]
     if len(mine) == len(theirs):
         pairs = list(zip(mine, theirs, strict=True))
-    elif len(theirs) == 1 and len(mine) in stretch.micro_batches:
+    elif len(theirs) == 1 and len(mine) == window.micro_batches:
         total = math.fsum(mine)
-        is_sum = math.isclose(total, theirs[0], rel_tol=stretch.allowed)
+        is_sum = math.isclose(total, theirs[0], rel_tol=window.allowed)
         pairs = [(total if is_sum else total / len(mine), theirs[0])]
     else:
         return
     for own, other in pairs:
         if other and math.isfinite(own) and math.isfinite(other):
-            yield _Pair(own / other, stretch.allowed, stretch.micro_batches)
+            yield _Pair(own / other, window.allowed, window.micro_batches)
 
 
 def _factor(pairs: Sequence[_Pair]) -> str:
     """By what factor all of them are off, in words; nothing where it is no one factor."""
-    several = [pair for pair in pairs if max(pair.micro_batches) > 1]
-    usual = Counter(max(pair.micro_batches) for pair in several).most_common(1)
+    several = [pair for pair in pairs if pair.micro_batches > 1]
     if not several:
         return ""
-    many = usual[0][0]
-    if all(any(pair.is_same(m) for m in pair.micro_batches) for pair in several):
+    many, _ = Counter(pair.micro_batches for pair in several).most_common(1)[0]
+    if all(pair.is_same(pair.micro_batches) for pair in several):
         return f"{many} times too large: as many times as a step has micro-batches"
-    if all(any(pair.is_same(1 / m) for m in pair.micro_batches) for pair in several):
+    if all(pair.is_same(1 / pair.micro_batches) for pair in several):
         return f"{many} times too small: it is divided by the number of micro-batches"
     first = pairs[0].ratio
     if len(pairs) > 1 and all(pair.is_same(first) for pair in pairs):

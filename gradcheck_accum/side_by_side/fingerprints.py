@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import torch
 from torch import nn
 
+from gradcheck_accum.engine.joining import counts_rows
 from gradcheck_accum.engine.memory import is_plain
 from gradcheck_accum.engine.samples import are_places, by_sample, own_leaves
 from gradcheck_accum.engine.tape import Program
@@ -73,6 +74,7 @@ def _enter(rows: Rows, position: int, leaf: torch.Tensor, count: int) -> None:
     rows.columns[column] = Counter(_fingerprints(leaf, count))
     if are_places(leaf):
         rows.numbering.add(column)
+        rows.counting = rows.counting or counts_rows(leaf, count)
 
 
 def _fingerprints(leaf: torch.Tensor, count: int) -> list[bytes]:

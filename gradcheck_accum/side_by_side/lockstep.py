@@ -5,11 +5,12 @@ The reference waits at each of its steps until every other run has come to the s
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from gradcheck_accum.side_by_side.messages import Arrival, Numbers, Order, Over
+from gradcheck_accum.side_by_side.messages import Arrival, LossRead, Numbers, Order, Over
 from gradcheck_accum.side_by_side.rows import Alignment, Relation, Rows, relation
 
 
@@ -87,6 +88,7 @@ class Lockstep:
         self.is_free = is_free
         self.reference = -1
         self.arrivals: dict[int, list[Arrival]] = {number: [] for number in runs}
+        self.reads: dict[int, dict[int, list[LossRead]]] = {number: {} for number in runs}
         self.ends: dict[int, Over | None] = {}
         self._followers: dict[int, _Follower] = {}
         self._weights: dict[tuple[int, str], bytes] = {}
@@ -215,9 +217,15 @@ class Lockstep:
         told = self._runs[number].receive()
         if isinstance(told, Arrival):
             self.arrivals[number].append(_without_rows(told))
+            self._take(number, told.reads)
             return told
         self.ends[number] = told
+        self._take(number, told.reads if told is not None else ())
         return None
+
+    def _take(self, number: int, reads: Sequence[LossRead]) -> None:
+        for read in reads:
+            self.reads[number].setdefault(read.window, []).append(read)
 
     def _drain(self, number: int) -> None:
         while self._next(number) is not None:
@@ -258,7 +266,8 @@ def _size(arrival: Arrival) -> tuple[int, int]:
 
 def _without_rows(arrival: Arrival) -> Arrival:
     """The same, with the number of its rows alone: nothing of the size of the data is kept."""
-    return arrival if arrival.rows is None else replace(arrival, rows=Rows(count=arrival.rows.count))
+    rows = None if arrival.rows is None else Rows(count=arrival.rows.count)
+    return replace(arrival, rows=rows, reads=())
 
 
 def _count(arrival: Arrival) -> int:

@@ -14,11 +14,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class LossRead:
-    """A loss that the script has read as a number, and where."""
+    """A loss that the script has read as a number, where, and of which window (by its number) it is."""
 
     path: str
     line: int
     value: float
+    window: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,12 +24,13 @@ class Rows:
     """A multiset of rows. ``columns`` are the fingerprints of each tensor's rows, ``count`` how many samples there are.
 
     ``numbering`` are the tensors that number the rows of their own micro-batch (labels of in-batch negatives, an
-    order): they say nothing of the data.
+    order): they say nothing of the data. ``counting`` says that one of them counts these rows from 0.
     """
 
     columns: dict[Column, Counter[bytes]] = field(default_factory=dict)
     numbering: set[Column] = field(default_factory=set)
     count: int = 0
+    counting: bool = False
 
     def add(self, more: Rows) -> None:
         """Take in more of them."""
@@ -41,6 +42,7 @@ class Rows:
             else:
                 self.numbering.discard(column)
         self.count += more.count
+        self.counting = self.counting or more.counting
 
     @classmethod
     def together(cls, each: Iterable[Rows]) -> Rows:

@@ -31,6 +31,7 @@ from gradcheck_accum.verify.observer import SeenEnough
 from gradcheck_accum.verify.records import Record
 
 _SEED = 0
+_COUNTS = "a loss that numbers the rows of its own batch"
 
 
 class Side:
@@ -65,19 +66,20 @@ class Side:
         is_first = name not in self._starts
         if is_first:
             self._starts[name] = [p.detach().clone() for p in step.parameters]
+        rows = rows_seen(records)
         arrival = Arrival(
             self._steps,
             name,
             step.path,
             step.line,
             len({record.event.micro_batch for record in records}),
-            rows_seen(records),
+            rows,
             tuple(float(group["lr"]) for group in step.optimizer.param_groups if "lr" in group),
             self._reads.take(),
             fingerprint(self._starts[name]) if is_first else b"",
             tuple(tuple(p.shape) for p in step.parameters) if is_first else (),
             any(program is not None and program.random for program in programs),
-            tuple(coupled_modules(programs)),
+            (*coupled_modules(programs), *([_COUNTS] if rows is not None and rows.counting else [])),
             _passes(records, step.parameters, [1.0] * max(len(records), 1), 1.0) if step.parameters else 0.0,
         )
         self._spread = spread_of(step) if arrival.random and not self._is_alone else None
@@ -89,6 +91,7 @@ class Side:
             return
         (step, arrival), self._pending = self._pending, None
         self._steps += 1
+        self._reads.window = self._steps
         try:
             self._leader.send(arrival)
             while not self._is_alone:
