@@ -532,3 +532,100 @@ def test_a_shuffle_after_dropout_is_still_the_same_stream() -> None:
 
     result = compare(shuffling, model=with_dropout())
     assert verdicts(result) == ["inconclusive"] * 6
+
+
+# Sequences
+
+
+@dataclass
+class Sentences:
+    """Sentences of 2 to 9 tokens, padded with 0 to the longest of their micro-batch, and the next token as a label."""
+
+    tokens: list[torch.Tensor]
+
+    @classmethod
+    def of(cls, count: int) -> Sentences:
+        torch.manual_seed(11)
+        return cls([torch.randint(2, 12, (int(n),)) for n in torch.randint(2, 10, (count,))])
+
+    def batch(self, start: int, stop: int) -> Batch:
+        chosen = self.tokens[start:stop]
+        tokens = nn.utils.rnn.pad_sequence(chosen, batch_first=True)
+        labels = nn.utils.rnn.pad_sequence([own.roll(-1) for own in chosen], batch_first=True, padding_value=-100)
+        return tokens, labels
+
+    def batches(self, size: int) -> list[Batch]:
+        return [self.batch(i, i + size) for i in range(0, len(self.tokens), size)]
+
+
+def words() -> nn.Module:
+    torch.manual_seed(5)
+    return nn.Sequential(nn.Embedding(12, 6), nn.Tanh(), nn.Linear(6, 12))
+
+
+def token_loss(model: nn.Module, tokens: torch.Tensor, labels: torch.Tensor, reduction: str = "mean") -> torch.Tensor:
+    return nn.functional.cross_entropy(model(tokens).flatten(0, 1), labels.flatten(), reduction=reduction)
+
+
+def by_tokens(model: nn.Module, optimizer: torch.optim.Optimizer, loader: list[Batch], accumulation_steps: int) -> None:
+    """Divides sums by the number of tokens of the whole window."""
+    for first in range(0, len(loader), accumulation_steps):
+        window = loader[first : first + accumulation_steps]
+        count = sum(int((labels != -100).sum()) for _, labels in window)
+        for tokens, labels in window:
+            (token_loss(model, tokens, labels, "sum") / count).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def by_means(model: nn.Module, optimizer: torch.optim.Optimizer, loader: list[Batch], accumulation_steps: int) -> None:
+    """Averages the means of micro-batches, whatever they hold."""
+    for i, (tokens, labels) in enumerate(loader):
+        (token_loss(model, tokens, labels) / accumulation_steps).backward()
+        if (i + 1) % accumulation_steps == 0:
+            optimizer.step()
+            optimizer.zero_grad()
+
+
+def compare_sentences(loop: Loop) -> CompareResult:
+    sentences, model = Sentences.of(30), words()
+    optimizer = sgd(model)
+    each = [
+        dict(model=model, optimizer=optimizer, loader=sentences.batches(b), accumulation_steps=k)
+        for b, k in ((5, 3), (15, 1))
+    ]
+    assert len({batch[0].shape[1] for batch in sentences.batches(5)}) > 1
+    return compared_loop(loop, each)
+
+
+def test_sentences_that_are_padded_otherwise_are_the_same_data() -> None:
+    result = compare_sentences(by_tokens)
+    assert (result.verdict, verdicts(result)) == (Verdict.EQUIVALENT, ["equivalent"] * 2)
+
+
+def test_means_of_unequal_counts_of_tokens_deviate_by_as_much_as_arithmetic_says() -> None:
+    result = compare_sentences(by_means)
+    assert verdicts(result) == ["deviates"] * 2
+    sentences, model = Sentences.of(30), words()
+
+    def gradient_of(start: int, stop: int) -> torch.Tensor:
+        loss = token_loss(model, *sentences.batch(start, stop))
+        return torch.cat([g.flatten() for g in torch.autograd.grad(loss, list(model.parameters()))])
+
+    large = gradient_of(0, 15)
+    wrong = (gradient_of(0, 5) + gradient_of(5, 10) + gradient_of(10, 15)) / 3 - large
+    assert errors(result)[0] == pytest.approx(float(wrong.norm() / large.norm()), rel=1e-9)
+    (one,) = result.compared
+    assert one.watched is not None
+    assert [d.mistake.code for d in one.watched.diagnosis] == ["GA104"]
+
+
+def test_other_sentences_of_other_lengths_are_other_data() -> None:
+    def other(loader: list[Batch], accumulation_steps: int, **others: Any) -> None:
+        changed = [(tokens.clamp(max=10), labels) for tokens, labels in loader]
+        by_tokens(
+            loader=changed if accumulation_steps == 3 else loader, accumulation_steps=accumulation_steps, **others
+        )
+
+    result = compare_sentences(other)
+    assert (result.verdict, verdicts(result)) == (Verdict.INCONCLUSIVE, [])

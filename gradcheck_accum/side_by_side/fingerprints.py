@@ -19,6 +19,12 @@ from gradcheck_accum.verify.records import Record
 _SIZE = 8
 """Bytes of a fingerprint."""
 
+_FILLS = (-100, -1, 0, 1)
+"""What sequences of numbers are padded with: tokens with 0 or 1, masks with 0, labels with -100 or -1."""
+
+
+_VALUES_OF_MASK = 2
+
 
 def rows_seen(records: Sequence[Record]) -> Rows | None:
     """The rows that several backwards ran on; None where it was not recorded what one of them was computed from."""
@@ -54,9 +60,9 @@ def _rows_of(program: Program, others: Sequence[Program]) -> Rows:
         _enter(rows, held.leaf, chosen.movedim(held.axis, 0), samples.count)
     for each in samples.single:
         for i in each:
-            rows.columns.setdefault(_column(min(each), program.leaves[i]), Counter()).update(
-                _fingerprints(program.leaves[i], 1)
-            )
+            one = Rows()
+            _enter(one, min(each), program.leaves[i], 1)
+            rows.add(one)
     rows.count = samples.count
     return rows
 
@@ -72,15 +78,31 @@ def _column(position: int, leaf: torch.Tensor) -> Column:
 def _enter(rows: Rows, position: int, leaf: torch.Tensor, count: int) -> None:
     column = _column(position, leaf)
     rows.columns[column] = Counter(_fingerprints(leaf, count))
-    if are_places(leaf):
-        rows.numbering.add(column)
+    if are_places(leaf) or _is_mask(leaf, count):
+        rows.silent.add(column)
         rows.counting = rows.counting or counts_rows(leaf, count)
 
 
+def _is_mask(leaf: torch.Tensor, count: int) -> bool:
+    """Whether a tensor of ``count`` rows has no more than two values, and several of them in a row."""
+    values: torch.Tensor = torch.unique(leaf.detach())
+    return leaf.numel() > count and len(values) <= _VALUES_OF_MASK
+
+
 def _fingerprints(leaf: torch.Tensor, count: int) -> list[bytes]:
-    """A fingerprint for each of ``count`` equal parts of a tensor."""
-    flat = leaf.detach().cpu().contiguous().reshape(count, -1).view(torch.uint8)
-    return [hashlib.blake2b(row.tobytes(), digest_size=_SIZE).digest() for row in flat.numpy()]
+    """A fingerprint for each of ``count`` equal parts of a tensor, without what pads it."""
+    flat = leaf.detach().cpu().contiguous().reshape(count, -1)
+    if flat.shape[1] == 1 or flat.is_complex():
+        return [fingerprint([row]) for row in flat]
+    fills = (0.0,) if flat.is_floating_point() else _FILLS
+    counts = ~torch.isin(flat, torch.tensor(fills, dtype=flat.dtype))
+    return [fingerprint([_without_ends(row, own)]) for row, own in zip(flat, counts, strict=True)]
+
+
+def _without_ends(row: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
+    """A row from the first of its elements that ``counts`` to the last."""
+    places = counts.nonzero()
+    return row[int(places[0]) : int(places[-1]) + 1] if len(places) else row[:0]
 
 
 def fingerprint(tensors: Sequence[torch.Tensor]) -> bytes:

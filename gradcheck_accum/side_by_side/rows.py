@@ -3,6 +3,10 @@
 Two runs on one stream of data cut it differently: at micro-batches, and at steps. What the cut leaves as it is are the
 rows themselves. Each row of each tensor that a loss was computed from has a fingerprint, and a stretch of the stream is
 the multiset of them, tensor by tensor.
+
+Sequences are padded to the longest of their micro-batch, so that the cut changes the rows too, at their ends. A
+fingerprint is of what is left without the values that stand for nothing there. A mask follows from the padding, and
+says nothing of the data.
 """
 
 from __future__ import annotations
@@ -23,12 +27,13 @@ Not where its backward is: a loop may have a line for K = 1, and another for the
 class Rows:
     """A multiset of rows. ``columns`` are the fingerprints of each tensor's rows, ``count`` how many samples there are.
 
-    ``numbering`` are the tensors that number the rows of their own micro-batch (labels of in-batch negatives, an
-    order): they say nothing of the data. ``counting`` says that one of them counts these rows from 0.
+    ``silent`` are the tensors that say nothing of the data wherever they were seen: masks, and numbers of the rows of
+    their own micro-batch (labels of in-batch negatives, an order). ``counting`` says that one of them counts these rows
+    from 0.
     """
 
     columns: dict[Column, Counter[bytes]] = field(default_factory=dict)
-    numbering: set[Column] = field(default_factory=set)
+    silent: set[Column] = field(default_factory=set)
     count: int = 0
     counting: bool = False
 
@@ -37,10 +42,7 @@ class Rows:
         known = set(self.columns)
         for column, rows in more.columns.items():
             self.columns.setdefault(column, Counter()).update(rows)
-            if column in more.numbering and (column in self.numbering or column not in known):
-                self.numbering.add(column)
-            else:
-                self.numbering.discard(column)
+        self.silent = (self.silent - (more.columns.keys() - more.silent)) | (more.silent - (known - self.silent))
         self.count += more.count
         self.counting = self.counting or more.counting
 
@@ -64,17 +66,17 @@ class Relation(Enum):
 
 def relation(mine: Rows, theirs: Rows) -> Relation:
     """How ``mine`` stand to ``theirs``."""
-    shared = mine.columns.keys() & theirs.columns.keys() - (mine.numbering & theirs.numbering)
-    if not shared:
+    shared = mine.columns.keys() & theirs.columns.keys() - (mine.silent & theirs.silent)
+    found = {_relation(mine.columns[column], theirs.columns[column]) for column in shared} - {Relation.SAME}
+    if not shared or len(found) > 1:
         return Relation.OTHER
-    pairs = [(mine.columns[column], theirs.columns[column]) for column in shared]
-    if all(own == other for own, other in pairs):
+    return found.pop() if found else Relation.SAME
+
+
+def _relation(own: Counter[bytes], other: Counter[bytes]) -> Relation:
+    if own == other:
         return Relation.SAME
-    if all(own <= other for own, other in pairs):
-        return Relation.BEHIND
-    if all(own >= other for own, other in pairs):
-        return Relation.AHEAD
-    return Relation.OTHER
+    return Relation.BEHIND if own <= other else Relation.AHEAD if own >= other else Relation.OTHER
 
 
 @dataclass(slots=True)
