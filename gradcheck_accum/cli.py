@@ -571,6 +571,8 @@ def _verify(options: argparse.Namespace) -> int:
     if options.trajectory and options.reference == "ledger":
         raise UsageError("--trajectory needs the replay: leave --reference out, or give both")
     from gradcheck_accum.accepting import Acceptance, accepted
+    from gradcheck_accum.side_by_side.proposal import proposed
+    from gradcheck_accum.verdict import Verdict
     from gradcheck_accum.verify import is_orphan, is_other_rank, verify_script
 
     with _settings_are_usage():
@@ -590,6 +592,9 @@ def _verify(options: argparse.Namespace) -> int:
         trajectory=options.trajectory,
     )
     result = accepted(result, acceptance)
+    if result.verdict is Verdict.INCONCLUSIVE and result.windows:
+        name, is_module = options.script or options.module, options.module is not None
+        result = replace(result, settled_by=proposed(name, options.arguments or [], is_module=is_module))
     if is_other_rank():
         # Rank 0 has the report, for all of them; a launcher would end it if another failed before.
         return _complain(f"{result.script}: {result.error}") if is_orphan(result.error) else OK

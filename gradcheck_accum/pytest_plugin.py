@@ -6,7 +6,7 @@ Loaded by every pytest run where this package is installed: nothing heavy may be
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from _pytest._code.code import ExceptionInfo, TerminalRepr
 
+    from gradcheck_accum.comparison import CompareResult
     from gradcheck_accum.findings import LintResult
     from gradcheck_accum.trials import LoopTrial
     from gradcheck_accum.verdict import VerifyResult
@@ -114,7 +115,7 @@ class AccumFailure(Failed, AssertionError):
 
     __module__ = "builtins"  # as pytest's own: its summary has no room for more than the name
 
-    def __init__(self, report: str, result: VerifyResult | LoopTrial) -> None:
+    def __init__(self, report: str, result: VerifyResult | CompareResult | LoopTrial) -> None:
         super().__init__(_writable(report), pytrace=False)
         self.result = result
 
@@ -165,6 +166,38 @@ class AccumCheck:
             raise AccumFailure(verify_text(result), result)
         return result
 
+    def compare(
+        self,
+        loop: Callable[..., object],
+        configurations: Sequence[Mapping[str, object]],
+        *,
+        free: bool = False,
+        no_dropout: bool = False,
+        loss_coefficient: float | None = None,
+        rtol: float | None = None,
+        atol: float | None = None,
+    ) -> CompareResult:
+        """Call ``loop`` with each configuration's arguments; fail unless all get the gradients of the largest batch.
+
+        Each is called in a copy of this process, as `gradcheck_accum.compare` says.
+        """
+        __tracebackhide__ = True
+        from gradcheck_accum.report.compare_text import compare_text
+        from gradcheck_accum.side_by_side import compared_loop
+
+        result = compared_loop(
+            loop,
+            configurations,
+            free=free,
+            no_dropout=no_dropout,
+            loss_coefficient=loss_coefficient,
+            rtol=rtol,
+            atol=atol,
+        )
+        if result.exit_status:
+            raise AccumFailure(compare_text(result), result)
+        return result
+
     def fuzz(self, loop: Callable[..., object], /, *, factories: ModuleType | None = None) -> LoopTrial:
         """Call ``loop`` on drawn data, its arguments supplied by name; fail with the smallest case that is wrong.
 
@@ -191,6 +224,7 @@ def accum_check() -> AccumCheck:
     loop itself; ``reference=``, ``rtol=``, ``atol=``, ``select=`` and ``ignore=`` are those of
     `gradcheck_accum.check`, and what the project's settings or comments have accepted does not count. An argument
     ``accumulation_steps`` (or ``grad_accum_steps``, …) that the loop is given by name is K.
-    ``accum_check.fuzz(loop)`` calls it on drawn data.
+    ``accum_check.fuzz(loop)`` calls it on drawn data, and ``accum_check.compare(loop, [dict(...), dict(...)])`` with
+    other batch sizes and K, side by side.
     """
     return AccumCheck()

@@ -92,6 +92,8 @@ class VerifyResult:
     help: str = ""
     accepted: tuple[Accepted, ...] = ()
     """What was diagnosed and does not count (`gradcheck_accum.accepting`); none of ``diagnosis``."""
+    settled_by: str = ""
+    """The command that would decide an inconclusive run, where one is known."""
 
     @classmethod
     def failed(cls, script: str, error: str) -> VerifyResult:

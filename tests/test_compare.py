@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from gradcheck_accum.cli import main
+from gradcheck_accum.side_by_side.proposal import proposed
 
 SCRIPT = """\
 import argparse
@@ -162,3 +163,42 @@ def test_one_of_several_ranks_is_refused(capfd: pytest.CaptureFixture[str], monk
     assert status == 2
     assert err.count("\n") == 1
     assert "one of several ranks" in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "command"),
+    [
+        (
+            ["--batch-size", "5", "--lr", "0.1", "--grad-accum", "3"],
+            "gradcheck-accum compare train.py '--with=--batch-size 5 --grad-accum 3' "
+            "'--with=--batch-size 15 --grad-accum 1' -- --lr 0.1",
+        ),
+        (
+            ["trainer.accumulate_grad_batches=3", "data.batch_size=5"],
+            "gradcheck-accum compare train.py '--with=data.batch_size=5 trainer.accumulate_grad_batches=3' "
+            "'--with=data.batch_size=15 trainer.accumulate_grad_batches=1'",
+        ),
+        (
+            ["--bsz=5"],
+            "gradcheck-accum compare train.py '--with=--bsz 5 --accum-steps 7' '--with=--bsz 35 --accum-steps 1'",
+        ),
+        (["--lr", "0.1"], ""),
+        (["--batch-size", "5", "--accum-steps", "1"], ""),
+        (["--batch-size", "many"], ""),
+    ],
+)
+def test_the_comparison_that_arguments_show(arguments: list[str], command: str) -> None:
+    Path("train.py").write_text("parser.add_argument('-k', '--accum-steps', type=int, default=7)\n")
+    assert proposed("train.py", arguments) == command
+
+
+def test_what_verify_leaves_open_ends_with_the_comparison_that_decides_it(capfd: pytest.CaptureFixture[str]) -> None:
+    hook = "optimizer = torch.optim.SGD(model.parameters(), lr=0.3, momentum=0.9)\n"
+    clamping = f"{hook}model.weight.register_hook(lambda gradient: gradient.clamp(-0.02, 0.02))\n"
+    Path("train.py").write_text(SCRIPT.replace(hook, clamping).replace("accum", "accum_steps"))
+    assert main(["verify", "train.py", "--", "--batch-size", "5", "--accum_steps", "3"]) == 3
+    last = capfd.readouterr().out.splitlines()[-1]
+    assert last == (
+        "to decide it: gradcheck-accum compare train.py '--with=--batch-size 5 --accum_steps 3' "
+        "'--with=--batch-size 15 --accum_steps 1'"
+    )

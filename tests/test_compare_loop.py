@@ -629,3 +629,28 @@ def test_other_sentences_of_other_lengths_are_other_data() -> None:
 
     result = compare_sentences(other)
     assert (result.verdict, verdicts(result)) == (Verdict.INCONCLUSIVE, [])
+
+
+# What verify does not decide
+
+
+def test_a_loop_that_verify_leaves_open_is_decided() -> None:
+    """A hook clamps each micro-batch's own gradient: what it would do to the large batch's is seen at K = 1 alone."""
+
+    def clamping(limit: float) -> Loop:
+        def loop(
+            model: nn.Module, optimizer: torch.optim.Optimizer, loader: list[Batch], accumulation_steps: int
+        ) -> None:
+            for parameter in model.parameters():
+                parameter.register_hook(lambda gradient: gradient.clamp(-limit, limit))
+            right(model, optimizer, loader, accumulation_steps)
+
+        return loop
+
+    result = compare(clamping(0.02))
+    assert result.verdict is Verdict.DEVIATES
+    (one,) = result.compared
+    assert one.watched is not None
+    assert one.watched.verdict is Verdict.INCONCLUSIVE
+    # What never clamps is the large batch's gradient all the same.
+    assert compare(clamping(1e6)).verdict is Verdict.EQUIVALENT

@@ -71,6 +71,7 @@ def verify_json(result: VerifyResult) -> str:
             **({"accepted": [_accepted(one) for one in result.accepted]} if result.accepted else {}),
             "notes": list(result.notes),
             "help": result.help or None,
+            **({"settled_by": result.settled_by} if result.settled_by else {}),
             "error": result.error or None,
         }
     )

@@ -36,6 +36,8 @@ def verify_text(
     blocks += [diagnosis_lines(one, sources, paint, width, helped=one is first) for one in result.diagnosis]
     blocks.append([_accepted(one, paint) for one in result.accepted])
     blocks.append(_notes(result, paint, width, verbose))
+    if result.settled_by:
+        blocks.append([f"{paint('cyan', 'to decide it:')} {result.settled_by}"])
     return "\n\n".join("\n".join(block) for block in blocks if block)
 
 
