@@ -16,15 +16,26 @@ _NOT_MEASURED = ("relative weights", "update error", "units")
 
 
 def compare_text(
-    result: CompareResult, sources: Sources | None = None, paint: Paint = PLAIN, *, width: int = WIDTH
+    result: CompareResult,
+    sources: Sources | None = None,
+    paint: Paint = PLAIN,
+    *,
+    quiet: bool = False,
+    width: int = WIDTH,
 ) -> str:
-    """The whole report; sentences are broken at ``width``, but never those that name a place."""
+    """The whole report; sentences are broken at ``width``, but never those that name a place.
+
+    ``quiet`` leaves the verdict, what to do and the causes, and of what is equivalent nothing.
+    """
+    if quiet and not result.exit_status:
+        return ""
     sources = sources or Sources()
     blocks = [[_verdict(result, paint), *_help(result, paint, width)]]
-    if result.reference is not None:
+    if result.reference is not None and not quiet:
         blocks.append(labelled("reference:", _made_of(result.reference), width, paint))
     for one in result.compared:
-        blocks += _compared(one, result, sources, paint, width)
+        head, causes, notes = _compared(one, result, sources, paint, width)
+        blocks += causes if quiet else [*head, *causes, *notes]
     return "\n\n".join("\n".join(block) for block in blocks if block)
 
 
@@ -55,24 +66,27 @@ def _made_of(configuration: Configuration) -> str:
     return f"{configuration.name} ({plural(configuration.steps, 'step')} of {many}{rows})"
 
 
-def _compared(one: Compared, result: CompareResult, sources: Sources, paint: Paint, width: int) -> list[list[str]]:
+def _compared(
+    one: Compared, result: CompareResult, sources: Sources, paint: Paint, width: int
+) -> tuple[list[list[str]], list[list[str]], list[list[str]]]:
+    """What a configuration is and how its steps are, what is wrong with it and why, and notes."""
     head = labelled("compared:", _made_of(one.configuration), width, paint)
     if len(result.compared) > 1:
         head += labelled(f"{one.verdict.value}:", one.reason, width, paint, STYLES.get(one.verdict, "yellow"))
     if one.steps:
-        head += table(one.steps, paint, WIDTH, without=_NOT_MEASURED)
-    blocks = [head, _reasons(one, paint, width), [_difference(d, paint) for d in one.differences]]
+        head += table(one.steps, paint, width, without=_NOT_MEASURED)
+    causes = [[_difference(difference, paint) for difference in one.differences]]
+    notes = [[line for note in one.notes for line in labelled("note:", note, width, paint)]]
     if one.watched is not None:
         first = chosen(one.watched) if one.verdict is Verdict.DEVIATES and not result.help else None
-        blocks += [diagnosis_lines(told, sources, paint, width, helped=told is first) for told in one.watched.diagnosis]
+        causes += [diagnosis_lines(d, sources, paint, width, helped=d is first) for d in one.watched.diagnosis]
         if one.disagrees:
             said = (
                 f"verify's ledger of the same run comes to {one.watched.verdict.value} ({one.watched.reason}); the "
                 "verdict here is what was measured beside the reference"
             )
-            blocks.append(labelled("verify disagrees:", said, width, paint, "yellow"))
-    blocks.append([line for note in one.notes for line in labelled("note:", note, width, paint)])
-    return blocks
+            causes.append(labelled("verify disagrees:", said, width, paint, "yellow"))
+    return [head, _reasons(one, paint, width)], causes, notes
 
 
 def _reasons(one: Compared, paint: Paint, width: int) -> list[str]:

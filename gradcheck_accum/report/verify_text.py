@@ -20,24 +20,28 @@ def verify_text(
     paint: Paint = PLAIN,
     *,
     verbose: bool = False,
+    quiet: bool = False,
     width: int = WIDTH,
 ) -> str:
     """The whole report; ``verbose`` adds what was compared with what, and what it costs.
 
+    ``quiet`` leaves the verdict, what to do and the causes, and of a run with nothing to complain of nothing.
+
     Sentences are broken at ``width``, but never the first line, nor those that name a place: programs look for them.
     """
     first = chosen(result)
-    blocks = [[_verdict(result, paint), *action(result, first, paint, width)]]
-    if result.windows:
-        blocks.append([_counted(result), *table(result.windows, paint, WIDTH)])
-    if reasons := _reasons(result, paint, width):
-        blocks.append(reasons)
     sources = sources or Sources()
-    blocks += [diagnosis_lines(one, sources, paint, width, helped=one is first) for one in result.diagnosis]
-    blocks.append([_accepted(one, paint) for one in result.accepted])
-    blocks.append(_notes(result, paint, width, verbose))
-    if result.settled_by:
-        blocks.append([f"{paint('cyan', 'to decide it:')} {result.settled_by}"])
+    verdict = [_verdict(result, paint), *action(result, first, paint, width)]
+    causes = [diagnosis_lines(one, sources, paint, width, helped=one is first) for one in result.diagnosis]
+    if quiet:
+        blocks = [verdict, *causes] if result.exit_status else []
+    else:
+        windows = [_counted(result), *table(result.windows, paint, width)] if result.windows else []
+        accepted = [_accepted(one, paint) for one in result.accepted]
+        notes = _notes(result, paint, width, verbose)
+        blocks = [verdict, windows, _reasons(result, paint, width), *causes, accepted, notes]
+        if result.settled_by:
+            blocks.append([f"{paint('cyan', 'to decide it:')} {result.settled_by}"])
     return "\n\n".join("\n".join(block) for block in blocks if block)
 
 
