@@ -250,6 +250,17 @@ def clipped_at(inside: bool) -> Loop:
     return loop
 
 
+def clamping(limit: float) -> Loop:
+    """A right loop, but for a hook that clamps what each micro-batch adds: no ledger knows what it should have been."""
+
+    def loop(model: nn.Module, optimizer: torch.optim.Optimizer, loader: list[Batch], accumulation_steps: int) -> None:
+        for parameter in model.parameters():
+            parameter.register_hook(lambda gradient: gradient.clamp(-limit, limit))
+        right(model, optimizer, loader, accumulation_steps)
+
+    return loop
+
+
 def test_a_clip_at_the_step_is_equivalent_and_one_at_every_micro_batch_is_not() -> None:
     assert compare(clipped_at(inside=False)).verdict is Verdict.EQUIVALENT
     result = compare(clipped_at(inside=True))
@@ -637,16 +648,6 @@ def test_other_sentences_of_other_lengths_are_other_data() -> None:
 def test_a_loop_that_verify_leaves_open_is_decided() -> None:
     """A hook clamps each micro-batch's own gradient: what it would do to the large batch's is seen at K = 1 alone."""
 
-    def clamping(limit: float) -> Loop:
-        def loop(
-            model: nn.Module, optimizer: torch.optim.Optimizer, loader: list[Batch], accumulation_steps: int
-        ) -> None:
-            for parameter in model.parameters():
-                parameter.register_hook(lambda gradient: gradient.clamp(-limit, limit))
-            right(model, optimizer, loader, accumulation_steps)
-
-        return loop
-
     result = compare(clamping(0.02))
     assert result.verdict is Verdict.DEVIATES
     (one,) = result.compared
@@ -654,3 +655,35 @@ def test_a_loop_that_verify_leaves_open_is_decided() -> None:
     assert one.watched.verdict is Verdict.INCONCLUSIVE
     # What never clamps is the large batch's gradient all the same.
     assert compare(clamping(1e6)).verdict is Verdict.EQUIVALENT
+
+
+def test_what_is_computed_in_bfloat16_may_be_off_by_its_rounding() -> None:
+    def autocast(
+        model: nn.Module, optimizer: torch.optim.Optimizer, loader: list[Batch], accumulation_steps: int
+    ) -> None:
+        model.float()
+        for i, (x, y) in enumerate(loader):
+            with torch.autocast("cpu", dtype=torch.bfloat16):
+                loss = nn.functional.cross_entropy(model(x.float()), y)
+            (loss / accumulation_steps).backward()
+            if (i + 1) % accumulation_steps == 0:
+                optimizer.step()
+                optimizer.zero_grad()
+
+    result = compare(autocast)
+    assert result.verdict is Verdict.EQUIVALENT
+    assert any(error is not None and error > 1e-4 for error in errors(result))
+
+
+def test_labels_that_count_the_rows_of_a_small_batch_by_chance_couple_nothing() -> None:
+    torch.manual_seed(7)
+    data = Data(torch.randn(12, 4), torch.tensor([0, 1, 2] * 4))
+    model = model_of_3()
+    optimizer = sgd(model)
+    each = [
+        dict(model=model, optimizer=optimizer, loader=data.batches(b), accumulation_steps=k)
+        for b, k in ((3, 4), (12, 1))
+    ]
+    assert [y.tolist() for _, y in data.batches(3)] == [[0, 1, 2]] * 4
+    assert compared_loop(right, each).verdict is Verdict.EQUIVALENT
+    assert compared_loop(clamping(0.02), each).verdict is Verdict.DEVIATES

@@ -11,6 +11,7 @@ from gradcheck_accum.side_by_side.differences import differences
 from gradcheck_accum.side_by_side.lockstep import Course, Cut, Lockstep, Met
 from gradcheck_accum.side_by_side.messages import Arrival
 from gradcheck_accum.verdict import Verdict, VerifyResult, WindowReport
+from gradcheck_accum.verify.script import STOPPED
 
 _DRAWS = 3.0
 """How many times what two draws of random numbers are apart is more than such numbers do."""
@@ -42,12 +43,16 @@ def compared(
         return CompareResult(script, Verdict.INCONCLUSIVE, f"with {names[idle]}: {said}")
     known = {n: _configuration(names[n], arrivals) for n, arrivals in lockstep.arrivals.items()}
     reference = known[lockstep.reference]
+    is_stopped = any(result is not None and STOPPED in result.notes for result in results.values())
+    to_the_end = to_the_end and not is_stopped
     each = tuple(
         _judged(known[n], reference, course, lockstep, n, results[n], to_the_end=to_the_end)
         for n, course in lockstep.courses.items()
     )
     worst = max(each, key=lambda one: _SEVERITY.index(one.verdict))
-    reason = worst.reason if len(each) == 1 else f"with {worst.configuration.name}: {worst.reason}"
+    reason = f"with {worst.configuration.name}: {worst.reason}"
+    if len({one.reason for one in each}) == 1:
+        reason = worst.reason if len(each) == 1 else f"in each of {len(each)} configurations {worst.reason}"
     is_random = any(a.random for arrivals in lockstep.arrivals.values() for a in arrivals)
     help_ = NO_DROPOUT if worst.verdict is Verdict.INCONCLUSIVE and is_random else ""
     return CompareResult(script, worst.verdict, reason, reference, each, help=help_)
@@ -78,7 +83,8 @@ def _judged(
     steps = tuple(_step(met, is_diagnosed=is_diagnosed, is_free=lockstep.is_free) for met in course.met)
     verdict, reason = _incomparable(own, reference) or _verdict(steps, course, to_the_end=to_the_end)
     found, notes = differences(course, lockstep, number, is_right=verdict is Verdict.EQUIVALENT)
-    return Compared(own, verdict, reason, steps, found, (*_notes(course, steps), *notes), watched)
+    stopped = [STOPPED] if watched is not None and STOPPED in watched.notes else []
+    return Compared(own, verdict, reason, steps, found, (*_notes(course, steps), *notes, *stopped), watched)
 
 
 def _incomparable(own: Configuration, reference: Configuration) -> tuple[Verdict, str] | None:
@@ -138,9 +144,11 @@ def _verdict_of_step(met: Met, *, is_diagnosed: bool) -> tuple[Verdict, str]:
         return Verdict.EQUIVALENT, ""
     if met.mine.random or met.theirs.random:
         return _beside_draws(wrong[0].error, numbers.spread)
-    if met.mine.couples and not is_diagnosed:
+    # Labels of two rows may be 0 and 1 by chance: those of the large batch are not.
+    couples = [each for each in met.mine.couples if each in met.theirs.couples]
+    if couples and not is_diagnosed:
         return Verdict.NOT_EQUIVALENT_BY_CONSTRUCTION, (
-            f"{' and '.join(met.mine.couples)} looks at all rows of a batch: no micro-batches can be the large batch"
+            f"{' and '.join(couples)} looks at all rows of a batch: no micro-batches can be the large batch"
         )
     after = " after the clip, and not before it" if numbers.before_clip is not None and len(wrong) == 1 else ""
     return Verdict.DEVIATES, f"another gradient{after}" if after and wrong[0] is numbers.used else ""

@@ -42,6 +42,7 @@ class Side:
         self._process = os.getpid()
         self._reads = LossesRead()
         self._pending: tuple[AtStep, Arrival] | None = None
+        self._computed_in = torch.float32
         self._starts: dict[str, list[torch.Tensor]] = {}
         self._spread: float | None = None
         self._is_alone = False
@@ -63,6 +64,7 @@ class Side:
         """Take down what the step is made of, as long as the weights are those that its gradient was computed with."""
         records, name = step.records, step.name
         programs = [record.program for record in records]
+        self._computed_in = _coarsest(records, step.parameters)
         is_first = name not in self._starts
         if is_first:
             self._starts[name] = [p.detach().clone() for p in step.parameters]
@@ -80,7 +82,7 @@ class Side:
             tuple(tuple(p.shape) for p in step.parameters) if is_first else (),
             any(program is not None and program.random for program in programs),
             (*coupled_modules(programs), *([_COUNTS] if rows is not None and rows.counting else [])),
-            _passes(records, step.parameters, [1.0] * max(len(records), 1), 1.0) if step.parameters else 0.0,
+            self._allowed(step, [1.0] * max(len(records), 1), 1.0),
         )
         self._spread = spread_of(step) if arrival.random and not self._is_alone else None
         self._pending = step, arrival
@@ -148,6 +150,11 @@ class Side:
         wrong = norm_of(torch._foreach_sub([p.detach() for p in parameters_of(step.optimizer)], theirs.weights))
         return Numbers(used, before, wrong / theirs.moved if theirs.moved else None, theirs.spread)
 
+    def _allowed(self, step: AtStep, contributions: Sequence[float], total: float) -> float:
+        """What may be between two ways of computing ``total`` of ``contributions``, in the precision of this step."""
+        dtype = step.parameters[0].dtype if step.parameters else torch.float32
+        return replay_tolerance(Addends(contributions, total), dtype, self._computed_in)
+
     def _apart(self, step: AtStep, mine: Gradient, theirs: Gradient) -> Apart:
         """How far a gradient is from the reference's, and how far rounding may take it."""
         size, wrong = _norm(theirs), _norm(_difference(mine, theirs))
@@ -157,22 +164,18 @@ class Side:
             math.sqrt(float(sum(record.squares.values(), torch.zeros(())))) for record in step.records if record.squares
         ]
         clips = CLIP_ROUNDINGS * unit_roundoff(step.parameters[0].dtype)
-        allowed = _passes(step.records, step.parameters, parts or [size], size) + clips
+        allowed = self._allowed(step, parts or [size], size) + clips
         if self._seat.tolerance is not None:
             rtol, atol = self._seat.tolerance
             allowed = rtol + atol / size
         return Apart(wrong / size, allowed, _norm(mine) / size)
 
 
-def _passes(
-    records: Sequence[Record], parameters: Sequence[torch.Tensor], contributions: Sequence[float], total: float
-) -> float:
-    """What may be between two ways of computing ``total`` of ``contributions``, in the precision of these passes."""
-    dtype = parameters[0].dtype
+def _coarsest(records: Sequence[Record], parameters: Sequence[torch.Tensor]) -> torch.dtype:
+    """The dtype with the most rounding that anything of a step was computed in."""
     programs = [record.program for record in records if record.program is not None]
-    coarsest = [p.coarsest for p in programs if p.coarsest is not None]
-    computed = max([dtype, *coarsest], key=unit_roundoff)
-    return replay_tolerance(Addends(contributions, total), dtype, computed)
+    dtypes = [p.dtype for p in parameters] + [p.coarsest for p in programs if p.coarsest is not None]
+    return max(dtypes, key=unit_roundoff, default=torch.float32)
 
 
 def _listed(step: AtStep, gradients: Mapping[int, torch.Tensor | None]) -> Gradient:

@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from gradcheck_accum.errors import wants_tracebacks
 from gradcheck_accum.verdict import VerifyResult
+from gradcheck_accum.verify.script import STOPPED
 
 if TYPE_CHECKING:
     from gradcheck_accum.verify.session import Observation
@@ -193,8 +194,7 @@ class _Run:
                 self._launch.fail(_own(problem))
             return VerifyResult.failed(self._name, _own(problem))
         if self._error == INTERRUPTED:
-            said = "stopped before the script's end: this is what was seen until then"
-            return replace(result, notes=(*result.notes, said))
+            return replace(result, notes=(*result.notes, STOPPED))
         return replace(result, error=self._error) if self._error else result
 
     def _write(self, result: VerifyResult) -> None:

@@ -37,6 +37,9 @@ _BEAT = 0.5
 _AFTER_ANOTHER = 5.0
 """Seconds between two looks at the other ranks, and those that a rank gets to end when another has failed."""
 
+STOPPED = "stopped before the script's end: this is what was seen until then"
+"""The note on a run that somebody, or its time limit, has stopped."""
+
 _GRACE = 10.0
 """Seconds that a script gets to write what was seen after its time is up."""
 
@@ -238,4 +241,4 @@ def _ending(status: int) -> str:
     return f"the script ended its process by itself (exit status {status}) before a verdict could be given"
 
 
-__all__ = ["verify_script"]
+__all__ = ["STOPPED", "verify_script"]
