@@ -114,11 +114,11 @@ def _run(arguments: list[str]) -> int:
         streams.flush()  # --help and --version end here
     options.arguments = for_script
     if unknown:
-        if options.command is _verify:
+        if options.command in (_verify, _compare):
             raise UsageError(_not_ours(own, options, unknown))
         options.parser.refuse(unknown)
-    if for_script is not None and options.command is not _verify:
-        raise UsageError("only verify takes arguments after --")
+    if for_script is not None and options.command not in (_verify, _compare):
+        raise UsageError("only verify and compare take arguments after --")
     command: _Command = options.command
     return command(options)
 
@@ -177,6 +177,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     _add_lint(commands.add_parser("lint", help="read training scripts, never running them"))
     _add_verify(commands.add_parser("verify", help="run a training script and measure its gradients"))
+    _add_compare(commands.add_parser("compare", help="run a script on true large batches too, and compare the steps"))
     _add_fuzz(commands.add_parser("fuzz", help="look for data that a training loop gets wrong"))
     explain = commands.add_parser("explain", help="print the page of one mistake")
     explain.add_argument("rule", metavar="CODE|NAME")
@@ -258,6 +259,38 @@ def _add_verify(parser: argparse.ArgumentParser) -> None:
     output.add_output(parser, output.VERIFY_FORMATS, "report the verdict and the causes alone, and no pass")
     parser.epilog = "what is not given here may stand in [tool.gradcheck-accum.verify] of pyproject.toml"
     parser.set_defaults(command=_verify)
+
+
+def _add_compare(parser: argparse.ArgumentParser) -> None:
+    parser.usage = f"{PROGRAM} compare [options] (SCRIPT | -m MODULE) --with ARGS --with ARGS [-- ARGS ...]"
+    parser.add_argument("script", metavar="SCRIPT", nargs="?", help="the training script; what all share goes after --")
+    parser.add_argument("-m", dest="module", metavar="MODULE", help="run a module instead, as python -m does")
+    parser.add_argument(
+        "--with",
+        dest="configurations",
+        metavar="ARGS",
+        action="append",
+        default=[],
+        help='the script\'s arguments in one configuration: --with="--batch-size 5 --accum 3"',
+    )
+    parser.add_argument(
+        "--vary",
+        metavar="NAME=V1,V2",
+        action="append",
+        default=[],
+        help="one argument's value in each configuration, instead of --with (accum=1,2,8)",
+    )
+    parser.add_argument("--free", action="store_true", help="let every configuration train its own weights")
+    parser.add_argument("--no-dropout", action="store_true", help="drop nothing out, in any configuration")
+    parser.add_argument("--max-windows", metavar="N", type=_positive_int, help="stop after this many optimizer steps")
+    parser.add_argument("--timeout", metavar="SECONDS", type=_positive, help="give up after this long")
+    parser.add_argument(
+        "--loss-coefficient", metavar="A", type=_number, help="what the loss is meant to be multiplied by"
+    )
+    parser.add_argument("--rtol", type=_not_negative, help="relative error to allow (default: derived from rounding)")
+    parser.add_argument("--atol", type=_not_negative, help="absolute error to allow")
+    output.add_output(parser, output.COMPARE_FORMATS, "report the verdict and the causes alone, and no pass")
+    parser.set_defaults(command=_compare)
 
 
 def _add_fuzz(parser: argparse.ArgumentParser) -> None:
@@ -575,8 +608,7 @@ def _fuzz_engines(options: argparse.Namespace, progress: Callable[[int, int], No
 
 
 def _verify(options: argparse.Namespace) -> int:
-    if bool(options.script) == bool(options.module):
-        raise UsageError("verify takes either a script or -m MODULE")
+    _refuse_two_targets(options, "verify")
     with _settings_are_usage():
         settings = _settings_of_run(options)
         told = _told_of_run(options, settings)
@@ -591,7 +623,7 @@ def _verify(options: argparse.Namespace) -> int:
         result = _measured(options, told)
         return _complain(f"{result.script}: {result.error}") if is_orphan(result.error) else OK
     with output.opened(options, verbose=verbose) as report:
-        result = accepted(_measured(options, told), acceptance)
+        result = _with_settling(accepted(_measured(options, told), acceptance), options)
         if result.error and not result.windows and report.form in output.FOR_PEOPLE:
             return _complain(f"{result.script}: {result.error}")
         report.write(output.verify_report(result, report))
@@ -602,6 +634,53 @@ def _measured(options: argparse.Namespace, told: dict[str, Any]) -> VerifyResult
     from gradcheck_accum.verify import verify_script
 
     return verify_script(options.script, options.arguments or [], module=options.module, **told)
+
+
+def _with_settling(result: VerifyResult, options: argparse.Namespace) -> VerifyResult:
+    """The result, and where it is open the command that would decide it, if the script's arguments show one."""
+    from gradcheck_accum.side_by_side.proposal import proposed
+    from gradcheck_accum.verdict import Verdict
+
+    if result.verdict is not Verdict.INCONCLUSIVE or not result.windows:
+        return result
+    name, is_module = options.script or options.module, options.module is not None
+    return replace(result, settled_by=proposed(name, options.arguments or [], is_module=is_module))
+
+
+def _compare(options: argparse.Namespace) -> int:
+    from gradcheck_accum.side_by_side import BadConfigurations, compare_script, configurations
+
+    _refuse_two_targets(options, "compare")
+    if (options.rtol is None) != (options.atol is None):
+        raise UsageError("--rtol and --atol are given both or neither")
+    try:
+        each = configurations(options.configurations, options.vary)
+    except BadConfigurations as error:
+        raise UsageError(str(error)) from None
+    _needs("compare", "torch")
+    with output.opened(options) as report:
+        result = compare_script(
+            options.script,
+            each,
+            options.arguments or [],
+            module=options.module,
+            max_windows=options.max_windows,
+            timeout=options.timeout,
+            loss_coefficient=options.loss_coefficient,
+            rtol=options.rtol,
+            atol=options.atol,
+            free=options.free,
+            no_dropout=options.no_dropout,
+        )
+        if result.error and report.form in output.FOR_PEOPLE:
+            return _complain(f"{result.script}: {result.error}")
+        report.write(output.compare_report(result, report))
+    return result.exit_status
+
+
+def _refuse_two_targets(options: argparse.Namespace, command: str) -> None:
+    if bool(options.script) == bool(options.module):
+        raise UsageError(f"{command} takes either a script or -m MODULE")
 
 
 def _settings_of_run(options: argparse.Namespace) -> Settings:
