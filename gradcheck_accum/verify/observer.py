@@ -48,7 +48,7 @@ from gradcheck_accum.stated import NAME_OF_LENGTH
 from gradcheck_accum.verify.averaging import AVERAGED_OTHERWISE, Averaging
 from gradcheck_accum.verify.batches import BatchCounter, data_of, identity_of
 from gradcheck_accum.verify.by_hand import OwnAverages, Rates
-from gradcheck_accum.verify.clipping import ClipBook, ClipCall
+from gradcheck_accum.verify.clipping import ClipBook, ClipCall, change_by
 from gradcheck_accum.verify.comparing import Comparer
 from gradcheck_accum.verify.frames import user_location
 from gradcheck_accum.verify.frameworks import Remark, remark
@@ -56,6 +56,7 @@ from gradcheck_accum.verify.gradient_scaling import GradientScalings
 from gradcheck_accum.verify.gradients import (
     PARTLY_CLEARED,
     GradientBook,
+    Held,
     is_cleared,
     parameters_of,
     with_subclasses,
@@ -566,8 +567,13 @@ class Watch:
             return
         keys = {id(p) for p in parameters} & self.book.parameters.keys()
         self._add(Clip(where=user_location(), stores=self.book.stores(keys)))
-        self._clips.end(ClipCall(frozenset(keys), kind, limit, norm_type, whole_norm(norm)))
-        self.book.look(keys)
+        call = ClipCall(frozenset(keys), kind, limit, norm_type, whole_norm(norm))
+        self._clips.end(call)
+        change = None if self.book.sharded else change_by(call, norm)
+        if change is None:
+            self.book.look(keys)
+        else:
+            self.book.changed_by(keys, change)
 
     def before_unscale(self, optimizer: Optimizer) -> None:
         """A grad scaler is about to divide its scale out."""
@@ -579,10 +585,9 @@ class Watch:
         if self.idle:
             return
         keys = {id(p) for p in parameters_of(optimizer)} & self.book.parameters.keys()
-        self.book.scale_inside.update(dict.fromkeys(keys, 1.0))
         self._unscaled_optimizers.add(id(optimizer))
         self._add(Unscale(where=user_location(), stores=self.book.stores(keys)))
-        self.book.look(keys)
+        self.book.unscaled(keys, self.losses.scale_of(scaler))
 
     def scaler_updated(self, scaler: Any) -> None:
         """A grad scaler has chosen its scale anew."""
@@ -779,6 +784,7 @@ class Watch:
             # Only the numbers are needed from here on, unless another optimizer has yet to step on them.
             if id(record) not in awaited:
                 record.part, record.program = None, None
+                record.squares = {}
         self.measurer.forget(awaited)
         if not awaited:
             self._moved.forget()
@@ -815,7 +821,7 @@ class Watch:
             before, measured.clips = clips.before, clips.calls
         if not measured.step.through_scaler:
             # Nobody will divide the scale out any more: it is part of what the optimizer gets.
-            scales = {key: self.book.scale_inside.get(key, 1.0) for key in used}
+            scales = self.book.scale_inside
             used, before = _multiplied(used, scales), _multiplied(before, scales)
         ledger = fold(Trace(tuple(self.events[-self._recent() :]), precision=self.losses.precision))
         return self.comparer.compare(optimizer, measured, parameters, before, used, ledger)
@@ -877,8 +883,5 @@ def _optimizers_alive() -> list[Optimizer]:
     return [candidate for candidate in objects if type(candidate) in kinds]
 
 
-def _multiplied(gradients: dict[int, torch.Tensor | None], factors: dict[int, float]) -> dict[int, torch.Tensor | None]:
-    return {
-        key: gradient if gradient is None or factors[key] == 1.0 else gradient * factors[key]
-        for key, gradient in gradients.items()
-    }
+def _multiplied(gradients: dict[int, Held | None], factors: dict[int, float]) -> dict[int, Held | None]:
+    return {key: None if own is None else own.times(factors.get(key, 1.0)) for key, own in gradients.items()}

@@ -43,6 +43,8 @@ class Update:
     wrong: float
     moved: float
     multiple: float | None = None
+    sampled: int = 0
+    """How many elements of the weights it was measured of, 0 where it was all."""
 
     @property
     def error(self) -> float | None:
