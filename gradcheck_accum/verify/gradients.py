@@ -27,6 +27,7 @@ from gradcheck_accum.location import Location
 from gradcheck_accum.verify.measure import Made, Vector, dense, same_bits, stretches
 from gradcheck_accum.verify.parts import Part
 from gradcheck_accum.verify.shards import own_part
+from gradcheck_accum.verify.shared import Shared
 
 CHANGED_BY_HAND = Reason(
     "gradients were changed by hand, and not by one factor for all of them: clip with clip_grad_norm_() or "
@@ -93,6 +94,7 @@ class GradientBook:
         self._seen: dict[int, tuple[int, int]] = {}
         self._cells: dict[int, str] = {}
         self._size = (-1, -1)
+        self._shared = Shared()
 
     # Parameters and stores
 
@@ -136,7 +138,7 @@ class GradientBook:
     def stores(self, keys: Iterable[int]) -> frozenset[str]:
         """The stores of parameters, by their identities."""
         cells = self.cells()
-        return frozenset(cells[key] for key in keys if key in cells)
+        return self._shared(frozenset(cells[key] for key in keys if key in cells))
 
     # What is expected
 
@@ -413,7 +415,7 @@ class GradientBook:
         for key in keys:
             self.scale_inside.pop(key, None)
         self._expect_zero(keys)
-        return frozenset(whole), frozenset(part)
+        return self._shared(frozenset(whole)), self._shared(frozenset(part))
 
     def held(self, optimizer: Optimizer, *, beyond_change: bool = False) -> dict[int, Held | None]:
         """An optimizer's gradients as they are, without the grad scaler's scale that is still to be divided out.

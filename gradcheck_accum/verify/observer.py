@@ -74,6 +74,7 @@ from gradcheck_accum.verify.records import Measured, Record
 from gradcheck_accum.verify.sent_back import LossReader, SentBack
 from gradcheck_accum.verify.shadow import ShadowStep
 from gradcheck_accum.verify.shards import NORM_UNKNOWN, Shards, whole_norm
+from gradcheck_accum.verify.shared import Shared
 
 _TOUCHING = (ZeroGrad, ScaleGrads, Clip, Unscale, Opaque, Step)
 """Events that may set backwards apart: those before weigh otherwise than those after."""
@@ -175,6 +176,7 @@ class Watch:
         """Optimizers whose step is a part of another's."""
         self._closure_calls: dict[int, int] = {}
         self._graphs = HeldGraphs()
+        self._shared = Shared()
         self._weights: dict[int, int] = {}
         """The version counters of the parameters that a backward has reached since their last step."""
         self._stepped: Counter[int] = Counter()
@@ -369,7 +371,7 @@ class Watch:
             where=where,
             micro_batch=micro_batch,
             stores=self.book.stores(arrived),
-            terms=reading.terms,
+            terms=self._shared.terms(reading.terms),
             epoch=self.batches.current_pass,
             given=self.batches.given,
             batch=identity_of(sent_back.program),
@@ -640,6 +642,7 @@ class Watch:
             self._add(step)
             records = self._since.pop(id(optimizer), [])
             self.measured.append(Measured(step, records, unmeasured=SKIPPED))
+            self._let_go(records)
             self._unscaled_optimizers.discard(id(optimizer))
 
     def _step_event(self, optimizer: Optimizer, skipped: bool = False) -> Step:
@@ -779,20 +782,22 @@ class Watch:
                 measured.update = shadow.finish()
         if self.comparer.trajectory is not None:
             measured.drift = self.comparer.trajectory.drift(optimizer)
-        awaited = {id(record) for records in self._since.values() for record in records}
-        for record in measured.records:
-            # Only the numbers are needed from here on, unless another optimizer has yet to step on them.
-            if id(record) not in awaited:
-                record.part, record.program = None, None
-                record.squares = {}
-        self.measurer.forget(awaited)
-        if not awaited:
-            self._moved.forget()
+        self._let_go(measured.records)
         self.measured.append(measured)
         if self.on_step is not None:
             self.on_step(len(self.measured))
         if self.max_windows is not None and len(self.measured) >= self.max_windows:
             raise SeenEnough
+
+    def _let_go(self, records: Iterable[Record]) -> None:
+        """Keep no more than the numbers of a window that is over, unless another optimizer has yet to step on it."""
+        awaited = {id(record) for own in self._since.values() for record in own}
+        for record in records:
+            if id(record) not in awaited:
+                record.part, record.program, record.squares, record.called_from = None, None, {}, ()
+        self.measurer.forget(awaited)
+        if not awaited:
+            self._moved.forget()
 
     def _forget_idle(self, optimizer: Optimizer) -> None:
         """Wait no longer for an optimizer that another has stepped for: one that wraps it, say, and never steps."""

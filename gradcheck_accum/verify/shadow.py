@@ -38,7 +38,7 @@ None of them sends anything to another rank.
 """
 
 
-SAMPLES = 1 << 20
+SAMPLES = 1 << 18
 """Elements of the weights whose updates are compared: of a model with more, so many that are drawn at random."""
 
 
