@@ -16,7 +16,7 @@ import gradcheck_accum
 PACKAGE = Path(gradcheck_accum.__file__).parent
 
 FLOORS = [
-    {"grammar", "location", "neighbours", "pyproject", "same", "source_text", "stated", "streams"},
+    {"grammar", "location", "neighbours", "pyproject", "run_options", "same", "source_text", "stated", "streams"},
     {"errors", "events", "gate", "mistakes", "notebooks"},
     {"passes"},
     {"findings", "ledger", "roles", "settings", "suppressions"},
@@ -32,6 +32,7 @@ FLOORS = [
     {"fuzz"},
     {"__init__"},
     {"report", "rule_pages"},
+    {"output"},
     {"cli", "pytest_plugin", "quick"},
     {"__main__"},
 ]

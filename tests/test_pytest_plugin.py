@@ -83,6 +83,7 @@ def test_a_file_that_is_not_python_fails_in_one_line(pytester: pytest.Pytester) 
     result.stdout.fnmatch_lines(["train.py: not valid by the grammar of Python *"])
 
 
+@pytest.mark.slow
 def test_workers_agree(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(train=BAD, other=BAD, test_it="def test_it(): pass")
     pytester.runpytest_subprocess("--accum-lint", "-n", "2").assert_outcomes(passed=1, failed=2)
@@ -122,6 +123,7 @@ def test_a_wrong_loop_fails_with_the_report(pytester: pytest.Pytester) -> None:
     result.stdout.no_fnmatch_line("*def check*")
 
 
+@pytest.mark.slow
 def test_a_stated_coefficient_decides(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(
         test_loop=LOOP
@@ -133,6 +135,7 @@ def test_a_stated_coefficient_decides(pytester: pytest.Pytester) -> None:
     pytester.runpytest_subprocess().assert_outcomes(passed=1)
 
 
+@pytest.mark.slow
 def test_a_loop_without_steps_is_no_pass(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(
         test_loop=LOOP
@@ -146,6 +149,7 @@ def test_a_loop_without_steps_is_no_pass(pytester: pytest.Pytester) -> None:
     result.stdout.fnmatch_lines(["loop: inconclusive: *"])
 
 
+@pytest.mark.slow
 def test_an_error_in_the_loop_is_the_loops_own(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(
         test_loop="""
@@ -177,6 +181,7 @@ COUPLED = """
 """
 
 
+@pytest.mark.slow
 def test_what_the_project_has_accepted_passes(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(
         test_loop=COUPLED
@@ -195,6 +200,7 @@ def test_what_the_project_has_accepted_passes(pytester: pytest.Pytester) -> None
     result.stdout.fnmatch_lines(["pyproject.toml: [[]tool.gradcheck-accum[]] ignore: no rule is called 'GA999'*"])
 
 
+@pytest.mark.slow
 def test_the_fixture_takes_what_check_takes(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(
         test_loop=COUPLED

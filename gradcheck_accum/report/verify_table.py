@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from gradcheck_accum.report.paint import Paint
+from gradcheck_accum.report.paint import PLAIN, Paint
 from gradcheck_accum.report.words import count, error, number, plural, weights
+from gradcheck_accum.report.wrap import labelled
 from gradcheck_accum.verdict import Verdict, WindowReport
 
 _ALWAYS_SHOWN = 8
@@ -57,7 +58,7 @@ def table(windows: Sequence[WindowReport], paint: Paint, width: int) -> list[str
     shown, hidden = _shown(windows)
     columns, gap, same = _fitting(_columns(windows), shown, width)
     widths = _widths(columns, shown)
-    lines = [f"the same in all: {', '.join(same)}"] if same else []
+    lines = labelled("the same in all:", ", ".join(same), width, PLAIN) if same else []
     lines += [paint("dim", _row(columns, widths, [c.heading[row] for c in columns], gap)) for row in (0, 1)]
     for window in shown:
         cells = [column.cell(window) for column in columns]

@@ -20,22 +20,26 @@ def verify_text(
     paint: Paint = PLAIN,
     *,
     verbose: bool = False,
+    quiet: bool = False,
     width: int = WIDTH,
 ) -> str:
     """The whole report; ``verbose`` adds what was compared with what, and what it costs.
 
+    ``quiet`` leaves the verdict, what to do and the causes, and of a run with nothing to complain of nothing.
+
     Sentences are broken at ``width``, but never the first line, nor those that name a place: programs look for them.
     """
     first = _chosen(result)
-    blocks = [[_verdict(result, paint), *_action(result, first, paint, width)]]
-    if result.windows:
-        blocks.append([_counted(result), *table(result.windows, paint, WIDTH)])
-    if reasons := _reasons(result, paint, width):
-        blocks.append(reasons)
     sources = sources or Sources()
-    blocks += [_diagnosis(one, sources, paint, width, helped=one is first) for one in result.diagnosis]
-    blocks.append([_accepted(one, paint) for one in result.accepted])
-    blocks.append(_notes(result, paint, width, verbose))
+    verdict = [_verdict(result, paint), *_action(result, first, paint, width)]
+    causes = [_diagnosis(one, sources, paint, width, helped=one is first) for one in result.diagnosis]
+    if quiet:
+        blocks = [verdict, *causes] if result.exit_status else []
+    else:
+        windows = [_counted(result), *table(result.windows, paint, width)] if result.windows else []
+        accepted = [_accepted(one, paint) for one in result.accepted]
+        notes = _notes(result, paint, width, verbose)
+        blocks = [verdict, windows, _reasons(result, paint, width), *causes, accepted, notes]
     return "\n\n".join("\n".join(block) for block in blocks if block)
 
 

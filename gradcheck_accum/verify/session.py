@@ -161,7 +161,7 @@ def acceptance_at(file: str, *, select: Iterable[str] | None, ignore: Iterable[s
     Raises SettingsError.
     """
     home = file if is_users_file(file) and os.path.isfile(file) else os.curdir
-    return Acceptance(with_codes(settings_for([home]), select=select, ignore=ignore))
+    return Acceptance(with_codes(settings_for([home]).of_verify(), select=select, ignore=ignore))
 
 
 def _refuse_clashes(
