@@ -20,7 +20,7 @@ import gradcheck_accum
 from gradcheck_accum.report.paint import Paint
 from gradcheck_accum.report.verify_table import table
 from gradcheck_accum.verdict import Verdict
-from gradcheck_accum.verify import observe, shadow
+from gradcheck_accum.verify import observe
 
 BETWEEN = "between two windows"
 WIDTH, LAYERS = 512, 12
@@ -160,14 +160,47 @@ def test_gradients_that_are_cleared_by_hand_are_not_copied() -> None:
     assert more(ledger, clear=clear).most < 1.2
 
 
-def test_a_wrong_update_is_measured_on_samples_of_the_weights(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shadow, "SAMPLES", 1 << 12)
-    loop = Loop(optimizer="Adam", divisor=1.0)
+def test_a_wrong_update_is_measured_on_samples_of_the_weights() -> None:
+    seen: list[torch.Tensor] = []
+
+    def limit(model: nn.Module) -> None:
+        seen.append(torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None]).double())
+        nn.utils.clip_grad_value_(model.parameters(), 1e-5)
+
+    loop = Loop(divisor=1.0, change=limit)
     with observe(reference="ledger", loss_coefficient=1.0) as observation:
         loop()
-    (first, *_) = observation.result().windows
-    assert first.verdict is Verdict.DEVIATES
-    assert more(ledger, optimizer="Adam", divisor=1.0).most < 1.2
+    result = observation.result()
+    used, wanted = seen[0].clamp(-1e-5, 1e-5), (seen[0] / 3).clamp(-1e-5, 1e-5)
+    error = float((used - wanted).norm() / wanted.norm())
+    assert result.windows[0].verdict is Verdict.DEVIATES
+    assert 0.05 < error < 1.9
+    assert result.windows[0].param_rel_error == pytest.approx(error, rel=0.02)
+    assert len([note for note in result.notes if "elements of the weights, drawn at random" in note]) == 1
+
+
+class Own(torch.optim.SGD):
+    """What it does is nobody's business."""
+
+
+def test_an_optimizer_that_is_not_known_is_not_compared_on_samples() -> None:
+    loop = Loop(divisor=1.0)
+    loop.optimizer = Own(loop.model.parameters(), lr=0.01)
+    with observe(reference="ledger", loss_coefficient=1.0) as observation:
+        loop()
+    result = observation.result()
+    assert (result.verdict, result.windows[0].param_rel_error) == (Verdict.DEVIATES, None)
+    assert any(note.startswith("updates of Own are not compared") for note in result.notes)
+
+
+def test_samples_take_nothing_from_the_loops_random_numbers() -> None:
+    ends = []
+    for way in (nullcontext, ledger):
+        loop = Loop(divisor=1.0, optimizer="AdamW")
+        with way():
+            loop()
+        ends.append([torch.rand(3), *(p.detach() for p in loop.model.parameters())])
+    assert all(torch.equal(plain, watched) for plain, watched in zip(*ends, strict=True))
 
 
 def test_replayed_batches_are_not_kept_and_not_copied() -> None:

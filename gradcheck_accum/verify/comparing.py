@@ -14,7 +14,7 @@ from gradcheck_accum.verify.measure import are_equal, combination
 from gradcheck_accum.verify.measuring import Measurer
 from gradcheck_accum.verify.moved import MovedWeights
 from gradcheck_accum.verify.records import Measured, Update
-from gradcheck_accum.verify.shadow import ShadowStep
+from gradcheck_accum.verify.shadow import ShadowStep, is_too_large
 from gradcheck_accum.verify.trajectory import Trajectory
 from gradcheck_accum.verify.weighing import common_multiple, entry_corrections, in_vectors
 from gradcheck_accum.weights import read_weights
@@ -76,4 +76,5 @@ class Comparer:
             # The same gradient makes the same update: nothing is learned from making it twice.
             measured.update = Update(0.0, 0.0)
             return None
+        measured.too_large = is_too_large(optimizer)
         return ShadowStep.prepare(optimizer, parameters, reference)

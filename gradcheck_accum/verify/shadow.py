@@ -42,6 +42,12 @@ SAMPLES = 1 << 18
 """Elements of the weights whose updates are compared: of a model with more, so many that are drawn at random."""
 
 
+def is_too_large(optimizer: Optimizer) -> bool:
+    """Whether only some elements could be compared, and what it does to one may depend on all the others."""
+    held = (part for part in map(own_part, parameters_of(optimizer)) if part is not None)
+    return type(optimizer) not in _ELEMENTWISE and sum(part.numel() for part in held) > SAMPLES
+
+
 class ShadowStep:
     """A step of a copy of the optimizer with the reference gradient, beside the real one.
 
@@ -71,10 +77,9 @@ class ShadowStep:
         by_element = type(optimizer) in _ELEMENTWISE
         if multiple is not None and not by_element:
             return None
-        chosen = _Chosen.among(parameters_of(optimizer))
-        if chosen.positions and not by_element:
-            # What it does to an element may depend on all the others.
+        if is_too_large(optimizer):
             return None
+        chosen = _Chosen.among(parameters_of(optimizer))
         try:
             copied = copy.deepcopy(optimizer, _copies(optimizer, chosen))
         except Exception:
