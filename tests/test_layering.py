@@ -32,7 +32,7 @@ FLOORS = [
     {"fuzz"},
     {"__init__"},
     {"report", "rule_pages"},
-    {"output"},
+    {"output", "server"},
     {"cli", "pytest_plugin", "quick"},
     {"__main__"},
 ]
@@ -47,6 +47,7 @@ THIRD_PARTY = {
     "engine": {"torch"},
     "verify": {"torch"},
     "fuzz": {"torch", "hypothesis", "libcst"},
+    "server": {"lsprotocol", "pygls"},
     "cli": {"argcomplete"},
     "pytest_plugin": {"pytest", "_pytest"},
 }
