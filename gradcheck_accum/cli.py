@@ -185,6 +185,8 @@ def _parser() -> argparse.ArgumentParser:
     rules = commands.add_parser("rules", help="list the mistakes")
     output.add_format(rules, output.RULES_FORMATS)
     rules.set_defaults(command=_rules)
+    server = commands.add_parser("server", help="a language server on standard input and output, for editors")
+    server.set_defaults(command=_server)
     for own in commands.choices.values():
         own.set_defaults(parser=own)
     return parser
@@ -714,6 +716,14 @@ def _explain(options: argparse.Namespace) -> int:
     if page is None:
         raise UsageError(f"{mistake.code} has no page")
     streams.write(page.rstrip())
+    return OK
+
+
+def _server(options: argparse.Namespace) -> int:
+    _needs("server", "pygls")
+    from gradcheck_accum.server import serve
+
+    serve()
     return OK
 
 

@@ -45,7 +45,7 @@ FLOORS = [
     {"fuzz"},
     {"__init__"},
     {"report", "rule_pages"},
-    {"output"},
+    {"output", "server"},
     {"callbacks", "cli", "pytest_plugin", "quick"},
     {"__main__"},
 ]
@@ -62,6 +62,7 @@ THIRD_PARTY = {
     "verify": {"torch"},
     "side_by_side": {"torch"},
     "fuzz": {"torch", "hypothesis", "libcst"},
+    "server": {"lsprotocol", "pygls"},
     "cli": {"argcomplete"},
     "pytest_plugin": {"pytest", "_pytest"},
 }

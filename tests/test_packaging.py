@@ -174,6 +174,7 @@ def test_what_was_installed_into_an_empty_environment_works(installed: Path, tmp
     missing = "needs torch, which is not installed here: pip install torch\n"
     assert run("verify", "train.py") == (2, "", f"gradcheck-accum: verify {missing}")
     assert run("fuzz") == (2, "", f"gradcheck-accum: fuzz {missing}")
+    assert run("server") == (2, "", f"gradcheck-accum: server {missing.replace('torch', 'pygls')}")
 
 
 def test_the_readme_lists_every_mistake() -> None:
