@@ -10,23 +10,35 @@ import argparse
 import contextlib
 import importlib.util
 import os
+import re
 import shlex
-import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NoReturn
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeVar
 
-from gradcheck_accum import __version__, streams
-from gradcheck_accum.errors import internal_error, wants_tracebacks
-from gradcheck_accum.mistakes import CATALOGUE
+from gradcheck_accum import __version__, output, streams
+from gradcheck_accum.errors import UsageError, internal_error, wants_tracebacks
+from gradcheck_accum.mistakes import CATALOGUE, rule_names
+from gradcheck_accum.run_options import (
+    DTYPES,
+    REFERENCES,
+    OptionError,
+    not_negative,
+    positive,
+    positive_int,
+    refuse_clashes,
+)
+from gradcheck_accum.run_options import SETTINGS as RUN_SETTINGS
+from gradcheck_accum.spelling import did_you_mean
 from gradcheck_accum.streams import StreamError
 
 if TYPE_CHECKING:
     from gradcheck_accum.findings import LintResult
     from gradcheck_accum.settings import Settings
+    from gradcheck_accum.verdict import VerifyResult
 
 PROGRAM = "gradcheck-accum"
 
@@ -35,10 +47,7 @@ INTERRUPTED, BROKEN_PIPE = 130, 141
 """What a shell shows for a program that SIGINT or SIGPIPE ended."""
 
 _Command = Callable[[argparse.Namespace], int]
-
-
-class UsageError(Exception):
-    """What was asked for makes no sense; the message is one line that says why."""
+_Value = TypeVar("_Value")
 
 
 class _Parser(argparse.ArgumentParser):
@@ -46,6 +55,22 @@ class _Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         raise UsageError(f"{message} (see {self.prog} --help)")
+
+    def refuse(self, unknown: Sequence[str]) -> NoReturn:
+        """Complain of arguments that the command does not know."""
+        near = did_you_mean(unknown[0], self.options())
+        raise UsageError(f"unrecognized arguments: {' '.join(unknown)} (see {self.prog} --help){near}")
+
+    def options(self) -> list[str]:
+        """The long options, as the help lists them."""
+        return re.findall(r"--[a-z][a-z-]*", self.format_help())
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        # argparse suggests nothing before Python 3.14.
+        if action.choices is not None and value not in action.choices:
+            near = did_you_mean(str(value), map(str, action.choices))
+            listed = ", ".join(map(repr, action.choices))
+            raise argparse.ArgumentError(action, f"invalid choice: {value!r} (choose from {listed}){near}")
 
     def print_help(self, file: Any = None) -> None:
         streams.write(self.format_help(), file, end="")
@@ -75,6 +100,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run(arguments: list[str]) -> int:
     own, for_script = _split(arguments)
     parser = _parser()
+    if "_ARGCOMPLETE" in os.environ:  # a shell asks for completions, in the way of argcomplete
+        with contextlib.suppress(ImportError):
+            from argcomplete import autocomplete
+
+            autocomplete(parser)  # ends here
     if not arguments:
         parser.print_help(sys.stderr)
         return ERROR
@@ -84,11 +114,11 @@ def _run(arguments: list[str]) -> int:
         streams.flush()  # --help and --version end here
     options.arguments = for_script
     if unknown:
-        if options.command is _verify:
+        if options.command in (_verify, _compare):
             raise UsageError(_not_ours(own, options, unknown))
-        options.parser.error(f"unrecognized arguments: {' '.join(unknown)}")
-    if for_script is not None and options.command is not _verify:
-        raise UsageError("only verify takes arguments after --")
+        options.parser.refuse(unknown)
+    if for_script is not None and options.command not in (_verify, _compare):
+        raise UsageError("only verify and compare take arguments after --")
     command: _Command = options.command
     return command(options)
 
@@ -104,7 +134,8 @@ def _not_ours(own: list[str], options: argparse.Namespace, unknown: list[str]) -
         theirs = [argument for argument in theirs if argument != script]
         ours.append(script)
     command = shlex.join([PROGRAM, *ours, "--", *theirs, *(options.arguments or [])])
-    return f"unrecognized arguments: {' '.join(theirs)}: the script's own arguments go after --: {command}"
+    near = did_you_mean(unknown[0], options.parser.options())
+    return f"unrecognized arguments: {' '.join(theirs)}: the script's own arguments go after --: {command}{near}"
 
 
 def _parted(own: list[str], unknown: list[str], value: str | None) -> tuple[list[str], list[str]]:
@@ -146,20 +177,19 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     _add_lint(commands.add_parser("lint", help="read training scripts, never running them"))
     _add_verify(commands.add_parser("verify", help="run a training script and measure its gradients"))
+    _add_compare(commands.add_parser("compare", help="run a script on true large batches too, and compare the steps"))
     _add_fuzz(commands.add_parser("fuzz", help="look for data that a training loop gets wrong"))
     explain = commands.add_parser("explain", help="print the page of one mistake")
     explain.add_argument("rule", metavar="CODE|NAME")
     explain.set_defaults(command=_explain)
     rules = commands.add_parser("rules", help="list the mistakes")
-    _add_format(rules)
+    output.add_format(rules, output.RULES_FORMATS)
     rules.set_defaults(command=_rules)
+    server = commands.add_parser("server", help="a language server on standard input and output, for editors")
+    server.set_defaults(command=_server)
     for own in commands.choices.values():
         own.set_defaults(parser=own)
     return parser
-
-
-def _add_format(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--output-format", choices=("text", "json"), default="text")
 
 
 def _add_codes(parser: argparse.ArgumentParser, select: str, ignore: str) -> None:
@@ -175,7 +205,7 @@ def _add_lint(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--diff", action="store_true", help="show what --fix would change, and write nothing")
     parser.add_argument("--stdin-filename", metavar="PATH", default="-", help="what to call standard input")
     parser.add_argument("--exit-zero", action="store_true", help="exit with 0 even where there are findings")
-    _add_format(parser)
+    output.add_output(parser, output.LINT_FORMATS, "report findings alone, and nothing where there are none")
     _add_lint_in_projects(parser)
     parser.set_defaults(command=_lint)
 
@@ -185,6 +215,7 @@ def _add_lint_in_projects(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("in a project", "settings stand in [tool.gradcheck-accum] of its pyproject.toml")
     group.add_argument("--exclude", metavar="GLOBS", action="append", help="what to pass over, instead of the usual")
     group.add_argument("--extend-exclude", metavar="GLOBS", action="append", help="what else to pass over")
+    group.add_argument("--force-exclude", action="store_true", help="pass over it even where it is given by name")
     group.add_argument("--statistics", action="store_true", help="count the findings of each code instead")
     group.add_argument(
         "--report-unused-suppressions", action="store_true", help="report comments that switch off what is not there"
@@ -204,11 +235,10 @@ def _add_verify(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--max-windows", metavar="N", type=_positive_int, help="stop after this many optimizer steps")
     parser.add_argument(
         "--reference",
-        choices=("ledger", "replay", "both"),
-        default="both",
+        choices=REFERENCES,
         help="ledger: the micro-batches' own gradients, weighed right; replay: one large batch, run again",
     )
-    parser.add_argument("--dtype", choices=("float64", "float32", "bfloat16", "float16"), help="dtype of the replay")
+    parser.add_argument("--dtype", choices=DTYPES, help="dtype of the replay")
     parser.add_argument("--device", help="device of the replay (cpu, cuda, cuda:1)")
     _add_codes(parser, "accept all but these (GA101,GA2)", "accept these: they are reported and decide nothing")
     parser.add_argument("--timeout", metavar="SECONDS", type=_positive, help="give up after this long")
@@ -219,14 +249,50 @@ def _add_verify(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--atol", type=_not_negative, help="absolute error to allow")
     parser.add_argument(
         "--trajectory",
-        action="store_true",
+        action=argparse.BooleanOptionalAction,
         help="also train a reference alongside on true large batches, and show how far the weights drift from it",
     )
     parser.add_argument(
-        "-v", "--verbose", action="store_true", help="also report what was compared with what, and what it costs"
+        "-v",
+        "--verbose",
+        action=argparse.BooleanOptionalAction,
+        help="also report what was compared with what, and what it costs",
     )
-    _add_format(parser)
+    output.add_output(parser, output.VERIFY_FORMATS, "report the verdict and the causes alone, and no pass")
+    parser.epilog = "what is not given here may stand in [tool.gradcheck-accum.verify] of pyproject.toml"
     parser.set_defaults(command=_verify)
+
+
+def _add_compare(parser: argparse.ArgumentParser) -> None:
+    parser.usage = f"{PROGRAM} compare [options] (SCRIPT | -m MODULE) --with ARGS --with ARGS [-- ARGS ...]"
+    parser.add_argument("script", metavar="SCRIPT", nargs="?", help="the training script; what all share goes after --")
+    parser.add_argument("-m", dest="module", metavar="MODULE", help="run a module instead, as python -m does")
+    parser.add_argument(
+        "--with",
+        dest="configurations",
+        metavar="ARGS",
+        action="append",
+        default=[],
+        help='the script\'s arguments in one configuration: --with="--batch-size 5 --accum 3"',
+    )
+    parser.add_argument(
+        "--vary",
+        metavar="NAME=V1,V2",
+        action="append",
+        default=[],
+        help="one argument's value in each configuration, instead of --with (accum=1,2,8)",
+    )
+    parser.add_argument("--free", action="store_true", help="let every configuration train its own weights")
+    parser.add_argument("--no-dropout", action="store_true", help="drop nothing out, in any configuration")
+    parser.add_argument("--max-windows", metavar="N", type=_positive_int, help="stop after this many optimizer steps")
+    parser.add_argument("--timeout", metavar="SECONDS", type=_positive, help="give up after this long")
+    parser.add_argument(
+        "--loss-coefficient", metavar="A", type=_number, help="what the loss is meant to be multiplied by"
+    )
+    parser.add_argument("--rtol", type=_not_negative, help="relative error to allow (default: derived from rounding)")
+    parser.add_argument("--atol", type=_not_negative, help="absolute error to allow")
+    output.add_output(parser, output.COMPARE_FORMATS, "report the verdict and the causes alone, and no pass")
+    parser.set_defaults(command=_compare)
 
 
 def _add_fuzz(parser: argparse.ArgumentParser) -> None:
@@ -258,24 +324,22 @@ def _number(text: str) -> float:
 
 
 def _positive_int(text: str) -> int:
-    value = _whole(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError("must be 1 or more")
-    return value
+    return _sensible(positive_int, _whole(text))
 
 
 def _positive(text: str) -> float:
-    value = _number(text)
-    if not value > 0:
-        raise argparse.ArgumentTypeError("must be more than 0")
-    return value
+    return _sensible(positive, _number(text))
 
 
 def _not_negative(text: str) -> float:
-    value = _number(text)
-    if not value >= 0:
-        raise argparse.ArgumentTypeError("must be 0 or more")
-    return value
+    return _sensible(not_negative, _number(text))
+
+
+def _sensible(read: Callable[[_Value], _Value], value: _Value) -> _Value:
+    try:
+        return read(value)
+    except OptionError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 @contextmanager
@@ -295,22 +359,38 @@ def _lint(options: argparse.Namespace) -> int:
 
 
 def _lint_as_settled(options: argparse.Namespace) -> int:
-    from gradcheck_accum.report.frame import Sources
-    from gradcheck_accum.report.paint import Paint
-    from gradcheck_accum.source_text import shown_text
-
     paths: list[str] = options.paths or ["."]
-    stdin: dict[str, bytes] = {}
-    once: dict[str, bytes] = {}
     if paths == ["-"]:
         if options.add_noqa:
             raise UsageError("--add-noqa writes to files: it cannot be combined with standard input (-)")
-        source = stdin[options.stdin_filename] = streams.read_stdin()
-        result = _lint_stdin(source, options)
     elif "-" in paths:
         raise UsageError("standard input (-) cannot be combined with other paths")
     elif "" in paths:
         raise UsageError("an empty path names nothing (a variable that is not set?)")
+    instead = _instead_of_a_report(options)
+    if instead and options.output_file:
+        raise UsageError(f"--output-file goes with a report: {instead} gives none")
+    # The fixed standard input goes where it would have been written to, and the report beside it.
+    stream = sys.stderr if paths == ["-"] and options.fix and not options.diff else sys.stdout
+    with output.opened(options, stream) as report:
+        return _lint_and_report(paths, options, report)
+
+
+def _instead_of_a_report(options: argparse.Namespace) -> str:
+    """The option that asks for something else than a report, if one does."""
+    asked = {"--write-baseline": options.write_baseline, "--add-noqa": options.add_noqa, "--diff": options.diff}
+    return next((option for option, value in asked.items() if value), "")
+
+
+def _lint_and_report(paths: Sequence[str], options: argparse.Namespace, report: output.Output) -> int:
+    from gradcheck_accum.report.frame import Sources
+    from gradcheck_accum.source_text import shown_text
+
+    stdin: dict[str, bytes] = {}
+    once: dict[str, bytes] = {}
+    if paths == ["-"]:
+        source = stdin[options.stdin_filename] = streams.read_stdin()
+        result = _lint_stdin(source, options)
     else:
         once = _read_once(paths, options)
         result = _lint_paths(paths, once, options)
@@ -318,22 +398,12 @@ def _lint_as_settled(options: argparse.Namespace) -> int:
         return _start_with(result, options)
     if options.diff:
         return _diff(options, result)
-    report = sys.stdout
     if options.fix:
         result = _fix(result, stdin)
-        # The fixed standard input goes where it would have been written to, and the report beside it.
-        report = sys.stderr if stdin else report
     sources = Sources({path: shown_text(content) for path, content in {**stdin, **once}.items()})
-    if options.output_format == "json":
-        from gradcheck_accum.report.as_json import lint_json
-
-        streams.write(lint_json(result), report)
-    else:
-        from gradcheck_accum.report.lint_text import lint_text, statistics_text
-
+    if report.form in output.FOR_PEOPLE:
         _complain_of_unreadable(result)
-        paint = Paint.for_stream(report)
-        streams.write(statistics_text(result) if options.statistics else lint_text(result, sources, paint), report)
+    report.write(output.lint_report(result, report, sources, statistics=options.statistics))
     return OK if options.exit_zero and result.exit_status == FOUND else result.exit_status
 
 
@@ -380,7 +450,8 @@ def _diff(options: argparse.Namespace, result: LintResult) -> int:
         for piece in rewrite.pieces:
             streams.write(diff_text(rewrite.path, piece), end="")
     count = sum(len(rewrite.fixed) for rewrite in result.rewrites)
-    print(f"Would fix {count} mistake{'' if count == 1 else 's'}.", file=sys.stderr)
+    if not options.quiet:
+        print(f"Would fix {count} mistake{'' if count == 1 else 's'}.", file=sys.stderr)
     if result.unreadable:
         return ERROR
     return FOUND if result.rewrites and not options.exit_zero else OK
@@ -391,7 +462,7 @@ def _lint_paths(paths: Sequence[str], once: Mapping[str, bytes], options: argpar
     from gradcheck_accum.report.progress import ProgressBar
 
     settings = _settings(options, paths)
-    progress = ProgressBar(sys.stderr)
+    progress = ProgressBar(sys.stderr, quiet=options.quiet)
     try:
         return lint_paths(
             paths,
@@ -425,6 +496,7 @@ def _settings(options: argparse.Namespace, paths: Sequence[str]) -> Settings:
     if options.extend_exclude is not None:
         further = Patterns(Path(), _listed(options.extend_exclude), "--extend-exclude")
         settings = replace(settings, extend_exclude=(*settings.extend_exclude, further))
+    settings = replace(settings, force_exclude=options.force_exclude)
     if options.baseline or options.write_baseline:
         # What is listed anew takes no account of an older list.
         settings = replace(settings, baseline=None if options.write_baseline else options.baseline)
@@ -461,7 +533,8 @@ def _start_with(result: LintResult, options: argparse.Namespace) -> int:
         done = f"Suppressed {plural(len(hidden), 'mistake')} in {plural(files, 'file')}."
     result = replace(result, unreadable=tuple(problems))
     _complain_of_unreadable(result)
-    streams.write(done)
+    if not options.quiet:
+        streams.write(done)
     return ERROR if problems else OK
 
 
@@ -472,10 +545,15 @@ def _complain_of_unreadable(result: LintResult) -> None:
         print(f"{PROGRAM}: {line}", file=sys.stderr)
 
 
+def _needs(command: str, package: str) -> None:
+    """Complain where a package is missing that ``command`` does not work without."""
+    if importlib.util.find_spec(package) is None:
+        raise UsageError(f"{command} needs {package}, which is not installed here: pip install {package}")
+
+
 def _fuzz(options: argparse.Namespace) -> int:
     for package in ("torch", "hypothesis"):
-        if importlib.util.find_spec(package) is None:
-            raise UsageError(f"fuzz needs {package}: pip install 'gradcheck-accum[fuzz]'")
+        _needs("fuzz", package)
     if options.target == "":
         raise UsageError("an empty target names nothing (a variable that is not set?)")
     from gradcheck_accum.report.fuzz_text import campaign_text, loop_text
@@ -532,72 +610,120 @@ def _fuzz_engines(options: argparse.Namespace, progress: Callable[[int, int], No
 
 
 def _verify(options: argparse.Namespace) -> int:
-    from gradcheck_accum.report.paint import Paint
-
-    if bool(options.script) == bool(options.module):
-        raise UsageError("verify takes either a script or -m MODULE")
-    if (options.rtol is None) != (options.atol is None):
-        raise UsageError("--rtol and --atol are given both or neither")
-    if options.trajectory and options.reference == "ledger":
-        raise UsageError("--trajectory needs the replay: leave --reference out, or give both")
-    if importlib.util.find_spec("torch") is None:
-        raise UsageError('verify needs PyTorch: pip install "gradcheck-accum[verify]"')
-    from gradcheck_accum.accepting import Acceptance, accepted
-    from gradcheck_accum.verify import is_orphan, is_other_rank, verify_script
-
+    _refuse_two_targets(options, "verify")
     with _settings_are_usage():
-        acceptance = Acceptance(_settings_of_run(options))
-    result = verify_script(
-        options.script,
-        options.arguments or [],
-        module=options.module,
-        max_windows=options.max_windows,
-        reference=options.reference,
-        dtype=options.dtype,
-        device=options.device,
-        timeout=options.timeout,
-        loss_coefficient=options.loss_coefficient,
-        rtol=options.rtol,
-        atol=options.atol,
-        trajectory=options.trajectory,
-    )
-    result = accepted(result, acceptance)
+        settings = _settings_of_run(options)
+        told = _told_of_run(options, settings)
+    _needs("verify", "torch")
+    from gradcheck_accum.accepting import Acceptance, accepted
+    from gradcheck_accum.verify import is_orphan, is_other_rank
+
+    verbose = told.pop("verbose")
+    acceptance = Acceptance(settings)
     if is_other_rank():
         # Rank 0 has the report, for all of them; a launcher would end it if another failed before.
+        result = _measured(options, told)
         return _complain(f"{result.script}: {result.error}") if is_orphan(result.error) else OK
-    if options.output_format == "json":
-        from gradcheck_accum.report.as_json import verify_json
-
-        streams.write(verify_json(result))
-    elif result.error and not result.windows:
-        return _complain(f"{result.script}: {result.error}")
-    else:
-        from gradcheck_accum.report.verify_text import verify_text
-        from gradcheck_accum.report.wrap import WIDTH
-
-        width = shutil.get_terminal_size().columns if sys.stdout.isatty() else WIDTH
-        streams.write(verify_text(result, paint=Paint.for_stream(sys.stdout), verbose=options.verbose, width=width))
+    with output.opened(options, verbose=verbose) as report:
+        result = _with_settling(accepted(_measured(options, told), acceptance), options)
+        if result.error and not result.windows and report.form in output.FOR_PEOPLE:
+            return _complain(f"{result.script}: {result.error}")
+        report.write(output.verify_report(result, report))
     return result.exit_status
+
+
+def _measured(options: argparse.Namespace, told: dict[str, Any]) -> VerifyResult:
+    from gradcheck_accum.verify import verify_script
+
+    return verify_script(options.script, options.arguments or [], module=options.module, **told)
+
+
+def _with_settling(result: VerifyResult, options: argparse.Namespace) -> VerifyResult:
+    """The result, and where it is open the command that would decide it, if the script's arguments show one."""
+    from gradcheck_accum.side_by_side.proposal import proposed
+    from gradcheck_accum.verdict import Verdict
+
+    if result.verdict is not Verdict.INCONCLUSIVE or not result.windows:
+        return result
+    name, is_module = options.script or options.module, options.module is not None
+    return replace(result, settled_by=proposed(name, options.arguments or [], is_module=is_module))
+
+
+def _compare(options: argparse.Namespace) -> int:
+    from gradcheck_accum.side_by_side import BadConfigurations, compare_script, configurations
+
+    _refuse_two_targets(options, "compare")
+    if (options.rtol is None) != (options.atol is None):
+        raise UsageError("--rtol and --atol are given both or neither")
+    try:
+        each = configurations(options.configurations, options.vary)
+    except BadConfigurations as error:
+        raise UsageError(str(error)) from None
+    _needs("compare", "torch")
+    with output.opened(options) as report:
+        result = compare_script(
+            options.script,
+            each,
+            options.arguments or [],
+            module=options.module,
+            max_windows=options.max_windows,
+            timeout=options.timeout,
+            loss_coefficient=options.loss_coefficient,
+            rtol=options.rtol,
+            atol=options.atol,
+            free=options.free,
+            no_dropout=options.no_dropout,
+        )
+        if result.error and report.form in output.FOR_PEOPLE:
+            return _complain(f"{result.script}: {result.error}")
+        report.write(output.compare_report(result, report))
+    return result.exit_status
+
+
+def _refuse_two_targets(options: argparse.Namespace, command: str) -> None:
+    if bool(options.script) == bool(options.module):
+        raise UsageError(f"{command} takes either a script or -m MODULE")
 
 
 def _settings_of_run(options: argparse.Namespace) -> Settings:
     """What holds for a script, as it does for lint; for a module that is run, what holds where it is run."""
     from gradcheck_accum.settings import settings_for, with_codes
 
-    settings = settings_for([options.script or os.curdir])
+    settings = settings_for([options.script or os.curdir]).of_verify()
     return with_codes(settings, select=options.select, ignore=options.ignore, called="--{}")
 
 
+def _told_of_run(options: argparse.Namespace, settings: Settings) -> dict[str, Any]:
+    """What a run is told, by the names of ``verify_script``: what is given, and else what the settings say."""
+    given = {name.replace("-", "_"): getattr(options, name.replace("-", "_")) for name in RUN_SETTINGS}
+    usual = {"trajectory": False, "verbose": False}
+    told = {**usual, **settings.verify.options, **{name: value for name, value in given.items() if value is not None}}
+    try:
+        refuse_clashes(told, "--{}".format)
+    except OptionError as error:
+        raise UsageError(str(error)) from None
+    return told
+
+
 def _explain(options: argparse.Namespace) -> int:
-    from gradcheck_accum.rule_pages import find_mistake, read_page
+    from gradcheck_accum.rule_pages import find_mistake, readable_page
 
     mistake = find_mistake(options.rule)
     if mistake is None:
-        raise UsageError(f"no rule is called '{options.rule}' ({PROGRAM} rules lists them)")
-    page = read_page(mistake)
+        near = did_you_mean(options.rule, rule_names())
+        raise UsageError(f"no rule is called '{options.rule}' ({PROGRAM} rules lists them){near}")
+    page = readable_page(mistake)
     if page is None:
         raise UsageError(f"{mistake.code} has no page")
     streams.write(page.rstrip())
+    return OK
+
+
+def _server(options: argparse.Namespace) -> int:
+    _needs("server", "pygls")
+    from gradcheck_accum.server import serve
+
+    serve()
     return OK
 
 

@@ -1,8 +1,13 @@
-"""How errors of ours show: in one line, or with their traceback where that is asked for."""
+"""Errors that the command line shows in one line; those of ours with their traceback where that is asked for."""
 
 from __future__ import annotations
 
 import os
+
+
+class UsageError(Exception):
+    """What was asked for makes no sense; the message is one line that says why."""
+
 
 _DEBUG_VARIABLE = "GRADCHECK_ACCUM_DEBUG"
 

@@ -169,11 +169,15 @@ class WindowBound:
     """The number that the source counts micro-batches up to before it steps: K of ``if (i + 1) % K == 0``.
 
     ``steps`` is what it is at the step, None where that is not known without running code of the user's; ``origins``
-    are as those of a `Factor`: a divisor that shares one of them is that number.
+    are as those of a `Factor`: a divisor that shares one of them is that number. ``reached`` is what the counter has
+    come to, where that goes on from window to window (``i + 1`` of the same test), and ``first`` what it is when its
+    loop begins, None where that is not written.
     """
 
     steps: int | None
     origins: frozenset[str] = frozenset()
+    reached: int | None = None
+    first: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -8,8 +8,9 @@ and what it means in `gradcheck_accum.diagnosis`.
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
+from collections import Counter
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from itertools import accumulate
@@ -189,6 +190,9 @@ class Ledger:
     _skipped_by_pass: dict[int | None, tuple[list[int], list[int]]] = field(init=False, repr=False, compare=False)
     """By pass: its micro-batches in order, and how many batches were passed over by each. Windows ask for them."""
 
+    _counted_only: dict[Step, int] = field(init=False, repr=False, compare=False)
+    """By step: how many more micro-batches the source has counted since the step before than ran."""
+
     def __post_init__(self) -> None:
         by_step: dict[Step | None, list[Window]] = {}
         for window in self.windows:
@@ -196,6 +200,8 @@ class Ledger:
         object.__setattr__(self, "_by_step", by_step)
         skipped = {epoch: _in_order(_passed_over(given)) for epoch, given in self._given().items()}
         object.__setattr__(self, "_skipped_by_pass", skipped)
+        counted = [self._counted_of(*account) for account in self.accounts()]
+        object.__setattr__(self, "_counted_only", {step: count for own in counted for step, count in own.items()})
 
     @property
     def same(self) -> Same:
@@ -210,15 +216,18 @@ class Ledger:
         """The closed windows of one optimizer on one store, in order."""
         return tuple(w for w in self.windows if w.optimizer == optimizer and w.store == store)
 
-    def skipped(self, entries: Sequence[Entry]) -> int:
-        """How many batches their pass gave with those of ``entries``, in order, that no backward ever ran on.
+    def skipped(self, window: Window) -> int:
+        """How many batches came with those of a window that no backward ever ran on.
 
-        Nothing where nobody counted them.
+        A data loader gave them, or the source's own counter has counted them. Nothing where nobody did.
         """
+        entries = window.fresh()
         if not entries:
             return 0
         first, last = entries[0].backward, entries[-1].backward
         numbers, skipped = self._skipped_by_pass.get(self.passes.of(last), ([], []))
+        if not numbers and window.step is not None:
+            return self._counted_only.get(window.step, 0)
         until, before = bisect_right(numbers, last.micro_batch), bisect_left(numbers, first.micro_batch)
         return (skipped[until - 1] if until else 0) - (skipped[before - 1] if before else 0)
 
@@ -233,6 +242,29 @@ class Ledger:
             if isinstance(event, Backward) and event.given is not None:
                 given.setdefault(self.passes.of(event), {}).setdefault(event.micro_batch, event.given)
         return given
+
+    def _counted_of(self, optimizer: str, store: str) -> dict[Step, int]:
+        """By step of one optimizer on one store: how many more micro-batches were counted than ran.
+
+        A counter that falls, or is seen first, has counted from the first turn of its loop. To count what does not run
+        is an exception: where that is most, something else is counted.
+        """
+        found: dict[Step, int] = {}
+        ran, before = 0, math.inf
+        lost = Counter[int]()
+        for window in (*self.rejected, *self.restarted):
+            if (window.optimizer, window.store) == (optimizer, store):
+                lost[window.index] += window.micro_batches
+        for window in self.account(optimizer, store):
+            bound = None if window.step is None else window.step.counted_by
+            if window.step is None or bound is None or bound.reached is None:
+                before = math.inf
+                continue
+            start = before if bound.reached > before else None if bound.first is None else bound.first - 1
+            if start is not None:
+                found[window.step] = max(0, int(bound.reached - start) - window.micro_batches - lost[window.index])
+            ran, before = ran + window.micro_batches, bound.reached
+        return found if sum(found.values()) < ran else {}
 
     def accounts(self) -> list[tuple[str, str]]:
         """The (optimizer, store) pairs that have a window, in order of their first step."""

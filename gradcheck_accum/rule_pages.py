@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 from gradcheck_accum.mistakes import CATALOGUE, Mistake
@@ -28,3 +29,9 @@ def read_page(mistake: Mistake) -> str | None:
     """The text of the page of ``mistake``, or None where it has none."""
     path = page_path(mistake)
     return path.read_text(encoding="utf-8") if path else None
+
+
+def readable_page(mistake: Mistake) -> str | None:
+    """The page without the block that is meant for programs, or None where there is none."""
+    page = read_page(mistake)
+    return None if page is None else re.sub(r"```toml\n.*?\n```\n\n", "", page, count=1, flags=re.DOTALL)

@@ -146,6 +146,7 @@ def test_exit_handlers_threads_warnings_and_tracebacks_are_the_scripts_own(capfd
     assert [window["micro_batches"] for window in report["windows"]] == [3, 3, 3, 3]
 
 
+@pytest.mark.slow
 def test_hooks_and_handlers_of_the_script_are_called_as_python_calls_them(capfd: pytest.CaptureFixture[str]) -> None:
     plain, watched = both_ways(HAS_HOOKS_OF_ITS_OWN, capfd)
     for said in ("thread hook ZeroDivisionError", "child -15", "own handler", "hook OSError no more <module> None"):
@@ -168,6 +169,7 @@ def test_a_syntax_error_is_shown_as_python_shows_it(capfd: pytest.CaptureFixture
     assert "the script is not Python" in json.loads(watched[1])["error"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("interrupts", ["default_int_handler", "SIG_IGN"])
 def test_a_thread_that_waits_for_the_rest_of_a_script_that_was_stopped_is_not_waited_for(
     interrupts: str, capfd: pytest.CaptureFixture[str]

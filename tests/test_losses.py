@@ -347,7 +347,7 @@ def test_as_many_elements_in_a_micro_batch_as_rows_in_its_window(scale: str, cod
 TIME_STEPS = """
 import torch, torch.nn as nn
 torch.manual_seed(0)
-K, T = 2, 600
+K, T = 2, {steps}
 cell, head = nn.RNNCell(4, 5), nn.Linear(5, 3)
 optimizer = torch.optim.SGD([*cell.parameters(), *head.parameters()], lr=0.01)
 for i in range(2 * K):
@@ -362,10 +362,11 @@ for i in range(2 * K):
 """
 
 
+@pytest.mark.parametrize("steps", [150, pytest.param(600, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     ("scale", "codes"), [(" / K", []), (" / T / K", []), (" / T", ["GA101"]), ("", ["GA101"]), (" / K / K", ["GA102"])]
 )
-def test_a_sum_over_hundreds_of_time_steps(scale: str, codes: list[str], tmp_path: Path) -> None:
-    result = watch_source(TIME_STEPS.format(scale=scale), tmp_path)
+def test_a_sum_over_hundreds_of_time_steps(steps: int, scale: str, codes: list[str], tmp_path: Path) -> None:
+    result = watch_source(TIME_STEPS.format(steps=steps, scale=scale), tmp_path)
     assert [d.mistake.code for d in result.diagnosis] == codes, result.reason
     assert result.verdict is (Verdict.DEVIATES if codes else Verdict.EQUIVALENT), result.reason

@@ -39,6 +39,7 @@ for i in range(6):
 """
 
 
+@pytest.mark.slow
 def test_pytorch_beside_an_environment_is_not_the_users(tmp_path: Path) -> None:
     # As on a cluster: the environment is the user's, PyTorch comes from a folder of PYTHONPATH.
     venv.create(tmp_path / "environment", with_pip=False)

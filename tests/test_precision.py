@@ -78,6 +78,8 @@ for own in inside:
 FORKED = """
 import os, sys
 import torch
+import gradcheck_accum.verify
+torch.optim.SGD([torch.zeros(1)], lr=0.1)  # loads for seconds what every script would load anew
 for source in sys.argv[1:]:
     child = os.fork()
     if not child:
@@ -87,6 +89,7 @@ for source in sys.argv[1:]:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="each setting is one of a whole process")
 def test_the_precision_of_products_is_put_back() -> None:
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}

@@ -83,6 +83,7 @@ def test_a_file_that_is_not_python_fails_in_one_line(pytester: pytest.Pytester) 
     result.stdout.fnmatch_lines(["train.py: not valid by the grammar of Python *"])
 
 
+@pytest.mark.slow
 def test_workers_agree(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(train=BAD, other=BAD, test_it="def test_it(): pass")
     pytester.runpytest_subprocess("--accum-lint", "-n", "2").assert_outcomes(passed=1, failed=2)
@@ -122,6 +123,7 @@ def test_a_wrong_loop_fails_with_the_report(pytester: pytest.Pytester) -> None:
     result.stdout.no_fnmatch_line("*def check*")
 
 
+@pytest.mark.slow
 def test_a_stated_coefficient_decides(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(
         test_loop=LOOP
@@ -133,6 +135,7 @@ def test_a_stated_coefficient_decides(pytester: pytest.Pytester) -> None:
     pytester.runpytest_subprocess().assert_outcomes(passed=1)
 
 
+@pytest.mark.slow
 def test_a_loop_without_steps_is_no_pass(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(
         test_loop=LOOP
@@ -146,6 +149,7 @@ def test_a_loop_without_steps_is_no_pass(pytester: pytest.Pytester) -> None:
     result.stdout.fnmatch_lines(["loop: inconclusive: *"])
 
 
+@pytest.mark.slow
 def test_an_error_in_the_loop_is_the_loops_own(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(
         test_loop="""
@@ -177,6 +181,7 @@ COUPLED = """
 """
 
 
+@pytest.mark.slow
 def test_what_the_project_has_accepted_passes(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(
         test_loop=COUPLED
@@ -195,6 +200,7 @@ def test_what_the_project_has_accepted_passes(pytester: pytest.Pytester) -> None
     result.stdout.fnmatch_lines(["pyproject.toml: [[]tool.gradcheck-accum[]] ignore: no rule is called 'GA999'*"])
 
 
+@pytest.mark.slow
 def test_the_fixture_takes_what_check_takes(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(
         test_loop=COUPLED
@@ -238,3 +244,32 @@ def test_a_report_keeps_its_lines_on_a_terminal_that_lacks_its_characters(
     result.stdout.fnmatch_lines(
         ["tr\\xe4in.py:5:9: GA101*", "5 |         loss.backward()", "Found 1 mistake in 1 file."]
     )
+
+
+def test_configurations_of_a_loop_are_compared(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile("""
+        import torch
+
+        x, y = torch.randn(15, 3), torch.randn(15, 1)
+
+        def train(size, accumulation_steps, divided):
+            torch.manual_seed(0)
+            model = torch.nn.Linear(3, 1)
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+            for i in range(0, 15, size):
+                loss = torch.nn.functional.mse_loss(model(x[i : i + size]), y[i : i + size])
+                (loss / accumulation_steps if divided else loss).backward()
+            optimizer.step()
+
+        def test_right(accum_check):
+            each = [dict(size=5, accumulation_steps=3, divided=True), dict(size=15, accumulation_steps=1, divided=True)]
+            assert accum_check.compare(train, each).verdict.value == "equivalent"
+
+        def test_wrong(accum_check):
+            accum_check.compare(train, [dict(size=5, accumulation_steps=3, divided=False),
+                                        dict(size=15, accumulation_steps=1, divided=False)])
+    """)
+    result = pytester.runpytest()
+    result.assert_outcomes(passed=1, failed=1)
+    result.stdout.fnmatch_lines(["*train: deviates: 1 of 1 steps got another gradient than the reference's*"])
+    result.stdout.no_fnmatch_line("*Traceback*")

@@ -88,6 +88,7 @@ def test_a_script_that_fails_is_one_line_and_2(ending: str, message: str, capfd:
     assert err.count("Traceback") == ending.startswith("raise ValueError")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("room", ["observer", "seen"])
 def test_a_crash_of_our_own_is_told_as_ours(room: str, capfd: pytest.CaptureFixture[str]) -> None:
     Path("train.py").write_text(f"import gradcheck_accum.verify.{room} as room\nroom.fold = len\n" + LOOP)
@@ -102,6 +103,7 @@ def test_a_script_that_fails_still_shows_what_was_seen(capfd: pytest.CaptureFixt
     assert len(report["windows"]) == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ending", ["import sys; sys.exit()", "raise SystemExit(0)", "import os; os.chdir('/')"])
 def test_a_script_may_end_itself_and_change_directory(ending: str, capfd: pytest.CaptureFixture[str]) -> None:
     status, out, _ = verify(LOOP + ending + "\n", capfd)
@@ -109,6 +111,7 @@ def test_a_script_may_end_itself_and_change_directory(ending: str, capfd: pytest
     assert "equivalent: all 2 steps" in out
 
 
+@pytest.mark.slow
 def test_a_script_that_counts_its_operations_is_judged_and_counts_its_own_alone(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
@@ -123,6 +126,7 @@ def test_a_script_that_counts_its_operations_is_judged_and_counts_its_own_alone(
     assert f"counted {4 * 2 * (4 * 3 * 2 * 2)}" in err
 
 
+@pytest.mark.slow
 def test_a_script_that_forks_is_judged_once(capfd: pytest.CaptureFixture[str]) -> None:
     fork = "import os\nif os.fork() == 0:\n    raise SystemExit(5)\nos.wait()\n"
     status, out, _ = verify("import torch\n" + fork + LOOP, capfd)
@@ -130,6 +134,7 @@ def test_a_script_that_forks_is_judged_once(capfd: pytest.CaptureFixture[str]) -
     assert out.count("equivalent: all 2 steps") == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("source", "reason"),
     [
@@ -147,6 +152,7 @@ def test_nothing_to_compare_is_inconclusive_with_the_reason(
     assert reason in out
 
 
+@pytest.mark.slow
 def test_a_script_that_hangs_is_stopped(capfd: pytest.CaptureFixture[str]) -> None:
     status, out, err = verify("while True:\n    pass\n", capfd, "--timeout", "6")
     assert status == 2
@@ -154,6 +160,7 @@ def test_a_script_that_hangs_is_stopped(capfd: pytest.CaptureFixture[str]) -> No
     assert out == ""
 
 
+@pytest.mark.slow
 def test_the_report_is_of_what_was_seen_when_the_time_ran_out(capfd: pytest.CaptureFixture[str]) -> None:
     _, out, _ = verify(LOOP + "while True:\n    pass\n", capfd, "--timeout", "20")
     assert "2 windows watched" in out
@@ -168,6 +175,7 @@ def test_the_scripts_own_output_and_arguments_are_its_own(capfd: pytest.CaptureF
     assert "arguments ['--epochs', '3'] __main__" in err
 
 
+@pytest.mark.slow
 def test_modules_beside_the_script_are_found_and_a_name_of_the_standard_library_does_no_harm() -> None:
     Path("random.py").write_text("raise ImportError('mine')\n")
     Path("helper.py").write_text("K = 2\n")

@@ -138,7 +138,7 @@ def find_off_by_one(account: Account) -> Iterator[Diagnosis]:
     if holds_remainders_alone(account):
         return
     if (opens_short(account) or opens_long(account)) and not _is_right(account, first):
-        if first.micro_batches + account.ledger.skipped(first.fresh()) == account.steps:
+        if first.micro_batches + account.ledger.skipped(first) == account.steps:
             # What never ran makes it short, not the test for its boundary.
             return
         yield diagnosis(
@@ -173,6 +173,9 @@ def _judge_divisor(account: Account, shares: Shares) -> Iterator[Diagnosis]:
     if account.same(shares.level, 1.0):
         return
     divisor = shares.length / shares.level
+    if account.same(divisor, float(shares.length + account.ledger.skipped(window))):
+        # What was counted and never ran makes it short.
+        return
     near = any(account.same(divisor, float(d)) for d in (shares.length - 1, shares.length + 1) if d > 1)
     if near and window.step.accumulation_steps in (None, round(divisor)):
         yield diagnosis(

@@ -339,7 +339,7 @@ def find_remainder_scale(account: Account) -> Iterator[Diagnosis]:
         full = [account.shares(w, series) for w in account.known() if w.micro_batches == account.steps]
         complete = [s for s in full if s is not None and s.length == account.steps]
         levels = [s.level for s in complete]
-        if not levels and not holds_remainders_alone(account):
+        if not levels and not holds_remainders_alone(account) and not _all_lack_what_was_counted(account):
             continue
         usual = levels[0] if levels else 1.0
         if account.steps > 1 and account.same(usual, float(account.steps)):
@@ -361,7 +361,7 @@ def find_remainder_scale(account: Account) -> Iterator[Diagnosis]:
                 # What was cleared is missing too, and is reported with it.
                 continue
             off_by_one = opens_short(account) and not _closes_pass(account, window)
-            if off_by_one and not account.ledger.skipped(window.fresh()):
+            if off_by_one and not account.ledger.skipped(window):
                 # A window that is short at the start of a pass is off by one, not a remainder.
                 continue
             step = window.step
@@ -371,8 +371,9 @@ def find_remainder_scale(account: Account) -> Iterator[Diagnosis]:
             if window in at_once:
                 yield _steps_at_every_micro_batch(window, step, account.steps, " once the first windows are full")
                 continue
-            if not window.is_short_of_ranks and not phase and _is_inside_a_pass(account, window):
-                missing = account.steps - shares.length
+            missing = account.steps - shares.length
+            counted = account.ledger.skipped(window) >= missing
+            if not window.is_short_of_ranks and (counted or (not phase and _is_inside_a_pass(account, window))):
                 skips = account.ledger.trace.skips_at
                 yield diagnosis(
                     "GA303",
@@ -438,6 +439,11 @@ def _is_inside_a_pass(account: Account, window: Window) -> bool:
     before = account.pass_bounds[own][0] < window.index
     # A pass's first window is short too where the one before lost its remainder and the counter went on.
     return _goes_on(account, window) and (before or not account.abandoned)
+
+
+def _all_lack_what_was_counted(account: Account) -> bool:
+    """Whether in every window as many micro-batches as are missing were counted and never ran."""
+    return all(w.micro_batches + account.ledger.skipped(w) == account.steps for w in account.windows)
 
 
 def _is_of_a_phase(account: Account, window: Window) -> bool:

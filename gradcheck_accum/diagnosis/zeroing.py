@@ -56,7 +56,7 @@ def _left_by_an_earlier_pass(wiped: Sequence[Entry], live: Sequence[Entry]) -> b
 def _interrupted(account: Account, window: Window, step: Step, cause: ZeroGrad) -> Diagnosis:
     left = len({entry.backward.micro_batch for entry in window.with_fate(Fate.LIVE)})
     gone = window.micro_batches - left
-    skipped = account.ledger.skipped(window.fresh())
+    skipped = account.ledger.skipped(window)
     others = f", and {plural(skipped)} never ran" if skipped else ""
     return diagnosis(
         "GA303",

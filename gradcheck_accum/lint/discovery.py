@@ -46,12 +46,15 @@ class _Ignore:
 def source_files(paths: Iterable[str], settings: Settings) -> Iterator[SourceFile | Unreadable]:
     """Every file to read, once, and every path that cannot be.
 
-    Files given by name are always there. Directories are walked in order of name, without what git ignores, what the
-    settings exclude, and virtual environments; links to directories are not followed.
+    Files given by name are always there, unless the settings hold them back too. Directories are walked in order of
+    name, without what git ignores, what the settings exclude, and virtual environments; links to directories are not
+    followed.
     """
     seen: set[str] = set()
     for name in paths:
         try:
+            if is_held_back(name, settings):
+                continue
             real = os.path.realpath(name)
             if os.path.isdir(real):
                 found = list(_Walk(real, settings).files(str(Path(name))))
@@ -69,6 +72,24 @@ def source_files(paths: Iterable[str], settings: Settings) -> Iterator[SourceFil
                 yield Unreadable(name, "no such file or directory")
         except (OSError, ValueError) as error:
             yield Unreadable(name, getattr(error, "strerror", None) or str(error))
+
+
+def is_held_back(path: str, settings: Settings) -> bool:
+    """Whether a path that was given by name is excluded all the same: its names are those below the settings' root.
+
+    What git ignores is not asked for: who passes names on (a commit hook) has them from git.
+    """
+    if not settings.force_exclude or not path:
+        return False
+    real, root = os.path.realpath(path), os.path.realpath(settings.root)
+    is_directory = os.path.isdir(real)
+    if settings.excludes(path, directory=is_directory):
+        return True
+    if settings.exclude is not None or not real.startswith(root.rstrip(os.sep) + os.sep):
+        return False
+    names = os.path.relpath(real, root).split(os.sep)
+    directories = names if is_directory else names[:-1]
+    return any(name.startswith(".") for name in names) or not USUAL_EXCLUDES.isdisjoint(directories)
 
 
 _Level = Iterator["tuple[str, str] | _Level"]

@@ -19,7 +19,7 @@ from gradcheck_accum.errors import internal_error, wants_tracebacks
 from gradcheck_accum.findings import Finding, LintResult, Rewrite, Unreadable, UnusedSuppression, in_order
 from gradcheck_accum.gate import may_train, may_train_with_others
 from gradcheck_accum.lint import LintError, examine
-from gradcheck_accum.lint.discovery import SourceFile, source_files
+from gradcheck_accum.lint.discovery import SourceFile, is_held_back, source_files
 from gradcheck_accum.lint.document import open_document, read
 from gradcheck_accum.lint.outcome import Outcome
 from gradcheck_accum.settings import Settings, SettingsError
@@ -109,6 +109,8 @@ def lint_given(
     source: bytes, path: str, settings: Settings, *, report_unused: bool, fixes: Fixes | None = None
 ) -> LintResult:
     """Lint a source that is on no disk as if it stood at ``path``."""
+    if is_held_back(path, settings):
+        return chosen([], settings, [], 0, report_unused)
     outcome = _guarded(source, path, _Work(settings, fixes))
     return chosen([(path, outcome)], settings, [], 1, report_unused)
 

@@ -10,42 +10,68 @@ from gradcheck_accum.mistakes import CATALOGUE
 from gradcheck_accum.report.frame import Sources, code_frame
 from gradcheck_accum.report.paint import PLAIN, Paint
 from gradcheck_accum.report.words import fixable, no_mistakes, plural, shown_path
+from gradcheck_accum.report.wrap import labelled
 
 
-def finding_text(finding: Finding, sources: Sources, paint: Paint = PLAIN) -> str:
+def finding_text(finding: Finding, sources: Sources, paint: Paint = PLAIN, width: int | None = None) -> str:
     """One finding: where and what, the code, and what to do about it."""
-    where, mistake = finding.where, finding.mistake
-    lines = [f"{_place(where, paint)} {paint('red', mistake.code)} [{mistake.name}] {finding.message}"]
-    lines += code_frame(sources, where, paint)
+    lines = [_headline(finding, paint), *code_frame(sources, finding.where, paint)]
     if finding.help:
-        lines.append(f"{paint('cyan', 'help:')} {finding.help}")
+        lines += labelled("help:", finding.help, width, paint)
     if finding.fix:
-        lines.append(f"{paint('cyan', 'fix:')} {finding.fix.message}{'' if finding.fix.safe else ' (unsafe)'}")
+        lines += labelled("fix:", f"{finding.fix.message}{'' if finding.fix.safe else ' (unsafe)'}", width, paint)
     return "\n".join(lines)
 
 
-def lint_text(result: LintResult, sources: Sources | None = None, paint: Paint = PLAIN) -> str:
-    """The findings in order, then the summary. Paths that could not be read are not here: see `unreadable_text`."""
+def lint_text(
+    result: LintResult,
+    sources: Sources | None = None,
+    paint: Paint = PLAIN,
+    *,
+    quiet: bool = False,
+    width: int | None = None,
+) -> str:
+    """The findings in order, then the summary. Paths that could not be read are not here: see `unreadable_text`.
+
+    ``quiet`` leaves out the summary. What to do about a finding is broken at ``width``; the lines that name places are
+    not, for programs look for them.
+    """
     sources = sources or Sources()
-    blocks = [finding_text(finding, sources, paint) for finding in result.findings]
+    blocks = [finding_text(finding, sources, paint, width) for finding in result.findings]
     blocks += [_unused_text(unused, sources, paint) for unused in result.unused or ()]
-    return "\n\n".join([*blocks, _summary(result)])
+    return "\n\n".join(blocks if quiet else [*blocks, summary(result)])
 
 
-def statistics_text(result: LintResult) -> str:
-    """How many findings there are of each mistake, the most frequent first, then the summary."""
+def concise_text(result: LintResult, paint: Paint = PLAIN, *, quiet: bool = False) -> str:
+    """A line for each finding, then the summary unless ``quiet``."""
+    lines = [_headline(finding, paint) for finding in result.findings]
+    lines += [_unused_headline(unused, paint) for unused in result.unused or ()]
+    return "\n".join(lines if quiet else [*lines, summary(result)])
+
+
+def statistics_text(result: LintResult, *, quiet: bool = False) -> str:
+    """How many findings there are of each mistake, the most frequent first, then the summary unless ``quiet``."""
     counts = Counter(finding.mistake.code for finding in result.findings)
     width = len(str(max(counts.values(), default=0)))
     rows = [
         f"{count:>{width}}  {code}  {CATALOGUE[code].name}"
         for code, count in sorted(counts.items(), key=lambda item: (-item[1], item[0]))
     ]
-    return "\n".join([*rows, _summary(result)])
+    return "\n".join(rows if quiet else [*rows, summary(result)])
 
 
 def unreadable_text(result: LintResult) -> list[str]:
     """One line for each path that could not be analysed."""
     return [f"{shown_path(item.path)}: {item.reason}" for item in result.unreadable]
+
+
+def _headline(finding: Finding, paint: Paint) -> str:
+    mistake = finding.mistake
+    return f"{_place(finding.where, paint)} {paint('red', mistake.code)} [{mistake.name}] {finding.message}"
+
+
+def _unused_headline(unused: UnusedSuppression, paint: Paint) -> str:
+    return f"{_place(unused.where, paint)} {paint('yellow', 'unused suppression:')} {unused.message}"
 
 
 def _place(where: Location, paint: Paint) -> str:
@@ -54,11 +80,11 @@ def _place(where: Location, paint: Paint) -> str:
 
 
 def _unused_text(unused: UnusedSuppression, sources: Sources, paint: Paint) -> str:
-    first = f"{_place(unused.where, paint)} {paint('yellow', 'unused suppression:')} {unused.message}"
-    return "\n".join([first, *code_frame(sources, unused.where, paint)])
+    return "\n".join([_unused_headline(unused, paint), *code_frame(sources, unused.where, paint)])
 
 
-def _summary(result: LintResult) -> str:
+def summary(result: LintResult) -> str:
+    """What was found, in how many files, what was left out, and what can be fixed."""
     if result.findings:
         files = len({finding.where.path for finding in result.findings})
         text = f"Found {plural(len(result.findings), 'mistake')} in {plural(files, 'file')}"

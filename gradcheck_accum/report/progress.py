@@ -14,10 +14,10 @@ _WIDTH = 30
 class ProgressBar:
     """Shows ``done`` of ``total`` of what ``noun`` names on ``stream`` when called; `clear` takes the line away."""
 
-    def __init__(self, stream: TextIO, noun: str = "files") -> None:
+    def __init__(self, stream: TextIO, noun: str = "files", *, quiet: bool = False) -> None:
         self._stream = stream
         self._noun = noun
-        self._enabled = stream.isatty() and os.environ.get("TERM") != "dumb"
+        self._enabled = not quiet and stream.isatty() and os.environ.get("TERM") != "dumb"
         self._shown = ""
 
     def __call__(self, done: int, total: int) -> None:

@@ -10,9 +10,14 @@ WIDTH = 80
 """Columns of a report that is not read on a terminal."""
 
 
-def labelled(label: str, sentence: str, width: int, paint: Paint, style: str = "cyan") -> list[str]:
-    """``sentence`` behind its label in lines of ``width`` columns; paths, numbers and options stay whole."""
-    lines = textwrap.wrap(
-        f"{label} {sentence}", width, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False
-    )
+def labelled(label: str, sentence: str, width: int | None, paint: Paint, style: str = "cyan") -> list[str]:
+    """``sentence`` behind its label in lines of ``width`` columns; paths, numbers and options stay whole.
+
+    In one line where there is no width.
+    """
+    text = f"{label} {sentence}"
+    if width is None:
+        lines = [text]
+    else:
+        lines = textwrap.wrap(text, width, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
     return [paint(style, label) + lines[0].removeprefix(label), *lines[1:]]

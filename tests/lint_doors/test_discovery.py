@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -111,3 +112,41 @@ def test_directories_may_be_nested_more_deeply_than_calls(project: Any) -> None:
     assert project.lint(".") == 0
     assert project.out == "No mistakes found in 1 file.\n"
     subprocess.run(["rm", "-r", "a"], check=True)  # `shutil.rmtree`, which pytest clears up with, cannot
+
+
+def test_what_is_excluded_is_not_read_by_name_either_where_that_is_forced(project: Any) -> None:
+    project.settings('extend-exclude = ["third_party/", "*_generated.py"]')
+    held_back = ("third_party/deep/a.py", "train_generated.py", "build/a.py", ".github/scripts/a.py", "sub/venv/a.py")
+    for path in (*held_back, "train.py"):
+        project.write(path)
+    assert sorted(project.paths(*held_back, "train.py")) == sorted([*held_back, "train.py"])
+    assert project.paths("--force-exclude", *held_back, "train.py") == ["train.py"]
+    assert project.paths("--force-exclude", "third_party", "sub/venv", ".github", ".") == ["train.py"]
+    assert project.lint("--force-exclude", *held_back) == 0
+    assert project.out == "No mistakes found in 0 files.\n"
+
+
+def test_forced_excludes_are_those_that_hold(project: Any) -> None:
+    project.settings('exclude = ["old/"]')
+    for path in ("old/a.py", "build/a.py"):
+        project.write(path)
+    assert project.paths("--force-exclude", "old/a.py", "build/a.py") == ["build/a.py"]
+    assert project.paths("--force-exclude", "--exclude", "build", "old/a.py", "build/a.py") == ["old/a.py"]
+
+
+def test_only_the_names_below_the_project_force_anything(project: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    project.settings("")
+    project.write("build/checkout/train.py")
+    project.write("build/checkout/pyproject.toml", "[tool.gradcheck-accum]\n")
+    assert project.paths("--force-exclude", "build/checkout/train.py") == ["build/checkout/train.py"]
+    monkeypatch.chdir(project.root / "build" / "checkout")
+    assert project.paths("--force-exclude", "train.py") == ["train.py"]
+
+
+def test_standard_input_can_be_excluded_by_the_name_that_it_has(project: Any) -> None:
+    project.settings('extend-exclude = ["third_party/"]')
+    source = project.write("third_party/a.py").read_bytes()
+    command = [sys.executable, "-m", "gradcheck_accum", "lint", "-", "--stdin-filename", "third_party/a.py"]
+    assert subprocess.run(command, input=source, capture_output=True).returncode == 1
+    done = subprocess.run([*command, "--force-exclude", "--fix"], input=source, capture_output=True)
+    assert (done.returncode, done.stdout, done.stderr) == (0, source, b"No mistakes found in 0 files.\n")

@@ -75,7 +75,7 @@ def _compared(
     pairs = {ast.Eq: [(left, right), (right, left)], ast.GtE: [(left, right)], ast.LtE: [(right, left)]}
     for counter, bound in pairs.get(kind, ()) if kind is not None else ():
         if not is_length(bound, line.place) and _counts_windows(counter, line, region):
-            yield _named_bound(bound), line.place
+            yield Bound(_named_bound(bound), line.place)
             return
 
 
@@ -84,7 +84,50 @@ def _modulus(counter: ast.expr, bound: ast.expr, line: Line) -> Iterator[Bound]:
     in_groups = any(isinstance(node, ast.FloorDiv) for node in ast.walk(counter))
     by_one = not in_groups and all(_grows_by_one(part, line) for part in parts)
     if by_one and not is_length(bound, line.place) and not _counts_passes(counter, line):
-        yield bound, line.place
+        yield Bound(bound, line.place, counter, _first_of(counter, line))
+
+
+def _first_of(counter: ast.expr, line: Line) -> int | None:
+    """What ``i``, or ``i`` and a constant, is in the first turn of its loop; None where that is not written."""
+    match counter:
+        case ast.BinOp(left=inner, op=ast.Add() | ast.Sub() as op, right=ast.Constant(value=int(constant))):
+            first = _first_of(inner, line)
+            return None if first is None else first + (constant if isinstance(op, ast.Add) else -constant)
+        case ast.Name(id=name):
+            loops = [loop for loop in line.loops if isinstance(loop, (ast.For, ast.AsyncFor))]
+            return next((_start(loop.iter) for loop in loops if _counts(loop.target, name)), None)
+    return None
+
+
+def _counts(target: ast.expr, name: str) -> bool:
+    """Whether a loop's target has a name for its number, alone or before what it numbers."""
+    match target:
+        case ast.Name(id=own) | ast.Tuple(elts=[ast.Name(id=own), _]):
+            return own == name
+    return False
+
+
+def _start(source: ast.expr) -> int | None:
+    """The first number that ``enumerate`` or ``range`` gives, where it is written."""
+    match source:
+        case (
+            ast.Call(func=ast.Name(id="enumerate"), args=[_], keywords=[])
+            | ast.Call(func=ast.Name(id="range"), args=[_])
+        ):
+            return 0
+        case ast.Call(func=ast.Name(id="range"), args=[ast.Constant(value=int(start)), _]):
+            return start
+        case ast.Call(func=ast.Name(id="enumerate"), args=[_, ast.Constant(value=int(start))]):
+            return start
+        case ast.Call(
+            func=ast.Name(id="enumerate"),
+            args=[_],
+            keywords=[ast.keyword(arg="start", value=ast.Constant(value=int(start)))],
+        ):
+            return start
+        case ast.Call(func=ast.Name(id="tqdm") | ast.Attribute(attr="tqdm"), args=[inner, *_]):
+            return _start(inner)
+    return None
 
 
 def _named_bound(bound: ast.expr) -> ast.expr:

@@ -28,11 +28,17 @@ _Named = tuple[tuple[int, int], ...]
 
 @dataclass(frozen=True, slots=True)
 class _Bound:
-    """Where K stands: in the ``level``-th of the user's frames, None where it was read in one that is gone."""
+    """Where K stands, and what is tested against it: each in a frame of the user's, by its number from the innermost.
+
+    None where it was read in a frame that is gone.
+    """
 
     node: ast.expr
     level: int | None
     origins: frozenset[str]
+    counter: ast.expr | None
+    counter_level: int | None
+    first: int | None
 
 
 _read: dict[tuple[_Named, frozenset[_Named]], tuple[list[CallChain], _Bound | None]] = {}
@@ -58,9 +64,13 @@ def bound_of_window(backwards: Iterable[CallChain]) -> WindowBound | None:
     bound = known[1]
     if bound is None:
         return None
-    frame = None if bound.level is None else own_frame(frames[bound.level])
-    steps = None if frame is None else steps_of(bound.node, frame)
-    return WindowBound(steps, bound.origins) if steps is not None or bound.origins else None
+    steps, reached = _read_at(bound.node, bound.level, frames), _read_at(bound.counter, bound.counter_level, frames)
+    return WindowBound(steps, bound.origins, reached, bound.first) if steps is not None or bound.origins else None
+
+
+def _read_at(node: ast.expr | None, level: int | None, frames: list[FrameType]) -> int | None:
+    frame = None if level is None else own_frame(frames[level])
+    return None if frame is None or node is None else steps_of(node, frame)
 
 
 def _chain(frames: Iterable[FrameType]) -> CallChain:
@@ -81,11 +91,19 @@ def _search(frames: list[FrameType], backwards: list[CallChain]) -> _Bound | Non
         line = Line(place_of(frame, node, syntax), node, backwards)
         bounds = deciding_bounds(line)
         if bounds is not None:
-            if len({ast.unparse(bound) for bound, _ in bounds}) != 1:
+            if len({ast.unparse(bound.number) for bound in bounds}) != 1:
                 return None
-            bound, place = bounds[0]
+            found = bounds[0]
+            counter_level = (
+                None if found.counter is None else _level_of(found.counter, found.place, line, frames, level)
+            )
             return _Bound(
-                bound, _level_of(bound, place, line, frames, level), Origins().of(bound, place) or frozenset()
+                found.number,
+                _level_of(found.number, found.place, line, frames, level),
+                Origins().of(found.number, found.place) or frozenset(),
+                found.counter,
+                counter_level,
+                found.first,
             )
     return None
 

@@ -82,7 +82,7 @@ def _bounds_of_loop(line: Line, loop: ast.For | ast.AsyncFor | ast.While) -> lis
         # It counts anew whenever it is entered.
         return list(bounds_of_test(loop.test, False, line, None))
     bound = _length_of(loop.iter, line.place)
-    return [] if bound is None or is_length(bound, line.place) else [(bound, line.place)]
+    return [] if bound is None or is_length(bound, line.place) else [Bound(bound, line.place)]
 
 
 def _length_of(node: ast.expr, place: Place) -> ast.expr | None:

@@ -17,8 +17,19 @@ LOOPS = (ast.For, ast.AsyncFor, ast.While)
 CallChain = tuple[tuple[CodeType, int], ...]
 """The user's frames at some moment, innermost first: for each its code and the instruction that it is at."""
 
-Bound = tuple[ast.expr, Place]
-"""What a counter is compared with, and where that stands."""
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """What a counter is compared with, and where that stands.
+
+    ``counter`` is what is compared, if it goes on from window to window, and ``first`` what that is in the first turn
+    of its loop, None where it is not written.
+    """
+
+    number: ast.expr
+    place: Place
+    counter: ast.expr | None = None
+    first: int | None = None
 
 
 @dataclass(frozen=True)

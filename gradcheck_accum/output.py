@@ -1,0 +1,175 @@
+"""Where a report goes and in which form: the options that the commands with a report share, and what they choose.
+
+A report is rendered by the module that its format names, which is loaded then.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, TextIO
+
+from gradcheck_accum import streams
+from gradcheck_accum.errors import UsageError
+from gradcheck_accum.streams import StreamError
+
+if TYPE_CHECKING:
+    from gradcheck_accum.comparison import CompareResult
+    from gradcheck_accum.findings import LintResult
+    from gradcheck_accum.report.frame import Sources
+    from gradcheck_accum.report.paint import Paint
+    from gradcheck_accum.verdict import VerifyResult
+
+LINT_FORMATS = ("text", "concise", "json", "sarif", "github", "junit")
+VERIFY_FORMATS = ("text", "json", "github", "junit")
+COMPARE_FORMATS = ("text", "json")
+RULES_FORMATS = ("text", "json")
+
+FOR_PEOPLE = frozenset({"text", "concise"})
+"""The formats that leave it to standard error to say which paths could not be analysed."""
+
+NARROWEST, WIDEST = 60, 200
+"""Columns that a report is laid out for, whatever a terminal says."""
+
+
+def add_format(parser: argparse.ArgumentParser, formats: tuple[str, ...]) -> None:
+    """Add the option that chooses between ``formats``; the first is the default."""
+    parser.add_argument("--output-format", choices=formats, default=formats[0])
+
+
+def add_output(parser: argparse.ArgumentParser, formats: tuple[str, ...], quiet: str) -> None:
+    """Add the options of a command whose report may go to a file; ``quiet`` says what it then reports."""
+    group = parser.add_argument_group("report")
+    group.add_argument("--output-format", choices=formats, default=formats[0])
+    group.add_argument("--output-file", metavar="FILE", type=Path, help="write the report there")
+    group.add_argument("--color", choices=("auto", "always", "never"), default="auto", help="(default: auto)")
+    group.add_argument("-q", "--quiet", action="store_true", help=quiet)
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """Where one report goes, and how it looks there."""
+
+    form: str
+    stream: TextIO
+    file: Path | None = None
+    color: Literal["auto", "always", "never"] = "auto"
+    quiet: bool = False
+    verbose: bool = False
+
+    @property
+    def paint(self) -> Paint:
+        """Color as it was asked for, and else where the stream wants it."""
+        from gradcheck_accum.report.paint import Paint
+
+        if self.color == "auto" and self.file is None:
+            return Paint.for_stream(self.stream)
+        return Paint(self.color == "always")
+
+    @property
+    def width(self) -> int | None:
+        """The columns of the terminal that the report is read on; None for what is no terminal."""
+        if self.file or not self.stream.isatty():
+            return None
+        return min(max(shutil.get_terminal_size().columns, NARROWEST), WIDEST)
+
+    def write(self, text: str) -> None:
+        """Write a report that says anything. Raises StreamError where it cannot be taken."""
+        if not text:
+            return
+        if self.file is None:
+            streams.write(text, self.stream)
+            return
+        try:
+            print(text, file=self.stream, flush=True)
+        except OSError as error:
+            raise StreamError(f"--output-file {self.file}: {error.strerror}") from None
+
+
+@contextmanager
+def opened(options: argparse.Namespace, stream: TextIO | None = None, *, verbose: bool = False) -> Iterator[Output]:
+    """The output that the options ask for; ``stream`` (standard output) takes it where they name no file.
+
+    A file is opened before there is anything to write: a long run is not to end in a report that nobody gets, and what
+    an earlier run left there is not to be taken for this one's. Raises UsageError where it cannot be.
+    """
+    file: Path | None = options.output_file
+    asked = (options.color, options.quiet, verbose)
+    if file is None:
+        yield Output(options.output_format, stream or sys.stdout, None, *asked)
+        return
+    try:
+        taking = open(file, "w", encoding="utf-8", errors="backslashreplace")  # noqa: SIM115 (closed below)
+    except OSError as error:
+        raise UsageError(f"--output-file {file}: {error.strerror}") from None
+    try:
+        yield Output(options.output_format, taking, file, *asked)
+    finally:
+        with suppress(OSError):  # what was written is flushed; what could not be has been said
+            taking.close()
+
+
+def lint_report(result: LintResult, output: Output, sources: Sources, *, statistics: bool = False) -> str:
+    """What ``lint`` found, in the form that was asked for."""
+    if output.form == "json":
+        from gradcheck_accum.report.as_json import lint_json
+
+        return lint_json(result)
+    if output.form == "sarif":
+        from gradcheck_accum.report.as_sarif import lint_sarif
+        from gradcheck_accum.rule_pages import readable_page
+
+        return lint_sarif(result, readable_page)
+    if output.form == "github":
+        from gradcheck_accum.report.as_github import lint_github
+
+        return lint_github(result, quiet=output.quiet)
+    if output.form == "junit":
+        from gradcheck_accum.report.as_junit import lint_junit
+
+        return lint_junit(result)
+    from gradcheck_accum.report import lint_text
+
+    if statistics:
+        return lint_text.statistics_text(result, quiet=output.quiet)
+    if output.form == "concise":
+        return lint_text.concise_text(result, output.paint, quiet=output.quiet)
+    return lint_text.lint_text(result, sources, output.paint, quiet=output.quiet, width=output.width)
+
+
+def verify_report(result: VerifyResult, output: Output) -> str:
+    """What ``verify`` measured, in the form that was asked for."""
+    if output.form == "json":
+        from gradcheck_accum.report.as_json import verify_json
+
+        return verify_json(result)
+    if output.form == "github":
+        from gradcheck_accum.report.as_github import verify_github
+
+        return verify_github(result)
+    if output.form == "junit":
+        from gradcheck_accum.report.as_junit import verify_junit
+
+        return verify_junit(result)
+    from gradcheck_accum.report.verify_text import verify_text
+    from gradcheck_accum.report.wrap import WIDTH
+
+    width = output.width or WIDTH
+    return verify_text(result, paint=output.paint, verbose=output.verbose, quiet=output.quiet, width=width)
+
+
+def compare_report(result: CompareResult, output: Output) -> str:
+    """What ``compare`` measured, in the form that was asked for."""
+    if output.form == "json":
+        from gradcheck_accum.report.as_json import compare_json
+
+        return compare_json(result)
+    from gradcheck_accum.report.compare_text import compare_text
+    from gradcheck_accum.report.wrap import WIDTH
+
+    return compare_text(result, paint=output.paint, quiet=output.quiet, width=output.width or WIDTH)

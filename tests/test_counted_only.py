@@ -1,0 +1,121 @@
+"""Micro-batches that the loop's counter counts and no backward runs on, where no data loader gives them (GA303).
+
+K is 3, a micro-batch has 5 rows, a pass 12 micro-batches. A window of which one micro-batch never ran gets two thirds
+of its large batch's gradient: an error of a third.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from watching import watch_source
+
+from gradcheck_accum.verdict import Verdict
+
+SCRIPT = """
+import torch
+from torch import nn
+torch.manual_seed(0)
+K, PER_PASS, seen = 3, 12, 0
+model = nn.Linear(4, 2)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+data = [(torch.randn(5, 4), torch.randn(5, 2)) for _ in range(PER_PASS)]
+def bad(number):
+    return number in {skipped}
+def backward(pair, scale):
+    (0.7 * nn.functional.mse_loss(model(pair[0]), pair[1]) * scale).backward()
+def step():
+    optimizer.step()
+    optimizer.zero_grad()
+for epoch in range(2):
+{loop}
+"""
+FROM_ZERO = """
+    for i, pair in enumerate(data):
+        if bad(i):
+            continue
+        backward(pair, 1 / K)
+        if (i + 1) % K == 0:
+            step()
+"""
+FROM_ONE = """
+    for n, pair in enumerate(data, 1):
+        if not bad(n - 1):
+            backward(pair, 1 / K)
+        if n % K == 0:
+            step()
+"""
+OVER_THE_PASSES = """
+    for pair in data:
+        number, seen = seen % PER_PASS, seen + 1
+        if bad(number):
+            continue
+        backward(pair, 1 / K)
+        if seen % K == 0:
+            step()
+"""
+
+
+@pytest.mark.parametrize(
+    "loop", [FROM_ZERO, FROM_ONE, OVER_THE_PASSES], ids=["from zero", "from one", "over the passes"]
+)
+@pytest.mark.parametrize(
+    ("skipped", "windows"),
+    [((4,), {1}), ((0,), {0}), ((10,), {3}), ((1, 9), {0, 3}), ((0, 4, 7), {0, 1, 2}), ((0, 4, 7, 10), {0, 1, 2, 3})],
+    ids=["in the middle", "the first", "of the last", "of the first and the last", "of most", "of every window"],
+)
+def test_what_is_counted_and_never_ran(loop: str, skipped: tuple[int, ...], windows: set[int], tmp_path: Path) -> None:
+    result = watch_source(SCRIPT.format(skipped=skipped, loop=loop), tmp_path)
+    wrong = {window.index: window.grad_rel_error for window in result.windows if window.grad_rel_error > 0.01}
+    assert set(wrong) == windows | {window + 4 for window in windows}
+    assert list(wrong.values()) == pytest.approx([1 / 3] * len(wrong), abs=1e-5)
+    if loop is OVER_THE_PASSES and 0 in windows:
+        # Where a number of one's own begins to count, and whether its first test comes too early, is not read.
+        return
+    assert [d.mistake.code for d in result.diagnosis] == ["GA303"], [d.message for d in result.diagnosis]
+
+
+RIGHT = {
+    "only what ran is counted": """
+    ran = 0
+    for i, pair in enumerate(data):
+        if bad(i):
+            continue
+        backward(pair, 1 / K)
+        ran += 1
+        if ran % K == 0:
+            step()
+""",
+    "divided by what ran": """
+    kept = []
+    for i, pair in enumerate(data):
+        if not bad(i):
+            kept.append(pair)
+        if (i + 1) % K == 0:
+            for own in kept:
+                backward(own, 1 / len(kept))
+            step()
+            kept = []
+""",
+    "every other micro-batch is another network's": """
+    for i, pair in enumerate(data):
+        if i % 2:
+            continue
+        backward(pair, 1 / K)
+        if i % (2 * K) == 2 * K - 2:
+            step()
+""",
+}
+
+
+@pytest.mark.parametrize("loop", RIGHT.values(), ids=list(RIGHT))
+def test_what_is_counted_otherwise_is_right(loop: str, tmp_path: Path) -> None:
+    result = watch_source(SCRIPT.format(skipped=(1, 6, 8), loop=loop), tmp_path)
+    assert (result.verdict, result.diagnosis) == (Verdict.EQUIVALENT, ()), result.reason
+
+
+def test_a_loop_that_starts_in_the_middle_of_a_count_has_skipped_nothing(tmp_path: Path) -> None:
+    source = SCRIPT.format(skipped=(), loop=OVER_THE_PASSES).replace("12, 0", "12, 6000")
+    result = watch_source(source, tmp_path)
+    assert (result.verdict, result.diagnosis) == (Verdict.EQUIVALENT, ()), result.reason
