@@ -94,6 +94,6 @@ def test_json_has_the_severity_of_the_finding() -> None:
 def test_other_reports_have_it_too() -> None:
     findings = lint_source(LOOP.format(**MODULE, scaled="(loss / 3)", boundary="(i + 1) % 3 == 0"), "train.py")
     result = LintResult(tuple(findings), (), 1)
-    assert "::warning " in github_lint(result)
+    assert "::warning " in lint_github(result)
     assert '"level": "warning"' in lint_sarif(result, lambda mistake: None).partition('"results"')[2]
     assert 'type="warning"' in lint_junit(result)
