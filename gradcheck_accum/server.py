@@ -55,7 +55,7 @@ class _Read:
         return types.Diagnostic(
             self.range(finding.where),
             f"{finding.message}\nhelp: {finding.help}" if finding.help else finding.message,
-            severity=_SEVERITIES[finding.mistake.severity],
+            severity=_SEVERITIES[finding.severity],
             code=finding.mistake.code,
             source=_SOURCE,
         )

@@ -9,7 +9,10 @@ import pytest
 from gradcheck_accum.findings import LintResult
 from gradcheck_accum.lint import lint_source
 from gradcheck_accum.mistakes import Severity
+from gradcheck_accum.report.as_github import lint_github
 from gradcheck_accum.report.as_json import lint_json
+from gradcheck_accum.report.as_junit import lint_junit
+from gradcheck_accum.report.as_sarif import lint_sarif
 
 LOOP = """\
 import torch
@@ -86,3 +89,11 @@ def test_json_has_the_severity_of_the_finding() -> None:
     report = json.loads(lint_json(LintResult(tuple(findings), (), 1)))
     assert [one["severity"] for one in report["findings"]] == ["warning"]
     assert findings[0].message.startswith("likely ")
+
+
+def test_other_reports_have_it_too() -> None:
+    findings = lint_source(LOOP.format(**MODULE, scaled="(loss / 3)", boundary="(i + 1) % 3 == 0"), "train.py")
+    result = LintResult(tuple(findings), (), 1)
+    assert "::warning " in lint_github(result)
+    assert '"level": "warning"' in lint_sarif(result, lambda mistake: None).partition('"results"')[2]
+    assert 'type="warning"' in lint_junit(result)

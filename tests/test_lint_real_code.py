@@ -605,6 +605,58 @@ for epoch in range(3):
             opt.zero_grad()
 """,
     ),
+    # K that grows while training warms up: what the loop comes to is read
+    "K that grows during a warm-up": (
+        ["GA301"],
+        """\
+def run(net, dl, opt, args):
+    every = max(1, args.whole // args.part)
+    per_pass = len(dl)
+    for round_ in range(args.rounds):
+        opt.zero_grad()
+        for j, (u, t) in enumerate(dl, 1):
+            seen = j + per_pass * round_
+            if seen <= args.warm:
+                every = max(1, interpolated(seen, args.warm, args.whole / args.part).round())
+            (F.mse_loss(net(u), t) * args.share / every).backward()
+            if j % every == 0:
+                opt.step()
+                opt.zero_grad()
+""",
+    ),
+    "K that grows during a warm-up (right)": (
+        [],
+        """\
+def run(net, dl, opt, args):
+    every = max(1, args.whole // args.part)
+    assert len(dl) % every == 0
+    for round_ in range(args.rounds):
+        opt.zero_grad()
+        for j, (u, t) in enumerate(dl, 1):
+            if j <= args.warm:
+                every = max(1, interpolated(j, args.warm, args.whole / args.part).round())
+            (F.mse_loss(net(u), t) / every).backward()
+            if j % every == 0:
+                opt.step()
+                opt.zero_grad()
+""",
+    ),
+    "a setting that is compared with a number is no phase": (
+        ["GA101"],
+        """\
+def run(net, dl, opt, every=1):
+    for j, (u, t) in enumerate(dl, 1):
+        loss = F.mse_loss(net(u), t)
+        loss.backward()
+        if every > 1:
+            if j % every == 0 or j == len(dl):
+                opt.step()
+                opt.zero_grad()
+        else:
+            opt.step()
+            opt.zero_grad()
+""",
+    ),
 }
 
 

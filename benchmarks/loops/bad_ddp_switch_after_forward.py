@@ -21,7 +21,7 @@ def train(device, net, batches):
                 loss = loss / gradient_accumulation_steps
                 accumulated_loss += loss.detach()
             model.require_backward_grad_sync = micro_step == gradient_accumulation_steps - 1
-            scaler.scale(loss).backward()  # error: [unsynced-step]
+            scaler.scale(loss).backward()  # error: [unsynced-step, mean-of-means]
         scaler.unscale_(optimizer)
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         scaler.step(optimizer)

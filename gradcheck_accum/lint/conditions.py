@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from gradcheck_accum.lint.interpreter import Interpreter
 
 
+_NAMES = (syntax.Name, syntax.Attribute)
 _GREATER = frozenset({Comparison.GT, Comparison.GTE})
 _ORDERED = _GREATER | {Comparison.LT, Comparison.LTE}
 
@@ -154,8 +155,13 @@ def _last_phase(run: Interpreter, test: syntax.Expression, scope: v.Scope) -> bo
     """
     if not (isinstance(test, syntax.Compare) and len(test.ops) == 1 and test.ops[0] in _ORDERED):
         return None
-    left, right = (settled_value(run, side, scope) for side in (test.left, test.comparators[0]))
-    counts = [isinstance(value, Num) for value in (left, right)]
+    sides = (test.left, test.comparators[0])
+    left, right = (settled_value(run, side, scope) for side in sides)
+    changing = run.reach.bound_in_loops(run.stack[-1] if run.stack else None)
+    counts = [
+        isinstance(value, Num) and any(text_of(part) in changing for part in walk(side) if isinstance(part, _NAMES))
+        for value, side in zip((left, right), sides, strict=True)
+    ]
     settings = [v.is_named(value) and not isinstance(value, v.Figure) for value in (left, right)]
     if [*counts, *settings] not in ([True, False, False, True], [False, True, True, False]):
         return None

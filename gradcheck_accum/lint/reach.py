@@ -67,6 +67,7 @@ class Reach:
         """Nodes that are no statements of these modules, kept because another would be taken for one that is gone."""
         self._inert: dict[int, bool] = {}
         self._handles: dict[syntax.Node, bool] = {}
+        self._bound_in_loops: dict[syntax.Node, frozenset[str]] = {}
         self._touching = TOUCH_GRADIENTS.union(
             here for facts in every for here, name in facts.renamed if name in TOUCH_GRADIENTS
         )
@@ -148,6 +149,22 @@ class Reach:
         calls = [n.func for n in walk(node) if isinstance(n, syntax.Call)]
         found = {text_of(f.value) for f in calls if isinstance(f, syntax.Attribute) and f.attr == "step"}
         return found & self.steppers
+
+    def bound_in_loops(self, function: syntax.Node | None) -> frozenset[str]:
+        """What a function, or the module itself, binds in its loops, as it is written: it changes with their turns."""
+        node = self.module if function is None else function
+        known = self._bound_in_loops.get(node)
+        if known is None:
+            loops = [n for n in walk(node) if isinstance(n, (syntax.For, syntax.While))]
+            targets: list[syntax.Node] = [loop.target for loop in loops if isinstance(loop, syntax.For)]
+            for inner in (n for loop in loops for n in walk(loop)):
+                if isinstance(inner, syntax.Assign):
+                    targets += inner.targets
+                elif isinstance(inner, syntax.AugAssign):
+                    targets.append(inner.target)
+            named = (n for target in targets for n in walk(target) if isinstance(n, (syntax.Name, syntax.Attribute)))
+            known = self._bound_in_loops[node] = frozenset(text_of(n) for n in named)
+        return known
 
     def acts(self, body: Iterable[syntax.Statement]) -> bool:
         """Whether any of the statements changes gradients."""

@@ -39,7 +39,7 @@ def verify_github(result: VerifyResult) -> str:
 
 def _finding(finding: Finding) -> str:
     text = f"{_in_cell(finding.where)}{finding.message}{_helped(finding.help)}"
-    return _at(_COMMANDS[finding.mistake.severity], _title(finding.mistake), text, finding.where)
+    return _at(_COMMANDS[finding.severity], _title(finding.mistake), text, finding.where)
 
 
 def _unused(unused: UnusedSuppression) -> str:

@@ -67,7 +67,7 @@ def _lint_case(item: Finding | UnusedSuppression | Unreadable, path: str) -> Ele
         _outcome(case, "failure", "unused suppression", item.message)
         return case
     case = _case(f"{item.mistake.code} [{item.mistake.name}] at {_place(item.where)}", path, item.where)
-    _outcome(case, "failure", item.mistake.severity.value, item.message, item.help)
+    _outcome(case, "failure", item.severity.value, item.message, item.help)
     return case
 
 

@@ -93,7 +93,7 @@ def _result(finding: Finding, rule: int, fingerprint: str) -> dict[str, Any]:
     return {
         "ruleId": finding.mistake.code,
         "ruleIndex": rule,
-        "level": finding.mistake.severity.value,
+        "level": finding.severity.value,
         "message": {"text": text},
         "locations": [_location(finding.where)],
         "partialFingerprints": {_FINGERPRINT: fingerprint},
