@@ -13,7 +13,7 @@ the two are compared.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -70,6 +70,11 @@ def vector_of(held: dict[int, Held | None], keys: Iterable[int]) -> Vector:
         return part if each is None else _after(part, each.changes)
 
     return Made([tensors], make)
+
+
+def tensors_of(held: Mapping[int, Held | None]) -> dict[int, torch.Tensor | None]:
+    """The gradients as they are by now, each made whole: as much memory as all that was done something to."""
+    return {key: None if own is None else _after(own.tensor, own.changes) for key, own in held.items()}
 
 
 class GradientBook:

@@ -49,6 +49,7 @@ from gradcheck_accum.verify.averaging import AVERAGED_OTHERWISE, Averaging
 from gradcheck_accum.verify.batches import BatchCounter, data_of, identity_of
 from gradcheck_accum.verify.by_hand import OwnAverages, Rates
 from gradcheck_accum.verify.clipping import ClipBook, ClipCall, change_by
+from gradcheck_accum.verify.companion import AtStep, Companion
 from gradcheck_accum.verify.comparing import Comparer
 from gradcheck_accum.verify.frames import user_location
 from gradcheck_accum.verify.frameworks import Remark, remark
@@ -59,6 +60,7 @@ from gradcheck_accum.verify.gradients import (
     Held,
     is_cleared,
     parameters_of,
+    tensors_of,
     with_subclasses,
 )
 from gradcheck_accum.verify.handed_out import NOT_FOLLOWED, Handed, HandedOut, copied
@@ -75,6 +77,8 @@ from gradcheck_accum.verify.sent_back import LossReader, SentBack
 from gradcheck_accum.verify.shadow import ShadowStep
 from gradcheck_accum.verify.shards import NORM_UNKNOWN, Shards, whole_norm
 from gradcheck_accum.verify.shared import Shared
+
+_Gradients = dict[int, Held | None]
 
 _TOUCHING = (ZeroGrad, ScaleGrads, Clip, Unscale, Opaque, Step)
 """Events that may set backwards apart: those before weigh otherwise than those after."""
@@ -118,12 +122,15 @@ class SeenEnough(BaseException):
 class Watch:
     """The observer of one run. Every method that PyTorch calls leaves the loop's own state as it is."""
 
-    def __init__(self, *, replay: bool, engine: ReferenceEngine, max_windows: int | None) -> None:
+    def __init__(
+        self, *, replay: bool, engine: ReferenceEngine, max_windows: int | None, companion: Companion | None = None
+    ) -> None:
         self.events: list[Event] = []
         self.measured: list[Measured] = []
         self.from_start = True
         """Whether ``events`` go back to where the loop began."""
-        self.losses = LossReader(replays=replay)
+        self.losses = LossReader(records=replay or companion is not None)
+        self._companion = companion
         self.max_windows = max_windows
         self._process = os.getpid()
         self._busy = 0
@@ -722,6 +729,9 @@ class Watch:
         if not measured.unmeasured:
             with self._own_work(), thawed(parameters):
                 shadow = self._measure(optimizer, measured, parameters)
+        if self._companion is not None and not self._depth:
+            with self._own_work():
+                self._companion.before_step(self._at_step(optimizer, measured))
         with torch.no_grad():
             self._moved.keep(parameters, (r for records in self._since.values() for r in records))
         self._pending = measured, shadow
@@ -784,6 +794,9 @@ class Watch:
             measured.drift = self.comparer.trajectory.drift(optimizer)
         self._let_go(measured.records)
         self.measured.append(measured)
+        if self._companion is not None and not self._depth:
+            with self._own_work():
+                self._companion.after_step(optimizer)
         if self.on_step is not None:
             self.on_step(len(self.measured))
         if self.max_windows is not None and len(self.measured) >= self.max_windows:
@@ -819,17 +832,44 @@ class Watch:
         self._pending = Measured(step, self._since.pop(id(optimizer), []), unmeasured=WITH_CLOSURE), None
 
     def _measure(self, optimizer: Optimizer, measured: Measured, parameters: list[torch.Tensor]) -> ShadowStep | None:
-        used = self.book.held(optimizer)
+        before, used = self._gradients(optimizer, through_scaler=measured.step.through_scaler)
         clips = self._clips.of(optimizer)
-        before = used
         if clips is not None:
-            before, measured.clips = clips.before, clips.calls
-        if not measured.step.through_scaler:
-            # Nobody will divide the scale out any more: it is part of what the optimizer gets.
-            scales = self.book.scale_inside
-            used, before = _multiplied(used, scales), _multiplied(before, scales)
+            measured.clips = clips.calls
         ledger = fold(Trace(tuple(self.events[-self._recent() :]), precision=self.losses.precision))
         return self.comparer.compare(optimizer, measured, parameters, before, used, ledger)
+
+    def _gradients(self, optimizer: Optimizer, *, through_scaler: bool) -> tuple[_Gradients, _Gradients]:
+        """An optimizer's gradients as they were before any clip, and as they are."""
+        used = self.book.held(optimizer)
+        clips = self._clips.of(optimizer)
+        before = used if clips is None else clips.before
+        if through_scaler:
+            return before, used
+        # Nobody will divide the scale out any more: it is part of what the optimizer gets.
+        scales = {key: self.book.scale_inside.get(key, 1.0) for key in used}
+        return _multiplied(before, scales), _multiplied(used, scales)
+
+    def _at_step(self, optimizer: Optimizer, measured: Measured) -> AtStep:
+        before, used = self._gradients(optimizer, through_scaler=measured.step.through_scaler)
+        clips, where = self._clips.of(optimizer), measured.step.where
+        known = clips is None or not clips.changed_since
+        now = tensors_of(used)
+        return AtStep(
+            optimizer,
+            measured.step.optimizer,
+            measured.records,
+            now,
+            None if not known else now if clips is None else tensors_of(before),
+            where.path,
+            where.line,
+            parameters_of(optimizer),
+        )
+
+    def left_over(self) -> dict[str, list[Record]]:
+        """The backwards that no step has followed so far, by the name of the optimizer that would have made it."""
+        named = {id(o): self.book.names[id(o)] for o in self.book.optimizers}
+        return {named[key]: records for key, records in self._since.items() if key in named and records}
 
     def _recent(self, windows: int = 8) -> int:
         """How many of the last events tell how this loop scales: those of the last few windows."""
@@ -888,5 +928,5 @@ def _optimizers_alive() -> list[Optimizer]:
     return [candidate for candidate in objects if type(candidate) in kinds]
 
 
-def _multiplied(gradients: dict[int, Held | None], factors: dict[int, float]) -> dict[int, Held | None]:
+def _multiplied(gradients: _Gradients, factors: dict[int, float]) -> _Gradients:
     return {key: None if own is None else own.times(factors.get(key, 1.0)) for key, own in gradients.items()}
