@@ -125,9 +125,10 @@ def _scaling(call: ClipCall, norm: torch.Tensor) -> Change:
 
 
 def _changed(gradients: Vector, keys: Sequence[int], chosen: frozenset[int], change: Change) -> Vector:
-    def make(position: int, parts: Sequence[torch.Tensor | None]) -> torch.Tensor:
-        (part,) = (part for part in parts if part is not None)
-        return change(part) if keys[position] in chosen else part
+    inside = [key in chosen for key in keys]
+
+    def make(position: int, parts: Sequence[torch.Tensor]) -> torch.Tensor:
+        return change(parts[0]) if inside[position] else parts[0]
 
     return Made([gradients], make)
 
