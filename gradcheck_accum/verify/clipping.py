@@ -115,19 +115,20 @@ def _change(call: ClipCall, gradients: Vector, keys: Sequence[int]) -> Change | 
         norms = [torch.linalg.vector_norm(dense(g), call.norm_type) for g in own if g is not None]
         if not norms:
             return lambda gradient: gradient
-        norm = torch.linalg.vector_norm(torch.stack(norms), call.norm_type)
+        norm = torch.linalg.vector_norm(torch.stack([own.to(norms[0].device) for own in norms]), call.norm_type)
     return _scaling(call, norm)
 
 
 def _scaling(call: ClipCall, norm: torch.Tensor) -> Change:
     factor = torch.clamp(call.limit / (norm + 1e-6), max=1.0)
-    return lambda gradient: gradient * factor.to(gradient.dtype)
+    return lambda gradient: gradient * factor.to(gradient)
 
 
 def _changed(gradients: Vector, keys: Sequence[int], chosen: frozenset[int], change: Change) -> Vector:
-    def make(position: int, parts: Sequence[torch.Tensor | None]) -> torch.Tensor:
-        (part,) = (part for part in parts if part is not None)
-        return change(part) if keys[position] in chosen else part
+    inside = [key in chosen for key in keys]
+
+    def make(position: int, parts: Sequence[torch.Tensor]) -> torch.Tensor:
+        return change(parts[0]) if inside[position] else parts[0]
 
     return Made([gradients], make)
 

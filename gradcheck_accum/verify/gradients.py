@@ -65,9 +65,9 @@ def vector_of(held: dict[int, Held | None], keys: Iterable[int]) -> Vector:
     if not any(each.changes for each in own if each is not None):
         return tensors
 
-    def make(position: int, parts: Sequence[torch.Tensor | None]) -> torch.Tensor:
-        each, (part,) = own[position], (part for part in parts if part is not None)
-        return part if each is None else _after(part, each.changes)
+    def make(position: int, parts: Sequence[torch.Tensor]) -> torch.Tensor:
+        each = own[position]
+        return parts[0] if each is None else _after(parts[0], each.changes)
 
     return Made([tensors], make)
 

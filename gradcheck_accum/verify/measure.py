@@ -36,7 +36,7 @@ Pieces = Callable[[int, int], torch.Tensor]
 """Gives a stretch of the elements of one parameter's gradient, from where to where it is asked."""
 
 
-Make = Callable[[int, Sequence[torch.Tensor | None]], torch.Tensor]
+Make = Callable[[int, Sequence[Any]], torch.Tensor]
 """Makes the gradient of the parameter at a position of what other gradients have there."""
 
 
@@ -65,6 +65,9 @@ class Made(Sequence[Any]):
         own = [pieces_of(vector, position) for vector in self._of]
         if all(each is None for each in own):
             return None
+        if len(own) == 1 and own[0] is not None:
+            only, make = own[0], self._make
+            return lambda start, stop: make(position, (only(start, stop),))
         return lambda start, stop: self._make(position, [None if each is None else each(start, stop) for each in own])
 
 
