@@ -687,3 +687,58 @@ def test_labels_that_count_the_rows_of_a_small_batch_by_chance_couple_nothing() 
     assert [y.tolist() for _, y in data.batches(3)] == [[0, 1, 2]] * 4
     assert compared_loop(right, each).verdict is Verdict.EQUIVALENT
     assert compared_loop(clamping(0.02), each).verdict is Verdict.DEVIATES
+
+
+def two_networks(wrong: bool) -> Callable[..., None]:
+    """A generator and a discriminator, each with a step of its own; the generator's loss may be left undivided."""
+
+    def loop(loader: list[Batch], accumulation_steps: int) -> None:
+        torch.manual_seed(1)
+        maker, judge = nn.Linear(2, 4), nn.Linear(4, 1)
+        of_maker, of_judge = (torch.optim.Adam(m.parameters(), 0.01) for m in (maker, judge))
+        loss = nn.functional.binary_cross_entropy_with_logits
+        for first in range(0, len(loader), accumulation_steps):
+            window = [x for x, _ in loader[first : first + accumulation_steps]]
+            for x in window:
+                real = loss(judge(x), torch.ones(len(x), 1))
+                made = loss(judge(maker(x[:, :2]).detach()), torch.zeros(len(x), 1))
+                ((real + made) / accumulation_steps).backward()
+            of_judge.step()
+            of_judge.zero_grad()
+            for x in window:
+                fooled = loss(judge(maker(x[:, :2])), torch.ones(len(x), 1))
+                (fooled if wrong else fooled / accumulation_steps).backward()
+            of_maker.step()
+            of_maker.zero_grad()
+            of_judge.zero_grad()
+
+    return loop
+
+
+def test_each_of_two_optimizers_is_compared_with_its_own() -> None:
+    data = Data.of(30)
+    each = [dict(loader=data.batches(b), accumulation_steps=k) for b, k in ((5, 3), (15, 1))]
+    assert verdicts(compared_loop(two_networks(wrong=False), each)) == ["equivalent"] * 4
+    result = compared_loop(two_networks(wrong=True), each)
+    assert verdicts(result) == ["equivalent", "deviates"] * 2
+    assert errors(result)[1::2] == pytest.approx([2.0] * 2, rel=1e-9)
+
+
+def test_rows_are_found_where_time_comes_first() -> None:
+    def recurrent(loader: list[Batch], accumulation_steps: int) -> None:
+        torch.manual_seed(1)
+        model, head = nn.GRU(1, 3), nn.Linear(3, 3)
+        optimizer = torch.optim.SGD([*model.parameters(), *head.parameters()], 0.1)
+        for i, (x, y) in enumerate(loader):
+            states, _ = model(x.T.unsqueeze(-1))
+            (nn.functional.cross_entropy(head(states[-1]), y) / accumulation_steps).backward()
+            if (i + 1) % accumulation_steps == 0:
+                optimizer.step()
+                optimizer.zero_grad()
+
+    data = Data.of(30)
+    each = [dict(loader=data.batches(b), accumulation_steps=k) for b, k in ((5, 3), (15, 1))]
+    result = compared_loop(recurrent, each)
+    assert (result.verdict, verdicts(result)) == (Verdict.EQUIVALENT, ["equivalent"] * 2)
+    assert result.reference is not None
+    assert result.reference.rows == 15
