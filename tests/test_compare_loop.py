@@ -16,6 +16,7 @@ from torch import nn
 import gradcheck_accum
 from gradcheck_accum.comparison import CompareResult
 from gradcheck_accum.side_by_side import ComparisonError, compared_loop
+from gradcheck_accum.side_by_side.fingerprints import _fingerprints
 from gradcheck_accum.verdict import Verdict
 
 pytestmark = pytest.mark.usefixtures("in_float64")
@@ -742,3 +743,14 @@ def test_rows_are_found_where_time_comes_first() -> None:
     assert (result.verdict, verdicts(result)) == (Verdict.EQUIVALENT, ["equivalent"] * 2)
     assert result.reference is not None
     assert result.reference.rows == 15
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.uint8, torch.float64, torch.bfloat16])
+def test_rows_are_known_without_what_pads_them(dtype: torch.dtype) -> None:
+    padded, whole = [[5, 7, 0, 0], [6, 0, 8, 9]], [[5, 7], [6, 2]]
+    one, other = (_fingerprints(torch.tensor(rows, dtype=dtype), 2) for rows in (padded, whole))
+    assert one[0] == other[0]
+    assert one[1] != other[1]
+    # A label of 0 is a label.
+    zero, seven = _fingerprints(torch.tensor([0, 7], dtype=dtype), 2)
+    assert zero != seven
