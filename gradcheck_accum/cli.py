@@ -10,6 +10,7 @@ import argparse
 import contextlib
 import importlib.util
 import os
+import re
 import shlex
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -20,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeVar
 
 from gradcheck_accum import __version__, output, streams
 from gradcheck_accum.errors import UsageError, internal_error, wants_tracebacks
-from gradcheck_accum.mistakes import CATALOGUE
+from gradcheck_accum.mistakes import CATALOGUE, rule_names
 from gradcheck_accum.run_options import (
     DTYPES,
     REFERENCES,
@@ -31,6 +32,7 @@ from gradcheck_accum.run_options import (
     refuse_clashes,
 )
 from gradcheck_accum.run_options import SETTINGS as RUN_SETTINGS
+from gradcheck_accum.spelling import did_you_mean
 from gradcheck_accum.streams import StreamError
 
 if TYPE_CHECKING:
@@ -53,6 +55,22 @@ class _Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         raise UsageError(f"{message} (see {self.prog} --help)")
+
+    def refuse(self, unknown: Sequence[str]) -> NoReturn:
+        """Complain of arguments that the command does not know."""
+        near = did_you_mean(unknown[0], self.options())
+        raise UsageError(f"unrecognized arguments: {' '.join(unknown)} (see {self.prog} --help){near}")
+
+    def options(self) -> list[str]:
+        """The long options, as the help lists them."""
+        return re.findall(r"--[a-z][a-z-]*", self.format_help())
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        # argparse suggests nothing before Python 3.14.
+        if action.choices is not None and value not in action.choices:
+            near = did_you_mean(str(value), map(str, action.choices))
+            listed = ", ".join(map(repr, action.choices))
+            raise argparse.ArgumentError(action, f"invalid choice: {value!r} (choose from {listed}){near}")
 
     def print_help(self, file: Any = None) -> None:
         streams.write(self.format_help(), file, end="")
@@ -82,6 +100,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run(arguments: list[str]) -> int:
     own, for_script = _split(arguments)
     parser = _parser()
+    if "_ARGCOMPLETE" in os.environ:  # a shell asks for completions, in the way of argcomplete
+        with contextlib.suppress(ImportError):
+            from argcomplete import autocomplete
+
+            autocomplete(parser)  # ends here
     if not arguments:
         parser.print_help(sys.stderr)
         return ERROR
@@ -93,7 +116,7 @@ def _run(arguments: list[str]) -> int:
     if unknown:
         if options.command in (_verify, _compare):
             raise UsageError(_not_ours(own, options, unknown))
-        options.parser.error(f"unrecognized arguments: {' '.join(unknown)}")
+        options.parser.refuse(unknown)
     if for_script is not None and options.command not in (_verify, _compare):
         raise UsageError("only verify and compare take arguments after --")
     command: _Command = options.command
@@ -111,7 +134,8 @@ def _not_ours(own: list[str], options: argparse.Namespace, unknown: list[str]) -
         theirs = [argument for argument in theirs if argument != script]
         ours.append(script)
     command = shlex.join([PROGRAM, *ours, "--", *theirs, *(options.arguments or [])])
-    return f"unrecognized arguments: {' '.join(theirs)}: the script's own arguments go after --: {command}"
+    near = did_you_mean(unknown[0], options.parser.options())
+    return f"unrecognized arguments: {' '.join(theirs)}: the script's own arguments go after --: {command}{near}"
 
 
 def _parted(own: list[str], unknown: list[str], value: str | None) -> tuple[list[str], list[str]]:
@@ -161,6 +185,8 @@ def _parser() -> argparse.ArgumentParser:
     rules = commands.add_parser("rules", help="list the mistakes")
     output.add_format(rules, output.RULES_FORMATS)
     rules.set_defaults(command=_rules)
+    server = commands.add_parser("server", help="a language server on standard input and output, for editors")
+    server.set_defaults(command=_server)
     for own in commands.choices.values():
         own.set_defaults(parser=own)
     return parser
@@ -519,10 +545,15 @@ def _complain_of_unreadable(result: LintResult) -> None:
         print(f"{PROGRAM}: {line}", file=sys.stderr)
 
 
+def _needs(command: str, package: str) -> None:
+    """Complain where a package is missing that ``command`` does not work without."""
+    if importlib.util.find_spec(package) is None:
+        raise UsageError(f"{command} needs {package}, which is not installed here: pip install {package}")
+
+
 def _fuzz(options: argparse.Namespace) -> int:
     for package in ("torch", "hypothesis"):
-        if importlib.util.find_spec(package) is None:
-            raise UsageError(f"fuzz needs {package}: pip install 'gradcheck-accum[fuzz]'")
+        _needs("fuzz", package)
     if options.target == "":
         raise UsageError("an empty target names nothing (a variable that is not set?)")
     from gradcheck_accum.report.fuzz_text import campaign_text, loop_text
@@ -583,7 +614,7 @@ def _verify(options: argparse.Namespace) -> int:
     with _settings_are_usage():
         settings = _settings_of_run(options)
         told = _told_of_run(options, settings)
-    _refuse_without_torch("verify")
+    _needs("verify", "torch")
     from gradcheck_accum.accepting import Acceptance, accepted
     from gradcheck_accum.verify import is_orphan, is_other_rank
 
@@ -628,7 +659,7 @@ def _compare(options: argparse.Namespace) -> int:
         each = configurations(options.configurations, options.vary)
     except BadConfigurations as error:
         raise UsageError(str(error)) from None
-    _refuse_without_torch("compare")
+    _needs("compare", "torch")
     with output.opened(options) as report:
         result = compare_script(
             options.script,
@@ -652,11 +683,6 @@ def _compare(options: argparse.Namespace) -> int:
 def _refuse_two_targets(options: argparse.Namespace, command: str) -> None:
     if bool(options.script) == bool(options.module):
         raise UsageError(f"{command} takes either a script or -m MODULE")
-
-
-def _refuse_without_torch(command: str) -> None:
-    if importlib.util.find_spec("torch") is None:
-        raise UsageError(f'{command} needs PyTorch: pip install "gradcheck-accum[verify]"')
 
 
 def _settings_of_run(options: argparse.Namespace) -> Settings:
@@ -684,11 +710,20 @@ def _explain(options: argparse.Namespace) -> int:
 
     mistake = find_mistake(options.rule)
     if mistake is None:
-        raise UsageError(f"no rule is called '{options.rule}' ({PROGRAM} rules lists them)")
+        near = did_you_mean(options.rule, rule_names())
+        raise UsageError(f"no rule is called '{options.rule}' ({PROGRAM} rules lists them){near}")
     page = readable_page(mistake)
     if page is None:
         raise UsageError(f"{mistake.code} has no page")
     streams.write(page.rstrip())
+    return OK
+
+
+def _server(options: argparse.Namespace) -> int:
+    _needs("server", "pygls")
+    from gradcheck_accum.server import serve
+
+    serve()
     return OK
 
 

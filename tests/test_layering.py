@@ -16,7 +16,19 @@ import gradcheck_accum
 PACKAGE = Path(gradcheck_accum.__file__).parent
 
 FLOORS = [
-    {"grammar", "location", "neighbours", "pyproject", "run_options", "same", "source_text", "stated", "streams"},
+    {
+        "grammar",
+        "html_parts",
+        "location",
+        "neighbours",
+        "pyproject",
+        "run_options",
+        "same",
+        "source_text",
+        "spelling",
+        "stated",
+        "streams",
+    },
     {"errors", "events", "gate", "mistakes", "notebooks"},
     {"passes"},
     {"findings", "ledger", "roles", "settings", "suppressions"},
@@ -29,12 +41,12 @@ FLOORS = [
     {"accepting", "comparison", "trials"},
     {"lint", "engine"},
     {"verify"},
-    {"side_by_side"},
+    {"magics", "side_by_side"},
     {"fuzz"},
     {"__init__"},
     {"report", "rule_pages"},
-    {"output"},
-    {"cli", "pytest_plugin", "quick"},
+    {"output", "server"},
+    {"callbacks", "cli", "pytest_plugin", "quick"},
     {"__main__"},
 ]
 """From the ground. A room may import from lower floors only: neither from above nor from its own."""
@@ -43,12 +55,15 @@ APART = {"report": {"lint", "engine", "verify", "side_by_side", "fuzz"}, "verify
 """Rooms on lower floors that a room must do without all the same."""
 
 THIRD_PARTY = {
+    "callbacks": {"ignite", "lightning", "pytorch_lightning", "transformers", "typing_extensions"},
     "settings": {"pathspec", "tomli"},
     "lint": {"pathspec", "libcst", "typing_extensions"},  # the last for type checkers alone
     "engine": {"torch"},
     "verify": {"torch"},
     "side_by_side": {"torch"},
     "fuzz": {"torch", "hypothesis", "libcst"},
+    "server": {"lsprotocol", "pygls"},
+    "cli": {"argcomplete"},
     "pytest_plugin": {"pytest", "_pytest"},
 }
 """What a room may import besides the standard library; a room that is not here, nothing."""

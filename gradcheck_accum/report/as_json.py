@@ -143,7 +143,7 @@ def _finding(finding: Finding) -> dict[str, Any]:
     return {
         "code": finding.mistake.code,
         "rule": finding.mistake.name,
-        "severity": finding.mistake.severity.value,
+        "severity": finding.severity.value,
         **_place(finding.where),
         "message": finding.message,
         "help": finding.help or None,

@@ -49,7 +49,7 @@ _VERDICT = _Column(("", "verdict"), lambda w: _verdict(w), to_the_left=True)
 _SAID_ONCE = (_LINE, _UNITS, _MICRO_BATCHES, _RATIO, _ALLOWED)
 """Columns that stand above the table where it is too wide and all windows have the same there, in this order."""
 
-_LEFT_OUT = (_ALLOWED, _LINE, _RATIO, _UNITS)
+_LEFT_OUT = (_ALLOWED, _LINE, _RATIO, _UNITS, _MICRO_BATCHES, _UPDATE, _OPTIMIZER, _DRIFT)
 """Columns that a table does without where it is too wide even so: the JSON report has them."""
 
 

@@ -173,7 +173,13 @@ def location_of(frame: FrameType) -> Location:
 
 
 def _location(frame: FrameType, package: str) -> Location:
-    return Location(shown(frame.f_code.co_filename), frame.f_lineno, through=with_version(package) if package else "")
+    return _place(shown(frame.f_code.co_filename), frame.f_lineno, with_version(package) if package else "")
+
+
+@lru_cache(maxsize=1 << 12)
+def _place(path: str, line: int, through: str) -> Location:
+    """A place once, however often a run comes by."""
+    return Location(path, line, through=through)
 
 
 def _cell(filename: str) -> str:
@@ -187,6 +193,13 @@ def _cell(filename: str) -> str:
     name, lines = f"cell {number}", linecache.getlines(filename)
     linecache.cache[name] = len("".join(lines)), None, lines, name
     return name
+
+
+def running_cell() -> int | None:
+    """The number that IPython shows beside the cell that runs now; None outside of one."""
+    *_, frame = frames_to_user()
+    number = _number_of_cell(frame.f_code.co_filename)
+    return int(number) if number.isdigit() else None
 
 
 def _number_of_cell(filename: str) -> str:
