@@ -16,6 +16,7 @@ from torch import nn
 import gradcheck_accum
 from gradcheck_accum.comparison import CompareResult
 from gradcheck_accum.side_by_side import ComparisonError, compared_loop
+from gradcheck_accum.side_by_side.fingerprints import _fingerprints
 from gradcheck_accum.verdict import Verdict
 
 pytestmark = pytest.mark.usefixtures("in_float64")
@@ -687,3 +688,69 @@ def test_labels_that_count_the_rows_of_a_small_batch_by_chance_couple_nothing() 
     assert [y.tolist() for _, y in data.batches(3)] == [[0, 1, 2]] * 4
     assert compared_loop(right, each).verdict is Verdict.EQUIVALENT
     assert compared_loop(clamping(0.02), each).verdict is Verdict.DEVIATES
+
+
+def two_networks(wrong: bool) -> Callable[..., None]:
+    """A generator and a discriminator, each with a step of its own; the generator's loss may be left undivided."""
+
+    def loop(loader: list[Batch], accumulation_steps: int) -> None:
+        torch.manual_seed(1)
+        maker, judge = nn.Linear(2, 4), nn.Linear(4, 1)
+        of_maker, of_judge = (torch.optim.Adam(m.parameters(), 0.01) for m in (maker, judge))
+        loss = nn.functional.binary_cross_entropy_with_logits
+        for first in range(0, len(loader), accumulation_steps):
+            window = [x for x, _ in loader[first : first + accumulation_steps]]
+            for x in window:
+                real = loss(judge(x), torch.ones(len(x), 1))
+                made = loss(judge(maker(x[:, :2]).detach()), torch.zeros(len(x), 1))
+                ((real + made) / accumulation_steps).backward()
+            of_judge.step()
+            of_judge.zero_grad()
+            for x in window:
+                fooled = loss(judge(maker(x[:, :2])), torch.ones(len(x), 1))
+                (fooled if wrong else fooled / accumulation_steps).backward()
+            of_maker.step()
+            of_maker.zero_grad()
+            of_judge.zero_grad()
+
+    return loop
+
+
+def test_each_of_two_optimizers_is_compared_with_its_own() -> None:
+    data = Data.of(30)
+    each = [dict(loader=data.batches(b), accumulation_steps=k) for b, k in ((5, 3), (15, 1))]
+    assert verdicts(compared_loop(two_networks(wrong=False), each)) == ["equivalent"] * 4
+    result = compared_loop(two_networks(wrong=True), each)
+    assert verdicts(result) == ["equivalent", "deviates"] * 2
+    assert errors(result)[1::2] == pytest.approx([2.0] * 2, rel=1e-9)
+
+
+def test_rows_are_found_where_time_comes_first() -> None:
+    def recurrent(loader: list[Batch], accumulation_steps: int) -> None:
+        torch.manual_seed(1)
+        model, head = nn.GRU(1, 3), nn.Linear(3, 3)
+        optimizer = torch.optim.SGD([*model.parameters(), *head.parameters()], 0.1)
+        for i, (x, y) in enumerate(loader):
+            states, _ = model(x.T.unsqueeze(-1))
+            (nn.functional.cross_entropy(head(states[-1]), y) / accumulation_steps).backward()
+            if (i + 1) % accumulation_steps == 0:
+                optimizer.step()
+                optimizer.zero_grad()
+
+    data = Data.of(30)
+    each = [dict(loader=data.batches(b), accumulation_steps=k) for b, k in ((5, 3), (15, 1))]
+    result = compared_loop(recurrent, each)
+    assert (result.verdict, verdicts(result)) == (Verdict.EQUIVALENT, ["equivalent"] * 2)
+    assert result.reference is not None
+    assert result.reference.rows == 15
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.uint8, torch.float64, torch.bfloat16])
+def test_rows_are_known_without_what_pads_them(dtype: torch.dtype) -> None:
+    padded, whole = [[5, 7, 0, 0], [6, 0, 8, 9]], [[5, 7], [6, 2]]
+    one, other = (_fingerprints(torch.tensor(rows, dtype=dtype), 2) for rows in (padded, whole))
+    assert one[0] == other[0]
+    assert one[1] != other[1]
+    # A label of 0 is a label.
+    zero, seven = _fingerprints(torch.tensor([0, 7], dtype=dtype), 2)
+    assert zero != seven

@@ -181,8 +181,12 @@ def by_row(program: Program, leaf: int) -> Samples | None:
 
 
 def _count(program: Program, own: Sequence[int]) -> int | None:
-    """How many samples there are: the size that most leaves have, mostly of their first dimension; None for one."""
+    """How many samples there are: the size that most leaves have, mostly of their first dimension; None for one.
+
+    Of two sizes that are as good, the one that more leaves have: where time comes first, labels have no time.
+    """
     found: Counter[int] = Counter()
+    leaves: Counter[int] = Counter()
     inputs = inputs_of(program) & {*own}
     if inputs and all(program.leaves[i].shape[:1] == (1,) for i in inputs):
         return None
@@ -193,8 +197,9 @@ def _count(program: Program, own: Sequence[int]) -> int | None:
         first, *others = program.leaves[i].shape
         found[first] += 3 if i in inputs else 2
         found.update(size for size in others[:1] if size != first)
+        leaves.update({first, *others[:1]})
     del found[0]
-    count = min(found, key=lambda size: (-found[size], size), default=1)
+    count = min(found, key=lambda size: (-found[size], -leaves[size], size), default=1)
     return count if count > 1 else None
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import nn
@@ -92,17 +93,27 @@ def _is_mask(leaf: torch.Tensor, count: int) -> bool:
 def _fingerprints(leaf: torch.Tensor, count: int) -> list[bytes]:
     """A fingerprint for each of ``count`` equal parts of a tensor, without what pads it."""
     flat = leaf.detach().cpu().contiguous().reshape(count, -1)
-    if flat.shape[1] == 1 or flat.is_complex():
-        return [fingerprint([row]) for row in flat]
-    fills = (0.0,) if flat.is_floating_point() else _FILLS
-    counts = ~torch.isin(flat, torch.tensor(fills, dtype=flat.dtype))
-    return [fingerprint([_without_ends(row, own)]) for row, own in zip(flat, counts, strict=True)]
+    size, length = flat.element_size(), flat.shape[1]
+    raw = flat.view(torch.uint8).numpy()
+    if length == 1 or flat.is_complex():
+        return [_digest(row) for row in raw]
+    counts = flat != 0 if flat.is_floating_point() else _is_no_fill(flat.long())
+    # Of a row in which nothing counts, nothing is left.
+    first = counts.to(torch.uint8).argmax(1) * size
+    last = (length - counts.flip(1).to(torch.uint8).argmax(1)) * counts.any(1) * size
+    ends = zip(raw, first.tolist(), last.tolist(), strict=True)
+    return [_digest(row[start:stop]) for row, start, stop in ends]
 
 
-def _without_ends(row: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
-    """A row from the first of its elements that ``counts`` to the last."""
-    places = counts.nonzero()
-    return row[int(places[0]) : int(places[-1]) + 1] if len(places) else row[:0]
+def _is_no_fill(numbers: torch.Tensor) -> torch.Tensor:
+    counts = torch.ones_like(numbers, dtype=torch.bool)
+    for fill in _FILLS:
+        counts &= numbers != fill
+    return counts
+
+
+def _digest(row: Any) -> bytes:
+    return hashlib.blake2b(row.tobytes(), digest_size=_SIZE).digest()
 
 
 def fingerprint(tensors: Sequence[torch.Tensor]) -> bytes:
