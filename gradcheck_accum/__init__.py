@@ -15,10 +15,11 @@ TYPE_CHECKING = False  # as in `typing`, which takes as long to load as half of 
 if TYPE_CHECKING:
     from typing import Any
 
-    from gradcheck_accum.verify import AccumulationError, check, watch
+    from gradcheck_accum.side_by_side import compare
+    from gradcheck_accum.verify import AccumulationError, AccumulationWarning, check, watch
 
 __version__ = "0.1.0"
-__all__ = ["AccumulationError", "__version__", "check", "watch"]
+__all__ = ["AccumulationError", "AccumulationWarning", "__version__", "check", "compare", "watch"]
 
 
 def __dir__() -> list[str]:
@@ -26,8 +27,19 @@ def __dir__() -> list[str]:
 
 
 def __getattr__(name: str) -> Any:
-    if name in {"AccumulationError", "check", "watch"}:
+    if name in __all__:
         from gradcheck_accum import verify
 
         return getattr(verify, name)
+    if name == "compare":
+        from gradcheck_accum.side_by_side.loop import compare
+
+        return compare
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def load_ipython_extension(shell: Any) -> None:
+    """``%load_ext gradcheck_accum`` in a notebook: gives it the cell magic ``%%accum``."""
+    from gradcheck_accum import magics
+
+    magics.load(shell)

@@ -17,11 +17,21 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NoReturn
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeVar
 
 from gradcheck_accum import __version__, output, streams
 from gradcheck_accum.errors import UsageError, internal_error, wants_tracebacks
 from gradcheck_accum.mistakes import CATALOGUE, rule_names
+from gradcheck_accum.run_options import (
+    DTYPES,
+    REFERENCES,
+    OptionError,
+    not_negative,
+    positive,
+    positive_int,
+    refuse_clashes,
+)
+from gradcheck_accum.run_options import SETTINGS as RUN_SETTINGS
 from gradcheck_accum.spelling import did_you_mean
 from gradcheck_accum.streams import StreamError
 
@@ -37,6 +47,7 @@ INTERRUPTED, BROKEN_PIPE = 130, 141
 """What a shell shows for a program that SIGINT or SIGPIPE ended."""
 
 _Command = Callable[[argparse.Namespace], int]
+_Value = TypeVar("_Value")
 
 
 class _Parser(argparse.ArgumentParser):
@@ -103,11 +114,11 @@ def _run(arguments: list[str]) -> int:
         streams.flush()  # --help and --version end here
     options.arguments = for_script
     if unknown:
-        if options.command is _verify:
+        if options.command in (_verify, _compare):
             raise UsageError(_not_ours(own, options, unknown))
         options.parser.refuse(unknown)
-    if for_script is not None and options.command is not _verify:
-        raise UsageError("only verify takes arguments after --")
+    if for_script is not None and options.command not in (_verify, _compare):
+        raise UsageError("only verify and compare take arguments after --")
     command: _Command = options.command
     return command(options)
 
@@ -166,6 +177,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     _add_lint(commands.add_parser("lint", help="read training scripts, never running them"))
     _add_verify(commands.add_parser("verify", help="run a training script and measure its gradients"))
+    _add_compare(commands.add_parser("compare", help="run a script on true large batches too, and compare the steps"))
     _add_fuzz(commands.add_parser("fuzz", help="look for data that a training loop gets wrong"))
     explain = commands.add_parser("explain", help="print the page of one mistake")
     explain.add_argument("rule", metavar="CODE|NAME")
@@ -223,11 +235,10 @@ def _add_verify(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--max-windows", metavar="N", type=_positive_int, help="stop after this many optimizer steps")
     parser.add_argument(
         "--reference",
-        choices=("ledger", "replay", "both"),
-        default="both",
+        choices=REFERENCES,
         help="ledger: the micro-batches' own gradients, weighed right; replay: one large batch, run again",
     )
-    parser.add_argument("--dtype", choices=("float64", "float32", "bfloat16", "float16"), help="dtype of the replay")
+    parser.add_argument("--dtype", choices=DTYPES, help="dtype of the replay")
     parser.add_argument("--device", help="device of the replay (cpu, cuda, cuda:1)")
     _add_codes(parser, "accept all but these (GA101,GA2)", "accept these: they are reported and decide nothing")
     parser.add_argument("--timeout", metavar="SECONDS", type=_positive, help="give up after this long")
@@ -238,14 +249,50 @@ def _add_verify(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--atol", type=_not_negative, help="absolute error to allow")
     parser.add_argument(
         "--trajectory",
-        action="store_true",
+        action=argparse.BooleanOptionalAction,
         help="also train a reference alongside on true large batches, and show how far the weights drift from it",
     )
     parser.add_argument(
-        "-v", "--verbose", action="store_true", help="also report what was compared with what, and what it costs"
+        "-v",
+        "--verbose",
+        action=argparse.BooleanOptionalAction,
+        help="also report what was compared with what, and what it costs",
     )
     output.add_output(parser, output.VERIFY_FORMATS, "report the verdict and the causes alone, and no pass")
+    parser.epilog = "what is not given here may stand in [tool.gradcheck-accum.verify] of pyproject.toml"
     parser.set_defaults(command=_verify)
+
+
+def _add_compare(parser: argparse.ArgumentParser) -> None:
+    parser.usage = f"{PROGRAM} compare [options] (SCRIPT | -m MODULE) --with ARGS --with ARGS [-- ARGS ...]"
+    parser.add_argument("script", metavar="SCRIPT", nargs="?", help="the training script; what all share goes after --")
+    parser.add_argument("-m", dest="module", metavar="MODULE", help="run a module instead, as python -m does")
+    parser.add_argument(
+        "--with",
+        dest="configurations",
+        metavar="ARGS",
+        action="append",
+        default=[],
+        help='the script\'s arguments in one configuration: --with="--batch-size 5 --accum 3"',
+    )
+    parser.add_argument(
+        "--vary",
+        metavar="NAME=V1,V2",
+        action="append",
+        default=[],
+        help="one argument's value in each configuration, instead of --with (accum=1,2,8)",
+    )
+    parser.add_argument("--free", action="store_true", help="let every configuration train its own weights")
+    parser.add_argument("--no-dropout", action="store_true", help="drop nothing out, in any configuration")
+    parser.add_argument("--max-windows", metavar="N", type=_positive_int, help="stop after this many optimizer steps")
+    parser.add_argument("--timeout", metavar="SECONDS", type=_positive, help="give up after this long")
+    parser.add_argument(
+        "--loss-coefficient", metavar="A", type=_number, help="what the loss is meant to be multiplied by"
+    )
+    parser.add_argument("--rtol", type=_not_negative, help="relative error to allow (default: derived from rounding)")
+    parser.add_argument("--atol", type=_not_negative, help="absolute error to allow")
+    output.add_output(parser, output.COMPARE_FORMATS, "report the verdict and the causes alone, and no pass")
+    parser.set_defaults(command=_compare)
 
 
 def _add_fuzz(parser: argparse.ArgumentParser) -> None:
@@ -277,24 +324,22 @@ def _number(text: str) -> float:
 
 
 def _positive_int(text: str) -> int:
-    value = _whole(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError("must be 1 or more")
-    return value
+    return _sensible(positive_int, _whole(text))
 
 
 def _positive(text: str) -> float:
-    value = _number(text)
-    if not value > 0:
-        raise argparse.ArgumentTypeError("must be more than 0")
-    return value
+    return _sensible(positive, _number(text))
 
 
 def _not_negative(text: str) -> float:
-    value = _number(text)
-    if not value >= 0:
-        raise argparse.ArgumentTypeError("must be 0 or more")
-    return value
+    return _sensible(not_negative, _number(text))
+
+
+def _sensible(read: Callable[[_Value], _Value], value: _Value) -> _Value:
+    try:
+        return read(value)
+    except OptionError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 @contextmanager
@@ -565,55 +610,99 @@ def _fuzz_engines(options: argparse.Namespace, progress: Callable[[int, int], No
 
 
 def _verify(options: argparse.Namespace) -> int:
-    if bool(options.script) == bool(options.module):
-        raise UsageError("verify takes either a script or -m MODULE")
-    if (options.rtol is None) != (options.atol is None):
-        raise UsageError("--rtol and --atol are given both or neither")
-    if options.trajectory and options.reference == "ledger":
-        raise UsageError("--trajectory needs the replay: leave --reference out, or give both")
+    _refuse_two_targets(options, "verify")
+    with _settings_are_usage():
+        settings = _settings_of_run(options)
+        told = _told_of_run(options, settings)
     _needs("verify", "torch")
     from gradcheck_accum.accepting import Acceptance, accepted
     from gradcheck_accum.verify import is_orphan, is_other_rank
 
-    with _settings_are_usage():
-        acceptance = Acceptance(_settings_of_run(options))
+    verbose = told.pop("verbose")
+    acceptance = Acceptance(settings)
     if is_other_rank():
         # Rank 0 has the report, for all of them; a launcher would end it if another failed before.
-        result = _measured(options)
+        result = _measured(options, told)
         return _complain(f"{result.script}: {result.error}") if is_orphan(result.error) else OK
-    with output.opened(options) as report:
-        result = accepted(_measured(options), acceptance)
+    with output.opened(options, verbose=verbose) as report:
+        result = _with_settling(accepted(_measured(options, told), acceptance), options)
         if result.error and not result.windows and report.form in output.FOR_PEOPLE:
             return _complain(f"{result.script}: {result.error}")
         report.write(output.verify_report(result, report))
     return result.exit_status
 
 
-def _measured(options: argparse.Namespace) -> VerifyResult:
+def _measured(options: argparse.Namespace, told: dict[str, Any]) -> VerifyResult:
     from gradcheck_accum.verify import verify_script
 
-    return verify_script(
-        options.script,
-        options.arguments or [],
-        module=options.module,
-        max_windows=options.max_windows,
-        reference=options.reference,
-        dtype=options.dtype,
-        device=options.device,
-        timeout=options.timeout,
-        loss_coefficient=options.loss_coefficient,
-        rtol=options.rtol,
-        atol=options.atol,
-        trajectory=options.trajectory,
-    )
+    return verify_script(options.script, options.arguments or [], module=options.module, **told)
+
+
+def _with_settling(result: VerifyResult, options: argparse.Namespace) -> VerifyResult:
+    """The result, and where it is open the command that would decide it, if the script's arguments show one."""
+    from gradcheck_accum.side_by_side.proposal import proposed
+    from gradcheck_accum.verdict import Verdict
+
+    if result.verdict is not Verdict.INCONCLUSIVE or not result.windows:
+        return result
+    name, is_module = options.script or options.module, options.module is not None
+    return replace(result, settled_by=proposed(name, options.arguments or [], is_module=is_module))
+
+
+def _compare(options: argparse.Namespace) -> int:
+    from gradcheck_accum.side_by_side import BadConfigurations, compare_script, configurations
+
+    _refuse_two_targets(options, "compare")
+    if (options.rtol is None) != (options.atol is None):
+        raise UsageError("--rtol and --atol are given both or neither")
+    try:
+        each = configurations(options.configurations, options.vary)
+    except BadConfigurations as error:
+        raise UsageError(str(error)) from None
+    _needs("compare", "torch")
+    with output.opened(options) as report:
+        result = compare_script(
+            options.script,
+            each,
+            options.arguments or [],
+            module=options.module,
+            max_windows=options.max_windows,
+            timeout=options.timeout,
+            loss_coefficient=options.loss_coefficient,
+            rtol=options.rtol,
+            atol=options.atol,
+            free=options.free,
+            no_dropout=options.no_dropout,
+        )
+        if result.error and report.form in output.FOR_PEOPLE:
+            return _complain(f"{result.script}: {result.error}")
+        report.write(output.compare_report(result, report))
+    return result.exit_status
+
+
+def _refuse_two_targets(options: argparse.Namespace, command: str) -> None:
+    if bool(options.script) == bool(options.module):
+        raise UsageError(f"{command} takes either a script or -m MODULE")
 
 
 def _settings_of_run(options: argparse.Namespace) -> Settings:
     """What holds for a script, as it does for lint; for a module that is run, what holds where it is run."""
     from gradcheck_accum.settings import settings_for, with_codes
 
-    settings = settings_for([options.script or os.curdir])
+    settings = settings_for([options.script or os.curdir]).of_verify()
     return with_codes(settings, select=options.select, ignore=options.ignore, called="--{}")
+
+
+def _told_of_run(options: argparse.Namespace, settings: Settings) -> dict[str, Any]:
+    """What a run is told, by the names of ``verify_script``: what is given, and else what the settings say."""
+    given = {name.replace("-", "_"): getattr(options, name.replace("-", "_")) for name in RUN_SETTINGS}
+    usual = {"trajectory": False, "verbose": False}
+    told = {**usual, **settings.verify.options, **{name: value for name, value in given.items() if value is not None}}
+    try:
+        refuse_clashes(told, "--{}".format)
+    except OptionError as error:
+        raise UsageError(str(error)) from None
+    return told
 
 
 def _explain(options: argparse.Namespace) -> int:

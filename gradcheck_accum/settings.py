@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from gradcheck_accum.mistakes import CATALOGUE, rule_names
 from gradcheck_accum.pyproject import TABLE, settings_files
+from gradcheck_accum.run_options import SETTINGS as RUN_SETTINGS
+from gradcheck_accum.run_options import OptionError, refuse_clashes
 from gradcheck_accum.spelling import did_you_mean
 
 if TYPE_CHECKING:
@@ -62,11 +64,23 @@ def _compiled(lines: Sequence[str], key: str) -> GitIgnoreSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class VerifySettings:
+    """``[tool.gradcheck-accum.verify]``: what runs are told, by the names of `gradcheck_accum.verify.verify_script`.
+
+    ``select`` and ``ignore`` take the place of the project's for runs; None where the project's hold for them too.
+    """
+
+    options: Mapping[str, Any] = field(default_factory=dict)
+    select: frozenset[str] | None = None
+    ignore: frozenset[str] | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Settings:
     """What is reported and what is read. ``select`` and ``exclude`` of None stand for all and for the usual ones.
 
     ``root`` is the directory of the settings' file, or the working directory; with ``force_exclude`` what is excluded
-    is not read where it is given by name either.
+    is not read where it is given by name either. ``verify`` is what concerns runs alone.
     """
 
     root: Path = field(default_factory=Path)
@@ -77,6 +91,13 @@ class Settings:
     per_file_ignores: tuple[tuple[Patterns, frozenset[str]], ...] = ()
     baseline: Path | None = None
     force_exclude: bool = False
+    verify: VerifySettings = field(default_factory=VerifySettings)
+
+    def of_verify(self) -> Settings:
+        """The settings as they hold for runs."""
+        own = self.verify
+        select = self.select if own.select is None else own.select
+        return replace(self, select=select, ignore=self.ignore if own.ignore is None else own.ignore)
 
     def excludes(self, path: str, *, directory: bool = False) -> bool:
         """Whether the settings name patterns that exclude what is at ``path``."""
@@ -176,12 +197,9 @@ def _read(table: Any, file: Path) -> Settings:
         "extend-exclude": lambda key, value: Patterns(root, _strings(key, value), key),
         "per-file-ignores": lambda key, value: _per_file(key, value, root),
         "baseline": lambda key, value: root / _string(key, value),
+        "verify": lambda key, value: _of_runs(f"{_shown(file)}: [tool.{TABLE}.verify]", value),
     }
-    unknown = sorted(set(table) - set(readers))
-    if unknown:
-        near = did_you_mean(unknown[0], readers)
-        raise SettingsError(f"{place} has no setting '{unknown[0]}' (there are {', '.join(readers)}){near}")
-    values = {key: readers[key](f"{place} {key}", value) for key, value in table.items()}
+    values = _values(table, readers, place)
     select: frozenset[str] | None = values.get("select")
     extended: frozenset[str] = values.get("extend-select", frozenset())
     return Settings(
@@ -192,7 +210,41 @@ def _read(table: Any, file: Path) -> Settings:
         (values["extend-exclude"],) if "extend-exclude" in values else (),
         values.get("per-file-ignores", ()),
         values.get("baseline"),
+        verify=values.get("verify", VerifySettings()),
     )
+
+
+def _values(table: Mapping[str, Any], readers: Mapping[str, Callable[[str, Any], Any]], place: str) -> dict[str, Any]:
+    """What a table says, each of its settings read by the reader of its name."""
+    unknown = sorted(set(table) - set(readers))
+    if unknown:
+        near = did_you_mean(unknown[0], readers)
+        raise SettingsError(f"{place} has no setting '{unknown[0]}' (there are {', '.join(readers)}){near}")
+    return {key: readers[key](f"{place} {key}", value) for key, value in table.items()}
+
+
+def _of_runs(place: str, table: Any) -> VerifySettings:
+    if not isinstance(table, Mapping):
+        raise SettingsError(f"{place} is no table")
+
+    def option(key: str, value: Any) -> Any:
+        try:
+            return RUN_SETTINGS[key.removeprefix(f"{place} ")](value)
+        except OptionError as error:
+            raise SettingsError(f"{key}: {error}") from None
+
+    readers: dict[str, Callable[[str, Any], Any]] = {
+        "select": lambda key, value: codes(key, _strings(key, value)),
+        "ignore": lambda key, value: codes(key, _strings(key, value)),
+        **dict.fromkeys(RUN_SETTINGS, option),
+    }
+    values = _values(table, readers, place)
+    select, ignore = values.pop("select", None), values.pop("ignore", None)
+    try:
+        refuse_clashes(values, str)
+    except OptionError as error:
+        raise SettingsError(f"{place} {error}") from None
+    return VerifySettings({key.replace("-", "_"): value for key, value in values.items()}, select, ignore)
 
 
 def _strings(key: str, value: Any) -> list[str]:

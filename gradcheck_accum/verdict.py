@@ -7,6 +7,10 @@ from dataclasses import dataclass
 from enum import Enum
 
 from gradcheck_accum.diagnosis import Diagnosis
+from gradcheck_accum.html_parts import bullets, paragraph, table
+
+_SHOWN = 12
+"""How many windows a notebook is shown of a result."""
 
 
 class Verdict(Enum):
@@ -49,6 +53,27 @@ class WindowReport:
     accepted: tuple[str, ...] = ()
     """The codes that explain the verdict, where the loop's owner has accepted all of them: it then decides nothing."""
 
+    def _cells(self) -> tuple[str, ...]:
+        """What a notebook shows of it, under `_HEADINGS`."""
+        known = [weight for weight in self.weights if weight is not None]
+        unknown = len(known) < len(self.weights) or not known
+        least, most = (_number(None),) * 2 if unknown else (_number(min(known)), _number(max(known)))
+        return (
+            str(self.index),
+            str(self.micro_batches),
+            _number(self.units),
+            least if least == most else f"{least} to {most}",
+            *(_number(value) for value in (self.grad_rel_error, self.tolerance, self.grad_norm_ratio)),
+            self.verdict.value + (" (accepted)" if self.accepted else ""),
+        )
+
+
+_HEADINGS = ("window", "micro-batches", "units", "weights", "gradient error", "allowed", "norm ratio", "verdict")
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.4g}"
+
 
 @dataclass(frozen=True, slots=True)
 class ReferenceReport:
@@ -68,9 +93,9 @@ class Accepted:
     by: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class VerifyResult:
-    """The verdict on one run, with its evidence.
+    """The verdict on one run, with its evidence. As text it is the verdict and the causes, in a notebook windows too.
 
     ``notes`` are sentences for the reader (how the loss's scale was read, what was left unchecked); ``details`` those
     of them that nobody needs who does not ask. ``help`` says what to do about an inconclusive verdict.
@@ -92,11 +117,49 @@ class VerifyResult:
     help: str = ""
     accepted: tuple[Accepted, ...] = ()
     """What was diagnosed and does not count (`gradcheck_accum.accepting`); none of ``diagnosis``."""
+    settled_by: str = ""
+    """The command that would decide an inconclusive run, where one is known."""
+
+    def __str__(self) -> str:
+        return "\n".join((" ".join(self._headline()), *self._causes()))
+
+    def __repr__(self) -> str:
+        many = len(self.windows)
+        found = ", ".join(f"{one.mistake.code} at {one.where}" for one in self.diagnosis)
+        counted = f"{many} window{'' if many == 1 else 's'}"
+        return f"<VerifyResult of {' '.join(self._headline())} ({counted}{f'; {found}' if found else ''})>"
+
+    def _repr_html_(self) -> str:
+        # The windows that decide come first, where not all are shown.
+        decisive = sorted(self.windows, key=lambda w: w.verdict is Verdict.EQUIVALENT or bool(w.accepted))[:_SHOWN]
+        rows = [window._cells() for window in sorted(decisive, key=lambda w: w.index)]
+        left = len(self.windows) - len(rows)
+        more = [f"{left} more window{'' if left == 1 else 's'}"] if left else []
+        return paragraph(*self._headline()) + bullets(self._causes()) + table(_HEADINGS, rows) + bullets(more)
+
+    def _headline(self) -> tuple[str, str]:
+        return f"{self.script}: {'error' if self.error else self.verdict.value}:", self.error or self.reason
+
+    def _causes(self) -> list[str]:
+        """Every mistake in a line, with what to do, and what does not count."""
+        found = [(f"{_said(one)}{f'; {one.help}' if one.help else ''}") for one in self.diagnosis]
+        if self.help:
+            found.append(self.help)
+        return found + [f"accepted: {_said(one.diagnosis)}" for one in self.accepted]
 
     @classmethod
     def failed(cls, script: str, error: str) -> VerifyResult:
         """The result of a run that could not be judged at all."""
         return cls(script, Verdict.INCONCLUSIVE, error, "", ReferenceReport("none", "", ""), error=error)
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """The numbers of the last window that were measured, by names under which a tracker (W&B, …) can log them."""
+        if not self.windows:
+            return {}
+        last = self.windows[-1]
+        values = {"gradient_error": last.grad_rel_error, "norm_ratio": last.grad_norm_ratio, "units": last.units}
+        return {f"accumulation/{name}": value for name, value in values.items() if value is not None}
 
     @property
     def exit_status(self) -> int:
@@ -106,6 +169,11 @@ class VerifyResult:
         if any(not d.mistake.by_construction for d in self.diagnosis) or self.verdict is Verdict.DEVIATES:
             return 1
         return 0 if self.verdict is Verdict.EQUIVALENT else 3
+
+
+def _said(diagnosis: Diagnosis) -> str:
+    mistake = diagnosis.mistake
+    return f"{mistake.code} [{mistake.name}] at {diagnosis.where}: {diagnosis.message}"
 
 
 def verdict_on(windows: Sequence[WindowReport], total: int, *, lost: str, diagnosed: bool) -> tuple[Verdict, str]:

@@ -16,7 +16,19 @@ import gradcheck_accum
 PACKAGE = Path(gradcheck_accum.__file__).parent
 
 FLOORS = [
-    {"grammar", "location", "neighbours", "pyproject", "same", "source_text", "spelling", "stated", "streams"},
+    {
+        "grammar",
+        "html_parts",
+        "location",
+        "neighbours",
+        "pyproject",
+        "run_options",
+        "same",
+        "source_text",
+        "spelling",
+        "stated",
+        "streams",
+    },
     {"errors", "events", "gate", "mistakes", "notebooks"},
     {"passes"},
     {"findings", "ledger", "roles", "settings", "suppressions"},
@@ -26,26 +38,29 @@ FLOORS = [
     {"weights"},
     {"diagnosis"},
     {"verdict"},
-    {"accepting", "trials"},
+    {"accepting", "comparison", "trials"},
     {"lint", "engine"},
     {"verify"},
+    {"magics", "side_by_side"},
     {"fuzz"},
     {"__init__"},
     {"report", "rule_pages"},
     {"output", "server"},
-    {"cli", "pytest_plugin", "quick"},
+    {"callbacks", "cli", "pytest_plugin", "quick"},
     {"__main__"},
 ]
 """From the ground. A room may import from lower floors only: neither from above nor from its own."""
 
-APART = {"report": {"lint", "engine", "verify", "fuzz"}, "verify": {"lint"}}
+APART = {"report": {"lint", "engine", "verify", "side_by_side", "fuzz"}, "verify": {"lint"}, "side_by_side": {"lint"}}
 """Rooms on lower floors that a room must do without all the same."""
 
 THIRD_PARTY = {
+    "callbacks": {"ignite", "lightning", "pytorch_lightning", "transformers", "typing_extensions"},
     "settings": {"pathspec", "tomli"},
     "lint": {"pathspec", "libcst", "typing_extensions"},  # the last for type checkers alone
     "engine": {"torch"},
     "verify": {"torch"},
+    "side_by_side": {"torch"},
     "fuzz": {"torch", "hypothesis", "libcst"},
     "server": {"lsprotocol", "pygls"},
     "cli": {"argcomplete"},
@@ -135,6 +150,7 @@ LINTED = "from gradcheck_accum.cli import main; main(['lint', 'train.py'])"
         ("import gradcheck_accum.lint", HEAVY | {"gradcheck_accum.verify", "gradcheck_accum.engine"}),
         (LINTED, (HEAVY - {"libcst"}) | {"gradcheck_accum.verify", "gradcheck_accum.engine"}),
         ("from gradcheck_accum.verify import verify_script", HEAVY | {"gradcheck_accum.lint"}),
+        ("from gradcheck_accum.side_by_side import compare_script", HEAVY | {"gradcheck_accum.lint"}),
         ("from gradcheck_accum.verify import observe\nwith observe(): pass", {"gradcheck_accum.lint"}),
         ("from gradcheck_accum import fuzz", HEAVY | {"gradcheck_accum.lint", "gradcheck_accum.verify"}),
         ("from gradcheck_accum.fuzz import AccumCase", {"hypothesis", "libcst", "gradcheck_accum.lint"}),

@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -13,7 +15,7 @@ from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, TensorDataset
 
 import gradcheck_accum
-from gradcheck_accum.verdict import Verdict, VerifyResult
+from gradcheck_accum.verdict import ReferenceReport, Verdict, VerifyResult, WindowReport
 
 
 class Training:
@@ -103,6 +105,42 @@ def test_a_callback_hears_of_every_judged_window_and_training_goes_on(reference:
     assert all(result.windows[0].verdict is Verdict.DEVIATES for result in heard)
 
 
+def test_a_warning_is_given_at_the_users_line_and_training_goes_on() -> None:
+    training = Training(20, lambda window: 1 if window >= 10 else 4)
+    warned = pytest.warns(gradcheck_accum.AccumulationWarning, match="GA101")
+    with warned as given, gradcheck_accum.watch(every=5, on_deviation="warn"):
+        training.run()
+    assert training.steps == 20
+    assert len(given) == 2
+    # Python itself shows a warning of the same words at a line once.
+    ((path, line, _),) = {(one.filename, one.lineno, str(one.message)) for one in given}
+    assert path == __file__
+    assert Path(path).read_text().splitlines()[line - 1].strip() == "self.optimizer.step()"
+
+
+@pytest.mark.parametrize("divisor", [4, 1])
+def test_every_judged_window_is_told_with_numbers_to_log(divisor: int) -> None:
+    """Undivided, every one of 16 rows weighs 4 times what it should: the error is 3, the ratio of norms 4."""
+    told: list[VerifyResult] = []
+    heard: list[VerifyResult] = []
+    with gradcheck_accum.watch(every=5, on_window=told.append, on_deviation=heard.append):
+        Training(20, lambda window: divisor).run()
+    assert len(told) == 4
+    factor = 4 / divisor
+    for result in told:
+        error, ratio, units = (result.metrics[f"accumulation/{n}"] for n in ("gradient_error", "norm_ratio", "units"))
+        assert (error, ratio, units) == (pytest.approx(factor - 1, abs=1e-5), pytest.approx(factor), 16.0)
+    assert heard == (told if divisor == 1 else [])
+
+
+def test_what_was_not_measured_is_not_logged() -> None:
+    reference = ReferenceReport("ledger", "float32", "cpu")
+    window = WindowReport(0, "SGD", 3, None, (None,) * 3, None, 0.7, None, None, Verdict.INCONCLUSIVE)
+    result = VerifyResult("t", Verdict.INCONCLUSIVE, "", "cpu", reference, windows=(window,))
+    assert result.metrics == {"accumulation/norm_ratio": 0.7}
+    assert replace(result, windows=()).metrics == {}
+
+
 def test_an_optimizer_that_never_steps_does_not_count_windows() -> None:
     idle = torch.optim.SGD(nn.Linear(2, 2).parameters(), lr=0.1)
     with pytest.raises(gradcheck_accum.AccumulationError), gradcheck_accum.watch(every=4):
@@ -138,6 +176,8 @@ def test_options_that_do_not_fit() -> None:
     with pytest.raises(ValueError, match="at least 1"), gradcheck_accum.watch(every=0):
         pass
     with pytest.raises(ValueError, match="both or neither"), gradcheck_accum.watch(rtol=1e-3):
+        pass
+    with pytest.raises(ValueError, match="on_deviation is"), gradcheck_accum.watch(on_deviation="warning"):  # type: ignore[arg-type]
         pass
 
 

@@ -13,11 +13,13 @@ from gradcheck_accum.verify.script import verify_script
 
 if TYPE_CHECKING:
     from gradcheck_accum.verify.session import Observation, checked, judged, observe
-    from gradcheck_accum.verify.watching import AccumulationError, check, watch
+    from gradcheck_accum.verify.watching import AccumulationError, AccumulationWarning, OnDeviation, check, watch
 
 __all__ = [
     "AccumulationError",
+    "AccumulationWarning",
     "Observation",
+    "OnDeviation",
     "check",
     "checked",
     "is_orphan",
@@ -29,12 +31,16 @@ __all__ = [
 ]
 
 
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
 def __getattr__(name: str) -> Any:
     if name in {"Observation", "checked", "judged", "observe"}:
         from gradcheck_accum.verify import session
 
         return getattr(session, name)
-    if name in {"AccumulationError", "check", "watch"}:
+    if name in {"AccumulationError", "AccumulationWarning", "OnDeviation", "check", "watch"}:
         from gradcheck_accum.verify import watching
 
         return getattr(watching, name)

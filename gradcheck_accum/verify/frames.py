@@ -189,6 +189,13 @@ def _cell(filename: str) -> str:
     return name
 
 
+def running_cell() -> int | None:
+    """The number that IPython shows beside the cell that runs now; None outside of one."""
+    *_, frame = frames_to_user()
+    number = _number_of_cell(frame.f_code.co_filename)
+    return int(number) if number.isdigit() else None
+
+
 def _number_of_cell(filename: str) -> str:
     """The number that IPython shows beside the cell: In [3]."""
     ipython = sys.modules.get("IPython")

@@ -119,7 +119,7 @@ class Measurer:
             held = {0, 1, measured.after_clip}
             measured.products, measured.shards = self.shards.products(vectors, held, parameters)
             measured.dtype = self.shards.dtype(parameters)
-            measured.coupled_modules = _coupled([record.program for record in measured.records])
+            measured.coupled_modules = coupled_modules([record.program for record in measured.records])
             measured.replay_problem = SHARDED
             return vectors
         if self.replays:
@@ -148,7 +148,7 @@ class Measurer:
         programs = [record.program for record in measured.records]
         coarsest = [p.coarsest for p in programs if p is not None and p.coarsest is not None]
         measured.compute_dtype = coarsest[0] if coarsest else measured.dtype
-        measured.coupled_modules = _coupled(programs)
+        measured.coupled_modules = coupled_modules(programs)
         chosen = [i for i, record in enumerate(measured.records) if record.event in members]
         for own in _alike(measured.records, chosen):
             known = [p for p in (programs[i] for i in own) if p is not None]
@@ -344,7 +344,7 @@ def _is_a_sum(vectors: Sequence[Vector]) -> bool:
     return any(all(a is b for a, b in zip(vectors[0], part, strict=True)) for part in vectors[2:])
 
 
-def _coupled(programs: Sequence[Program | None]) -> list[str]:
+def coupled_modules(programs: Sequence[Program | None]) -> list[str]:
     """The kinds of modules whose results depend on the whole batch."""
     modules = (m for program in programs if program is not None for top in program.modules for m in top.modules())
     return sorted({type(m).__name__ for m in modules if isinstance(m, nn.modules.batchnorm._BatchNorm) and m.training})

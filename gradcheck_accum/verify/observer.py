@@ -49,6 +49,7 @@ from gradcheck_accum.verify.averaging import AVERAGED_OTHERWISE, Averaging
 from gradcheck_accum.verify.batches import BatchCounter, data_of, identity_of
 from gradcheck_accum.verify.by_hand import OwnAverages, Rates
 from gradcheck_accum.verify.clipping import ClipBook, ClipCall
+from gradcheck_accum.verify.companion import AtStep, Companion
 from gradcheck_accum.verify.comparing import Comparer
 from gradcheck_accum.verify.frames import user_location
 from gradcheck_accum.verify.frameworks import Remark, remark
@@ -73,6 +74,8 @@ from gradcheck_accum.verify.records import Measured, Record
 from gradcheck_accum.verify.sent_back import LossReader, SentBack
 from gradcheck_accum.verify.shadow import ShadowStep
 from gradcheck_accum.verify.shards import NORM_UNKNOWN, Shards, whole_norm
+
+_Gradients = dict[int, torch.Tensor | None]
 
 _TOUCHING = (ZeroGrad, ScaleGrads, Clip, Unscale, Opaque, Step)
 """Events that may set backwards apart: those before weigh otherwise than those after."""
@@ -116,12 +119,15 @@ class SeenEnough(BaseException):
 class Watch:
     """The observer of one run. Every method that PyTorch calls leaves the loop's own state as it is."""
 
-    def __init__(self, *, replay: bool, engine: ReferenceEngine, max_windows: int | None) -> None:
+    def __init__(
+        self, *, replay: bool, engine: ReferenceEngine, max_windows: int | None, companion: Companion | None = None
+    ) -> None:
         self.events: list[Event] = []
         self.measured: list[Measured] = []
         self.from_start = True
         """Whether ``events`` go back to where the loop began."""
-        self.losses = LossReader(replays=replay)
+        self.losses = LossReader(records=replay or companion is not None)
+        self._companion = companion
         self.max_windows = max_windows
         self._process = os.getpid()
         self._busy = 0
@@ -714,6 +720,9 @@ class Watch:
         if not measured.unmeasured:
             with self._own_work(), thawed(parameters):
                 shadow = self._measure(optimizer, measured, parameters)
+        if self._companion is not None and not self._depth:
+            with self._own_work():
+                self._companion.before_step(self._at_step(optimizer, measured))
         with torch.no_grad():
             self._moved.keep(parameters, (r for records in self._since.values() for r in records))
         self._pending = measured, shadow
@@ -783,6 +792,9 @@ class Watch:
         if not awaited:
             self._moved.forget()
         self.measured.append(measured)
+        if self._companion is not None and not self._depth:
+            with self._own_work():
+                self._companion.after_step(optimizer)
         if self.on_step is not None:
             self.on_step(len(self.measured))
         if self.max_windows is not None and len(self.measured) >= self.max_windows:
@@ -808,17 +820,43 @@ class Watch:
         self._pending = Measured(step, self._since.pop(id(optimizer), []), unmeasured=WITH_CLOSURE), None
 
     def _measure(self, optimizer: Optimizer, measured: Measured, parameters: list[torch.Tensor]) -> ShadowStep | None:
-        used = self.book.held(optimizer)
+        before, used = self._gradients(optimizer, through_scaler=measured.step.through_scaler)
         clips = self._clips.of(optimizer)
-        before = used
         if clips is not None:
-            before, measured.clips = clips.before, clips.calls
-        if not measured.step.through_scaler:
-            # Nobody will divide the scale out any more: it is part of what the optimizer gets.
-            scales = {key: self.book.scale_inside.get(key, 1.0) for key in used}
-            used, before = _multiplied(used, scales), _multiplied(before, scales)
+            measured.clips = clips.calls
         ledger = fold(Trace(tuple(self.events[-self._recent() :]), precision=self.losses.precision))
         return self.comparer.compare(optimizer, measured, parameters, before, used, ledger)
+
+    def _gradients(self, optimizer: Optimizer, *, through_scaler: bool) -> tuple[_Gradients, _Gradients]:
+        """An optimizer's gradients as they were before any clip, and as they are."""
+        used = self.book.held(optimizer)
+        clips = self._clips.of(optimizer)
+        before = used if clips is None else clips.before
+        if through_scaler:
+            return before, used
+        # Nobody will divide the scale out any more: it is part of what the optimizer gets.
+        scales = {key: self.book.scale_inside.get(key, 1.0) for key in used}
+        return _multiplied(before, scales), _multiplied(used, scales)
+
+    def _at_step(self, optimizer: Optimizer, measured: Measured) -> AtStep:
+        before, used = self._gradients(optimizer, through_scaler=measured.step.through_scaler)
+        clips, where = self._clips.of(optimizer), measured.step.where
+        known = clips is None or not clips.changed_since
+        return AtStep(
+            optimizer,
+            measured.step.optimizer,
+            measured.records,
+            used,
+            before if known else None,
+            where.path,
+            where.line,
+            parameters_of(optimizer),
+        )
+
+    def left_over(self) -> dict[str, list[Record]]:
+        """The backwards that no step has followed so far, by the name of the optimizer that would have made it."""
+        named = {id(o): self.book.names[id(o)] for o in self.book.optimizers}
+        return {named[key]: records for key, records in self._since.items() if key in named and records}
 
     def _recent(self, windows: int = 8) -> int:
         """How many of the last events tell how this loop scales: those of the last few windows."""

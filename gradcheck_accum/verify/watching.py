@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import warnings
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from typing import Any, Literal
 
 from torch.optim.optimizer import Optimizer
 
@@ -24,13 +26,25 @@ _KEPT_WINDOWS = 8
 """Windows that the ledger looks back on: enough to know K, and no more to keep than a training run can spare."""
 
 
+OnDeviation = Literal["error", "warn"] | Callable[[VerifyResult], object]
+"""What a wrong step comes to: an `AccumulationError`, an `AccumulationWarning`, or a call of the user's."""
+
+
+class AccumulationWarning(UserWarning):
+    """A step got another gradient than the large batch's, and training goes on."""
+
+
 class AccumulationError(AssertionError):
     """A step got another gradient than the large batch's; ``result`` has the numbers and the causes."""
 
     def __init__(self, result: VerifyResult) -> None:
         self.result = result
-        causes = "; ".join(f"{d.mistake.code} at {d.where}: {d.message}" for d in result.diagnosis)
+        causes = _causes(result)
         super().__init__(f"{result.verdict.value}: {result.reason}" + (f" ({causes})" if causes else ""))
+
+
+def _causes(result: VerifyResult) -> str:
+    return "; ".join(f"{d.mistake.code} at {d.where}: {d.message}" for d in result.diagnosis)
 
 
 def check(
@@ -86,6 +100,7 @@ class Watching(Watch):
         options: Options,
         tell: Callable[[VerifyResult], object],
         acceptance: Callable[[Diagnosis], str],
+        on_window: Callable[[VerifyResult], object] | None = None,
         *,
         replay: bool,
     ) -> None:
@@ -95,6 +110,7 @@ class Watching(Watch):
         self.comparer.loss_coefficient = options.loss_coefficient
         self._tell = tell
         self._acceptance = acceptance
+        self._on_window = on_window
         self._window = 0
         self._asleep = every > 2
         self._steps_awake: Counter[int] = Counter()
@@ -146,6 +162,8 @@ class Watching(Watch):
         self.forget_before(_KEPT_WINDOWS)
         told = replace(result, reason=last.reason or result.reason, windows=(last,), diagnosis=shown)
         told = accepted(told, self._acceptance)
+        if self._on_window is not None:
+            self._on_window(told)
         deviates = any(w.verdict is Verdict.DEVIATES and not w.accepted for w in told.windows)
         if deviates or any(not d.mistake.by_construction for d in told.diagnosis):
             self._tell(told)
@@ -155,7 +173,8 @@ class Watching(Watch):
 def watch(
     *,
     every: int = 1,
-    on_deviation: Callable[[VerifyResult], object] | None = None,
+    on_deviation: OnDeviation = "error",
+    on_window: Callable[[VerifyResult], object] | None = None,
     reference: ReferenceName = "ledger",
     loss_coefficient: float | None = None,
     rtol: float | None = None,
@@ -169,22 +188,21 @@ def watch(
             train(model, loader, optimizer)
 
     Every ``every``-th window is judged (and the one before it watched, to judge it by); between them the loop runs as
-    it is. ``on_deviation`` is called with the result for the one window and its causes, after the step; where there is
-    none, `AccumulationError` is raised from ``optimizer.step()``. What is left over when the block ends is judged where
-    every window is. ``select``, ``ignore``, settings and comments count as in `check`. Raises ValueError for options
-    that do not fit, and SettingsError.
+    it is. Where its gradient is wrong, ``on_deviation`` says what happens after the step: `AccumulationError` is
+    raised from ``optimizer.step()`` ("error"), `AccumulationWarning` is given at the user's line ("warn"), or it is
+    called with the result for the one window and its causes. ``on_window`` is called with the result for every window
+    that is judged, right or wrong; its `metrics` are what a tracker can log. What is left over when the block ends is
+    judged where every window is. ``select``, ``ignore``, settings and comments count as in `check`. Raises ValueError
+    for options that do not fit, and SettingsError.
     """
     if every < 1:
         raise ValueError("every is a number of windows, at least 1")
-
-    def tell(result: VerifyResult) -> None:
-        if on_deviation is None:
-            raise AccumulationError(result)
-        on_deviation(result)
-
+    if not callable(on_deviation) and on_deviation not in ("error", "warn"):
+        raise ValueError('on_deviation is "error", "warn", or is called with the result')
+    tell = _teller(on_deviation)
     options = Options(loss_coefficient, rtol, atol, replay_alone=reference == "replay")
     acceptance = acceptance_at(user_location().path, select=select, ignore=ignore)
-    watching = Watching(every, options, tell, acceptance, replay=reference != "ledger")
+    watching = Watching(every, options, tell, acceptance, on_window, replay=reference != "ledger")
     with installed(watching):
         yield
         if every == 1:
@@ -193,3 +211,20 @@ def watch(
             told = accepted(replace(last, windows=(), diagnosis=left), acceptance)
             if told.diagnosis:
                 tell(told)
+
+
+def _teller(on_deviation: OnDeviation) -> Callable[[VerifyResult], object]:
+    if callable(on_deviation):
+        return on_deviation
+    given: dict[Any, Any] = {}
+
+    def warn(result: VerifyResult) -> None:
+        where = user_location()
+        # Without what was measured: Python shows a warning of the same words once.
+        text = f"{result.verdict.value}: {_causes(result) or result.reason}"
+        warnings.warn_explicit(text, AccumulationWarning, where.path, where.line, registry=given)
+
+    def fail(result: VerifyResult) -> None:
+        raise AccumulationError(result)
+
+    return warn if on_deviation == "warn" else fail

@@ -1,0 +1,44 @@
+"""For Ignite."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ignite.engine import Engine, Events
+
+from gradcheck_accum.callbacks.run import WatchedRun, WatchOptions
+from gradcheck_accum.verify import OnDeviation
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+
+class AccumulationHandler:
+    """Judges every ``every``-th optimizer step of an engine, and puts its metrics into ``engine.state.metrics``.
+
+        AccumulationHandler(every=16).attach(trainer)
+
+    Ignite's loggers take them from there. The other options are those of `gradcheck_accum.watch`.
+    """
+
+    def __init__(
+        self, *, every: int = 16, on_deviation: OnDeviation = "error", **options: Unpack[WatchOptions]
+    ) -> None:
+        self._run = WatchedRun(every, on_deviation, options)
+
+    def attach(self, engine: Engine) -> None:
+        """Watch what ``engine`` trains, each time that it runs."""
+        engine.add_event_handler(Events.STARTED, self._run.begin)
+        engine.add_event_handler(Events.ITERATION_COMPLETED, self._log)
+        for ending in (Events.COMPLETED, Events.TERMINATE):
+            engine.add_event_handler(ending, self._run.end)
+        engine.add_event_handler(Events.EXCEPTION_RAISED, self._raised)
+
+    def _log(self, engine: Engine) -> None:
+        engine.state.metrics.update(self._run.metrics())
+
+    def _raised(self, engine: Engine, error: BaseException) -> None:
+        self._run.abandon()
+        if len(engine._event_handlers[Events.EXCEPTION_RAISED]) == 1:
+            # Ignite raises what nobody handles, and we do not.
+            raise error

@@ -1,0 +1,81 @@
+"""One run of a framework's training that is watched: begun and ended by its callbacks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
+from typing import TypedDict
+
+from gradcheck_accum.verdict import VerifyResult
+from gradcheck_accum.verify import AccumulationError, OnDeviation, watch
+from gradcheck_accum.verify.session import ReferenceName
+
+
+class WatchOptions(TypedDict, total=False):
+    """What `gradcheck_accum.watch` takes, and so every callback."""
+
+    on_window: Callable[[VerifyResult], object] | None
+    reference: ReferenceName
+    loss_coefficient: float | None
+    rtol: float | None
+    atol: float | None
+    select: Iterable[str] | None
+    ignore: Iterable[str] | None
+
+
+class _Abandoned(Exception):
+    """The run came to no end of its own: what is left over was not lost by the loop."""
+
+
+class WatchedRun:
+    """Watches from `begin` to `end`; `metrics` are those of the window that was judged since they were last asked for.
+
+    A run that breaks off is abandoned: what it leaves is not judged. Beginning anew abandons the run before, and so
+    does letting go of it.
+    """
+
+    def __init__(self, every: int, on_deviation: OnDeviation, options: WatchOptions) -> None:
+        if every < 1:
+            raise ValueError("every is a number of windows, at least 1")
+        self._every = every
+        self._on_deviation = self._failed if on_deviation == "error" else on_deviation
+        self._options = options
+        self._watch: AbstractContextManager[None] | None = None
+        self._metrics: dict[str, float] = {}
+
+    def begin(self) -> None:
+        """Training begins."""
+        self.abandon()
+        options = self._options.copy()
+        options["on_window"] = self._judged
+        self._watch = watch(every=self._every, on_deviation=self._on_deviation, **options)
+        self._watch.__enter__()
+
+    def end(self) -> None:
+        """Training has come to its end."""
+        watching, self._watch = self._watch, None
+        if watching is not None:
+            watching.__exit__(None, None, None)
+
+    def abandon(self) -> None:
+        """Training has broken off, or nobody knows what became of it."""
+        watching, self._watch = self._watch, None
+        self._metrics = {}
+        if watching is not None:
+            watching.__exit__(_Abandoned, _Abandoned(), None)
+
+    def metrics(self) -> dict[str, float]:
+        """What was measured of the window that was judged since they were last asked for; nothing where none was."""
+        metrics, self._metrics = self._metrics, {}
+        return metrics
+
+    def _failed(self, result: VerifyResult) -> None:
+        # The training that raises this is over, and not every framework says so.
+        self.abandon()
+        raise AccumulationError(result)
+
+    def _judged(self, result: VerifyResult) -> None:
+        self._metrics = result.metrics
+        told = self._options.get("on_window")
+        if told is not None:
+            told(result)

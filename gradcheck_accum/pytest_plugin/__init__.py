@@ -1,0 +1,146 @@
+"""The pytest door: files that are linted, scripts that are run under verify, and loops that tests check.
+
+Loaded by every pytest run where this package is installed: nothing heavy may be imported at module level, and what is
+asked of every test or file must cost next to nothing.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Generator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from gradcheck_accum.pytest_plugin.checking import AccumCheck
+    from gradcheck_accum.pytest_plugin.scripts import Scripts
+
+_SCRIPTS: pytest.StashKey[Scripts] = pytest.StashKey()
+_LINTS = pytest.StashKey[bool]()
+
+SUMMARY = "accum_summary"
+"""The attribute of a test's report that holds the lines which the summary shows of it."""
+
+_MARKERS = (
+    "accum(reference=, loss_coefficient=, rtol=, atol=, select=, ignore=): check every step that the test takes; where "
+    "it uses the fixture accum_check, these hold for what that is given instead",
+    "accum_lint: files that --accum-lint lints",
+    "accum_verify: scripts that --accum-verify runs",
+)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("gradcheck-accum")
+    group.addoption(
+        "--accum-lint",
+        action="store_true",
+        help="lint collected Python files for gradient accumulation mistakes; a file that is given by name and is "
+        "no test module is then linted and not imported",
+    )
+    group.addoption(
+        "--accum-verify",
+        action="append",
+        metavar="SCRIPT",
+        help="run a training script under verify as a test of its own, with its arguments in the same word "
+        "('train.py --epochs 1'); may be given several times",
+    )
+    parser.addini("accum_lint", "lint collected Python files, as with --accum-lint", type="bool", default=False)
+    parser.addini(
+        "accum_verify",
+        "scripts with their arguments, one a line, to run under verify where no paths are given or one holds them",
+        type="linelist",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    for marker in _MARKERS:
+        config.addinivalue_line("markers", marker)
+    config.stash[_LINTS] = config.getoption("accum_lint") or config.getini("accum_lint")
+    if config.getoption("accum_verify") or config.getini("accum_verify"):
+        from gradcheck_accum.pytest_plugin.scripts import Scripts
+
+        config.stash[_SCRIPTS] = Scripts.of(config)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collect_file(
+    file_path: Path, parent: pytest.Collector
+) -> Generator[None, list[pytest.Collector], list[pytest.Collector]]:
+    collected = yield
+    stash = parent.config.stash
+    if not stash[_LINTS] and _SCRIPTS not in stash:
+        return collected
+    own: list[pytest.Collector] = []
+    if stash[_LINTS]:
+        from gradcheck_accum.pytest_plugin.linting import lint_file
+
+        own += lint_file(file_path, parent)
+    if _SCRIPTS in stash:
+        own += stash[_SCRIPTS].files(file_path, parent)
+    if own and not any(file_path.match(pattern) for pattern in parent.config.getini("python_files")):
+        # pytest imports every file that is named on its command line, and a training script trains when imported.
+        collected = [node for node in collected if not isinstance(node, pytest.Module)]
+    return [*collected, *own]
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(
+    session: pytest.Session, config: pytest.Config, items: list[pytest.Item]
+) -> None:  # first: what is added can be deselected as all else
+    if _SCRIPTS in config.stash:
+        items += config.stash[_SCRIPTS].missing(session, items)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, object]:
+    marker = pyfuncitem.get_closest_marker("accum")
+    if marker is None:
+        return (yield)
+    from gradcheck_accum.pytest_plugin.checking import as_marked
+
+    with as_marked(pyfuncitem, marker):
+        return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[Any]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    if call.when == "call" and "gradcheck_accum.verdict" in sys.modules:
+        from gradcheck_accum.pytest_plugin.summary import attach
+
+        attach(report, item, call)
+    return report
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    lines = [
+        line
+        for reports in terminalreporter.stats.values()
+        for report in reports
+        for line in getattr(report, SUMMARY, ())
+    ]
+    if lines:
+        terminalreporter.section("gradient accumulation")
+        for line in lines:
+            terminalreporter.line(line)
+
+
+@pytest.fixture(scope="session")
+def accum_check(pytestconfig: pytest.Config) -> AccumCheck:
+    """Run a training loop and fail unless every step's gradient is that of the true large batch.
+
+    ``accum_check(loop, *args, **kwargs)`` calls ``loop(*args, **kwargs)`` once, watching it, and returns what was
+    measured. ``loss_coefficient=`` is what the loss is meant to be multiplied by, where that cannot be told from the
+    loop itself; ``reference=``, ``rtol=``, ``atol=``, ``select=`` and ``ignore=`` are those of
+    `gradcheck_accum.check`, and what the project's settings or comments have accepted does not count. What is not
+    given is that of the test's ``@pytest.mark.accum(...)``. An argument ``accumulation_steps`` (or
+    ``grad_accum_steps``, …) that the loop is given by name is K. ``accum_check.fuzz(loop)`` calls it on drawn data,
+    and ``accum_check.compare(loop, [dict(...), dict(...)])`` with other batch sizes and K, side by side.
+    """
+    from gradcheck_accum.pytest_plugin.checking import AccumCheck
+
+    return AccumCheck(pytestconfig)

@@ -1,0 +1,161 @@
+"""Loops that tests check: the fixture ``accum_check``, and tests that are marked ``accum``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from gradcheck_accum.pytest_plugin.failing import AccumFailure
+from gradcheck_accum.pytest_plugin.summary import remember
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+    from gradcheck_accum.comparison import CompareResult
+    from gradcheck_accum.trials import LoopTrial
+    from gradcheck_accum.verdict import VerifyResult
+    from gradcheck_accum.verify.session import ReferenceName
+
+_OPTIONS = ("reference", "loss_coefficient", "rtol", "atol", "select", "ignore")
+
+
+class AccumCheck:
+    """Judges training loops; see the fixture ``accum_check``."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._config = config
+        self._marked: Mapping[str, Any] = {}
+
+    def __call__(
+        self,
+        loop: Callable[..., object],
+        /,
+        *args: object,
+        reference: ReferenceName | None = None,
+        loss_coefficient: float | None = None,
+        rtol: float | None = None,
+        atol: float | None = None,
+        select: Iterable[str] | None = None,
+        ignore: Iterable[str] | None = None,
+        **kwargs: object,
+    ) -> VerifyResult:
+        """Call ``loop(*args, **kwargs)`` once, watching it; fail unless every step is right."""
+        __tracebackhide__ = True
+        from gradcheck_accum.settings import SettingsError
+        from gradcheck_accum.verify import checked
+
+        values = (reference, loss_coefficient, rtol, atol, select, ignore)
+        given = {name: value for name, value in zip(_OPTIONS, values, strict=True) if value is not None}
+        options: dict[str, Any] = {"reference": "both", "select": None, "ignore": None, **self._marked, **given}
+        try:
+            result = checked(loop, args, kwargs, **options)
+        except SettingsError as error:
+            raise pytest.fail.Exception(str(error), pytrace=False) from None
+        return _passed(self._config, result)
+
+    def compare(
+        self,
+        loop: Callable[..., object],
+        configurations: Sequence[Mapping[str, object]],
+        *,
+        free: bool = False,
+        no_dropout: bool = False,
+        loss_coefficient: float | None = None,
+        rtol: float | None = None,
+        atol: float | None = None,
+    ) -> CompareResult:
+        """Call ``loop`` with each configuration's arguments; fail unless all get the gradients of the largest batch.
+
+        Each is called in a copy of this process, as `gradcheck_accum.compare` says.
+        """
+        __tracebackhide__ = True
+        from gradcheck_accum.report.compare_text import compare_text
+        from gradcheck_accum.side_by_side import compared_loop
+
+        result = compared_loop(
+            loop,
+            configurations,
+            free=free,
+            no_dropout=no_dropout,
+            loss_coefficient=loss_coefficient,
+            rtol=rtol,
+            atol=atol,
+        )
+        if result.exit_status:
+            raise AccumFailure(compare_text(result), result)
+        return result
+
+    def fuzz(self, loop: Callable[..., object], /, *, factories: ModuleType | None = None) -> LoopTrial:
+        """Call ``loop`` on drawn data, its arguments supplied by name; fail with the smallest case that is wrong.
+
+        ``factories`` is a module whose functions supply the arguments of their names. How many cases there are is the
+        active Hypothesis profile's to say.
+        """
+        __tracebackhide__ = True
+        from gradcheck_accum.fuzz import fuzz_loop
+        from gradcheck_accum.report.fuzz_text import loop_text
+
+        target = f"{loop.__module__.replace('.', '/')}.py::{loop.__qualname__}"
+        trial = fuzz_loop(loop, target=target, factories=factories)
+        if trial.exit_status:
+            raise AccumFailure(loop_text(trial), trial)
+        return trial
+
+    @contextmanager
+    def marked(self, options: Mapping[str, Any]) -> Iterator[None]:
+        """While it is entered, ``options`` hold where a call gives none."""
+        before, self._marked = self._marked, options
+        try:
+            yield
+        finally:
+            self._marked = before
+
+
+def as_marked(test: pytest.Function, marker: pytest.Mark) -> AbstractContextManager[None]:
+    """What to enter for a test that is marked ``accum``.
+
+    The marker says how the test's training is judged: what the test hands to ``accum_check`` where it uses that, and
+    all that it does itself where it does not.
+    """
+    unknown = sorted(set(marker.kwargs) - set(_OPTIONS))
+    if unknown or marker.args:
+        wrong = f"no option {unknown[0]!r}" if unknown else "options by name only"
+        pytest.fail(f"@pytest.mark.accum takes {wrong} (there are {', '.join(_OPTIONS)})", pytrace=False)
+    check = test.funcargs.get("accum_check")
+    return check.marked(marker.kwargs) if isinstance(check, AccumCheck) else _watched(test, marker.kwargs)
+
+
+@contextmanager
+def _watched(test: pytest.Function, given: Mapping[str, Any]) -> Iterator[None]:
+    """Judge what a test itself trains, once it has come to its end."""
+    from gradcheck_accum.accepting import accepted
+    from gradcheck_accum.settings import SettingsError
+    from gradcheck_accum.stated import stated_steps
+    from gradcheck_accum.verify import observe
+    from gradcheck_accum.verify.session import acceptance_at
+
+    options = dict(given)
+    select, ignore = options.pop("select", None), options.pop("ignore", None)
+    with ExitStack() as stack:
+        try:
+            acceptance = acceptance_at(str(test.path), select=select, ignore=ignore)
+            watching = observe(script=test.name, accumulation_steps=stated_steps(test.funcargs), **options)
+            observation = stack.enter_context(watching)
+        except (SettingsError, ValueError) as error:
+            raise pytest.fail.Exception(f"@pytest.mark.accum: {error}", pytrace=False) from None
+        yield
+    _passed(test.config, accepted(observation.result(), acceptance))
+
+
+def _passed(config: pytest.Config, result: VerifyResult) -> VerifyResult:
+    """The result, where every step is right. Raises AccumFailure."""
+    __tracebackhide__ = True
+    from gradcheck_accum.report.verify_text import verify_text
+
+    remember(config, result)
+    if result.exit_status:
+        raise AccumFailure(verify_text(result), result)
+    return result

@@ -1,0 +1,64 @@
+"""The section at the end of a pytest run: ledgers of failing windows, and what was accepted where nothing failed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from gradcheck_accum.diagnosis import Diagnosis
+from gradcheck_accum.pytest_plugin import SUMMARY
+from gradcheck_accum.pytest_plugin.failing import writable
+from gradcheck_accum.report.paint import PLAIN
+from gradcheck_accum.report.verify_table import table
+from gradcheck_accum.report.words import shown_path
+from gradcheck_accum.report.wrap import WIDTH
+from gradcheck_accum.trials import LoopTrial
+from gradcheck_accum.verdict import Verdict, VerifyResult
+
+_ACCEPTED = pytest.StashKey[dict[str, None]]()
+"""What was accepted in the test that runs, line by line."""
+
+
+def remember(config: pytest.Config, result: VerifyResult) -> None:
+    """Keep what was accepted of a result until the test that it is of is reported."""
+    lines = config.stash.setdefault(_ACCEPTED, dict[str, None]())
+    lines.update((f"accepted: {_cause(one.diagnosis)}", None) for one in result.accepted)
+
+
+def attach(report: pytest.TestReport, item: pytest.Item, call: pytest.CallInfo[Any]) -> None:
+    """Give a test's report the lines that the summary shows of it, as pytest-xdist can send them."""
+    accepted = item.config.stash.setdefault(_ACCEPTED, dict[str, None]())
+    item.config.stash[_ACCEPTED] = {}
+    lines: list[str] = []
+    if report.failed and call.excinfo is not None:
+        failed = list(_failed(getattr(call.excinfo.value, "result", None)))
+        lines = [line for case, result in failed for line in _lines(f"{item.nodeid}{case}", result)]
+    elif report.passed and accepted:
+        lines = [f"{item.nodeid}:", *(f"  {line}" for line in accepted)]
+    if lines:
+        setattr(report, SUMMARY, [writable(line) for line in lines])
+
+
+def _failed(result: object) -> Iterator[tuple[str, VerifyResult]]:
+    """The results behind a failure, each with the case that it is of."""
+    if isinstance(result, VerifyResult):
+        yield "", result
+    elif isinstance(result, LoopTrial):
+        for failure in result.failures:
+            if failure.result is not None:
+                yield f" ({failure.case})", failure.result
+
+
+def _lines(name: str, result: VerifyResult) -> Iterator[str]:
+    yield f"{name}: {f'error: {result.error}' if result.error else f'{result.verdict.value}: {result.reason}'}"
+    failing = [w for w in result.windows if w.verdict is not Verdict.EQUIVALENT and not w.accepted]
+    if failing:
+        yield from (f"  {line}" for line in table(failing, PLAIN, WIDTH - 2))
+    yield from (f"  {_cause(diagnosis)}" for diagnosis in result.diagnosis)
+
+
+def _cause(diagnosis: Diagnosis) -> str:
+    where, mistake = diagnosis.where, diagnosis.mistake
+    return f"{mistake.code} [{mistake.name}] at {shown_path(where.path)}:{where.line}"
