@@ -48,7 +48,7 @@ from gradcheck_accum.stated import NAME_OF_LENGTH
 from gradcheck_accum.verify.averaging import AVERAGED_OTHERWISE, Averaging
 from gradcheck_accum.verify.batches import BatchCounter, data_of, identity_of
 from gradcheck_accum.verify.by_hand import OwnAverages, Rates
-from gradcheck_accum.verify.clipping import ClipBook, ClipCall
+from gradcheck_accum.verify.clipping import ClipBook, ClipCall, change_by
 from gradcheck_accum.verify.companion import AtStep, Companion
 from gradcheck_accum.verify.comparing import Comparer
 from gradcheck_accum.verify.frames import user_location
@@ -57,8 +57,10 @@ from gradcheck_accum.verify.gradient_scaling import GradientScalings
 from gradcheck_accum.verify.gradients import (
     PARTLY_CLEARED,
     GradientBook,
+    Held,
     is_cleared,
     parameters_of,
+    tensors_of,
     with_subclasses,
 )
 from gradcheck_accum.verify.handed_out import NOT_FOLLOWED, Handed, HandedOut, copied
@@ -74,8 +76,9 @@ from gradcheck_accum.verify.records import Measured, Record
 from gradcheck_accum.verify.sent_back import LossReader, SentBack
 from gradcheck_accum.verify.shadow import ShadowStep
 from gradcheck_accum.verify.shards import NORM_UNKNOWN, Shards, whole_norm
+from gradcheck_accum.verify.shared import Shared
 
-_Gradients = dict[int, torch.Tensor | None]
+_Gradients = dict[int, Held | None]
 
 _TOUCHING = (ZeroGrad, ScaleGrads, Clip, Unscale, Opaque, Step)
 """Events that may set backwards apart: those before weigh otherwise than those after."""
@@ -180,6 +183,7 @@ class Watch:
         """Optimizers whose step is a part of another's."""
         self._closure_calls: dict[int, int] = {}
         self._graphs = HeldGraphs()
+        self._shared = Shared()
         self._weights: dict[int, int] = {}
         """The version counters of the parameters that a backward has reached since their last step."""
         self._stepped: Counter[int] = Counter()
@@ -374,7 +378,7 @@ class Watch:
             where=where,
             micro_batch=micro_batch,
             stores=self.book.stores(arrived),
-            terms=reading.terms,
+            terms=self._shared.terms(reading.terms),
             epoch=self.batches.current_pass,
             given=self.batches.given,
             batch=identity_of(sent_back.program),
@@ -572,8 +576,13 @@ class Watch:
             return
         keys = {id(p) for p in parameters} & self.book.parameters.keys()
         self._add(Clip(where=user_location(), stores=self.book.stores(keys)))
-        self._clips.end(ClipCall(frozenset(keys), kind, limit, norm_type, whole_norm(norm)))
-        self.book.look(keys)
+        call = ClipCall(frozenset(keys), kind, limit, norm_type, whole_norm(norm))
+        self._clips.end(call)
+        change = None if self.book.sharded else change_by(call, norm)
+        if change is None:
+            self.book.look(keys)
+        else:
+            self.book.changed_by(keys, change)
 
     def before_unscale(self, optimizer: Optimizer) -> None:
         """A grad scaler is about to divide its scale out."""
@@ -585,10 +594,9 @@ class Watch:
         if self.idle:
             return
         keys = {id(p) for p in parameters_of(optimizer)} & self.book.parameters.keys()
-        self.book.scale_inside.update(dict.fromkeys(keys, 1.0))
         self._unscaled_optimizers.add(id(optimizer))
         self._add(Unscale(where=user_location(), stores=self.book.stores(keys)))
-        self.book.look(keys)
+        self.book.unscaled(keys, self.losses.scale_of(scaler))
 
     def scaler_updated(self, scaler: Any) -> None:
         """A grad scaler has chosen its scale anew."""
@@ -641,6 +649,7 @@ class Watch:
             self._add(step)
             records = self._since.pop(id(optimizer), [])
             self.measured.append(Measured(step, records, unmeasured=SKIPPED))
+            self._let_go(records)
             self._unscaled_optimizers.discard(id(optimizer))
 
     def _step_event(self, optimizer: Optimizer, skipped: bool = False) -> Step:
@@ -783,14 +792,7 @@ class Watch:
                 measured.update = shadow.finish()
         if self.comparer.trajectory is not None:
             measured.drift = self.comparer.trajectory.drift(optimizer)
-        awaited = {id(record) for records in self._since.values() for record in records}
-        for record in measured.records:
-            # Only the numbers are needed from here on, unless another optimizer has yet to step on them.
-            if id(record) not in awaited:
-                record.part, record.program = None, None
-        self.measurer.forget(awaited)
-        if not awaited:
-            self._moved.forget()
+        self._let_go(measured.records)
         self.measured.append(measured)
         if self._companion is not None and not self._depth:
             with self._own_work():
@@ -799,6 +801,16 @@ class Watch:
             self.on_step(len(self.measured))
         if self.max_windows is not None and len(self.measured) >= self.max_windows:
             raise SeenEnough
+
+    def _let_go(self, records: Iterable[Record]) -> None:
+        """Keep no more than the numbers of a window that is over, unless another optimizer has yet to step on it."""
+        awaited = {id(record) for own in self._since.values() for record in own}
+        for record in records:
+            if id(record) not in awaited:
+                record.part, record.program, record.squares, record.called_from = None, None, {}, ()
+        self.measurer.forget(awaited)
+        if not awaited:
+            self._moved.forget()
 
     def _forget_idle(self, optimizer: Optimizer) -> None:
         """Wait no longer for an optimizer that another has stepped for: one that wraps it, say, and never steps."""
@@ -842,12 +854,13 @@ class Watch:
         before, used = self._gradients(optimizer, through_scaler=measured.step.through_scaler)
         clips, where = self._clips.of(optimizer), measured.step.where
         known = clips is None or not clips.changed_since
+        now = tensors_of(used)
         return AtStep(
             optimizer,
             measured.step.optimizer,
             measured.records,
-            used,
-            before if known else None,
+            now,
+            None if not known else now if clips is None else tensors_of(before),
             where.path,
             where.line,
             parameters_of(optimizer),
@@ -915,8 +928,5 @@ def _optimizers_alive() -> list[Optimizer]:
     return [candidate for candidate in objects if type(candidate) in kinds]
 
 
-def _multiplied(gradients: dict[int, torch.Tensor | None], factors: dict[int, float]) -> dict[int, torch.Tensor | None]:
-    return {
-        key: gradient if gradient is None or factors[key] == 1.0 else gradient * factors[key]
-        for key, gradient in gradients.items()
-    }
+def _multiplied(gradients: _Gradients, factors: dict[int, float]) -> _Gradients:
+    return {key: None if own is None else own.times(factors.get(key, 1.0)) for key, own in gradients.items()}

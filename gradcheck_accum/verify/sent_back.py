@@ -53,10 +53,10 @@ class LossReader:
 
     def scaled(self, scaler: Any, before: torch.Tensor, after: torch.Tensor) -> None:
         """A grad scaler multiplied the loss ``before`` by its scale, and gave ``after``."""
-        self._scales[after.grad_fn] = self._scale_of(scaler)
+        self._scales[after.grad_fn] = self.scale_of(scaler)
         self._unscaled[id(after)] = (after, before)
 
-    def _scale_of(self, scaler: Any) -> float:
+    def scale_of(self, scaler: Any) -> float:
         """A grad scaler's scale, read from its device only where it may have changed."""
         held = getattr(scaler, "_scale", None)
         state = (id(held), held._version) if isinstance(held, torch.Tensor) else None
