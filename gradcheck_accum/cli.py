@@ -640,11 +640,12 @@ def _measured(options: argparse.Namespace, told: dict[str, Any]) -> VerifyResult
 
 def _with_settling(result: VerifyResult, options: argparse.Namespace) -> VerifyResult:
     """The result, and where it is open the command that would decide it, if the script's arguments show one."""
-    from gradcheck_accum.side_by_side.proposal import proposed
     from gradcheck_accum.verdict import Verdict
 
     if result.verdict is not Verdict.INCONCLUSIVE or not result.windows:
         return result
+    from gradcheck_accum.side_by_side.proposal import proposed
+
     name, is_module = options.script or options.module, options.module is not None
     return replace(result, settled_by=proposed(name, options.arguments or [], is_module=is_module))
 

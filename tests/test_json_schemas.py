@@ -131,7 +131,7 @@ def test_a_report_of_verify_holds_to_the_schema(
     main(["verify", "train.py", "--output-format", "json", "--ignore", "GA301"])
     report = json.loads(capfd.readouterr().out)
     holds(report, "verify")
-    assert named("verify") - fields(report) == {"ranks"}
+    assert named("verify") - fields(report) == {"ranks", "settled_by"}
     assert "GA101" in {one["code"] for one in report["diagnosis"]}
     assert {one["code"] for one in report["accepted"]} == {"GA301"}
 
@@ -146,6 +146,7 @@ def test_every_result_of_verify_holds_to_the_schema() -> None:
         result,
         replace(result, ranks=2, notes=("a note",), help="state it", accepted=(Accepted(lost, "comment"),)),
         replace(result, windows=(replace(window, verdict=Verdict.DEVIATES, drift=0.5, accepted=("GA301",)),)),
+        replace(result, verdict=Verdict.INCONCLUSIVE, settled_by="gradcheck-accum compare train.py"),
         VerifyResult.failed("train.py", "ValueError: no"),
     ):
         holds(json.loads(verify_json(made)), "verify")
