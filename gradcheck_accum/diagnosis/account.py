@@ -33,6 +33,7 @@ class Diagnosis:
     help: str
     windows: tuple[int, ...] = ()
     framework: str = ""
+
     states_steps: bool = True
 
 
