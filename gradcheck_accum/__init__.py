@@ -15,10 +15,11 @@ TYPE_CHECKING = False  # as in `typing`, which takes as long to load as half of 
 if TYPE_CHECKING:
     from typing import Any
 
+    from gradcheck_accum.side_by_side import compare
     from gradcheck_accum.verify import AccumulationError, AccumulationWarning, check, watch
 
 __version__ = "0.1.0"
-__all__ = ["AccumulationError", "AccumulationWarning", "__version__", "check", "watch"]
+__all__ = ["AccumulationError", "AccumulationWarning", "__version__", "check", "compare", "watch"]
 
 
 def __dir__() -> list[str]:
@@ -30,6 +31,10 @@ def __getattr__(name: str) -> Any:
         from gradcheck_accum import verify
 
         return getattr(verify, name)
+    if name == "compare":
+        from gradcheck_accum.side_by_side.loop import compare
+
+        return compare
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

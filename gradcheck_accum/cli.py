@@ -10,6 +10,7 @@ import argparse
 import contextlib
 import importlib.util
 import os
+import re
 import shlex
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -20,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeVar
 
 from gradcheck_accum import __version__, output, streams
 from gradcheck_accum.errors import UsageError, internal_error, wants_tracebacks
-from gradcheck_accum.mistakes import CATALOGUE
+from gradcheck_accum.mistakes import CATALOGUE, rule_names
 from gradcheck_accum.run_options import (
     DTYPES,
     REFERENCES,
@@ -31,6 +32,7 @@ from gradcheck_accum.run_options import (
     refuse_clashes,
 )
 from gradcheck_accum.run_options import SETTINGS as RUN_SETTINGS
+from gradcheck_accum.spelling import did_you_mean
 from gradcheck_accum.streams import StreamError
 
 if TYPE_CHECKING:
@@ -53,6 +55,22 @@ class _Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         raise UsageError(f"{message} (see {self.prog} --help)")
+
+    def refuse(self, unknown: Sequence[str]) -> NoReturn:
+        """Complain of arguments that the command does not know."""
+        near = did_you_mean(unknown[0], self.options())
+        raise UsageError(f"unrecognized arguments: {' '.join(unknown)} (see {self.prog} --help){near}")
+
+    def options(self) -> list[str]:
+        """The long options, as the help lists them."""
+        return re.findall(r"--[a-z][a-z-]*", self.format_help())
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        # argparse suggests nothing before Python 3.14.
+        if action.choices is not None and value not in action.choices:
+            near = did_you_mean(str(value), map(str, action.choices))
+            listed = ", ".join(map(repr, action.choices))
+            raise argparse.ArgumentError(action, f"invalid choice: {value!r} (choose from {listed}){near}")
 
     def print_help(self, file: Any = None) -> None:
         streams.write(self.format_help(), file, end="")
@@ -82,6 +100,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run(arguments: list[str]) -> int:
     own, for_script = _split(arguments)
     parser = _parser()
+    if "_ARGCOMPLETE" in os.environ:  # a shell asks for completions, in the way of argcomplete
+        with contextlib.suppress(ImportError):
+            from argcomplete import autocomplete
+
+            autocomplete(parser)  # ends here
     if not arguments:
         parser.print_help(sys.stderr)
         return ERROR
@@ -91,11 +114,11 @@ def _run(arguments: list[str]) -> int:
         streams.flush()  # --help and --version end here
     options.arguments = for_script
     if unknown:
-        if options.command is _verify:
+        if options.command in (_verify, _compare):
             raise UsageError(_not_ours(own, options, unknown))
-        options.parser.error(f"unrecognized arguments: {' '.join(unknown)}")
-    if for_script is not None and options.command is not _verify:
-        raise UsageError("only verify takes arguments after --")
+        options.parser.refuse(unknown)
+    if for_script is not None and options.command not in (_verify, _compare):
+        raise UsageError("only verify and compare take arguments after --")
     command: _Command = options.command
     return command(options)
 
@@ -111,7 +134,8 @@ def _not_ours(own: list[str], options: argparse.Namespace, unknown: list[str]) -
         theirs = [argument for argument in theirs if argument != script]
         ours.append(script)
     command = shlex.join([PROGRAM, *ours, "--", *theirs, *(options.arguments or [])])
-    return f"unrecognized arguments: {' '.join(theirs)}: the script's own arguments go after --: {command}"
+    near = did_you_mean(unknown[0], options.parser.options())
+    return f"unrecognized arguments: {' '.join(theirs)}: the script's own arguments go after --: {command}{near}"
 
 
 def _parted(own: list[str], unknown: list[str], value: str | None) -> tuple[list[str], list[str]]:
@@ -153,6 +177,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     _add_lint(commands.add_parser("lint", help="read training scripts, never running them"))
     _add_verify(commands.add_parser("verify", help="run a training script and measure its gradients"))
+    _add_compare(commands.add_parser("compare", help="run a script on true large batches too, and compare the steps"))
     _add_fuzz(commands.add_parser("fuzz", help="look for data that a training loop gets wrong"))
     explain = commands.add_parser("explain", help="print the page of one mistake")
     explain.add_argument("rule", metavar="CODE|NAME")
@@ -160,6 +185,8 @@ def _parser() -> argparse.ArgumentParser:
     rules = commands.add_parser("rules", help="list the mistakes")
     output.add_format(rules, output.RULES_FORMATS)
     rules.set_defaults(command=_rules)
+    server = commands.add_parser("server", help="a language server on standard input and output, for editors")
+    server.set_defaults(command=_server)
     for own in commands.choices.values():
         own.set_defaults(parser=own)
     return parser
@@ -234,6 +261,38 @@ def _add_verify(parser: argparse.ArgumentParser) -> None:
     output.add_output(parser, output.VERIFY_FORMATS, "report the verdict and the causes alone, and no pass")
     parser.epilog = "what is not given here may stand in [tool.gradcheck-accum.verify] of pyproject.toml"
     parser.set_defaults(command=_verify)
+
+
+def _add_compare(parser: argparse.ArgumentParser) -> None:
+    parser.usage = f"{PROGRAM} compare [options] (SCRIPT | -m MODULE) --with ARGS --with ARGS [-- ARGS ...]"
+    parser.add_argument("script", metavar="SCRIPT", nargs="?", help="the training script; what all share goes after --")
+    parser.add_argument("-m", dest="module", metavar="MODULE", help="run a module instead, as python -m does")
+    parser.add_argument(
+        "--with",
+        dest="configurations",
+        metavar="ARGS",
+        action="append",
+        default=[],
+        help='the script\'s arguments in one configuration: --with="--batch-size 5 --accum 3"',
+    )
+    parser.add_argument(
+        "--vary",
+        metavar="NAME=V1,V2",
+        action="append",
+        default=[],
+        help="one argument's value in each configuration, instead of --with (accum=1,2,8)",
+    )
+    parser.add_argument("--free", action="store_true", help="let every configuration train its own weights")
+    parser.add_argument("--no-dropout", action="store_true", help="drop nothing out, in any configuration")
+    parser.add_argument("--max-windows", metavar="N", type=_positive_int, help="stop after this many optimizer steps")
+    parser.add_argument("--timeout", metavar="SECONDS", type=_positive, help="give up after this long")
+    parser.add_argument(
+        "--loss-coefficient", metavar="A", type=_number, help="what the loss is meant to be multiplied by"
+    )
+    parser.add_argument("--rtol", type=_not_negative, help="relative error to allow (default: derived from rounding)")
+    parser.add_argument("--atol", type=_not_negative, help="absolute error to allow")
+    output.add_output(parser, output.COMPARE_FORMATS, "report the verdict and the causes alone, and no pass")
+    parser.set_defaults(command=_compare)
 
 
 def _add_fuzz(parser: argparse.ArgumentParser) -> None:
@@ -486,10 +545,15 @@ def _complain_of_unreadable(result: LintResult) -> None:
         print(f"{PROGRAM}: {line}", file=sys.stderr)
 
 
+def _needs(command: str, package: str) -> None:
+    """Complain where a package is missing that ``command`` does not work without."""
+    if importlib.util.find_spec(package) is None:
+        raise UsageError(f"{command} needs {package}, which is not installed here: pip install {package}")
+
+
 def _fuzz(options: argparse.Namespace) -> int:
     for package in ("torch", "hypothesis"):
-        if importlib.util.find_spec(package) is None:
-            raise UsageError(f"fuzz needs {package}: pip install 'gradcheck-accum[fuzz]'")
+        _needs("fuzz", package)
     if options.target == "":
         raise UsageError("an empty target names nothing (a variable that is not set?)")
     from gradcheck_accum.report.fuzz_text import campaign_text, loop_text
@@ -546,13 +610,11 @@ def _fuzz_engines(options: argparse.Namespace, progress: Callable[[int, int], No
 
 
 def _verify(options: argparse.Namespace) -> int:
-    if bool(options.script) == bool(options.module):
-        raise UsageError("verify takes either a script or -m MODULE")
+    _refuse_two_targets(options, "verify")
     with _settings_are_usage():
         settings = _settings_of_run(options)
         told = _told_of_run(options, settings)
-    if importlib.util.find_spec("torch") is None:
-        raise UsageError('verify needs PyTorch: pip install "gradcheck-accum[verify]"')
+    _needs("verify", "torch")
     from gradcheck_accum.accepting import Acceptance, accepted
     from gradcheck_accum.verify import is_orphan, is_other_rank
 
@@ -563,7 +625,7 @@ def _verify(options: argparse.Namespace) -> int:
         result = _measured(options, told)
         return _complain(f"{result.script}: {result.error}") if is_orphan(result.error) else OK
     with output.opened(options, verbose=verbose) as report:
-        result = accepted(_measured(options, told), acceptance)
+        result = _with_settling(accepted(_measured(options, told), acceptance), options)
         if result.error and not result.windows and report.form in output.FOR_PEOPLE:
             return _complain(f"{result.script}: {result.error}")
         report.write(output.verify_report(result, report))
@@ -574,6 +636,53 @@ def _measured(options: argparse.Namespace, told: dict[str, Any]) -> VerifyResult
     from gradcheck_accum.verify import verify_script
 
     return verify_script(options.script, options.arguments or [], module=options.module, **told)
+
+
+def _with_settling(result: VerifyResult, options: argparse.Namespace) -> VerifyResult:
+    """The result, and where it is open the command that would decide it, if the script's arguments show one."""
+    from gradcheck_accum.side_by_side.proposal import proposed
+    from gradcheck_accum.verdict import Verdict
+
+    if result.verdict is not Verdict.INCONCLUSIVE or not result.windows:
+        return result
+    name, is_module = options.script or options.module, options.module is not None
+    return replace(result, settled_by=proposed(name, options.arguments or [], is_module=is_module))
+
+
+def _compare(options: argparse.Namespace) -> int:
+    from gradcheck_accum.side_by_side import BadConfigurations, compare_script, configurations
+
+    _refuse_two_targets(options, "compare")
+    if (options.rtol is None) != (options.atol is None):
+        raise UsageError("--rtol and --atol are given both or neither")
+    try:
+        each = configurations(options.configurations, options.vary)
+    except BadConfigurations as error:
+        raise UsageError(str(error)) from None
+    _needs("compare", "torch")
+    with output.opened(options) as report:
+        result = compare_script(
+            options.script,
+            each,
+            options.arguments or [],
+            module=options.module,
+            max_windows=options.max_windows,
+            timeout=options.timeout,
+            loss_coefficient=options.loss_coefficient,
+            rtol=options.rtol,
+            atol=options.atol,
+            free=options.free,
+            no_dropout=options.no_dropout,
+        )
+        if result.error and report.form in output.FOR_PEOPLE:
+            return _complain(f"{result.script}: {result.error}")
+        report.write(output.compare_report(result, report))
+    return result.exit_status
+
+
+def _refuse_two_targets(options: argparse.Namespace, command: str) -> None:
+    if bool(options.script) == bool(options.module):
+        raise UsageError(f"{command} takes either a script or -m MODULE")
 
 
 def _settings_of_run(options: argparse.Namespace) -> Settings:
@@ -601,11 +710,20 @@ def _explain(options: argparse.Namespace) -> int:
 
     mistake = find_mistake(options.rule)
     if mistake is None:
-        raise UsageError(f"no rule is called '{options.rule}' ({PROGRAM} rules lists them)")
+        near = did_you_mean(options.rule, rule_names())
+        raise UsageError(f"no rule is called '{options.rule}' ({PROGRAM} rules lists them){near}")
     page = readable_page(mistake)
     if page is None:
         raise UsageError(f"{mistake.code} has no page")
     streams.write(page.rstrip())
+    return OK
+
+
+def _server(options: argparse.Namespace) -> int:
+    _needs("server", "pygls")
+    from gradcheck_accum.server import serve
+
+    serve()
     return OK
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gradcheck_accum.location import Location
-from gradcheck_accum.mistakes import Mistake
+from gradcheck_accum.mistakes import Mistake, Severity
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -37,7 +37,8 @@ class Finding:
     """One mistake at one place in a source file. ``help`` says what to do about it.
 
     ``text`` is the line at that place, by which a baseline knows the finding again; ``fix_left_out`` says that no fix
-    was looked for, because those before it in the file took all the time that there is.
+    was looked for, because those before it in the file took all the time that there is. ``likely`` says that it is a
+    mistake with data as they mostly are, which the source does not show.
     """
 
     mistake: Mistake
@@ -47,6 +48,12 @@ class Finding:
     fix: Fix | None = None
     text: str = ""
     fix_left_out: bool = False
+    likely: bool = False
+
+    @property
+    def severity(self) -> Severity:
+        """How bad it is: what is only likely is a warning."""
+        return Severity.WARNING if self.likely else self.mistake.severity
 
 
 def in_order(finding: Finding) -> tuple[str, int, int, int, str]:

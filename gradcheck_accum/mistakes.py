@@ -155,3 +155,8 @@ _ALL = (
 
 CATALOGUE: dict[str, Mistake] = {mistake.code: mistake for mistake in _ALL}
 """Every mistake by its code, in the order of the codes."""
+
+
+def rule_names() -> list[str]:
+    """All that a person may call a mistake by: the codes and the names."""
+    return [called for mistake in _ALL for called in (mistake.code, mistake.name)]

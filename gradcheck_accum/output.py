@@ -19,6 +19,7 @@ from gradcheck_accum.errors import UsageError
 from gradcheck_accum.streams import StreamError
 
 if TYPE_CHECKING:
+    from gradcheck_accum.comparison import CompareResult
     from gradcheck_accum.findings import LintResult
     from gradcheck_accum.report.frame import Sources
     from gradcheck_accum.report.paint import Paint
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 LINT_FORMATS = ("text", "concise", "json", "sarif", "github", "junit")
 VERIFY_FORMATS = ("text", "json", "github", "junit")
+COMPARE_FORMATS = ("text", "json")
 RULES_FORMATS = ("text", "json")
 
 FOR_PEOPLE = frozenset({"text", "concise"})
@@ -159,3 +161,15 @@ def verify_report(result: VerifyResult, output: Output) -> str:
 
     width = output.width or WIDTH
     return verify_text(result, paint=output.paint, verbose=output.verbose, quiet=output.quiet, width=width)
+
+
+def compare_report(result: CompareResult, output: Output) -> str:
+    """What ``compare`` measured, in the form that was asked for."""
+    if output.form == "json":
+        from gradcheck_accum.report.as_json import compare_json
+
+        return compare_json(result)
+    from gradcheck_accum.report.compare_text import compare_text
+    from gradcheck_accum.report.wrap import WIDTH
+
+    return compare_text(result, paint=output.paint, quiet=output.quiet, width=output.width or WIDTH)

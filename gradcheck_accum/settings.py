@@ -13,10 +13,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gradcheck_accum.mistakes import CATALOGUE
+from gradcheck_accum.mistakes import CATALOGUE, rule_names
 from gradcheck_accum.pyproject import TABLE, settings_files
 from gradcheck_accum.run_options import SETTINGS as RUN_SETTINGS
 from gradcheck_accum.run_options import OptionError, refuse_clashes
+from gradcheck_accum.spelling import did_you_mean
 
 if TYPE_CHECKING:
     from pathspec import GitIgnoreSpec
@@ -124,7 +125,8 @@ def codes(key: str, selectors: Iterable[str]) -> frozenset[str]:
             if selector.casefold() == mistake.name or (selector and mistake.code.startswith(selector.upper()))
         }
         if not meant:
-            raise SettingsError(f"{key}: no rule is called '{selector}' (gradcheck-accum rules lists them)")
+            near = did_you_mean(selector, rule_names())
+            raise SettingsError(f"{key}: no rule is called '{selector}' (gradcheck-accum rules lists them){near}")
         found |= meant
     return frozenset(found)
 
@@ -216,7 +218,8 @@ def _values(table: Mapping[str, Any], readers: Mapping[str, Callable[[str, Any],
     """What a table says, each of its settings read by the reader of its name."""
     unknown = sorted(set(table) - set(readers))
     if unknown:
-        raise SettingsError(f"{place} has no setting '{unknown[0]}' (there are {', '.join(readers)})")
+        near = did_you_mean(unknown[0], readers)
+        raise SettingsError(f"{place} has no setting '{unknown[0]}' (there are {', '.join(readers)}){near}")
     return {key: readers[key](f"{place} {key}", value) for key, value in table.items()}
 
 

@@ -117,6 +117,8 @@ class VerifyResult:
     help: str = ""
     accepted: tuple[Accepted, ...] = ()
     """What was diagnosed and does not count (`gradcheck_accum.accepting`); none of ``diagnosis``."""
+    settled_by: str = ""
+    """The command that would decide an inconclusive run, where one is known."""
 
     def __str__(self) -> str:
         return "\n".join((" ".join(self._headline()), *self._causes()))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import io
+import re
 import tokenize
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -23,6 +24,7 @@ def lower(module: ast.Module, text: str, path: str, first: int = 1, at: Location
 class _Lowering:
     def __init__(self, text: str, path: str, first: int, at: Location | None) -> None:
         self._text = text
+        self._lines = re.split(r"\r\n|\r|\n", text)
         self._path = path
         self._shift = first - 1
         self._at = at
@@ -36,8 +38,7 @@ class _Lowering:
             for token in tokenize.generate_tokens(io.StringIO(self._text, newline=None).readline):
                 if token.type == tokenize.COMMENT:
                     (line, start), (_, end) = token.start, token.end
-                    columns = (len(token.line[:column].encode()) + 1 for column in (start, end))
-                    place = Location(self._path, line + self._shift, next(columns), line + self._shift, next(columns))
+                    place = Location(self._path, line + self._shift, start + 1, line + self._shift, end + 1)
                     yield s.Comment(self._at or place, None, token.string)
 
     def one(self, node: ast.AST | None) -> Any:
@@ -51,9 +52,13 @@ class _Lowering:
     def where(self, node: Any) -> Location:
         if self._at is not None:
             return self._at
-        line, column = _end(node)
-        shift = self._shift
-        return Location(self._path, node.lineno + shift, node.col_offset + 1, line + shift, column + 1)
+        end, end_offset = _end(node)
+        column, end_column = self.column(node.lineno, node.col_offset), self.column(end, end_offset)
+        return Location(self._path, node.lineno + self._shift, column, end + self._shift, end_column)
+
+    def column(self, line: int, offset: int) -> int:
+        """Where Python's own offset, which counts bytes, is in characters, from 1."""
+        return len(self._lines[line - 1].encode()[:offset].decode()) + 1
 
     def written(self, node: ast.expr) -> str:
         return ast.get_source_segment(self._text, node) or ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
@@ -109,3 +110,14 @@ def test_the_recipes_are_yaml_and_their_command_lines_are_understood(
         missing = script if command == "lint" else "gone.py"
         main([command, missing, *arguments])
         assert "argument" not in capsys.readouterr().err
+
+
+def test_the_task_of_vs_code_finds_what_is_reported(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (found,) = re.findall(r"^```json\n(.*?)^```", (ROOT / "docs" / "editors.md").read_text("utf-8"), re.M | re.S)
+    (task,) = json.loads(found)["tasks"]
+    pattern = task["problemMatcher"]["pattern"]
+    _, *arguments = shlex.split(task["command"])
+    assert main(arguments) == 1
+    (problem,) = (re.match(pattern["regexp"], line) for line in capsys.readouterr().out.splitlines())
+    assert problem is not None
+    assert [problem[pattern[name]] for name in ("file", "line", "column", "code")] == ["train.py", "4", "9", "GA101"]

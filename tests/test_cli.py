@@ -247,7 +247,7 @@ def test_a_script_that_cannot_be_judged_is_one_line_and_2(run: Output, verify: S
         (["verify", "bad.py", "--timeout", "nan"], "must be more than 0"),
         (["verify", "bad.py", "--rtol", "-1"], "must be 0 or more"),
         (["verify", "bad.py", "--dtype", "int8"], "invalid choice"),
-        (["lint", "bad.py", "--", "x"], "only verify takes arguments"),
+        (["lint", "bad.py", "--", "x"], "only verify and compare take arguments"),
         (["lint", "--fixed"], "unrecognized arguments: --fixed (see gradcheck-accum lint --help)"),
         (["explain", "GA999"], "no rule is called 'GA999'"),
         (["frobnicate"], "invalid choice"),

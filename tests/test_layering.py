@@ -25,6 +25,7 @@ FLOORS = [
         "run_options",
         "same",
         "source_text",
+        "spelling",
         "stated",
         "streams",
     },
@@ -37,19 +38,20 @@ FLOORS = [
     {"weights"},
     {"diagnosis"},
     {"verdict"},
-    {"accepting", "trials"},
+    {"accepting", "comparison", "trials"},
     {"lint", "engine"},
     {"verify"},
-    {"fuzz", "magics"},
+    {"magics", "side_by_side"},
+    {"fuzz"},
     {"__init__"},
     {"report", "rule_pages"},
-    {"output"},
+    {"output", "server"},
     {"callbacks", "cli", "pytest_plugin", "quick"},
     {"__main__"},
 ]
 """From the ground. A room may import from lower floors only: neither from above nor from its own."""
 
-APART = {"report": {"lint", "engine", "verify", "fuzz"}, "verify": {"lint"}}
+APART = {"report": {"lint", "engine", "verify", "side_by_side", "fuzz"}, "verify": {"lint"}, "side_by_side": {"lint"}}
 """Rooms on lower floors that a room must do without all the same."""
 
 THIRD_PARTY = {
@@ -58,7 +60,10 @@ THIRD_PARTY = {
     "lint": {"pathspec", "libcst", "typing_extensions"},  # the last for type checkers alone
     "engine": {"torch"},
     "verify": {"torch"},
+    "side_by_side": {"torch"},
     "fuzz": {"torch", "hypothesis", "libcst"},
+    "server": {"lsprotocol", "pygls"},
+    "cli": {"argcomplete"},
     "pytest_plugin": {"pytest", "_pytest"},
 }
 """What a room may import besides the standard library; a room that is not here, nothing."""
@@ -145,6 +150,7 @@ LINTED = "from gradcheck_accum.cli import main; main(['lint', 'train.py'])"
         ("import gradcheck_accum.lint", HEAVY | {"gradcheck_accum.verify", "gradcheck_accum.engine"}),
         (LINTED, (HEAVY - {"libcst"}) | {"gradcheck_accum.verify", "gradcheck_accum.engine"}),
         ("from gradcheck_accum.verify import verify_script", HEAVY | {"gradcheck_accum.lint"}),
+        ("from gradcheck_accum.side_by_side import compare_script", HEAVY | {"gradcheck_accum.lint"}),
         ("from gradcheck_accum.verify import observe\nwith observe(): pass", {"gradcheck_accum.lint"}),
         ("from gradcheck_accum import fuzz", HEAVY | {"gradcheck_accum.lint", "gradcheck_accum.verify"}),
         ("from gradcheck_accum.fuzz import AccumCase", {"hypothesis", "libcst", "gradcheck_accum.lint"}),

@@ -186,3 +186,42 @@ def test_a_length_that_the_source_shows_is_no_assumption() -> None:
     known = REFUSING.format(refusal="assert len(loader) % K == 0", scaling=" / K")
     source = known.replace("):\n", "):\n    loader = [(torch.randn(4, 5), torch.randn(4, 2)) for _ in range(7)]\n", 1)
     assert codes(source) == ["GA301"]
+
+
+FROM_SOMEWHERE = """
+def one_pass(model, loader, optimizer, criterion, start, K=3):
+{begins}    for i, (x, y) in enumerate(loader, start + 1):
+        (criterion(model(x), y) / K).backward()
+        if i % K == 0:
+            optimizer.step()
+            optimizer.zero_grad()
+{ends}"""
+FLUSHES = """    if i % K != 0:
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+
+
+@pytest.mark.parametrize(
+    ("begins", "ends", "expected"),
+    [
+        ("", "", []),
+        ("    optimizer.zero_grad()\n", "", ["GA301"]),
+        ("", FLUSHES, ["GA103"]),
+    ],
+    ids=["goes on", "cleared before every pass", "stepped on after every pass"],
+)
+def test_what_is_left_over_wherever_a_pass_begins_to_count(begins: str, ends: str, expected: list[str]) -> None:
+    assert codes(FROM_SOMEWHERE.format(begins=begins, ends=ends)) == expected
+
+
+def test_a_flush_divided_by_what_is_left_is_right_wherever_a_pass_begins_to_count() -> None:
+    rescaled = FLUSHES.replace(
+        "        optimizer.step()",
+        """        for p in model.parameters():
+            p.grad.mul_(K / (i % K))
+        optimizer.step()""",
+    )
+    anew = FROM_SOMEWHERE.format(begins="", ends=rescaled).replace("start + 1", "1")
+    assert codes(anew) == []
+    assert "GA103" not in codes(FROM_SOMEWHERE.format(begins="", ends=rescaled))

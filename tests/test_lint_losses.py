@@ -28,12 +28,21 @@ MEANS = [
     "((out - t) ** 2).sum() / x.size(0)",
     "(out - t).pow(2).mean()",
     "(out - t).abs().mean() + 0.1 * (out ** 2).mean()",
+    # what is averaged may be a product
+    "(torch.exp(out - out.detach()) * advantages(t)).mean()",
+    "(out * torch.log_softmax(out, -1)).sum(-1).mean()",
+    "((out * t.float()).sum(dim=1) / t.float().sum(dim=1).clamp(min=1)).mean()",
+    "(torch.log_softmax(out, -1) * t).mean(1).mean(0)",
 ]
 
 NO_MEANS_FOR_SURE = [
     "((out - t) ** 2).sum()",
     "((out - t) ** 2).sum() / normaliser(t)",
     "F.mse_loss(out, t) ** 2",
+    "F.mse_loss(out, t) * torch.exp(out).mean()",
+    "(torch.log_softmax(out, -1) * t).mean() * weights(t)",
+    "(torch.log_softmax(out, -1) * t).sum() / (t > 0).sum()",
+    "(torch.log_softmax(out, -1) / counted_over_the_window).mean()",
     "2 ** F.mse_loss(out, t)",
     "(F.mse_loss(out, t) / accumulation_steps) ** 2",
 ]

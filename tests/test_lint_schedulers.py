@@ -188,3 +188,66 @@ def train(model, loader, optimizer, K):
                 optimizer.zero_grad()
 """
     assert [f.mistake.code for f in lint_source(source, "train.py")] == (["GA301"] if is_followed else [])
+
+
+BY_ITS_OWN_FUNCTION = """\
+import math
+import torch
+from torch.optim.lr_scheduler import LambdaLR
+
+def train(model, loader, optimizer, config, K=3):
+    warmup, last = config.warmup, config.last
+{function}
+    scheduler = LambdaLR(optimizer, rate)
+    seen = 0
+    while True:
+        for x in loader:
+            (model(x).mean() / K).backward()
+            seen += {counts}
+            if seen % K == 0:
+                optimizer.step()
+                scheduler.step()
+                optimizer.zero_grad()
+            if seen >= last:
+                return
+"""
+PLANS = {
+    "linear": "    rate = lambda n: 1 - n / last",
+    "what is left": "    rate = lambda n: max(0.0, float(last - n) / float(max(1, last - warmup)))",
+    "a cosine after a warm-up": """
+    def rate(n):
+        if n < warmup:
+            return float(n) / float(max(1, warmup))
+        progress = min(1.0, (n - warmup) / max(1, last - warmup))
+        return 0.5 * (1.0 + math.cos(math.pi * progress))
+""",
+    "half a turn": "    rate = lambda n: 0.5 * (1 + math.cos(math.pi * n / last))",
+}
+NO_SUCH_PLANS = {
+    "steps": "    rate = lambda n: 1 - n / (last // K)",
+    "a warm-up": "    rate = lambda n: min(1.0, n / last)",
+    "a share of it": "    rate = lambda n: 1 - n / (0.7 * last)",
+    "no end": "    rate = lambda n: 1 / math.sqrt(n + 1)",
+    "something else": "    rate = lambda n: 1 - n / config.planned",
+}
+
+
+@pytest.mark.parametrize("plan", PLANS)
+def test_a_function_whose_last_phase_ends_where_a_count_of_micro_batches_ends_training(plan: str) -> None:
+    source = BY_ITS_OWN_FUNCTION.format(function=PLANS[plan], counts="1")
+    assert [f.mistake.code for f in lint_source(source, "train.py")] == ["GA603"]
+
+
+@pytest.mark.parametrize("plan", NO_SUCH_PLANS)
+def test_a_function_that_ends_elsewhere_is_no_plan_in_micro_batches(plan: str) -> None:
+    assert lint_source(BY_ITS_OWN_FUNCTION.format(function=NO_SUCH_PLANS[plan], counts="1"), "train.py") == []
+
+
+def test_a_count_of_steps_that_ends_training_plans_in_steps() -> None:
+    source = BY_ITS_OWN_FUNCTION.format(function=PLANS["linear"], counts="1").replace(
+        "    seen = 0\n", "    seen = done = 0\n"
+    )
+    counted = source.replace(
+        "                scheduler.step()\n", "                scheduler.step()\n                done += 1\n"
+    )
+    assert lint_source(counted.replace("seen >= last", "done >= last"), "train.py") == []

@@ -149,3 +149,25 @@ def one(model, x, y):
 def test_what_asks_for_something_else_skips_nothing(guard: str) -> None:
     skip = f"        loss = criterion(model(x), y) / 3\n        {guard}\n        loss.backward()\n"
     assert codes(COUNTED.format(skip=skip)) == []
+
+
+BY_DATA = {
+    "a mask that is empty": "if not y.any(): {way_out}",
+    "nothing to learn from": "if y.sum() == 0: {way_out}",
+    "a mark": "if x['broken']: {way_out}",
+}
+
+
+@pytest.mark.parametrize("guard", BY_DATA.values(), ids=BY_DATA.keys())
+def test_a_micro_batch_that_its_data_leave_out(guard: str) -> None:
+    skip = f"        {guard.format(way_out='continue')}\n        (criterion(model(x), y) / 3).backward()\n"
+    assert codes(COUNTED.format(skip=skip)) == ["GA303"]
+    ran = "".join(f"    {line}\n" for line in skip.splitlines())
+    assert codes(RAN.format(skip=ran)) == []
+
+
+def test_a_micro_batch_that_only_good_data_take_in() -> None:
+    skip = (
+        "        if y.any():\n            (criterion(model(x), y) / 3).backward()\n        else:\n            bad = i\n"
+    )
+    assert codes(COUNTED.format(skip=skip)) == ["GA303"]

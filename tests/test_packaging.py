@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import configparser
+import email
 import os
+import re
 import subprocess
 import sys
+import tarfile
+import venv
 import zipfile
+from collections.abc import Iterator
+from importlib.metadata import Distribution, distribution
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 from shapes_table import SHAPES
 
 from gradcheck_accum import __version__
@@ -70,6 +77,104 @@ def test_the_pages_are_found_without_the_checkout(wheel: Path, tmp_path: Path) -
     first, rest = done.stdout.split("\n", 1)
     assert Path(first).is_relative_to(tmp_path)
     assert "missing-loss-scaling" in rest
+
+
+def metadata(wheel: Path) -> email.message.Message:
+    with zipfile.ZipFile(wheel) as archive:
+        (name,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
+        return email.message_from_bytes(archive.read(name))
+
+
+def test_no_link_of_the_readme_is_dead_on_an_index(wheel: Path) -> None:
+    about = metadata(wheel)
+    assert about["Description-Content-Type"] == "text/markdown"
+    text = str(about.get_payload())
+    links = re.findall(r"\]\(([^)\s]+)\)", text)
+    assert [link for link in links if not link.startswith("https://")] == []
+    assert "| GA101 | missing-loss-scaling |" in text
+    assert text.count("```") == (ROOT / "README.md").read_text(encoding="utf-8").count("```")
+    for url in about.get_all("Project-URL", []):
+        assert url.split(", ")[1].startswith("https://")
+
+
+def needed(requirements: list[str], known: dict[str, Distribution]) -> dict[str, Distribution]:
+    """The distributions that requirements without extras ask for, and those that these ask for."""
+    for text in requirements:
+        requirement = Requirement(text)
+        if requirement.name not in known and (not requirement.marker or requirement.marker.evaluate({"extra": ""})):
+            known[requirement.name] = found = distribution(requirement.name)
+            needed(found.requires or [], known)
+    return known
+
+
+@pytest.fixture(scope="module", params=["wheel", "sdist"])
+def installed(request: pytest.FixtureRequest, wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The command in an environment that holds what a distribution of ours asks for and nothing else; no network."""
+    if request.param == "sdist":
+        wheel = from_sdist(tmp_path_factory.mktemp("sdist"))
+    environment = tmp_path_factory.mktemp("environment")
+    venv.create(environment, with_pip=False, symlinks=True)
+    (python,) = environment.glob("bin/python")
+    (site,) = environment.glob("lib/python*/site-packages")
+    for found in needed(metadata(wheel).get_all("Requires-Dist", []), {}).values():
+        for top in {file.parts[0] for file in found.files or [] if ".." not in file.parts}:
+            (site / top).symlink_to(Path(str(found.locate_file(top))))
+    install = [sys.executable, "-m", "pip", "--python", str(python), "install", "--no-index", "--no-deps", str(wheel)]
+    done = subprocess.run(install, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    yield environment / "bin" / "gradcheck-accum"
+
+
+def from_sdist(out: Path) -> Path:
+    """A wheel that is built from the unpacked sdist, as pip does it."""
+    build = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(out)]
+    done = subprocess.run([*build, "--sdist", str(ROOT)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (archive,) = out.glob("*.tar.gz")
+    with tarfile.open(archive) as sources:
+        sources.extractall(out, filter="data")
+    (unpacked,) = (path for path in out.iterdir() if path.is_dir())
+    done = subprocess.run([*build, "--wheel", str(unpacked)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (wheel,) = out.glob("*.whl")
+    return wheel
+
+
+BAD = """\
+def train(model, loader, optimizer, criterion):
+    for i, (x, y) in enumerate(loader):
+        loss = criterion(model(x), y)
+        loss.backward()
+        if (i + 1) % 3 == 0 or i + 1 == len(loader):
+            optimizer.step()
+            optimizer.zero_grad()
+"""
+
+
+@pytest.mark.slow
+def test_what_was_installed_into_an_empty_environment_works(installed: Path, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(BAD)
+    (tmp_path / "pyproject.toml").write_text('[tool.gradcheck-accum]\nextend-exclude = ["old/"]\n')
+
+    def run(*arguments: str) -> tuple[int, str, str]:
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+        done = subprocess.run(
+            [str(installed), *arguments], cwd=tmp_path, capture_output=True, text=True, env=environment
+        )
+        return done.returncode, done.stdout, done.stderr
+
+    assert run("--version") == (0, f"gradcheck-accum {__version__}\n", "")
+    for form in ("text", "concise", "json", "sarif", "github", "junit"):
+        status, out, err = run("lint", ".", "--output-format", form)
+        assert (status, err) == (1, "")
+        assert "GA101" in out
+    assert run("lint", "train.py", "--fix")[0] == 0
+    assert run("explain", "GA101")[1].startswith("# missing-loss-scaling")
+    # What is named is what an index has: we may not be on any.
+    missing = "needs torch, which is not installed here: pip install torch\n"
+    assert run("verify", "train.py") == (2, "", f"gradcheck-accum: verify {missing}")
+    assert run("fuzz") == (2, "", f"gradcheck-accum: fuzz {missing}")
+    assert run("server") == (2, "", f"gradcheck-accum: server {missing.replace('torch', 'pygls')}")
 
 
 def test_the_readme_lists_every_mistake() -> None:

@@ -244,3 +244,32 @@ def test_a_report_keeps_its_lines_on_a_terminal_that_lacks_its_characters(
     result.stdout.fnmatch_lines(
         ["tr\\xe4in.py:5:9: GA101*", "5 |         loss.backward()", "Found 1 mistake in 1 file."]
     )
+
+
+def test_configurations_of_a_loop_are_compared(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile("""
+        import torch
+
+        x, y = torch.randn(15, 3), torch.randn(15, 1)
+
+        def train(size, accumulation_steps, divided):
+            torch.manual_seed(0)
+            model = torch.nn.Linear(3, 1)
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+            for i in range(0, 15, size):
+                loss = torch.nn.functional.mse_loss(model(x[i : i + size]), y[i : i + size])
+                (loss / accumulation_steps if divided else loss).backward()
+            optimizer.step()
+
+        def test_right(accum_check):
+            each = [dict(size=5, accumulation_steps=3, divided=True), dict(size=15, accumulation_steps=1, divided=True)]
+            assert accum_check.compare(train, each).verdict.value == "equivalent"
+
+        def test_wrong(accum_check):
+            accum_check.compare(train, [dict(size=5, accumulation_steps=3, divided=False),
+                                        dict(size=15, accumulation_steps=1, divided=False)])
+    """)
+    result = pytester.runpytest()
+    result.assert_outcomes(passed=1, failed=1)
+    result.stdout.fnmatch_lines(["*train: deviates: 1 of 1 steps got another gradient than the reference's*"])
+    result.stdout.no_fnmatch_line("*Traceback*")

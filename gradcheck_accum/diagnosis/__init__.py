@@ -17,7 +17,7 @@ from gradcheck_accum.diagnosis.graphs import find_held_graphs, find_kept_losses
 from gradcheck_accum.diagnosis.metrics import find_misreported
 from gradcheck_accum.diagnosis.pace import find_average, find_cut_short, find_schedule
 from gradcheck_accum.diagnosis.ranks import find_synchronisation
-from gradcheck_accum.diagnosis.scale import find_remainder_scale, find_scale, find_step_every_batch
+from gradcheck_accum.diagnosis.scale import find_left_out, find_remainder_scale, find_scale, find_step_every_batch
 from gradcheck_accum.diagnosis.scaler import find_scaler_misuse, find_scaler_pace
 from gradcheck_accum.diagnosis.zeroing import find_stale, find_zeroing
 from gradcheck_accum.ledger import Ledger
@@ -28,6 +28,7 @@ __all__ = ["Diagnosis", "diagnose"]
 
 _FINDERS = (
     find_scale,
+    find_left_out,
     find_remainder_scale,
     find_zeroing,
     find_stale,

@@ -24,7 +24,7 @@ class Diagnosis:
     ``windows`` are the indices of the windows that show it (empty for gradients that no step ever consumed);
     ``message`` states the fact and its consequence, ``help`` the remedy. ``framework`` is the package, with its
     version, in whose code it happened, where it was one. ``states_steps`` says that the message states numbers that
-    follow from K.
+    follow from K; ``likely`` that it is one only with data as they mostly are, which the ledger does not show.
     """
 
     mistake: Mistake
@@ -35,6 +35,7 @@ class Diagnosis:
     framework: str = ""
 
     states_steps: bool = True
+    likely: bool = False
 
 
 @dataclass(frozen=True)

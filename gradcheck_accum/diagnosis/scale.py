@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Iterator
+from dataclasses import replace
 from itertools import groupby
 
 from gradcheck_accum.diagnosis.account import (
@@ -51,6 +52,37 @@ def find_scale(account: Account) -> Iterator[Diagnosis]:
                 yield from _judge_undivided(account, shares)
             if shares.kind is not Reduction.NONE:
                 yield from _judge_evenness(account, shares, where)
+
+
+def find_left_out(account: Account) -> Iterator[Diagnosis]:
+    """GA104 where it is likely: means of equal weight over the targets that are left, of which nobody knows how many.
+
+    A loss that is told which targets to leave out has them: padding, what is masked, what bears no label.
+    """
+    if account.steps < 2:
+        return
+    for series in account.series():
+        for window in account.known():
+            shares = account.shares(window, series)
+            if shares is None or shares.kind is not Reduction.MEAN or shares.length != account.steps:
+                continue
+            terms = [t for w in shares.live for t in w.entry.backward.terms if t.name == series.name and t.leaves_out]
+            even = all(w.share is not None and account.same(w.share, 1 / shares.length) for w in shares.weights)
+            alike = all(w.units == shares.weights[0].units for w in shares.weights)
+            if terms and even and alike:
+                found = diagnosis(
+                    "GA104",
+                    shares.live[0].entry.backward.where,
+                    "likely a mean of means: the loss leaves targets out (ignore_index) and averages over those that "
+                    "remain, yet each micro-batch counts the same: where their numbers differ, a target in a "
+                    "micro-batch with few of them weighs more than in the large batch",
+                    "sum the loss over the micro-batch (reduction='sum') and divide by the number of targets of the "
+                    "whole window that are not ignored",
+                    window,
+                    states_steps=False,
+                )
+                yield replace(found, likely=True)
+                break
 
 
 def _is_scaled_for_other_windows(account: Account, series: Series) -> bool:

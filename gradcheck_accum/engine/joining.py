@@ -115,10 +115,10 @@ def _all_count_rows(own: Sequence[torch.Tensor], layout: Layout, rows: Sequence[
     """Whether a leaf is, in every micro-batch, the numbers of its own rows, one after the other."""
     if layout.dimension or rows is None or not own[0].dim():
         return False
-    return all(_counts_rows(other, count * layout.parts) for other, count in zip(own, rows, strict=True))
+    return all(counts_rows(other, count * layout.parts) for other, count in zip(own, rows, strict=True))
 
 
-def _counts_rows(leaf: torch.Tensor, rows: int) -> bool:
+def counts_rows(leaf: torch.Tensor, rows: int) -> bool:
     """Whether a leaf is the numbers of a micro-batch's own rows: an index, or the labels of in-batch negatives."""
     whole = leaf.dim() == 1 and not leaf.is_floating_point() and leaf.dtype is not torch.bool
     return (

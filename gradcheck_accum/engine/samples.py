@@ -85,7 +85,7 @@ def data_in(program: Program, others: Sequence[Program]) -> list[int]:
     return [
         i
         for i in own_leaves(program, others)
-        if not _are_places(leaf := program.leaves[i])
+        if not are_places(leaf := program.leaves[i])
         and not (alike and all(_is_equal(other.leaves[i], leaf) for other in alike))
     ]
 
@@ -224,7 +224,7 @@ def _is_equal(left: torch.Tensor, right: torch.Tensor) -> bool:
     return left is not right and left.shape == right.shape and torch.equal(left, right)
 
 
-def _are_places(leaf: torch.Tensor) -> bool:
+def are_places(leaf: torch.Tensor) -> bool:
     """Whether a leaf looks like places in another: where its parts begin, how long they are, or an order of rows."""
     if leaf.is_floating_point() or leaf.is_complex() or leaf.dtype is torch.bool or leaf.dim() > 1 or len(leaf) < 2:
         return False

@@ -338,7 +338,8 @@ class Tape(TorchFunctionMode):
     ``on_scalar`` is told each number that a call outside modules gives, where it needs a gradient, ``on_blend`` each
     operation in place by which tensors may be taken into an average, with its arguments, ``on_scale`` what is about to
     be multiplied or divided, be it tensors that need no gradient, ``on_write`` each tensor that is about to be
-    written into, and ``on_gradient_read`` each whose ``.grad`` is read.
+    written into, ``on_gradient_read`` each whose ``.grad`` is read, and ``on_call`` each outermost call: its name,
+    arguments and result.
     """
 
     on_scalar: Callable[[torch.Tensor], object] | None = None
@@ -346,6 +347,7 @@ class Tape(TorchFunctionMode):
     on_scale: Callable[[Any], object] | None = None
     on_write: Callable[[torch.Tensor], object] | None = None
     on_gradient_read: Callable[[torch.Tensor], object] | None = None
+    on_call: Callable[[str, Any, Any], object] | None = None
     segments: list[list[Call]] = field(default_factory=lambda: [[]])
     copies: CopiesOnWrite = field(default_factory=CopiesOnWrite)
     preparations: Preparations = field(init=False)
@@ -406,6 +408,9 @@ class Tape(TorchFunctionMode):
             self.preparations.written(args[0], made_of)
         else:
             self.preparations.note(name, func, args, kwargs, result, state)
+        if self.on_call is not None:
+            with torch._C.DisableTorchFunction():
+                self.on_call(name, args, result)
         return result
 
     def note_scaling(self, caller: FrameType, func: Any, args: Any, kwargs: Any, *, gradients: bool = True) -> Any:
@@ -542,6 +547,9 @@ class Tape(TorchFunctionMode):
         self._record(
             function, *given, result, state, _place(), written, is_followed=is_followed, looks_up_rows=looked_up
         )
+        if self.on_call is not None:
+            with torch._C.DisableTorchFunction():
+                self.on_call("__call__", given, result)
         return result
 
     @contextmanager

@@ -113,7 +113,7 @@ def examine(
                 is_thorough = is_thorough and explored.is_thorough
                 not_followed += not explored.is_followed
                 cost += explored.spent
-                for diagnosis, ledger in (*scenarios.agreed(explored.scenarios), *explored.interrupted):
+                for diagnosis, ledger in (*scenarios.agreed(explored), *explored.interrupted):
                     found.setdefault((diagnosis.mistake.code, diagnosis.where.line), (diagnosis, ledger))
     except RecursionError:
         raise LintError("nested too deeply to be analysed") from None
@@ -135,7 +135,7 @@ def examine(
         else:
             message = told.message + _assumption(told, ledger)
             shown = files[where.path].lines[where.line - 1].strip()
-            kept.append((Finding(told.mistake, where, message, told.help, text=shown), ledger))
+            kept.append((Finding(told.mistake, where, message, told.help, text=shown, likely=told.likely), ledger))
     unused = tuple(
         UnusedSuppression(Location(path, comment.line, comment.column, comment.line, comment.end_column), message)
         for comment, message in own.comments.unused()

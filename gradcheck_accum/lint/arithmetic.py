@@ -97,6 +97,8 @@ def _computed(op: Operator, left: Num, right: Num) -> Num | None:
             return left.derive(left.value / right.value, right)
         return left.derive(Fraction(left.value) / Fraction(right.value), right)
     if op is Operator.POW and abs(float(right.value)) < 64 and abs(float(left.value)) < 1e6:
+        if isinstance(left.value, int) and isinstance(right.value, int) and right.value >= 0:
+            return left.derive(left.value**right.value, right)
         power = float(left.value) ** float(right.value)
         # A negative number to a broken power is complex.
         return left.derive(power, right) if isinstance(power, float) else None
@@ -114,7 +116,7 @@ def _tensor_arithmetic(run: Interpreter, op: Operator, left: Any, right: Any) ->
             return Tensor(parts, left.models | right.models, left.grad_scaled or right.grad_scaled)
         if left.elementwise:
             return Tensor(left.parts, left.models | right.models, left.grad_scaled, elementwise=True)
-        return left.scaled(Factor(None))
+        return _product(run, op, left, right)
     tensor, other = (left, right) if isinstance(left, Tensor) else (right, left)
     if op in (Operator.ADD, Operator.SUB):
         return tensor
@@ -122,6 +124,8 @@ def _tensor_arithmetic(run: Interpreter, op: Operator, left: Any, right: Any) ->
         if tensor.elementwise and v.is_data(other):
             return tensor
         inverse = op is Operator.DIV
+        if tensor is left and isinstance(other, v.Data):
+            return _product(run, op, tensor, other)
         if inverse and tensor is right:
             return tensor.scaled(Factor(None))
         return scaled(run, tensor, other, Operation.DIVIDE if inverse else Operation.MULTIPLY)
@@ -129,6 +133,24 @@ def _tensor_arithmetic(run: Interpreter, op: Operator, left: Any, right: Any) ->
         # What a model gave, not reduced yet by anything that the source shows.
         return tensor
     return tensor.scaled(Factor(None))
+
+
+def _product(run: Interpreter, op: Operator, tensor: Tensor, other: Tensor | v.Data) -> Tensor:
+    """A tensor multiplied or divided by another one.
+
+    What is not reduced yet is a product then, if both are of this micro-batch: a ratio times an advantage, say, or what
+    a mask leaves of it. By what a loss that has been reduced is multiplied so is not known.
+    """
+    now = run.recorder.micro_batch
+    if isinstance(other, Tensor):
+        is_of_now, models = all(part.micro_batch == now for part in other.parts), other.models
+    else:
+        is_of_now, models = other.counted is None, frozenset[str]()
+    factor = Factor(None, Operation.DIVIDE if op is Operator.DIV else Operation.MULTIPLY)
+    multiplies = op in (Operator.MULT, Operator.DIV)
+    if multiplies and is_of_now and all(part.is_unreduced for part in tensor.parts):
+        return tensor.times(factor, models)
+    return tensor.scaled(factor)
 
 
 def scaled(run: Interpreter, tensor: Tensor, other: Any, operation: Operation) -> Tensor:

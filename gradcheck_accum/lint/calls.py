@@ -18,7 +18,7 @@ from gradcheck_accum.lint.functions import call_function
 from gradcheck_accum.lint.gradients import CLIPS, METHODS, backward, clip
 from gradcheck_accum.lint.ignite import drive, new_driver
 from gradcheck_accum.lint.library import BUILTINS, LIBRARY
-from gradcheck_accum.lint.losses import all_arguments, computation, loss
+from gradcheck_accum.lint.losses import IGNORED, all_arguments, computation, loss
 from gradcheck_accum.lint.methods import method_of_value
 from gradcheck_accum.lint.metrics import read, shown_by_call
 from gradcheck_accum.lint.objects import (
@@ -32,6 +32,7 @@ from gradcheck_accum.lint.objects import (
     super_method,
 )
 from gradcheck_accum.lint.optimizers import as_optimizer, looks_like_optimizer, new_optimizer
+from gradcheck_accum.lint.options import Parser, new_parser, parser_method
 from gradcheck_accum.lint.schedulers import new_scheduler
 from gradcheck_accum.lint.source import call_name
 from gradcheck_accum.lint.syntax import text_of
@@ -85,6 +86,8 @@ def call(run: Interpreter, node: syntax.Call, scope: v.Scope) -> Any:
             return engine_method(run, node, engine, node.func.attr, args, kwargs)
         if isinstance(base, v.Driver) and node.func.attr == "run":
             return drive(run, base, args, kwargs)
+        if isinstance(base, Parser):
+            return parser_method(run, base, node.func.attr, args, kwargs)
         framework = as_framework(base)
         if framework is not None:
             return framework_method(run, node, framework, node.func.attr, args, kwargs)
@@ -174,7 +177,7 @@ def call_value(run: Interpreter, node: syntax.Call, callee: Any, args: list[Any]
         case v.Model() | v.Engine():
             return computation(run, node, args, kwargs, frozenset({callee.name}))
         case v.Criterion():
-            return loss(run, callee.name, callee.reduction, args, kwargs)
+            return loss(run, callee.name, callee.reduction, args, kwargs, leaves_out=callee.leaves_out)
         case v.Partial():
             return call_value(run, node, callee.callee, [*callee.args, *args], {**callee.kwargs, **kwargs})
         case v.Unwrapped():
@@ -200,8 +203,9 @@ def call_value(run: Interpreter, node: syntax.Call, callee: Any, args: list[Any]
 def _library(run: Interpreter, node: syntax.Call, callee: v.Reference, args: list[Any], kwargs: dict[str, Any]) -> Any:
     tail, path = callee.tail, callee.path
     handler = LIBRARY.get(tail)
-    if handler is not None:
-        return handler(run, args, kwargs)
+    handled = handler(run, args, kwargs) if handler is not None else NotImplemented
+    if handled is not NotImplemented:
+        return handled
     if foreach(run, node, path, args):
         return Symbol()
     if tail in CLIPS:
@@ -219,7 +223,7 @@ def _library(run: Interpreter, node: syntax.Call, callee: v.Reference, args: lis
             run.recorder.renew(node, optimizer)
         return optimizer
     if tail.endswith("Loss") and tail[:1].isupper():
-        return v.Criterion(tail, kwargs.get("reduction", "mean"))
+        return v.Criterion(tail, kwargs.get("reduction", "mean"), leaves_out=IGNORED in kwargs)
     if tail in _WRAPPERS and args:
         if path.startswith("torch.") and tail == "DistributedDataParallel":
             run.sync.wrap(sources_of(run, args[0]) or ())
@@ -231,14 +235,14 @@ def _library(run: Interpreter, node: syntax.Call, callee: v.Reference, args: lis
         return v.Data(args[0].rows)
     if path.startswith("torch.") and tail in _MAKES_DATA:
         made = run.turn if run.loop_depth and tail in _AT_RANDOM else None
-        return v.Data(_rows(tail, args, kwargs), made=made)
+        return v.Data(_rows(tail, args, kwargs), made=made, places=tail == "randperm")
     if path.startswith("torch.nn.functional.") and (
         tail.endswith("loss") or tail.startswith(("cross_", "binary_cross"))
     ):
         return loss(run, tail, kwargs.get("reduction", "mean"), args, kwargs)
     if path.startswith("torch.nn.") and tail[:1].isupper():
         return new_model(run, node)
-    framework = new_framework(path, kwargs) or new_driver(path, args)
+    framework = new_framework(path, kwargs) or new_driver(path, args) or new_parser(path)
     if framework is not None:
         return framework
     if path == "itertools.repeat" and len(args) == 1 and not kwargs:

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from gradcheck_accum.lint import syntax
 from gradcheck_accum.lint import values as v
 from gradcheck_accum.lint.refusals import gives_up, heed
-from gradcheck_accum.lint.syntax import Comparison, UnaryOperator, text_of, walk
+from gradcheck_accum.lint.syntax import Comparison, Operator, UnaryOperator, text_of, walk
 from gradcheck_accum.lint.values import Num, Symbol, Tensor
 
 if TYPE_CHECKING:
     from gradcheck_accum.lint.interpreter import Interpreter
+
+
+_GREATER = frozenset({Comparison.GT, Comparison.GTE})
+_ORDERED = _GREATER | {Comparison.LT, Comparison.LTE}
 
 
 def truth_of(run: Interpreter, value: Any) -> bool | None:
@@ -45,7 +49,8 @@ def answered(run: Interpreter, node: syntax.Expression, value: Any) -> bool | No
 def decide(run: Interpreter, node: syntax.Expression, value: Any, acts: bool, taken_first: bool = True) -> bool | None:
     """The scenario's answer to an open condition; ``acts`` says that it decides on what happens to gradients.
 
-    ``taken_first`` says that the scenarios in which it holds come before the others. A guard gets no answer: whether a
+    ``taken_first`` says that the scenarios in which it holds come before the others; what is so by default comes before
+    all. A guard gets no answer: whether a
     loop is left early is no setting.
     """
     if run.in_guard:
@@ -59,11 +64,20 @@ def decide(run: Interpreter, node: syntax.Expression, value: Any, acts: bool, ta
         node, negated = syntax.Compare(node.where, node.origin, node.left, (op,), node.comparators), not negated
     is_named = isinstance(value, Symbol) and bool(value.name)
     key = value.name if isinstance(value, Symbol) and value.name else text_of(node)
-    answer = run.decisions.setdefault(key, True if taken_first else negated and not is_named)
+    first = True if taken_first else negated and not is_named
+    if isinstance(value, v.ByDefault):
+        first = value.holds != negated
+    answer = run.decisions.setdefault(key, first)
     # What is decided in the training loop is worth trying both ways before what was set up outside it.
     remoteness = 0 if acts else 1 if run.loop_depth else 3
     run.remoteness[key] = min(remoteness, run.remoteness.get(key, remoteness))
     return answer if is_named else answer != negated
+
+
+def ask(run: Interpreter, question: str) -> bool:
+    """The scenario's answer to what the source leaves open of the training loop itself, and no condition asks."""
+    run.remoteness[question] = 0
+    return run.decisions.setdefault(question, True)
 
 
 def choose(
@@ -90,6 +104,7 @@ def choose(
     if truth is not None and not (refuses and gives_up(body if truth else orelse) and heed(run, test, scope)):
         return truth
     if guards:
+        _note_end(run, test, scope)
         leaves_out = isinstance(body[-1], syntax.Continue) and depends_on_data(run, test, scope)
         if _ends_with_a_window(run, test, scope) or (leaves_out and not run.recorder.assumed_length):
             # How many micro-batches are left of those that the source shows, it does not show.
@@ -105,7 +120,21 @@ def choose(
     leaves = bool(body) and isinstance(body[-1], syntax.Return) and not orelse and not run.reach.backward_in(body)
     # Before any training, what fills and zeroes tensors sets up a model.
     acts = any(run.reach.acts(one) and (run.in_training or run.reach.backward_in(one)) for one in (body, orelse))
+    phase = _last_phase(run, test, scope) if run.loop_depth else None
+    if phase is not None:
+        return bool(decide(run, test, v.ByDefault(holds=phase), acts))
+    if run.in_boundary and run.loop_depth and _counts_to_what_may_change(run, test, scope):
+        run.recorder.opaque(test, "how many micro-batches a window has")
     return bool(decide(run, test, value, acts, taken_first=not leaves))
+
+
+def _note_end(run: Interpreter, test: syntax.Expression, scope: v.Scope) -> None:
+    """Note what a guard that may end training compares: a count of the loop with a setting."""
+    if not (isinstance(test, syntax.Compare) and test.ops[0] in (Comparison.EQ, Comparison.GT, Comparison.GTE)):
+        return
+    count, end = (settled_value(run, side, scope) for side in (test.left, test.comparators[0]))
+    if isinstance(count, Num) and v.is_setting(end):
+        run.recorder.approach(end.name, count)
 
 
 def _ends_with_a_window(run: Interpreter, test: syntax.Expression, scope: v.Scope) -> bool:
@@ -115,6 +144,33 @@ def _ends_with_a_window(run: Interpreter, test: syntax.Expression, scope: v.Scop
     windows, most = (settled_value(run, side, scope) for side in (test.left, test.comparators[0]))
     is_open = isinstance(most, Symbol) and not isinstance(most, v.Figure)
     return is_open and isinstance(windows, Num) and v.DERIVED in windows.tags and isinstance(windows.value, int)
+
+
+def _last_phase(run: Interpreter, test: syntax.Expression, scope: v.Scope) -> bool | None:
+    """Whether a comparison of what the loop counts with a setting holds in the end; None for any other condition.
+
+    It parts the training into phases (a warm-up, and all that comes after), and the last one is where it stays: that
+    scenario comes first.
+    """
+    if not (isinstance(test, syntax.Compare) and len(test.ops) == 1 and test.ops[0] in _ORDERED):
+        return None
+    left, right = (settled_value(run, side, scope) for side in (test.left, test.comparators[0]))
+    counts = [isinstance(value, Num) for value in (left, right)]
+    settings = [v.is_named(value) and not isinstance(value, v.Figure) for value in (left, right)]
+    if [*counts, *settings] not in ([True, False, False, True], [False, True, True, False]):
+        return None
+    return (test.ops[0] in _GREATER) == counts[0]
+
+
+def _counts_to_what_may_change(run: Interpreter, test: syntax.Expression, scope: v.Scope) -> bool:
+    """Whether a boundary counts to what has neither a number nor a name: it may be another one in every turn.
+
+    No answer of a scenario stands for all turns there (K grows while a training warms up, and stays as it is then).
+    """
+    pairs = [(n.left, n.right) for n in walk(test) if isinstance(n, syntax.BinOp) and n.op is Operator.MOD]
+    pairs += [(n.left, n.comparators[0]) for n in walk(test) if isinstance(n, syntax.Compare)]
+    values = [(settled_value(run, left, scope), settled_value(run, right, scope)) for left, right in pairs]
+    return any(isinstance(count, Num) and type(to) is Symbol and not to.name for count, to in values)
 
 
 def may_vary(run: Interpreter) -> bool:
@@ -146,13 +202,20 @@ def settled_value(run: Interpreter, node: syntax.Expression, scope: v.Scope) -> 
 
 
 def depends_on_data(run: Interpreter, test: syntax.Expression, scope: v.Scope) -> bool:
+    return any(isinstance(value, (Tensor, v.Data, v.Gradient)) for value in _named_in(test, scope))
+
+
+def depends_on_input(test: syntax.Expression, scope: v.Scope) -> bool:
+    """Whether a condition asks input data, and nothing that was computed from them with a model."""
+    return any(isinstance(value, v.Data) for value in _named_in(test, scope))
+
+
+def _named_in(test: syntax.Expression, scope: v.Scope) -> Iterator[Any]:
+    """What the names in a condition stand for."""
     for node in walk(test):
         if isinstance(node, syntax.Name):
             holder = scope.find(node.id)
-            value = holder.names[node.id] if holder else None
-            if isinstance(value, (Tensor, v.Data, v.Gradient)):
-                return True
-    return False
+            yield holder.names[node.id] if holder else None
 
 
 def _goes_on(body: Sequence[syntax.Statement]) -> bool:

@@ -167,20 +167,28 @@ def rows_of(run: Interpreter, data: v.Data) -> Num:
     return Num(data.rows or run.recorder.units, frozenset({v.UNITS} | whole))
 
 
+def rows_of_dataset(run: Interpreter, dataset: Any) -> int | None:
+    """How many rows a data set has, where the source shows it."""
+    match dataset:
+        case v.Data():
+            return dataset.rows
+        case list() if len(dataset) > 1 and id(dataset) not in run.grown:
+            return len(dataset)
+        case v.Instance():
+            length = length_of_value(run, dataset)
+            return int(length.value) if isinstance(length, Num) and v.LENGTH not in length.tags else None
+    return None
+
+
 def new_loader(run: Interpreter, dataset: Any, size: Any, options: dict[str, Any]) -> v.Loader:
     """``DataLoader(dataset, batch_size=size)``."""
     if isinstance(size, Symbol) and size.name:
         bind(run, size.name, Num(run.recorder.units, frozenset({v.UNITS})))
-    rows = dataset.rows if isinstance(dataset, v.Data) else None
-    if isinstance(dataset, list) and len(dataset) > 1 and id(dataset) not in run.grown:
-        rows = len(dataset)
-    if isinstance(dataset, v.Instance):
-        length = length_of_value(run, dataset)
-        rows = int(length.value) if isinstance(length, Num) and v.LENGTH not in length.tags else None
+    rows = rows_of_dataset(run, options.get("sampler", dataset))
     if not isinstance(size, Num) or not isinstance(size.value, int) or size.value < 1:
         return v.Loader()
     known = v.UNITS not in size.tags
-    if rows is None or not known or "batch_sampler" in options or "sampler" in options:
+    if rows is None or not known or "batch_sampler" in options:
         return v.Loader(rows=size.value)
     whole, left = divmod(rows, size.value)
     ends_short = left > 0 and options.get("drop_last") is not True

@@ -113,8 +113,10 @@ def _subscript(run: Interpreter, node: syntax.Subscript, scope: v.Scope) -> Any:
             if isinstance(rows, syntax.Slice):
                 lower, upper = (None if b is None else evaluate(run, b, scope) for b in (rows.lower, rows.upper))
                 return slice_of_data(run, value, lower, upper)
-            # Rows that are chosen at random are as new as the choice.
-            return v.Data(made=index.made if isinstance(index, v.Data) else value.made)
+            # Rows that are chosen at random are as new as the choice, and as many where their places are.
+            if isinstance(index, v.Data):
+                return v.Data(index.rows if index.places else None, made=index.made)
+            return v.Data(made=value.made)
         case v.Loader():
             if isinstance(node.slice, syntax.Slice):
                 # A list of batches, sliced: the micro-batches of one window, say.
@@ -235,6 +237,9 @@ def _compare(run: Interpreter, node: syntax.Compare, scope: v.Scope) -> Any:
             result = outcome
             break
         left = right
+    compared = [value for value in (left, right) if isinstance(value, v.Data)]
+    if result is UNKNOWN and compared and not run.in_training:
+        return v.Data(compared[0].rows)  # a mask
     return result
 
 
@@ -251,6 +256,9 @@ def _compare_pair(run: Interpreter, op: Comparison, left: Any, right: Any) -> An
         return bool(_COMPARISONS[op](left.value, right.value))
     if isinstance(left, (str, bool)) and isinstance(right, (str, bool)) and op in (Comparison.EQ, Comparison.NOTEQ):
         return bool(_COMPARISONS[op](left, right))
+    asks = op in (Comparison.EQ, Comparison.NOTEQ) and isinstance(left, Symbol) and isinstance(right, str)
+    if asks and isinstance(left.default, str):
+        return v.ByDefault(holds=(left.default == right) == (op is Comparison.EQ))
     return UNKNOWN
 
 

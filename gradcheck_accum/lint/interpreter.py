@@ -62,6 +62,8 @@ class Interpreter:
         """How many blocks are under way in which PyTorch builds no graphs."""
         self.assigned: dict[str, Any] = {}
         """What was assigned to attributes and items of objects that nothing else is known of, by dotted name."""
+        self.counted_to: dict[syntax.For, int] = {}
+        """Up to which number the last pass of a loop has counted, where the source does not show from which on."""
         self.turns: dict[str, int] = {}
         """How many turns loops over an unknown range were given, by the name of that number."""
         self.scalers: set[str] = set()
@@ -197,6 +199,13 @@ class Interpreter:
         if isinstance(value, Symbol) and value.name:
             if value.name in self.assigned:
                 return self.assigned[value.name]
+            if self.knowledge.as_written and value.default is not None:
+                by_default = value.default
+                return (
+                    by_default
+                    if isinstance(by_default, str)
+                    else Num(by_default).known_as(value.name.rpartition(".")[2])
+                )
             return self.knowledge.bindings.get(value.name, value)
         return value
 

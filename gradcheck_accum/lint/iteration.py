@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from gradcheck_accum.lint import syntax
 from gradcheck_accum.lint import values as v
+from gradcheck_accum.lint.conditions import ask
 from gradcheck_accum.lint.control import OutOfBudget
 from gradcheck_accum.lint.data import assumed_length, batches_of, length_of
 from gradcheck_accum.lint.knowledge import bind_steps
-from gradcheck_accum.lint.syntax import Operator, walk
+from gradcheck_accum.lint.syntax import Operator, text_of, walk
 from gradcheck_accum.lint.values import Num, Symbol, Tensor
 
 if TYPE_CHECKING:
@@ -56,10 +57,9 @@ def plan(run: Interpreter, source: Any, loop: syntax.For, trains: bool) -> tuple
             return _range(run, bounds, loop, trains), False, False
         case ("enumerate", inner, start):
             items, draws, is_pass = plan(run, inner, loop, trains)
-            if trains and draws and not isinstance(start, Num):
-                # It may go on where the pass before has ended, and what that has left over goes with it.
-                run.knowledge.forget_remainders()
             first = start.value if isinstance(start, Num) else _first_number(loop) or 0
+            if trains and draws and not isinstance(start, Num):
+                return _numbered_from_somewhere(run, loop, items, int(first)), draws, is_pass
             numbered = [(Num(first + i), item) for i, item in enumerate(items)]
             return numbered, draws, is_pass
         case ("zip", *sources):
@@ -128,6 +128,23 @@ def _unknown_iteration(
     if isinstance(source, Symbol):
         run.recorder.counted.add(v.tag_of_length(source))
     return [v.Data()] * assumed_length(run, source), True, True
+
+
+def _numbered_from_somewhere(
+    run: Interpreter, loop: syntax.For, items: Iterable[Any], first: int
+) -> Iterator[tuple[Num, Any]]:
+    """Batches with their numbers, where the source does not show from which on they are counted.
+
+    A pass is counted from its own beginning (another one is for those that go on with a training that was broken off),
+    or on from where the pass before has ended, and then what that has left over goes with it. Either is a scenario, and
+    what they agree on is certain.
+    """
+    goes_on = not ask(run, f"{text_of(loop.iter)} counts anew")
+    number = run.counted_to.get(loop, first) if goes_on else first
+    for item in items:
+        number += 1
+        run.counted_to[loop] = number
+        yield Num(number - 1), item
 
 
 def with_numbers(loop: syntax.For, source: Any, items: Iterable[Any]) -> Iterable[Any]:

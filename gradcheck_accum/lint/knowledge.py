@@ -31,7 +31,8 @@ def bind_steps(run: Interpreter, value: Any) -> Any:
             run.knowledge.note_modulus(value, run.condition_acts)
         return value
     if isinstance(value, Symbol) and value.name:
-        default = value.default if value.default and 2 <= value.default <= _LARGEST_STEPS else ASSUMED_STEPS
+        known = isinstance(value.default, int) and 2 <= value.default <= _LARGEST_STEPS
+        default = value.default if known and isinstance(value.default, int) else ASSUMED_STEPS
         run.knowledge.take_for_modulus(default)
         tag = v.tag_of_name(value.name)
         bind(run, value.name, Num(default, frozenset({v.STEPS, tag}), frozenset({tag})))
@@ -63,9 +64,13 @@ def bind_in_comparison(run: Interpreter, left: Any, right: Any, op: Comparison, 
 
 
 class Knowledge:
-    """What runs of one loop have learned about its numbers; it survives restarts."""
+    """What runs of one loop have learned about its numbers; it survives restarts.
 
-    def __init__(self) -> None:
+    ``as_written`` lets every setting be what the source has for its default, and great numbers of epochs be few.
+    """
+
+    def __init__(self, *, as_written: bool = False) -> None:
+        self.as_written = as_written
         self.bindings: dict[str, Num] = {}
         self._moduli: set[int] = set()
         self._is_relied_on = False
@@ -76,7 +81,7 @@ class Knowledge:
         """The origins of each of the moduli."""
         self._ignored: set[int] = set()
         """Those that do not, once they have made passes too long to be followed."""
-        self.hurries = False
+        self.hurries = as_written
         """Whether a run has needed more than its budget, so that of many epochs a few have to do."""
         self.bounds: set[str] = set()
         """Names that loops with a step inside and another after them count to: K, if losses are divided by them."""
@@ -180,7 +185,7 @@ class Knowledge:
     def assumed_steps(self, relied_on: Collection[str]) -> tuple[tuple[str, int], ...]:
         """The names that were taken for K, as the source has them, and their numbers: those of these tags."""
         found = {
-            (name if "//" in name else _WORDS.findall(name)[-1]): int(number.value)
+            (name if "/" in name or "*" in name else _WORDS.findall(name)[-1]): int(number.value)
             for name, number in self.bindings.items()
             if v.STEPS in number.tags and v.tag_of_name(name) in relied_on and _WORDS.search(name)
         }

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable
 from dataclasses import replace
+from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
 from gradcheck_accum.events import Factor, Reduction
 from gradcheck_accum.lint import syntax
 from gradcheck_accum.lint import values as v
 from gradcheck_accum.lint.arithmetic import binary
-from gradcheck_accum.lint.data import chunks, draw_from, length_of_value, new_loader, split, stream
+from gradcheck_accum.lint.data import chunks, draw_from, length_of_value, new_loader, rows_of_dataset, split, stream
 from gradcheck_accum.lint.functions import call_function
 from gradcheck_accum.lint.iteration import items_of
 from gradcheck_accum.lint.knowledge import bind_steps
@@ -128,7 +130,11 @@ def _dict(run: Interpreter, args: list[Any], kwargs: dict[str, Any]) -> Any:
 
 def _getattr(run: Interpreter, args: list[Any], kwargs: dict[str, Any]) -> Any:
     if len(args) >= 2 and isinstance(args[1], str):
-        return run.resolve(attribute(run, args[0], args[1]))
+        value = run.resolve(attribute(run, args[0], args[1]))
+        by_default = args[2] if len(args) > 2 else None
+        if type(value) is Symbol and value.default is None and isinstance(by_default, str):
+            return replace(value, default=by_default)
+        return value
     return Symbol()
 
 
@@ -165,8 +171,35 @@ def _reduce(reduction: Reduction) -> Callable[[Interpreter, list[Any], dict[str,
     return apply
 
 
+def _along(args: list[Any], kwargs: dict[str, Any]) -> int | None:
+    """The dimension that a call joins tensors along, the first one where it does not say."""
+    dim = args[1] if len(args) > 1 else kwargs.get("dim", Num(0))
+    return dim.value if isinstance(dim, Num) and isinstance(dim.value, int) else None
+
+
+def _cat(run: Interpreter, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    items = args[0] if args else None
+    rows = _rows_of_each(items)
+    if rows is None:
+        return NotImplemented
+    along = _along(args, kwargs)
+    return v.Data(sum(rows) if along == 0 else rows[0] if along is not None else None)
+
+
+def _rows_of_each(items: Any) -> list[int] | None:
+    """How many rows each of several tensors of data has, where the source shows all of them."""
+    if not isinstance(items, (list, tuple)) or not items:
+        return None
+    rows = [item.rows for item in items if isinstance(item, v.Data) and item.rows is not None]
+    return rows if len(rows) == len(items) else None
+
+
 def _stack(run: Interpreter, args: list[Any], kwargs: dict[str, Any]) -> Any:
     items = args[0] if args else None
+    rows = _rows_of_each(items)
+    if rows is not None and not run.loop_depth:
+        along = _along(args, kwargs)
+        return v.Data(len(rows) if along == 0 else rows[0] if along is not None else None)
     if isinstance(items, (list, tuple)) and items and all(isinstance(item, Tensor) for item in items):
         joined = tuple(part for item in items for part in item.parts)
         # How the stacked losses are reduced later decides their weights, so they are not known.
@@ -191,6 +224,43 @@ def _data_loader(run: Interpreter, args: list[Any], kwargs: dict[str, Any]) -> A
 def _tensor_dataset(run: Interpreter, args: list[Any], kwargs: dict[str, Any]) -> Any:
     known = [one for one in args if isinstance(one, v.Data) and one.rows is not None]
     return known[0] if known else args[0] if args and isinstance(args[0], v.Data) else Symbol()
+
+
+def _of_all_rows(run: Interpreter, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    """A sampler that draws every row of a data set once, in any order: as many as there are."""
+    return args[0] if len(args) == 1 and not kwargs.keys() - {"generator"} else Symbol()
+
+
+def _subset(run: Interpreter, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    """``Subset(dataset, indices)``: as many rows as indices."""
+    indices = args[1] if len(args) > 1 else kwargs.get("indices")
+    if isinstance(indices, v.Data) and indices.rows is not None:
+        return v.Data(indices.rows)
+    items = items_of(run, indices, limit=v.LONGEST_LIST)
+    shown = not (isinstance(indices, list) and id(indices) in run.grown)
+    if isinstance(indices, tuple) and indices[:1] == ("range",):
+        shown = all(map(_is_shown, indices[1:]))
+    return v.Data(len(items)) if items and shown else v.Data()
+
+
+def _is_shown(number: Any) -> bool:
+    """Whether a number is what the source shows, and was made of no number that is assumed."""
+    return isinstance(number, Num) and number.tags.isdisjoint({v.WHOLE, v.ASSUMED})
+
+
+def _random_split(run: Interpreter, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    """``random_split(dataset, lengths)``: the rows of each part, given as numbers or as shares."""
+    lengths = args[1] if len(args) > 1 else kwargs.get("lengths")
+    if not isinstance(lengths, (list, tuple)) or not lengths:
+        return Symbol()
+    rows = rows_of_dataset(run, args[0] if args else kwargs.get("dataset"))
+    numbers = [length.value if _is_shown(length) else None for length in lengths]
+    if rows is not None and all(isinstance(n, (float, Fraction)) for n in numbers):
+        parts = [math.floor(rows * float(share)) for share in numbers if share is not None]
+        for place in range(rows - sum(parts)):  # what is left over goes round, as PyTorch has it
+            parts[place % len(parts)] += 1
+        return tuple(v.Data(part or None) for part in parts)
+    return tuple(v.Data(number if isinstance(number, int) and number > 0 else None) for number in numbers)
 
 
 def _chain(run: Interpreter, args: list[Any], kwargs: dict[str, Any]) -> Any:
@@ -279,6 +349,11 @@ LIBRARY: dict[str, Callable[[Interpreter, list[Any], dict[str, Any]], Any]] = {
     "mean": _reduce(Reduction.MEAN),
     "sum": _reduce(Reduction.SUM),
     "stack": _stack,
+    "cat": _cat,
+    "concat": _cat,
+    **dict.fromkeys(("RandomSampler", "SequentialSampler"), _of_all_rows),
+    "Subset": _subset,
+    "random_split": _random_split,
     "chunk": _chunk,
     "split": _split,
     "DataLoader": _data_loader,

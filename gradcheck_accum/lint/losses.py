@@ -64,9 +64,23 @@ def _is_unknown(value: Any) -> bool:
     return isinstance(value, v.Symbol) and not value.name
 
 
-def loss(run: Interpreter, name: str, reduction: Any, args: list[Any], kwargs: dict[str, Any]) -> Tensor:
+IGNORED = "ignore_index"
+"""The argument that says which targets are none."""
+
+
+def loss(
+    run: Interpreter,
+    name: str,
+    reduction: Any,
+    args: list[Any],
+    kwargs: dict[str, Any],
+    *,
+    leaves_out: bool = False,
+) -> Tensor:
+    """What a loss of PyTorch's own gives; ``leaves_out`` says that targets of a certain value are none of its units."""
     models = v.models_in(all_arguments(args, kwargs))
     kind = Reduction.SUM if reduction == "sum" else Reduction.MEAN
     factors = () if reduction is None or isinstance(reduction, str) else (Factor(None),)
-    part = v.Part(name, kind, factors, run.recorder.micro_batch)
+    leaves_out = leaves_out or IGNORED in kwargs
+    part = v.Part(name, kind, factors, run.recorder.micro_batch, leaves_out=leaves_out)
     return Tensor((part,), models, elementwise=reduction == "none")

@@ -98,7 +98,8 @@ def _tensor_method(
     if name in {"detach", "detach_"}:
         return base.detached()
     if name in {"mean", "sum", "nansum", "nanmean"}:
-        return base.reduced(Reduction.SUM if name.endswith("sum") else Reduction.MEAN)
+        along = args[0] if args else kwargs.get("dim")
+        return base.reduced(Reduction.SUM if name.endswith("sum") else Reduction.MEAN, partly=isinstance(along, Num))
     if name in {"div", "div_", "true_divide", "true_divide_"} and args:
         return scaled(run, base, args[0], Operation.DIVIDE)
     if name in {"mul", "mul_", "multiply"} and args:

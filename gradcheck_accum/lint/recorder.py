@@ -94,6 +94,8 @@ class Recorder:
     """What the loop counts by: tags of names, and of the lengths of what it runs over."""
     divisors: dict[int, frozenset[str]] = field(default_factory=dict)
     """The numbers, rounded, that losses have been divided by, with their origins."""
+    ends: dict[str, dict[int, float]] = field(default_factory=dict)
+    """The settings that a count of the loop is compared with to end training, with that count at each micro-batch."""
     graphs: dict[Hashable, Part] = field(default_factory=dict)
     """The losses that ``backward`` has run on, by their flow."""
     backwards: dict[Hashable, Location] = field(default_factory=dict)
@@ -239,8 +241,12 @@ class Recorder:
         details = {"steps": steps, "counted_by": counted_by, "through_scaler": through_scaler}
         self.raw.append(_Raw("step", self.locate(node), optimizer, details))
 
-    def move(self, node: syntax.Node, scheduler: Scheduler, horizon: Num) -> None:
-        """A learning rate scheduler that was made for ``horizon`` moves made one."""
+    def approach(self, end: str, count: Num) -> None:
+        """The training loop asks whether a count of its own has come to where a setting, ``end``, has training end."""
+        self.ends.setdefault(end, {})[self.micro_batch] = float(count.value)
+
+    def move(self, node: syntax.Node, scheduler: Scheduler, horizon: Num | str) -> None:
+        """A learning rate scheduler made a move; it was made for ``horizon`` moves, a number or a setting's."""
         details = {"scheduler": scheduler.name, "since": scheduler.since, "horizon": horizon}
         self.raw.append(_Raw("move", self.locate(node), None, details))
 
@@ -322,12 +328,27 @@ class Recorder:
         A length is known if it is that of the data that the loop runs over, a number that stands for a name if the loop
         counts by it: another divisor may be a batch size, or the number of ranks.
         """
-        horizon: Num = raw.details["horizon"]
+        horizon: Num | str = raw.details["horizon"]
+        if isinstance(horizon, str):
+            if not self._ends_after_micro_batches(horizon):
+                return []
+            return [
+                SchedulerStep(where=raw.where, **raw.details | {"horizon": self.micro_batch + 1 - raw.details["since"]})
+            ]
         length_is_known = not self.assumed_length or bool(horizon.tags & self.counted - horizon.names)
         if not length_is_known or UNITS in horizon.tags or not horizon.names <= self.counted:
             return []
         details = raw.details | {"horizon": math.ceil(horizon.value)}
         return [SchedulerStep(where=raw.where, **details)]
+
+    def _ends_after_micro_batches(self, end: str) -> bool:
+        """Whether a setting, which a count of the loop is compared with to end training, counts its micro-batches.
+
+        It does if that count has grown with each of them, and by one.
+        """
+        counts = self.ends.get(end, {})
+        each = len(counts) > 1 and len(counts) == max(counts) - min(counts) + 1
+        return each and len({count - micro_batch for micro_batch, count in counts.items()}) == 1
 
     def _shown(self, raw: _Raw) -> list[LossShown]:
         """What a number that was shown is made of, if that is known by now."""
@@ -472,7 +493,8 @@ def _terms(parts: tuple[Part, ...], units: int) -> tuple[Term, ...]:
         seen[part.name] = seen.get(part.name, 0) + 1
         name = part.name if seen[part.name] == 1 else f"{part.name} #{seen[part.name]}"
         known = None if part.reduction is Reduction.NONE else float(units)
-        terms.append(Term(name, part.reduction, known, _read(part.factors), known))
+        factors = _read(part.factors)
+        terms.append(Term(name, part.reduction, known, factors, known, leaves_out=part.leaves_out))
     return tuple(terms)
 
 

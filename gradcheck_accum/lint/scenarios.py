@@ -35,6 +35,10 @@ _A_TEST = "test_"
 _SCALER_BYPASSED = "GA503"
 _STEPS_EVERY_TIME = "GA304"
 _INTERRUPTED = "GA303"
+_OF_REMAINDERS = frozenset({"GA103", "GA301"})
+"""What depends on how many micro-batches a pass has."""
+_MOST_AS_WRITTEN = 4
+"""Scenarios that are run once more with the numbers that the source has for its options."""
 _MOST_WITH_A_SKIP = 4
 """Scenarios that are run once more for each place that may skip a micro-batch."""
 _MOST_SCENARIOS = 16
@@ -91,7 +95,8 @@ class Root:
 class Explored:
     """The scenarios of one entrance, and the evaluations that they took.
 
-    ``interrupted`` are the mistakes that show where a micro-batch is skipped, each with a ledger that shows it.
+    ``interrupted`` are the mistakes that show where a micro-batch is skipped, each with a ledger that shows it;
+    ``refuted`` those, by code and line, that the program as it is written does not make.
     ``is_thorough`` if none was left out that could add nothing to what is found; not ``is_followed`` if a run of it
     took more than its budget, so that nothing is known.
     """
@@ -100,6 +105,7 @@ class Explored:
     scenarios: list[Scenario]
     spent: int
     interrupted: tuple[tuple[Diagnosis, Ledger], ...] = ()
+    refuted: frozenset[tuple[str, int]] = frozenset()
     is_thorough: bool = True
     is_followed: bool = True
 
@@ -195,7 +201,31 @@ def _scenarios(
         shown, took = _with_a_skip(found, place, partial(_complete_run, module, beside, reach, knowledge, root))
         interrupted += shown
         spent += took
-    return Explored(root, found, spent, tuple(interrupted), is_thorough)
+    refuted, took = _refuted(found, partial(_complete_run, module, beside, reach, Knowledge(as_written=True), root))
+    return Explored(root, found, spent + took, tuple(interrupted), refuted, is_thorough)
+
+
+def _refuted(
+    scenarios: list[Scenario], complete: Callable[[dict[str, bool]], tuple[Interpreter | None, int]]
+) -> tuple[frozenset[tuple[str, int]], int]:
+    """What is found of remainders, by code and line, and does not show where every number is what the source says.
+
+    A pass whose length the source leaves open is assumed to end in the middle of a window. Where the defaults of a
+    program settle that length, what it does as it is written decides. And how many evaluations that took.
+    """
+    told = {(d.mistake.code, d.where.line) for d, ledger in _agreed(scenarios) if ledger.trace.assumed_length}
+    told = {one for one in told if one[0] in _OF_REMAINDERS}
+    spent = 0
+    for scenario in scenarios[:_MOST_AS_WRITTEN] if told else ():
+        run, took = complete(scenario.decisions)
+        spent += took
+        trace = run.recorder.trace() if run is not None else None
+        if trace is None or trace.assumed_length:
+            return frozenset(), spent
+        lines = {event.where.line for event in trace.events}
+        shown = {(d.mistake.code, d.where.line) for d in diagnose(fold(trace))}
+        told = {one for one in told if one[1] in lines and one not in shown}
+    return frozenset(told), spent
 
 
 def _with_a_skip(
@@ -335,8 +365,13 @@ class _Agreement:
         return not any(self._codes.values()) and lines <= self._codes.keys()
 
 
-def agreed(scenarios: list[Scenario]) -> list[tuple[Diagnosis, Ledger]]:
+def agreed(explored: Explored) -> list[tuple[Diagnosis, Ledger]]:
     """The diagnoses that hold in every scenario which runs their line, each with a ledger that shows it."""
+    every = _agreed(explored.scenarios)
+    return [(d, ledger) for d, ledger in every if (d.mistake.code, d.where.line) not in explored.refuted]
+
+
+def _agreed(scenarios: list[Scenario]) -> list[tuple[Diagnosis, Ledger]]:
     agreement = _Agreement()
     for scenario in scenarios:
         agreement.hear(scenario)

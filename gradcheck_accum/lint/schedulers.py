@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 from gradcheck_accum.lint import syntax
 from gradcheck_accum.lint import values as v
 from gradcheck_accum.lint.arithmetic import of_numbers
+from gradcheck_accum.lint.horizons import planned_moves
 from gradcheck_accum.lint.syntax import Operator
 from gradcheck_accum.lint.values import Num, Symbol
-from gradcheck_accum.stated import NAME_OF_LENGTH
 
 if TYPE_CHECKING:
     from gradcheck_accum.lint.interpreter import Interpreter
@@ -38,7 +38,8 @@ def new_scheduler(run: Interpreter, path: str, args: list[Any], kwargs: dict[str
     run.recorder.schedulers += 1
     name, since = f"{kind} {run.recorder.schedulers}", run.recorder.micro_batch + 1
     if kind == "LambdaLR":
-        return v.Scheduler(name, since, _bound_length(kwargs.get("lr_lambda", args[1] if len(args) > 1 else None)))
+        function = kwargs.get("lr_lambda", args[1] if len(args) > 1 else None)
+        return v.Scheduler(name, since, planned_moves(run, function))
     if kind not in _HORIZONS:
         return v.Scheduler(name, since)
     parameter, place = _HORIZONS[kind]
@@ -48,20 +49,13 @@ def new_scheduler(run: Interpreter, path: str, args: list[Any], kwargs: dict[str
     return v.Scheduler(name, since, horizon)
 
 
-def _bound_length(function: Any) -> Any:
-    """For how many moves the function of a LambdaLR was made, where that is bound to it by its usual name."""
-    match function:
-        case v.Partial():
-            return function.kwargs.get(NAME_OF_LENGTH)
-        case v.Function():
-            holder = function.scope.find(NAME_OF_LENGTH)
-            return holder.names[NAME_OF_LENGTH] if holder is not None else None
-    return None
-
-
 def move(run: Interpreter, node: syntax.Node, scheduler: v.Scheduler, args: list[Any], kwargs: dict[str, Any]) -> None:
     """``scheduler.step()``; with an epoch or a metric it goes by those, not by how often it is called."""
-    horizon = _number(run, scheduler.horizon) if not args and not kwargs else None
+    if args or kwargs:
+        return
+    horizon = _number(run, scheduler.horizon)
+    if horizon is None and v.is_setting(scheduler.horizon):
+        horizon = scheduler.horizon.name
     if horizon is not None:
         run.recorder.move(node, scheduler, horizon)
 

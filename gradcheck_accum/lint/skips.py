@@ -1,4 +1,5 @@
-"""Micro-batches that give no gradient now and then: a loss that is not finite, an error that is caught.
+"""Micro-batches that give no gradient now and then: a loss that is not finite, data with nothing to learn from, an
+error that is caught.
 
 A reading of the main path alone would never see what the loop makes of them. So every place that may skip one is
 remembered, and the loop is read once more for each, with one micro-batch skipped there in the midst of a pass: whether
@@ -11,10 +12,12 @@ import re
 from typing import TYPE_CHECKING
 
 from gradcheck_accum.lint import syntax
+from gradcheck_accum.lint import values as v
+from gradcheck_accum.lint.conditions import depends_on_input
 from gradcheck_accum.lint.iteration import inner_training_loop
 from gradcheck_accum.lint.refusals import gives_up
 from gradcheck_accum.lint.source import call_name
-from gradcheck_accum.lint.syntax import text_of, walk
+from gradcheck_accum.lint.syntax import Comparison, text_of, walk
 
 if TYPE_CHECKING:
     from gradcheck_accum.lint.interpreter import Interpreter
@@ -26,17 +29,18 @@ _FINITE = re.compile(r"(^|_)(is|non|not|all)?_?(finite|inf|nan)(_|$)", re.IGNORE
 _NO_ERROR = re.compile(r"StopIteration|KeyboardInterrupt|SystemExit|GeneratorExit")
 
 
-def leaves_out(run: Interpreter, node: syntax.If) -> bool:
-    """Whether a branch leaves this micro-batch out because its loss is not finite."""
+def leaves_out(run: Interpreter, node: syntax.If, scope: v.Scope) -> bool:
+    """Whether a branch leaves this micro-batch out, because its loss is not finite or by what its data hold."""
     backs_out = node.body and not node.orelse and _ends_the_turn(run, node.body[-1])
-    asks = _asks_whether_finite(node.test) and not run.reach.acts(node.body)
-    return bool(backs_out and asks) and _skipped_here(run, node)
+    asks = _asks_whether_finite(node.test) or _asks_the_data(run, node.test, scope)
+    return bool(backs_out and asks) and not run.reach.acts(node.body) and _skipped_here(run, node)
 
 
-def keeps_out(run: Interpreter, node: syntax.If) -> bool:
-    """Whether a branch that is taken only for finite losses is not taken for this micro-batch."""
-    takes_in = not node.orelse and run.reach.backward_in(node.body) and _asks_whether_finite(node.test)
-    return takes_in and _skipped_here(run, node)
+def keeps_out(run: Interpreter, node: syntax.If, scope: v.Scope) -> bool:
+    """Whether a branch that is taken only for finite losses, or by what data hold, is not for this micro-batch."""
+    takes_in = not run.reach.acts(node.orelse) and run.reach.backward_in(node.body)
+    asks = _asks_whether_finite(node.test) or (run.loop_depth > 0 and _asks_the_data(run, node.test, scope))
+    return takes_in and asks and _skipped_here(run, node)
 
 
 def handler_of(run: Interpreter, node: syntax.Try) -> syntax.ExceptHandler | None:
@@ -59,6 +63,25 @@ def _asks_whether_finite(test: syntax.Expression) -> bool:
     calls = (call_name(node) for node in walk(test) if isinstance(node, syntax.Call))
     names = (node.id for node in walk(test) if isinstance(node, syntax.Name))
     return any(_FINITE.search(name) for name in (*calls, *names))
+
+
+def _asks_the_data(run: Interpreter, test: syntax.Expression, scope: v.Scope) -> bool:
+    """Whether a condition asks what a micro-batch holds: a mask that may be empty, a mark that it bears.
+
+    How many rows it has is another question (only the last of a pass has fewer), and so is whether it is there at all.
+    """
+    return depends_on_input(test, scope) and not any(map(_asks_something_else, walk(test)))
+
+
+def _asks_something_else(node: syntax.Node) -> bool:
+    match node:
+        case syntax.Call():
+            return call_name(node) in {"len", "size"}
+        case syntax.Attribute():
+            return node.attr == "shape"
+        case syntax.Compare():
+            return not {Comparison.IS, Comparison.ISNOT}.isdisjoint(node.ops)
+    return False
 
 
 def _ends_the_turn(run: Interpreter, last: syntax.Statement) -> bool:

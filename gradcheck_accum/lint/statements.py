@@ -102,10 +102,10 @@ def _augmented(run: Interpreter, node: syntax.AugAssign, scope: v.Scope) -> None
 def _if(run: Interpreter, node: syntax.If, scope: v.Scope) -> None:
     if run.sorted_into and _sorts(run, node, scope):
         return
-    if leaves_out(run, node):
+    if leaves_out(run, node, scope):
         run.execute(node.body, scope)
         return
-    if keeps_out(run, node):
+    if keeps_out(run, node, scope):
         return
     decides = run.reach.steps(node.body) or run.reach.steps(node.orelse) or _collects(run, node)
     outer, run.in_boundary = run.in_boundary, decides

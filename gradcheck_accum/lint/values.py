@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any
 
-from gradcheck_accum.events import Factor, Reduction
+from gradcheck_accum.events import Factor, Operation, Reduction
 from gradcheck_accum.lint import syntax
 from gradcheck_accum.lint.syntax import Operator
 from gradcheck_accum.location import Location
@@ -91,12 +91,19 @@ class Symbol:
     """Something unknown. ``name`` is its dotted name, or empty for an unnamed result of a call."""
 
     name: str = ""
-    default: int | None = None
-    """The number that the source gives as this symbol's default, where it gives one."""
+    default: int | str | None = None
+    """The whole number or the word that the source gives as this symbol's default, where it gives one."""
 
     def member(self, name: str) -> Symbol:
         """The symbol of one of its attributes or items."""
         return Symbol(f"{self.name}.{name}" if self.name else "")
+
+
+@dataclass(frozen=True, slots=True)
+class ByDefault(Symbol):
+    """An open condition; whether it holds by default is ``holds``."""
+
+    holds: bool = True
 
 
 UNKNOWN = Symbol()
@@ -154,13 +161,14 @@ class Data:
 
     ``counted`` is the micro-batch under way when data was added up to this one number, where it is one. ``made`` is
     the turn of a training loop in which random numbers were drawn for it, or for the rows that it takes. ``is_part``
-    says that it was cut out of other data.
+    says that it was cut out of other data, ``places`` that it holds the numbers of rows.
     """
 
     rows: int | None = None
     counted: int | None = None
     made: int | None = None
     is_part: bool = False
+    places: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,6 +194,30 @@ class Part:
     """Whether the reduction is what such losses usually have, and not what the source shows."""
     given_divisor: bool = False
     """Whether the call that made it got something that it may have divided its losses by."""
+    within: frozenset[int] = frozenset()
+    """Those of the factors, by their place, that are other tensors of its micro-batch: what is yet to be reduced is
+    their product."""
+    leaves_out: bool = False
+    """Whether targets of a certain value are none of its units (``ignore_index``)."""
+    partly: bool = False
+    """Whether its units were reduced along a dimension, which leaves others."""
+
+    @property
+    def is_unreduced(self) -> bool:
+        """Whether nothing shows yet that it is one number."""
+        return self.assumed or self.partly
+
+    def reduced(self, reduction: Reduction, *, partly: bool) -> Part:
+        """This part after its units were averaged or summed.
+
+        The mean of a product is a mean. The sum of quotients may be one too, over any number.
+        """
+        kept = [
+            factor
+            for place, factor in enumerate(self.factors)
+            if place not in self.within or (reduction is Reduction.SUM and factor.operation is not Operation.MULTIPLY)
+        ]
+        return replace(self, reduction=reduction, factors=tuple(kept), assumed=False, within=frozenset(), partly=partly)
 
     @property
     def origin(self) -> Hashable:
@@ -216,7 +248,7 @@ class Tensor:
     def scaled(self, factor: Factor) -> Tensor:
         """This tensor times a constant."""
         if any(len(part.factors) >= _MOST_FACTORS for part in self.parts):
-            parts = tuple(replace(p, factors=(Factor(None),)) for p in self.parts)
+            parts = tuple(replace(p, factors=(Factor(None),), within=frozenset()) for p in self.parts)
         else:
             parts = tuple(replace(p, factors=(*p.factors, factor)) for p in self.parts)
         return replace(self, parts=parts)
@@ -241,9 +273,14 @@ class Tensor:
         )
         return replace(self, parts=parts)
 
-    def reduced(self, reduction: Reduction) -> Tensor:
-        """This tensor after its units were averaged or summed."""
-        parts = tuple(replace(part, reduction=reduction, assumed=False) for part in self.parts)
+    def times(self, factor: Factor, models: frozenset[str]) -> Tensor:
+        """This tensor, of which nothing shows that it was reduced yet, times another one of its micro-batch."""
+        parts = tuple(replace(part, within=part.within | {len(part.factors)}) for part in self.parts)
+        return replace(self, parts=parts, models=self.models | models).scaled(factor)
+
+    def reduced(self, reduction: Reduction, *, partly: bool = False) -> Tensor:
+        """This tensor after its units were averaged or summed; ``partly`` says along a dimension."""
+        parts = tuple(part.reduced(reduction, partly=partly) for part in self.parts)
         return replace(self, parts=parts, elementwise=False)
 
 
@@ -342,6 +379,8 @@ class Criterion:
 
     name: str
     reduction: str | None
+    leaves_out: bool = False
+    """Whether it was given the value of targets that it leaves out."""
 
 
 @dataclass(slots=True, eq=False)

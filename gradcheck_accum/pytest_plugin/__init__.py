@@ -138,7 +138,8 @@ def accum_check(pytestconfig: pytest.Config) -> AccumCheck:
     loop itself; ``reference=``, ``rtol=``, ``atol=``, ``select=`` and ``ignore=`` are those of
     `gradcheck_accum.check`, and what the project's settings or comments have accepted does not count. What is not
     given is that of the test's ``@pytest.mark.accum(...)``. An argument ``accumulation_steps`` (or
-    ``grad_accum_steps``, …) that the loop is given by name is K. ``accum_check.fuzz(loop)`` calls it on drawn data.
+    ``grad_accum_steps``, …) that the loop is given by name is K. ``accum_check.fuzz(loop)`` calls it on drawn data,
+    and ``accum_check.compare(loop, [dict(...), dict(...)])`` with other batch sizes and K, side by side.
     """
     from gradcheck_accum.pytest_plugin.checking import AccumCheck
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +14,7 @@ from gradcheck_accum.pytest_plugin.summary import remember
 if TYPE_CHECKING:
     from types import ModuleType
 
+    from gradcheck_accum.comparison import CompareResult
     from gradcheck_accum.trials import LoopTrial
     from gradcheck_accum.verdict import VerifyResult
     from gradcheck_accum.verify.session import ReferenceName
@@ -54,6 +55,38 @@ class AccumCheck:
         except SettingsError as error:
             raise pytest.fail.Exception(str(error), pytrace=False) from None
         return _passed(self._config, result)
+
+    def compare(
+        self,
+        loop: Callable[..., object],
+        configurations: Sequence[Mapping[str, object]],
+        *,
+        free: bool = False,
+        no_dropout: bool = False,
+        loss_coefficient: float | None = None,
+        rtol: float | None = None,
+        atol: float | None = None,
+    ) -> CompareResult:
+        """Call ``loop`` with each configuration's arguments; fail unless all get the gradients of the largest batch.
+
+        Each is called in a copy of this process, as `gradcheck_accum.compare` says.
+        """
+        __tracebackhide__ = True
+        from gradcheck_accum.report.compare_text import compare_text
+        from gradcheck_accum.side_by_side import compared_loop
+
+        result = compared_loop(
+            loop,
+            configurations,
+            free=free,
+            no_dropout=no_dropout,
+            loss_coefficient=loss_coefficient,
+            rtol=rtol,
+            atol=atol,
+        )
+        if result.exit_status:
+            raise AccumFailure(compare_text(result), result)
+        return result
 
     def fuzz(self, loop: Callable[..., object], /, *, factories: ModuleType | None = None) -> LoopTrial:
         """Call ``loop`` on drawn data, its arguments supplied by name; fail with the smallest case that is wrong.

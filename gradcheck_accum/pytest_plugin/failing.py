@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from _pytest.outcomes import Failed
 
 if TYPE_CHECKING:
+    from gradcheck_accum.comparison import CompareResult
     from gradcheck_accum.trials import LoopTrial
     from gradcheck_accum.verdict import VerifyResult
 
@@ -20,7 +21,7 @@ class AccumFailure(Failed, AssertionError):
 
     __module__ = "builtins"  # as pytest's own: its summary has no room for more than the name
 
-    def __init__(self, report: str, result: VerifyResult | LoopTrial) -> None:
+    def __init__(self, report: str, result: VerifyResult | CompareResult | LoopTrial) -> None:
         super().__init__(writable(report), pytrace=False)
         self.result = result
 

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
+from gradcheck_accum.comparison import CompareResult, Configuration
 from gradcheck_accum.diagnosis import Diagnosis
 from gradcheck_accum.findings import Edit, Finding, Fix, LintResult, UnusedSuppression
 from gradcheck_accum.location import Location
@@ -70,9 +71,52 @@ def verify_json(result: VerifyResult) -> str:
             **({"accepted": [_accepted(one) for one in result.accepted]} if result.accepted else {}),
             "notes": list(result.notes),
             "help": result.help or None,
+            **({"settled_by": result.settled_by} if result.settled_by else {}),
             "error": result.error or None,
         }
     )
+
+
+def compare_json(result: CompareResult) -> str:
+    """What ``compare`` measured; ``verify`` is what ``verify`` says of the same run, with the fields of `verify_json`.
+
+    A step's ``rows`` are those that it was made of; its ``index`` counts the steps of its own configuration.
+    """
+    return _dump(
+        {
+            "version": VERSION,
+            "script": result.script,
+            "verdict": result.verdict.value,
+            "reason": result.reason,
+            "reference": _configuration(result.reference) if result.reference is not None else None,
+            "compared": [
+                {
+                    **_configuration(one.configuration),
+                    "verdict": one.verdict.value,
+                    "reason": one.reason,
+                    "windows": [{**_window(step), "rows": step.units} for step in one.steps],
+                    "differences": [
+                        {"kind": d.kind, "message": d.message, "path": d.path or None, "line": d.line or None}
+                        for d in one.differences
+                    ],
+                    "notes": list(one.notes),
+                    "verify": None if one.watched is None else json.loads(verify_json(one.watched)),
+                }
+                for one in result.compared
+            ],
+            "help": result.help or None,
+            "error": result.error or None,
+        }
+    )
+
+
+def _configuration(configuration: Configuration) -> dict[str, Any]:
+    return {
+        "arguments": configuration.name,
+        "micro_batches": configuration.micro_batches,
+        "rows": configuration.rows,
+        "steps": configuration.steps,
+    }
 
 
 def rules_json(mistakes: Iterable[Mistake]) -> str:
@@ -99,7 +143,7 @@ def _finding(finding: Finding) -> dict[str, Any]:
     return {
         "code": finding.mistake.code,
         "rule": finding.mistake.name,
-        "severity": finding.mistake.severity.value,
+        "severity": finding.severity.value,
         **_place(finding.where),
         "message": finding.message,
         "help": finding.help or None,

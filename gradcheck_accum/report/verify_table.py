@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from gradcheck_accum.report.paint import PLAIN, Paint
@@ -49,14 +49,14 @@ _VERDICT = _Column(("", "verdict"), lambda w: _verdict(w), to_the_left=True)
 _SAID_ONCE = (_LINE, _UNITS, _MICRO_BATCHES, _RATIO, _ALLOWED)
 """Columns that stand above the table where it is too wide and all windows have the same there, in this order."""
 
-_LEFT_OUT = (_ALLOWED, _LINE, _RATIO, _UNITS)
+_LEFT_OUT = (_ALLOWED, _LINE, _RATIO, _UNITS, _MICRO_BATCHES, _UPDATE, _OPTIMIZER, _DRIFT)
 """Columns that a table does without where it is too wide even so: the JSON report has them."""
 
 
-def table(windows: Sequence[WindowReport], paint: Paint, width: int) -> list[str]:
-    """The windows, in lines of no more than ``width`` columns."""
+def table(windows: Sequence[WindowReport], paint: Paint, width: int, *, without: Collection[str] = ()) -> list[str]:
+    """The windows, in lines of no more than ``width`` columns, and without the columns of these names."""
     shown, hidden = _shown(windows)
-    columns, gap, same = _fitting(_columns(windows), shown, width)
+    columns, gap, same = _fitting([c for c in _columns(windows) if c.name not in without], shown, width)
     widths = _widths(columns, shown)
     lines = labelled("the same in all:", ", ".join(same), width, PLAIN) if same else []
     lines += [paint("dim", _row(columns, widths, [c.heading[row] for c in columns], gap)) for row in (0, 1)]

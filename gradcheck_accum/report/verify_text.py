@@ -29,10 +29,10 @@ def verify_text(
 
     Sentences are broken at ``width``, but never the first line, nor those that name a place: programs look for them.
     """
-    first = _chosen(result)
+    first = chosen(result)
     sources = sources or Sources()
-    verdict = [_verdict(result, paint), *_action(result, first, paint, width)]
-    causes = [_diagnosis(one, sources, paint, width, helped=one is first) for one in result.diagnosis]
+    verdict = [_verdict(result, paint), *action(result, first, paint, width)]
+    causes = [diagnosis_lines(one, sources, paint, width, helped=one is first) for one in result.diagnosis]
     if quiet:
         blocks = [verdict, *causes] if result.exit_status else []
     else:
@@ -40,6 +40,8 @@ def verify_text(
         accepted = [_accepted(one, paint) for one in result.accepted]
         notes = _notes(result, paint, width, verbose)
         blocks = [verdict, windows, _reasons(result, paint, width), *causes, accepted, notes]
+        if result.settled_by:
+            blocks.append([f"{paint('cyan', 'to decide it:')} {result.settled_by}"])
     return "\n\n".join("\n".join(block) for block in blocks if block)
 
 
@@ -68,13 +70,13 @@ def _tally(result: VerifyResult) -> str:
     return "windows: " + ", ".join(f"{many} {verdict}" for verdict, many in tally.items())
 
 
-def _chosen(result: VerifyResult) -> Diagnosis | None:
+def chosen(result: VerifyResult) -> Diagnosis | None:
     """The diagnosis to act on first: of those that move a gradient, the one that explains most windows."""
     told = [d for d in result.diagnosis if d.help]
     return max(told, key=lambda d: (d.mistake.moves_gradient, len(d.windows)), default=None)
 
 
-def _action(result: VerifyResult, first: Diagnosis | None, paint: Paint, width: int) -> list[str]:
+def action(result: VerifyResult, first: Diagnosis | None, paint: Paint, width: int) -> list[str]:
     if first is not None:
         where = f"{shown_path(first.where.path)}:{first.where.line}, {first.mistake.code}"
         return labelled("help:", f"{first.help} ({where})", width, paint)
@@ -116,7 +118,7 @@ def _is_coupled_as_told(window: WindowReport, told: Iterable[Diagnosis]) -> bool
     return by_construction and any(d.mistake.by_construction and window.index in d.windows for d in told)
 
 
-def _diagnosis(diagnosis: Diagnosis, sources: Sources, paint: Paint, width: int, *, helped: bool) -> list[str]:
+def diagnosis_lines(diagnosis: Diagnosis, sources: Sources, paint: Paint, width: int, *, helped: bool) -> list[str]:
     """One mistake, with its help unless the reader has had it (``helped``)."""
     where, mistake = diagnosis.where, diagnosis.mistake
     place = f"{paint('bold', shown_path(where.path))}:{where.line}:"

@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from gradcheck_accum.errors import wants_tracebacks
 from gradcheck_accum.verdict import VerifyResult
+from gradcheck_accum.verify.script import STOPPED
 
 if TYPE_CHECKING:
     from gradcheck_accum.verify.session import Observation
@@ -72,6 +73,7 @@ class _Run:
     def __init__(self, request: dict[str, Any], answer: Path) -> None:
         self._script, self._module = request["script"], request["module"]
         self._launch, self._options = request["launch"], request["options"]
+        self._companion = request["companion"]
         self._name: str = self._script or self._module
         self._answer = answer
         self._process = os.getpid()
@@ -89,7 +91,8 @@ class _Run:
 
         progress = _Progress(sys.stderr) if self._launch is None or self._launch.rank == 0 else None
         try:
-            observed = observe(script=self._name, on_step=progress, **self._options)
+            companion = None if self._companion is None else self._companion()
+            observed = observe(script=self._name, on_step=progress, companion=companion, **self._options)
             self._observation = self._watching.enter_context(observed)
         except ValueError as problem:
             self._write(VerifyResult.failed(self._name, str(problem)))
@@ -191,8 +194,7 @@ class _Run:
                 self._launch.fail(_own(problem))
             return VerifyResult.failed(self._name, _own(problem))
         if self._error == INTERRUPTED:
-            said = "stopped before the script's end: this is what was seen until then"
-            return replace(result, notes=(*result.notes, said))
+            return replace(result, notes=(*result.notes, STOPPED))
         return replace(result, error=self._error) if self._error else result
 
     def _write(self, result: VerifyResult) -> None:

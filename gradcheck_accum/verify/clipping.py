@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import torch
 from torch.optim.optimizer import Optimizer
 
-from gradcheck_accum.verify.gradients import GradientBook, parameters_of
-from gradcheck_accum.verify.measure import dense
+from gradcheck_accum.verify.gradients import Change, GradientBook, Held, parameters_of
+from gradcheck_accum.verify.measure import Made, Vector, combination, dense
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +35,7 @@ class Clips:
     ``changed_since`` says that somebody else has changed the gradients after that.
     """
 
-    before: dict[int, torch.Tensor | None]
+    before: dict[int, Held | None]
     calls: list[ClipCall] = field(default_factory=list)
     changed_since: bool = False
 
@@ -79,36 +80,59 @@ class ClipBook:
         return [o for o in self._gradients.optimizers if any(id(p) in known for p in parameters_of(o))]
 
 
-def clipped(
-    gradients: Sequence[torch.Tensor | None], keys: Sequence[int], calls: Sequence[ClipCall]
-) -> list[torch.Tensor | None] | None:
+def clipped(gradients: Vector, keys: Sequence[int], calls: Sequence[ClipCall]) -> Vector | None:
     """``gradients`` of the parameters ``keys`` after ``calls``, in order; None where that does not follow from them.
 
     It does not where a norm is over others as well, or a clip adapts to the weights.
 
     The factor is that of ``torch.nn.utils.clip_grad_norm_``: min(1, limit / (norm + 1e-6)).
     """
-    result = {key: None if g is None else dense(g) for key, g in zip(keys, gradients, strict=True)}
+    result = gradients
     for call in calls:
-        own = {key: g for key, g in result.items() if key in call.keys and g is not None}
-        if call.kind == "value":
-            result |= {key: g.clamp(-call.limit, call.limit) for key, g in own.items()}
-            continue
-        if call.kind == "adaptive" or not call.keys <= set(keys):
+        change = _change(call, result, keys)
+        if change is None:
             return None
-        if own:
-            norm = call.norm
-            if norm is None:
-                norms = torch.stack([torch.linalg.vector_norm(g, call.norm_type) for g in own.values()])
-                norm = torch.linalg.vector_norm(norms, call.norm_type)
-            factor = torch.clamp(call.limit / (norm + 1e-6), max=1.0)
-            result |= {key: g * factor.to(g.dtype) for key, g in own.items()}
-    return [result[key] for key in keys]
+        result = _changed(result, keys, call.keys, change)
+    return result
 
 
-def multiplied(
-    gradients: Sequence[torch.Tensor | None], keys: Sequence[int], factor: float, calls: Sequence[ClipCall]
-) -> list[torch.Tensor | None] | None:
+def change_by(call: ClipCall, norm: object) -> Change | None:
+    """What a clip has done to each element, by the ``norm`` that it says it found; None where that does not tell."""
+    if call.kind == "value":
+        return partial(torch.clamp, min=-call.limit, max=call.limit)
+    return _scaling(call, norm) if call.kind == "norm" and type(norm) is torch.Tensor else None
+
+
+def _change(call: ClipCall, gradients: Vector, keys: Sequence[int]) -> Change | None:
+    """What a clip does to the elements of ``gradients``, of the parameters ``keys``; None where they do not tell."""
+    if call.kind == "value":
+        return partial(torch.clamp, min=-call.limit, max=call.limit)
+    if call.kind == "adaptive" or not call.keys <= set(keys):
+        return None
+    norm = call.norm
+    if norm is None:
+        own = (gradients[position] for position, key in enumerate(keys) if key in call.keys)
+        norms = [torch.linalg.vector_norm(dense(g), call.norm_type) for g in own if g is not None]
+        if not norms:
+            return lambda gradient: gradient
+        norm = torch.linalg.vector_norm(torch.stack(norms), call.norm_type)
+    return _scaling(call, norm)
+
+
+def _scaling(call: ClipCall, norm: torch.Tensor) -> Change:
+    factor = torch.clamp(call.limit / (norm + 1e-6), max=1.0)
+    return lambda gradient: gradient * factor.to(gradient.dtype)
+
+
+def _changed(gradients: Vector, keys: Sequence[int], chosen: frozenset[int], change: Change) -> Vector:
+    def make(position: int, parts: Sequence[torch.Tensor | None]) -> torch.Tensor:
+        (part,) = (part for part in parts if part is not None)
+        return change(part) if keys[position] in chosen else part
+
+    return Made([gradients], make)
+
+
+def multiplied(gradients: Vector, keys: Sequence[int], factor: float, calls: Sequence[ClipCall]) -> Vector | None:
     """``factor`` times ``gradients``, of the parameters ``keys``, after ``calls``; None where that is not known.
 
     A norm over the shards of all ranks, which the clip found of the gradients themselves, is multiplied as they are:
@@ -117,4 +141,4 @@ def multiplied(
     if len(calls) > 1 and any(call.norm is not None for call in calls):
         return None
     scaled = [replace(call, norm=None if call.norm is None else call.norm * factor) for call in calls]
-    return clipped([None if g is None else g * factor for g in gradients], keys, scaled)
+    return clipped(combination([(factor, gradients)]), keys, scaled)

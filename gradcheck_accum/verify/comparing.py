@@ -9,17 +9,17 @@ from torch.optim.optimizer import Optimizer
 
 from gradcheck_accum.ledger import Ledger
 from gradcheck_accum.verify.clipping import clipped, multiplied
-from gradcheck_accum.verify.gradients import GradientBook
+from gradcheck_accum.verify.gradients import GradientBook, Held
 from gradcheck_accum.verify.measure import are_equal, combination
 from gradcheck_accum.verify.measuring import Measurer
 from gradcheck_accum.verify.moved import MovedWeights
 from gradcheck_accum.verify.records import Measured, Update
-from gradcheck_accum.verify.shadow import ShadowStep
+from gradcheck_accum.verify.shadow import ShadowStep, is_too_large
 from gradcheck_accum.verify.trajectory import Trajectory
 from gradcheck_accum.verify.weighing import common_multiple, entry_corrections, in_vectors
 from gradcheck_accum.weights import read_weights
 
-_Gradients = dict[int, torch.Tensor | None]
+_Gradients = dict[int, Held | None]
 
 
 @dataclass(slots=True)
@@ -68,12 +68,13 @@ class Comparer:
         if weighted is None:
             return None
         measured.presumed = tuple(weighted)
-        sum_of_parts = combination([(weight, vectors[index]) for index, weight in weighted], parameters)
+        sum_of_parts = combination([(weight, vectors[index]) for index, weight in weighted])
         reference = clipped(sum_of_parts, keys, measured.clips)
         if reference is None:
             return None
-        if are_equal(reference, vectors[1]):
+        if are_equal(reference, vectors[1], parameters):
             # The same gradient makes the same update: nothing is learned from making it twice.
             measured.update = Update(0.0, 0.0)
             return None
+        measured.too_large = is_too_large(optimizer)
         return ShadowStep.prepare(optimizer, parameters, reference)

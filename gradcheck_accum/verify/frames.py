@@ -173,7 +173,13 @@ def location_of(frame: FrameType) -> Location:
 
 
 def _location(frame: FrameType, package: str) -> Location:
-    return Location(shown(frame.f_code.co_filename), frame.f_lineno, through=with_version(package) if package else "")
+    return _place(shown(frame.f_code.co_filename), frame.f_lineno, with_version(package) if package else "")
+
+
+@lru_cache(maxsize=1 << 12)
+def _place(path: str, line: int, through: str) -> Location:
+    """A place once, however often a run comes by."""
+    return Location(path, line, through=through)
 
 
 def _cell(filename: str) -> str:

@@ -4,12 +4,17 @@ For every parameter the sum of what arrived since it was cleared is kept beside 
 Version counters tell cheaply that nothing was done to a gradient; what goes past them (``p.grad.data``) is found when
 the gradient is compared, before it is cleared, clipped or used. Where nobody touches a gradient while it grows, the sum
 is that of the window's one part as well (`gradcheck_accum.verify.parts`), and is kept and added to once for both.
+
+One copy is all that there is: what is known to have been done to every element of a gradient (a clip, a factor) is not
+done to the copy, which is the part's sum still, but written down beside it and done to a stretch of it at a time where
+the two are compared.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterable
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -19,9 +24,10 @@ from gradcheck_accum.engine.alone import is_flattened, is_sharded
 from gradcheck_accum.engine.tolerance import unit_roundoff
 from gradcheck_accum.events import Cause, Event, Factor, Opaque, Operation, Reason, ScaleGrads, Unscale, ZeroGrad
 from gradcheck_accum.location import Location
-from gradcheck_accum.verify.measure import dense, same_bits
+from gradcheck_accum.verify.measure import Made, Vector, dense, same_bits, stretches
 from gradcheck_accum.verify.parts import Part
 from gradcheck_accum.verify.shards import own_part
+from gradcheck_accum.verify.shared import Shared
 
 CHANGED_BY_HAND = Reason(
     "gradients were changed by hand, and not by one factor for all of them: clip with clip_grad_norm_() or "
@@ -31,7 +37,44 @@ CHANGED_BY_HAND = Reason(
 _LOSSY = (torch.bfloat16, torch.float16)
 """The dtypes in which rounding eats much of a sum: to see what, a part has a sum of its own there, in float32."""
 
+Change = Callable[[torch.Tensor], torch.Tensor]
+"""What was done to each element of a gradient by itself: makes what it became of what it was."""
+
+_AT_ONCE = 1 << 16
+"""Elements up to which a gradient is compared as it lies, and not stretch by stretch."""
+
 PARTLY_CLEARED = Reason("only some of the gradients that a step uses were cleared: clear all of them")
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A parameter's gradient: what is held of it, and what was done to each of its elements since."""
+
+    tensor: torch.Tensor
+    changes: tuple[Change, ...] = ()
+
+    def times(self, factor: float) -> Held:
+        """So many times the gradient."""
+        return self if factor == 1.0 else Held(self.tensor, (*self.changes, _times(factor)))
+
+
+def vector_of(held: dict[int, Held | None], keys: Iterable[int]) -> Vector:
+    """The gradient over the parameters ``keys``; what was done to it is done where it is asked for."""
+    own = [held.get(key) for key in keys]
+    tensors = [None if each is None else each.tensor for each in own]
+    if not any(each.changes for each in own if each is not None):
+        return tensors
+
+    def make(position: int, parts: Sequence[torch.Tensor | None]) -> torch.Tensor:
+        each, (part,) = own[position], (part for part in parts if part is not None)
+        return part if each is None else _after(part, each.changes)
+
+    return Made([tensors], make)
+
+
+def tensors_of(held: Mapping[int, Held | None]) -> dict[int, torch.Tensor | None]:
+    """The gradients as they are by now, each made whole: as much memory as all that was done something to."""
+    return {key: None if own is None else _after(own.tensor, own.changes) for key, own in held.items()}
 
 
 class GradientBook:
@@ -46,6 +89,8 @@ class GradientBook:
         self.scale_inside: dict[int, float] = {}
         """The grad scaler's scale that is still to be divided out of a parameter's gradient."""
         self._expected: dict[int, torch.Tensor | None] = {}
+        self._changes: dict[int, tuple[Change, ...]] = {}
+        """What was done to a gradient since it was what is expected."""
         self._part = Part(None)
         self._sharing: dict[int, Part] = {}
         """The part whose sum is the very tensor that is expected of a parameter."""
@@ -54,6 +99,7 @@ class GradientBook:
         self._seen: dict[int, tuple[int, int]] = {}
         self._cells: dict[int, str] = {}
         self._size = (-1, -1)
+        self._shared = Shared()
 
     # Parameters and stores
 
@@ -97,7 +143,7 @@ class GradientBook:
     def stores(self, keys: Iterable[int]) -> frozenset[str]:
         """The stores of parameters, by their identities."""
         cells = self.cells()
-        return frozenset(cells[key] for key in keys if key in cells)
+        return self._shared(frozenset(cells[key] for key in keys if key in cells))
 
     # What is expected
 
@@ -106,9 +152,48 @@ class GradientBook:
         for key in keys:
             if key in self.parameters:
                 gradient = self.gradient(key)
-                self._expected[key] = None if gradient is None else dense(gradient).detach().clone()
-                self._sharing.pop(key, None)
-                self._mark(key)
+                self._expect(key, None if gradient is None else dense(gradient).detach().clone())
+
+    def forget(self) -> None:
+        """Hold nothing of any gradient: to be looked at anew before the next backward."""
+        self._expected.clear()
+        self._changes.clear()
+        self._sharing.clear()
+        self._exact.clear()
+        self.close_part()
+
+    def changed_by(self, keys: Iterable[int], change: Change) -> None:
+        """The same was done to every element of the gradients of these parameters."""
+        for key in keys:
+            if self._expected.get(key) is not None:
+                self._changes[key] = (*self._changes.get(key, ()), change)
+            self._mark(key)
+
+    def unscaled(self, keys: Collection[int], scale: float) -> None:
+        """A grad scaler's scale was divided out of the gradients of these parameters."""
+        self.scale_inside.update(dict.fromkeys(keys, 1.0))
+        if self.sharded:
+            self.look(keys)
+        else:
+            self.changed_by(keys, _times(1 / scale))
+
+    def _expect(self, key: int, gradient: torch.Tensor | None) -> None:
+        self._expected[key] = gradient
+        self._changes.pop(key, None)
+        self._sharing.pop(key, None)
+        self._mark(key)
+
+    def _expect_zero(self, keys: Iterable[int]) -> None:
+        """The gradients of these parameters have been cleared: zeros take no memory."""
+        for key in keys:
+            if key in self.parameters:
+                gradient = self.gradient(key)
+                self._expect(key, None if gradient is None else _zeros_like(gradient))
+
+    def _now_expected(self, key: int) -> torch.Tensor | None:
+        """What a gradient should be by now."""
+        then = self._expected.get(key)
+        return None if then is None else _after(then, self._changes.get(key, ()))
 
     def places(self) -> dict[int, int]:
         """The parameter whose gradient lies at each place of the memory."""
@@ -137,12 +222,16 @@ class GradientBook:
     def arrives(self, key: int, own: torch.Tensor) -> None:
         """A backward is about to add ``own`` to a parameter's gradient."""
         then, total = self._expected.get(key), self._part.total
-        if then is None:
+        if then is None or _takes_no_memory(then):
             self._expected[key] = then = own.clone()
             if key not in total and own.dtype not in _LOSSY:
                 total[key] = then
                 self._sharing[key] = self._part
                 return
+        elif key in self._changes:
+            # An earlier part's sum must stay as it is.
+            self._expected[key] = then = _after(then, self._changes.pop(key)) + own
+            self._sharing.pop(key, None)
         else:
             shared = self._sharing.get(key)
             if shared is not None and shared is not self._part:
@@ -191,12 +280,29 @@ class GradientBook:
         now, expected = self.gradient(key), self._expected[key]
         if now is None or expected is None:
             return now is expected
-        values = dense(now).detach()
-        if same_bits(values, expected):
+        if all(same_bits(values, then) for values, then in self._side_by_side(key)):
             self._exact.add(key)
             return True
-        room = 4 * unit_roundoff(now.dtype) * (expected.abs() if added is None else expected.abs() + added.sqrt())
-        return bool(((values - expected).abs() <= room).all()) or not bool(torch.isfinite(expected).all())
+        room = 4 * unit_roundoff(now.dtype)
+        extra = 0.0 if added is None else added.sqrt()
+        near = (
+            bool(((values - then).abs() <= room * (then.abs() + extra)).all())
+            for values, then in self._side_by_side(key)
+        )
+        return all(near) or not all(bool(torch.isfinite(then).all()) for _, then in self._side_by_side(key))
+
+    def _side_by_side(self, key: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        """A gradient as it is and as it should be, a stretch of its elements at a time."""
+        now, then = self.gradient(key), self._expected[key]
+        if now is None or then is None:
+            return
+        values, changes = dense(now).detach(), self._changes.get(key, ())
+        if now.numel() <= _AT_ONCE:
+            yield values, _after(then, changes)
+            return
+        values, then = values.reshape(-1), then.reshape(-1)
+        for start, stop in stretches(now.numel(), now.device):
+            yield values[start:stop], _after(then[start:stop], changes)
 
     def _is_untouched(self, key: int, thoroughly: bool) -> bool:
         now, expected = self.gradient(key), self._expected.get(key)
@@ -222,8 +328,16 @@ class GradientBook:
         for store in sorted({cells[key] for key in changed if key in cells}):
             filled = [k for k, cell in cells.items() if cell == store and self._expected.get(k) is not None]
             own = [k for k in changed if cells.get(k) == store]
-            events.append(self._explain(where, store, own, filled))
-        self.look(changed)
+            event, change = self._explain(where, store, own, filled)
+            events.append(event)
+            if isinstance(event, ZeroGrad):
+                self._expect_zero(own)
+            elif change is None:
+                self.look(own)
+            else:
+                self.changed_by(own, change)
+                self.look([key for key in own if not self._holds(key)])
+        self.look(key for key in changed if key not in cells)
         return events, changed
 
     def unexpected(
@@ -234,7 +348,7 @@ class GradientBook:
         for key in keys:
             now = self.gradient(key) if key in self.parameters else None
             if now is not None and not self._is_untouched(key, thoroughly):
-                found[key] = dense(now).detach(), self._expected.get(key)
+                found[key] = dense(now).detach(), self._now_expected(key)
         return found
 
     def put_in(self, kind: Hashable, gradients: dict[int, torch.Tensor], factor: float) -> Part:
@@ -247,35 +361,52 @@ class GradientBook:
             self._sharing.pop(key, None)
         return part
 
-    def _explain(self, where: Location, store: str, changed: list[int], filled: list[int]) -> Event:
+    def _explain(
+        self, where: Location, store: str, changed: list[int], filled: list[int]
+    ) -> tuple[Event, Change | None]:
+        """What was done to the gradients ``changed`` of those ``filled``; and to each element, where that is one."""
         stores = frozenset({store})
         if all(is_cleared(self.gradient(key)) for key in changed):
             if set(filled) <= set(changed):
-                return ZeroGrad(where=where, stores=stores)
-            return Opaque(where=where, stores=stores, reason=PARTLY_CLEARED)
+                return ZeroGrad(where=where, stores=stores), None
+            return Opaque(where=where, stores=stores, reason=PARTLY_CLEARED), None
         inner = squares = new = 0.0
         for key in filled:
-            now, then = self.gradient(key), self._expected[key]
-            if now is None or then is None:
-                return Opaque(where=where, stores=stores, reason=CHANGED_BY_HAND)
-            if not bool(torch.isfinite(then).all()):
-                # What has overflowed does not show what was done to it: the others do.
-                continue
-            a, b = dense(now).detach().double(), then.double()
-            inner += float((a * b).sum())
-            squares += float((b * b).sum())
-            new += float((a * a).sum())
+            if self.gradient(key) is None or self._expected[key] is None:
+                return Opaque(where=where, stores=stores, reason=CHANGED_BY_HAND), None
+            products = self._products(key)
+            if products is not None:
+                inner, squares, new = inner + products[0], squares + products[1], new + products[2]
         ratio = inner / squares if squares else 1.0
         residual = math.sqrt(max(new - ratio * inner, 0.0))
-        roundoff = unit_roundoff(self.parameters[filled[0]].dtype) if filled else 0.0
+        dtype = self.parameters[filled[0]].dtype if filled else None
+        roundoff = unit_roundoff(dtype) if dtype is not None else 0.0
         scale = self.scale_inside.get(filled[0], 1.0) if filled else 1.0
         if scale != 1.0 and squares and math.isclose(ratio * scale, 1.0, rel_tol=1e-5):
             self.scale_inside.update(dict.fromkeys(filled, 1.0))
-            return Unscale(where=where, stores=stores)
+            return Unscale(where=where, stores=stores), _times(1 / scale)
         if squares and ratio and residual <= max(16 * roundoff, 1e-7) * math.sqrt(new):
             operation = Operation.DIVIDE if abs(ratio) < 1 else Operation.MULTIPLY
-            return ScaleGrads(where=where, stores=stores, factor=Factor(_tidy(ratio, roundoff), operation))
-        return Opaque(where=where, stores=stores, reason=CHANGED_BY_HAND)
+            factor = _tidy(ratio, roundoff)
+            # In float64 the measurement is as coarse as what it measures, and what was done is known less well.
+            change = None if dtype is torch.float64 else _times(factor)
+            return ScaleGrads(where=where, stores=stores, factor=Factor(factor, operation)), change
+        return Opaque(where=where, stores=stores, reason=CHANGED_BY_HAND), None
+
+    def _products(self, key: int) -> tuple[float, float, float] | None:
+        """<g, h>, ‖h‖² and ‖g‖² of a gradient g as it is and h as it should be; None where h is not finite.
+
+        What has overflowed does not show what was done to it: the others do.
+        """
+        inner = squares = new = 0.0
+        for now, then in self._side_by_side(key):
+            if not bool(torch.isfinite(then).all()):
+                return None
+            a, b = now.double(), then.double()
+            inner += float((a * b).sum())
+            squares += float((b * b).sum())
+            new += float((a * a).sum())
+        return inner, squares, new
 
     def cleared(self, keys: set[int]) -> tuple[frozenset[str], frozenset[str]]:
         """The stores of which these parameters are all that was filled, and those of which they are only some."""
@@ -284,32 +415,33 @@ class GradientBook:
         part: set[str] = set()
         for store in self.stores(keys):
             own = {key for key, cell in cells.items() if cell == store}
-            left = [k for k in own - keys if not is_cleared(self._expected.get(k))]
+            left = [k for k in own - keys if not is_cleared(self._now_expected(k))]
             (part if left else whole).add(store)
         for key in keys:
             self.scale_inside.pop(key, None)
-        self.look(keys)
-        return frozenset(whole), frozenset(part)
+        self._expect_zero(keys)
+        return self._shared(frozenset(whole)), self._shared(frozenset(part))
 
-    def held(self, optimizer: Optimizer, *, beyond_change: bool = False) -> dict[int, torch.Tensor | None]:
+    def held(self, optimizer: Optimizer, *, beyond_change: bool = False) -> dict[int, Held | None]:
         """An optimizer's gradients as they are, without the grad scaler's scale that is still to be divided out.
 
         Asked right after a thorough look for changes, so that most are what is expected, and no copy is needed for
         them to hold ``beyond_change`` of a gradient; what is expected grows with the next backward.
         """
-        found: dict[int, torch.Tensor | None] = {}
+        found: dict[int, Held | None] = {}
         for parameter in parameters_of(optimizer):
             key, gradient = id(parameter), own_part(parameter.grad)
-            if key in self._exact:
-                gradient = self._expected[key]
-            elif gradient is not None:
-                gradient = gradient.detach().clone() if beyond_change else gradient.detach()
-            found[key] = self._unscaled(key, gradient)
+            changes, expected = self._changes.get(key, ()), self._expected.get(key)
+            if key in self._exact and expected is not None and (beyond_change or not changes):
+                found[key] = Held(expected, changes)
+            elif gradient is None:
+                found[key] = None
+            else:
+                found[key] = Held(gradient.detach().clone() if beyond_change else gradient.detach())
+            scale, own = self.scale_inside.get(key, 1.0), found[key]
+            if own is not None and scale != 1.0:
+                found[key] = Held(own.tensor, (*own.changes, _divided_by(scale)))
         return found
-
-    def _unscaled(self, key: int, gradient: torch.Tensor | None) -> torch.Tensor | None:
-        scale = self.scale_inside.get(key, 1.0)
-        return gradient if gradient is None or scale == 1.0 else gradient / scale
 
 
 def parameters_of(optimizer: Optimizer) -> list[torch.Tensor]:
@@ -325,6 +457,29 @@ def with_subclasses(kind: type[Any]) -> list[type[Any]]:
 def is_cleared(gradient: torch.Tensor | None) -> bool:
     """Whether there is no gradient, or only zeros."""
     return gradient is None or not bool(dense(gradient).any())
+
+
+def _after(tensor: torch.Tensor, changes: Iterable[Change]) -> torch.Tensor:
+    for change in changes:
+        tensor = change(tensor)
+    return tensor
+
+
+def _times(factor: float) -> Change:
+    return lambda gradient: gradient * factor
+
+
+def _divided_by(number: float) -> Change:
+    return lambda gradient: gradient / number
+
+
+def _zeros_like(gradient: torch.Tensor) -> torch.Tensor:
+    """Zeros in the form of a gradient, of which one is held."""
+    return torch.zeros((), dtype=gradient.dtype, device=gradient.device).expand(gradient.shape)
+
+
+def _takes_no_memory(tensor: torch.Tensor) -> bool:
+    return tensor.numel() > 1 and tensor.untyped_storage().nbytes() <= tensor.itemsize
 
 
 def _tidy(ratio: float, roundoff: float) -> float:

@@ -28,6 +28,7 @@ from gradcheck_accum.verify.notes import (
     on_optimizers,
     on_proof,
     on_ranks,
+    on_samples,
     on_skipped,
     on_terms,
     on_thrown_away,
@@ -114,6 +115,7 @@ def judge_ranks(
         notes.append(on_proof(proofs))
     notes += on_optimizers(reports)
     notes += on_updates(measured, reports)
+    notes += on_samples(measured)
     notes += on_ranks(seen, ledgers)
     streamed = next((own.streamed for own in seen if own.streamed is not None), None)
     if streamed is not None:

@@ -12,8 +12,9 @@ not what float64 does, and gradients in float64 are kept as the factor R of V = 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -24,8 +25,58 @@ _DEVICE_BLOCK = 1 << 22
 A GPU is given more at once, and all of it without waiting for any.
 """
 
+_STRETCH = 1 << 16
+_DEVICE_STRETCH = 1 << 24
+"""Elements that are looked at, a stretch at a time, where they would have to be copied or made as a whole."""
+
 Vector = Sequence[torch.Tensor | None]
 """One gradient: a tensor for each parameter, None for zero."""
+
+Pieces = Callable[[int, int], torch.Tensor]
+"""Gives a stretch of the elements of one parameter's gradient, from where to where it is asked."""
+
+
+Make = Callable[[int, Sequence[torch.Tensor | None]], torch.Tensor]
+"""Makes the gradient of the parameter at a position of what other gradients have there."""
+
+
+class Made(Sequence[Any]):
+    """A gradient that is made of others element by element when it is asked for, and never held as a whole.
+
+    ``make`` gets the position of a parameter and what each of the vectors ``of`` has there, whole or a stretch of it;
+    at least one of them is not None.
+    """
+
+    def __init__(self, of: Sequence[Vector], make: Make) -> None:
+        self._of = of
+        self._make = make
+
+    def __len__(self) -> int:
+        return len(self._of[0])
+
+    def __getitem__(self, position: Any) -> Any:
+        own = [vector[position] for vector in self._of]
+        if all(part is None for part in own):
+            return None
+        return self._make(position, [None if part is None else dense(part).detach() for part in own])
+
+    def pieces(self, position: int) -> Pieces | None:
+        """The gradient of one parameter, stretch by stretch; None where it is zero."""
+        own = [pieces_of(vector, position) for vector in self._of]
+        if all(each is None for each in own):
+            return None
+        return lambda start, stop: self._make(position, [None if each is None else each(start, stop) for each in own])
+
+
+def pieces_of(vector: Vector, position: int) -> Pieces | None:
+    """A gradient at one parameter, stretch by stretch, without a copy of what is not made; None where it is zero."""
+    if isinstance(vector, Made):
+        return vector.pieces(position)
+    part = vector[position]
+    if part is None:
+        return None
+    flat = dense(part).detach().reshape(-1)
+    return lambda start, stop: flat[start:stop]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +111,7 @@ def inner_products(vectors: Sequence[Vector], parameters: Sequence[torch.Tensor]
 
     What equals the first bit for bit, as the sum of the contributions to a right gradient does, is not measured twice.
     """
-    same = [i > 0 and are_equal(v, vectors[0]) for i, v in enumerate(vectors)]
+    same = [i > 0 and are_equal(v, vectors[0], parameters) for i, v in enumerate(vectors)]
     found = _inner_products([v for v, is_first in zip(vectors, same, strict=True) if not is_first], parameters)
     places = [0 if is_first else i - sum(same[:i]) for i, is_first in enumerate(same)]
     if found.is_factor:
@@ -71,12 +122,33 @@ def inner_products(vectors: Sequence[Vector], parameters: Sequence[torch.Tensor]
     return InnerProducts(torch.tensor([[rows[i][j] for j in places] for i in places], dtype=torch.float64))
 
 
-def are_equal(left: Vector, right: Vector) -> bool:
-    """Whether two gradients are the same bit for bit."""
+def are_equal(left: Vector, right: Vector, parameters: Sequence[torch.Tensor]) -> bool:
+    """Whether two gradients over ``parameters`` are the same bit for bit."""
+    if isinstance(left, Made) or isinstance(right, Made):
+        return all(_are_equal_at(left, right, i, p) for i, p in enumerate(parameters))
     return all(
         a is b or (a is not None and b is not None and a.dtype is b.dtype and torch.equal(dense(a), dense(b)))
         for a, b in zip(left, right, strict=True)
     )
+
+
+def _are_equal_at(left: Vector, right: Vector, position: int, parameter: torch.Tensor) -> bool:
+    """Whether two gradients are the same at one parameter, of which one is made as it is asked for."""
+    a, b = pieces_of(left, position), pieces_of(right, position)
+    if a is None or b is None:
+        return a is b
+    for start, stop in stretches(parameter.numel(), parameter.device):
+        one, other = a(start, stop), b(start, stop)
+        if one.dtype is not other.dtype or not torch.equal(one, other):
+            return False
+    return True
+
+
+def stretches(elements: int, device: torch.device) -> Iterator[tuple[int, int]]:
+    """From where to where stretches of so many elements reach."""
+    size = _STRETCH if device.type == "cpu" else _DEVICE_STRETCH
+    for start in range(0, elements, size):
+        yield start, min(start + size, elements)
 
 
 def same_bits(left: torch.Tensor, right: torch.Tensor) -> bool:
@@ -107,6 +179,8 @@ def squared_norm(gradient: torch.Tensor) -> torch.Tensor:
 def is_finite(vector: Vector) -> bool:
     """Whether every element of a gradient is a finite number."""
     # A rank may hold nothing of a small weight: there is no largest of no elements.
+    if isinstance(vector, Made):
+        return all(part is None or bool(torch.isfinite(part).all()) for part in vector)
     parts = [dense(part).detach() for part in vector if part is not None and part.numel()]
     return all(math.isfinite(norm) for norm in numbers(torch._foreach_norm(parts, math.inf))) if parts else True
 
@@ -161,8 +235,7 @@ def _blocks(
     size = min(block_size(device), max(lengths))
     block = torch.empty(len(vectors), size, dtype=torch.float64, device=device)
     for position, length in enumerate(lengths):
-        own = [v[position] for v in vectors]
-        parts = [None if part is None else dense(part).detach().reshape(-1) for part in own]
+        parts = [pieces_of(v, position) for v in vectors]
         for start in range(0, length, size):
             stop = min(start + size, length)
             chosen = block[:, : stop - start]
@@ -170,7 +243,7 @@ def _blocks(
                 if part is None:
                     target.zero_()
                 else:
-                    target.copy_(part[start:stop])
+                    target.copy_(part(start, stop))
             yield chosen
 
 
@@ -184,15 +257,30 @@ def norm_of(tensors: list[torch.Tensor] | tuple[torch.Tensor, ...]) -> float:
     return math.hypot(*numbers(torch._foreach_norm(tensors)))
 
 
-def combination(
-    weighted: Iterable[tuple[float, Vector]], parameters: Sequence[torch.Tensor]
-) -> list[torch.Tensor | None]:
-    """Σ w_i v_i as a gradient over ``parameters``, to be read only: its tensors may be those of a vector."""
-    total: list[torch.Tensor | None] = [None] * len(parameters)
-    for weight, vector in weighted:
-        for position, part in enumerate(vector):
-            if part is not None:
-                before = total[position]
-                own = part if weight == 1.0 else part * weight
-                total[position] = own if before is None else before + own
-    return total
+def norm_over(vector: Vector, parameters: Sequence[torch.Tensor]) -> float:
+    """The Euclidean norm of a gradient over ``parameters``."""
+    if not isinstance(vector, Made):
+        return norm_of([dense(part) for part in vector if part is not None])
+    norms = []
+    for position, parameter in enumerate(parameters):
+        pieces = pieces_of(vector, position)
+        if pieces is not None:
+            each = stretches(parameter.numel(), parameter.device)
+            norms += [torch.linalg.vector_norm(pieces(start, stop)) for start, stop in each]
+    return math.hypot(*numbers(norms))
+
+
+def combination(weighted: Sequence[tuple[float, Vector]]) -> Vector:
+    """Σ w_i v_i of gradients over the same parameters, to be read only: it may be one of them."""
+    if len(weighted) == 1 and weighted[0][0] == 1.0:
+        return weighted[0][1]
+    weights = [weight for weight, _ in weighted]
+
+    def added(position: int, parts: Sequence[torch.Tensor | None]) -> torch.Tensor:
+        own = [p if w == 1.0 else p * w for w, p in zip(weights, parts, strict=True) if p is not None]
+        total = own[0]
+        for part in own[1:]:
+            total = total + part
+        return total
+
+    return Made([vector for _, vector in weighted], added)

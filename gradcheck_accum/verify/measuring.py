@@ -33,7 +33,8 @@ from gradcheck_accum.events import Backward
 from gradcheck_accum.ledger import NOT_FINITE, Ledger
 from gradcheck_accum.location import Location
 from gradcheck_accum.verify.clipping import clipped
-from gradcheck_accum.verify.measure import Vector, combination, dense, inner_products, is_finite, norm_of
+from gradcheck_accum.verify.gradients import Held, vector_of
+from gradcheck_accum.verify.measure import Made, Vector, combination, inner_products, is_finite, norm_over
 from gradcheck_accum.verify.parts import Part, norms_of
 from gradcheck_accum.verify.records import Measured, Record, Replay
 from gradcheck_accum.verify.shards import Shards
@@ -75,7 +76,7 @@ class Measurer:
     """The sharded weights of the run; none of a reference's own are."""
     costs: CostMeter = field(default_factory=CostMeter)
     streamed: Streamed | None = None
-    """The last large batch that had to be computed in chunks."""
+    """How the last large batch was had that had to be computed in chunks, without its gradients."""
     _streamer: Streamer = field(init=False)
     _sketched: Sketcher = field(default_factory=Sketcher)
     _layouts: dict[Location, Layout] = field(default_factory=dict)
@@ -91,8 +92,8 @@ class Measurer:
         measured: Measured,
         members: set[Backward],
         parameters: list[torch.Tensor],
-        before_clip: dict[int, torch.Tensor | None],
-        used: dict[int, torch.Tensor | None],
+        before_clip: dict[int, Held | None],
+        used: dict[int, Held | None],
         everything: dict[int, torch.Tensor],
         ledger: Ledger,
         readings: Readings,
@@ -105,7 +106,7 @@ class Measurer:
         should have left and what was replayed.
         """
         keys = [id(p) for p in parameters]
-        vectors: list[Vector] = [[before_clip.get(k) for k in keys], [used.get(k) for k in keys]]
+        vectors: list[Vector] = [vector_of(before_clip, keys), vector_of(used, keys)]
         vectors += _parts(measured, keys)
         if not _is_a_sum(vectors) and not is_finite(vectors[0]):
             measured.unmeasured, measured.has_overflowed = NOT_FINITE.words, True
@@ -119,7 +120,7 @@ class Measurer:
             held = {0, 1, measured.after_clip}
             measured.products, measured.shards = self.shards.products(vectors, held, parameters)
             measured.dtype = self.shards.dtype(parameters)
-            measured.coupled_modules = _coupled([record.program for record in measured.records])
+            measured.coupled_modules = coupled_modules([record.program for record in measured.records])
             measured.replay_problem = SHARDED
             return vectors
         if self.replays:
@@ -148,7 +149,7 @@ class Measurer:
         programs = [record.program for record in measured.records]
         coarsest = [p.coarsest for p in programs if p is not None and p.coarsest is not None]
         measured.compute_dtype = coarsest[0] if coarsest else measured.dtype
-        measured.coupled_modules = _coupled(programs)
+        measured.coupled_modules = coupled_modules(programs)
         chosen = [i for i, record in enumerate(measured.records) if record.event in members]
         for own in _alike(measured.records, chosen):
             known = [p for p in (programs[i] for i in own) if p is not None]
@@ -283,8 +284,9 @@ class Measurer:
             except DoesNotFit:
                 if len(programs) == 1:
                     raise
-        self.streamed = self._streamer.large_batch(programs, parameters, layout, dtype)
-        return _Found(STREAMED, [self.streamed.gradients], tuple(coefficient(self.streamed.reading)))
+        streamed = self._streamer.large_batch(programs, parameters, layout, dtype)
+        self.streamed = replace(streamed, gradients=[])
+        return _Found(STREAMED, [streamed.gradients], tuple(coefficient(streamed.reading)))
 
 
 def _by_key(found: _Found, parameters: Sequence[torch.Tensor]) -> list[_Gradients]:
@@ -306,21 +308,16 @@ def _agrees(
         return True
     weights = {measured.own_vectors[i]: corrections[i] for i in again.records}
     reference = [(weight, vectors[index]) for index, weight in weights.items()]
-    difference = combination(
-        [*zip(scales, replayed, strict=True), *((-weight, part) for weight, part in reference)], parameters
-    )
+    difference = combination([*zip(scales, replayed, strict=True), *((-weight, part) for weight, part in reference)])
     contributions = [abs(corrections[i]) * measured.own_norms[i] for i in again.records]
-    addends = Addends(contributions, _norm(combination(reference, parameters)))
-    return _norm(difference) <= addends.total * replay_tolerance(addends, measured.dtype, measured.compute_dtype)
+    addends = Addends(contributions, norm_over(combination(reference), parameters))
+    allowed = addends.total * replay_tolerance(addends, measured.dtype, measured.compute_dtype)
+    return norm_over(difference, parameters) <= allowed
 
 
 def _can_be_weighed(measured: Measured, again: Replay, told: tuple[Ledger, Readings]) -> bool:
     """Whether what was replayed can be compared with the micro-batches' own gradients."""
     return replay_correction(measured, again, *told) is not None and entry_corrections(measured, *told) is not None
-
-
-def _norm(vector: Vector) -> float:
-    return norm_of([dense(part) for part in vector if part is not None])
 
 
 def _parts(measured: Measured, keys: Sequence[int]) -> list[Vector]:
@@ -341,10 +338,11 @@ def _parts(measured: Measured, keys: Sequence[int]) -> list[Vector]:
 
 def _is_a_sum(vectors: Sequence[Vector]) -> bool:
     """Whether the gradient is one part's very tensors, whose contributions were seen to be finite."""
-    return any(all(a is b for a, b in zip(vectors[0], part, strict=True)) for part in vectors[2:])
+    same = (part for part in vectors[2:] if not isinstance(part, Made) and not isinstance(vectors[0], Made))
+    return any(all(a is b for a, b in zip(vectors[0], part, strict=True)) for part in same)
 
 
-def _coupled(programs: Sequence[Program | None]) -> list[str]:
+def coupled_modules(programs: Sequence[Program | None]) -> list[str]:
     """The kinds of modules whose results depend on the whole batch."""
     modules = (m for program in programs if program is not None for top in program.modules for m in top.modules())
     return sorted({type(m).__name__ for m in modules if isinstance(m, nn.modules.batchnorm._BatchNorm) and m.training})

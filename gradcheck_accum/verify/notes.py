@@ -144,6 +144,18 @@ def on_updates(measured: Sequence[Measured], reports: Sequence[WindowReport]) ->
     ]
 
 
+def on_samples(measured: Sequence[Measured]) -> list[str]:
+    """That updates were compared by some elements of the weights, or could not be."""
+    sampled = max((m.update.sampled for m in measured if m.update is not None), default=0)
+    notes = [f"updates are compared by {sampled:,} elements of the weights, drawn at random"] if sampled else []
+    for name in sorted({m.step.optimizer.partition(" #")[0] for m in measured if m.too_large}):
+        notes.append(
+            f"updates of {name} are not compared: it is not known to move each element of a weight by itself, and to "
+            "compare all of them would take several copies of the model"
+        )
+    return notes
+
+
 def on_chunks(streamed: Streamed) -> str:
     """How the gradient of a large batch came about that does not fit in memory."""
     return (

@@ -48,7 +48,8 @@ from gradcheck_accum.stated import NAME_OF_LENGTH
 from gradcheck_accum.verify.averaging import AVERAGED_OTHERWISE, Averaging
 from gradcheck_accum.verify.batches import BatchCounter, data_of, identity_of
 from gradcheck_accum.verify.by_hand import OwnAverages, Rates
-from gradcheck_accum.verify.clipping import ClipBook, ClipCall
+from gradcheck_accum.verify.clipping import ClipBook, ClipCall, change_by
+from gradcheck_accum.verify.companion import AtStep, Companion
 from gradcheck_accum.verify.comparing import Comparer
 from gradcheck_accum.verify.frames import user_location
 from gradcheck_accum.verify.frameworks import Remark, remark
@@ -56,8 +57,10 @@ from gradcheck_accum.verify.gradient_scaling import GradientScalings
 from gradcheck_accum.verify.gradients import (
     PARTLY_CLEARED,
     GradientBook,
+    Held,
     is_cleared,
     parameters_of,
+    tensors_of,
     with_subclasses,
 )
 from gradcheck_accum.verify.handed_out import NOT_FOLLOWED, Handed, HandedOut, copied
@@ -73,6 +76,9 @@ from gradcheck_accum.verify.records import Measured, Record
 from gradcheck_accum.verify.sent_back import LossReader, SentBack
 from gradcheck_accum.verify.shadow import ShadowStep
 from gradcheck_accum.verify.shards import NORM_UNKNOWN, Shards, whole_norm
+from gradcheck_accum.verify.shared import Shared
+
+_Gradients = dict[int, Held | None]
 
 _TOUCHING = (ZeroGrad, ScaleGrads, Clip, Unscale, Opaque, Step)
 """Events that may set backwards apart: those before weigh otherwise than those after."""
@@ -116,12 +122,15 @@ class SeenEnough(BaseException):
 class Watch:
     """The observer of one run. Every method that PyTorch calls leaves the loop's own state as it is."""
 
-    def __init__(self, *, replay: bool, engine: ReferenceEngine, max_windows: int | None) -> None:
+    def __init__(
+        self, *, replay: bool, engine: ReferenceEngine, max_windows: int | None, companion: Companion | None = None
+    ) -> None:
         self.events: list[Event] = []
         self.measured: list[Measured] = []
         self.from_start = True
         """Whether ``events`` go back to where the loop began."""
-        self.losses = LossReader(replays=replay)
+        self.losses = LossReader(records=replay or companion is not None)
+        self._companion = companion
         self.max_windows = max_windows
         self._process = os.getpid()
         self._busy = 0
@@ -174,6 +183,7 @@ class Watch:
         """Optimizers whose step is a part of another's."""
         self._closure_calls: dict[int, int] = {}
         self._graphs = HeldGraphs()
+        self._shared = Shared()
         self._weights: dict[int, int] = {}
         """The version counters of the parameters that a backward has reached since their last step."""
         self._stepped: Counter[int] = Counter()
@@ -368,7 +378,7 @@ class Watch:
             where=where,
             micro_batch=micro_batch,
             stores=self.book.stores(arrived),
-            terms=reading.terms,
+            terms=self._shared.terms(reading.terms),
             epoch=self.batches.current_pass,
             given=self.batches.given,
             batch=identity_of(sent_back.program),
@@ -566,8 +576,13 @@ class Watch:
             return
         keys = {id(p) for p in parameters} & self.book.parameters.keys()
         self._add(Clip(where=user_location(), stores=self.book.stores(keys)))
-        self._clips.end(ClipCall(frozenset(keys), kind, limit, norm_type, whole_norm(norm)))
-        self.book.look(keys)
+        call = ClipCall(frozenset(keys), kind, limit, norm_type, whole_norm(norm))
+        self._clips.end(call)
+        change = None if self.book.sharded else change_by(call, norm)
+        if change is None:
+            self.book.look(keys)
+        else:
+            self.book.changed_by(keys, change)
 
     def before_unscale(self, optimizer: Optimizer) -> None:
         """A grad scaler is about to divide its scale out."""
@@ -579,10 +594,9 @@ class Watch:
         if self.idle:
             return
         keys = {id(p) for p in parameters_of(optimizer)} & self.book.parameters.keys()
-        self.book.scale_inside.update(dict.fromkeys(keys, 1.0))
         self._unscaled_optimizers.add(id(optimizer))
         self._add(Unscale(where=user_location(), stores=self.book.stores(keys)))
-        self.book.look(keys)
+        self.book.unscaled(keys, self.losses.scale_of(scaler))
 
     def scaler_updated(self, scaler: Any) -> None:
         """A grad scaler has chosen its scale anew."""
@@ -635,6 +649,7 @@ class Watch:
             self._add(step)
             records = self._since.pop(id(optimizer), [])
             self.measured.append(Measured(step, records, unmeasured=SKIPPED))
+            self._let_go(records)
             self._unscaled_optimizers.discard(id(optimizer))
 
     def _step_event(self, optimizer: Optimizer, skipped: bool = False) -> Step:
@@ -714,6 +729,9 @@ class Watch:
         if not measured.unmeasured:
             with self._own_work(), thawed(parameters):
                 shadow = self._measure(optimizer, measured, parameters)
+        if self._companion is not None and not self._depth:
+            with self._own_work():
+                self._companion.before_step(self._at_step(optimizer, measured))
         with torch.no_grad():
             self._moved.keep(parameters, (r for records in self._since.values() for r in records))
         self._pending = measured, shadow
@@ -774,19 +792,25 @@ class Watch:
                 measured.update = shadow.finish()
         if self.comparer.trajectory is not None:
             measured.drift = self.comparer.trajectory.drift(optimizer)
-        awaited = {id(record) for records in self._since.values() for record in records}
-        for record in measured.records:
-            # Only the numbers are needed from here on, unless another optimizer has yet to step on them.
-            if id(record) not in awaited:
-                record.part, record.program = None, None
-        self.measurer.forget(awaited)
-        if not awaited:
-            self._moved.forget()
+        self._let_go(measured.records)
         self.measured.append(measured)
+        if self._companion is not None and not self._depth:
+            with self._own_work():
+                self._companion.after_step(optimizer)
         if self.on_step is not None:
             self.on_step(len(self.measured))
         if self.max_windows is not None and len(self.measured) >= self.max_windows:
             raise SeenEnough
+
+    def _let_go(self, records: Iterable[Record]) -> None:
+        """Keep no more than the numbers of a window that is over, unless another optimizer has yet to step on it."""
+        awaited = {id(record) for own in self._since.values() for record in own}
+        for record in records:
+            if id(record) not in awaited:
+                record.part, record.program, record.squares, record.called_from = None, None, {}, ()
+        self.measurer.forget(awaited)
+        if not awaited:
+            self._moved.forget()
 
     def _forget_idle(self, optimizer: Optimizer) -> None:
         """Wait no longer for an optimizer that another has stepped for: one that wraps it, say, and never steps."""
@@ -808,17 +832,44 @@ class Watch:
         self._pending = Measured(step, self._since.pop(id(optimizer), []), unmeasured=WITH_CLOSURE), None
 
     def _measure(self, optimizer: Optimizer, measured: Measured, parameters: list[torch.Tensor]) -> ShadowStep | None:
-        used = self.book.held(optimizer)
+        before, used = self._gradients(optimizer, through_scaler=measured.step.through_scaler)
         clips = self._clips.of(optimizer)
-        before = used
         if clips is not None:
-            before, measured.clips = clips.before, clips.calls
-        if not measured.step.through_scaler:
-            # Nobody will divide the scale out any more: it is part of what the optimizer gets.
-            scales = {key: self.book.scale_inside.get(key, 1.0) for key in used}
-            used, before = _multiplied(used, scales), _multiplied(before, scales)
+            measured.clips = clips.calls
         ledger = fold(Trace(tuple(self.events[-self._recent() :]), precision=self.losses.precision))
         return self.comparer.compare(optimizer, measured, parameters, before, used, ledger)
+
+    def _gradients(self, optimizer: Optimizer, *, through_scaler: bool) -> tuple[_Gradients, _Gradients]:
+        """An optimizer's gradients as they were before any clip, and as they are."""
+        used = self.book.held(optimizer)
+        clips = self._clips.of(optimizer)
+        before = used if clips is None else clips.before
+        if through_scaler:
+            return before, used
+        # Nobody will divide the scale out any more: it is part of what the optimizer gets.
+        scales = {key: self.book.scale_inside.get(key, 1.0) for key in used}
+        return _multiplied(before, scales), _multiplied(used, scales)
+
+    def _at_step(self, optimizer: Optimizer, measured: Measured) -> AtStep:
+        before, used = self._gradients(optimizer, through_scaler=measured.step.through_scaler)
+        clips, where = self._clips.of(optimizer), measured.step.where
+        known = clips is None or not clips.changed_since
+        now = tensors_of(used)
+        return AtStep(
+            optimizer,
+            measured.step.optimizer,
+            measured.records,
+            now,
+            None if not known else now if clips is None else tensors_of(before),
+            where.path,
+            where.line,
+            parameters_of(optimizer),
+        )
+
+    def left_over(self) -> dict[str, list[Record]]:
+        """The backwards that no step has followed so far, by the name of the optimizer that would have made it."""
+        named = {id(o): self.book.names[id(o)] for o in self.book.optimizers}
+        return {named[key]: records for key, records in self._since.items() if key in named and records}
 
     def _recent(self, windows: int = 8) -> int:
         """How many of the last events tell how this loop scales: those of the last few windows."""
@@ -877,8 +928,5 @@ def _optimizers_alive() -> list[Optimizer]:
     return [candidate for candidate in objects if type(candidate) in kinds]
 
 
-def _multiplied(gradients: dict[int, torch.Tensor | None], factors: dict[int, float]) -> dict[int, torch.Tensor | None]:
-    return {
-        key: gradient if gradient is None or factors[key] == 1.0 else gradient * factors[key]
-        for key, gradient in gradients.items()
-    }
+def _multiplied(gradients: _Gradients, factors: dict[int, float]) -> _Gradients:
+    return {key: None if own is None else own.times(factors.get(key, 1.0)) for key, own in gradients.items()}

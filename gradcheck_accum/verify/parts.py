@@ -16,7 +16,7 @@ import torch
 
 from gradcheck_accum.events import Reduction, Term
 from gradcheck_accum.location import Location
-from gradcheck_accum.verify.measure import Vector, numbers
+from gradcheck_accum.verify.measure import Vector, combination, numbers
 
 
 @dataclass(slots=True, eq=False)
@@ -33,7 +33,7 @@ class Part:
     def vector(self, keys: Iterable[int]) -> Vector:
         """The sum over the parameters ``keys``, without the grad scaler's scale."""
         found = [self.total.get(key) for key in keys]
-        return found if self.scale == 1.0 else [None if g is None else g / self.scale for g in found]
+        return found if self.scale == 1.0 else combination([(1 / self.scale, found)])
 
 
 def kind_of(where: Location, terms: Iterable[Term], epoch: int | None) -> Hashable:

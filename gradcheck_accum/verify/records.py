@@ -43,6 +43,8 @@ class Update:
     wrong: float
     moved: float
     multiple: float | None = None
+    sampled: int = 0
+    """How many elements of the weights it was measured of, 0 where it was all."""
 
     @property
     def error(self) -> float | None:
@@ -72,7 +74,9 @@ class Measured:
     records of its part; ``own_norms`` are ‖g_j‖.
     ``presumed`` are the vectors that make up the reference, each with its factor, as far as the run had shown it when
     the step was made: ``update`` and ``drift`` were measured with it. ``update`` is None where the reference's is
-    unknown; ``drift`` is how far the weights are from those of a reference run, where one was asked for.
+    unknown, ``too_large`` says that it is so because only some elements could be compared, and that the optimizer may
+    move one by what the others are; ``drift`` is how far the weights are from those of a reference run, where one was
+    asked for.
     ``coupled_chunks`` is how far a part of a large batch that did not fit is from its halves together, and what
     rounding allows, where that is less. ``normalises`` says that micro-batches normalised data over their own rows, and
     that it is not for their units to undo that. ``proof`` is what was shown of single micro-batches, where no large
@@ -100,6 +104,7 @@ class Measured:
     normalises: bool = False
     presumed: tuple[tuple[int, float], ...] = ()
     update: Update | None = None
+    too_large: bool = False
     drift: float | None = None
     unmeasured: str = ""
     has_overflowed: bool = False

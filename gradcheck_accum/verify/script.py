@@ -12,15 +12,19 @@ import tempfile
 import threading
 import time
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from enum import Enum
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from gradcheck_accum.notebooks import SUFFIX as NOTEBOOK
 from gradcheck_accum.source_text import NotText, text_of
 from gradcheck_accum.verdict import VerifyResult
 from gradcheck_accum.verify.launch import Launch, LaunchError, origin
+
+if TYPE_CHECKING:
+    from gradcheck_accum.verify.companion import Companion
 
 # The working directory is not on the path until PyTorch is loaded: a `random.py` there must not break it. The package
 # must be found from any of them, and its parent must shadow no module of the script's: it is on the path just for that.
@@ -32,6 +36,9 @@ _CHILD = (
 _BEAT = 0.5
 _AFTER_ANOTHER = 5.0
 """Seconds between two looks at the other ranks, and those that a rank gets to end when another has failed."""
+
+STOPPED = "stopped before the script's end: this is what was seen until then"
+"""The note on a run that somebody, or its time limit, has stopped."""
 
 _GRACE = 10.0
 """Seconds that a script gets to write what was seen after its time is up."""
@@ -51,10 +58,12 @@ def verify_script(
     rtol: float | None = None,
     atol: float | None = None,
     trajectory: bool = False,
+    companion: Callable[[], Companion] | None = None,
 ) -> VerifyResult:
     """Run a script (or a module, as ``python -m`` does), unmodified, and compare every step with the large batch.
 
-    The script's output goes to this process's standard error. ``timeout`` is in seconds. What goes wrong with the
+    The script's output goes to this process's standard error. ``timeout`` is in seconds. What
+    ``companion`` makes, in the process of the run, goes along with it. What goes wrong with the
     script is the result's ``error``; nothing is raised for it.
     """
     name = script or module or ""
@@ -79,7 +88,14 @@ def verify_script(
         "atol": atol,
         "trajectory": trajectory,
     }
-    request = {"script": script, "module": module, "arguments": list(arguments), "options": options, "launch": launch}
+    request = {
+        "script": script,
+        "module": module,
+        "arguments": list(arguments),
+        "options": options,
+        "launch": launch,
+        "companion": companion,
+    }
     with tempfile.TemporaryDirectory(prefix="gradcheck-accum-") as folder:
         asked, answer = Path(folder) / "request", Path(folder) / "answer"
         asked.write_bytes(pickle.dumps(request))
@@ -225,4 +241,4 @@ def _ending(status: int) -> str:
     return f"the script ended its process by itself (exit status {status}) before a verdict could be given"
 
 
-__all__ = ["verify_script"]
+__all__ = ["STOPPED", "verify_script"]

@@ -71,9 +71,8 @@ class Seen:
 
         The records keep their events, which the trace holds too.
         """
-        streamed = None if self.streamed is None else replace(self.streamed, gradients=[])
         measured = [replace(m, records=[Record(r.event, None, {}, None) for r in m.records]) for m in self.measured]
-        return replace(self, measured=measured, streamed=streamed, own_steps=self.own_steps.portable())
+        return replace(self, measured=measured, own_steps=self.own_steps.portable())
 
     def ledger(self) -> Ledger:
         """The ledger of this process alone."""
@@ -172,4 +171,5 @@ def _update(own: Measured, others: Sequence[Measured]) -> Update | None:
         return None
     if not own.shards:
         return known[0]
-    return Update(math.hypot(*(u.wrong for u in known)), math.hypot(*(u.moved for u in known)), first)
+    wrong, moved = math.hypot(*(u.wrong for u in known)), math.hypot(*(u.moved for u in known))
+    return Update(wrong, moved, first, sum(u.sampled for u in known))

@@ -36,12 +36,15 @@ class SentBack:
 
 
 class LossReader:
-    """Reads losses right before their backward; ``precision`` is the largest unit roundoff of a loss so far."""
+    """Reads losses right before their backward; ``precision`` is the largest unit roundoff of a loss so far.
 
-    def __init__(self, *, replays: bool) -> None:
+    ``records`` says whether what computed them is on the tape.
+    """
+
+    def __init__(self, *, records: bool) -> None:
         self.tape = Tape(on_scalar=_note_scaling)
         self.precision = 0.0
-        self._replays = replays
+        self.records = records
         self._scales: dict[Any, float] = {}
         self._scale_read: weakref.WeakKeyDictionary[Any, tuple[tuple[int, int] | None, float]]
         self._scale_read = weakref.WeakKeyDictionary()
@@ -50,10 +53,10 @@ class LossReader:
 
     def scaled(self, scaler: Any, before: torch.Tensor, after: torch.Tensor) -> None:
         """A grad scaler multiplied the loss ``before`` by its scale, and gave ``after``."""
-        self._scales[after.grad_fn] = self._scale_of(scaler)
+        self._scales[after.grad_fn] = self.scale_of(scaler)
         self._unscaled[id(after)] = (after, before)
 
-    def _scale_of(self, scaler: Any) -> float:
+    def scale_of(self, scaler: Any) -> float:
         """A grad scaler's scale, read from its device only where it may have changed."""
         held = getattr(scaler, "_scale", None)
         state = (id(held), held._version) if isinstance(held, torch.Tensor) else None
@@ -79,7 +82,7 @@ class LossReader:
             with self.tape.paused():
                 return self.tape.program(originals)
 
-        program = recorded() if self._replays and all(number == 1.0 for number in numbers) else None
+        program = recorded() if self.records and all(number == 1.0 for number in numbers) else None
         if any(term.kind == CACHED for term in reading.terms):
             terms, unknown = self._cached(reading.terms)
             program = program if program is not None and program.is_cached else None

@@ -6,7 +6,7 @@ import functools
 import inspect
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from typing import Any, Literal
 
 import torch
@@ -18,6 +18,7 @@ from gradcheck_accum.ledger import Ledger
 from gradcheck_accum.settings import settings_for, with_codes
 from gradcheck_accum.stated import stated_steps
 from gradcheck_accum.verdict import VerifyResult
+from gradcheck_accum.verify.companion import Companion
 from gradcheck_accum.verify.frames import is_users_file
 from gradcheck_accum.verify.judge import judge_ranks
 from gradcheck_accum.verify.observer import SeenEnough, Watch
@@ -77,6 +78,7 @@ def observe(
     trajectory: bool = False,
     script: str = "the loop",
     on_step: Callable[[int], object] | None = None,
+    companion: Companion | None = None,
 ) -> Iterator[Observation]:
     """Watch every training loop that runs inside the block; it is not changed by being watched.
 
@@ -89,25 +91,29 @@ def observe(
     ``accumulation_steps`` is K, where it is known: else the windows and the loss show it. ``rtol`` and ``atol`` (given
     both or neither) replace the derived tolerance. ``trajectory`` trains a reference alongside on true large batches,
     from the same start, and reports how far the weights drift from it; it needs the replay.
-    ``on_step`` is called after every step with their number so far. Raises ValueError for options that do not fit.
+    ``on_step`` is called after every step with their number so far; a ``companion`` goes along with the run.
+    Raises ValueError for options that do not fit.
     """
     options = Options(loss_coefficient, rtol, atol, replay_alone=reference == "replay")
     if trajectory and reference == "ledger":
         raise ValueError("a trajectory needs the replay reference")
     engine = ReferenceEngine(_device(device), _dtype(dtype))
-    watch = Watch(replay=reference != "ledger", engine=engine, max_windows=max_windows)
+    watch = Watch(replay=reference != "ledger", engine=engine, max_windows=max_windows, companion=companion)
     watch.accumulation_steps = accumulation_steps
     watch.on_step = on_step
     watch.comparer.loss_coefficient = loss_coefficient
     if trajectory:
         watch.comparer.trajectory = Trajectory(engine)
     observation = Observation(watch, options, script)
-    with installed(watch):
+    with nullcontext() if companion is None else companion.along(watch.losses.tape), installed(watch):
         try:
             yield observation
             observation.complete = True
         except SeenEnough:
             observation.complete = False
+        finally:
+            if companion is not None:
+                companion.over(watch.left_over())
 
 
 @contextmanager
@@ -115,9 +121,9 @@ def installed(watch: Watch) -> Iterator[None]:
     """PyTorch tells ``watch`` what happens, for as long as it is entered."""
     with ExitStack() as stack:
         stack.callback(watch.release)
-        install(watch, stack, modules=watch.measurer.replays)
+        install(watch, stack, modules=watch.losses.records)
         watch.adopt_existing()
-        if watch.measurer.replays:
+        if watch.losses.records:
             stack.enter_context(watch.losses.tape)
         yield
 

@@ -61,7 +61,7 @@ class Trajectory:
         with holding([(p, self._twins[key].data) for key, p in everything.items()]):
             self._measurer.replay(scratch, members, own, everything, vectors)
         self._measurer.forget(set())
-        gradients = self._combined(scratch, vectors, ledger, readings, own)
+        gradients = self._combined(scratch, vectors, ledger, readings)
         limited = None if gradients is None else clipped(gradients, [id(p) for p in own], measured.clips)
         if limited is None:
             self.lost = scratch.replay_problem or "a window's large batch could not be put together"
@@ -99,16 +99,14 @@ class Trajectory:
                 self._start[id(parameter)] = parameter.detach().clone()
 
     @staticmethod
-    def _combined(
-        scratch: Measured, vectors: list[Vector], ledger: Ledger, readings: Readings, parameters: list[torch.Tensor]
-    ) -> list[torch.Tensor | None] | None:
+    def _combined(scratch: Measured, vectors: list[Vector], ledger: Ledger, readings: Readings) -> Vector | None:
         weighted: list[tuple[float, Vector]] = []
         for replay in scratch.replays:
             weights = replay_correction(scratch, replay, ledger, readings)
             if weights is None:
                 return None
             weighted += zip(weights, (vectors[index] for index in replay.vectors), strict=True)
-        return combination(weighted, parameters) if weighted and not scratch.replay_problem else None
+        return combination(weighted) if weighted and not scratch.replay_problem else None
 
 
 def _like(gradient: torch.Tensor | None, parameter: torch.Tensor) -> torch.Tensor | None:

@@ -153,6 +153,7 @@ class Watching(Watch):
             self._steps_awake.clear()
         elif asleep:
             self.release()
+            self.book.forget()
         self._asleep = asleep
 
     def _judge(self) -> None:

@@ -92,7 +92,7 @@ def test_all_but_the_expression_keeps_its_bytes(source: str) -> None:
 def test_places_are_those_of_the_text(source: str) -> None:
     before, _, _ = source.partition("target(0)")
     row = before.replace("\r\n", "\n").replace("\r", "\n").split("\n")
-    column = len(row[-1].encode()) + 1
+    column = len(row[-1]) + 1
     found = Script(source).find(Location("", len(row), column, len(row), column + len("target(0)")), cst.Call)
     assert found is not None and found.func.deep_equals(cst.Name("target"))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import unicodedata
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -114,3 +115,16 @@ def test_a_notebook_is_refused_by_verify_with_what_to_do_instead(tmp_path: Path)
     assert error.startswith("is a notebook, not a script: call gradcheck_accum.check() or watch() in one of its cells")
     assert f"jupyter nbconvert --to script '{path}'" in error
     assert "\n" not in error
+
+
+@pytest.mark.parametrize("letters", ["ab", "\u00e4\u00f6", "\u65e5\u672c", "\U0001f600\U0001f600"])
+def test_columns_count_characters(project: Any, letters: str) -> None:
+    line = f"        '{letters}'; loss.backward()"
+    project.write("train.py", BAD.replace("        loss.backward()", line))
+    (finding,) = project.report("train.py")["findings"]
+    assert line[finding["column"] - 1 : finding["end_column"] - 1] == "loss.backward()"
+    project.lint("train.py")
+    quoted, underline = (text.partition("| ")[2] for text in project.out.splitlines()[4:6])
+    assert underline.count("^") == len("loss.backward()")
+    wide = 2 if unicodedata.east_asian_width(letters[0]) == "W" else 1
+    assert underline.index("^") == quoted.index("loss") + len(letters) * (wide - 1)

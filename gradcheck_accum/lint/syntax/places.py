@@ -25,7 +25,7 @@ _NOTED = frozenset({cst.LeftParen, cst.RightParen, cst.ImportStar})
 class Places:
     """The places of the nodes of one module, whose ``text`` is what it was parsed from.
 
-    Lines count from ``first``, and columns count bytes, as Python's own do; or all of it stands ``at`` one place.
+    Lines count from ``first``, and columns count characters; or all of it stands ``at`` one place.
     """
 
     def __init__(self, module: cst.Module, text: str, path: str, first: int, at: Location | None) -> None:
@@ -37,7 +37,6 @@ class Places:
         self._spans = walk.spans
         self._comments = walk.comments
         self._starts = line_starts(text)
-        self._is_ascii = text.isascii()
 
     def span(self, node: cst.CSTNode) -> tuple[int, int]:
         """Where a node begins and ends in the text, without its parentheses."""
@@ -61,9 +60,6 @@ class Places:
             return self._at
         line, end_line = bisect_right(self._starts, start), bisect_right(self._starts, end)
         column, end_column = start - self._starts[line - 1], end - self._starts[end_line - 1]
-        if not self._is_ascii:
-            column = len(self.text[start - column : start].encode())
-            end_column = len(self.text[end - end_column : end].encode())
         before = self._first - 1
         return Location(self._path, line + before, column + 1, end_line + before, end_column + 1)
 

@@ -1,0 +1,106 @@
+"""What ``compare`` measured, for people: the verdict, what to do, each configuration with its steps, and the causes."""
+
+from __future__ import annotations
+
+from gradcheck_accum.comparison import Compared, CompareResult, Configuration, Difference
+from gradcheck_accum.report.frame import Sources
+from gradcheck_accum.report.paint import PLAIN, Paint
+from gradcheck_accum.report.verify_table import STYLES, table, windows_text
+from gradcheck_accum.report.verify_text import action, chosen, diagnosis_lines
+from gradcheck_accum.report.words import plural, shown_path
+from gradcheck_accum.report.wrap import WIDTH, labelled
+from gradcheck_accum.verdict import Verdict
+
+_NOT_MEASURED = ("relative weights", "update error", "units")
+"""Columns of `verify`'s table that no second run can fill."""
+
+
+def compare_text(
+    result: CompareResult,
+    sources: Sources | None = None,
+    paint: Paint = PLAIN,
+    *,
+    quiet: bool = False,
+    width: int = WIDTH,
+) -> str:
+    """The whole report; sentences are broken at ``width``, but never those that name a place.
+
+    ``quiet`` leaves the verdict, what to do and the causes, and of what is equivalent nothing.
+    """
+    if quiet and not result.exit_status:
+        return ""
+    sources = sources or Sources()
+    blocks = [[_verdict(result, paint), *_help(result, paint, width)]]
+    if result.reference is not None and not quiet:
+        blocks.append(labelled("reference:", _made_of(result.reference), width, paint))
+    for one in result.compared:
+        head, causes, notes = _compared(one, result, sources, paint, width)
+        blocks += causes if quiet else [*head, *causes, *notes]
+    return "\n\n".join("\n".join(block) for block in blocks if block)
+
+
+def _verdict(result: CompareResult, paint: Paint) -> str:
+    script = paint("bold", shown_path(result.script))
+    if result.error:
+        return f"{script}: {paint('red', 'error:')} {result.error}"
+    verdict = paint(STYLES.get(result.verdict, "yellow"), f"{result.verdict.value}:")
+    return f"{script}: {verdict} {result.reason}"
+
+
+def _help(result: CompareResult, paint: Paint, width: int) -> list[str]:
+    if result.help:
+        return labelled("help:", result.help, width, paint)
+    for one in result.compared:
+        first = chosen(one.watched) if one.watched is not None and one.verdict is Verdict.DEVIATES else None
+        if one.watched is not None and first is not None:
+            return action(one.watched, first, paint, width)
+    return []
+
+
+def _made_of(configuration: Configuration) -> str:
+    """A configuration, and what most of its steps are made of."""
+    if configuration.micro_batches is None:
+        return configuration.name
+    rows = "" if configuration.rows is None else f", {plural(configuration.rows, 'row')} together"
+    many = plural(configuration.micro_batches, "micro-batch").replace("batchs", "batches")
+    return f"{configuration.name} ({plural(configuration.steps, 'step')} of {many}{rows})"
+
+
+def _compared(
+    one: Compared, result: CompareResult, sources: Sources, paint: Paint, width: int
+) -> tuple[list[list[str]], list[list[str]], list[list[str]]]:
+    """What a configuration is and how its steps are, what is wrong with it and why, and notes."""
+    head = labelled("compared:", _made_of(one.configuration), width, paint)
+    if len(result.compared) > 1:
+        head += labelled(f"{one.verdict.value}:", one.reason, width, paint, STYLES.get(one.verdict, "yellow"))
+    if one.steps:
+        head += table(one.steps, paint, width, without=_NOT_MEASURED)
+    causes = [[_difference(difference, paint) for difference in one.differences]]
+    notes = [[line for note in one.notes for line in labelled("note:", note, width, paint)]]
+    if one.watched is not None:
+        first = chosen(one.watched) if one.verdict is Verdict.DEVIATES and not result.help else None
+        causes += [diagnosis_lines(d, sources, paint, width, helped=d is first) for d in one.watched.diagnosis]
+        if one.disagrees:
+            said = (
+                f"verify's ledger of the same run comes to {one.watched.verdict.value} ({one.watched.reason}); the "
+                "verdict here is what was measured beside the reference"
+            )
+            causes.append(labelled("verify disagrees:", said, width, paint, "yellow"))
+    return [head, _reasons(one, paint, width)], causes, notes
+
+
+def _reasons(one: Compared, paint: Paint, width: int) -> list[str]:
+    """Why steps were judged so, each reason once: none that the verdict says already."""
+    alike: dict[str, list[int]] = {}
+    for step in one.steps:
+        if step.reason and not one.reason.endswith(step.reason):
+            alike.setdefault(step.reason, []).append(step.index)
+    lines: list[str] = []
+    for reason, steps in alike.items():
+        lines += labelled(f"{windows_text(steps)}:", reason, width, paint, "dim")
+    return lines
+
+
+def _difference(difference: Difference, paint: Paint) -> str:
+    place = f"{paint('bold', shown_path(difference.path))}:{difference.line}: " if difference.path else ""
+    return f"{place}{paint('red', difference.kind)}: {difference.message}"

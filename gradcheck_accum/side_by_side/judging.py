@@ -1,0 +1,231 @@
+"""What became of the runs of a comparison, as verdicts. Imports no torch."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from gradcheck_accum.comparison import Compared, CompareResult, Configuration
+from gradcheck_accum.diagnosis.account import plural
+from gradcheck_accum.side_by_side.differences import differences
+from gradcheck_accum.side_by_side.lockstep import Course, Cut, Lockstep, Met
+from gradcheck_accum.side_by_side.messages import Arrival
+from gradcheck_accum.verdict import Verdict, VerifyResult, WindowReport
+from gradcheck_accum.verify.script import STOPPED
+
+_DRAWS = 3.0
+"""How many times what two draws of random numbers are apart is more than such numbers do."""
+
+_OTHER_WEIGHTS = "made on other weights than the reference's, so that the gradients are not to be compared"
+_GONE = "one of the two runs ended before it was compared"
+NO_DROPOUT = "run it with --no-dropout, which leaves dropout out of every configuration"
+
+_SEVERITY = (Verdict.EQUIVALENT, Verdict.INCONCLUSIVE, Verdict.NOT_EQUIVALENT_BY_CONSTRUCTION, Verdict.DEVIATES)
+
+
+def compared(
+    script: str,
+    names: Sequence[str],
+    lockstep: Lockstep,
+    results: Mapping[int, VerifyResult | None],
+    *,
+    to_the_end: bool,
+) -> CompareResult:
+    """The result of a comparison; ``to_the_end`` says that no run was stopped before its own."""
+    failed = next((n for n, result in results.items() if result is None or result.error), None)
+    if failed is not None:
+        result = results[failed]
+        return CompareResult.failed(script, f"with {names[failed]}: {result.error if result else 'it did not run'}")
+    if lockstep.reference < 0:
+        idle = next((n for n, arrivals in lockstep.arrivals.items() if not arrivals), 0)
+        watched = results[idle]
+        said = watched.reason if watched is not None else ""
+        return CompareResult(script, Verdict.INCONCLUSIVE, f"with {names[idle]}: {said}")
+    known = {n: _configuration(names[n], arrivals) for n, arrivals in lockstep.arrivals.items()}
+    reference = known[lockstep.reference]
+    is_stopped = any(result is not None and STOPPED in result.notes for result in results.values())
+    to_the_end = to_the_end and not is_stopped
+    each = tuple(
+        _judged(known[n], reference, course, lockstep, n, results[n], to_the_end=to_the_end)
+        for n, course in lockstep.courses.items()
+    )
+    worst = max(each, key=lambda one: _SEVERITY.index(one.verdict))
+    reason = f"with {worst.configuration.name}: {worst.reason}"
+    if len({one.reason for one in each}) == 1:
+        reason = worst.reason if len(each) == 1 else f"in each of {len(each)} configurations {worst.reason}"
+    is_random = any(a.random for arrivals in lockstep.arrivals.values() for a in arrivals)
+    help_ = NO_DROPOUT if worst.verdict is Verdict.INCONCLUSIVE and is_random else ""
+    return CompareResult(script, worst.verdict, reason, reference, each, help=help_)
+
+
+def _configuration(name: str, arrivals: Sequence[Arrival]) -> Configuration:
+    """A configuration with what most of its steps are made of."""
+    rows = Counter(a.rows.count for a in arrivals if a.rows is not None)
+    micro_batches = Counter(a.micro_batches for a in arrivals)
+    return Configuration(name, _usual(micro_batches), _usual(rows), len(arrivals))
+
+
+def _usual(counts: Counter[int]) -> int | None:
+    return counts.most_common(1)[0][0] if counts else None
+
+
+def _judged(
+    own: Configuration,
+    reference: Configuration,
+    course: Course,
+    lockstep: Lockstep,
+    number: int,
+    watched: VerifyResult | None,
+    *,
+    to_the_end: bool,
+) -> Compared:
+    is_diagnosed = watched is not None and any(d.mistake.moves_gradient for d in watched.diagnosis)
+    steps = tuple(_step(met, is_diagnosed=is_diagnosed, is_free=lockstep.is_free) for met in course.met)
+    verdict, reason = _incomparable(own, reference) or _verdict(steps, course, to_the_end=to_the_end)
+    found, notes = differences(course, lockstep, number, is_right=verdict is Verdict.EQUIVALENT)
+    stopped = [STOPPED] if watched is not None and STOPPED in watched.notes else []
+    return Compared(own, verdict, reason, steps, found, (*_notes(course, steps), *notes, *stopped), watched)
+
+
+def _incomparable(own: Configuration, reference: Configuration) -> tuple[Verdict, str] | None:
+    """Why two configurations are none that could be compared, or None."""
+    if own.rows and reference.rows and own.rows != reference.rows:
+        return Verdict.INCONCLUSIVE, (
+            f"the configurations differ in their effective batch: this one steps on {_made_of(own)}, the reference on "
+            f"{_made_of(reference)}"
+        )
+    if (own.micro_batches, own.rows) == (reference.micro_batches, reference.rows):
+        return Verdict.INCONCLUSIVE, (
+            f"the configurations do not differ: both step on {_made_of(own)}; the script seems to take no notice of "
+            "these arguments"
+        )
+    return None
+
+
+def _made_of(configuration: Configuration) -> str:
+    return f"{plural(configuration.micro_batches or 0)} of {configuration.rows} rows together"
+
+
+def _step(met: Met, *, is_diagnosed: bool, is_free: bool) -> WindowReport:
+    mine, numbers = met.mine, met.numbers
+    shown = None
+    if numbers is not None:
+        before = numbers.before_clip
+        # What a clip leaves is another gradient already where the one before it is.
+        shown = numbers.used if before is None or _is_within(before.error, before.allowed) else before
+    verdict, reason = _verdict_of_step(met, is_diagnosed=is_diagnosed)
+    return WindowReport(
+        index=mine.index,
+        optimizer=mine.optimizer,
+        micro_batches=mine.micro_batches,
+        units=float(mine.rows.count) if mine.rows is not None else None,
+        weights=(),
+        grad_rel_error=shown.error if shown else None,
+        grad_norm_ratio=shown.ratio if shown else None,
+        tolerance=shown.allowed if shown else None,
+        param_rel_error=None,
+        verdict=verdict,
+        drift=numbers.drift if numbers is not None and is_free else None,
+        reason=reason,
+        path=mine.path,
+        line=mine.line,
+    )
+
+
+def _verdict_of_step(met: Met, *, is_diagnosed: bool) -> tuple[Verdict, str]:
+    numbers = met.numbers
+    if numbers is None:
+        return Verdict.INCONCLUSIVE, _GONE
+    if not met.same_weights:
+        return Verdict.INCONCLUSIVE, _OTHER_WEIGHTS
+    both = [numbers.used] if numbers.before_clip is None else [numbers.before_clip, numbers.used]
+    wrong = [apart for apart in both if not _is_within(apart.error, apart.allowed)]
+    if not wrong:
+        return Verdict.EQUIVALENT, ""
+    if met.mine.random or met.theirs.random:
+        return _beside_draws(wrong[0].error, numbers.spread)
+    # Labels of two rows may be 0 and 1 by chance: those of the large batch are not.
+    couples = [each for each in met.mine.couples if each in met.theirs.couples]
+    if couples and not is_diagnosed:
+        return Verdict.NOT_EQUIVALENT_BY_CONSTRUCTION, (
+            f"{' and '.join(couples)} looks at all rows of a batch: no micro-batches can be the large batch"
+        )
+    after = " after the clip, and not before it" if numbers.before_clip is not None and len(wrong) == 1 else ""
+    return Verdict.DEVIATES, f"another gradient{after}" if after and wrong[0] is numbers.used else ""
+
+
+def _beside_draws(error: float | None, spread: float | None) -> tuple[Verdict, str]:
+    """The verdict on a step whose losses draw random numbers: masks that are drawn for other rows are other masks."""
+    if error is None or spread is None:
+        return Verdict.INCONCLUSIVE, "its losses draw random numbers, which depend on how the batch is cut"
+    said = f"two draws of the random numbers alone set the reference's own gradients {spread:.2g} apart"
+    if error > _DRAWS * spread:
+        return Verdict.DEVIATES, f"{said}, and no more"
+    return Verdict.INCONCLUSIVE, f"{said}, so that an error of {error:.2g} shows nothing of the loop"
+
+
+def _is_within(error: float | None, allowed: float) -> bool:
+    return error is not None and error <= allowed
+
+
+def _verdict(steps: Sequence[WindowReport], course: Course, *, to_the_end: bool) -> tuple[Verdict, str]:
+    total = len(steps)
+    by_verdict = {verdict: [s for s in steps if s.verdict is verdict] for verdict in Verdict}
+    said = []
+    if wrong := by_verdict[Verdict.DEVIATES]:
+        said.append(f"{len(wrong)} of {total} steps got another gradient than the reference's on the same data")
+    if course.cuts:
+        said.append(_on_cuts(course.cuts))
+    if course.unused and to_the_end:
+        said.append(f"{_rows(course.unused)} that the reference steps on reached no step")
+    if said:
+        return Verdict.DEVIATES, "; ".join(said)
+    if coupled := by_verdict[Verdict.NOT_EQUIVALENT_BY_CONSTRUCTION]:
+        return Verdict.NOT_EQUIVALENT_BY_CONSTRUCTION, coupled[0].reason
+    if open_ := by_verdict[Verdict.INCONCLUSIVE]:
+        return Verdict.INCONCLUSIVE, f"{len(open_)} of {total} steps: {open_[0].reason}"
+    other = _on_other_data(course, to_the_end=to_the_end)
+    if other:
+        right = f"{total} steps on the same data got the reference's gradient, but " if total else ""
+        return Verdict.INCONCLUSIVE, right + other
+    if not total:
+        return Verdict.INCONCLUSIVE, "no step was made on the same data as one of the reference's"
+    return Verdict.EQUIVALENT, f"all {total} steps got the reference's gradient"
+
+
+def _rows(count: int) -> str:
+    return "1 row" if count == 1 else f"{count} rows"
+
+
+def _on_cuts(cuts: Sequence[Cut]) -> str:
+    first = cuts[0]
+    mine, theirs = (" and ".join(map(str, each)) for each in (first.mine, first.theirs))
+    places = "one place" if len(cuts) == 1 else f"{len(cuts)} places"
+    return (
+        f"the same data is cut into other steps at {places}: from step {first.at.index} on, into steps of {mine} rows "
+        f"where the reference makes steps of {theirs}"
+    )
+
+
+def _on_other_data(course: Course, *, to_the_end: bool) -> str:
+    """From where on the data was other data, and why; nothing where it was the same to the end."""
+    if course.parted_at is not None:
+        mine, theirs = course.parted_at
+        return (
+            f"from step {mine.index} on ({theirs.index} of the reference) they are not to be compared: "
+            f"{course.parted_by}"
+        )
+    missing, more = course.missing
+    if not to_the_end or not (missing or more):
+        return ""
+    if missing:
+        return "the reference goes on to data that never reached the model here (drop_last, or a sampler of its own)"
+    return f"it makes {more} more steps, on data that never reached the model in the reference"
+
+
+def _notes(course: Course, steps: Sequence[WindowReport]) -> list[str]:
+    notes = []
+    drifts = [step.drift for step in steps if step.drift is not None]
+    if drifts:
+        notes.append(f"after {len(drifts)} steps the weights are {drifts[-1]:.1e} of their way from the reference's")
+    return notes

@@ -1,0 +1,148 @@
+"""Comparing a loop's configurations inside a user's own program, each in a copy of this process.
+
+A copy has all that the program has at this moment: the same weights, the same random numbers. What a configuration
+does to them is gone with its copy.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+from collections.abc import Callable, Mapping, Sequence
+from multiprocessing.connection import Connection
+
+import torch
+
+from gradcheck_accum.comparison import CompareResult
+from gradcheck_accum.side_by_side.judging import compared
+from gradcheck_accum.side_by_side.meeting import Manner, led
+from gradcheck_accum.side_by_side.messages import Seat
+from gradcheck_accum.stated import stated_steps
+from gradcheck_accum.verdict import VerifyResult
+from gradcheck_accum.verify import AccumulationError
+from gradcheck_accum.verify.session import observe
+
+_SHOWN = (bool, int, float, str)
+"""What tells one configuration from another in a report."""
+
+
+class ComparisonError(AccumulationError):
+    """A configuration got other gradients than the reference, or could not be decided; ``result`` has the numbers."""
+
+    def __init__(self, result: CompareResult) -> None:
+        AssertionError.__init__(self, f"{result.verdict.value}: {result.reason}")
+        self.result = result  # type: ignore[assignment]
+
+
+def compare(
+    loop: Callable[..., object],
+    configurations: Sequence[Mapping[str, object]],
+    *,
+    free: bool = False,
+    no_dropout: bool = False,
+    loss_coefficient: float | None = None,
+    rtol: float | None = None,
+    atol: float | None = None,
+) -> CompareResult:
+    """Call ``loop`` with the arguments of each configuration, and compare their steps with those of the largest batch.
+
+        gradcheck_accum.compare(train, [
+            dict(model=model, optimizer=optimizer, loader=batches_of(5), accumulation_steps=3),
+            dict(model=model, optimizer=optimizer, loader=batches_of(15), accumulation_steps=1),
+        ])
+
+    Each is called in a copy of this process (a fork), all of them side by side: they may share a model, and nothing is
+    left of what they do to it. Returns the result where every step is right, raises `ComparisonError` where one is not
+    or could not be decided, and ValueError where there are not two configurations, or no process can be copied.
+    """
+    result = compared_loop(
+        loop,
+        configurations,
+        free=free,
+        no_dropout=no_dropout,
+        loss_coefficient=loss_coefficient,
+        rtol=rtol,
+        atol=atol,
+    )
+    if result.exit_status:
+        raise ComparisonError(result)
+    return result
+
+
+def compared_loop(
+    loop: Callable[..., object],
+    configurations: Sequence[Mapping[str, object]],
+    *,
+    free: bool = False,
+    no_dropout: bool = False,
+    loss_coefficient: float | None = None,
+    rtol: float | None = None,
+    atol: float | None = None,
+) -> CompareResult:
+    """What `compare` comes to; a loop that raises is the result's ``error``."""
+    if len(configurations) < 2:
+        raise ValueError("compare takes two configurations or more")
+    if (rtol is None) != (atol is None):
+        raise ValueError("rtol and atol are given both or neither")
+    if not hasattr(os, "fork") or (torch.cuda.is_available() and torch.cuda.is_initialized()):  # type: ignore[no-untyped-call]
+        raise ValueError("this process can not be copied (no fork, or CUDA is in use): compare a script instead")
+    script = getattr(loop, "__qualname__", "the loop")
+    copies = multiprocessing.get_context("fork")
+
+    def start(number: int, seat: Seat) -> Callable[[], VerifyResult]:
+        ours, theirs = copies.Pipe(duplex=False)
+        process = copies.Process(
+            target=_run, args=(loop, configurations[number], script, loss_coefficient, seat, theirs)
+        )
+        process.start()
+        theirs.close()
+
+        def until_end() -> VerifyResult:
+            try:
+                found: VerifyResult = ours.recv()
+            except EOFError:
+                found = VerifyResult.failed(script, "its process ended before a verdict could be given")
+            process.join()
+            return found
+
+        return until_end
+
+    results, lockstep = led(start, len(configurations), Manner(free, no_dropout, rtol, atol))
+    return compared(script, _names(configurations), lockstep, results, to_the_end=True)
+
+
+def _run(
+    loop: Callable[..., object],
+    arguments: Mapping[str, object],
+    script: str,
+    loss_coefficient: float | None,
+    seat: Seat,
+    answer: Connection,
+) -> None:
+    """Run one configuration, in its own process."""
+    # The threads that the original computed with are not in the copy.
+    torch.set_num_threads(1)
+    try:
+        with observe(
+            script=script,
+            reference="ledger",
+            accumulation_steps=stated_steps(arguments),
+            loss_coefficient=loss_coefficient,
+            companion=seat(),
+        ) as observation:
+            loop(**arguments)
+        result = observation.result()
+    except Exception as problem:
+        result = VerifyResult.failed(script, f"the loop raised {type(problem).__name__}: {problem}")
+    answer.send(result)
+
+
+def _names(configurations: Sequence[Mapping[str, object]]) -> list[str]:
+    """What each configuration is called: by those of its arguments that others have another value of."""
+
+    def differs(name: str) -> bool:
+        values = [one.get(name) for one in configurations]
+        return all(isinstance(value, _SHOWN) for value in values) and len({*values}) > 1
+
+    names = [", ".join(f"{name}={value!r}" for name, value in one.items() if differs(name)) for one in configurations]
+    return [name or f"configuration {number}" for number, name in enumerate(names)]

@@ -1,0 +1,195 @@
+"""One of the runs that are compared, in its own process: at each step it asks what to do, and measures what it is told.
+
+Between two steps the run is its own. At a step it says what the step is made of, and waits; nothing of it is kept
+beyond the next.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from multiprocessing.connection import Client, Connection
+from pathlib import Path
+
+import torch
+from torch.optim.optimizer import Optimizer
+
+from gradcheck_accum.engine.tape import Tape
+from gradcheck_accum.engine.tolerance import CLIP_ROUNDINGS, Addends, replay_tolerance, unit_roundoff
+from gradcheck_accum.side_by_side.dropout import spread_of, without_dropout
+from gradcheck_accum.side_by_side.fingerprints import fingerprint, rows_seen
+from gradcheck_accum.side_by_side.losses_read import LossesRead
+from gradcheck_accum.side_by_side.messages import Apart, Arrival, Numbers, Order, Over, Seat
+from gradcheck_accum.side_by_side.state import Gradient, State, generators, kept_by, seed_generators
+from gradcheck_accum.verify.companion import AtStep
+from gradcheck_accum.verify.gradients import parameters_of
+from gradcheck_accum.verify.measure import dense, norm_of
+from gradcheck_accum.verify.measuring import coupled_modules
+from gradcheck_accum.verify.observer import SeenEnough
+from gradcheck_accum.verify.records import Record
+
+_SEED = 0
+_COUNTS = "a loss that numbers the rows of its own batch"
+
+
+class Side:
+    """The companion of the run that has this ``seat``."""
+
+    def __init__(self, seat: Seat) -> None:
+        self._seat = seat
+        self._process = os.getpid()
+        self._reads = LossesRead()
+        self._pending: tuple[AtStep, Arrival] | None = None
+        self._computed_in = torch.float32
+        self._starts: dict[str, list[torch.Tensor]] = {}
+        self._spread: float | None = None
+        self._is_alone = False
+        self._steps = 0
+
+    @contextmanager
+    def along(self, tape: Tape) -> Iterator[None]:
+        """The run is led from the address, and starts with the same random numbers as the others."""
+        tape.on_call = self._reads.called
+        with ExitStack() as stack:
+            if self._seat.no_dropout:
+                stack.enter_context(without_dropout())
+            self._leader: Connection = stack.enter_context(Client(self._seat.address, family="AF_UNIX"))
+            self._leader.send(self._seat.number)
+            seed_generators(_SEED)
+            yield
+
+    def before_step(self, step: AtStep) -> None:
+        """Take down what the step is made of, as long as the weights are those that its gradient was computed with."""
+        records, name = step.records, step.name
+        programs = [record.program for record in records]
+        self._computed_in = _coarsest(records, step.parameters)
+        is_first = name not in self._starts
+        if is_first:
+            self._starts[name] = [p.detach().clone() for p in step.parameters]
+        rows = rows_seen(records)
+        arrival = Arrival(
+            self._steps,
+            name,
+            step.path,
+            step.line,
+            len({record.event.micro_batch for record in records}),
+            rows,
+            tuple(float(group["lr"]) for group in step.optimizer.param_groups if "lr" in group),
+            self._reads.take(),
+            fingerprint(self._starts[name]) if is_first else b"",
+            tuple(tuple(p.shape) for p in step.parameters) if is_first else (),
+            any(program is not None and program.random for program in programs),
+            (*coupled_modules(programs), *([_COUNTS] if rows is not None and rows.counting else [])),
+            self._allowed(step, [1.0] * max(len(records), 1), 1.0),
+        )
+        self._spread = spread_of(step) if arrival.random and not self._is_alone else None
+        self._pending = step, arrival
+
+    def after_step(self, optimizer: Optimizer) -> None:
+        """The step has been made: do what the leader says until it says to go on."""
+        if self._pending is None or self._pending[0].optimizer is not optimizer:
+            return
+        (step, arrival), self._pending = self._pending, None
+        self._steps += 1
+        self._reads.window = self._steps
+        try:
+            self._leader.send(arrival)
+            while not self._is_alone:
+                order, path = self._leader.recv()
+                if order is Order.STOP:
+                    raise SeenEnough
+                if order in (Order.GO, Order.ALONE):
+                    self._is_alone = order is Order.ALONE
+                    return
+                self._leader.send(self._obey(order, Path(path), step))
+        except (EOFError, OSError):
+            # Nobody leads any more: nobody will read what would be seen.
+            raise SeenEnough from None
+
+    def over(self, left: Mapping[str, Sequence[Record]]) -> None:
+        """The run has ended."""
+        if os.getpid() != self._process:
+            return
+        rows = {name: rows_seen(records) for name, records in left.items()}
+        try:
+            self._leader.send(Over(rows, self._reads.take()))
+        except OSError:
+            return
+
+    def _obey(self, order: Order, path: Path, step: AtStep) -> Numbers | None:
+        optimizer = step.optimizer
+        if order is Order.PUBLISH:
+            self._state(step).write(path)
+            return None
+        theirs = State.read(path)
+        numbers = None if order is Order.SETTLE else self._compared(step, theirs)
+        if order is not Order.COMPARE:
+            theirs.settle(optimizer)
+        return numbers
+
+    def _state(self, step: AtStep) -> State:
+        optimizer = step.optimizer
+        weights = [p.detach() for p in parameters_of(optimizer)]
+        return State(
+            _listed(step, step.used),
+            None if step.before_clip is None else _listed(step, step.before_clip),
+            weights,
+            kept_by(optimizer),
+            generators(),
+            norm_of(torch._foreach_sub(weights, self._starts[step.name])),
+            self._spread,
+        )
+
+    def _compared(self, step: AtStep, theirs: State) -> Numbers:
+        used = self._apart(step, _listed(step, step.used), theirs.used)
+        before = None
+        if step.before_clip is not None and theirs.before_clip is not None and step.before_clip is not step.used:
+            before = self._apart(step, _listed(step, step.before_clip), theirs.before_clip)
+        wrong = norm_of(torch._foreach_sub([p.detach() for p in parameters_of(step.optimizer)], theirs.weights))
+        return Numbers(used, before, wrong / theirs.moved if theirs.moved else None, theirs.spread)
+
+    def _allowed(self, step: AtStep, contributions: Sequence[float], total: float) -> float:
+        """What may be between two ways of computing ``total`` of ``contributions``, in the precision of this step."""
+        dtype = step.parameters[0].dtype if step.parameters else torch.float32
+        return replay_tolerance(Addends(contributions, total), dtype, self._computed_in)
+
+    def _apart(self, step: AtStep, mine: Gradient, theirs: Gradient) -> Apart:
+        """How far a gradient is from the reference's, and how far rounding may take it."""
+        size, wrong = _norm(theirs), _norm(_difference(mine, theirs))
+        if not size:
+            return Apart(0.0 if not wrong else None, 0.0, None)
+        parts = [
+            math.sqrt(float(sum(record.squares.values(), torch.zeros(())))) for record in step.records if record.squares
+        ]
+        clips = CLIP_ROUNDINGS * unit_roundoff(step.parameters[0].dtype)
+        allowed = self._allowed(step, parts or [size], size) + clips
+        if self._seat.tolerance is not None:
+            rtol, atol = self._seat.tolerance
+            allowed = rtol + atol / size
+        return Apart(wrong / size, allowed, _norm(mine) / size)
+
+
+def _coarsest(records: Sequence[Record], parameters: Sequence[torch.Tensor]) -> torch.dtype:
+    """The dtype with the most rounding that anything of a step was computed in."""
+    programs = [record.program for record in records if record.program is not None]
+    dtypes = [p.dtype for p in parameters] + [p.coarsest for p in programs if p.coarsest is not None]
+    return max(dtypes, key=unit_roundoff, default=torch.float32)
+
+
+def _listed(step: AtStep, gradients: Mapping[int, torch.Tensor | None]) -> Gradient:
+    found = (gradients.get(id(parameter)) for parameter in step.parameters)
+    return [None if gradient is None else dense(gradient).detach() for gradient in found]
+
+
+def _difference(mine: Gradient, theirs: Gradient) -> Gradient:
+    return [
+        (None if b is None else -b.double()) if a is None else a.double() if b is None else a.double() - b.double()
+        for a, b in zip(mine, theirs, strict=True)
+    ]
+
+
+def _norm(gradient: Gradient) -> float:
+    parts = [part.double() for part in gradient if part is not None]
+    return norm_of(parts) if parts else 0.0

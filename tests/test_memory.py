@@ -1,0 +1,297 @@
+"""What watching holds: the bytes of all tensors that are alive, as PyTorch's allocator counts them, and no clock."""
+
+from __future__ import annotations
+
+import gc
+import math
+import sys
+import tracemalloc
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.profiler import ProfilerActivity, profile, record_function
+
+import gradcheck_accum
+from gradcheck_accum.report.paint import Paint
+from gradcheck_accum.report.verify_table import table
+from gradcheck_accum.verdict import Verdict
+from gradcheck_accum.verify import observe
+
+BETWEEN = "between two windows"
+WIDTH, LAYERS = 512, 12
+"""Twelve layers, so that what is made of one parameter at a time is little beside all of them."""
+
+
+class Loop:
+    """Windows of 3 micro-batches; what is done to the gradients at their end is what a test asks about."""
+
+    def __init__(
+        self,
+        *,
+        optimizer: str = "SGD",
+        dtype: torch.dtype = torch.float32,
+        clear: Callable[[torch.optim.Optimizer], object] = lambda optimizer: optimizer.zero_grad(),
+        change: Callable[[nn.Module], object] | None = None,
+        divisor: float = 3.0,
+        windows: int = 2,
+        scaler: bool = False,
+        spoil: Callable[[nn.Module], object] | None = None,
+        **settings: Any,
+    ) -> None:
+        torch.manual_seed(0)
+        self.model = nn.Sequential(*(nn.Linear(WIDTH, WIDTH) for _ in range(LAYERS))).to(dtype)
+        self.size = sum(p.nbytes for p in self.model.parameters())
+        self.optimizer: torch.optim.Optimizer = getattr(torch.optim, optimizer)(
+            self.model.parameters(), lr=0.01, **settings
+        )
+        self.clear, self.change, self.dtype, self.divisor, self.windows = clear, change, dtype, divisor, windows
+        self.spoil = spoil
+        self.scaler = torch.amp.GradScaler("cpu", enabled=scaler)
+
+    def __call__(self, windows: int | None = None) -> None:
+        for _ in range(windows or self.windows):
+            for _ in range(3):
+                loss = self.model(torch.randn(5, WIDTH, dtype=self.dtype)).square().mean() / self.divisor
+                self.scaler.scale(loss).backward()
+                del loss
+            if self.spoil is not None:
+                self.spoil(self.model)
+            if self.change is not None:
+                self.scaler.unscale_(self.optimizer)
+                self.change(self.model)
+            self.scaler.step(self.optimizer)
+            self.scaler.update()
+            self.clear(self.optimizer)
+            with record_function(BETWEEN):
+                pass
+
+
+@dataclass
+class Alive:
+    """Bytes of the tensors that are alive in a run, in copies of its gradients: at most, and between its windows."""
+
+    most: float
+    between: float
+
+
+def alive(loop: Loop, way: Callable[[], AbstractContextManager[Any]]) -> Alive:
+    """What is alive while ``loop`` runs, beyond what was before."""
+    with way(), profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen:
+        loop()
+    events = sorted(seen.profiler.kineto_results.events(), key=lambda event: event.start_ns())
+    now, most, between = 0, 0, 0
+    for event in events:
+        now += event.nbytes() if event.name() == "[memory]" else 0
+        most = max(most, now)
+        between = max(between, now if event.name() == BETWEEN else 0)
+    return Alive(most / loop.size, between / loop.size)
+
+
+def more(way: Callable[[], AbstractContextManager[Any]], **options: Any) -> Alive:
+    """How much more is alive in a watched run than in the plain one."""
+    found = []
+    for one in (nullcontext, way):
+        loop = Loop(**options)
+        loop(1)  # the optimizer's own state is there
+        found.append(alive(loop, one))
+    return Alive(found[1].most - found[0].most, found[1].between - found[0].between)
+
+
+def ledger() -> AbstractContextManager[Any]:
+    return observe(reference="ledger")
+
+
+def clip(model: nn.Module) -> None:
+    assert nn.utils.clip_grad_norm_(model.parameters(), 1e-4) > 1e-3
+
+
+def clip_values(model: nn.Module) -> None:
+    nn.utils.clip_grad_value_(model.parameters(), 1e-5)
+
+
+def scale(model: nn.Module, factor: float = 0.7) -> None:
+    for parameter in model.parameters():
+        if parameter.grad is not None:
+            parameter.grad.mul_(factor)
+
+
+def scale_and_clip(model: nn.Module) -> None:
+    scale(model, 0.25)
+    clip(model)
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "change"),
+    [("SGD", None), ("AdamW", clip), ("SGD", clip_values), ("SGD", scale), ("SGD", scale_and_clip)],
+)
+def test_the_ledger_holds_one_copy_of_the_gradients(
+    optimizer: str, change: Callable[[nn.Module], object] | None
+) -> None:
+    found = more(ledger, optimizer=optimizer, change=change)
+    # A stretch of a gradient at a time is made anew, in float64 where it is multiplied.
+    assert found.most < 1.2
+    assert found.between < 0.01
+
+
+@pytest.mark.parametrize(("fused", "change"), [(False, clip), (True, None)], ids=["unscaled before", "by the step"])
+def test_a_grad_scaler_takes_no_other_copy(fused: bool, change: Callable[[nn.Module], object] | None) -> None:
+    found = more(ledger, optimizer="AdamW", change=change, scaler=True, fused=fused)
+    assert found.most < 1.2
+    assert found.between < 0.01
+
+
+def test_gradients_that_are_cleared_to_zeros_are_not_copied() -> None:
+    found = more(ledger, clear=lambda optimizer: optimizer.zero_grad(set_to_none=False))
+    assert found.most < 1.2
+    assert found.between < 0.01
+
+
+def test_gradients_that_are_cleared_by_hand_are_not_copied() -> None:
+    def clear(optimizer: torch.optim.Optimizer) -> None:
+        for parameter in optimizer.param_groups[0]["params"]:
+            parameter.grad.zero_()
+
+    # That it was done shows when the next backward begins.
+    assert more(ledger, clear=clear).most < 1.2
+
+
+def test_a_wrong_update_is_measured_on_samples_of_the_weights() -> None:
+    seen: list[torch.Tensor] = []
+
+    def limit(model: nn.Module) -> None:
+        seen.append(torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None]).double())
+        nn.utils.clip_grad_value_(model.parameters(), 1e-5)
+
+    loop = Loop(divisor=1.0, change=limit)
+    with observe(reference="ledger", loss_coefficient=1.0) as observation:
+        loop()
+    result = observation.result()
+    used, wanted = seen[0].clamp(-1e-5, 1e-5), (seen[0] / 3).clamp(-1e-5, 1e-5)
+    error = float((used - wanted).norm() / wanted.norm())
+    assert result.windows[0].verdict is Verdict.DEVIATES
+    assert 0.05 < error < 1.9
+    assert result.windows[0].param_rel_error == pytest.approx(error, rel=0.02)
+    assert len([note for note in result.notes if "elements of the weights, drawn at random" in note]) == 1
+
+
+class Own(torch.optim.SGD):
+    """What it does is nobody's business."""
+
+
+def test_an_optimizer_that_is_not_known_is_not_compared_on_samples() -> None:
+    loop = Loop(divisor=1.0)
+    loop.optimizer = Own(loop.model.parameters(), lr=0.01)
+    with observe(reference="ledger", loss_coefficient=1.0) as observation:
+        loop()
+    result = observation.result()
+    assert (result.verdict, result.windows[0].param_rel_error) == (Verdict.DEVIATES, None)
+    assert any(note.startswith("updates of Own are not compared") for note in result.notes)
+
+
+def test_samples_take_nothing_from_the_loops_random_numbers() -> None:
+    ends = []
+    for way in (nullcontext, ledger):
+        loop = Loop(divisor=1.0, optimizer="AdamW")
+        with way():
+            loop()
+        ends.append([torch.rand(3), *(p.detach() for p in loop.model.parameters())])
+    assert all(torch.equal(plain, watched) for plain, watched in zip(*ends, strict=True))
+
+
+def test_replayed_batches_are_not_kept_and_not_copied() -> None:
+    found = more(lambda: observe(loss_coefficient=1.0))
+    # The sum of what arrived, the large batch's gradient, and that of its largest micro-batch while costs are measured.
+    assert found.most < 3.1
+    assert found.between < 0.01
+
+
+def test_nothing_is_held_of_windows_that_are_not_watched() -> None:
+    # The watch goes to sleep at a step, while the gradients are there.
+    assert more(lambda: gradcheck_accum.watch(every=4), windows=6).between < 0.01
+
+
+class Tiny:
+    """A right loop of very many windows, with a remainder where it ends."""
+
+    def __init__(self) -> None:
+        torch.manual_seed(0)
+        self.model = nn.Linear(3, 2)
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.01)
+
+    def __call__(self, windows: int) -> None:
+        for _ in range(windows):
+            for _ in range(4):
+                (nn.functional.mse_loss(self.model(torch.ones(5, 3)), torch.ones(5, 2)) / 4).backward()
+            self.optimizer.step()
+            self.optimizer.zero_grad()
+
+
+def kept_of(windows: int) -> int:
+    """The bytes that Python's own objects take more after so many windows than after the first 100."""
+    loop = Tiny()
+    with observe(reference="ledger"):
+        loop(100)
+        tracemalloc.start()
+        try:
+            loop(windows)
+            gc.collect()
+            return tracemalloc.get_traced_memory()[0]
+        finally:
+            tracemalloc.stop()
+
+
+def test_a_window_of_a_long_run_keeps_little() -> None:
+    assert kept_of(60) / 60 < 5 * 1024
+
+
+def calls_of(run: Callable[[], object]) -> int:
+    """How many functions are called."""
+    count = 0
+
+    def called(frame: object, event: str, argument: object) -> None:
+        nonlocal count
+        count += event in ("call", "c_call")
+
+    sys.setprofile(called)
+    try:
+        run()
+    finally:
+        sys.setprofile(None)
+    return count
+
+
+def test_judging_a_run_of_twice_the_windows_takes_twice_the_work() -> None:
+    work = []
+    for windows in (60, 120):
+        loop = Tiny()
+        with observe(reference="ledger") as observation:
+            loop(windows)
+        work.append(calls_of(observation.result))
+    assert work[1] < 2.2 * work[0]
+
+
+def test_a_report_on_many_windows_lists_every_kind_of_them() -> None:
+    loop = Tiny()
+    with observe(reference="ledger") as observation:
+        loop(60)
+        (nn.functional.mse_loss(loop.model(torch.ones(5, 3)), torch.ones(5, 2)) / 4).backward()
+        loop.optimizer.step()
+        loop.optimizer.zero_grad()
+        loop(60)
+    result = observation.result()
+    shown = table(result.windows, Paint(False), 120)
+    assert len(shown) < 12
+    odd = [line for line in shown if line.lstrip().startswith("60 ")]
+    assert len(odd) == 1 and "deviates" in odd[0]
+
+
+def test_a_step_that_the_scaler_skips_leaves_nothing_behind() -> None:
+    def overflow(model: nn.Module) -> None:
+        next(model.parameters()).grad[0] = math.inf
+
+    assert more(ledger, change=None, scaler=True, spoil=overflow, windows=4).between < 0.01
