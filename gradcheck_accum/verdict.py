@@ -173,7 +173,7 @@ class VerifyResult:
 
 def _said(diagnosis: Diagnosis) -> str:
     mistake = diagnosis.mistake
-    return f"{mistake.code} [{mistake.name}] at {diagnosis.where}: {diagnosis.message}"
+    return f"{mistake.code} [{mistake.name}] at {diagnosis.where}: {diagnosis.in_words}"
 
 
 def verdict_on(windows: Sequence[WindowReport], total: int, *, lost: str, diagnosed: bool) -> tuple[Verdict, str]:

@@ -34,6 +34,11 @@ class Diagnosis:
     windows: tuple[int, ...] = ()
     framework: str = ""
     states_steps: bool = True
+
+    @property
+    def in_words(self) -> str:
+        """The message, with the framework through which the mistake is made."""
+        return f"through {self.framework}: {self.message}" if self.framework else self.message
     likely: bool = False
 
 

@@ -123,8 +123,7 @@ def diagnosis_lines(diagnosis: Diagnosis, sources: Sources, paint: Paint, width:
     where, mistake = diagnosis.where, diagnosis.mistake
     place = f"{paint('bold', shown_path(where.path))}:{where.line}:"
     seen = f" ({windows_text(diagnosis.windows)})" if diagnosis.windows else ""
-    through = f"through {diagnosis.framework}: " if diagnosis.framework else ""
-    lines = [f"{place} {paint('red', mistake.code)} [{mistake.name}] {through}{diagnosis.message}{paint('dim', seen)}"]
+    lines = [f"{place} {paint('red', mistake.code)} [{mistake.name}] {diagnosis.in_words}{paint('dim', seen)}"]
     lines += code_frame(sources, where, paint)
     if diagnosis.help and not helped:
         lines += labelled("help:", diagnosis.help, width, paint)

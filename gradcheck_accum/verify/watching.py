@@ -44,7 +44,7 @@ class AccumulationError(AssertionError):
 
 
 def _causes(result: VerifyResult) -> str:
-    return "; ".join(f"{d.mistake.code} at {d.where}: {d.message}" for d in result.diagnosis)
+    return "; ".join(f"{d.mistake.code} at {d.where}: {d.in_words}" for d in result.diagnosis)
 
 
 def check(
