@@ -39,6 +39,7 @@ class Diagnosis:
     def in_words(self) -> str:
         """The message, with the framework through which the mistake is made."""
         return f"through {self.framework}: {self.message}" if self.framework else self.message
+
     likely: bool = False
 
 
