@@ -27,14 +27,14 @@ def __dir__() -> list[str]:
 
 
 def __getattr__(name: str) -> Any:
+    if name == "compare":
+        from gradcheck_accum.side_by_side import compare
+
+        return compare
     if name in __all__:
         from gradcheck_accum import verify
 
         return getattr(verify, name)
-    if name == "compare":
-        from gradcheck_accum.side_by_side.loop import compare
-
-        return compare
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
