@@ -107,6 +107,7 @@ def test_a_loss_that_is_not_divided_deviates_and_the_ledger_says_why(capfd: pyte
     assert all(len(line) <= 80 for line in out.splitlines() if "train.py" not in line)
 
 
+@pytest.mark.slow
 def test_a_logged_loss_that_is_k_times_too_large_while_the_gradient_is_right_is_said(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
@@ -119,6 +120,7 @@ def test_a_logged_loss_that_is_k_times_too_large_while_the_gradient_is_right_is_
     )
 
 
+@pytest.mark.slow
 def test_a_script_that_takes_no_such_argument_is_one_line_and_2(capfd: pytest.CaptureFixture[str]) -> None:
     status, out, err = compare(SCRIPT, capfd, of=("--batch-size 5 --bogus 3", ONE_OF_15))
     assert (status, out) == (2, "")
