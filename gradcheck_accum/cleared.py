@@ -5,7 +5,8 @@ An update that is thrown away on purpose is no mistake. Three things look alike,
 - A window was *rejected* (its gradient is not finite, the loss has spiked): it was complete when it was cleared, where
   a step could have come, and what follows is complete as well, or the rest of its pass over the data.
 - A window was *begun again* (an error was handled): what was cleared is less than a window, but the step waited for a
-  whole one all the same, of the very same data or of the same pass. What was cleared is counted nowhere.
+  whole one all the same, of the very same data or of the same pass. What was cleared is counted nowhere. That it is the
+  same pass is seen too where the source's counter, which tells steps, has gone on over both.
 - Anything else is *lost*: the remainder of a pass over the data, or micro-batches that the step counts though they are
   gone. So is what every pass ends with: a decision of the script depends on the data, not on the place in the loop.
 
@@ -16,11 +17,12 @@ losses are divided by as many as it runs between two clearings.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 
-from gradcheck_accum.ledger import Entry, Fate, Window
+from gradcheck_accum.events import Step
+from gradcheck_accum.ledger import Entry, Fate, Window, counted_before
 from gradcheck_accum.same import Same
 from gradcheck_accum.steps import is_divided_by, usual_steps
 
@@ -42,6 +44,7 @@ def part(windows: Sequence[Window], same: Same) -> Parted:
     """
     steps = _usual_steps([window for window in windows if window.step is not None], same)
     passes = _Passes(windows)
+    counted = counted_before(windows)
     parted = Parted()
     for window in windows:
         kept = window
@@ -50,7 +53,7 @@ def part(windows: Sequence[Window], same: Same) -> Parted:
                 if _is_rejected(block, window, steps, passes):
                     kept = _without(kept, block)
                     parted.rejected.append(_thrown_away(window, block))
-                elif _is_restarted(block, window, steps):
+                elif _is_restarted(block, window, steps, counted):
                     kept = _without(kept, block)
                     parted.restarted.append(_thrown_away(window, block))
         if window.step is None:
@@ -113,13 +116,14 @@ def _is_rejected(block: Sequence[Entry], window: Window, steps: int, passes: _Pa
     return bool(live) and (_count(live) == steps or passes.end_with(live[-1]))
 
 
-def _is_restarted(block: Sequence[Entry], window: Window, steps: int) -> bool:
+def _is_restarted(block: Sequence[Entry], window: Window, steps: int, counted: Mapping[Step, int]) -> bool:
     live = window.with_fate(Fate.LIVE)
     if window.step is None or _count(block) >= steps or _count(live) != steps:
         return False
     batches, again = ({entry.backward.batch for entry in own} for own in (block, live))
     passes = {entry.epoch for entry in (*block, *live)}
-    return (None not in batches and batches <= again) or (None not in passes and len(passes) == 1)
+    in_one_pass = len(passes) == 1 if None not in passes else counted.get(window.step, 0) >= window.micro_batches
+    return in_one_pass or (None not in batches and batches <= again)
 
 
 def _lost_before(window: Window, steps: int | None) -> tuple[Entry, ...]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left, bisect_right
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from itertools import accumulate
@@ -246,29 +247,41 @@ class Ledger:
     def _counted_of(self, optimizer: str, store: str) -> dict[Step, int]:
         """By step of one optimizer on one store: how many more micro-batches were counted than ran.
 
-        A counter that falls, or is seen first, has counted from the first turn of its loop. To count what does not run
-        is an exception: where that is most, something else is counted.
+        To count what does not run is an exception: where that is most, something else is counted.
         """
-        found: dict[Step, int] = {}
-        ran, before = 0, math.inf
+        own = self.account(optimizer, store)
+        counted = counted_before(own)
         lost = Counter[int]()
         for window in (*self.rejected, *self.restarted):
             if (window.optimizer, window.store) == (optimizer, store):
                 lost[window.index] += window.micro_batches
-        for window in self.account(optimizer, store):
-            bound = None if window.step is None else window.step.counted_by
-            if window.step is None or bound is None or bound.reached is None:
-                before = math.inf
-                continue
-            start = before if bound.reached > before else None if bound.first is None else bound.first - 1
-            if start is not None:
-                found[window.step] = max(0, int(bound.reached - start) - window.micro_batches - lost[window.index])
-            ran, before = ran + window.micro_batches, bound.reached
-        return found if sum(found.values()) < ran else {}
+        known = [(w.step, w) for w in own if w.step is not None and w.step in counted]
+        found = {step: max(0, counted[step] - w.micro_batches - lost[w.index]) for step, w in known}
+        return found if sum(found.values()) < sum(w.micro_batches for _, w in known) else {}
 
     def accounts(self) -> list[tuple[str, str]]:
         """The (optimizer, store) pairs that have a window, in order of their first step."""
         return list(dict.fromkeys((w.optimizer, w.store) for w in (*self.windows, *self.abandoned)))
+
+
+def counted_before(windows: Iterable[Window]) -> dict[Step, int]:
+    """By step: how many micro-batches the source has counted since the step before, of one optimizer on one store.
+
+    A counter that falls, or is seen first, has counted from the first turn of its loop; a step is left out where that
+    is not written, or nothing was counted.
+    """
+    found: dict[Step, int] = {}
+    before = math.inf
+    for step in (window.step for window in windows if window.step is not None):
+        bound = step.counted_by
+        if bound is None or bound.reached is None:
+            before = math.inf
+            continue
+        start = before if bound.reached > before else None if bound.first is None else bound.first - 1
+        if start is not None:
+            found[step] = int(bound.reached - start)
+        before = bound.reached
+    return found
 
 
 def _in_order(passed_over: dict[int, int]) -> tuple[list[int], list[int]]:

@@ -119,3 +119,41 @@ def test_a_loop_that_starts_in_the_middle_of_a_count_has_skipped_nothing(tmp_pat
     source = SCRIPT.format(skipped=(), loop=OVER_THE_PASSES).replace("12, 0", "12, 6000")
     result = watch_source(source, tmp_path)
     assert (result.verdict, result.diagnosis) == (Verdict.EQUIVALENT, ()), result.reason
+
+
+SPIKE_THAT_CLEARS = """
+    for i, pair in enumerate(data):
+        if bad(i):
+            optimizer.zero_grad()
+            continue
+        backward(pair, 1 / K)
+        if (i + 1) % K == 0:
+            step()
+"""
+CLEARED_BETWEEN_PASSES = """
+    optimizer.zero_grad()
+    for i, pair in enumerate(data[:11]):
+        backward(pair, 1 / K)
+        if (i + 1) % K == 0:
+            step()
+"""
+
+
+def test_a_window_whose_last_micro_batch_is_rejected_was_cleared_on_purpose(tmp_path: Path) -> None:
+    # The step that would have come there is not made, and the next window is whole: the counter has gone on over both.
+    result = watch_source(SCRIPT.format(skipped=(5,), loop=SPIKE_THAT_CLEARS), tmp_path)
+    assert (result.verdict, result.diagnosis) == (Verdict.EQUIVALENT, ()), result.reason
+    assert len(result.windows) == 6
+    assert any("4 micro-batches were cleared" in note for note in result.notes)
+
+
+def test_a_remainder_that_the_next_pass_clears_is_lost(tmp_path: Path) -> None:
+    result = watch_source(SCRIPT.format(skipped=(), loop=CLEARED_BETWEEN_PASSES), tmp_path)
+    assert result.verdict is Verdict.DEVIATES
+    assert [d.mistake.code for d in result.diagnosis] == ["GA301"]
+
+
+def test_a_window_that_is_cleared_in_its_middle_counts_what_is_gone(tmp_path: Path) -> None:
+    result = watch_source(SCRIPT.format(skipped=(4,), loop=SPIKE_THAT_CLEARS), tmp_path)
+    assert result.verdict is Verdict.DEVIATES
+    assert [d.mistake.code for d in result.diagnosis] == ["GA303"]

@@ -245,6 +245,7 @@ def kept_of(windows: int) -> int:
             tracemalloc.stop()
 
 
+@pytest.mark.slow
 def test_a_window_of_a_long_run_keeps_little() -> None:
     assert kept_of(60) / 60 < 5 * 1024
 
@@ -265,6 +266,7 @@ def calls_of(run: Callable[[], object]) -> int:
     return count
 
 
+@pytest.mark.slow
 def test_judging_a_run_of_twice_the_windows_takes_twice_the_work() -> None:
     work = []
     for windows in (60, 120):
