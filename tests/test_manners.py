@@ -151,9 +151,9 @@ WIDE = replace(
 @pytest.mark.parametrize("width", [60, 61, 79, 100, 132, 200])
 @pytest.mark.parametrize("windows", [(RIGHT,), (RIGHT, replace(RIGHT, index=1)), (RIGHT, WIDE)])
 def test_a_report_of_verify_fits_any_terminal(windows: tuple[WindowReport, ...], width: int) -> None:
-    cause = Diagnosis(CATALOGUE["GA901"], Location("train.py", 7), "the model mixes samples", "word " * 60, (0,))
+    cause = Diagnosis(CATALOGUE["GA901"], Location("gone.py", 7), "the model mixes samples", "word " * 60, (0,))
     result = VerifyResult(
-        "train.py",
+        "gone.py",
         Verdict.DEVIATES,
         "some steps",
         "cpu",
@@ -163,7 +163,7 @@ def test_a_report_of_verify_fits_any_terminal(windows: tuple[WindowReport, ...],
         ("note " * 60,),
     )
     lines = verify_text(result, width=width).splitlines()
-    assert max(len(line) for line in lines if not line.startswith("train.py:")) <= width
+    assert max(len(line) for line in lines if not line.startswith("gone.py:")) <= width
 
 
 def test_a_wide_terminal_shows_all_columns() -> None:

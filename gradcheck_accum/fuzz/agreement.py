@@ -275,7 +275,10 @@ def run(source: str, *, replay: bool) -> tuple[VerifyResult, Ledger]:
     # Its classes and functions hold these names, and the names them: the next script's observer would meet this
     # one's optimizers.
     names.clear()
-    return observation.judged()
+    judged = observation.judged()
+    # A file of that name may be somebody's, whose report would show these lines.
+    linecache.cache.pop(PATH, None)
+    return judged
 
 
 def still_wrong_once_fixed(comparison: Comparison) -> tuple[Problem, ...]:
