@@ -30,6 +30,7 @@ def loops(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
+@pytest.mark.slow
 def test_several_processes_find_what_one_finds(loops: Path) -> None:
     alone = lint_paths([str(loops)])
     assert len(alone.findings) > 10
