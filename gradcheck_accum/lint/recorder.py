@@ -176,6 +176,11 @@ class Recorder:
             )
         )
 
+    @property
+    def has_run(self) -> bool:
+        """Whether the micro-batch that was drawn last has had a backward."""
+        return any(batch == self.micro_batch for batch, _ in self._last.values())
+
     def open_pass(self) -> None:
         """A new pass over the data begins."""
         self.epoch = self.passes
