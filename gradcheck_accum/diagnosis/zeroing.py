@@ -133,12 +133,10 @@ def find_stale(account: Account) -> Iterator[Diagnosis]:
         yield _foreign(account, window.step, foreign, stale)
         return
     old = len({e.backward.micro_batch for e in window.with_fate(Fate.STALE)})
-    # Another loss's gradients are another matter: this one's are never cleared, and those of no one else with them.
-    shared = frozenset[str]().union(*(e.backward.stores for e in window.entries))
     elsewhere = [
         event
         for event in account.ledger.trace.events
-        if isinstance(event, ZeroGrad) and account.store not in event.stores and shared & event.stores
+        if isinstance(event, ZeroGrad) and account.store not in event.stores
     ]
     cleared_here = any(isinstance(e, ZeroGrad) for w in account.windows for e in w.events)
     is_fact = counts_windows(account)
