@@ -707,16 +707,19 @@ def _told_of_run(options: argparse.Namespace, settings: Settings) -> dict[str, A
 
 
 def _explain(options: argparse.Namespace) -> int:
-    from gradcheck_accum.rule_pages import find_mistake, readable_page
+    from gradcheck_accum.report.explain_text import explain_text
+    from gradcheck_accum.report.wrap import WIDTH
+    from gradcheck_accum.rule_pages import find_mistake, read_page
 
     mistake = find_mistake(options.rule)
     if mistake is None:
         near = did_you_mean(options.rule, rule_names())
         raise UsageError(f"no rule is called '{options.rule}' ({PROGRAM} rules lists them){near}")
-    page = readable_page(mistake)
+    page = read_page(mistake)
     if page is None:
         raise UsageError(f"{mistake.code} has no page")
-    streams.write(page.rstrip())
+    screen = output.Output("text", sys.stdout)
+    streams.write(explain_text(page, paint=screen.paint, width=screen.width or WIDTH))
     return OK
 
 

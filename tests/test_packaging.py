@@ -169,7 +169,7 @@ def test_what_was_installed_into_an_empty_environment_works(installed: Path, tmp
         assert (status, err) == (1, "")
         assert "GA101" in out
     assert run("lint", "train.py", "--fix")[0] == 0
-    assert run("explain", "GA101")[1].startswith("# missing-loss-scaling")
+    assert run("explain", "GA101")[1].startswith("missing-loss-scaling (GA101)\n")
     # What is named is what an index has: we may not be on any.
     missing = "needs torch, which is not installed here: pip install torch\n"
     assert run("verify", "train.py") == (2, "", f"gradcheck-accum: verify {missing}")
