@@ -99,7 +99,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _run(arguments: list[str]) -> int:
     own, for_script = _split(arguments)
-    parser = _parser()
+    parser = command_line()
     if "_ARGCOMPLETE" in os.environ:  # a shell asks for completions, in the way of argcomplete
         with contextlib.suppress(ImportError):
             from argcomplete import autocomplete
@@ -166,7 +166,8 @@ def _complain(message: str) -> int:
     return ERROR
 
 
-def _parser() -> argparse.ArgumentParser:
+def command_line() -> argparse.ArgumentParser:
+    """The parser of the whole command line, with a parser for each command."""
     parser = _Parser(
         prog=PROGRAM,
         description="Does the gradient at every optimizer.step() equal that of the true large batch?",

@@ -122,6 +122,9 @@ def test_verify_measures_the_bad_example(page: Page, tmp_path: Path) -> None:
     if ratio is not None:
         measured = [w.grad_norm_ratio for w in result.windows]
         assert measured == pytest.approx(ratio if isinstance(ratio, list) else [ratio] * len(measured), rel=1e-5)
+    weights = page.settings.get("weights")
+    if weights is not None:
+        assert [list(w.weights) for w in result.windows] == [pytest.approx(each, abs=1e-5) for each in weights]
 
 
 @every_page

@@ -57,7 +57,7 @@ def _code(language: str, code: str, paint: Paint) -> Iterator[str]:
 
 
 def _wrapped(text: str, paint: Paint, width: int, bullet: str) -> Iterator[str]:
-    """One paragraph. Code stays whole, and keeps its quotes where no color shows it; a link's address is written out."""
+    """One paragraph. Code stays whole, and keeps its quotes where no color shows it; addresses are written out."""
     text = _CODE.sub(lambda code: code[0].replace(" ", _KEPT), _LINK.sub(_link, " ".join(text.split())))
     for line in textwrap.wrap(
         text,
