@@ -1,4 +1,4 @@
-"""The documentation site: its pictures, its links, the pages that are written from something else, and the whole of it."""
+"""The documentation site: its pictures, its links, the pages written from something else, and the whole of it."""
 
 from __future__ import annotations
 
@@ -10,17 +10,15 @@ from html.parser import HTMLParser
 from pathlib import Path
 from xml.etree import ElementTree
 
+import generated
+import links
+import pictures
 import pytest
 
 from gradcheck_accum.cli import command_line
 from gradcheck_accum.mistakes import CATALOGUE
 
 ROOT = Path(__file__).parents[1]
-sys.path.insert(0, str(ROOT / "site_build"))
-
-import generated
-import links
-import pictures
 
 
 def bars(svg: str) -> list[tuple[str, float]]:
@@ -100,11 +98,7 @@ class Loaded(HTMLParser):
 
     def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
         given = dict(attributes)
-        if tag in ("script", "img", "iframe", "source", "link") and given.get("rel") not in (
-            "canonical",
-            "prev",
-            "next",
-        ):
+        if tag in ("script", "img", "iframe", "source", "link"):
             self.found += [value for name in ("src", "href") if (value := given.get(name))]
 
 
