@@ -99,7 +99,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _run(arguments: list[str]) -> int:
     own, for_script = _split(arguments)
-    parser = _parser()
+    parser = command_line()
     if "_ARGCOMPLETE" in os.environ:  # a shell asks for completions, in the way of argcomplete
         with contextlib.suppress(ImportError):
             from argcomplete import autocomplete
@@ -166,7 +166,8 @@ def _complain(message: str) -> int:
     return ERROR
 
 
-def _parser() -> argparse.ArgumentParser:
+def command_line() -> argparse.ArgumentParser:
+    """The parser of the whole command line, with a parser for each command."""
     parser = _Parser(
         prog=PROGRAM,
         description="Does the gradient at every optimizer.step() equal that of the true large batch?",
@@ -707,16 +708,19 @@ def _told_of_run(options: argparse.Namespace, settings: Settings) -> dict[str, A
 
 
 def _explain(options: argparse.Namespace) -> int:
-    from gradcheck_accum.rule_pages import find_mistake, readable_page
+    from gradcheck_accum.report.explain_text import explain_text
+    from gradcheck_accum.report.wrap import WIDTH
+    from gradcheck_accum.rule_pages import find_mistake, read_page
 
     mistake = find_mistake(options.rule)
     if mistake is None:
         near = did_you_mean(options.rule, rule_names())
         raise UsageError(f"no rule is called '{options.rule}' ({PROGRAM} rules lists them){near}")
-    page = readable_page(mistake)
+    page = read_page(mistake)
     if page is None:
         raise UsageError(f"{mistake.code} has no page")
-    streams.write(page.rstrip())
+    screen = output.Output("text", sys.stdout)
+    streams.write(explain_text(page, paint=screen.paint, width=screen.width or WIDTH))
     return OK
 
 
