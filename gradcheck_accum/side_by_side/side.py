@@ -47,6 +47,7 @@ class Side:
         self._spread: float | None = None
         self._is_alone = False
         self._steps = 0
+        self._names: dict[str, str] = {}
 
     @contextmanager
     def along(self, tape: Tape) -> Iterator[None]:
@@ -62,7 +63,7 @@ class Side:
 
     def before_step(self, step: AtStep) -> None:
         """Take down what the step is made of, as long as the weights are those that its gradient was computed with."""
-        records, name = step.records, step.name
+        records, name = step.records, self._named(step.name)
         programs = [record.program for record in records]
         self._computed_in = _coarsest(records, step.parameters)
         is_first = name not in self._starts
@@ -112,11 +113,20 @@ class Side:
         """The run has ended."""
         if os.getpid() != self._process:
             return
-        rows = {name: rows_seen(records) for name, records in left.items()}
+        rows = {self._named(name): rows_seen(records) for name, records in left.items()}
         try:
             self._leader.send(Over(rows, self._reads.take()))
         except OSError:
             return
+
+    def _named(self, name: str) -> str:
+        """What an optimizer is called in every run: by its class, and by when it steps first among those of its class.
+
+        A process may hold others that never step, and the run's own numbers count these too.
+        """
+        kind = name.partition(" #")[0]
+        before = sum(own.partition(" #")[0] == kind for own in self._names.values())
+        return self._names.setdefault(name, f"{kind} #{before + 1}" if before else kind)
 
     def _obey(self, order: Order, path: Path, step: AtStep) -> Numbers | None:
         optimizer = step.optimizer
@@ -138,7 +148,7 @@ class Side:
             weights,
             kept_by(optimizer),
             generators(),
-            norm_of(torch._foreach_sub(weights, self._starts[step.name])),
+            norm_of(torch._foreach_sub(weights, self._starts[self._named(step.name)])),
             self._spread,
         )
 
