@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
 
-from gradcheck_accum.pytest_plugin.failing import AccumFailure
+from gradcheck_accum.pytest_plugin.checking import compared
 
 if TYPE_CHECKING:
     from gradcheck_accum.fuzz import AccumCase
 
-_COMPARES = ("no_dropout", "loss_coefficient", "rtol", "atol")
+_COMPARES = ("no_dropout", "loss_coefficient", "rtol", "atol", "select", "ignore")
 _OPTIONS = ("accumulation_steps", "effective_batch", "factories", *_COMPARES)
 _ROWS = 3
 """Rows of the smallest micro-batch, where the marker does not say how large the effective batch is."""
@@ -103,29 +103,25 @@ def swept(test: pytest.Function, marker: pytest.Mark) -> Iterator[None]:
         pytest.fail("a test is marked accum_sweep or accum, not both: nothing trains in this process", pytrace=False)
     sweep, body = _Sweep.of(marker), test.obj
 
-    def compared(**given: object) -> None:
+    def called(**given: object) -> None:
         __tracebackhide__ = True
         shared = {name: value for name, value in given.items() if not isinstance(value, _AtStepsOf)}
         steps = next(value.accumulation_steps for value in given.values() if isinstance(value, _AtStepsOf))
-        _compare(body, sweep, steps, shared)
+        _compare(test.config, body, sweep, steps, shared)
 
-    test.obj = compared
+    test.obj = called
     try:
         yield
     finally:
         test.obj = body
 
 
-def _compare(body: Any, sweep: _Sweep, steps: int, shared: dict[str, object]) -> None:
+def _compare(config: pytest.Config, body: Any, sweep: _Sweep, steps: int, shared: dict[str, object]) -> None:
     __tracebackhide__ = True
     from gradcheck_accum.fuzz import CannotSupply
-    from gradcheck_accum.report.compare_text import compare_text
-    from gradcheck_accum.side_by_side import compared_loop
 
     try:
         each = [sweep.case(k).arguments(body, sweep.factories, shared) for k in (steps, 1)]
-        result = compared_loop(body, each, **sweep.options)
+        compared(config, body, each, **sweep.options)
     except (CannotSupply, ValueError) as error:
         raise pytest.fail.Exception(f"@pytest.mark.accum_sweep: {error}", pytrace=False) from None
-    if result.exit_status:
-        raise AccumFailure(compare_text(result), result)

@@ -84,6 +84,8 @@ class Side:
             any(program is not None and program.random for program in programs),
             (*coupled_modules(programs), *([_COUNTS] if rows is not None and rows.counting else [])),
             self._allowed(step, [1.0] * max(len(records), 1), 1.0),
+            step.window,
+            _place_of_backward(records),
         )
         self._spread = spread_of(step) if arrival.random and not self._is_alone else None
         self._pending = step, arrival
@@ -179,6 +181,14 @@ class Side:
             rtol, atol = self._seat.tolerance
             allowed = rtol + atol / size
         return Apart(wrong / size, allowed, _norm(mine) / size)
+
+
+def _place_of_backward(records: Sequence[Record]) -> tuple[str, int]:
+    """Where the last of several backwards is."""
+    if not records:
+        return "", 0
+    where = records[-1].event.where
+    return where.path, where.line
 
 
 def _coarsest(records: Sequence[Record], parameters: Sequence[torch.Tensor]) -> torch.dtype:
