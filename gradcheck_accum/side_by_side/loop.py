@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from multiprocessing.connection import Connection
 
 import torch
+import torch._dynamo  # PyTorch imports it where an optimizer is first used, for a second: here once, for all copies
 
 from gradcheck_accum.comparison import CompareResult
 from gradcheck_accum.side_by_side.judging import compared
