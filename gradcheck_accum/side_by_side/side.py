@@ -63,6 +63,12 @@ class Side:
 
     def before_step(self, step: AtStep) -> None:
         """Take down what the step is made of, as long as the weights are those that its gradient was computed with."""
+        with torch._C.DisableTorchFunction():
+            arrival = self._arrival(step)
+        self._spread = spread_of(step) if arrival.random and not self._is_alone else None
+        self._pending = step, arrival
+
+    def _arrival(self, step: AtStep) -> Arrival:
         records, name = step.records, self._named(step.name)
         programs = [record.program for record in records]
         self._computed_in = _coarsest(records, step.parameters)
@@ -70,7 +76,7 @@ class Side:
         if is_first:
             self._starts[name] = [p.detach().clone() for p in step.parameters]
         rows = rows_seen(records)
-        arrival = Arrival(
+        return Arrival(
             self._steps,
             name,
             step.path,
@@ -87,8 +93,6 @@ class Side:
             step.window,
             _place_of_backward(records),
         )
-        self._spread = spread_of(step) if arrival.random and not self._is_alone else None
-        self._pending = step, arrival
 
     def after_step(self, optimizer: Optimizer) -> None:
         """The step has been made: do what the leader says until it says to go on."""
@@ -106,7 +110,9 @@ class Side:
                 if order in (Order.GO, Order.ALONE):
                     self._is_alone = order is Order.ALONE
                     return
-                self._leader.send(self._obey(order, Path(path), step))
+                with torch._C.DisableTorchFunction():
+                    answer = self._obey(order, Path(path), step)
+                self._leader.send(answer)
         except (EOFError, OSError):
             # Nobody leads any more: nobody will read what would be seen.
             raise SeenEnough from None
