@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
+from gradcheck_accum.accepting import accepted
 from gradcheck_accum.comparison import Compared, CompareResult, Configuration
 from gradcheck_accum.diagnosis.account import plural
 from gradcheck_accum.side_by_side.differences import differences
@@ -20,6 +21,9 @@ _DRAWS = 3.0
 _OTHER_WEIGHTS = "made on other weights than the reference's, so that the gradients are not to be compared"
 _GONE = "one of the two runs ended before it was compared"
 NO_DROPOUT = "run it with --no-dropout, which leaves dropout out of every configuration"
+
+_OTHER_LENGTH = frozenset({"GA302", "GA304"})
+"""Mistakes by which a window holds other micro-batches than K."""
 
 _SEVERITY = (Verdict.EQUIVALENT, Verdict.INCONCLUSIVE, Verdict.NOT_EQUIVALENT_BY_CONSTRUCTION, Verdict.DEVIATES)
 
@@ -50,8 +54,10 @@ def compared(
     reference = known[lockstep.reference]
     is_stopped = any(result is not None and STOPPED in result.notes for result in results.values())
     to_the_end = to_the_end and not is_stopped
+    beside = results[lockstep.reference]
+    by_reference = None if beside is None else accepted(beside, by)
     each = tuple(
-        _judged(known[n], reference, course, lockstep, n, results[n], to_the_end=to_the_end, by=by)
+        _judged(known[n], reference, course, lockstep, n, results[n], by_reference, to_the_end=to_the_end, by=by)
         for n, course in lockstep.courses.items()
     )
     worst = max(each, key=lambda one: _SEVERITY.index(one.verdict))
@@ -81,6 +87,7 @@ def _judged(
     lockstep: Lockstep,
     number: int,
     watched: VerifyResult | None,
+    by_reference: VerifyResult | None,
     *,
     to_the_end: bool,
     by: By,
@@ -89,7 +96,12 @@ def _judged(
     measured = tuple(_step(met, is_diagnosed=is_diagnosed, is_free=lockstep.is_free) for met in course.met)
     put_up_with = PutUpWith(watched, course, measured, by)
     steps = put_up_with.steps(course, measured)
-    verdict, reason = _incomparable(own, reference) or _verdict(steps, course, put_up_with, to_the_end=to_the_end)
+    verdict, reason = _incomparable(own, reference, watched) or _verdict(
+        steps, course, put_up_with, to_the_end=to_the_end
+    )
+    if verdict is Verdict.EQUIVALENT and (codes := _made_by_both(put_up_with.watched, by_reference)):
+        verdict = Verdict.DEVIATES
+        reason += f", which makes the same mistake: verify's ledger shows {' and '.join(codes)} in both runs"
     is_right = all(step.verdict is Verdict.EQUIVALENT for step in steps) and verdict is Verdict.EQUIVALENT
     found, notes = differences(course, lockstep, number, is_right=is_right)
     stopped = [STOPPED] if watched is not None and STOPPED in watched.notes else []
@@ -105,9 +117,26 @@ def _judged(
     )
 
 
-def _incomparable(own: Configuration, reference: Configuration) -> tuple[Verdict, str] | None:
-    """Why two configurations are none that could be compared, or None."""
-    if own.rows and reference.rows and own.rows != reference.rows:
+def _made_by_both(watched: VerifyResult | None, by_reference: VerifyResult | None) -> list[str]:
+    """The mistakes in gradients that `verify` shows in both runs, at one place: no comparison of the two can see them.
+
+    A run that deviates from the large batch itself is no reference, however alike another is to it.
+    """
+    if watched is None or by_reference is None or by_reference.verdict is not Verdict.DEVIATES:
+        return []
+    theirs = {(d.mistake.code, d.where.place) for d in by_reference.diagnosis if d.mistake.moves_gradient}
+    return sorted({d.mistake.code for d in watched.diagnosis if (d.mistake.code, d.where.place) in theirs})
+
+
+def _incomparable(
+    own: Configuration, reference: Configuration, watched: VerifyResult | None
+) -> tuple[Verdict, str] | None:
+    """Why two configurations are none that could be compared, or None.
+
+    Steps on another number of rows are what was asked for, unless the ledger shows that the loop steps too early.
+    """
+    is_asked_for = watched is None or not any(d.mistake.code in _OTHER_LENGTH for d in watched.diagnosis)
+    if own.rows and reference.rows and own.rows != reference.rows and is_asked_for:
         return Verdict.INCONCLUSIVE, (
             f"the configurations differ in their effective batch: this one steps on {_made_of(own)}, the reference on "
             f"{_made_of(reference)}"
