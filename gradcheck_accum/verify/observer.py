@@ -876,6 +876,7 @@ class Watch:
             where.path,
             where.line,
             parameters_of(optimizer),
+            window=len(self.measured),
         )
 
     def left_over(self) -> dict[str, list[Record]]:
