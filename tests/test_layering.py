@@ -29,7 +29,7 @@ FLOORS = [
         "stated",
         "streams",
     },
-    {"errors", "events", "gate", "mistakes", "notebooks"},
+    {"errors", "events", "gate", "mistakes", "notebooks", "wording"},
     {"passes"},
     {"findings", "ledger", "roles", "settings", "suppressions"},
     {"counts", "meant", "ranks", "steps"},

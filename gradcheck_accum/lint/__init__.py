@@ -23,6 +23,7 @@ from gradcheck_accum.lint.outcome import Outcome
 from gradcheck_accum.location import Location
 from gradcheck_accum.settings import Settings
 from gradcheck_accum.suppressions import MAY_NAME_CODES, Commented
+from gradcheck_accum.wording import message
 
 if TYPE_CHECKING:
     from gradcheck_accum.diagnosis import Diagnosis
@@ -133,12 +134,12 @@ def examine(
         if files[where.path].hides(told):
             suppressed.append(told.mistake.code)
         else:
-            message = told.message + _assumption(told, ledger)
+            said = message(told.said, _assumption(told, ledger))
             shown = files[where.path].lines[where.line - 1].strip()
-            kept.append((Finding(told.mistake, where, message, told.help, text=shown, likely=told.likely), ledger))
+            kept.append((Finding(told.mistake, where, said, told.help, text=shown, likely=told.likely), ledger))
     unused = tuple(
-        UnusedSuppression(Location(path, comment.line, comment.column, comment.line, comment.end_column), message)
-        for comment, message in own.comments.unused()
+        UnusedSuppression(Location(path, comment.line, comment.column, comment.line, comment.end_column), useless)
+        for comment, useless in own.comments.unused()
     )
     return Examination(tuple(kept), tuple(suppressed), unused, tuple(every), is_thorough, not_followed, cost, read)
 

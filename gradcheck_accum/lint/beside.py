@@ -21,13 +21,13 @@ from gradcheck_accum.lint import syntax
 from gradcheck_accum.lint.facts import Facts
 from gradcheck_accum.location import Location
 from gradcheck_accum.source_text import NotText, text_of
+from gradcheck_accum.wording import message, moved
 
 _MATTERS = re.compile(
     rb"backward\s*\(|\.\s*step\s*\(|zero_grad\s*\(|unscale_\s*\(|clip_grad\w*\s*\(|\.grad\b"  # what gradients meet
     rb"|\byield\b|DataLoader\s*\(|__len__"  # how many micro-batches there are
 )
 """Is in the text of every function and class that is followed into another module."""
-_LINE = re.compile(r"\bline (\d+)")
 _LINE_BREAK = re.compile(r"\r\n|\r|\n")
 _MOST_MODULES = 6
 _MOST_READ = 300
@@ -78,21 +78,13 @@ class Beside:
         return next(n.text for n in self.neighbours if n.path == path)
 
     def told(self, diagnosis: Diagnosis) -> Diagnosis:
-        """A diagnosis with the place that it really has, and with other files' lines named by their files."""
+        """A diagnosis with the places that it and its message really have."""
         if not self.neighbours:
             return diagnosis
-        where = self.place(diagnosis.where)
-
-        def words(match: re.Match[str]) -> str:
-            found = self._of(int(match.group(1)))
-            path = found.path if found else self.path
-            line = int(match.group(1)) - (found.first - 1 if found else 0)
-            return f"line {line}" if path == where.path else f"{os.path.basename(path)}:{line}"
-
-        message, help = (_LINE.sub(words, text) for text in (diagnosis.message, diagnosis.help))
+        where, said = self.place(diagnosis.where), moved(diagnosis.said, self.place)
         if where.path != self.path:
-            message += f" (as {os.path.basename(self.path)} runs it)"
-        return replace(diagnosis, where=where, message=message, help=help)
+            said = message(said, f" (as {os.path.basename(self.path)} runs it)")
+        return replace(diagnosis, where=where, said=said)
 
     def _of(self, line: int) -> Neighbour | None:
         return next((n for n in self.neighbours if n.first <= line < n.first + LARGEST_FILE), None)
