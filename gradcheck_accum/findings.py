@@ -123,6 +123,8 @@ class LintResult:
     """What was found and has been fixed: none of ``findings``."""
     not_followed: int = 0
     """Loops that took more than the budget to follow, of which nothing is known."""
+    unread: tuple[str, ...] = ()
+    """Modules that what was linted imports, and that the budget left unread: what they do is not known."""
     rewrites: tuple[Rewrite, ...] = ()
     """What fixing would make of the files that it changes, where that was asked for."""
 

@@ -56,9 +56,10 @@ def find_scale(account: Account) -> Iterator[Diagnosis]:
 
 
 def find_left_out(account: Account) -> Iterator[Diagnosis]:
-    """GA104 where it is likely: means of equal weight over the targets that are left, of which nobody knows how many.
+    """GA104 where it is likely: means of equal weight over targets of which as many count as the data say.
 
-    A loss that is told which targets to leave out has them: padding, what is masked, what bears no label.
+    So it is where a loss leaves targets out by their value, where a mask chooses them, and where a sum is divided by a
+    count of its own micro-batch's data: padding, what is masked, what bears no label.
     """
     if account.steps < 2:
         return
@@ -74,11 +75,11 @@ def find_left_out(account: Account) -> Iterator[Diagnosis]:
                 found = diagnosis(
                     "GA104",
                     shares.live[0].entry.backward.where,
-                    "likely a mean of means: the loss leaves targets out (ignore_index) and averages over those that "
-                    "remain, yet each micro-batch counts the same: where their numbers differ, a target in a "
-                    "micro-batch with few of them weighs more than in the large batch",
-                    "sum the loss over the micro-batch (reduction='sum') and divide by the number of targets of the "
-                    "whole window that are not ignored",
+                    "likely a mean of means: the loss averages over as many targets as the data leave or hold "
+                    "(ignore_index, a mask, a selection, padding), yet each micro-batch counts the same: where their "
+                    "numbers differ, a target in a micro-batch with few of them weighs more than in the large batch",
+                    "sum the loss over the micro-batch and divide by the number of targets that count in the whole "
+                    "window",
                     window,
                     states_steps=False,
                 )

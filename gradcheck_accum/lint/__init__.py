@@ -76,11 +76,20 @@ class Examination:
     cost: int = 0
     read: tuple[tuple[str, str], ...] = ()
     """The files beside it that were looked at, each with a digest (`gradcheck_accum.lint.beside`)."""
+    unread: tuple[str, ...] = ()
+    """Those that its budget left unread."""
 
     def outcome(self) -> Outcome:
         """What is told of it."""
         findings = tuple(finding for finding, _ in self.evidence)
-        return Outcome(findings, self.suppressed, self.unused, not_followed=self.not_followed, read=self.read)
+        return Outcome(
+            findings,
+            self.suppressed,
+            self.unused,
+            not_followed=self.not_followed,
+            read=self.read,
+            unread=self.unread,
+        )
 
 
 def examine(
@@ -118,9 +127,9 @@ def examine(
                     found.setdefault((diagnosis.mistake.code, diagnosis.where.line), (diagnosis, ledger))
     except RecursionError:
         raise LintError("nested too deeply to be analysed") from None
-    read = tuple(beside.read.items()) if beside else ()
+    read, unread = (tuple(beside.read.items()), tuple(beside.unread)) if beside else ((), ())
     if module is None or not (found or module.comments):
-        return Examination((), (), (), tuple(every), is_thorough, not_followed, cost, read)
+        return Examination((), (), (), tuple(every), is_thorough, not_followed, cost, read, unread)
     own = _Told(module, lines)
     files = {path: own}
     kept: list[tuple[Finding, Ledger]] = []
@@ -141,7 +150,9 @@ def examine(
         UnusedSuppression(Location(path, comment.line, comment.column, comment.line, comment.end_column), useless)
         for comment, useless in own.comments.unused()
     )
-    return Examination(tuple(kept), tuple(suppressed), unused, tuple(every), is_thorough, not_followed, cost, read)
+    return Examination(
+        tuple(kept), tuple(suppressed), unused, tuple(every), is_thorough, not_followed, cost, read, unread
+    )
 
 
 class _Told:

@@ -73,6 +73,7 @@ class Cache:
             findings=tuple(_nowhere(finding, path) for finding in outcome.findings),
             unused=tuple(replace(u, where=replace(u.where, path="")) for u in outcome.unused),
             read=tuple((_seen_from(path, file), known) for file, known in outcome.read),
+            unread=tuple(_seen_from(path, file) for file in outcome.unread),
         )
         record = asdict(nowhere)
         for finding in record["findings"]:
@@ -131,6 +132,7 @@ def _outcome(record: dict[str, Any], path: str) -> Outcome:
         record["problem"],
         record["not_followed"],
         read=tuple((_from_there(path, str(file)), str(known)) for file, known in record["read"]),
+        unread=tuple(_from_there(path, str(file)) for file in record["unread"]),
     )
 
 
