@@ -69,8 +69,8 @@ class Term:
     ``units`` is how many elements the reduction covered (the sum of class weights where there are any), ``rows``
     the leading dimension of what was reduced; either is None where it is not known. ``name`` tells the terms of
     one backward apart and is the same in every micro-batch. ``summed`` is how many numbers each element of a sum is
-    itself the sum of. ``leaves_out`` says that targets of a certain value are none of the units, so that ``units`` may
-    be more than there are.
+    itself the sum of. ``leaves_out`` says that as many units count as the data say (some are left out by value, or
+    by a mask), so that ``units`` may be more than there are.
     """
 
     name: str

@@ -39,6 +39,7 @@ def lint_json(result: LintResult) -> str:
             "fixed": len(result.fixed),
             "fixable": dict(zip(("safe", "unsafe"), fixable(result), strict=True)),
             "not_followed": result.not_followed,
+            "unread": list(result.unread),
             "fixes_left_out": sum(finding.fix_left_out for finding in result.findings),
             "unreadable": [{"path": item.path, "reason": item.reason} for item in result.unreadable],
         },

@@ -63,6 +63,7 @@ def test_lint() -> None:
             "fixed": 0,
             "fixable": {"safe": 1, "unsafe": 0},
             "not_followed": 0,
+            "unread": [],
             "fixes_left_out": 0,
             "unreadable": [{"path": "x.py", "reason": "no such file or directory"}],
         },
