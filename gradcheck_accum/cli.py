@@ -25,7 +25,9 @@ from gradcheck_accum.mistakes import CATALOGUE, rule_names
 from gradcheck_accum.run_options import (
     DTYPES,
     REFERENCES,
+    MemoryBudget,
     OptionError,
+    memory_budget,
     not_negative,
     positive,
     positive_int,
@@ -237,7 +239,15 @@ def _add_verify(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--reference",
         choices=REFERENCES,
-        help="ledger: the micro-batches' own gradients, weighed right; replay: one large batch, run again",
+        help="ledger: the micro-batches' own gradients, weighed right; replay: one large batch, run again; sketch: as "
+        "ledger, by random projections, without any copy of the gradients (default: both, or sketch where memory is "
+        "short)",
+    )
+    parser.add_argument(
+        "--memory-budget",
+        metavar="SIZE",
+        type=_memory_budget,
+        help="what may be held beside the loop (800MB, 1.5GiB, 50%% of what is free; default: what is free)",
     )
     parser.add_argument("--dtype", choices=DTYPES, help="dtype of the replay")
     parser.add_argument("--device", help="device of the replay (cpu, cuda, cuda:1)")
@@ -328,6 +338,13 @@ def _number(text: str) -> float:
 
 def _positive_int(text: str) -> int:
     return _sensible(positive_int, _whole(text))
+
+
+def _memory_budget(text: str) -> MemoryBudget:
+    try:
+        return memory_budget(text)
+    except OptionError as error:
+        raise argparse.ArgumentTypeError(f"{error}, not '{text}'") from None
 
 
 def _positive(text: str) -> float:
