@@ -727,7 +727,7 @@ def _told_of_run(
     """
     names = [name.replace("-", "_") for name in of]
     given = {name: value for name in names if (value := getattr(options, name)) is not None}
-    usual = {name: False for name in ("trajectory", "verbose") if name in names}
+    usual: dict[str, Any] = {name: False for name in ("trajectory", "verbose") if name in names}
     settled = {name: value for name, value in settings.verify.options.items() if name in names}
     told = {**usual, **settled, **given}
     try:

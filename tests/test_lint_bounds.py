@@ -1,4 +1,4 @@
-"""What a loop's windows end at, however the source writes it, is K: a constant of another name that equals it is not."""
+"""What ends a loop's windows, however the source writes it, is K: a constant of another name that equals it is not."""
 
 from __future__ import annotations
 
