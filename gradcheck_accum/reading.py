@@ -88,9 +88,14 @@ def read_series(evidence: Evidence, coefficient: float | None, *, in_a_run: bool
     without = _read(evidence, None, in_a_run, contested)
     if not contested or is_right(without, evidence):
         return without
-    trusting = _read(evidence, None, in_a_run)
-    if not is_right(trusting, evidence) or all(_is_of_another_constant(c, evidence) for c in contested):
+    if all(_is_of_another_constant(c, evidence) for c in contested):
         return without
+    trusting = _read(evidence, None, in_a_run)
+    if not is_right(trusting, evidence):
+        # Neither is right: of K, the mistake is what the reading says that leaves the objective the fewest divisions. A
+        # count of the batch is not what a loop without its scaling divides by.
+        by_steps = all(evidence.equals_any(column, SHARES[:2]) for column in contested)
+        return trusting if by_steps else without
     return without.give_up(_two_readings(contested, evidence, trusting.intended, without.intended))
 
 

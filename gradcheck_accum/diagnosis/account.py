@@ -227,8 +227,11 @@ def plural(count: int) -> str:
 
 
 def opens_short(account: Account) -> bool:
-    """Whether the first window is the odd one out: shorter than the windows right after it."""
-    return _opens_unlike_the_rest(account) and account.windows[0].micro_batches < account.steps
+    """Whether the first window is the odd one out: its step counts fewer micro-batches than those right after it."""
+    if not _opens_unlike_the_rest(account):
+        return False
+    first = account.windows[0]
+    return first.micro_batches + account.ledger.skipped(first) < account.steps
 
 
 def opens_long(account: Account) -> bool:

@@ -53,8 +53,9 @@ class Origins:
             ):
                 return self._of_length(owner, place)
             case ast.Call(func=ast.Name(id="min"), args=[_, _, *_] as several, keywords=[]):
-                # The least of several numbers is one of them.
-                known = [own for own in (self.of(one, place) for one in several) if own]
+                # The least of several numbers is one of them, and has the name of each: a literal has none.
+                named = [one for one in several if not isinstance(one, ast.Constant)]
+                known = [own for own in (self.of(one, place) for one in named) if own]
                 return frozenset[str]().union(*known) if known else None
         inner = _handed_on(node)
         return None if inner is None else self.of(inner, place)
