@@ -27,7 +27,7 @@ from itertools import combinations
 import torch
 from torch import nn
 
-from gradcheck_accum.engine.joining import LAYOUTS
+from gradcheck_accum.engine.joining import LAYOUTS, are_offsets
 from gradcheck_accum.engine.loss_graph import LossReading
 from gradcheck_accum.engine.memory import is_plain
 from gradcheck_accum.engine.preparing import own_preparations
@@ -120,7 +120,7 @@ class Prover:
             own = own_leaves(program, others)
             found = self._of_samples(program, data_in(program, others), own, base)
             found = found if found.coupled is not None else self._of_twins(program, own, found)
-            if found.coupled and _relates_rows(program):
+            if found.coupled and (_relates_rows(program) or _begins_rows(program, others)):
                 return Proof(None, reason=RELATED)
             # What has been normalised is asked about as it came out.
             return found if found.coupled or not _is_normalised(program, others) else Proof(None, reason=PREPARED)
@@ -306,6 +306,12 @@ def _relates_rows(program: Program) -> bool:
     shapes = [program.leaves[i].shape for i in inputs_of(program)]
     lengths = {shape[0] for shape in shapes if shape and shape[:2] != (shape[0], shape[0])}
     return program.looks_up_rows or any(shape[:2] == (length, length) for shape in shapes for length in lengths)
+
+
+def _begins_rows(program: Program, others: Sequence[Program]) -> bool:
+    """Whether its data says where the rows of a longer part of it begin: one sample's belong together (bags of words)."""
+    alike = [program, *(other for other in others if other is not program and program.same_shape(other))]
+    return any(are_offsets([one.leaves[i] for one in alike]) for i in range(len(program.leaves)))
 
 
 def _holds_rowless(program: Program) -> bool:

@@ -101,7 +101,7 @@ def _joined(own: list[torch.Tensor], layout: Layout, rows: list[int] | None) -> 
         return torch.arange(sum(len(other) for other in own), dtype=leaf.dtype, device=leaf.device)
     if any(_without(other.shape, axis) != _without(leaf.shape, axis) for other in own):
         raise ValueError("the micro-batches' tensors have different shapes")
-    if all(_are_offsets(other) for other in own):
+    if are_offsets(own):
         raise ValueError("positions in one micro-batch's data mean others in a large batch's")
     parts = layout.parts
     if parts > 1 and [other.shape[axis] for other in own] != [parts * count for count in rows]:
@@ -204,12 +204,21 @@ def halves(program: Program, data: Sequence[int]) -> tuple[Program, Program] | N
     return part(0, cut), part(cut, rows)
 
 
-def _are_offsets(leaf: torch.Tensor) -> bool:
-    """Whether a tensor looks like the places where the rows of a longer one begin: 0, 7, 12, ..."""
-    if leaf.dim() != 1 or leaf.numel() < 2 or leaf.is_floating_point() or leaf.dtype is torch.bool:
+def are_offsets(own: Sequence[torch.Tensor]) -> bool:
+    """Whether a leaf holds, in every micro-batch, the places where the rows of a longer one begin."""
+    return all(map(_rise_from_zero, own)) and any(map(_goes_beyond, own))
+
+
+def _rise_from_zero(leaf: torch.Tensor) -> bool:
+    """Whether a tensor may hold the places where the rows of a longer one begin: 0, 7, 12, ... or 0 alone."""
+    if leaf.dim() != 1 or not leaf.numel() or leaf.is_floating_point() or leaf.dtype is torch.bool:
         return False
-    rises = bool((leaf[1:] >= leaf[:-1]).all())
-    return rises and int(leaf[0]) == 0 and int(leaf[-1]) >= leaf.numel()
+    return int(leaf[0]) == 0 and bool((leaf[1:] >= leaf[:-1]).all())
+
+
+def _goes_beyond(leaf: torch.Tensor) -> bool:
+    """Whether what rises from 0 goes beyond the numbers of its own rows."""
+    return leaf.numel() > 1 and int(leaf[-1]) >= leaf.numel()
 
 
 def _is_same_view(left: torch.Tensor, right: torch.Tensor) -> bool:

@@ -372,8 +372,10 @@ def truth(variant: Variant) -> Truth:
         unseen_in_run=frozenset({"GA304"} & planted),
         unseen_in_source=in_source | (planted if v.has("GA304") and not _k_is_named(v) else frozenset()),
         ambiguity="" if right else _ambiguity(v),
-        # What a clip would have made of gradients that are divided after it is not known.
-        open_to_verify=v.has("GA401") and v.scale == "gradients",
+        # What a clip would have made of gradients that are divided after it is not known, nor what a micro-batch's part
+        # of one window should be in another.
+        open_to_verify=(v.has("GA401") and v.scale == "gradients")
+        or (v.has("GA302") and v.scale in ("share", "total")),
         level_is_open=not right and bool(_of_no_one(v)),
     )
 

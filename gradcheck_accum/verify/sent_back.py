@@ -80,9 +80,11 @@ class LossReader:
         def recorded() -> Program | None:
             originals = [self._unscaled.get(id(loss), (None, loss))[1] for loss in losses]
             with self.tape.paused():
-                return self.tape.program(originals)
+                program = self.tape.program(originals)
+            # What backward is given as its gradient multiplies the loss: so it does where that is computed again.
+            return program if program is None or numbers[0] == 1.0 else program.times(numbers[0])
 
-        program = recorded() if self.records and all(number == 1.0 for number in numbers) else None
+        program = recorded() if self.records and len(set(numbers)) == 1 else None
         if any(term.kind == CACHED for term in reading.terms):
             terms, unknown = self._cached(reading.terms)
             program = program if program is not None and program.is_cached else None

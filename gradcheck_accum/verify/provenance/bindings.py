@@ -27,6 +27,9 @@ class _Table:
     """The bindings of one file, read for each scope when it is asked for."""
 
     def __init__(self, syntax: Syntax) -> None:
+        self._syntax = syntax
+        self._all: list[Scope] = [n for n in ast.walk(syntax.tree) if isinstance(n, (*_FUNCTIONS, ast.Module))]
+        self._of_others: dict[str, list[Binding]] | None = None
         self._scopes: dict[ast.AST, dict[str, list[Binding]]] = {}
         self._declaring: dict[str, list[tuple[Function, type[ast.stmt]]]] = defaultdict(list)
         for node in ast.walk(syntax.tree):
@@ -43,6 +46,19 @@ class _Table:
                 found[_name(binding.node)].append(binding)
             self._scopes[scope] = dict(found)
         return self._scopes[scope]
+
+    def of_others(self, attribute: str) -> list[Binding]:
+        """What binds an attribute of an object that is not the own one of a method."""
+        if self._of_others is None:
+            self._of_others = defaultdict(list)
+            for scope in self._all:
+                own = [] if isinstance(scope, ast.Module) else parameters(scope)
+                itself = own[0].arg if own and self._syntax.class_of(scope) is not None else ""
+                for name, bindings in self.own(scope, scope).items():
+                    owner, _, bound = name.rpartition(".")
+                    if owner and "." not in owner and owner != itself:
+                        self._of_others[bound] += bindings
+        return self._of_others.get(attribute, [])
 
     def declares(self, scope: Scope, name: str) -> bool:
         """Whether a function says that a name is another scope's."""
@@ -93,9 +109,12 @@ def names_bound(syntax: Syntax, scope: Scope, name: str) -> list[Binding]:
 
 
 def attributes_bound(syntax: Syntax, cls: ast.ClassDef, attribute: str) -> list[Binding]:
-    """All places in a class's own body and methods that bind an attribute of its instances."""
+    """All places in a class's own body and methods that bind an attribute of its instances.
+
+    So may those do that bind one of this name of some other object: whose it is is not known.
+    """
     table = _table(syntax)
-    found = list(table.own(cls, syntax.scope_of(cls)).get(attribute, ()))
+    found = [*table.own(cls, syntax.scope_of(cls)).get(attribute, ()), *table.of_others(attribute)]
     for method in cls.body:
         if isinstance(method, (ast.FunctionDef, ast.AsyncFunctionDef)) and (own := parameters(method)):
             found += table.own(method, method).get(f"{own[0].arg}.{attribute}", ())

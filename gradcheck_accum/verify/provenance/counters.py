@@ -18,7 +18,13 @@ from gradcheck_accum.verify.provenance.returned import returned_by
 _MOST_NAMES = 4
 """How often a test, or a length, may be given another name."""
 
-_OPPOSITES: dict[type[ast.cmpop], type[ast.cmpop]] = {ast.NotEq: ast.Eq, ast.Lt: ast.GtE, ast.Gt: ast.LtE}
+_OPPOSITES: dict[type[ast.cmpop], type[ast.cmpop]] = {
+    ast.NotEq: ast.Eq,
+    ast.Lt: ast.GtE,
+    ast.LtE: ast.Gt,
+    ast.Gt: ast.LtE,
+    ast.GtE: ast.Lt,
+}
 
 
 def bounds_of_test(
@@ -72,7 +78,14 @@ def _compared(
             case ast.BinOp(left=counter, op=ast.Mod(), right=bound):
                 yield from _modulus(counter, bound, line) if kind is ast.Eq else ()
                 return
-    pairs = {ast.Eq: [(left, right), (right, left)], ast.GtE: [(left, right)], ast.LtE: [(right, left)]}
+    # Who waits for more than K counts to K, too: whether a window has one more or one less is seen, and not read.
+    pairs = {
+        ast.Eq: [(left, right), (right, left)],
+        ast.GtE: [(left, right)],
+        ast.Gt: [(left, right)],
+        ast.LtE: [(right, left)],
+        ast.Lt: [(right, left)],
+    }
     for counter, bound in pairs.get(kind, ()) if kind is not None else ():
         if not is_length(bound, line.place) and _counts_windows(counter, line, region):
             yield Bound(_named_bound(bound), line.place)
