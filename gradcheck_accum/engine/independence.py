@@ -309,7 +309,7 @@ def _relates_rows(program: Program) -> bool:
 
 
 def _begins_rows(program: Program, others: Sequence[Program]) -> bool:
-    """Whether its data says where the rows of a longer part of it begin: one sample's belong together (bags of words)."""
+    """Whether its data says where the rows of a longer part of it begin, which belong together (bags of words)."""
     alike = [program, *(other for other in others if other is not program and program.same_shape(other))]
     return any(are_offsets([one.leaves[i] for one in alike]) for i in range(len(program.leaves)))
 
