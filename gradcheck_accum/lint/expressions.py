@@ -119,6 +119,8 @@ def _subscript(run: Interpreter, node: syntax.Subscript, scope: v.Scope) -> Any:
                 rows_chosen = index.rows if index.holds is v.Holds.PLACES else None
                 return v.Data(rows_chosen, made=index.made, varies=value.varies or chooses(index))
             return replace(value.changed(), counted=None)
+        case v.Chunks() if isinstance(node.slice, syntax.Slice) and not value.assumed:
+            return _slice(run, value.batches(), node.slice, scope)
         case v.Loader():
             if isinstance(node.slice, syntax.Slice):
                 # A list of batches, sliced: the micro-batches of one window, say.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from gradcheck_accum.lint import syntax
@@ -48,6 +48,8 @@ def plan(run: Interpreter, source: Any, loop: syntax.For, trains: bool) -> tuple
             if is_pass and source.assumed:
                 return [v.Data(source.rows)] * assumed_length(run, source), True, True
             return source.batches(), True, is_pass
+        case v.Data() if (along := _along(run, source, loop, trains)) is not None:
+            return along
         case v.Stream():
             run.recorder.assumed_turns = True
             return [v.Data()] * run.knowledge.unbounded_length(), True, False
@@ -63,9 +65,7 @@ def plan(run: Interpreter, source: Any, loop: syntax.For, trains: bool) -> tuple
             numbered = [(Num(first + i), item) for i, item in enumerate(items)]
             return numbered, draws, is_pass
         case ("zip", *sources):
-            cut = [one for one in sources if isinstance(one, v.Chunks) and not one.assumed]
-            # What is cut along with something is cut into as many pieces.
-            sources = [cut[0] if cut and isinstance(one, v.Chunks) and one.assumed else one for one in sources]
+            sources = _cut_alike(sources)
             plans = [plan(run, one, loop, trains) for one in sources]
             items = list(zip(*(items for items, _, _ in plans), strict=False))
             return items, any(draws for _, draws, _ in plans), any(is_pass for _, _, is_pass in plans)
@@ -91,6 +91,40 @@ def plan(run: Interpreter, source: Any, loop: syntax.For, trains: bool) -> tuple
             is_part = run.pass_depth or (run.loop_depth and not run.reach.steps(loop.body))
             return list(source), holds_data, holds_data and len(source) > 1 and not is_part
     return _unknown_iteration(run, source, loop, trains)
+
+
+def _cut_alike(sources: Sequence[Any]) -> list[Any]:
+    """What is cut along with something is cut into as many pieces."""
+    cut = [one for one in sources if isinstance(one, v.Chunks) and not one.assumed]
+    return [cut[0] if cut and isinstance(one, v.Chunks) and one.assumed else one for one in sources]
+
+
+def _along(run: Interpreter, data: v.Data, loop: syntax.For, trains: bool) -> tuple[Iterable[Any], bool, bool] | None:
+    """What a loop goes through along the first of the dimensions that data was given; None where it trains on none.
+
+    A loop that has another one over each of its parts goes from window to window.
+    """
+    if not trains or not data.sizes:
+        return None
+    first, *rest = data.sizes
+    items = [replace(data, rows=rest[0].value if rest else None, sizes=tuple(rest))]
+    inner = inner_training_loop(run, loop.body)
+    is_pass = not run.pass_depth and run.reach.steps(loop.body)
+    if inner is not None and _consumes(inner, loop):
+        return items * _windows_along(run, first), False, is_pass
+    if first.value <= 0:
+        return None
+    if not run.reach.steps(loop.body):
+        run.knowledge.note_window(first)
+    return items * int(first.value), True, is_pass
+
+
+def _windows_along(run: Interpreter, count: Num) -> int:
+    """How many windows are along a dimension; a few stand for a number that follows from others."""
+    if count.value > 0:
+        return int(count.value)
+    run.recorder.assumed_turns = True
+    return _FEW_EPOCHS
 
 
 def _windows_of(run: Interpreter, loader: v.Loader, loop: syntax.For) -> list[Any] | None:
@@ -314,12 +348,13 @@ def items_of(run: Interpreter, source: Any, limit: int) -> list[Any] | None:
             first = start.value if isinstance(start, Num) else 0
             return [(Num(first + i), item) for i, item in enumerate(items)] if items is not None else None
         case ("zip", *sources):
-            several = [items_of(run, one, limit) for one in sources]
+            several = [items_of(run, one, limit) for one in _cut_alike(sources)]
             known = [items for items in several if items is not None]
             return list(zip(*known, strict=False)) if len(known) == len(several) else None
         case list() | tuple() | dict():
             return list(source)
         case v.Chunks():
+            run.recorder.assumed_length = run.recorder.assumed_length or source.assumed
             return source.batches()
         case v.Optimizer():
             return [source]

@@ -173,7 +173,7 @@ class Data:
     what that was multiplied by. ``made`` is the turn of a training loop in which random numbers were drawn for it, or
     for the rows that it takes. ``is_part`` says that it was cut out of other data, ``varies`` that it has as many
     elements as the data say (chosen by a mask, or padded to the longest), and ``ignored`` that some of them hold what
-    losses leave out.
+    losses leave out. ``sizes`` are its dimensions where it was given them, a negative one for what follows from others.
     """
 
     rows: int | None = None
@@ -184,11 +184,12 @@ class Data:
     varies: bool = False
     ignored: bool = False
     times: Num | None = None
+    sizes: tuple[Num, ...] = ()
 
     def changed(self, rows: int | None = None) -> Data:
         """What an operation on each of its elements gives."""
         holds = Holds.VALUES if self.holds is Holds.PLACES else self.holds
-        return replace(self, rows=rows, is_part=False, holds=holds)
+        return replace(self, rows=rows, is_part=False, holds=holds, sizes=())
 
 
 @dataclass(frozen=True, slots=True)
