@@ -107,7 +107,7 @@ def _along(run: Interpreter, data: v.Data, loop: syntax.For, trains: bool) -> tu
     if not trains or not data.sizes:
         return None
     first, *rest = data.sizes
-    items = [replace(data, rows=rest[0].value if rest else None, sizes=tuple(rest))]
+    items = [replace(data, rows=int(rest[0].value) if rest else None, sizes=tuple(rest))]
     inner = inner_training_loop(run, loop.body)
     is_pass = not run.pass_depth and run.reach.steps(loop.body)
     if inner is not None and _consumes(inner, loop):
