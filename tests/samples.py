@@ -6,7 +6,8 @@ block of Python is run with `PREAMBLE` before it, which defines what such sample
 
     python tests/samples.py docs/tutorial.md
 
-writes what the commands print today into the page, for a person to look at.
+writes what the commands print today into the page where it shows something else (a line ``?``, say), for a person to
+look at. Commands without any output there are run all the same.
 """
 
 from __future__ import annotations
@@ -205,12 +206,16 @@ def follow(page: Path, folder: Path) -> Iterator[tuple[str, list[str], subproces
 
 def rewritten(page: Path, folder: Path) -> str:
     """The page with what its commands print today, where it shows something else."""
-    text = page.read_text(encoding="utf-8")
+    text, done_to = page.read_text(encoding="utf-8"), 0
     for command, shown, done in follow(page, folder):
         printed = done.stdout.splitlines()
-        if "\n" not in command and not same_output(shown, printed):
-            before = "\n".join([f"$ {command}", *shown]) + "\n"
-            text = text.replace(before, "\n".join([f"$ {command}", *printed]) + "\n", 1)
+        if shown and not same_output(shown, printed):
+            before, after = ("\n".join([f"$ {command}", *lines]) + "\n" for lines in (shown, printed))
+            at = text.index(before, done_to)
+            text = text[:at] + after + text[at + len(before) :]
+            done_to = at + len(after)
+        elif shown:
+            done_to = text.index(f"$ {command}\n", done_to) + 1
     return text
 
 
