@@ -29,7 +29,7 @@ FLOORS = [
         "stated",
         "streams",
     },
-    {"errors", "events", "gate", "mistakes", "notebooks"},
+    {"errors", "events", "gate", "mistakes", "notebooks", "wording"},
     {"passes"},
     {"findings", "ledger", "roles", "rule_pages", "settings", "suppressions"},
     {"counts", "meant", "ranks", "steps"},
