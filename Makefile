@@ -38,7 +38,7 @@ demo: $(INSTALLED)
 
 # The documentation, into site/; a link that leads nowhere is an error.
 docs: $(DOCS_INSTALLED)
-	$(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 test: $(INSTALLED)
 	$(BIN)/ruff check .

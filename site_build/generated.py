@@ -68,7 +68,7 @@ def _usage(command: argparse.ArgumentParser) -> str:
 
 def _options(command: argparse.ArgumentParser) -> str:
     rows = [row for group in command._action_groups for action in group._group_actions if (row := _row(action))]
-    return "| | |\n| --- | --- |\n" + "".join(rows) if rows else ""
+    return "| option | what it does |\n| --- | --- |\n" + "".join(rows) if rows else ""
 
 
 def _row(action: argparse.Action) -> str:

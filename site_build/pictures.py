@@ -32,7 +32,7 @@ def read(text: str) -> list[Window]:
 def svg(windows: list[Window]) -> str:
     """The picture; its colors come from the page that it is in."""
     most = max(weight for window in windows for weight in window.weights)
-    scale = _HEIGHT / min(max(most, 1.5), _HIGHEST)
+    scale = _HEIGHT / min(max(most, 1.25), _HIGHEST)
     floor = _TOP + _HEIGHT
     parts, left = list[str](), float(_LEFT)
     for window in windows:

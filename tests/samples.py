@@ -6,7 +6,8 @@ block of Python is run with `PREAMBLE` before it, which defines what such sample
 
     python tests/samples.py docs/tutorial.md
 
-writes what the commands print today into the page, for a person to look at.
+writes what the commands print today into the page where it shows something else (a line ``?``, say), for a person to
+look at. Commands without any output there are run all the same.
 """
 
 from __future__ import annotations
@@ -43,11 +44,14 @@ NOT_RUN_PYTHON = {
 """Blocks of Python, by page and first words, that are shown and only compiled, and why."""
 
 PREAMBLE = """\
+import hypothesis
 import pytest
 import torch
 
 import gradcheck_accum
 
+hypothesis.settings.register_profile("samples", max_examples=5, deadline=None, database=None)
+hypothesis.settings.load_profile("samples")
 weight = torch.ones(1, requires_grad=True)
 loss = weight.sum()
 model = torch.nn.Linear(8, 3)
@@ -56,12 +60,14 @@ loader = [(torch.randn(4, 8), torch.randint(0, 3, (4,))) for _ in range(10)]
 
 
 def train(model, loader, optimizer, steps=4):
-    for i, (x, y) in enumerate(loader):
-        window = min(steps, len(loader) - i // steps * steps)
-        (torch.nn.functional.cross_entropy(model(x), y) / window).backward()
-        if (i + 1) % steps == 0 or i + 1 == len(loader):
-            optimizer.step()
-            optimizer.zero_grad()
+    batches = list(loader)
+    for start in range(0, len(batches), steps):
+        window = batches[start : start + steps]
+        count = sum(int((y != -100).sum()) for _, y in window)
+        for x, y in window:
+            (torch.nn.functional.cross_entropy(model(x), y, reduction="sum") / count).backward()
+        optimizer.step()
+        optimizer.zero_grad()
 
 
 train_one_epoch = train
@@ -205,12 +211,16 @@ def follow(page: Path, folder: Path) -> Iterator[tuple[str, list[str], subproces
 
 def rewritten(page: Path, folder: Path) -> str:
     """The page with what its commands print today, where it shows something else."""
-    text = page.read_text(encoding="utf-8")
+    text, done_to = page.read_text(encoding="utf-8"), 0
     for command, shown, done in follow(page, folder):
         printed = done.stdout.splitlines()
-        if "\n" not in command and not same_output(shown, printed):
-            before = "\n".join([f"$ {command}", *shown]) + "\n"
-            text = text.replace(before, "\n".join([f"$ {command}", *printed]) + "\n", 1)
+        if shown and not same_output(shown, printed):
+            before, after = ("\n".join([f"$ {command}", *lines]) + "\n" for lines in (shown, printed))
+            at = text.index(before, done_to)
+            text = text[:at] + after + text[at + len(before) :]
+            done_to = at + len(after)
+        elif shown:
+            done_to = text.index(f"$ {command}\n", done_to) + 1
     return text
 
 
