@@ -25,7 +25,9 @@ from gradcheck_accum.mistakes import CATALOGUE, rule_names
 from gradcheck_accum.run_options import (
     DTYPES,
     REFERENCES,
+    MemoryBudget,
     OptionError,
+    memory_budget,
     not_negative,
     positive,
     positive_int,
@@ -99,7 +101,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _run(arguments: list[str]) -> int:
     own, for_script = _split(arguments)
-    parser = _parser()
+    parser = command_line()
     if "_ARGCOMPLETE" in os.environ:  # a shell asks for completions, in the way of argcomplete
         with contextlib.suppress(ImportError):
             from argcomplete import autocomplete
@@ -166,7 +168,8 @@ def _complain(message: str) -> int:
     return ERROR
 
 
-def _parser() -> argparse.ArgumentParser:
+def command_line() -> argparse.ArgumentParser:
+    """The parser of the whole command line, with a parser for each command."""
     parser = _Parser(
         prog=PROGRAM,
         description="Does the gradient at every optimizer.step() equal that of the true large batch?",
@@ -236,7 +239,15 @@ def _add_verify(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--reference",
         choices=REFERENCES,
-        help="ledger: the micro-batches' own gradients, weighed right; replay: one large batch, run again",
+        help="ledger: the micro-batches' own gradients, weighed right; replay: one large batch, run again; sketch: as "
+        "ledger, by random projections, without any copy of the gradients (default: both, or sketch where memory is "
+        "short)",
+    )
+    parser.add_argument(
+        "--memory-budget",
+        metavar="SIZE",
+        type=_memory_budget,
+        help="what may be held beside the loop (800MB, 1.5GiB, 50%% of what is free; default: what is free)",
     )
     parser.add_argument("--dtype", choices=DTYPES, help="dtype of the replay")
     parser.add_argument("--device", help="device of the replay (cpu, cuda, cuda:1)")
@@ -327,6 +338,13 @@ def _number(text: str) -> float:
 
 def _positive_int(text: str) -> int:
     return _sensible(positive_int, _whole(text))
+
+
+def _memory_budget(text: str) -> MemoryBudget:
+    try:
+        return memory_budget(text)
+    except OptionError as error:
+        raise argparse.ArgumentTypeError(f"{error}, not '{text}'") from None
 
 
 def _positive(text: str) -> float:
@@ -712,7 +730,7 @@ def _told_of_run(
     """
     names = [name.replace("-", "_") for name in of]
     given = {name: value for name in names if (value := getattr(options, name)) is not None}
-    usual = {name: False for name in ("trajectory", "verbose") if name in names}
+    usual: dict[str, Any] = {name: False for name in ("trajectory", "verbose") if name in names}
     settled = {name: value for name, value in settings.verify.options.items() if name in names}
     told = {**usual, **settled, **given}
     try:
@@ -723,16 +741,19 @@ def _told_of_run(
 
 
 def _explain(options: argparse.Namespace) -> int:
-    from gradcheck_accum.rule_pages import find_mistake, readable_page
+    from gradcheck_accum.report.explain_text import explain_text
+    from gradcheck_accum.report.wrap import WIDTH
+    from gradcheck_accum.rule_pages import find_mistake, read_page
 
     mistake = find_mistake(options.rule)
     if mistake is None:
         near = did_you_mean(options.rule, rule_names())
         raise UsageError(f"no rule is called '{options.rule}' ({PROGRAM} rules lists them){near}")
-    page = readable_page(mistake)
+    page = read_page(mistake)
     if page is None:
         raise UsageError(f"{mistake.code} has no page")
-    streams.write(page.rstrip())
+    screen = output.Output("text", sys.stdout)
+    streams.write(explain_text(page, paint=screen.paint, width=screen.width or WIDTH))
     return OK
 
 

@@ -13,6 +13,9 @@ from gradcheck_accum.report.words import plural, shown_path
 from gradcheck_accum.report.wrap import WIDTH, labelled
 from gradcheck_accum.verdict import Accepted, Verdict, VerifyResult, WindowReport
 
+_REASONS = 20
+"""Reasons that are told: each may hold numbers of its own window."""
+
 
 def verify_text(
     result: VerifyResult,
@@ -99,9 +102,12 @@ def _reasons(result: VerifyResult, paint: Paint, width: int) -> list[str]:
     if len(alike) == 1 and result.reason.endswith(next(iter(alike))):
         return []
     lines: list[str] = []
-    for reason, windows in alike.items():
-        if reason not in known:
-            lines += labelled(f"{windows_text(windows)}:", reason, width, paint, "dim")
+    told_here = [(reason, windows) for reason, windows in alike.items() if reason not in known]
+    for reason, windows in told_here[:_REASONS]:
+        lines += labelled(f"{windows_text(windows)}:", reason, width, paint, "dim")
+    more = sum(len(windows) for _, windows in told_here[_REASONS:])
+    if more:
+        lines.append(paint("dim", f"… the reasons for {plural(more, 'more window')} are in the JSON report"))
     return lines
 
 
@@ -146,6 +152,7 @@ def _notes(result: VerifyResult, paint: Paint, width: int, verbose: bool) -> lis
     reference = result.reference
     if verbose and reference.dtype:
         settings = f" ({reference.settings})" if reference.settings else ""
-        text = f"{reference.kind}, in {reference.dtype} on {reference.device}{settings}"
+        why = f"; {reference.why}" if reference.why else ""
+        text = f"{reference.kind}, in {reference.dtype} on {reference.device}{settings}{why}"
         lines += labelled("reference:", text, width, paint)
     return lines
