@@ -683,7 +683,10 @@ def _compare(options: argparse.Namespace) -> int:
         raise UsageError(str(error)) from None
     _needs("compare", "torch")
     from gradcheck_accum.accepting import Acceptance
+    from gradcheck_accum.verify import is_other_rank
 
+    if is_other_rank():
+        return ERROR  # rank 0 says why, for all of them
     with output.opened(options) as report:
         result = compare_script(
             options.script,

@@ -161,12 +161,15 @@ def test_configurations_that_make_no_sense_are_one_line_and_2(
     assert message in err
 
 
-def test_one_of_several_ranks_is_refused(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("rank", "lines"), [("0", 1), ("1", 0)])
+def test_several_ranks_are_refused_in_one_line_of_the_first(
+    rank: str, lines: int, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("WORLD_SIZE", "2")
-    status, _, err = compare("", capfd)
-    assert status == 2
-    assert err.count("\n") == 1
-    assert "one of several ranks" in err
+    monkeypatch.setenv("RANK", rank)
+    status, out, err = compare("", capfd)
+    assert (status, out, err.count("\n")) == (2, "", lines)
+    assert lines == 0 or "one of several ranks: start it without the launcher, and use verify under the launcher" in err
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ import gradcheck_accum
 from gradcheck_accum.comparison import CompareResult
 from gradcheck_accum.side_by_side import ComparisonError, compared_loop
 from gradcheck_accum.side_by_side.fingerprints import _fingerprints
+from gradcheck_accum.side_by_side.raw import raw
 from gradcheck_accum.verdict import Verdict
 
 pytestmark = pytest.mark.usefixtures("in_float64")
@@ -762,3 +763,12 @@ def test_rows_are_known_without_what_pads_them(dtype: torch.dtype) -> None:
     # A label of 0 is a label.
     zero, seven = _fingerprints(torch.tensor([0, 7], dtype=dtype), 2)
     assert zero != seven
+
+
+def test_rows_are_known_however_they_lie_in_memory() -> None:
+    numbers = torch.arange(30.0).reshape(6, 5)
+    # One column has a stride of 5 where there is one element: contiguous, and no view as bytes.
+    for tensor in (numbers[:, 1:2], numbers.T[:3], numbers[2:3, 2:3], numbers[4, 4], torch.zeros(6, 0)):
+        assert raw(tensor).tobytes() == tensor.numpy().tobytes()
+    assert _fingerprints(numbers[:, 1:2], 6) == _fingerprints(numbers[:, 1].clone(), 6)
+    assert _fingerprints(numbers[2:3, 1:2], 1) == _fingerprints(numbers[2, 1].clone(), 1)

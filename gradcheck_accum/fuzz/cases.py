@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cache
 from types import ModuleType
 from typing import Any
@@ -68,6 +68,10 @@ class AccumCase:
             listed = ", ".join(str(i) for i in self.ignored)
             text += f", the target{'s' if several else ''} of sample{'s' if several else ''} {listed} ignored"
         return text if self.dtype == "float32" else f"{text}, {self.dtype}"
+
+    def at_k_1(self) -> AccumCase:
+        """The same samples in batches of a whole window each."""
+        return replace(self, batch_size=self.batch_size * self.accumulation_steps, accumulation_steps=1)
 
     def code(self) -> str:
         """The expression that makes this case."""

@@ -11,7 +11,7 @@ import traceback
 import warnings
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from types import ModuleType
 from typing import Any
@@ -27,10 +27,13 @@ from gradcheck_accum.ledger import Fate, Ledger
 from gradcheck_accum.mistakes import CATALOGUE
 from gradcheck_accum.stated import stated_steps
 from gradcheck_accum.trials import Failure, Interrupted, LoopTrial, Outcome
-from gradcheck_accum.verdict import VerifyResult
+from gradcheck_accum.verdict import Verdict, VerifyResult
 from gradcheck_accum.verify import observe
 
 Progress = Callable[[int, int], None]
+
+_UNDECIDED = "Undecided_steps"
+"""The kind of steps on accumulated gradients that verify leaves open."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +45,7 @@ class _Judged:
     kind: str = ""
     what: str = ""
     result: VerifyResult | None = None
+    is_compared: bool = False
 
 
 def fuzz_loop(
@@ -97,6 +101,7 @@ def fuzz_loop(
                 trial.count(case)
             run()
             trial.shrink()
+            trial.settle()
         except KeyboardInterrupt:
             raise Interrupted(so_far()) from None
     if kept:
@@ -141,6 +146,15 @@ class _Trial:
         for kind in list(self.failing):
             smallest(self.failing[kind].case, partial(fails, kind))
 
+    def settle(self) -> None:
+        """Compare the smallest case that verify leaves open with the same samples at K = 1, where the loop is told K.
+
+        It takes as long as many cases do, so that it is asked for this one alone.
+        """
+        judged = self.failing.get(_UNDECIDED)
+        if judged is not None and not self._is_over():
+            self.failing[_UNDECIDED] = _beside_k_1(self._loop, judged, self._factories)
+
     def _is_over(self) -> bool:
         return self._ends is not None and time.monotonic() > self._ends
 
@@ -174,10 +188,31 @@ def _judge(loop: Callable[..., object], case: AccumCase, factories: ModuleType |
     if outcome is Outcome.EQUIVALENT:
         return _Judged(case, outcome, result=result)
     if outcome is Outcome.UNDECIDED:
-        return _Judged(case, outcome, "Undecided", result.reason, result)
+        # Where nothing was accumulated, K = 1 is no other case.
+        kind = _UNDECIDED if any(window.micro_batches > 1 for window in result.windows) else "Undecided"
+        return _Judged(case, outcome, kind, result.reason, result)
     # Uneven counts come with many cases: what else is wrong with one makes it the more telling.
     codes = sorted({d.mistake.code for d in result.diagnosis}, key=lambda code: (code == "GA104", code))
     return _Judged(case, outcome, codes[0] if codes else "Unexplained", _words(result, ledger), result)
+
+
+def _beside_k_1(loop: Callable[..., object], judged: _Judged, factories: ModuleType | None) -> _Judged:
+    """What a case that verify leaves open comes to beside the same samples at K = 1."""
+    from gradcheck_accum.side_by_side import compared_loop
+
+    case = judged.case
+    try:
+        each = [one.arguments(loop, factories) for one in (case, case.at_k_1())]
+        with case.in_dtype(), contextlib.redirect_stdout(io.StringIO()):
+            found = compared_loop(loop, each)
+    except ValueError:
+        return judged  # this process can not be copied
+    if found.verdict is Verdict.DEVIATES:
+        what = f"{found.reason} (the loop itself at K = 1; verify: {judged.what})"
+        return replace(judged, outcome=Outcome.DEVIATES, what=what, is_compared=True)
+    if found.verdict is Verdict.EQUIVALENT:
+        return replace(judged, what=f"{judged.what}; beside itself at K = 1 {found.reason}")
+    return judged
 
 
 def _raised(error: BaseException, loop: Callable[..., object]) -> str:
@@ -223,7 +258,9 @@ def _test(target: str, judged: _Judged, factories: ModuleType | None) -> str:
         f"def test_{name}_{kind}(accum_check):",
         f"    # {judged.case}",
         f"    case = {judged.case.code()}",
-        f"    accum_check({name}, **case.arguments({name}{own}))",
+        f"    accum_check.compare({name}, [one.arguments({name}{own}) for one in (case, case.at_k_1())])"
+        if judged.is_compared
+        else f"    accum_check({name}, **case.arguments({name}{own}))",
     ]
     if factories is not None:
         lines.insert(0, f"import {factories.__name__}")

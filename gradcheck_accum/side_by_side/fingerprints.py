@@ -14,6 +14,7 @@ from gradcheck_accum.engine.joining import counts_rows
 from gradcheck_accum.engine.memory import is_plain
 from gradcheck_accum.engine.samples import are_places, by_sample, own_leaves
 from gradcheck_accum.engine.tape import Program
+from gradcheck_accum.side_by_side.raw import raw
 from gradcheck_accum.side_by_side.rows import Column, Rows
 from gradcheck_accum.verify.records import Record
 
@@ -92,16 +93,16 @@ def _is_mask(leaf: torch.Tensor, count: int) -> bool:
 
 def _fingerprints(leaf: torch.Tensor, count: int) -> list[bytes]:
     """A fingerprint for each of ``count`` equal parts of a tensor, without what pads it."""
-    flat = leaf.detach().cpu().contiguous().reshape(count, -1)
-    size, length = flat.element_size(), flat.shape[1]
-    raw = flat.view(torch.uint8).numpy()
-    if length == 1 or flat.is_complex():
-        return [_digest(row) for row in raw]
+    size, length = leaf.element_size(), leaf.numel() // count
+    rows = raw(leaf, count)
+    if length == 1 or leaf.is_complex():
+        return [_digest(row) for row in rows]
+    flat = leaf.detach().cpu().reshape(count, length)
     counts = flat != 0 if flat.is_floating_point() else _is_no_fill(flat.long())
     # Of a row in which nothing counts, nothing is left.
     first = counts.to(torch.uint8).argmax(1) * size
     last = (length - counts.flip(1).to(torch.uint8).argmax(1)) * counts.any(1) * size
-    ends = zip(raw, first.tolist(), last.tolist(), strict=True)
+    ends = zip(rows, first.tolist(), last.tolist(), strict=True)
     return [_digest(row[start:stop]) for row, start, stop in ends]
 
 
@@ -120,5 +121,5 @@ def fingerprint(tensors: Sequence[torch.Tensor]) -> bytes:
     """One fingerprint for several tensors."""
     found = hashlib.blake2b(digest_size=_SIZE)
     for tensor in tensors:
-        found.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+        found.update(raw(tensor).tobytes())
     return found.digest()

@@ -15,7 +15,10 @@ from gradcheck_accum.side_by_side.put_up_with import By, nobody
 from gradcheck_accum.verdict import VerifyResult
 from gradcheck_accum.verify.script import verify_script
 
-_RANKS = "compare runs each configuration in one process, and this is one of several ranks"
+_RANKS = (
+    "compare runs each configuration in one process, and this is one of several ranks: start it without the launcher, "
+    "and use verify under the launcher"
+)
 
 
 def compare_script(

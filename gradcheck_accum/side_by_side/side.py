@@ -48,12 +48,14 @@ class Side:
         self._is_alone = False
         self._steps = 0
         self._names: dict[str, str] = {}
+        self._while_stepping = ExitStack()
 
     @contextmanager
     def along(self, tape: Tape) -> Iterator[None]:
         """The run is led from the address, and starts with the same random numbers as the others."""
         tape.on_call = self._reads.called
-        with ExitStack() as stack:
+        self._tape = tape
+        with self._while_stepping, ExitStack() as stack:
             if self._seat.no_dropout:
                 stack.enter_context(without_dropout())
             self._leader: Connection = stack.enter_context(Client(self._seat.address, family="AF_UNIX"))
@@ -63,10 +65,15 @@ class Side:
 
     def before_step(self, step: AtStep) -> None:
         """Take down what the step is made of, as long as the weights are those that its gradient was computed with."""
+        # Of a step that raised an error, the script has gone on.
+        self._while_stepping.close()
         with torch._C.DisableTorchFunction():
             arrival = self._arrival(step)
         self._spread = spread_of(step) if arrival.random and not self._is_alone else None
         self._pending = step, arrival
+        if not step.has_closure:
+            # What the optimizer computes is part of no loss, and takes most of the time that a tape costs.
+            self._while_stepping.enter_context(self._tape.paused())
 
     def _arrival(self, step: AtStep) -> Arrival:
         records, name = step.records, self._named(step.name)
@@ -96,6 +103,7 @@ class Side:
 
     def after_step(self, optimizer: Optimizer) -> None:
         """The step has been made: do what the leader says until it says to go on."""
+        self._while_stepping.close()
         if self._pending is None or self._pending[0].optimizer is not optimizer:
             return
         (step, arrival), self._pending = self._pending, None

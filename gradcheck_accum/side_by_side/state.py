@@ -14,6 +14,7 @@ from torch import nn
 from torch.optim.optimizer import Optimizer
 
 from gradcheck_accum.engine.randomness import random_state, set_random_state
+from gradcheck_accum.side_by_side.raw import raw
 from gradcheck_accum.verify.gradients import parameters_of
 
 Gradient = list[torch.Tensor | None]
@@ -63,12 +64,11 @@ class _Pickler(pickle.Pickler):
     def reducer_override(self, value: Any) -> Any:
         if type(value) not in (torch.Tensor, nn.Parameter) or value.layout is not torch.strided or value.is_quantized:
             return NotImplemented
-        flat = value.detach().cpu().contiguous().reshape(-1)
-        return _tensor, (flat.view(torch.uint8).numpy(), value.dtype, tuple(value.shape), str(value.device))
+        return _tensor, (raw(value)[0], value.dtype, tuple(value.shape), str(value.device))
 
 
-def _tensor(raw: Any, dtype: torch.dtype, shape: tuple[int, ...], device: str) -> torch.Tensor:
-    return torch.from_numpy(raw).view(dtype).reshape(shape).to(device)
+def _tensor(flat: Any, dtype: torch.dtype, shape: tuple[int, ...], device: str) -> torch.Tensor:
+    return torch.from_numpy(flat).view(dtype).reshape(shape).to(device)
 
 
 def kept_by(optimizer: Optimizer) -> list[dict[str, Any]]:

@@ -35,6 +35,8 @@ class AtStep:
     parameters: Sequence[torch.Tensor] = field(default_factory=tuple)
     window: int = 0
     """The number of its window among those that the run's own report has."""
+    has_closure: bool = False
+    """Whether the step calls the script's own code once more."""
 
 
 class Companion(Protocol):

@@ -909,6 +909,7 @@ class Watch:
             where.line,
             parameters_of(optimizer),
             window=len(self.measured),
+            has_closure=id(optimizer) in self._closure_calls,
         )
 
     def left_over(self) -> dict[str, list[Record]]:

@@ -6,11 +6,16 @@ import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from gradcheck_accum.cli import main
-from gradcheck_accum.fuzz import AccumCase, CannotSupply
+from gradcheck_accum.fuzz import AccumCase, CannotSupply, fuzz_loop
+from gradcheck_accum.fuzz.targets import load_function
+from gradcheck_accum.side_by_side import compared_loop
+from gradcheck_accum.trials import Outcome
+from gradcheck_accum.verdict import Verdict
 
 LOOPS = """\
 import torch
@@ -316,3 +321,54 @@ def test_the_pytest_doors(pytester: pytest.Pytester) -> None:
     result = pytester.runpytest_subprocess("-n", "1")
     result.assert_outcomes(passed=2, failed=1)
     result.stdout.fnmatch_lines(["*never reaches the optimizer*"])
+
+
+HOOKED = """\
+import torch
+
+
+def hooked(model, loader, optimizer, accumulation_steps, hook):
+    for parameter in model.parameters():
+        parameter.register_hook(hook)
+    for i, (x, y) in enumerate(loader):
+        (torch.nn.functional.cross_entropy(model(x), y) / accumulation_steps).backward()
+        if (i + 1) % accumulation_steps == 0:
+            optimizer.step()
+            optimizer.zero_grad()
+
+
+def clamping(model, train_loader, optimizer, accumulation_steps):
+    hooked(model, train_loader, optimizer, accumulation_steps, lambda gradient: gradient.clamp(-0.01, 0.01))
+
+
+def masking(model, train_loader, optimizer, accumulation_steps):
+    hooked(model, train_loader, optimizer, accumulation_steps, lambda g: g * torch.linspace(0, 1, g.numel()).view_as(g))
+"""
+
+
+@pytest.mark.parametrize(("name", "outcome"), [("clamping", Outcome.DEVIATES), ("masking", Outcome.UNDECIDED)])
+def test_steps_that_verify_leaves_open_are_compared_with_k_1(
+    name: str, outcome: Outcome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "loops.py").write_text(HOOKED)
+    monkeypatch.chdir(tmp_path)
+    loop = load_function(f"loops.py::{name}")
+    trial = fuzz_loop(loop, target=f"loops.py::{name}", examples=12, random_seed=1)
+    (failure,) = [one for one in trial.failures if "undecided_steps" in one.test]
+    assert failure.outcome is outcome
+    if outcome is Outcome.UNDECIDED:
+        # A mask of a sum is the sum of the masked, which verify cannot know of what goes through a hook.
+        assert "; beside itself at K = 1 all 1 steps got the reference's gradient" in failure.what
+        assert "accum_check(masking, **case.arguments(masking))" in failure.test
+        return
+    assert failure.what.startswith("1 of 1 steps got another gradient than the reference's on the same data (the loop")
+    assert "accum_check.compare(clamping, [one.arguments(clamping) for one in (case, case.at_k_1())])" in failure.test
+    namespace: dict[str, Any] = {}
+    monkeypatch.syspath_prepend(str(tmp_path))
+    exec(failure.test, namespace)
+
+    class Check:
+        def compare(self, *given: Any) -> None:
+            assert compared_loop(*given).verdict is Verdict.DEVIATES
+
+    namespace["test_clamping_undecided_steps"](Check())
