@@ -179,8 +179,9 @@ def on_sketches(measured: Sequence[Measured], mode: Mode | None) -> list[str]:
 
 def on_chunks(streamed: Streamed) -> str:
     """How the gradient of a large batch came about that does not fit in memory."""
+    why = "would keep more than there is memory for" if streamed.estimated else "does not fit in memory"
     return (
-        f"the large batch does not fit in memory: its gradient was added up in float64 over {streamed.chunks} chunks "
+        f"the large batch {why}: its gradient was added up in float64 over {streamed.chunks} chunks "
         f"(as two halves, the largest of them has the same gradient to {streamed.proof:.1e})"
     )
 

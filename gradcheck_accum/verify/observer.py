@@ -359,6 +359,7 @@ class Watch:
         if self.mode is not None or not self.book.parameters:
             return
         self.mode = self._wanted.mode(list(self.book.parameters.values()), self.book.optimizers)
+        self.measurer.costs.room = self.mode.room
         if self.mode.sketches:
             self.book.begin_sketches()
         if self.measurer.replays and not self.mode.replays:
