@@ -46,6 +46,7 @@ def lint_json(result: LintResult) -> str:
             "fixed": len(result.fixed),
             "fixable": dict(zip(("safe", "unsafe"), fixable(result), strict=True)),
             "not_followed": result.not_followed,
+            "unread": list(result.unread),
             "fixes_left_out": sum(finding.fix_left_out for finding in result.findings),
             "unreadable": [{"path": item.path, "reason": item.reason} for item in result.unreadable],
         },
@@ -104,9 +105,16 @@ def compare_json(result: CompareResult) -> str:
                     "reason": one.reason,
                     "windows": [{**_window(step), "rows": step.units} for step in one.steps],
                     "differences": [
-                        {"kind": d.kind, "message": d.message, "path": d.path or None, "line": d.line or None}
+                        {
+                            "kind": d.kind,
+                            "message": d.message,
+                            "path": d.path or None,
+                            "line": d.line or None,
+                            **({"accepted": d.accepted} if d.accepted else {}),
+                        }
                         for d in one.differences
                     ],
+                    **({"accepted": [_accepted(each) for each in one.accepted]} if one.accepted else {}),
                     "notes": list(one.notes),
                     "verify": None if one.watched is None else json.loads(verify_json(one.watched)),
                 }

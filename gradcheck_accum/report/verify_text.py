@@ -40,7 +40,7 @@ def verify_text(
         blocks = [verdict, *causes] if result.exit_status else []
     else:
         windows = [_counted(result), *table(result.windows, paint, width)] if result.windows else []
-        accepted = [_accepted(one, paint) for one in result.accepted]
+        accepted = [accepted_line(one, paint) for one in result.accepted]
         notes = _notes(result, paint, width, verbose)
         blocks = [verdict, windows, _reasons(result, paint, width), *causes, accepted, notes]
         if result.settled_by:
@@ -136,7 +136,7 @@ def diagnosis_lines(diagnosis: Diagnosis, sources: Sources, paint: Paint, width:
     return lines
 
 
-def _accepted(one: Accepted, paint: Paint) -> str:
+def accepted_line(one: Accepted, paint: Paint) -> str:
     """One line: it is known, and there is nothing to do about it."""
     diagnosis, mistake = one.diagnosis, one.diagnosis.mistake
     seen = f"{windows_text(diagnosis.windows)}, " if diagnosis.windows else ""

@@ -242,7 +242,7 @@ def _by_measurement(measured: Sequence[Measured], reports: Sequence[WindowReport
             continue
         known = found.setdefault((code, where), Diagnosis(CATALOGUE[code], where, message, remedy))
         if code == _ROUNDING and error >= worst:
-            worst, found[code, where] = error, replace(known, message=message)
+            worst, found[code, where] = error, replace(known, said=message)
         shown.setdefault((code, where), []).append(report.index)
     return [replace(diagnosis, windows=tuple(shown[key])) for key, diagnosis in found.items()]
 

@@ -641,28 +641,40 @@ class Watch:
         if self.idle:
             return
         self._rates.scheduled()
-        self._add(SchedulerStep(where=user_location(), scheduler=f"{id(scheduler):x}", horizon=_horizon(scheduler)))
+        optimizer = getattr(scheduler, "optimizer", None)
+        own = parameters_of(optimizer) if isinstance(optimizer, Optimizer) else ()
+        self._add(
+            SchedulerStep(
+                where=user_location(),
+                scheduler=f"{id(scheduler):x}",
+                stores=self.book.stores(id(p) for p in own),
+                horizon=_horizon(scheduler),
+            )
+        )
 
-    def average_updated(self, average: Any) -> None:
-        """A moving average has taken in the weights."""
+    def average_updated(self, average: Any, model: Any) -> None:
+        """A moving average has taken in the weights of a model."""
         if not self.idle:
-            self._add(AverageUpdate(where=user_location(), average=f"{id(average):x}"))
+            own = model.parameters() if isinstance(model, torch.nn.Module) else ()
+            stores = self.book.stores(id(p) for p in own)
+            self._add(AverageUpdate(where=user_location(), average=f"{id(average):x}", stores=stores))
 
     def _blended(self, name: str, args: Any, kwargs: Any) -> None:
         """An operation that may take weights into an average is about to be called, by the script or by a package.
 
         What a package blends is its own average, which is told of where it is known.
         """
-        for average in () if self.idle else self._averages.seen(name, args, kwargs):
+        for average, weight in () if self.idle else self._averages.seen(name, args, kwargs):
             where = user_location()
             if not where.through:
-                self._add(AverageUpdate(where=where, average=average))
+                self._add(AverageUpdate(where=where, average=average, stores=self.book.stores((id(weight),))))
 
     def _notice_rates(self, where: Location) -> None:
         """Emit that a learning rate was changed by hand since the last look, if one was."""
         for optimizer in self._rates.look(self.book.optimizers):
             name = self.book.names.get(id(optimizer), type(optimizer).__name__)
-            self._add(SchedulerStep(where=where, scheduler=f"the rate of {name}", by_hand=True))
+            stores = self.book.stores(id(p) for p in parameters_of(optimizer))
+            self._add(SchedulerStep(where=where, scheduler=f"the rate of {name}", stores=stores, by_hand=True))
 
     # Steps
 
@@ -897,6 +909,7 @@ class Watch:
             where.path,
             where.line,
             parameters_of(optimizer),
+            window=len(self.measured),
         )
 
     def left_over(self) -> dict[str, list[Record]]:

@@ -162,7 +162,7 @@ def checked(
     given = {"select": select, "ignore": ignore, **options}
     names = [name for name, value in given.items() if value not in (None, _USUAL_REFERENCE)]
     _refuse_clashes(loop, args, kwargs, names)
-    acceptance = acceptance_at(_file_of(loop), select=select, ignore=ignore)
+    acceptance = acceptance_at(file_of(loop), select=select, ignore=ignore)
     return accepted(judged(loop, args, kwargs, **options), acceptance)
 
 
@@ -192,7 +192,7 @@ def _refuse_clashes(
             )
 
 
-def _file_of(loop: Callable[..., object]) -> str:
+def file_of(loop: Callable[..., object]) -> str:
     """The file that a loop was written in, as far as that is known."""
     while isinstance(loop, functools.partial):
         loop = loop.func
