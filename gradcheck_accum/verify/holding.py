@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch.optim.optimizer import Optimizer
 
+from gradcheck_accum.engine.alone import is_sharded
 from gradcheck_accum.engine.free_memory import free_memory
 from gradcheck_accum.run_options import MemoryBudget
 from gradcheck_accum.verify.gradients import SMALL
@@ -70,6 +71,9 @@ class Wanted:
         name = self.reference or self.usual
         if sum(p.numel() for p in parameters) <= SMALL:
             return Mode("ledger" if self.reference is None and name == "sketch" else name)
+        if self.reference is None and any(map(is_sharded, parameters)):
+            # A rank keeps its shard of each gradient, and can run none of the large batch.
+            return Mode("ledger" if name == "sketch" else name)
         if name == "sketch" and self.reference is None:
             return Mode("sketch", "no copy of the gradients is kept while a run is watched")
         if not self.records:
