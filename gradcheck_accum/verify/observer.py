@@ -362,9 +362,8 @@ class Watch:
         self.measurer.costs.room = self.mode.room
         if self.mode.sketches:
             self.book.begin_sketches()
-        if self.measurer.replays and not self.mode.replays:
-            self.measurer.replays = False
-            self.losses.records = self._companion is not None
+        # What computes the losses stays recorded where it was: it tells which of them are of one batch.
+        self.measurer.replays = self.mode.replays
 
     def after_backward(self, failed: bool) -> None:
         """``backward`` has returned."""
