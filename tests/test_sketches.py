@@ -329,6 +329,40 @@ def test_what_is_free_is_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:
     assert judged(Loop(width=400), reference=None).reference.mode == "both"
 
 
+class Most:
+    """Attributes are put back after a reference has run; what an object in them counts is not."""
+
+    rows = 0
+
+
+class Counting(nn.Module):
+    """Knows the most rows that it was ever given."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+        self.most = Most()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.most.rows = max(self.most.rows, len(x))
+        out: torch.Tensor = self.model(x)
+        return out
+
+
+@pytest.mark.parametrize(("more", "most"), [(30_000, ROWS), (60_000, 2 * ROWS), (200_000, 3 * ROWS)])
+def test_a_large_batch_keeps_no_more_than_the_budget_leaves(more: int, most: int) -> None:
+    loop = Loop(width=400)
+    loop.model = Counting(loop.model)
+    # A micro-batch of 5 rows keeps three tensors of 400 numbers a row, 24 kB, and a little more.
+    result = judged(loop, reference="both", memory_budget=MemoryBudget(3 * 4 * 320_800 + more))
+    assert result.verdict is Verdict.EQUIVALENT, result.reason
+    assert loop.model.most.rows == most
+    in_chunks = any("would keep more than there is memory for" in note for note in result.notes)
+    assert in_chunks is (most < 3 * ROWS)
+    wrong = judged(Loop(width=400, divisor=1.0), memory_budget=MemoryBudget(3 * 4 * 320_800 + more))
+    assert [d.mistake.code for d in wrong.diagnosis] == ["GA101"]
+
+
 @pytest.mark.parametrize(
     ("text", "budget"),
     [

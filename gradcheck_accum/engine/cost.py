@@ -10,7 +10,7 @@ from functools import partial
 import torch
 
 from gradcheck_accum.engine.joining import Layout
-from gradcheck_accum.engine.reference import CannotReplay, Pass, ReferenceEngine
+from gradcheck_accum.engine.reference import CannotReplay, DoesNotFit, Pass, ReferenceEngine
 from gradcheck_accum.engine.tape import Program
 
 _RUNS = 2
@@ -42,6 +42,8 @@ class CostMeter:
 
     cost: WindowCost | None = None
     """That of the largest window that was run as one batch."""
+    room: float | None = None
+    """The bytes that a large batch may keep for its backward, None where that is not known."""
     _elements: int = 0
     _runs: int = 0
 
@@ -52,21 +54,34 @@ class CostMeter:
         parameters: Sequence[torch.Tensor],
         layout: Layout,
     ) -> Pass:
-        """The pass over a window's large batch, measured where it is worth it. Raises CannotReplay."""
+        """The pass over a window's large batch, measured where it is worth it.
+
+        Raises CannotReplay, and DoesNotFit before it is run where by what its largest micro-batch keeps it needs more
+        than there is room.
+        """
         sizes = [sum(leaf.numel() for leaf in program.leaves) for program in programs]
         if len(programs) < 2 or sum(sizes) < self._elements or (sum(sizes) == self._elements and self._runs >= _RUNS):
             return engine.large_batch(programs, parameters, layout)
-        large, passed = _measured(partial(engine.large_batch, programs, parameters, layout), parameters)
         largest = programs[sizes.index(max(sizes))]
         try:
             one, _ = _measured(partial(engine.one_by_one, largest, parameters), parameters)
         except CannotReplay:
-            return passed
+            return engine.large_batch(programs, parameters, layout)
+        self._must_fit(one.kept, sum(sizes) / max(*sizes, 1))
+        large, passed = _measured(partial(engine.large_batch, programs, parameters, layout), parameters)
         self._runs = self._runs + 1 if sum(sizes) == self._elements else 1
         self._elements = sum(sizes)
         every = one.seconds * sum(sizes) / max(*sizes, 1)
         self.cost = WindowCost(len(programs), Cost(one.kept, every), large)
         return passed
+
+    def _must_fit(self, kept: int, times: float) -> None:
+        """Raise DoesNotFit where so many ``times`` what one micro-batch keeps is more than there is room."""
+        if self.room is not None and kept * times > self.room:
+            raise DoesNotFit(
+                "the large batch would keep more for its backward than there is memory for it",
+                max(1, int(self.room / max(kept, 1))),
+            )
 
 
 def _measured(run: Callable[[], Pass], parameters: Sequence[torch.Tensor]) -> tuple[Cost, Pass]:

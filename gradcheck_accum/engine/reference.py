@@ -31,7 +31,11 @@ class CannotReplay(Exception):
 
 
 class DoesNotFit(CannotReplay):
-    """There is not enough memory for it."""
+    """There is not enough memory for it; ``chunk`` is for how many micro-batches there is, by an estimate."""
+
+    def __init__(self, message: str, chunk: int | None = None) -> None:
+        self.chunk = chunk
+        super().__init__(message)
 
 
 @dataclass(frozen=True, slots=True)

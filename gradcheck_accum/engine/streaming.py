@@ -46,6 +46,8 @@ class Streamed:
     reading: LossReading
     chunks: int
     proof: float
+    estimated: bool = False
+    """Whether it was not tried as one batch, for what its largest micro-batch keeps."""
 
 
 @dataclass(slots=True)
@@ -54,6 +56,8 @@ class Streamer:
 
     engine: ReferenceEngine
     size: int | None = None
+    most: int | None = None
+    """The size that chunks have at most, by an estimate, where there is one."""
 
     def large_batch(
         self, programs: Chunk, parameters: Sequence[torch.Tensor], layout: Layout, dtype: torch.dtype
@@ -64,7 +68,7 @@ class Streamer:
             raise CannotReplay("the large batch does not fit in memory, and its data cannot be told apart")
         if own_preparations(programs):
             raise CannotReplay("the large batch does not fit in memory, and its data is normalised over all its rows")
-        pieces, size = list(programs), self.size or math.ceil(len(programs) / 2)
+        pieces, size = list(programs), self.size or self.most or math.ceil(len(programs) / 2)
         while True:
             chunks = [pieces[i : i + size] for i in range(0, len(pieces), size)]
             try:
@@ -100,7 +104,7 @@ class Streamer:
         total.add(first)
         for position, chunk in enumerate(chunks[1:], 1):
             total.add(tried if position == largest else self.engine.large_batch(chunk, parameters, layout))
-        return Streamed(total.gradients(), first.reading, len(chunks), proof)
+        return Streamed(total.gradients(), first.reading, len(chunks), proof, self.most is not None)
 
     def _prove(
         self,

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch.optim.optimizer import Optimizer
 
+from gradcheck_accum.engine.alone import is_sharded
 from gradcheck_accum.engine.free_memory import free_memory
 from gradcheck_accum.run_options import MemoryBudget
 from gradcheck_accum.verify.gradients import SMALL
@@ -29,10 +30,14 @@ _UNITS = ("bytes", "KB", "MB", "GB")
 
 @dataclass(frozen=True, slots=True)
 class Mode:
-    """What is compared, by name; and why, where nobody asked for it."""
+    """What is compared, by name; and why, where nobody asked for it.
+
+    ``room`` is how many bytes a large batch may keep for its backward, None where that is not known.
+    """
 
     name: str
     why: str = ""
+    room: float | None = None
 
     @property
     def replays(self) -> bool:
@@ -63,22 +68,24 @@ class Wanted:
 
     def mode(self, parameters: Sequence[torch.Tensor], optimizers: Sequence[Optimizer]) -> Mode:
         """What is compared of ``parameters``, asked when their first gradients are about to be made."""
-        if self.reference is not None:
-            return Mode(self.reference)
+        name = self.reference or self.usual
         if sum(p.numel() for p in parameters) <= SMALL:
-            return Mode("ledger" if self.usual == "sketch" else self.usual)
-        if self.usual == "sketch":
+            return Mode("ledger" if self.reference is None and name == "sketch" else name)
+        if self.reference is None and any(map(is_sharded, parameters)):
+            # A rank keeps its shard of each gradient, and can run none of the large batch.
+            return Mode("ledger" if name == "sketch" else name)
+        if name == "sketch" and self.reference is None:
             return Mode("sketch", "no copy of the gradients is kept while a run is watched")
+        if not self.records:
+            return Mode(name)
         size = sum(p.numel() * p.itemsize for p in parameters)
-        room, said = self._room(parameters, optimizers, size)
+        room, said = self._room(parameters, optimizers)
         needed = _COPIES_OF_BOTH * size
-        if room is None or needed <= room:
-            return Mode(self.usual)
+        if room is None or needed <= room or self.reference is not None:
+            return Mode(name, room=None if room is None else max(0.0, room - needed))
         return Mode("sketch", f"both references would take {in_words(needed)} beside the loop, and {said}")
 
-    def _room(
-        self, parameters: Sequence[torch.Tensor], optimizers: Sequence[Optimizer], size: int
-    ) -> tuple[float | None, str]:
+    def _room(self, parameters: Sequence[torch.Tensor], optimizers: Sequence[Optimizer]) -> tuple[float | None, str]:
         """The bytes that there are for what is held, None where nobody knows, and where that number is from."""
         if self.budget is not None and self.budget.share is None:
             return self.budget.bytes, f"--memory-budget is {in_words(self.budget.bytes)}"

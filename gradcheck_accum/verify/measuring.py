@@ -311,9 +311,10 @@ class Measurer:
             try:
                 whole = self.costs.large_batch(self.engine, programs, parameters, layout)
                 return _Found(LARGE_BATCH, [whole.gradients], tuple(coefficient(whole.reading)))
-            except DoesNotFit:
+            except DoesNotFit as error:
                 if len(programs) == 1:
                     raise
+                self._streamer.most = error.chunk
         streamed = self._streamer.large_batch(programs, parameters, layout, dtype)
         self.streamed = replace(streamed, gradients=[])
         return _Found(STREAMED, [streamed.gradients], tuple(coefficient(streamed.reading)))

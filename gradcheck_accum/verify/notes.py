@@ -169,18 +169,24 @@ def on_sketches(measured: Sequence[Measured], mode: Mode | None) -> list[str]:
     if not sampled:
         return []
     bounds = sketched_norm(1.0)
-    why = f": {mode.why}" if mode is not None and mode.why else ""
-    of = "" if mode is not None and mode.sketches else " of windows that are held in parts, or in low precision"
+    known = (
+        f"the true errors are {bounds.low / bounds.high:.2g} to {bounds.high / bounds.low:.2g} times those shown, with "
+        f"{CONFIDENCE:.1%} confidence"
+    )
+    if mode is None or not mode.sketches:
+        return [f"windows that are held in parts, or in low precision, were compared by sketches; {known}"]
+    why = f" ({mode.why})" if mode.why else ""
     return [
-        f"gradients{of} were compared by sketches{why}; the true errors are {bounds.low / bounds.high:.2g} to "
-        f"{bounds.high / bounds.low:.2g} times those shown, with {CONFIDENCE:.1%} confidence"
+        f"gradients were compared by sketches{why}; {known}; nothing was run again, so that it was not asked whether "
+        "samples of a batch influence each other"
     ]
 
 
 def on_chunks(streamed: Streamed) -> str:
     """How the gradient of a large batch came about that does not fit in memory."""
+    why = "would keep more than there is memory for" if streamed.estimated else "does not fit in memory"
     return (
-        f"the large batch does not fit in memory: its gradient was added up in float64 over {streamed.chunks} chunks "
+        f"the large batch {why}: its gradient was added up in float64 over {streamed.chunks} chunks "
         f"(as two halves, the largest of them has the same gradient to {streamed.proof:.1e})"
     )
 

@@ -359,11 +359,11 @@ class Watch:
         if self.mode is not None or not self.book.parameters:
             return
         self.mode = self._wanted.mode(list(self.book.parameters.values()), self.book.optimizers)
+        self.measurer.costs.room = self.mode.room
         if self.mode.sketches:
             self.book.begin_sketches()
-        if self.measurer.replays and not self.mode.replays:
-            self.measurer.replays = False
-            self.losses.records = self._companion is not None
+        # What computes the losses stays recorded where it was: it tells which of them are of one batch.
+        self.measurer.replays = self.mode.replays
 
     def after_backward(self, failed: bool) -> None:
         """``backward`` has returned."""
