@@ -154,6 +154,36 @@ def test_what_makes_optimizers_is_none_itself() -> None:
     assert codes(SEVERAL.format(made=made, cleared="pass")) == ["GA203", "GA301"]
 
 
+TWO_MODELS = """\
+import torch
+import torch.nn.functional as F
+
+def train(make, judge, loader, K):
+    {coder}
+    optimizer = torch.optim.SGD(coder.parameters(), lr=0.1)
+    other = torch.optim.SGD(judge.parameters(), lr=0.1)
+    for i, x in enumerate(loader):
+        made = {made}
+        if (i // K) % 2 == 0:
+            ((F.mse_loss(made, x) - judge(made).mean()) / K).backward()
+            if (i + 1) % K == 0:
+                optimizer.step()
+                optimizer.zero_grad()
+        else:
+            (F.softplus(judge(x)).mean() / K).backward()
+            if (i + 1) % K == 0:
+                other.step()
+                other.zero_grad()
+"""
+
+
+def test_nothing_is_said_where_one_optimizer_never_gets_a_gradient() -> None:
+    """The loss was not tied to its model: what seems to be the other's alone is of both."""
+    assert (
+        codes(TWO_MODELS.format(coder="coder = Coder.from_config(make)", made="Coder.restored(make).decode(x)")) == []
+    )
+
+
 KEPT = """\
 import torch
 import torch.nn.functional as F
