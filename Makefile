@@ -9,6 +9,9 @@ DEMO := fixtures/demo
 FUZZ_JOBS ?= 2
 FUZZ_EXAMPLES ?= 10000
 
+# What builds the documentation is installed beside the tests.
+DOCS_INSTALLED := $(VENV)/.docs-installed
+
 # The frameworks that people train with are many and large: they have an environment of their own.
 FRAMEWORKS := .venv-frameworks
 FRAMEWORKS_INSTALLED := $(FRAMEWORKS)/.installed
@@ -17,7 +20,7 @@ FRAMEWORKS_INSTALLED := $(FRAMEWORKS)/.installed
 TIMM := .venv-timm
 TIMM_INSTALLED := $(TIMM)/.installed
 
-.PHONY: demo test test-slow explore fuzz gpu test-frameworks frameworks-table
+.PHONY: demo docs test test-slow explore fuzz gpu test-frameworks frameworks-table
 
 # Runs the second argument and fails unless its exit status is the first.
 define expect
@@ -32,6 +35,10 @@ demo: $(INSTALLED)
 	@diff -u $(DEMO)/train_faulty.py $(DEMO)/train_repaired.py; test $$? -eq 1
 	$(call expect,0,gradcheck-accum lint $(DEMO)/train_repaired.py)
 	$(call expect,0,gradcheck-accum verify $(DEMO)/train_repaired.py)
+
+# The documentation, into site/; a link that leads nowhere is an error.
+docs: $(DOCS_INSTALLED)
+	$(BIN)/mkdocs build --strict --quiet
 
 test: $(INSTALLED)
 	$(BIN)/ruff check .
@@ -68,6 +75,10 @@ $(INSTALLED): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet -c constraints.txt torch
 	$(BIN)/pip install --quiet -c constraints.txt -e ".[test]"
+	touch $@
+
+$(DOCS_INSTALLED): $(INSTALLED)
+	$(BIN)/pip install --quiet -c constraints.txt -e ".[docs]"
 	touch $@
 
 $(FRAMEWORKS_INSTALLED): pyproject.toml constraints.txt constraints-frameworks.txt

@@ -209,10 +209,12 @@ class SchedulerStep(Event):
 
     ``scheduler`` tells it from others; ``horizon`` is the number of moves that it was made for, where it says, and
     ``since`` the first micro-batch that ran after it was made. ``by_hand`` says that there is none, and the loop gave
-    an optimizer another rate itself.
+    an optimizer another rate itself. ``stores`` are those that the optimizer whose rate it is steps on, none where that
+    is not known.
     """
 
     scheduler: str = ""
+    stores: frozenset[str] = frozenset()
     horizon: int | None = None
     since: int = 0
     by_hand: bool = False
@@ -222,10 +224,12 @@ class SchedulerStep(Event):
 class AverageUpdate(Event):
     """A moving average of the weights took in the weights; ``average`` tells it from others.
 
-    ``since`` is the first micro-batch that ran after it was made.
+    ``since`` is the first micro-batch that ran after it was made, ``stores`` are those of the weights, none where they
+    are not known.
     """
 
     average: str = ""
+    stores: frozenset[str] = frozenset()
     since: int = 0
 
 

@@ -56,7 +56,17 @@ def _paces(ledger: Ledger, kind: type[_E]) -> Iterator[Pace[_E]]:
         ends = next((batch for batch in made if batch > _since(own[0])), None)
         ((usual, _),) = Counter(event.where.place for event in own).most_common(1)
         last = next(event for event in reversed(own) if event.where.place == usual)
-        yield Pace(last, own, tuple(_between(events, _since(own[0]), ends)))
+        life = _between(events, _since(own[0]), ends)
+        yield Pace(last, own, tuple(event for event in life if _concerns(event, last)))
+
+
+def _concerns(event: Event, thing: Event) -> bool:
+    """Whether an event is one of the steps that a thing keeps pace with: those of its own optimizer, on its weights.
+
+    So are the backwards, that what is left of them is its own windows.
+    """
+    own = thing.stores if isinstance(thing, (SchedulerStep, AverageUpdate)) else frozenset()
+    return not own or not isinstance(event, (Step, Backward)) or bool(own & event.stores)
 
 
 def _between(events: Sequence[Event], first: int, end: int | None) -> Iterator[Event]:

@@ -219,7 +219,7 @@ def _library(run: Interpreter, node: syntax.Call, callee: v.Reference, args: lis
     scheduler = new_scheduler(run, path, args, kwargs)
     if scheduler is not None:
         return scheduler
-    average = new_average(run, path)
+    average = new_average(run, path, sources_of(run, args[0]) if args else None)
     if average is not None:
         return average
     if tail in _OPTIMIZER_CLASSES or (path.startswith("torch.optim.") and tail[:1].isupper() and "sched" not in path):

@@ -232,6 +232,8 @@ def _compare(run: Interpreter, node: syntax.Compare, scope: v.Scope) -> Any:
             bind_in_comparison(run, left, evaluate(run, right_node.left, scope), op, literal)
         if op in (Comparison.EQ, Comparison.GTE):
             run.note_count(right_node, right)
+        if op in (Comparison.EQ, Comparison.GTE, Comparison.GT):
+            run.note_bound(right)
         if right is None and is_gradient(node.left) and op in (Comparison.IS, Comparison.ISNOT):
             # Whether a parameter was used at all is no question of accumulation.
             outcome: Any = op is Comparison.ISNOT

@@ -63,7 +63,7 @@ def method_of_value(run: Interpreter, node: syntax.Call, base: Any, args: list[A
         case v.Optimizer():
             return Symbol()
         case v.Average() if is_update(base, name):
-            run.recorder.average(node, base.name, base.since)
+            run.recorder.average(node, base.name, base.since, base.sources)
             return Symbol()
         case v.Model() if base.cls is not None and run.reach.averages(base.cls.methods.get(name)):
             base.instance = base.instance or v.Instance(base.cls)

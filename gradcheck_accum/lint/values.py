@@ -348,10 +348,14 @@ def _comes_of_steps(value: Any) -> bool:
 
 @dataclass(slots=True, eq=False)
 class Scheduler:
-    """A learning rate scheduler, made before the micro-batch ``since``, for ``horizon`` moves where it says."""
+    """A learning rate scheduler, made before the micro-batch ``since``, for ``horizon`` moves where it says.
+
+    ``optimizer`` is whose rate it moves, None where that is not known.
+    """
 
     name: str
     since: int
+    optimizer: Optimizer | None
     horizon: Any = None
 
 
@@ -377,11 +381,15 @@ class LocalGradients:
 
 @dataclass(slots=True, eq=False)
 class Average:
-    """A moving average of a model's weights, of a kind that a library has; made before the micro-batch ``since``."""
+    """A moving average of a model's weights, of a kind that a library has; made before the micro-batch ``since``.
+
+    ``sources`` are the root names of the models whose weights it takes in, None where they are not known.
+    """
 
     kind: str
     name: str
     since: int
+    sources: frozenset[str] | None
 
 
 @dataclass(slots=True, eq=False)

@@ -92,7 +92,15 @@ def test_verify() -> None:
         "verdict": "deviates",
         "reason": "1 of 1 windows",
         "device": "cpu",
-        "reference": {"kind": "ledger", "dtype": "float32", "device": "cpu", "settings": None},
+        "reference": {
+            "kind": "ledger",
+            "dtype": "float32",
+            "device": "cpu",
+            "settings": None,
+            "mode": None,
+            "why": None,
+            "confidence": None,
+        },
         "windows": [
             {
                 "index": 0,
