@@ -6,7 +6,6 @@ A report is rendered by the module that its format names, which is loaded then.
 from __future__ import annotations
 
 import argparse
-import shutil
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -76,6 +75,8 @@ class Output:
         """The columns of the terminal that the report is read on; None for what is no terminal."""
         if self.file or not self.stream.isatty():
             return None
+        import shutil  # what it brings along costs more than all of this module
+
         return min(max(shutil.get_terminal_size().columns, NARROWEST), WIDEST)
 
     def write(self, text: str) -> None:

@@ -584,3 +584,11 @@ def test_micro_batches_cleared_and_never_used_are_no_passers_through() -> None:
 def test_what_could_not_be_followed_is_no_finding() -> None:
     events = [Opaque(where=at(5), stores=MODEL, reason=Reason("an unknown call")), *loop([4, 4])]
     assert codes(events) == []
+
+
+def test_nothing_is_said_of_a_short_window_where_the_rest_could_not_be_followed() -> None:
+    """Whether every pass is shorter than K, or only the one window that was seen, is not known then."""
+    first = [backward(0, 4), step(accumulation_steps=4), zero()]
+    rest = [Opaque(where=at(5), stores=MODEL, reason=Reason("how many micro-batches a window has"))]
+    assert codes(first) == ["GA103"]
+    assert codes([*first, *(e for batch in range(1, 6) for e in (backward(batch, 4), *rest))]) == []

@@ -248,7 +248,12 @@ def _opens_unlike_the_rest(account: Account) -> bool:
 
 
 def holds_remainders_alone(account: Account) -> bool:
-    """Whether no window is as long as the K that is stated, because every pass over the data is shorter."""
+    """Whether no window is as long as the K that is stated, because every pass over the data is shorter.
+
+    Of what could not be followed nobody knows how long it is.
+    """
+    if any(not window.is_followed for window in account.abandoned):
+        return False
     if not account.states_steps or any(length >= account.steps for length in account.lengths):
         return False
     passes = [e.epoch for w in account.windows for e in w.fresh()[-1:]]

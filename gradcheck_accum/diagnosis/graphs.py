@@ -73,6 +73,8 @@ class _Kept:
 
     epoch: int | None
     batches: set[int] = field(default_factory=set)
+    before: int = 0
+    """How many of the micro-batches are of windows before the last."""
     count: int = 0
     steps: int = 0
 
@@ -83,8 +85,12 @@ class _Kept:
 
     @property
     def is_whole(self) -> bool:
-        """Whether it is every loss of the pass."""
-        return self.count >= len(self.batches)
+        """Whether it is every loss of the pass.
+
+        Those of the last window may join the others only after its step, which several steps have to show.
+        """
+        all_before = self.steps >= _STEPS_OF_GROWTH and self.count >= self.before
+        return all_before or self.count >= len(self.batches)
 
 
 def _kept_in_passes(ledger: Ledger, place: Location) -> Iterator[_Kept]:
@@ -103,6 +109,7 @@ def _kept_in_passes(ledger: Ledger, place: Location) -> Iterator[_Kept]:
             if now.epoch is None and event.count < now.count:
                 yield now
                 now = _Kept(None)
+            now.before = len(now.batches)
             now.batches |= since
             now.count, now.steps, since = event.count, now.steps + 1, set()
     if now is not None:

@@ -514,6 +514,8 @@ def find_step_every_batch(account: Account) -> Iterator[Diagnosis]:
     """
     if set(account.lengths) - {1} or holds_remainders_alone(account):
         return
+    if len(account.windows) == 1 and not all(window.is_followed for window in account.abandoned):
+        return
     for window in account.known():
         for series in account.series():
             shares = account.shares(window, series)

@@ -12,6 +12,7 @@ from gradcheck_accum.lint.by_hand import changes_unknown
 from gradcheck_accum.lint.chosen import chooses, is_left_out
 from gradcheck_accum.lint.distributed import SWITCH
 from gradcheck_accum.lint.objects import sources_of
+from gradcheck_accum.lint.syntax import text_of
 from gradcheck_accum.lint.values import Num, Symbol, Tensor
 
 if TYPE_CHECKING:
@@ -81,8 +82,8 @@ def _unpack(value: Any, targets: Sequence[syntax.Expression]) -> list[Any]:
     if isinstance(value, Symbol):
         return [value.member(str(i)) for i in range(count)]
     if isinstance(value, v.Optimizer):
-        # `optimizer, scheduler = make_optimizer(...)`: only their own names tell them apart.
-        return [Symbol(target.id) if isinstance(target, syntax.Name) else Symbol() for target in targets]
+        # `optimizer, self.scheduler = make_optimizer(...)`: only their own names tell them apart.
+        return [Symbol(text_of(t)) if isinstance(t, (syntax.Name, syntax.Attribute)) else Symbol() for t in targets]
     if isinstance(value, v.Parameters) and count == 2:
         return [Symbol(), value]
     if isinstance(value, Tensor):

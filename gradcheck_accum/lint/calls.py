@@ -187,6 +187,9 @@ def call_value(run: Interpreter, node: syntax.Call, callee: Any, args: list[Any]
                 return computation(run, node, args, kwargs, frozenset({callee.source}))
         case v.Configured():
             return computation(run, node, args, kwargs, frozenset()).scaled(Factor(None))
+        case v.Optimizer():
+            # No optimizer can be called: what a call named so gave is what makes them.
+            return new_optimizer(run, node, all_arguments(args, kwargs))
         case v.Reference():
             return _library(run, node, callee, args, kwargs)
         case Symbol():
@@ -294,6 +297,8 @@ def _unresolved(run: Interpreter, node: syntax.Call, name: str, args: list[Any],
     if _draws_a_batch(run, tail or call_name(node), given):
         run.draw()
         return v.Data()
+    if "lr" in kwargs and any(isinstance(value, v.Parameters) for value in args):
+        return new_optimizer(run, node, given)  # whatever it is called: nothing else is given both
     if run.loop_depth and pads_to_the_longest(kwargs):
         return v.Data(varies=True)
     if any(isinstance(value, (Tensor, v.Data)) or v.is_data(value) or v.models_in(value) for value in given):

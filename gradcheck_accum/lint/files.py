@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import tempfile
 from pathlib import Path
 
@@ -23,6 +22,8 @@ def write_atomically(path: Path, content: bytes) -> None:
             file.flush()
             os.fsync(file.fileno())
         if target.exists():
+            import shutil  # not needed by most runs
+
             shutil.copymode(target, name)
             with contextlib.suppress(OSError, AttributeError):
                 before = target.stat()

@@ -39,11 +39,19 @@ def summed(run: Interpreter, node: syntax.BinOp | syntax.AugAssign, result: Any)
 
 def appended(run: Interpreter, node: syntax.Node, items: list[Any], item: Any) -> None:
     """Note the place that collects losses in a list."""
-    if isinstance(item, Tensor):
+    if any(True for _ in _losses_in(item)):
         where = run.recorder.locate(node)
         run.recorder.keepers.setdefault(where)
         # The list itself is kept, so that no other can come to have its identity.
         run.collected[id(items)] = items, where
+
+
+def _losses_in(item: Any) -> Iterator[Tensor]:
+    """The tensors that one item of a list is, or holds by names."""
+    if isinstance(item, Tensor):
+        yield item
+    elif isinstance(item, dict):
+        yield from (value for value in item.values() if isinstance(value, Tensor))
 
 
 def count_held_graphs(run: Interpreter) -> None:
@@ -57,7 +65,7 @@ def count_held_graphs(run: Interpreter) -> None:
             where, parts = holder.summed_at, holder.parts
         else:
             items, where = run.collected.get(id(holder), (holder, None))
-            parts = tuple(part for item in items if isinstance(item, Tensor) for part in item.parts)
+            parts = tuple(part for item in items for tensor in _losses_in(item) for part in tensor.parts)
         if where in held:
             batches = {part.micro_batch for part in parts if part.flow in run.recorder.graphs}
             held[where] = max(held[where], len(batches))

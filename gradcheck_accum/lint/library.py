@@ -88,6 +88,9 @@ def _number(function: Callable[..., Any]) -> Callable[[Interpreter, list[Any], d
         counts = [value for value in args if is_own_count(run, value)]
         if len(counts) == 1 and all(isinstance(value, Num) for value in args if value is not counts[0]):
             return counts[0]  # kept from being nothing, say
+        bounded_length = _length_that_is_bounded(args) if function is min else None
+        if bounded_length is not None:
+            return bounded_length
         values = list(args[0]) if len(args) == 1 and isinstance(args[0], (list, tuple)) else args
         if values and all(isinstance(value, Num) for value in values):
             first, *rest = values
@@ -102,6 +105,16 @@ def _number(function: Callable[..., Any]) -> Callable[[Interpreter, list[Any], d
         return Symbol()
 
     return apply
+
+
+def _length_that_is_bounded(args: list[Any]) -> Num | None:
+    """The length of a pass beside bounds that the source leaves open, taken not to bind: one pass is as good as a part.
+
+    What the loop compares with it is then the end of the pass, however that comes.
+    """
+    lengths = [value for value in args if isinstance(value, Num) and v.LENGTH in value.tags]
+    others = [value for value in args if not (isinstance(value, Num) and v.LENGTH in value.tags)]
+    return lengths[0] if len(lengths) == 1 and others and all(map(v.is_named, others)) else None
 
 
 def _convert(function: Callable[[Any], Any]) -> Callable[[Interpreter, list[Any], dict[str, Any]], Any]:
@@ -144,10 +157,16 @@ def _getattr(run: Interpreter, args: list[Any], kwargs: dict[str, Any]) -> Any:
     return Symbol()
 
 
+_LISTS = frozenset({"Iterable", "Sequence", "list"})
+
+
 def _isinstance(run: Interpreter, args: list[Any], kwargs: dict[str, Any]) -> Any:
     match args:
         case [model, v.Reference() as cls] if cls.tail == "DistributedDataParallel":
             return True if run.sync.is_wrapped(sources_of(run, model) or ()) else Symbol()
+        case [list() | v.Optimizer() as value, v.Reference() | Symbol() as cls]:
+            if (cls.tail if isinstance(cls, v.Reference) else cls.name) in _LISTS:
+                return isinstance(value, list)
     return Symbol()
 
 

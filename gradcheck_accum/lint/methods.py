@@ -87,7 +87,9 @@ def method_of_value(run: Interpreter, node: syntax.Call, base: Any, args: list[A
             # The values are what they are where they come alone, too.
             return ("zip", Symbol(f"{base.name}.keys()"), Symbol(f"{base.name}.values()"))
         case Symbol() if name == "get" and args and isinstance(args[0], str):
-            return base.member(args[0])
+            # What has a number for its default is a setting, in whatever it is looked up.
+            has_default = len(args) > 1 and isinstance(args[1], Num)
+            return base.member(args[0]) if base.name or not has_default else Symbol(args[0])
         case Symbol() | v.Reference() if name in {"prepare", "setup", "setup_dataloaders", "setup_optimizers"} and args:
             prepared = without_schedulers(args)
             return tuple(prepared) if len(prepared) > 1 else prepared[0]
@@ -181,4 +183,7 @@ def _dict_method(base: dict[str, Any], name: str, args: list[Any]) -> Any:
             return list(base.values())
         case "keys":
             return list(base)
+        case "update" if args and isinstance(args[0], dict):
+            base.update(args[0])
+            return None
     return Symbol()

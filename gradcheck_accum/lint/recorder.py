@@ -383,8 +383,9 @@ class Recorder:
         A loop that does something unknown in one turn may do it in the others too; only what is unknown after the
         last step leaves the windows before it as they are.
         """
-        if events and not any(isinstance(event, Backward) for event in events):
-            # Whoever makes the gradients is not in sight.
+        filled = frozenset[str]().union(*(event.stores for event in events if isinstance(event, Backward)))
+        if events and (not filled or any(owned and filled.isdisjoint(owned) for owned in stores.values())):
+            # Whoever makes the gradients, or those of one of the optimizers, is not in sight.
             return "where the gradients of a step come from"
         if any(not owned for owned in stores.values()):
             return "whose gradients an optimizer owns"
