@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import nn
 
+from gradcheck_accum.side_by_side import compared_loop
 from gradcheck_accum.verdict import Verdict, VerifyResult
 from gradcheck_accum.verify import observe
 
@@ -127,3 +128,28 @@ def test_a_clip_hides_nothing_of_what_was_wrong_before_it() -> None:
         assert one.error == pytest.approx(K - 1, rel=1e-4)
     largest = max(right, key=lambda g: float(g.norm()))
     assert window.by_parameter.worst[0].shape == tuple(largest.shape)
+
+
+def test_compare_takes_the_error_apart_beside_the_run_on_large_batches() -> None:
+    model, data = model_and_data(windows=2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    right, wrong = gradient(model, data[:K]), gradient(model, data[2:K])
+
+    def loop(loader: list[torch.Tensor], k: int) -> None:
+        for i, x in enumerate(loader):
+            (objective(model, x) / k).backward()
+            if k > 1 and i % k == 1:
+                model[2].zero_grad()  # of the first window the last micro-batch alone is left in the second layer
+            if (i + 1) % k == 0:
+                optimizer.step()
+                optimizer.zero_grad()
+
+    large = [torch.cat(data[:K]), torch.cat(data[K:])]
+    (one,) = compared_loop(loop, [dict(loader=data, k=K), dict(loader=large, k=1)]).compared
+    taken = one.steps[0].by_parameter
+    assert taken is not None
+    assert {part.name for part in taken.worst if part.share > 1e-9} == {"2.weight", "2.bias"}
+    expected = {f"2.{name}": i for i, name in ((2, "weight"), (3, "bias"))}
+    for part in taken.worst[:2]:
+        own = right[expected[part.name]]
+        assert part.error == pytest.approx(float((wrong[expected[part.name]] / K - own).norm() / own.norm()), rel=1e-4)

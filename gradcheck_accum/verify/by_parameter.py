@@ -33,11 +33,26 @@ Weighted = Sequence[tuple[int, float]]
 
 
 @dataclass(slots=True)
-class Dissector:
-    """Takes the error of a step apart by parameters; remembers, for each optimizer, the steps that it has taken so."""
+class Worst:
+    """Which steps of each optimizer are taken apart: the first that are off, and later ones that are far worse."""
 
     _taken: Counter[str] = field(default_factory=Counter)
     _worst: dict[str, float] = field(default_factory=dict)
+
+    def takes(self, optimizer: str, error: float) -> bool:
+        """Whether a step that is so far off is one of them; it counts as taken then."""
+        if self._taken[optimizer] >= _FIRST and error < _WORSE * self._worst[optimizer]:
+            return False
+        self._taken[optimizer] += 1
+        self._worst[optimizer] = max(error, self._worst.get(optimizer, 0.0))
+        return True
+
+
+@dataclass(slots=True)
+class Dissector:
+    """Takes the error of a step apart by parameters, where it is off and as seldom as `Worst` says."""
+
+    _worst: Worst = field(default_factory=Worst)
 
     def dissect(
         self,
@@ -64,7 +79,7 @@ class Dissector:
         return by_parameter(wrong, right, parameters, names_of(parameters, measured.records, optimizer))
 
     def _is_wanted(self, measured: Measured, reference: Weighted) -> bool:
-        products, name = measured.products, measured.step.optimizer
+        products = measured.products
         total = 0.0 if products is None else products.combined_norm(reference)
         if products is None or not total or not math.isfinite(total):
             return False
@@ -74,11 +89,7 @@ class Dissector:
         contributions = [abs(factors.get(vector, 0.0)) * norm for vector, norm in own]
         if error <= sum_tolerance(Addends(contributions, total), measured.dtype).worst:
             return False
-        if self._taken[name] >= _FIRST and error < _WORSE * self._worst[name]:
-            return False
-        self._taken[name] += 1
-        self._worst[name] = max(error, self._worst.get(name, 0.0))
-        return True
+        return self._worst.takes(measured.step.optimizer, error)
 
 
 def by_parameter(
