@@ -115,11 +115,12 @@ def names_of(
     """
     called = _told(optimizer) if optimizer is not None else {}
     programs = (record.program for record in records if record.program is not None)
-    modules = list({id(m): m for program in programs for m in program.modules}.values())
-    several = len(modules) > 1
-    for module in sorted(modules, key=lambda module: -sum(1 for _ in module.parameters())):
-        for name, parameter in module.named_parameters():
-            called.setdefault(id(parameter), f"{type(module).__name__}.{name}" if several else name)
+    modules = {id(m): m for program in programs for m in program.modules}
+    named = [(type(m).__name__, list(m.named_parameters())) for m in modules.values()]
+    owners = sorted(((kind, own) for kind, own in named if own), key=lambda owner: -len(owner[1]))
+    for kind, own in owners:
+        for name, parameter in own:
+            called.setdefault(id(parameter), name if len(owners) == 1 else f"{kind}.{name}")
     return [called.get(id(p), f"parameter {place}") for place, p in enumerate(parameters)]
 
 

@@ -36,7 +36,7 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One window: its cells, and its numbers in words. ``alike`` says how many others it stands for."""
+    """One window: its cells, and its numbers in words. ``alike`` says how many others are not shown after it."""
 
     window: WindowReport
     cells: tuple[Cell, ...]
@@ -89,14 +89,17 @@ def _chosen(windows: Sequence[WindowReport]) -> tuple[list[WindowReport], dict[i
     worst = sorted(shown, key=lambda w: -_size(w.grad_rel_error))
     taken = {window.index: window for window in (*(shown if len(shown) <= ROWS else first), *worst)}
     kept = sorted(list(taken.values())[:ROWS], key=lambda window: window.index)
-    alike = {w.index: stands_for[w.index] for w in kept if w.index in stands_for}
-    said = {w.index for w in kept} | {w.index for rest in alike.values() for w in rest}
+    alike: dict[int, str] = {}
+    said = {window.index for window in kept}
+    for first_of_all in (window for window in kept if window.index in stands_for):
+        rest = stands_for[first_of_all.index]
+        said |= {window.index for window in rest}
+        # Where the first of them would have stood.
+        before = max(window.index for window in kept if window.index < rest[0].index)
+        told = f"{plural(len(rest), 'more window')} like {first_of_all.index}{_up_to(rest)}"
+        alike[before] = f"{alike[before]}; {told}" if before in alike else told
     left = [window for window in windows if window.index not in said]
-    return (
-        kept,
-        {index: f"{plural(len(rest), 'more window')} like it{_up_to(rest)}" for index, rest in alike.items()},
-        f"{plural(len(left), 'more window')} not shown{_up_to(left)}" if left else "",
-    )
+    return kept, alike, f"{plural(len(left), 'more window')} not shown{_up_to(left)}" if left else ""
 
 
 def _up_to(windows: Sequence[WindowReport]) -> str:

@@ -54,7 +54,7 @@ class Listing:
 def listings(marks: Iterable[Mark], sources: Sources) -> tuple[list[Listing], str]:
     """The files that hold the marks, as far as they can be read, and in words what is not shown of them."""
     by_file: dict[tuple[str, int], list[Mark]] = {}
-    for mark in marks:
+    for mark in dict.fromkeys(marks):
         by_file.setdefault((mark.where.path, mark.where.cell), []).append(mark)
     found, unreadable, left = [], [], max(0, len(by_file) - _FILES)
     for number, ((path, cell), own) in enumerate(list(by_file.items())[:_FILES]):

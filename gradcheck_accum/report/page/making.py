@@ -215,7 +215,7 @@ def _add_units(part: Part, windows: Sequence[WindowReport], page: _Page) -> None
     chosen_ones = set(order[:_UNITS])
     for name, own in by_optimizer.items():
         if name in chosen_ones:
-            part.units.append(_unit(name, own, page))
+            part.units.append(_unit(name, own, page, "step" if part.is_beside else "window"))
         else:
             tally = {verdict: sum(w.verdict is verdict for w in own) for verdict in Verdict}
             said = ", ".join(f"{many} {verdict.value}" for verdict, many in tally.items() if many)
@@ -229,7 +229,7 @@ def _is_wrong(window: WindowReport) -> bool:
     return window.verdict is not Verdict.EQUIVALENT
 
 
-def _unit(name: str, windows: Sequence[WindowReport], page: _Page) -> Unit:
+def _unit(name: str, windows: Sequence[WindowReport], page: _Page, noun: str) -> Unit:
     rows, left_out = numbers(windows)
     steps = sorted({(w.path, w.line) for w in windows if w.path and w.line})
     page.marks += [Mark(Location(*step), "step", f"{name} steps here") for step in steps[:_SENTENCES]]
@@ -241,7 +241,7 @@ def _unit(name: str, windows: Sequence[WindowReport], page: _Page) -> Unit:
         dissected = Dissected(window.index, error(window.grad_rel_error), chart, found)
     return Unit(
         name,
-        plural(len(windows), "window"),
+        plural(len(windows), noun),
         windows,
         picture(windows),
         rows,
