@@ -9,7 +9,7 @@ _NEVER = "\ufffd"
 _TURNING = [0x061C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A)]
 """What turns the direction of text around, so that it reads otherwise than it is."""
 
-_SHOWN = {
+_SHOWN: dict[int, int | str] = {
     **_PICTURES,
     **dict.fromkeys(range(0x80, 0xA0), _NEVER),
     **dict.fromkeys(range(0xD800, 0xE000), _NEVER),
