@@ -9,6 +9,9 @@ DEMO := fixtures/demo
 FUZZ_JOBS ?= 2
 FUZZ_EXAMPLES ?= 10000
 
+# What builds the documentation is installed beside the tests.
+DOCS_INSTALLED := $(VENV)/.docs-installed
+
 # The frameworks that people train with are many and large: they have an environment of their own.
 FRAMEWORKS := .venv-frameworks
 FRAMEWORKS_INSTALLED := $(FRAMEWORKS)/.installed
@@ -18,7 +21,7 @@ TIMM := .venv-timm
 TIMM_INSTALLED := $(TIMM)/.installed
 BROWSER_INSTALLED := $(VENV)/.browser-installed
 
-.PHONY: demo test test-slow test-page explore fuzz gpu test-frameworks frameworks-table
+.PHONY: demo docs test test-slow test-page explore fuzz gpu test-frameworks frameworks-table
 
 # Runs the second argument and fails unless its exit status is the first.
 define expect
@@ -33,6 +36,10 @@ demo: $(INSTALLED)
 	@diff -u $(DEMO)/train_faulty.py $(DEMO)/train_repaired.py; test $$? -eq 1
 	$(call expect,0,gradcheck-accum lint $(DEMO)/train_repaired.py)
 	$(call expect,0,gradcheck-accum verify $(DEMO)/train_repaired.py)
+
+# The documentation, into site/; a link that leads nowhere is an error.
+docs: $(DOCS_INSTALLED)
+	$(BIN)/mkdocs build --strict --quiet
 
 test: $(INSTALLED)
 	$(BIN)/ruff check .
@@ -78,6 +85,10 @@ $(INSTALLED): pyproject.toml constraints.txt
 
 $(BROWSER_INSTALLED): $(INSTALLED)
 	$(BIN)/pip install --quiet -c constraints.txt -e ".[test,browser]"
+	touch $@
+
+$(DOCS_INSTALLED): $(INSTALLED)
+	$(BIN)/pip install --quiet -c constraints.txt -e ".[docs]"
 	touch $@
 
 $(FRAMEWORKS_INSTALLED): pyproject.toml constraints.txt constraints-frameworks.txt

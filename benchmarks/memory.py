@@ -32,6 +32,7 @@ WAYS: dict[str, Callable[[], AbstractContextManager[Any]]] = {
     "plain": nullcontext,
     "ledger": lambda: observe(reference="ledger"),
     "both": lambda: observe(reference="both"),
+    "sketch": lambda: observe(reference="sketch"),
     "watch(every=2)": lambda: gradcheck_accum.watch(every=2),
 }
 
@@ -60,8 +61,9 @@ def train(model: Transformer, options: argparse.Namespace, between: Callable[[],
     for _ in range(WINDOWS):
         for _ in range(options.k):
             text = torch.randint(0, model.vocabulary, (ROWS, options.tokens // ROWS + 1))
-            scores = model(text[:, :-1])
-            loss = nn.functional.cross_entropy(scores.flatten(0, 1), text[:, 1:].flatten())
+            with torch.autocast("cpu", torch.bfloat16, enabled=options.amp):
+                scores = model(text[:, :-1])
+                loss = nn.functional.cross_entropy(scores.flatten(0, 1), text[:, 1:].flatten())
             (loss / options.k).backward()
             del scores, loss
         if options.clip:
@@ -111,6 +113,8 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=128)
     parser.add_argument("--k", type=int, default=4)
     parser.add_argument("--dtype", default="float32")
+    parser.add_argument("--amp", action="store_true", help="compute in bfloat16 (autocast)")
+    parser.add_argument("--ways", nargs="+", choices=list(WAYS)[1:], default=list(WAYS)[1:])
     parser.add_argument("--zeros", action="store_true", help="zero_grad(set_to_none=False)")
     parser.add_argument("--child", help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -124,7 +128,7 @@ def main() -> None:
             for clip in (False, True):
                 own = {"parameters": [parameters], "optimizer": optimizer, "clip": clip}
                 plain = in_a_process(options, way="plain", **own)
-                for way in list(WAYS)[1:]:
+                for way in options.ways:
                     found = in_a_process(options, way=way, **own)
                     more = [(found[what] - plain[what]) / plain["size"] for what in ("peak", "between")]
                     numbers = " | ".join(f"{number:.2f}" for number in more)

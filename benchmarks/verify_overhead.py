@@ -77,6 +77,7 @@ def main() -> None:
     torch.set_num_threads(1)
     ways: dict[str, tuple[Way, int]] = {
         "verify --reference ledger": (lambda: observe(reference="ledger"), 1),
+        "verify --reference sketch": (lambda: observe(reference="sketch"), 1),
         "verify --reference both": (lambda: observe(reference="both"), 1),
         f"watch(every={EVERY})": (lambda: gradcheck_accum.watch(every=EVERY), EVERY),
     }

@@ -53,22 +53,25 @@ def accepted(result: VerifyResult, by: Callable[[Diagnosis], str]) -> VerifyResu
     if not put_up_with:
         return result
     left = tuple(diagnosis for diagnosis, where in found if not where)
-    windows = tuple(_with_codes(window, put_up_with, left) for window in result.windows)
+    windows = tuple(explained(window, put_up_with, left) for window in result.windows)
     verdict, reason = result.verdict, result.reason
     if any(mistake.moves_gradient or mistake.by_construction for mistake in (a.diagnosis.mistake for a in put_up_with)):
         verdict, reason = _of_the_rest(result, windows, left)
     return replace(
         result,
         verdict=verdict,
-        reason=f"{reason}; accepted: {', '.join(_counts(put_up_with))}",
+        reason=f"{reason}; accepted: {', '.join(counts(put_up_with))}",
         windows=windows,
         diagnosis=left,
         accepted=(*result.accepted, *put_up_with),
     )
 
 
-def _with_codes(window: WindowReport, put_up_with: Sequence[Accepted], left: Sequence[Diagnosis]) -> WindowReport:
-    """The window with the codes that were accepted and explain its verdict, where some do."""
+def explained(window: WindowReport, put_up_with: Sequence[Accepted], left: Sequence[Diagnosis]) -> WindowReport:
+    """The window with the codes that were accepted and explain its verdict, where some do.
+
+    ``left`` is what was diagnosed and not accepted.
+    """
     if window.verdict not in (Verdict.DEVIATES, Verdict.NOT_EQUIVALENT_BY_CONSTRUCTION):
         return window
     codes = tuple(sorted({a.diagnosis.mistake.code for a in put_up_with if _shows(window, a.diagnosis)}))
@@ -123,7 +126,7 @@ def _of_the_rest(
     return verdict, reason
 
 
-def _counts(put_up_with: Sequence[Accepted]) -> list[str]:
+def counts(put_up_with: Sequence[Accepted]) -> list[str]:
     """What was accepted, and in how many windows: "GA901 in 4 windows"."""
     windows: dict[str, set[int]] = {}
     for one in put_up_with:

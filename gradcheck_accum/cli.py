@@ -13,7 +13,7 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -25,7 +25,9 @@ from gradcheck_accum.mistakes import CATALOGUE, rule_names
 from gradcheck_accum.run_options import (
     DTYPES,
     REFERENCES,
+    MemoryBudget,
     OptionError,
+    memory_budget,
     not_negative,
     positive,
     positive_int,
@@ -99,7 +101,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _run(arguments: list[str]) -> int:
     own, for_script = _split(arguments)
-    parser = _parser()
+    parser = command_line()
     if "_ARGCOMPLETE" in os.environ:  # a shell asks for completions, in the way of argcomplete
         with contextlib.suppress(ImportError):
             from argcomplete import autocomplete
@@ -166,7 +168,8 @@ def _complain(message: str) -> int:
     return ERROR
 
 
-def _parser() -> argparse.ArgumentParser:
+def command_line() -> argparse.ArgumentParser:
+    """The parser of the whole command line, with a parser for each command."""
     parser = _Parser(
         prog=PROGRAM,
         description="Does the gradient at every optimizer.step() equal that of the true large batch?",
@@ -236,7 +239,15 @@ def _add_verify(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--reference",
         choices=REFERENCES,
-        help="ledger: the micro-batches' own gradients, weighed right; replay: one large batch, run again",
+        help="ledger: the micro-batches' own gradients, weighed right; replay: one large batch, run again; sketch: as "
+        "ledger, by random projections, without any copy of the gradients (default: both, or sketch where memory is "
+        "short)",
+    )
+    parser.add_argument(
+        "--memory-budget",
+        metavar="SIZE",
+        type=_memory_budget,
+        help="what may be held beside the loop (800MB, 1.5GiB, 50%% of what is free; default: what is free)",
     )
     parser.add_argument("--dtype", choices=DTYPES, help="dtype of the replay")
     parser.add_argument("--device", help="device of the replay (cpu, cuda, cuda:1)")
@@ -285,6 +296,7 @@ def _add_compare(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--free", action="store_true", help="let every configuration train its own weights")
     parser.add_argument("--no-dropout", action="store_true", help="drop nothing out, in any configuration")
+    _add_codes(parser, "accept all but these (GA101,GA2)", "accept these: they are reported and decide nothing")
     parser.add_argument("--max-windows", metavar="N", type=_positive_int, help="stop after this many optimizer steps")
     parser.add_argument("--timeout", metavar="SECONDS", type=_positive, help="give up after this long")
     parser.add_argument(
@@ -294,6 +306,7 @@ def _add_compare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--atol", type=_not_negative, help="absolute error to allow")
     output.add_output(parser, output.COMPARE_FORMATS, "report the verdict and the causes alone, and no pass")
     output.add_page(parser)
+    parser.epilog = "what is not given here may stand in [tool.gradcheck-accum.verify] of pyproject.toml"
     parser.set_defaults(command=_compare)
 
 
@@ -327,6 +340,13 @@ def _number(text: str) -> float:
 
 def _positive_int(text: str) -> int:
     return _sensible(positive_int, _whole(text))
+
+
+def _memory_budget(text: str) -> MemoryBudget:
+    try:
+        return memory_budget(text)
+    except OptionError as error:
+        raise argparse.ArgumentTypeError(f"{error}, not '{text}'") from None
 
 
 def _positive(text: str) -> float:
@@ -661,8 +681,9 @@ def _compare(options: argparse.Namespace) -> int:
     from gradcheck_accum.side_by_side import BadConfigurations, compare_script, configurations
 
     _refuse_two_targets(options, "compare")
-    if (options.rtol is None) != (options.atol is None):
-        raise UsageError("--rtol and --atol are given both or neither")
+    with _settings_are_usage():
+        settings = _settings_of_run(options)
+        told = _told_of_run(options, settings, of=_COMPARED)
     try:
         each = configurations(options.configurations, options.vary)
     except BadConfigurations as error:
@@ -670,19 +691,18 @@ def _compare(options: argparse.Namespace) -> int:
     _needs("compare", "torch")
     output.needs_for_page(options)
     page = output.page_file(options)
+    from gradcheck_accum.accepting import Acceptance
+
     with output.opened(options) as report:
         result = compare_script(
             options.script,
             each,
             options.arguments or [],
             module=options.module,
-            max_windows=options.max_windows,
-            timeout=options.timeout,
-            loss_coefficient=options.loss_coefficient,
-            rtol=options.rtol,
-            atol=options.atol,
             free=options.free,
             no_dropout=options.no_dropout,
+            by=Acceptance(settings),
+            **told,
         )
         if result.error and report.form in output.FOR_PEOPLE:
             _complain(f"{result.script}: {result.error}")
@@ -698,6 +718,10 @@ def _refuse_two_targets(options: argparse.Namespace, command: str) -> None:
         raise UsageError(f"{command} takes either a script or -m MODULE")
 
 
+_COMPARED = ("max-windows", "timeout", "loss-coefficient", "rtol", "atol")
+"""The settings of runs that hold for those which are compared."""
+
+
 def _settings_of_run(options: argparse.Namespace) -> Settings:
     """What holds for a script, as it does for lint; for a module that is run, what holds where it is run."""
     from gradcheck_accum.settings import settings_for, with_codes
@@ -706,11 +730,18 @@ def _settings_of_run(options: argparse.Namespace) -> Settings:
     return with_codes(settings, select=options.select, ignore=options.ignore, called="--{}")
 
 
-def _told_of_run(options: argparse.Namespace, settings: Settings) -> dict[str, Any]:
-    """What a run is told, by the names of ``verify_script``: what is given, and else what the settings say."""
-    given = {name.replace("-", "_"): getattr(options, name.replace("-", "_")) for name in RUN_SETTINGS}
-    usual = {"trajectory": False, "verbose": False}
-    told = {**usual, **settings.verify.options, **{name: value for name, value in given.items() if value is not None}}
+def _told_of_run(
+    options: argparse.Namespace, settings: Settings, of: Iterable[str] = tuple(RUN_SETTINGS)
+) -> dict[str, Any]:
+    """What a run is told, by the names of ``verify_script``: what is given, and else what the settings say.
+
+    ``of`` are the settings that the command has.
+    """
+    names = [name.replace("-", "_") for name in of]
+    given = {name: value for name in names if (value := getattr(options, name)) is not None}
+    usual: dict[str, Any] = {name: False for name in ("trajectory", "verbose") if name in names}
+    settled = {name: value for name, value in settings.verify.options.items() if name in names}
+    told = {**usual, **settled, **given}
     try:
         refuse_clashes(told, "--{}".format)
     except OptionError as error:
@@ -719,16 +750,19 @@ def _told_of_run(options: argparse.Namespace, settings: Settings) -> dict[str, A
 
 
 def _explain(options: argparse.Namespace) -> int:
-    from gradcheck_accum.rule_pages import find_mistake, readable_page
+    from gradcheck_accum.report.explain_text import explain_text
+    from gradcheck_accum.report.wrap import WIDTH
+    from gradcheck_accum.rule_pages import find_mistake, read_page
 
     mistake = find_mistake(options.rule)
     if mistake is None:
         near = did_you_mean(options.rule, rule_names())
         raise UsageError(f"no rule is called '{options.rule}' ({PROGRAM} rules lists them){near}")
-    page = readable_page(mistake)
+    page = read_page(mistake)
     if page is None:
         raise UsageError(f"{mistake.code} has no page")
-    streams.write(page.rstrip())
+    screen = output.Output("text", sys.stdout)
+    streams.write(explain_text(page, paint=screen.paint, width=screen.width or WIDTH))
     return OK
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gradcheck_accum.verdict import Verdict, VerifyResult, WindowReport
+from gradcheck_accum.verdict import Accepted, Verdict, VerifyResult, WindowReport
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +29,8 @@ class Difference:
     message: str
     path: str = ""
     line: int = 0
+    accepted: str = ""
+    """Where it was accepted ("settings", or a "comment" in the source), if it was."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +50,8 @@ class Compared:
     differences: tuple[Difference, ...] = ()
     notes: tuple[str, ...] = ()
     watched: VerifyResult | None = None
+    accepted: tuple[Accepted, ...] = ()
+    """What was diagnosed of this run, by `verify` or beside the reference, and does not count."""
 
     @property
     def disagrees(self) -> bool:
@@ -80,9 +84,11 @@ class CompareResult:
 
     @property
     def exit_status(self) -> int:
-        """0 equivalent, 1 deviates or any other difference, 2 error, 3 not decided."""
+        """0 equivalent, 1 deviates or any other difference that nobody accepted, 2 error, 3 not decided."""
         if self.error:
             return 2
-        if self.verdict is Verdict.DEVIATES or any(one.differences for one in self.compared):
+        if self.verdict is Verdict.DEVIATES or any(
+            not difference.accepted for one in self.compared for difference in one.differences
+        ):
             return 1
         return 0 if self.verdict is Verdict.EQUIVALENT else 3

@@ -69,8 +69,8 @@ class Term:
     ``units`` is how many elements the reduction covered (the sum of class weights where there are any), ``rows``
     the leading dimension of what was reduced; either is None where it is not known. ``name`` tells the terms of
     one backward apart and is the same in every micro-batch. ``summed`` is how many numbers each element of a sum is
-    itself the sum of. ``leaves_out`` says that targets of a certain value are none of the units, so that ``units`` may
-    be more than there are.
+    itself the sum of. ``leaves_out`` says that as many units count as the data say (some are left out by value, or
+    by a mask), so that ``units`` may be more than there are.
     """
 
     name: str
@@ -209,10 +209,12 @@ class SchedulerStep(Event):
 
     ``scheduler`` tells it from others; ``horizon`` is the number of moves that it was made for, where it says, and
     ``since`` the first micro-batch that ran after it was made. ``by_hand`` says that there is none, and the loop gave
-    an optimizer another rate itself.
+    an optimizer another rate itself. ``stores`` are those that the optimizer whose rate it is steps on, none where that
+    is not known.
     """
 
     scheduler: str = ""
+    stores: frozenset[str] = frozenset()
     horizon: int | None = None
     since: int = 0
     by_hand: bool = False
@@ -222,10 +224,12 @@ class SchedulerStep(Event):
 class AverageUpdate(Event):
     """A moving average of the weights took in the weights; ``average`` tells it from others.
 
-    ``since`` is the first micro-batch that ran after it was made.
+    ``since`` is the first micro-batch that ran after it was made, ``stores`` are those of the weights, none where they
+    are not known.
     """
 
     average: str = ""
+    stores: frozenset[str] = frozenset()
     since: int = 0
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from gradcheck_accum.location import Location
 from gradcheck_accum.mistakes import Mistake, Severity
+from gradcheck_accum.wording import Said, in_words
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -34,7 +35,7 @@ class Fix:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One mistake at one place in a source file. ``help`` says what to do about it.
+    """One mistake at one place in a source file. ``said`` states it, ``help`` what to do about it.
 
     ``text`` is the line at that place, by which a baseline knows the finding again; ``fix_left_out`` says that no fix
     was looked for, because those before it in the file took all the time that there is. ``likely`` says that it is a
@@ -43,12 +44,17 @@ class Finding:
 
     mistake: Mistake
     where: Location
-    message: str
+    said: Said
     help: str = ""
     fix: Fix | None = None
     text: str = ""
     fix_left_out: bool = False
     likely: bool = False
+
+    @property
+    def message(self) -> str:
+        """What is said, as whoever looks at the place of the mistake reads it."""
+        return in_words(self.said, self.where)
 
     @property
     def severity(self) -> Severity:
@@ -117,6 +123,8 @@ class LintResult:
     """What was found and has been fixed: none of ``findings``."""
     not_followed: int = 0
     """Loops that took more than the budget to follow, of which nothing is known."""
+    unread: tuple[str, ...] = ()
+    """Modules that what was linted imports, and that the budget left unread: what they do is not known."""
     rewrites: tuple[Rewrite, ...] = ()
     """What fixing would make of the files that it changes, where that was asked for."""
 

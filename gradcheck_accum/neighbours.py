@@ -12,6 +12,8 @@ if TYPE_CHECKING:
 
 LARGEST = 64 * 1024
 """Bytes above which a neighbour is not read."""
+_LARGEST_OF_ALL = 1024 * 1024
+"""Bytes above which nobody wrote it by hand."""
 _HIGHEST = 8
 """Packages around a file that are looked at."""
 
@@ -114,11 +116,20 @@ def read(path: str) -> Source | None:
     return _source(path, found.st_mtime_ns, found.st_size) if found.st_size <= LARGEST else None
 
 
+def too_large(path: str) -> Source | None:
+    """A neighbour that is there and too large to be read: for a look at its bytes alone."""
+    try:
+        found = os.stat(path)
+    except (OSError, ValueError):
+        return None
+    return _source(path, found.st_mtime_ns, found.st_size) if LARGEST < found.st_size <= _LARGEST_OF_ALL else None
+
+
 @functools.lru_cache(maxsize=256)
 def _source(path: str, changed: int, size: int) -> Source | None:
     """What a file holds that was last ``changed`` then: the files of a package import the same ones again and again."""
     try:
         with open(path, "rb") as file:
-            return Source(file.read(LARGEST))
+            return Source(file.read(size))
     except OSError:
         return None

@@ -3,15 +3,46 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
-REFERENCES = ("ledger", "replay", "both")
+REFERENCES = ("ledger", "replay", "both", "sketch")
 DTYPES = ("float64", "float32", "bfloat16", "float16")
 
 
 class OptionError(ValueError):
     """A value, or values together, that make no sense; the message says what they must be."""
+
+
+_UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
+_UNITS |= {"KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryBudget:
+    """What may be held beside the loop: ``bytes``, or a ``share`` of what is free where it is not None."""
+
+    bytes: float = 0.0
+    share: float | None = None
+
+
+def memory_budget(value: object) -> MemoryBudget:
+    """The budget that is written as bytes, with a unit (800MB, 1.5 GiB), or as a share of what is free (50%).
+
+    Raises OptionError.
+    """
+    text = str(value).strip().upper() if isinstance(value, str | int) and not isinstance(value, bool) else ""
+    found = re.fullmatch(r"(\d+(?:\.\d*)?|\.\d+)\s*([KMGT]?I?B|%|)", text)
+    if found is None or found[2] == "IB":
+        raise OptionError("must be a number of bytes (800MB, 1.5GiB), or a share of what is free (50%)")
+    number = float(found[1])
+    if found[2] != "%":
+        return MemoryBudget(number * _UNITS[found[2]])
+    if number > 100:
+        raise OptionError("must be no more than all that is free (100%)")
+    return MemoryBudget(share=number / 100)
 
 
 def positive_int(value: int) -> int:
@@ -73,6 +104,7 @@ SETTINGS: Mapping[str, Callable[[Any], Any]] = {
     "reference": _one_of(*REFERENCES),
     "dtype": _one_of(*DTYPES),
     "device": _text,
+    "memory-budget": memory_budget,
     "timeout": lambda value: positive(_number(value)),
     "loss-coefficient": _number,
     "rtol": lambda value: not_negative(_number(value)),
@@ -87,5 +119,5 @@ def refuse_clashes(given: Mapping[str, Any], called: Callable[[str], str]) -> No
     """Raise OptionError where options do not fit together; ``called`` is how they are named where they were given."""
     if (given.get("rtol") is None) != (given.get("atol") is None):
         raise OptionError(f"{called('rtol')} and {called('atol')} are given both or neither")
-    if given.get("trajectory") and given.get("reference") == "ledger":
+    if given.get("trajectory") and given.get("reference") in ("ledger", "sketch"):
         raise OptionError(f"{called('trajectory')} needs the replay: leave {called('reference')} out, or give both")

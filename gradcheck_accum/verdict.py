@@ -74,7 +74,8 @@ class WindowReport:
     was right before the clip, and another one after it, they are those of what the step used and of the clipped
     reference.
     ``param_rel_error`` is |Δw - Δw_ref| / |Δw_ref| for the step's own update Δw. ``drift`` is
-    |w - w_ref| / |w_ref - w_0| beside a reference run, where one was asked for. All are None where they could not be
+    |w - w_ref| / |w_ref - w_0| beside a reference run, where one was asked for. ``within`` are the bounds of
+    ``grad_rel_error`` where it was measured by sketches (`ReferenceReport`). All are None where they could not be
     measured, and ``reason``, or a note of the result, then says why. ``line`` is the step's line in the user's file.
     ``by_parameter`` takes the error before any clip apart, of the first windows that deviate and of those that are far
     worse than any before.
@@ -94,6 +95,7 @@ class WindowReport:
     reason: str = ""
     path: str = ""
     line: int = 0
+    within: tuple[float, float] | None = None
     accepted: tuple[str, ...] = ()
     """The codes that explain the verdict, where the loop's owner has accepted all of them: it then decides nothing."""
     by_parameter: ByParameter | None = None
@@ -122,12 +124,19 @@ def _number(value: float | None) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ReferenceReport:
-    """What the loop was compared with: the engines used, the dtype and device they ran in."""
+    """What the loop was compared with: the engines used, the dtype and device they ran in.
+
+    ``mode`` is the name of the references (as ``--reference`` has it), and ``why`` says why these where nobody named
+    them. ``confidence`` is how sure the bounds of errors are, where some were measured by sketches.
+    """
 
     kind: str
     dtype: str
     device: str
     settings: str = ""
+    mode: str = ""
+    why: str = ""
+    confidence: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Helpers beside the tests, and the benchmarks, are imported by name; every test starts alike."""
+"""Helpers beside the tests, the benchmarks and what builds the site are imported by name; every test starts alike."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ import torch
 
 pytest_plugins = ["pytester"]
 
-sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1] / "benchmarks")]
+_ROOT = Path(__file__).parents[1]
+sys.path[:0] = [str(_ROOT / folder) for folder in ("tests", "benchmarks", "site_build")]
 torch.set_num_threads(1)  # quickest for models this small
 os.environ.pop("FORCE_COLOR", None)  # some CI sets it; what is tested is plain text
 

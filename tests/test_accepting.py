@@ -289,6 +289,7 @@ def test_the_text_lists_what_is_accepted_in_a_line() -> None:
 # the doors
 
 
+@pytest.mark.slow
 def test_verify_takes_codes_and_its_json_says_what_was_accepted(
     project: Callable[..., Train], capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -303,6 +304,7 @@ def test_verify_takes_codes_and_its_json_says_what_was_accepted(
     ] * 2
 
 
+@pytest.mark.slow
 def test_verify_reads_the_settings_that_lint_reads(
     project: Callable[..., Train], capfd: pytest.CaptureFixture[str]
 ) -> None:

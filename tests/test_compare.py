@@ -196,6 +196,7 @@ def test_the_comparison_that_arguments_show(arguments: list[str], command: str) 
     assert proposed("train.py", arguments) == command
 
 
+@pytest.mark.slow
 def test_what_verify_leaves_open_ends_with_the_comparison_that_decides_it(capfd: pytest.CaptureFixture[str]) -> None:
     hook = "optimizer = torch.optim.SGD(model.parameters(), lr=0.3, momentum=0.9)\n"
     clamping = f"{hook}model.weight.register_hook(lambda gradient: gradient.clamp(-0.02, 0.02))\n"

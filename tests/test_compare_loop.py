@@ -123,6 +123,14 @@ def test_a_right_loop_is_equivalent() -> None:
     )
 
 
+def test_each_configuration_may_have_a_model_and_an_optimizer_of_its_own() -> None:
+    data, each = Data.of(30), []
+    for size, k in ((5, 3), (15, 1)):
+        model = model_of_3()
+        each.append(dict(model=model, optimizer=sgd(model), loader=data.batches(size), accumulation_steps=k))
+    assert compared_loop(right, each).verdict is Verdict.EQUIVALENT
+
+
 def test_the_public_door_returns_what_is_right_and_raises_what_is_not() -> None:
     data, model = Data.of(30), model_of_3()
 

@@ -132,6 +132,7 @@ def own_words(err: str) -> str:
     return "".join(line for line in err.splitlines(keepends=True) if not line.startswith("gradcheck-accum: "))
 
 
+@pytest.mark.slow
 def test_exit_handlers_threads_warnings_and_tracebacks_are_the_scripts_own(capfd: pytest.CaptureFixture[str]) -> None:
     plain, watched = both_ways(FAILS_WHILE_A_THREAD_RUNS, capfd)
     assert plain[0] == 1
@@ -154,6 +155,7 @@ def test_hooks_and_handlers_of_the_script_are_called_as_python_calls_them(capfd:
     assert own_words(watched[2]) == plain[2]
 
 
+@pytest.mark.slow
 def test_a_message_that_the_script_ends_with_is_its_last_word(capfd: pytest.CaptureFixture[str]) -> None:
     plain, watched = both_ways(TRAINING + "train()\nimport sys\nsys.exit('no more\\ndata')\n", capfd)
     assert plain[::2] == (1, "no more\ndata\n")
@@ -191,6 +193,7 @@ def test_a_thread_that_waits_for_the_rest_of_a_script_that_was_stopped_is_not_wa
     assert err == "exit handler\n"
 
 
+@pytest.mark.slow
 def test_what_asks_for_the_end_of_a_thread_that_never_ends_gets_the_report(capfd: pytest.CaptureFixture[str]) -> None:
     source = (
         "import os, signal, threading\n"

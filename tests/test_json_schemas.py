@@ -1,4 +1,4 @@
-"""The JSON of lint and verify: real reports hold to the documented schemas, which say no more than there is."""
+"""The JSON of lint, verify and compare: real reports hold to documented schemas, which say no more than there is."""
 
 from __future__ import annotations
 
@@ -11,12 +11,15 @@ from typing import Any
 
 import jsonschema
 import pytest
+import torch
 
 from gradcheck_accum.cli import main
+from gradcheck_accum.comparison import CompareResult
 from gradcheck_accum.diagnosis import Diagnosis
 from gradcheck_accum.location import Location
 from gradcheck_accum.mistakes import CATALOGUE
-from gradcheck_accum.report.as_json import verify_json
+from gradcheck_accum.report.as_json import compare_json, verify_json
+from gradcheck_accum.side_by_side import compared_loop
 from gradcheck_accum.verdict import Accepted, ReferenceReport, Verdict, VerifyResult, WindowReport
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -89,7 +92,7 @@ def named(name: str) -> set[str]:
     return set().union(*(found["properties"] for found in objects(schema(name))))
 
 
-@pytest.mark.parametrize("name", ["lint", "verify"])
+@pytest.mark.parametrize("name", ["lint", "verify", "compare"])
 def test_the_schemas_are_schemas_and_the_page_explains_their_fields(name: str) -> None:
     jsonschema.Draft202012Validator.check_schema(schema(name))
     page = (DOCS / "json.md").read_text(encoding="utf-8")
@@ -150,3 +153,49 @@ def test_every_result_of_verify_holds_to_the_schema() -> None:
         VerifyResult.failed("train.py", "ValueError: no"),
     ):
         holds(json.loads(verify_json(made)), "verify")
+
+
+def test_what_compare_takes_over_from_verify_is_as_verify_has_it() -> None:
+    known, own = schema("verify"), schema("compare")["$defs"]
+    assert {name: own[name] for name in known["$defs"]} == known["$defs"]
+    assert own["verify"] == {name: known[name] for name in ("type", "required", "properties")}
+    assert own["step"]["properties"].pop("rows") == {"type": ["number", "null"]}
+    assert own["step"]["properties"] == own["window"]["properties"]
+
+
+def never_divided(loader: list[torch.Tensor], accumulation_steps: int) -> None:
+    torch.manual_seed(0)
+    model = torch.nn.Linear(3, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.7)
+    total = torch.zeros(())
+    for i, x in enumerate(loader):
+        loss = 0.7 * model(x).pow(2).mean()
+        loss.backward()
+        total += loss.detach()
+        scheduler.step()
+        if (i + 1) % accumulation_steps == 0:
+            optimizer.step()
+            optimizer.zero_grad()
+            total.item()
+            total.zero_()
+
+
+@pytest.mark.parametrize("ignore", [(), ("GA802", "GA101")])
+def test_a_report_of_compare_holds_to_the_schema(ignore: tuple[str, ...]) -> None:
+    x = torch.randn(30, 3)
+    each = [dict(loader=list(x.split(b)), accumulation_steps=k) for b, k in ((5, 3), (15, 1))]
+    report = json.loads(compare_json(compared_loop(never_divided, each, ignore=ignore)))
+    holds(report, "compare")
+    (one,) = report["compared"]
+    assert {each["kind"] for each in one["differences"]} == {"loss", "learning rate"}
+    assert {each.get("accepted") for each in one["differences"]} == ({"settings", None} if ignore else {None})
+    assert {each["code"] for each in one.get("accepted", [])} == set(ignore) - {"GA802"}
+    if ignore:
+        # What only ranks, an open verdict, sketches or long runs have.
+        left = {"ranks", "settled_by", "grad_rel_error_within", "more_like_it", "windows_in_all"}
+        assert named("compare") - fields(report) == left
+
+
+def test_what_could_not_be_compared_holds_to_the_schema() -> None:
+    holds(json.loads(compare_json(CompareResult.failed("train.py", "with --k 3: it did not run"))), "compare")

@@ -61,6 +61,7 @@ def _mutate(program: ast.Module, pool: list[ast.AST], rng: random.Random) -> str
     return ast.unparse(ast.fix_missing_locations(tree))
 
 
+@pytest.mark.slow
 def test_mutants_of_training_loops_are_analysed_or_refused() -> None:
     rng = random.Random(0)
     trees = [ast.parse(program) for program in PROGRAMS]
@@ -175,7 +176,13 @@ PATHOLOGICAL = {
 }
 
 
-@pytest.mark.parametrize(("piece", "status"), PATHOLOGICAL.values(), ids=list(PATHOLOGICAL))
+@pytest.mark.parametrize(
+    ("piece", "status"),
+    [
+        pytest.param(*case, id=name, marks=[pytest.mark.slow] if name in ("lambdas", "a long line") else [])
+        for name, case in PATHOLOGICAL.items()
+    ],
+)
 def test_one_clear_line_or_an_answer(
     piece: str, status: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -223,6 +230,7 @@ def test_thousands_of_steps_without_a_clearing_are_given_up() -> None:
     assert (examination.not_followed, examination.evidence) == (1, ())
 
 
+@pytest.mark.slow
 def test_a_number_that_only_reports_go_by_does_not_keep_a_loop_from_being_followed() -> None:
     reports = "\n".join(f"            figures[{n}] = norms(model, batch, {n}) + figures[{n}]" for n in range(100))
     source = f"""\
@@ -270,6 +278,7 @@ def test_what_no_fix_was_looked_for_is_said(
     assert "No fix was looked for" not in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_many_short_loops_are_all_read(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

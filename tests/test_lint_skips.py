@@ -171,3 +171,36 @@ def test_a_micro_batch_that_only_good_data_take_in() -> None:
         "        if y.any():\n            (criterion(model(x), y) / 3).backward()\n        else:\n            bad = i\n"
     )
     assert codes(COUNTED.format(skip=skip)) == ["GA303"]
+
+
+REJECTED = """\
+import torch
+from torch import nn
+K = 4
+data = torch.utils.data.TensorDataset(torch.randn({rows}, 5), torch.randn({rows}, 2))
+loader = torch.utils.data.DataLoader(data, batch_size=5)
+model = nn.Linear(5, 2)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for i, (x, y) in enumerate(loader):
+    {before}
+    loss = nn.functional.mse_loss(model(x), y)
+    (loss / K).backward()
+    if (i + 1) % K == 0 or i + 1 == len(loader):
+        {after}
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+FORGOTTEN = "if {}:\n            optimizer.zero_grad()\n            continue"
+
+
+@pytest.mark.parametrize("spike", ["loss.item() > 1e9", "loss > 7.5", "x.abs().max() > 40"])
+@pytest.mark.parametrize(("rows", "found"), [(40, []), (50, ["GA103"])])
+def test_a_window_that_is_rejected_ran_as_many_as_the_source_shows(spike: str, rows: int, found: list[str]) -> None:
+    # 8 micro-batches are two whole windows, 10 leave two: to reject one after its backward changes neither.
+    source = REJECTED.format(rows=rows, before="pass", after=FORGOTTEN.format(spike))
+    assert [f.mistake.code for f in lint_source(source, "train.py")] == found
+
+
+def test_how_many_are_left_of_those_that_their_data_leave_out_is_not_known() -> None:
+    source = REJECTED.format(rows=50, before="if x.abs().max() > 40:\n        continue", after="pass")
+    assert not [f for f in lint_source(source, "train.py") if "last window holds 2" in f.message]

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import gc
+import json
 import math
 import sys
 import tracemalloc
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -17,10 +19,16 @@ from torch import nn
 from torch.profiler import ProfilerActivity, profile, record_function
 
 import gradcheck_accum
+from gradcheck_accum.diagnosis import Diagnosis
+from gradcheck_accum.location import Location
+from gradcheck_accum.mistakes import CATALOGUE
+from gradcheck_accum.report.as_json import verify_json
 from gradcheck_accum.report.paint import Paint
 from gradcheck_accum.report.verify_table import table
-from gradcheck_accum.verdict import Verdict
+from gradcheck_accum.report.verify_text import verify_text
+from gradcheck_accum.verdict import ReferenceReport, Verdict, VerifyResult, WindowReport
 from gradcheck_accum.verify import observe
+from gradcheck_accum.verify.sketch import BUCKETS, Sketcher
 
 BETWEEN = "between two windows"
 WIDTH, LAYERS = 512, 12
@@ -39,7 +47,9 @@ class Loop:
         change: Callable[[nn.Module], object] | None = None,
         divisor: float = 3.0,
         windows: int = 2,
+        zeroed: bool = False,
         scaler: bool = False,
+        rows: tuple[int, ...] = (5, 5, 5),
         spoil: Callable[[nn.Module], object] | None = None,
         **settings: Any,
     ) -> None:
@@ -50,13 +60,15 @@ class Loop:
             self.model.parameters(), lr=0.01, **settings
         )
         self.clear, self.change, self.dtype, self.divisor, self.windows = clear, change, dtype, divisor, windows
-        self.spoil = spoil
+        self.spoil, self.rows, self.zeroed = spoil, rows, zeroed
         self.scaler = torch.amp.GradScaler("cpu", enabled=scaler)
 
     def __call__(self, windows: int | None = None) -> None:
         for _ in range(windows or self.windows):
-            for _ in range(3):
-                loss = self.model(torch.randn(5, WIDTH, dtype=self.dtype)).square().mean() / self.divisor
+            for rows in self.rows:
+                loss = self.model(torch.randn(rows, WIDTH, dtype=self.dtype)).square().mean() / self.divisor
+                if self.zeroed:
+                    self.optimizer.zero_grad()
                 self.scaler.scale(loss).backward()
                 del loss
             if self.spoil is not None:
@@ -106,6 +118,11 @@ def ledger() -> AbstractContextManager[Any]:
     return observe(reference="ledger")
 
 
+def sketches() -> AbstractContextManager[Any]:
+    Sketcher().of(0, torch.zeros(2 * BUCKETS))  # the signs, as many for a model of any size
+    return observe(reference="sketch")
+
+
 def clip(model: nn.Module) -> None:
     assert nn.utils.clip_grad_norm_(model.parameters(), 1e-4) > 1e-3
 
@@ -143,6 +160,52 @@ def test_a_grad_scaler_takes_no_other_copy(fused: bool, change: Callable[[nn.Mod
     found = more(ledger, optimizer="AdamW", change=change, scaler=True, fused=fused)
     assert found.most < 1.2
     assert found.between < 0.01
+
+
+@pytest.mark.parametrize(
+    ("options", "code"),
+    [
+        ({"dtype": torch.bfloat16}, []),
+        ({"rows": (3, 5, 7)}, ["GA104"]),
+        ({"zeroed": True, "dtype": torch.bfloat16}, ["GA201"]),
+        ({"zeroed": True}, ["GA201"]),
+    ],
+)
+def test_further_parts_and_low_precision_take_no_other_copy(options: dict[str, Any], code: list[str]) -> None:
+    seen = []
+
+    @contextmanager
+    def judged() -> Iterator[None]:
+        Sketcher().of(0, torch.zeros(2 * BUCKETS))
+        with observe(reference="ledger") as observation:
+            yield
+        seen.append(observation.result())
+
+    found = more(judged, **options)
+    assert [d.mistake.code for d in seen[0].diagnosis] == code
+    assert seen[0].verdict is (Verdict.DEVIATES if code else Verdict.EQUIVALENT)
+    assert found.most < 1.2
+    assert found.between < 0.05
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"optimizer": "AdamW", "change": clip, "scaler": True},
+        {"change": clip_values},
+        {"dtype": torch.bfloat16},
+        {"rows": (3, 5, 7)},
+    ],
+)
+@pytest.mark.parametrize("way", [sketches, lambda: (sketches(), gradcheck_accum.watch(on_deviation="warn"))[1]])
+def test_sketches_take_no_copy_at_all(way: Callable[[], AbstractContextManager[Any]], options: dict[str, Any]) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        found = more(way, **options)
+    # Some numbers for each of 24 tensors, and a stretch of one at a time.
+    assert found.most < 0.2
+    assert found.between < 0.1
 
 
 def test_gradients_that_are_cleared_to_zeros_are_not_copied() -> None:
@@ -290,6 +353,50 @@ def test_a_report_on_many_windows_lists_every_kind_of_them() -> None:
     assert len(shown) < 12
     odd = [line for line in shown if line.lstrip().startswith("60 ")]
     assert len(odd) == 1 and "deviates" in odd[0]
+
+
+def windows_of(count: int, *, alike: bool) -> tuple[WindowReport, ...]:
+    """Right windows and every 7th wrong, of the same weights or each of its own; one of another kind stands alone."""
+    found = []
+    for index in range(count):
+        wrong = index % 7 == 3
+        weight = (1.5 if alike else 1 + index / count) if wrong else 1.0
+        verdict = Verdict.DEVIATES if wrong else Verdict.EQUIVALENT
+        row = WindowReport(index, "SGD", 3, 15.0, (weight, 1.0, 1.0), 0.3 * wrong, weight, 1e-6, None, verdict, line=9)
+        found.append(row)
+    odd = count // 2
+    found[odd] = replace(found[odd], verdict=Verdict.INCONCLUSIVE, reason="nobody knows")
+    return tuple(found)
+
+
+@pytest.mark.parametrize("alike", [True, False])
+def test_a_report_on_20_000_windows_is_short_and_lists_every_kind(alike: bool) -> None:
+    sizes = []
+    for count in (2_000, 20_000):
+        result = VerifyResult(
+            "train.py",
+            Verdict.DEVIATES,
+            "some",
+            "cpu",
+            ReferenceReport("ledger", "float32", "cpu"),
+            windows_of(count, alike=alike),
+            (Diagnosis(CATALOGUE["GA104"], Location("train.py", 9), "uneven", "", windows=tuple(range(3, count, 7))),),
+        )
+        told = json.loads(verify_json(result))
+        assert told["windows_in_all"] == count
+        assert len(told["windows"]) + sum(w.get("more_like_it", 0) for w in told["windows"]) == count
+        verdicts = {w["verdict"] for w in told["windows"]}
+        assert verdicts == {"equivalent", "deviates", "inconclusive"}
+        assert [w["index"] for w in told["windows"] if w["verdict"] == "inconclusive"] == [count // 2]
+        (diagnosis,) = told["diagnosis"]
+        assert len(diagnosis["windows"]) <= 1000
+        assert diagnosis.get("windows_in_all", len(diagnosis["windows"])) == len(range(3, count, 7))
+        text = verify_text(result)
+        assert len(text.splitlines()) < 40
+        assert all(word in text for word in ("equivalent", "deviates", "nobody knows"))
+        sizes.append(len(verify_json(result)))
+    assert sizes[1] < 600_000
+    assert sizes[1] < 1.3 * sizes[0]
 
 
 def test_a_step_that_the_scaler_skips_leaves_nothing_behind() -> None:

@@ -300,7 +300,9 @@ def test_sarif_holds_findings_and_their_rules(run: Command) -> None:
     log = sarif(run.out)
     rules = log["tool"]["driver"]["rules"]
     assert [rule["id"] for rule in rules] == ["GA101", "GA301"]
-    assert rules[0]["help"]["markdown"].startswith("# missing-loss-scaling (GA101)\n\n## What it does\n")
+    page = rules[0]["help"]["markdown"]
+    assert page.startswith("# missing-loss-scaling (GA101)\n\n4 micro-batches, and the gradient is 4 times too long")
+    assert "\n## What it does\n" in page
     first, second = log["results"]
     assert [(r["ruleId"], r["ruleIndex"], r["level"]) for r in (first, second)] == [
         ("GA101", 0, "error"),

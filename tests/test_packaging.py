@@ -91,7 +91,7 @@ def test_no_link_of_the_readme_is_dead_on_an_index(wheel: Path) -> None:
     text = str(about.get_payload())
     links = re.findall(r"\]\(([^)\s]+)\)", text)
     assert [link for link in links if not link.startswith("https://")] == []
-    assert "| GA101 | missing-loss-scaling |" in text
+    assert "a tutorial that begins with a wrong loop, the ledger in pictures" in text
     assert text.count("```") == (ROOT / "README.md").read_text(encoding="utf-8").count("```")
     for url in about.get_all("Project-URL", []):
         assert url.split(", ")[1].startswith("https://")
@@ -169,7 +169,7 @@ def test_what_was_installed_into_an_empty_environment_works(installed: Path, tmp
         assert (status, err) == (1, "")
         assert "GA101" in out
     assert run("lint", "train.py", "--fix")[0] == 0
-    assert run("explain", "GA101")[1].startswith("# missing-loss-scaling")
+    assert run("explain", "GA101")[1].startswith("missing-loss-scaling (GA101)\n")
     # What is named is what an index has: we may not be on any.
     missing = "needs torch, which is not installed here: pip install torch\n"
     assert run("verify", "train.py") == (2, "", f"gradcheck-accum: verify {missing}")
@@ -177,19 +177,23 @@ def test_what_was_installed_into_an_empty_environment_works(installed: Path, tmp
     assert run("server") == (2, "", f"gradcheck-accum: server {missing.replace('torch', 'pygls')}")
 
 
-def test_the_readme_lists_every_mistake() -> None:
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+def test_the_docs_list_every_mistake() -> None:
+    listed = (ROOT / "docs" / "rules.md").read_text(encoding="utf-8")
+    rows = []
     for mistake in CATALOGUE.values():
         lint = "where visible" if mistake.where_visible else "yes" if mistake.static else "no"
         seen_by = f"{lint} | {'yes' if mistake.dynamic else 'no'}"
-        row = f"| [{mistake.code}](rules/{mistake.code}.md) | {mistake.name} | {mistake.summary} | {seen_by} |"
-        assert row in readme
+        page = f"[{mistake.code}](../rules/{mistake.code}.md)"
+        rows.append(f"| {page} | {mistake.name} | {mistake.summary} | {seen_by} |")
+    assert [line for line in listed.splitlines() if line.startswith("| [")] == rows
 
 
-def test_the_readme_lists_every_shape_under_its_verdict() -> None:
-    readme = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
-    start = readme.index("### What it judges")
-    parts = readme[start : readme.index("### In your own program")].split("`inconclusive`, with the reason:")
-    right, coupled = parts[0].split("`not-equivalent-by-construction`, though the loop is right:")
-    place = {"equivalent": right, "not-equivalent-by-construction": coupled, "inconclusive": parts[1]}
-    assert [shape.name for shape in SHAPES if shape.says not in place[shape.verdict]] == []
+def test_the_docs_list_every_shape_under_its_verdict() -> None:
+    text = (ROOT / "docs" / "shapes.md").read_text(encoding="utf-8")
+    _, right, coupled, undecided = text.split("\n## ")
+    place = {"equivalent": right, "not-equivalent-by-construction": coupled, "inconclusive": undecided}
+    for verdict, part in place.items():
+        shapes = [shape for shape in SHAPES if shape.verdict == verdict]
+        codes = [", ".join(sorted(set().union(*(codes for _, codes in shape.wrong)))) for shape in shapes]
+        rows = [f"| {shape.says} | {listed} |" for shape, listed in zip(shapes, codes, strict=True)]
+        assert [line for line in part.splitlines() if line.startswith("| ")][2:] == rows

@@ -107,6 +107,7 @@ def test_a_right_loop_passes_and_is_returned(pytester: pytest.Pytester) -> None:
     pytester.runpytest_subprocess().assert_outcomes(passed=1)
 
 
+@pytest.mark.slow
 def test_a_wrong_loop_fails_with_the_report(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(
         test_loop=LOOP
@@ -219,6 +220,7 @@ def test_the_fixture_takes_what_check_takes(pytester: pytest.Pytester) -> None:
     pytester.runpytest_subprocess().assert_outcomes(passed=3)
 
 
+@pytest.mark.slow
 def test_a_failure_is_an_assertion_that_has_the_report(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(
         test_loop=LOOP

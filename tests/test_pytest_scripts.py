@@ -254,6 +254,7 @@ def test_scripts_run_on_workers_and_stand_in_junits_report(pytester: pytest.Pyte
 # marked tests
 
 
+@pytest.mark.slow
 def test_a_marked_test_is_judged_by_what_it_trains(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(
         test_loop=LOOP

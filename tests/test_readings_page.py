@@ -27,20 +27,31 @@ for i, (x, y) in enumerate(data):
 """
 
 
-@pytest.mark.parametrize(
-    ("loss", "steps", "verdict", "codes", "ratio"),
-    [
-        ("mse / 3 / K", "K", Verdict.EQUIVALENT, [], 1.0),
-        ("mse / HEADS", "K", Verdict.DEVIATES, ["GA101"], 3.0),
-        ("mse / 3", "K", Verdict.INCONCLUSIVE, [], None),
-        ("mse / 3", "3", Verdict.EQUIVALENT, [], 1.0),
-        ("mse / K / K", "K", Verdict.DEVIATES, ["GA102"], 1 / 3),
-        ("mse / batch_size / K", "K", Verdict.DEVIATES, ["GA102"], 1 / 5),
-        ("mse / 4", "3", Verdict.DEVIATES, ["GA302"], 3 / 4),
-    ],
-)
+EXAMPLES = [
+    ("`mse / 3`, then `loss / K`", "mse / 3 / K", "K", Verdict.EQUIVALENT, [], 1.0),
+    ("`mse / HEADS`, `HEADS = 3`, nothing else", "mse / HEADS", "K", Verdict.DEVIATES, ["GA101"], 3.0),
+    ("`mse / 3`, nothing else, `% K`", "mse / 3", "K", Verdict.INCONCLUSIVE, [], None),
+    ("`mse / 3`, `% 3`", "mse / 3", "3", Verdict.EQUIVALENT, [], 1.0),
+    ("`loss / K / K`", "mse / K / K", "K", Verdict.DEVIATES, ["GA102"], 1 / 3),
+    ("`loss / batch_size / K`", "mse / batch_size / K", "K", Verdict.DEVIATES, ["GA102"], 1 / 5),
+    ("`loss / 4`, `% 3`", "mse / 4", "3", Verdict.DEVIATES, ["GA302"], 3 / 4),
+]
+"""The rows of the page's table, by their first cell."""
+
+
+def test_every_example_of_the_page_is_here() -> None:
+    page = (Path(__file__).parents[1] / "docs" / "readings.md").read_text(encoding="utf-8")
+    rows = page[page.index("| loop (K = 3) |") :].splitlines()[2:]
+    says = {Verdict.EQUIVALENT: "right", Verdict.INCONCLUSIVE: "inconclusive"}
+    for row, (loop, _, _, verdict, codes, _) in zip(rows, EXAMPLES, strict=True):
+        first, reading = row.strip("|").split("|")
+        assert first.strip() == loop
+        assert (f"({codes[0]})" if codes else says[verdict]) in reading
+
+
+@pytest.mark.parametrize(("row", "loss", "steps", "verdict", "codes", "ratio"), EXAMPLES)
 def test_an_example_of_the_page(
-    loss: str, steps: str, verdict: Verdict, codes: list[str], ratio: float | None, tmp_path: Path
+    row: str, loss: str, steps: str, verdict: Verdict, codes: list[str], ratio: float | None, tmp_path: Path
 ) -> None:
     result = watch_source(SCRIPT.format(loss=loss, steps=steps), tmp_path)
     assert (result.verdict, [d.mistake.code for d in result.diagnosis]) == (verdict, codes), result.reason

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -20,8 +21,10 @@ SECTIONS = [
     "## Use instead",
     "## Fix safety",
     "## Known limits",
+    "## Neighbours",
     "## References",
 ]
+NEIGHBOUR = re.compile(r"^- \[(GA\d+) ([a-z-]+)\]\(\1\.md\): (.+)$", re.MULTILINE)
 
 
 def by_code(page: Page) -> str:
@@ -47,6 +50,25 @@ def test_the_page_says_what_the_catalogue_says(page: Page) -> None:
     text = page.path.read_text(encoding="utf-8")
     places = [text.index(section) for section in SECTIONS]
     assert places == sorted(places)
+
+
+@every_page
+def test_the_page_opens_with_a_sentence_that_has_its_numbers_first(page: Page) -> None:
+    text = page.path.read_text(encoding="utf-8")
+    (lead,) = re.findall(r"\n```\n\n(.+?)\n\n## What it does\n", text, re.DOTALL)
+    assert re.match(r"\d", lead) and lead.endswith(".")
+    assert not re.search(r"\.\s", lead)
+
+
+@every_page
+def test_neighbours_are_neighbours_of_each_other(page: Page) -> None:
+    text = page.path.read_text(encoding="utf-8")
+    section = text[text.index("## Neighbours\n") : text.index("## References\n")]
+    found = NEIGHBOUR.findall(section)
+    assert found and section.count("\n- ") == len(found)
+    for code, name, _ in found:
+        assert CATALOGUE[code].name == name
+        assert f"]({page.settings['code']}.md): " in page.path.with_name(f"{code}.md").read_text(encoding="utf-8")
 
 
 UNEVEN = """\
@@ -100,6 +122,9 @@ def test_verify_measures_the_bad_example(page: Page, tmp_path: Path) -> None:
     if ratio is not None:
         measured = [w.grad_norm_ratio for w in result.windows]
         assert measured == pytest.approx(ratio if isinstance(ratio, list) else [ratio] * len(measured), rel=1e-5)
+    weights = page.settings.get("weights")
+    if weights is not None:
+        assert [list(w.weights) for w in result.windows] == [pytest.approx(each, abs=1e-5) for each in weights]
 
 
 @every_page

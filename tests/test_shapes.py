@@ -16,10 +16,14 @@ from watching import watch_source
 from gradcheck_accum.verdict import Verdict
 from gradcheck_accum.verify import observe
 
+# What is compiled takes seconds to be.
+EVERY = [
+    pytest.param(shape, id=shape.name, marks=[pytest.mark.slow] if "compiled" in shape.name else []) for shape in SHAPES
+]
 WRONG = [(shape, marks, codes) for shape in SHAPES for marks, codes in shape.wrong]
 
 
-@pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape.name)
+@pytest.mark.parametrize("shape", EVERY)
 def test_a_right_loop_of_this_shape(shape: Shape, tmp_path: Path) -> None:
     result = watch_source(shape.source(), tmp_path)
     assert result.verdict is Verdict(shape.verdict), result.reason
@@ -43,7 +47,7 @@ def _end(path: Path) -> dict[str, torch.Tensor]:
     return {**state, "random numbers": torch.get_rng_state()}
 
 
-@pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape.name)
+@pytest.mark.parametrize("shape", EVERY)
 def test_watching_changes_no_bit(shape: Shape, tmp_path: Path) -> None:
     path = tmp_path / "train.py"
     path.write_text(shape.source(), encoding="utf-8")

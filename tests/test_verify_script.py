@@ -72,6 +72,7 @@ def test_a_path_that_is_no_file_is_one_line_and_2(path: str, message: str, capfd
     assert message in err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("ending", "message"),
     [
@@ -96,6 +97,7 @@ def test_a_crash_of_our_own_is_told_as_ours(room: str, capfd: pytest.CaptureFixt
     assert "train.py: an error of gradcheck-accum's own, please report it: TypeError" in capfd.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_script_that_fails_still_shows_what_was_seen(capfd: pytest.CaptureFixture[str]) -> None:
     status, out, _ = verify(LOOP + "raise ValueError('no data')\n", capfd, "--output-format", "json")
     report = json.loads(out)
@@ -167,6 +169,7 @@ def test_the_report_is_of_what_was_seen_when_the_time_ran_out(capfd: pytest.Capt
     assert "stopped before the script's end" in out
 
 
+@pytest.mark.slow
 def test_the_scripts_own_output_and_arguments_are_its_own(capfd: pytest.CaptureFixture[str]) -> None:
     source = LOOP + "import sys\nprint('arguments', sys.argv[1:], __name__)\n"
     status, out, err = verify(source, capfd, "--output-format", "json", "--", "--epochs", "3")
@@ -197,6 +200,7 @@ def test_watching_leaves_random_numbers_buffers_and_results_as_they_are(capfd: p
     assert plain in watched
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("device", ["nonsense", "cuda:99"])
 def test_a_device_that_cannot_be_used_is_one_line_and_2(device: str, capfd: pytest.CaptureFixture[str]) -> None:
     status, out, err = verify(LOOP, capfd, "--device", device)

@@ -15,6 +15,7 @@ from gradcheck_accum.location import Location
 from gradcheck_accum.mistakes import CATALOGUE, Mistake
 from gradcheck_accum.steps import usual_steps
 from gradcheck_accum.weights import Readings, Series, Weight, total_of
+from gradcheck_accum.wording import Said, in_words
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,19 +23,24 @@ class Diagnosis:
     """One mistake, the place that causes it, and what the ledger shows.
 
     ``windows`` are the indices of the windows that show it (empty for gradients that no step ever consumed);
-    ``message`` states the fact and its consequence, ``help`` the remedy. ``framework`` is the package, with its
+    ``said`` states the fact and its consequence, ``help`` the remedy. ``framework`` is the package, with its
     version, in whose code it happened, where it was one. ``states_steps`` says that the message states numbers that
     follow from K; ``likely`` that it is one only with data as they mostly are, which the ledger does not show.
     """
 
     mistake: Mistake
     where: Location
-    message: str
+    said: Said
     help: str
     windows: tuple[int, ...] = ()
     framework: str = ""
     states_steps: bool = True
     likely: bool = False
+
+    @property
+    def message(self) -> str:
+        """What is said, as whoever looks at the place of the mistake reads it."""
+        return in_words(self.said, self.where)
 
     @property
     def in_words(self) -> str:
@@ -171,7 +177,7 @@ class Shares:
 def diagnosis(
     code: str,
     where: Location,
-    message: str,
+    said: Said,
     help: str,
     *windows: Window,
     framework: str | None = None,
@@ -184,7 +190,7 @@ def diagnosis(
     """
     indices = tuple(sorted({w.index for w in windows if w.step}))
     through = where.through if framework is None else framework
-    return Diagnosis(CATALOGUE[code], where, message, help, indices, through, states_steps)
+    return Diagnosis(CATALOGUE[code], where, said, help, indices, through, states_steps)
 
 
 def interrupted(account: Account) -> set[int]:
@@ -218,11 +224,6 @@ def times(weight: float) -> str:
 def plural(count: int) -> str:
     """A number of micro-batches in words."""
     return f"{count} micro-batch" if count == 1 else f"{count} micro-batches"
-
-
-def line(where: Location) -> str:
-    """A place in the same file, in words."""
-    return f"line {where.line}"
 
 
 def opens_short(account: Account) -> bool:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gradcheck_accum.diagnosis.account import Account, Diagnosis, diagnosis, line, plural
+from gradcheck_accum.diagnosis.account import Account, Diagnosis, diagnosis, plural
 from gradcheck_accum.events import Backward, Clip, Event, Opaque, Unscale, ZeroGrad
 from gradcheck_accum.ledger import Fate, Window
+from gradcheck_accum.wording import message
 
 
 def find_clip(account: Account) -> Iterator[Diagnosis]:
@@ -53,9 +54,12 @@ def _judge_clip(window: Window, clip: Clip, before: tuple[Event, ...], after: tu
         yield diagnosis(
             "GA401",
             clip.where,
-            f"gradients are clipped before the window is complete: {plural(missing)} "
-            f"{'is' if missing == 1 else 'are'} still to come before the step at {line(window.step.where)}, so "
-            "what is clipped is not the large batch's gradient",
+            message(
+                f"gradients are clipped before the window is complete: {plural(missing)} "
+                f"{'is' if missing == 1 else 'are'} still to come before the step at ",
+                window.step.where,
+                ", so what is clipped is not the large batch's gradient",
+            ),
             "clip once per window, right before the step",
             window,
         )

@@ -6,10 +6,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from gradcheck_accum.diagnosis.account import Diagnosis, diagnosis, line, plural
+from gradcheck_accum.diagnosis.account import Diagnosis, diagnosis, plural
 from gradcheck_accum.events import Backward, GraphsHeld, Step
 from gradcheck_accum.ledger import Ledger
 from gradcheck_accum.location import Location
+from gradcheck_accum.wording import message
 
 _STEPS_OF_GROWTH = 3
 """Steps in a row at which more graphs must be held than before: fewer may be a list that is about to be used."""
@@ -56,8 +57,11 @@ def find_kept_losses(ledger: Ledger) -> Iterator[Diagnosis]:
             yield diagnosis(
                 "GA801",
                 place,
-                f"losses are kept with their graphs: at the step at {line(steps[-1])} those of "
-                "every micro-batch so far are still in memory",
+                message(
+                    "losses are kept with their graphs: at the step at ",
+                    steps[-1],
+                    " those of every micro-batch so far are still in memory",
+                ),
                 _HELP,
                 states_steps=False,
             )

@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from gradcheck_accum.diagnosis.account import Account, Diagnosis, diagnosis, line
+from gradcheck_accum.diagnosis.account import Account, Diagnosis, diagnosis
 from gradcheck_accum.events import LossShown
 from gradcheck_accum.ledger import Fate
 from gradcheck_accum.location import Location
+from gradcheck_accum.wording import message
 
 
 def find_misreported(account: Account) -> Iterator[Diagnosis]:
@@ -21,13 +22,18 @@ def find_misreported(account: Account) -> Iterator[Diagnosis]:
             places.setdefault((event.where, event.shown_at), []).append(event)
     for (where, shown_at), events in places.items():
         if all(account.same(event.share, 1.0) for event in events):
-            at = "" if shown_at.line == where.line else f" at {line(shown_at)}"
+            at = "" if shown_at.place == where.place else message(" at ", shown_at)
             divided = f"divided by {account.steps} for the gradients' sake"
             yield diagnosis(
                 "GA802",
                 where,
-                f"the loss that is shown{at} is the mean of losses that were {divided} "
-                f"(the backward at {line(events[-1].backward)}): it is 1/{account.steps} of the mean loss",
+                message(
+                    "the loss that is shown",
+                    at,
+                    f" is the mean of losses that were {divided} (the backward at ",
+                    events[-1].backward,
+                    f"): it is 1/{account.steps} of the mean loss",
+                ),
                 f"read the loss before it is divided, or multiply by {account.steps} again",
             )
 

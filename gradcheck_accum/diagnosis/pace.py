@@ -7,11 +7,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from gradcheck_accum.diagnosis.account import Diagnosis, diagnosis, line
+from gradcheck_accum.diagnosis.account import Diagnosis, diagnosis
 from gradcheck_accum.events import AverageUpdate, Backward, Event, SchedulerStep, Step
 from gradcheck_accum.ledger import Ledger
 from gradcheck_accum.passes import Passes
 from gradcheck_accum.steps import usual_steps
+from gradcheck_accum.wording import Said, message
 
 _E = TypeVar("_E", bound=Event)
 
@@ -55,7 +56,17 @@ def _paces(ledger: Ledger, kind: type[_E]) -> Iterator[Pace[_E]]:
         ends = next((batch for batch in made if batch > _since(own[0])), None)
         ((usual, _),) = Counter(event.where.place for event in own).most_common(1)
         last = next(event for event in reversed(own) if event.where.place == usual)
-        yield Pace(last, own, tuple(_between(events, _since(own[0]), ends)))
+        life = _between(events, _since(own[0]), ends)
+        yield Pace(last, own, tuple(event for event in life if _concerns(event, last)))
+
+
+def _concerns(event: Event, thing: Event) -> bool:
+    """Whether an event is one of the steps that a thing keeps pace with: those of its own optimizer, on its weights.
+
+    So are the backwards, that what is left of them is its own windows.
+    """
+    own = thing.stores if isinstance(thing, (SchedulerStep, AverageUpdate)) else frozenset()
+    return not own or not isinstance(event, (Step, Backward)) or bool(own & event.stores)
 
 
 def _between(events: Sequence[Event], first: int, end: int | None) -> Iterator[Event]:
@@ -111,9 +122,9 @@ def _steps(events: Sequence[Event]) -> Counter[str]:
     return Counter(event.optimizer for event in events if isinstance(event, Step))
 
 
-def _at_last_step(events: Sequence[Event]) -> str:
-    """In words, where the loop steps."""
-    return next((f" (at {line(e.where)})" for e in reversed(events) if isinstance(e, Step)), "")
+def _at_last_step(events: Sequence[Event]) -> Said:
+    """Where the loop steps."""
+    return next((message(" (at ", e.where, ")") for e in reversed(events) if isinstance(e, Step)), "")
 
 
 def find_schedule(ledger: Ledger) -> Iterator[Diagnosis]:
@@ -131,17 +142,23 @@ def find_schedule(ledger: Ledger) -> Iterator[Diagnosis]:
             yield diagnosis(
                 "GA601",
                 pace.event.where,
-                f"the learning rate is changed at every micro-batch, {often} for every step of the "
-                f"optimizer{_at_last_step(pace.life)}: it moves on while the weights do not, and runs ahead of the "
-                "training unless it was planned in micro-batches",
+                message(
+                    f"the learning rate is changed at every micro-batch, {often} for every step of the optimizer",
+                    _at_last_step(pace.life),
+                    ": it moves on while the weights do not, and runs ahead of the training unless it was planned in "
+                    "micro-batches",
+                ),
                 "change the learning rate once per window, next to the step",
             )
             continue
         yield diagnosis(
             "GA601",
             pace.event.where,
-            f"the learning rate's schedule moves at every micro-batch, {often} for every step of "
-            f"the optimizer{_at_last_step(pace.life)}, so it runs ahead of the training that it was planned for",
+            message(
+                f"the learning rate's schedule moves at every micro-batch, {often} for every step of the optimizer",
+                _at_last_step(pace.life),
+                ", so it runs ahead of the training that it was planned for",
+            ),
             "step the scheduler once per window, after the optimizer; or plan its length in micro-batches",
         )
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gradcheck_accum.diagnosis.account import Account, Diagnosis, diagnosis, line, plural
+from gradcheck_accum.diagnosis.account import Account, Diagnosis, diagnosis, plural
+from gradcheck_accum.wording import message
 
 
 def find_synchronisation(account: Account) -> Iterator[Diagnosis]:
@@ -16,8 +17,12 @@ def find_synchronisation(account: Account) -> Iterator[Diagnosis]:
             yield diagnosis(
                 "GA702",
                 last.where,
-                "the window's last micro-batch leaves its gradients beside .grad, not averaged over the ranks: the "
-                f"step at {line(window.step.where)} goes without them, and a later window gets them",
+                message(
+                    "the window's last micro-batch leaves its gradients beside .grad, not averaged over the ranks: the "
+                    "step at ",
+                    window.step.where,
+                    " goes without them, and a later window gets them",
+                ),
                 "call set_requires_gradient_sync(True) before the backward of the last micro-batch of every window",
                 window,
                 states_steps=False,
@@ -26,8 +31,11 @@ def find_synchronisation(account: Account) -> Iterator[Diagnosis]:
             yield diagnosis(
                 "GA702",
                 last.where,
-                f"the window's last micro-batch leaves its gradients local: the step at {line(window.step.where)} uses "
-                "gradients that were not averaged over the ranks, and the ranks' weights drift apart",
+                message(
+                    "the window's last micro-batch leaves its gradients local: the step at ",
+                    window.step.where,
+                    " uses gradients that were not averaged over the ranks, and the ranks' weights drift apart",
+                ),
                 "let the last micro-batch of every window run forward and backward outside no_sync()",
                 window,
                 states_steps=False,
@@ -45,8 +53,11 @@ def find_synchronisation(account: Account) -> Iterator[Diagnosis]:
     yield diagnosis(
         "GA701",
         first.where,
-        f"gradients are averaged over the ranks at every micro-batch: {account.steps} times for the step"
-        f"{f' at {line(step.where)}' if step else ''}, of which only the last is needed",
+        message(
+            f"gradients are averaged over the ranks at every micro-batch: {account.steps} times for the step",
+            message(" at ", step.where) if step else "",
+            ", of which only the last is needed",
+        ),
         remedy,
         *full,
     )

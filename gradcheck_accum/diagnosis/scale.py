@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import replace
+from functools import reduce
 from itertools import groupby
 
 from gradcheck_accum.diagnosis.account import (
@@ -14,7 +15,6 @@ from gradcheck_accum.diagnosis.account import (
     diagnosis,
     holds_remainders_alone,
     interrupted,
-    line,
     opens_long,
     opens_short,
     plural,
@@ -28,6 +28,7 @@ from gradcheck_accum.ledger import Window
 from gradcheck_accum.location import Location
 from gradcheck_accum.stated import names_steps
 from gradcheck_accum.weights import Series
+from gradcheck_accum.wording import Said, message
 
 
 def find_scale(account: Account) -> Iterator[Diagnosis]:
@@ -55,9 +56,10 @@ def find_scale(account: Account) -> Iterator[Diagnosis]:
 
 
 def find_left_out(account: Account) -> Iterator[Diagnosis]:
-    """GA104 where it is likely: means of equal weight over the targets that are left, of which nobody knows how many.
+    """GA104 where it is likely: means of equal weight over targets of which as many count as the data say.
 
-    A loss that is told which targets to leave out has them: padding, what is masked, what bears no label.
+    So it is where a loss leaves targets out by their value, where a mask chooses them, and where a sum is divided by a
+    count of its own micro-batch's data: padding, what is masked, what bears no label.
     """
     if account.steps < 2:
         return
@@ -73,11 +75,11 @@ def find_left_out(account: Account) -> Iterator[Diagnosis]:
                 found = diagnosis(
                     "GA104",
                     shares.live[0].entry.backward.where,
-                    "likely a mean of means: the loss leaves targets out (ignore_index) and averages over those that "
-                    "remain, yet each micro-batch counts the same: where their numbers differ, a target in a "
-                    "micro-batch with few of them weighs more than in the large batch",
-                    "sum the loss over the micro-batch (reduction='sum') and divide by the number of targets of the "
-                    "whole window that are not ignored",
+                    "likely a mean of means: the loss averages over as many targets as the data leave or hold "
+                    "(ignore_index, a mask, a selection, padding), yet each micro-batch counts the same: where their "
+                    "numbers differ, a target in a micro-batch with few of them weighs more than in the large batch",
+                    "sum the loss over the micro-batch and divide by the number of targets that count in the whole "
+                    "window",
                     window,
                     states_steps=False,
                 )
@@ -138,9 +140,13 @@ def _judge_undivided(account: Account, shares: Shares) -> Iterator[Diagnosis]:
     yield diagnosis(
         "GA101",
         odd[0].entry.backward.where,
-        f"the loss of {plural(len(odd))} of {steps} is not divided by the number of micro-batches, as the others are "
-        f"before the step at {line(step.where)}: {'it counts' if len(odd) == 1 else 'each counts'} "
-        f"{times(float(steps))} what it counts in the large batch",
+        message(
+            f"the loss of {plural(len(odd))} of {steps} is not divided by the number of micro-batches, as the others "
+            "are before the step at ",
+            step.where,
+            f": {'it counts' if len(odd) == 1 else 'each counts'} {times(float(steps))} what it counts in the large "
+            "batch",
+        ),
         f"divide the loss by {steps} (the accumulation steps) at every micro-batch",
         shares.window,
     )
@@ -159,7 +165,7 @@ def _judge_level(account: Account, shares: Shares, where: Location) -> Iterator[
     if account.same(level, 1.0) or level <= 0 or shares.is_mixed(account.same):
         return
     step = shares.window.step
-    closes = f"before the step at {line(step.where)}" if step else ""
+    closes = message(" before the step at ", step.where) if step else ""
     if level > 1:
         if not account.same(level, float(length)) and _is_near_miss(account, level, length):
             return
@@ -168,8 +174,11 @@ def _judge_level(account: Account, shares: Shares, where: Location) -> Iterator[
             yield diagnosis(
                 "GA101",
                 where,
-                "the sum of the ranks' gradients is not divided by the number of ranks (a divide factor was set): each "
-                f"micro-batch counts {times(level)} what it counts in the large batch {closes}".rstrip(),
+                message(
+                    "the sum of the ranks' gradients is not divided by the number of ranks (a divide factor was set): "
+                    f"each micro-batch counts {times(level)} what it counts in the large batch",
+                    closes,
+                ),
                 "divide the summed loss by the units of all ranks, or leave the average over the ranks as it is",
                 shares.window,
             )
@@ -181,8 +190,11 @@ def _judge_level(account: Account, shares: Shares, where: Location) -> Iterator[
         yield diagnosis(
             "GA101",
             where,
-            f"the loss is not divided by the number of micro-batches: {length} of them are added up {closes}, and "
-            f"{counts}",
+            message(
+                f"the loss is not divided by the number of micro-batches: {length} of them are added up",
+                closes,
+                f", and {counts}",
+            ),
             f"divide the loss by {steps_in_words(account, length)} ({_length_in_words(account, length)}) before "
             "backward()",
             shares.window,
@@ -194,9 +206,13 @@ def _judge_level(account: Account, shares: Shares, where: Location) -> Iterator[
     yield diagnosis(
         "GA102",
         where,
-        f"the loss is divided twice: {length} micro-batches are added up {closes}, and each counts only "
-        f"{_extent(account, shares)} what it counts in the large batch{_second_divisor(account, shares, level)}"
-        f"{_by_whom(shares)}",
+        message(
+            f"the loss is divided twice: {length} micro-batches are added up",
+            closes,
+            f", and each counts only {_extent(account, shares)} what it counts in the large batch"
+            f"{_second_divisor(account, shares, level)}",
+            _by_whom(shares),
+        ),
         "divide by the accumulation steps once; a mean-reduced loss already averages over its batch",
         shares.window,
         framework=_scaling_framework(shares),
@@ -241,12 +257,14 @@ def _scaling_framework(shares: Shares) -> str:
     return next((place.through for place in scalers(shares) if place.through), "")
 
 
-def _by_whom(shares: Shares) -> str:
+def _by_whom(shares: Shares) -> Said:
     """Who scaled the losses, where one of several was a framework."""
     places = scalers(shares)
     if len(places) < 2 or not any(place.through for place in places):
         return ""
-    return ": " + " and ".join(f"by {place.through}" if place.through else f"at {line(place)}" for place in places)
+    each = (message("by ", place.through) if place.through else message("at ", place) for place in places)
+    first = message(": ", next(each))
+    return reduce(lambda said, other: message(said, " and ", other), each, first)
 
 
 def _extent(account: Account, shares: Shares) -> str:
@@ -378,8 +396,12 @@ def find_remainder_scale(account: Account) -> Iterator[Diagnosis]:
                 yield diagnosis(
                     "GA303",
                     step.where,
-                    f"a micro-batch that is skipped (at {line(skips)}) is still counted: its window holds fewer than "
-                    f"{steps_in_words(account)}, and each that ran counts less than in the large batch"
+                    message(
+                        "a micro-batch that is skipped (at ",
+                        skips,
+                        f") is still counted: its window holds fewer than {steps_in_words(account)}, and each that "
+                        "ran counts less than in the large batch",
+                    )
                     if skips
                     else f"the window holds {plural(shares.length)} instead of {account.steps}, in the middle of an "
                     f"epoch: {plural(missing)} {'was' if missing == 1 else 'were'} skipped but still counted, "

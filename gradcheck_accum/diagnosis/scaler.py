@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gradcheck_accum.diagnosis.account import Account, Diagnosis, diagnosis, line
+from gradcheck_accum.diagnosis.account import Account, Diagnosis, diagnosis
 from gradcheck_accum.diagnosis.pace import every_micro_batch
 from gradcheck_accum.events import Backward, ScalerUpdate, Step, Unscale
 from gradcheck_accum.ledger import Fate, Ledger
 from gradcheck_accum.location import Location
+from gradcheck_accum.wording import message
 
 
 def find_scaler_pace(ledger: Ledger) -> Iterator[Diagnosis]:
@@ -46,8 +47,11 @@ def find_scaler_misuse(account: Account) -> Iterator[Diagnosis]:
                 yield diagnosis(
                     "GA502",
                     event.where,
-                    "the scale is divided out before the window is complete: micro-batches that come later are added "
-                    f"with the scale still in them, before the step at {line(window.step.where)}",
+                    message(
+                        "the scale is divided out before the window is complete: micro-batches that come later are "
+                        "added with the scale still in them, before the step at ",
+                        window.step.where,
+                    ),
                     "call scaler.unscale_(optimizer) once, after the window's last backward",
                     window,
                     states_steps=False,

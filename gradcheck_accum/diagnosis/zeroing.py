@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from gradcheck_accum.diagnosis.account import Account, Diagnosis, diagnosis, interrupted, line, plural
+from gradcheck_accum.diagnosis.account import Account, Diagnosis, diagnosis, interrupted, plural
 from gradcheck_accum.diagnosis.assumed import counts_windows
 from gradcheck_accum.events import Step, ZeroGrad
 from gradcheck_accum.ledger import ByProduct, Entry, Fate, Window
+from gradcheck_accum.wording import message
 
 
 def find_zeroing(account: Account) -> Iterator[Diagnosis]:
@@ -29,8 +30,13 @@ def find_zeroing(account: Account) -> Iterator[Diagnosis]:
             yield diagnosis(
                 "GA202",
                 cause.where,
-                f"gradients are cleared between backward (at {line(wiped[-1].backward.where)}) and the step at "
-                f"{line(window.step.where)}: none of the {plural(window.micro_batches)} reaches it",
+                message(
+                    "gradients are cleared between backward (at ",
+                    wiped[-1].backward.where,
+                    ") and the step at ",
+                    window.step.where,
+                    f": none of the {plural(window.micro_batches)} reaches it",
+                ),
                 "clear the gradients after the step has used them",
                 window,
             )
@@ -39,9 +45,11 @@ def find_zeroing(account: Account) -> Iterator[Diagnosis]:
         yield diagnosis(
             "GA201" if every_batch else "GA202",
             cause.where,
-            f"gradients are cleared {'at every micro-batch' if every_batch else 'in the middle of a window'}: "
-            f"{gone} of {plural(window.micro_batches)} "
-            f"{'is' if gone == 1 else 'are'} lost before the step at {line(window.step.where)}",
+            message(
+                f"gradients are cleared {'at every micro-batch' if every_batch else 'in the middle of a window'}: "
+                f"{gone} of {plural(window.micro_batches)} {'is' if gone == 1 else 'are'} lost before the step at ",
+                window.step.where,
+            ),
             "clear the gradients only after a step",
             window,
         )
@@ -61,8 +69,12 @@ def _interrupted(account: Account, window: Window, step: Step, cause: ZeroGrad) 
     return diagnosis(
         "GA303",
         step.where,
-        f"the window counts {plural(account.steps)}, of which {left or 'none'} {'reaches' if left < 2 else 'reach'} "
-        f"the step: {gone} {'was' if gone == 1 else 'were'} cleared at {line(cause.where)}{others}",
+        message(
+            f"the window counts {plural(account.steps)}, of which {left or 'none'} "
+            f"{'reaches' if left < 2 else 'reach'} the step: {gone} {'was' if gone == 1 else 'were'} cleared at ",
+            cause.where,
+            others,
+        ),
         "begin to count anew where the gradients are cleared, or run the micro-batches again",
         window,
     )
@@ -96,14 +108,18 @@ def _foreign(account: Account, step: Step, foreign: Sequence[Entry], stale: Sequ
     """GA204: what was never meant for this optimizer stands in a gradient that it uses."""
     last = foreign[-1]
     count = len({entry.backward.micro_batch for entry in foreign})
-    what = f"what the loss at {line(last.backward.where)} leaves in {account.store} is not cleared"
+    what = message("what the loss at ", last.backward.where, f" leaves in {account.store} is not cleared")
     stands = f"{plural(count)} of it {'stands' if count == 1 else 'stand'} in the gradient that"
     if last.by_product is ByProduct.FOR_DATA:
         return diagnosis(
             "GA204",
             last.backward.where,
-            f"{what}, though it was sent back for the gradient of its data alone: {stands} the step at "
-            f"{line(step.where)} uses",
+            message(
+                what,
+                f", though it was sent back for the gradient of its data alone: {stands} the step at ",
+                step.where,
+                " uses",
+            ),
             "ask for that gradient with torch.autograd.grad(), which leaves none in the weights",
             *stale,
         )
@@ -114,7 +130,7 @@ def _foreign(account: Account, step: Step, foreign: Sequence[Entry], stale: Sequ
     return diagnosis(
         "GA204",
         step.where,
-        f"{what}, though {why}: {stands} this step uses",
+        message(what, f", though {why}: {stands} this step uses"),
         f"clear the gradients of {account.store} right before its own loss{remedy}",
         *stale,
     )
@@ -146,8 +162,11 @@ def find_stale(account: Account) -> Iterator[Diagnosis]:
         yield diagnosis(
             "GA204",
             window.step.where,
-            f"gradients of {account.store} are never cleared, though others are (at {line(elsewhere[0].where)}): "
-            f"{standing} in the gradient that this step uses",
+            message(
+                f"gradients of {account.store} are never cleared, though others are (at ",
+                elsewhere[0].where,
+                f"): {standing} in the gradient that this step uses",
+            ),
             f"clear the gradients of {account.store} too, after the step",
             *stale,
             states_steps=is_fact,

@@ -11,6 +11,8 @@ contributions g_1, ..., g_m in a dtype of unit roundoff u, with partial sums s_j
 - *The norm* of the sum is off by less still, because roundings are hardly ever along the sum.
 - *The replay* sums in another order, in other matrix shapes: each pass carries the rounding of a whole forward and
   backward, in the dtype that computes.
+- *A sketch* (`gradcheck_accum.verify.sketch`) knows a norm within bounds, with a stated confidence: an error is within
+  the tolerance where its upper bound is, and beyond it where its lower bound is.
 """
 
 from __future__ import annotations
@@ -36,6 +38,22 @@ _DEVIATIONS = 4.0
 _PASS_ROUNDINGS = 64.0
 _PASS_ROUNDINGS_LOW_PRECISION = 6.0
 """Roundings of a forward and backward pass, as one relative error: low precision accumulates in higher."""
+
+
+CONFIDENCE = 0.999
+"""How sure it is that a norm, or the quotient of two, lies within the bounds that its sketch gives it."""
+
+_SHARING = 1 / 512
+"""The probability that two elements share a bucket of a sketch of 1,024 is half as large, but for elements of one
+stretch at some distances (`gradcheck_accum.verify.sketch`): this covers them where a gradient does not lie in these."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """Between what a number lies."""
+
+    low: float
+    high: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +87,29 @@ def gamma(count: int, roundoff: float) -> float:
     """gamma_k = k u / (1 - k u), or infinity where k u reaches 1."""
     product = count * roundoff
     return product / (1 - product) if product < 1 else math.inf
+
+
+def sketched_norm(norm: float) -> Bounds:
+    """Between what ‖v‖ lies where that of its sketch is ``norm``, with a confidence beyond CONFIDENCE.
+
+    X = ‖S v‖² has the mean ‖v‖² and a variance of at most 2 p ‖v‖⁴, p the probability that two elements share a bucket
+    (Alon, Matias, Szegedy, J. Comput. Syst. Sci. 58, 1999, section 2.2; Charikar, Chen, Farach-Colton, Theor. Comput.
+    Sci. 312, 2004). It is a sum of squares, of a sum of random signs each, and is judged as that of 1/p normal
+    variables would be: it is above (1 + 2 √(p t) + 2 p t) ‖v‖² with a probability of at most exp(-t), and below
+    (1 - 2 √(p t)) ‖v‖² too (Laurent and Massart, Ann. Statist. 28, 2000, lemma 1). With t = ln(4 / (1 - CONFIDENCE))
+    the bounds of two norms hold together, and so do those of their quotient.
+    """
+    t = math.log(4 / (1 - CONFIDENCE))
+    spread = 2 * math.sqrt(_SHARING * t)
+    return Bounds(norm / math.sqrt(1 + spread + 2 * _SHARING * t), norm / math.sqrt(1 - spread))
+
+
+def sketched_cosine() -> float:
+    """How far the cosine of two sketches may be from that of their gradients, with the confidence of CONFIDENCE.
+
+    <S v, S w> has the mean <v, w> and a variance of at most 2 p ‖v‖² ‖w‖².
+    """
+    return 2 * math.sqrt(_SHARING * math.log(4 / (1 - CONFIDENCE)))
 
 
 def sum_tolerance(addends: Addends, dtype: torch.dtype) -> SumTolerance:

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from gradcheck_accum.stated import NAMES_OF_STEPS, NAMES_THAT_MAY_BE_STEPS
+from gradcheck_accum.stated import NAMES_OF_SIZE, NAMES_OF_STEPS, NAMES_THAT_MAY_BE_STEPS
 
 FEATURES, CLASSES = 4, 3
 
@@ -27,6 +27,7 @@ _NAMES = {
     "scaler": ("grad_scaler",),
     "scheduler": ("lr_scheduler", "sched"),
     "device": (),
+    "batch_size": NAMES_OF_SIZE[1:],
     "epochs": ("num_epochs", "n_epochs"),
     "epoch": (),
 }
@@ -73,16 +74,21 @@ class AccumCase:
         given = [f"{f.name}={getattr(self, f.name)!r}" for f in fields(self) if getattr(self, f.name) != f.default]
         return f"AccumCase({', '.join(given)})"
 
-    def arguments(self, loop: Callable[..., object], factories: ModuleType | None = None) -> dict[str, Any]:
+    def arguments(
+        self,
+        loop: Callable[..., object],
+        factories: ModuleType | None = None,
+        made: Mapping[str, object] | None = None,
+    ) -> dict[str, Any]:
         """What to call ``loop`` with, by its arguments' names.
 
         A function of ``factories`` supplies the argument of its name, and gets its own arguments the same way; ``case``
-        is this case, and its dtype PyTorch's default while they run. Raises CannotSupply where nothing supplies an
-        argument without a default.
+        is this case, and its dtype PyTorch's default while they run. What is ``made`` already is supplied as it is.
+        Raises CannotSupply where nothing supplies an argument without a default.
         """
         torch.manual_seed(self.seed)
         with self.in_dtype():
-            return _Supply(self, factories).arguments(loop)
+            return _Supply(self, factories, made or {}).arguments(loop)
 
     @contextmanager
     def in_dtype(self) -> Iterator[None]:
@@ -98,18 +104,18 @@ class AccumCase:
 class _Supply:
     """The values of one case, each made once."""
 
-    def __init__(self, case: AccumCase, factories: ModuleType | None) -> None:
+    def __init__(self, case: AccumCase, factories: ModuleType | None, made: Mapping[str, object]) -> None:
         self._case = case
         self._own = _functions(factories)
-        self._made: dict[str, Any] = {"case": case}
+        self._made: dict[str, Any] = {"case": case, **{_CANONICAL.get(name, name): made[name] for name in made}}
         self._pending: list[str] = []
 
     def arguments(self, function: Callable[..., object]) -> dict[str, Any]:
         found: dict[str, Any] = {}
         for name, parameter in _parameters(function).items():
             optional = parameter.default is not parameter.empty
-            known = name in self._made or self._factory(name) is not None or name in _CANONICAL
-            mine = name in self._made or self._factory(name) is not None
+            mine = _CANONICAL.get(name, name) in self._made or self._factory(name) is not None
+            known = mine or name in _CANONICAL
             if not known and not optional:
                 place = getattr(function, "__name__", "the loop")
                 raise CannotSupply(
@@ -186,6 +192,7 @@ _BUILT_IN: dict[str, Callable[..., Any]] = {
     "scaler": lambda: torch.amp.GradScaler("cpu", init_scale=256.0),
     "scheduler": lambda optimizer: torch.optim.lr_scheduler.LambdaLR(optimizer, lambda _: 1.0),
     "device": lambda: torch.device("cpu"),
+    "batch_size": lambda case: case.batch_size,
     "epochs": lambda case: case.epochs,
     "epoch": lambda: 0,
 }

@@ -349,6 +349,9 @@ def truth(variant: Variant) -> Truth:
     right = all(run.is_right for run in runs)
     verdict = "deviates" if not right else "not-equivalent-by-construction" if v.has("GA901") else "equivalent"
     allowed = planted | _consequences(v, runs)
+    if v.rate is not None and "GA203" in planted:
+        # The second model's gradients are cleared: of the two, the catalogue has GA204 for the others.
+        planted, allowed = planted - {"GA203"} | {"GA204"}, allowed | {"GA204"}
     if len(planted) > 1 and not right:
         # Which of several mistakes shows is nobody's to demand.
         allowed |= {code for code, mistake in CATALOGUE.items() if mistake.moves_gradient}

@@ -23,6 +23,7 @@ from gradcheck_accum.lint.outcome import Outcome
 from gradcheck_accum.location import Location
 from gradcheck_accum.settings import Settings
 from gradcheck_accum.suppressions import MAY_NAME_CODES, Commented
+from gradcheck_accum.wording import message
 
 if TYPE_CHECKING:
     from gradcheck_accum.diagnosis import Diagnosis
@@ -75,11 +76,20 @@ class Examination:
     cost: int = 0
     read: tuple[tuple[str, str], ...] = ()
     """The files beside it that were looked at, each with a digest (`gradcheck_accum.lint.beside`)."""
+    unread: tuple[str, ...] = ()
+    """Those that its budget left unread."""
 
     def outcome(self) -> Outcome:
         """What is told of it."""
         findings = tuple(finding for finding, _ in self.evidence)
-        return Outcome(findings, self.suppressed, self.unused, not_followed=self.not_followed, read=self.read)
+        return Outcome(
+            findings,
+            self.suppressed,
+            self.unused,
+            not_followed=self.not_followed,
+            read=self.read,
+            unread=self.unread,
+        )
 
 
 def examine(
@@ -117,9 +127,9 @@ def examine(
                     found.setdefault((diagnosis.mistake.code, diagnosis.where.line), (diagnosis, ledger))
     except RecursionError:
         raise LintError("nested too deeply to be analysed") from None
-    read = tuple(beside.read.items()) if beside else ()
+    read, unread = (tuple(beside.read.items()), tuple(beside.unread)) if beside else ((), ())
     if module is None or not (found or module.comments):
-        return Examination((), (), (), tuple(every), is_thorough, not_followed, cost, read)
+        return Examination((), (), (), tuple(every), is_thorough, not_followed, cost, read, unread)
     own = _Told(module, lines)
     files = {path: own}
     kept: list[tuple[Finding, Ledger]] = []
@@ -133,14 +143,16 @@ def examine(
         if files[where.path].hides(told):
             suppressed.append(told.mistake.code)
         else:
-            message = told.message + _assumption(told, ledger)
+            said = message(told.said, _assumption(told, ledger))
             shown = files[where.path].lines[where.line - 1].strip()
-            kept.append((Finding(told.mistake, where, message, told.help, text=shown, likely=told.likely), ledger))
+            kept.append((Finding(told.mistake, where, said, told.help, text=shown, likely=told.likely), ledger))
     unused = tuple(
-        UnusedSuppression(Location(path, comment.line, comment.column, comment.line, comment.end_column), message)
-        for comment, message in own.comments.unused()
+        UnusedSuppression(Location(path, comment.line, comment.column, comment.line, comment.end_column), useless)
+        for comment, useless in own.comments.unused()
     )
-    return Examination(tuple(kept), tuple(suppressed), unused, tuple(every), is_thorough, not_followed, cost, read)
+    return Examination(
+        tuple(kept), tuple(suppressed), unused, tuple(every), is_thorough, not_followed, cost, read, unread
+    )
 
 
 class _Told:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from gradcheck_accum.events import Factor, Operation, Purpose, Reduction
 from gradcheck_accum.lint import values as v
+from gradcheck_accum.lint.chosen import count_with_number, is_own_count, joined_masks, mean_over
 from gradcheck_accum.lint.knowledge import bind_steps
 from gradcheck_accum.lint.metrics import combined
 from gradcheck_accum.lint.syntax import Operator
@@ -62,7 +63,10 @@ def binary(run: Interpreter, op: Operator, left: Any, right: Any) -> Any:
         return UNKNOWN
     match left, right:
         case (v.Data() as data, Num()) | (Num(), v.Data() as data):
-            return v.Data(data.rows, data.counted, data.made)  # numbers that nothing has learned from yet
+            # Numbers that nothing has learned from yet.
+            return count_with_number(op, left, right) or data.changed(data.rows)
+        case v.Data(), v.Data() if (mask := joined_masks(op, left, right)) is not None:
+            return mask
         case v.Data(), v.Data() if not run.in_training:
             return v.Data(left.rows if left.rows is not None else right.rows)
     if v.is_data(left) or v.is_data(right):
@@ -121,10 +125,12 @@ def _tensor_arithmetic(run: Interpreter, op: Operator, left: Any, right: Any) ->
     if op in (Operator.ADD, Operator.SUB):
         return tensor
     if op in (Operator.MULT, Operator.DIV):
+        inverse = op is Operator.DIV
+        if tensor.elementwise and isinstance(other, v.Data) and other.counted is not None:
+            return tensor.scaled(Factor(None, Operation.DIVIDE if inverse else Operation.MULTIPLY))
         if tensor.elementwise and v.is_data(other):
             return tensor
-        inverse = op is Operator.DIV
-        if tensor is left and isinstance(other, v.Data):
+        if tensor is left and isinstance(other, v.Data) and not (inverse and is_own_count(run, other)):
             return _product(run, op, tensor, other)
         if inverse and tensor is right:
             return tensor.scaled(Factor(None))
@@ -159,6 +165,10 @@ def scaled(run: Interpreter, tensor: Tensor, other: Any, operation: Operation) -
     What divides a sum may count units, of which the interpretation has an assumed number only: a count that was not
     made from it is unknown.
     """
+    if operation is Operation.DIVIDE and is_own_count(run, other):
+        mean = mean_over(tensor)
+        if mean is not None:
+            return mean if other.times is None else scaled(run, mean, other.times, operation)
     if operation is Operation.MULTIPLY and isinstance(other, Num) and v.UNITS in other.tags:
         # A mean made a sum: what divides it again may be any count of units.
         return tensor.scaled(Factor(None, operation))

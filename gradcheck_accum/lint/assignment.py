@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from gradcheck_accum.lint import syntax
 from gradcheck_accum.lint import values as v
 from gradcheck_accum.lint.by_hand import changes_unknown
+from gradcheck_accum.lint.chosen import chooses, is_left_out
 from gradcheck_accum.lint.distributed import SWITCH
 from gradcheck_accum.lint.objects import sources_of
 from gradcheck_accum.lint.values import Num, Symbol, Tensor
@@ -40,6 +42,8 @@ def assign(run: Interpreter, target: syntax.Expression, value: Any, scope: v.Sco
                 and -len(holder) <= key.value < len(holder)
             ):
                 holder[key.value] = value
+            elif isinstance(holder, v.Data) and chooses(key) and is_left_out(value):
+                assign(run, target.value, replace(holder, ignored=True), scope)
             elif isinstance(key, str):
                 _assign_to_unknown(run, holder, key, value)
 

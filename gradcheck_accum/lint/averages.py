@@ -27,13 +27,13 @@ BLENDS_ALL = "_foreach_lerp_"
 _SIMPLE = (syntax.Name, syntax.Attribute, syntax.Subscript)
 
 
-def new_average(run: Interpreter, path: str) -> v.Average | None:
-    """The average that a call of an imported name makes, or None if it makes none."""
+def new_average(run: Interpreter, path: str, sources: frozenset[str] | None) -> v.Average | None:
+    """The average of the weights of ``sources`` that a call of an imported name makes, or None if it makes none."""
     kind = path.rpartition(".")[2]
     if kind not in UPDATES or not path.startswith(_LIBRARIES):
         return None
     run.recorder.averages += 1
-    return v.Average(kind, f"{kind} {run.recorder.averages}", run.recorder.micro_batch + 1)
+    return v.Average(kind, f"{kind} {run.recorder.averages}", run.recorder.micro_batch + 1, sources)
 
 
 def is_update(average: v.Average, method: str) -> bool:
@@ -48,7 +48,8 @@ def note_update(run: Interpreter, node: syntax.Expression, scope: v.Scope) -> No
         if isinstance(weights, v.Parameters) and not isinstance(target, (v.Gradient, v.Tensor, v.Data)):
             own = target.sources if isinstance(target, v.Parameters) else None
             if own is None or own != weights.sources:
-                run.recorder.average(node, f"{sorted(own or ())} {_holder(scope)}", run.recorder.entered)
+                name = f"{sorted(own or ())} {_holder(scope)}"
+                run.recorder.average(node, name, run.recorder.entered, weights.sources)
                 return
 
 
@@ -57,7 +58,7 @@ def note_blend(run: Interpreter, node: syntax.Node, targets: Any, weights: Any) 
     if isinstance(weights, v.Parameters) and not isinstance(targets, (v.Gradient, v.Tensor, v.Data)):
         own = targets.sources if isinstance(targets, v.Parameters) else None
         if own is None or own != weights.sources:
-            run.recorder.average(node, f"{sorted(own or ())}", run.recorder.entered)
+            run.recorder.average(node, f"{sorted(own or ())}", run.recorder.entered, weights.sources)
 
 
 def _holder(scope: v.Scope) -> int:

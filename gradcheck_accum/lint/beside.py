@@ -1,8 +1,9 @@
 """Modules beside the linted one that its training runs on into: helpers that it calls, classes that it inherits from.
 
-They are read, never imported, and only where they do something to gradients or make the data. Their lines are counted
-from beyond those of any file, so that all of it is one program; `Beside.place` is the way back. The files of a project
-import the same few modules: each is parsed once for many of them.
+They are read, never imported, and only where they do something to gradients or make the data: as far as a loop needs
+them, the nearest first, until a budget is spent. What it leaves unread is counted (`Beside.unread`) and stated. Their
+lines are counted from beyond those of any file, so that all of it is one program; `Beside.place` is the way back. The
+files of a project import the same few modules: each is parsed once for many of them.
 """
 
 from __future__ import annotations
@@ -21,18 +22,17 @@ from gradcheck_accum.lint import syntax
 from gradcheck_accum.lint.facts import Facts
 from gradcheck_accum.location import Location
 from gradcheck_accum.source_text import NotText, text_of
+from gradcheck_accum.wording import message, moved
 
 _MATTERS = re.compile(
     rb"backward\s*\(|\.\s*step\s*\(|zero_grad\s*\(|unscale_\s*\(|clip_grad\w*\s*\(|\.grad\b"  # what gradients meet
     rb"|\byield\b|DataLoader\s*\(|__len__"  # how many micro-batches there are
 )
 """Is in the text of every function and class that is followed into another module."""
-_LINE = re.compile(r"\bline (\d+)")
 _LINE_BREAK = re.compile(r"\r\n|\r|\n")
-_MOST_MODULES = 6
+_MOST_MODULES = 12
 _MOST_READ = 300
 """Places that are looked at, at most of which there is nothing, or nothing that does anything to gradients."""
-_DEEPEST = 2
 _FIRST_LINES = itertools.count(LARGEST_FILE, LARGEST_FILE)
 """Where the lines of each module that is read along begin: further apart than any has lines."""
 
@@ -64,6 +64,8 @@ class Beside:
     """The modules that statements import names from, by the statement's identity."""
     modules: dict[str, Neighbour] = field(default_factory=dict)
     """The modules that are imported whole, by their dotted path."""
+    unread: dict[str, None] = field(default_factory=dict)
+    """Where modules stand, or may stand, that the budget left unread."""
 
     def place(self, where: Location) -> Location:
         """Where a line of the whole program really stands."""
@@ -78,21 +80,13 @@ class Beside:
         return next(n.text for n in self.neighbours if n.path == path)
 
     def told(self, diagnosis: Diagnosis) -> Diagnosis:
-        """A diagnosis with the place that it really has, and with other files' lines named by their files."""
+        """A diagnosis with the places that it and its message really have."""
         if not self.neighbours:
             return diagnosis
-        where = self.place(diagnosis.where)
-
-        def words(match: re.Match[str]) -> str:
-            found = self._of(int(match.group(1)))
-            path = found.path if found else self.path
-            line = int(match.group(1)) - (found.first - 1 if found else 0)
-            return f"line {line}" if path == where.path else f"{os.path.basename(path)}:{line}"
-
-        message, help = (_LINE.sub(words, text) for text in (diagnosis.message, diagnosis.help))
+        where, said = self.place(diagnosis.where), moved(diagnosis.said, self.place)
         if where.path != self.path:
-            message += f" (as {os.path.basename(self.path)} runs it)"
-        return replace(diagnosis, where=where, message=message, help=help)
+            said = message(said, f" (as {os.path.basename(self.path)} runs it)")
+        return replace(diagnosis, where=where, said=said)
 
     def _of(self, line: int) -> Neighbour | None:
         return next((n for n in self.neighbours if n.first <= line < n.first + LARGEST_FILE), None)
@@ -101,7 +95,7 @@ class Beside:
 def look_beside(facts: Facts, path: str) -> Beside:
     """The modules that training in the file at ``path`` may run on into."""
     beside = Beside(path)
-    _Search(beside).follow(facts, path, 1)
+    _Search(beside).follow(facts, path)
     return beside
 
 
@@ -140,41 +134,51 @@ class _Search:
     sources: dict[str, neighbours.Source | None] = field(default_factory=dict)
     known: dict[str, Neighbour | None] = field(default_factory=dict)
 
-    def follow(self, facts: Facts, path: str, depth: int) -> None:
-        """Look at what a module at ``path`` imports."""
+    def follow(self, facts: Facts, path: str) -> None:
+        """Look at what the module at ``path`` imports, then at what those import, and so on."""
+        self._look(facts, path)
+        for neighbour in self.beside.neighbours:  # grows while it is looked through: the nearest come first
+            self._look(neighbour.facts, neighbour.path)
+
+    def _look(self, facts: Facts, path: str) -> None:
         for one in _imports(facts):
-            found = self._find(one, path, depth)
+            found = self._find(one, path)
             if found is not None and one.dotted:
                 self.beside.modules[one.dotted] = found
             elif found is not None:
                 self.beside.imports[id(one.statement)] = found
 
-    def _find(self, one: _Import, path: str, depth: int) -> Neighbour | None:
+    def _find(self, one: _Import, path: str) -> Neighbour | None:
         for file in neighbours.places(path, one.level, one.module):
             if os.path.normpath(file) == os.path.normpath(self.beside.path):
                 return None
             if file not in self.sources:
                 if len(self.sources) >= _MOST_READ:
+                    self.beside.unread[file] = None
                     return None
                 source = self.sources[file] = neighbours.read(file)
                 self.beside.read[file] = neighbours.digest(source)
             source = self.sources[file]
             if source is None:
+                large = neighbours.too_large(file)
+                if large is not None and large.holds(_MATTERS, one.names):
+                    self.beside.unread[file] = None
                 continue
             if file not in self.known and source.holds(_MATTERS, one.names):
-                self.known[file] = self._neighbour(file, source, depth)
+                self.known[file] = self._neighbour(file, source)
             return self.known.get(file)
         return None
 
-    def _neighbour(self, path: str, source: neighbours.Source, depth: int) -> Neighbour | None:
+    def _neighbour(self, path: str, source: neighbours.Source) -> Neighbour | None:
         others = self.beside.neighbours
-        parsed = _parsed(source) if len(others) < _MOST_MODULES else None
+        if len(others) >= _MOST_MODULES:
+            self.beside.unread[path] = None
+            return None
+        parsed = _parsed(source)
         if parsed is None:
             return None
         found = replace(parsed, path=path if os.path.isabs(path) else os.path.relpath(path))
         others.append(found)
-        if depth < _DEEPEST:
-            self.follow(found.facts, path, depth + 1)
         return found
 
 

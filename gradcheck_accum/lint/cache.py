@@ -21,6 +21,7 @@ from gradcheck_accum.lint.files import write_atomically
 from gradcheck_accum.lint.outcome import Outcome
 from gradcheck_accum.location import Location
 from gradcheck_accum.mistakes import CATALOGUE
+from gradcheck_accum.wording import Said, message, moved
 
 DIRECTORY = ".gradcheck-accum-cache"
 
@@ -69,11 +70,10 @@ class Cache:
         """Remember the outcome of the file at ``path``."""
         nowhere = replace(
             outcome,
-            findings=tuple(
-                replace(f, where=replace(f.where, path=_seen_from(path, f.where.path))) for f in outcome.findings
-            ),
+            findings=tuple(_nowhere(finding, path) for finding in outcome.findings),
             unused=tuple(replace(u, where=replace(u.where, path="")) for u in outcome.unused),
             read=tuple((_seen_from(path, file), known) for file, known in outcome.read),
+            unread=tuple(_seen_from(path, file) for file in outcome.unread),
         )
         record = asdict(nowhere)
         for finding in record["findings"]:
@@ -93,6 +93,15 @@ class Cache:
                 write_atomically(ignore, b"*\n")
             content = json.dumps({"stamp": self._stamp, "files": entries}, separators=(",", ":"))
             write_atomically(self._directory / _FILE, content.encode())
+
+
+def _nowhere(finding: Finding, path: str) -> Finding:
+    """A finding of the file at ``path``, wherever that is."""
+
+    def seen(place: Location) -> Location:
+        return replace(place, path=_seen_from(path, place.path))
+
+    return replace(finding, where=seen(finding.where), said=moved(finding.said, seen))
 
 
 def _seen_from(path: str, other: str) -> str:
@@ -123,6 +132,7 @@ def _outcome(record: dict[str, Any], path: str) -> Outcome:
         record["problem"],
         record["not_followed"],
         read=tuple((_from_there(path, str(file)), str(known)) for file, known in record["read"]),
+        unread=tuple(_from_there(path, str(file)) for file in record["unread"]),
     )
 
 
@@ -133,9 +143,16 @@ def _finding(record: dict[str, Any], path: str) -> Finding:
             **record,
             "mistake": CATALOGUE[record["mistake"]],
             "where": _location(record["where"], path),
+            "said": _said(record["said"], path),
             "fix": Fix(**{**fix, "edits": tuple(Edit(**edit) for edit in fix["edits"])}) if fix else None,
         }
     )
+
+
+def _said(record: Any, path: str) -> Said:
+    if isinstance(record, str):
+        return record
+    return message(*(part if isinstance(part, str) else _location(part, path) for part in record["parts"]))
 
 
 def _location(record: dict[str, Any], path: str) -> Location:

@@ -11,6 +11,7 @@ from gradcheck_accum.lint import values as v
 from gradcheck_accum.lint.assignment import assign
 from gradcheck_accum.lint.averages import new_average, note_update
 from gradcheck_accum.lint.by_hand import foreach
+from gradcheck_accum.lint.chosen import pads_to_the_longest
 from gradcheck_accum.lint.deepspeed import as_engine, engine_method, initialized
 from gradcheck_accum.lint.distributed import pause
 from gradcheck_accum.lint.frameworks import as_framework, framework_method, new_framework
@@ -52,6 +53,7 @@ _WRAPPERS = frozenset(
 _MAKES_DATA = frozenset(
     "arange as_tensor empty from_numpy full linspace ones rand randint randn randperm tensor zeros".split()  # noqa: SIM905
 )
+_MAKES_CONSTANTS = frozenset({"arange", "full", "linspace", "ones", "zeros"})
 _AT_RANDOM = frozenset({"rand", "randint", "randn"})
 _ACTS_ON_GRADIENTS = re.compile(r"step|optim|update|grad|flush|backward|accum|finish|finalize|train", re.IGNORECASE)
 _TELLS_STEPS = re.compile(r"accum\w*_(steps|iters|iterations|batches|every|factor)$", re.IGNORECASE)
@@ -214,7 +216,7 @@ def _library(run: Interpreter, node: syntax.Call, callee: v.Reference, args: lis
     scheduler = new_scheduler(run, path, args, kwargs)
     if scheduler is not None:
         return scheduler
-    average = new_average(run, path)
+    average = new_average(run, path, sources_of(run, args[0]) if args else None)
     if average is not None:
         return average
     if tail in _OPTIMIZER_CLASSES or (path.startswith("torch.optim.") and tail[:1].isupper() and "sched" not in path):
@@ -232,10 +234,10 @@ def _library(run: Interpreter, node: syntax.Call, callee: v.Reference, args: lis
             return new_model(run, node, args[0].cls)
         return args[0]
     if path.startswith("torch.") and tail.endswith("_like") and args and isinstance(args[0], v.Data):
-        return v.Data(args[0].rows)
+        return v.Data(args[0].rows, holds=_held(tail.removesuffix("_like")))
     if path.startswith("torch.") and tail in _MAKES_DATA:
         made = run.turn if run.loop_depth and tail in _AT_RANDOM else None
-        return v.Data(_rows(tail, args, kwargs), made=made, places=tail == "randperm")
+        return v.Data(_rows(tail, args, kwargs), made=made, holds=_held(tail))
     if path.startswith("torch.nn.functional.") and (
         tail.endswith("loss") or tail.startswith(("cross_", "binary_cross"))
     ):
@@ -254,6 +256,13 @@ def _library(run: Interpreter, node: syntax.Call, callee: v.Reference, args: lis
     if path == "torch.autograd.backward":
         return backward(run, node, v.Reference("torch.autograd"), args, kwargs)
     return _unresolved(run, node, path, args, kwargs)
+
+
+def _held(tail: str) -> v.Holds:
+    """What a function of PyTorch that makes data makes."""
+    if tail == "randperm":
+        return v.Holds.PLACES
+    return v.Holds.CONSTANTS if tail in _MAKES_CONSTANTS else v.Holds.VALUES
 
 
 def _rows(tail: str, args: list[Any], kwargs: dict[str, Any]) -> int | None:
@@ -285,6 +294,8 @@ def _unresolved(run: Interpreter, node: syntax.Call, name: str, args: list[Any],
     if _draws_a_batch(run, tail or call_name(node), given):
         run.draw()
         return v.Data()
+    if run.loop_depth and pads_to_the_longest(kwargs):
+        return v.Data(varies=True)
     if any(isinstance(value, (Tensor, v.Data)) or v.is_data(value) or v.models_in(value) for value in given):
         computed = computation(run, node, args, kwargs, root_of(name))
         return computed.scaled(Factor(None)) if inherited else computed

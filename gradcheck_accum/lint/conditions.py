@@ -106,7 +106,9 @@ def choose(
         return truth
     if guards:
         _note_end(run, test, scope)
-        leaves_out = isinstance(body[-1], syntax.Continue) and depends_on_data(run, test, scope)
+        # What goes on after the backward leaves no micro-batch out.
+        ends_early = isinstance(body[-1], syntax.Continue) and not run.recorder.has_run
+        leaves_out = ends_early and depends_on_data(run, test, scope)
         if _ends_with_a_window(run, test, scope) or (leaves_out and not run.recorder.assumed_length):
             # How many micro-batches are left of those that the source shows, it does not show.
             run.knowledge.forget_remainders()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from gradcheck_accum.lint import values as v
@@ -72,11 +73,12 @@ def slice_of_data(run: Interpreter, data: Any, lower: Any, upper: Any) -> v.Data
 
 def _part_of(data: Any, lower: Any, upper: Any) -> v.Data:
     """The rows between two bounds, as many as the source shows."""
-    rows, made = (data.rows, data.made) if isinstance(data, v.Data) else (None, None)
+    known = data if isinstance(data, v.Data) else v.Data()
+    rows = known.rows
     places = [bound if bound is None else getattr(bound, "value", "") for bound in (lower, upper)]
-    known = rows is not None and all(place is None or isinstance(place, int) for place in places)
-    count = len(range(*slice(*places).indices(rows))) if known and rows is not None else None
-    return v.Data(rows=count or None, made=made, is_part=True)
+    shown = rows is not None and all(place is None or isinstance(place, int) for place in places)
+    count = len(range(*slice(*places).indices(rows))) if shown and rows is not None else None
+    return replace(known.changed(count or None), counted=None, is_part=True)
 
 
 def assumed_length(run: Interpreter, source: Any) -> int:

@@ -14,11 +14,11 @@ from gradcheck_accum.location import Location
 from gradcheck_accum.notebooks import SUFFIX as NOTEBOOK
 from gradcheck_accum.notebooks import Notebook, NotebookError
 from gradcheck_accum.source_text import MARK, NotText, encoding_of, text_of
+from gradcheck_accum.wording import moved
 
 LARGEST_NOTEBOOK = 256 * 1024 * 1024
 """Bytes above which a notebook is not analysed: it holds pictures beside its source."""
 
-_LINE = re.compile(r"\bline (\d+)")
 _LINE_WITH_END = re.compile(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+\Z")
 
 
@@ -126,12 +126,7 @@ class NotebookDocument(Document):
             yield from ((cell, before[cell], now[cell]) for cell in before if before[cell] != now[cell])
 
     def told(self, finding: Finding) -> Finding:
-        return replace(
-            finding,
-            where=self._moved(finding.where),
-            message=self._in_words(finding.message),
-            help=self._in_words(finding.help),
-        )
+        return replace(finding, where=self._moved(finding.where), said=moved(finding.said, self._moved))
 
     def outcome(self, outcome: Outcome) -> Outcome:
         return replace(
@@ -144,9 +139,6 @@ class NotebookDocument(Document):
         cell, line = self._notebook.place(where.line)
         end = where.end_line and where.end_line - where.line + line
         return replace(where, line=line, end_line=end, cell=cell)
-
-    def _in_words(self, text: str) -> str:
-        return _LINE.sub(lambda match: self.words(int(match.group(1))), text)
 
 
 def open_document(content: str | bytes, path: str) -> Document:

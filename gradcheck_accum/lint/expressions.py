@@ -14,6 +14,7 @@ from gradcheck_accum.lint.assignment import assign
 from gradcheck_accum.lint.averages import note_update
 from gradcheck_accum.lint.by_hand import is_gradient
 from gradcheck_accum.lint.calls import call
+from gradcheck_accum.lint.chosen import chooses, mask_of, selected
 from gradcheck_accum.lint.conditions import answered, choose, decide, settled, truth_of
 from gradcheck_accum.lint.data import batch_at, batches_of, length_of, length_of_value, rows_of, slice_of_data
 from gradcheck_accum.lint.graphs import summed
@@ -106,7 +107,7 @@ def _subscript(run: Interpreter, node: syntax.Subscript, scope: v.Scope) -> Any:
             # Rows are what the first of several dimensions counts.
             rows = node.slice.elts[0] if isinstance(node.slice, syntax.Tuple) and node.slice.elts else node.slice
             if isinstance(rows, syntax.Constant) and rows.value is ...:
-                return v.Data(value.rows, made=value.made)
+                return value
             match index:
                 case ("slice", lower, upper):
                     return slice_of_data(run, value, lower, upper)
@@ -115,13 +116,16 @@ def _subscript(run: Interpreter, node: syntax.Subscript, scope: v.Scope) -> Any:
                 return slice_of_data(run, value, lower, upper)
             # Rows that are chosen at random are as new as the choice, and as many where their places are.
             if isinstance(index, v.Data):
-                return v.Data(index.rows if index.places else None, made=index.made)
-            return v.Data(made=value.made)
+                rows_chosen = index.rows if index.holds is v.Holds.PLACES else None
+                return v.Data(rows_chosen, made=index.made, varies=value.varies or chooses(index))
+            return replace(value.changed(), counted=None)
         case v.Loader():
             if isinstance(node.slice, syntax.Slice):
                 # A list of batches, sliced: the micro-batches of one window, say.
                 return _slice(run, batches_of(value, length_of(run, value)), node.slice, scope)
             return batch_at(run, value, index)
+        case Tensor() if chooses(index):
+            return selected(value)
         case Tensor():
             item = attribute(run, value, str(index) if isinstance(index, str) else "item")
             return item.element(index) if isinstance(item, Tensor) and isinstance(index, Num) else item
@@ -196,7 +200,7 @@ def _unary(run: Interpreter, node: syntax.UnaryOp, scope: v.Scope) -> Any:
         return UNKNOWN if truth is None else not truth
     if isinstance(value, Num):
         return value.derive(-value.value) if node.op is UnaryOperator.USUB else value
-    return value if isinstance(value, (Tensor, v.Scaled)) else UNKNOWN
+    return value if isinstance(value, (Tensor, v.Scaled, v.Data)) else UNKNOWN
 
 
 def _boolean(run: Interpreter, node: syntax.BoolOp, scope: v.Scope) -> Any:
@@ -228,6 +232,8 @@ def _compare(run: Interpreter, node: syntax.Compare, scope: v.Scope) -> Any:
             bind_in_comparison(run, left, evaluate(run, right_node.left, scope), op, literal)
         if op in (Comparison.EQ, Comparison.GTE):
             run.note_count(right_node, right)
+        if op in (Comparison.EQ, Comparison.GTE, Comparison.GT):
+            run.note_bound(right)
         if right is None and is_gradient(node.left) and op in (Comparison.IS, Comparison.ISNOT):
             # Whether a parameter was used at all is no question of accumulation.
             outcome: Any = op is Comparison.ISNOT
@@ -238,8 +244,8 @@ def _compare(run: Interpreter, node: syntax.Compare, scope: v.Scope) -> Any:
             break
         left = right
     compared = [value for value in (left, right) if isinstance(value, v.Data)]
-    if result is UNKNOWN and compared and not run.in_training:
-        return v.Data(compared[0].rows)  # a mask
+    if result is UNKNOWN and compared:
+        return mask_of(compared[0])
     return result
 
 

@@ -192,6 +192,12 @@ class Interpreter:
         if isinstance(value, Num) and (self.in_boundary or self.condition is None):
             self.recorder.relied_on |= value.names
 
+    def note_bound(self, value: Any) -> None:
+        """Note what a count is compared with where the loop decides on a step, if that is no length of the data."""
+        whole = isinstance(value, Num) and isinstance(value.value, int) and value.value > 1
+        if whole and self.in_boundary and not self.in_guard and not value.tags & {v.LENGTH, v.TOTAL, v.UNITS}:
+            self.knowledge.note_window(value)
+
     def resolve(self, value: Any) -> Any:
         """A symbol's value where one has become known, or that of a setting in a module elsewhere."""
         if isinstance(value, Reference):

@@ -72,6 +72,8 @@ def plan(run: Interpreter, source: Any, loop: syntax.For, trains: bool) -> tuple
         case ("islice", inner, *bounds):
             items, draws, is_pass = plan(run, inner, loop, trains)
             limits = [bind_steps(run, bound) if trains and len(bounds) == 1 else bound for bound in bounds]
+            if trains and len(limits) == 1 and isinstance(limits[0], Num) and not run.reach.steps(loop.body):
+                run.knowledge.note_window(limits[0])
             numbers = [int(b.value) if isinstance(b, Num) else None for b in limits]
             known = numbers and all(n is None or n >= 0 for n in numbers[:2]) and numbers[2:] != [0]
             return list(itertools.islice(items, *numbers)) if known else items, draws, is_pass
@@ -203,6 +205,10 @@ def _range(run: Interpreter, bounds: Sequence[Any], loop: syntax.For, trains: bo
         counted = range(*numbers) if len(numbers) < 3 or numbers[2] else range(0)
         # A range inside of which nobody steps is the window itself.
         is_window = not run.reach.steps(loop.body)
+        if trains and is_window and len(bounds) == 1 and isinstance(bounds[0], Num):
+            run.knowledge.note_window(bounds[0])
+        if trains and not is_window and len(bounds) == 3 and isinstance(bounds[2], Num):
+            _note_stride(run, bounds[2], loop)
         if trains and not is_window and not _counts_windows(bounds) and len(counted) > _FEW:
             length = run.knowledge.unbounded_length()
             if len(counted) > 4 * length:
@@ -240,6 +246,12 @@ def _range(run: Interpreter, bounds: Sequence[Any], loop: syntax.For, trains: bo
             length = run.knowledge.pass_length()
         return [Num(first + stride * i) for i in range(length)]
     return [Num(i) for i in range(length)]
+
+
+def _note_stride(run: Interpreter, stride: Num, loop: syntax.For) -> None:
+    """Note what batches are cut into windows by, where a loop goes from one to the next, and has one over each."""
+    if inner_training_loop(run, loop.body) is not None:
+        run.knowledge.note_window(stride)
 
 
 def _note_turns(run: Interpreter, bounds: Sequence[Any], turns: int) -> None:

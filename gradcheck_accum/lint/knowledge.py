@@ -78,6 +78,8 @@ class Knowledge:
         self._acting: set[int] = set()
         """Those of the moduli that may decide on what happens to gradients."""
         self._origins: dict[int, frozenset[str]] = {}
+        self._windows: dict[int, frozenset[str]] = {}
+        """What ends the loops that are a window each, by the number's value: where it comes from."""
         """The origins of each of the moduli."""
         self._ignored: set[int] = set()
         """Those that do not, once they have made passes too long to be followed."""
@@ -131,12 +133,21 @@ class Knowledge:
 
     @property
     def counter(self) -> WindowBound | None:
-        """What the loop counts to where it steps, clears or goes on, if that is one number."""
+        """What the loop counts to where it steps, clears or goes on, if that is one number.
+
+        Where it asks no counter, that is the number that ends the loop right before, or that its batches are cut by.
+        """
         self._is_relied_on = True
-        if len(self._acting) != 1:
+        counted = {value: self._origins.get(value, frozenset()) for value in self._acting} or self._windows
+        if len(counted) != 1:
             return None
-        (value,) = self._acting
-        return WindowBound(value, self._origins.get(value, frozenset()))
+        ((value, origins),) = counted.items()
+        return WindowBound(value, origins)
+
+    def note_window(self, number: Num) -> None:
+        """Note the number of turns of a loop that is a window: it has backwards, and the step comes after it."""
+        value = int(number.value)
+        self._windows[value] = self._windows.get(value, frozenset()) | number.origins
 
     def note_given_data(self) -> None:
         """The loop gets data from elsewhere: what it makes itself is none. Raises Restart where it was taken for it."""

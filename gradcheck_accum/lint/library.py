@@ -13,6 +13,7 @@ from gradcheck_accum.events import Factor, Reduction
 from gradcheck_accum.lint import syntax
 from gradcheck_accum.lint import values as v
 from gradcheck_accum.lint.arithmetic import binary
+from gradcheck_accum.lint.chosen import counted, is_left_out, is_own_count, selected
 from gradcheck_accum.lint.data import chunks, draw_from, length_of_value, new_loader, rows_of_dataset, split, stream
 from gradcheck_accum.lint.functions import call_function
 from gradcheck_accum.lint.iteration import items_of
@@ -84,6 +85,9 @@ def _list(run: Interpreter, args: list[Any], kwargs: dict[str, Any]) -> Any:
 
 def _number(function: Callable[..., Any]) -> Callable[[Interpreter, list[Any], dict[str, Any]], Any]:
     def apply(run: Interpreter, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        counts = [value for value in args if is_own_count(run, value)]
+        if len(counts) == 1 and all(isinstance(value, Num) for value in args if value is not counts[0]):
+            return counts[0]  # kept from being nothing, say
         values = list(args[0]) if len(args) == 1 and isinstance(args[0], (list, tuple)) else args
         if values and all(isinstance(value, Num) for value in values):
             first, *rest = values
@@ -105,6 +109,8 @@ def _convert(function: Callable[[Any], Any]) -> Callable[[Interpreter, list[Any]
         if len(args) == 1 and isinstance(args[0], Num):
             value = function(args[0].value)
             return replace(args[0], value=value)
+        if args and is_own_count(run, args[0]):
+            return args[0]
         # int(args.k) is still the same unknown number; float(loss) is a metric.
         return args[0] if args and isinstance(args[0], Symbol) else Symbol()
 
@@ -163,7 +169,7 @@ def _reduce(reduction: Reduction) -> Callable[[Interpreter, list[Any], dict[str,
         if isinstance(value, list) and reduction is Reduction.MEAN and any(isinstance(i, v.Figure) for i in value):
             return mean(run, value)
         if isinstance(value, v.Data) and reduction is Reduction.SUM and len(args) + len(kwargs) == 1:
-            return v.Data(counted=run.recorder.micro_batch)
+            return counted(run, value)
         if not isinstance(value, Tensor):
             return value
         return value.reduced(reduction)
@@ -205,6 +211,23 @@ def _stack(run: Interpreter, args: list[Any], kwargs: dict[str, Any]) -> Any:
         # How the stacked losses are reduced later decides their weights, so they are not known.
         return Tensor(joined, v.models_in(items)).scaled(Factor(None))
     return v.Data()
+
+
+def _clamp(run: Interpreter, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    return args[0] if args and isinstance(args[0], v.Data) else NotImplemented
+
+
+def _masked_select(run: Interpreter, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    return selected(args[0]) if args and isinstance(args[0], (Tensor, v.Data)) else NotImplemented
+
+
+def _padded(run: Interpreter, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    return v.Data(varies=True)
+
+
+def _where(run: Interpreter, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    data = next((value for value in args[1:] if isinstance(value, v.Data)), None)
+    return replace(data.changed(data.rows), ignored=True) if data and any(map(is_left_out, args)) else NotImplemented
 
 
 def _chunk(run: Interpreter, args: list[Any], kwargs: dict[str, Any]) -> Any:
@@ -354,6 +377,10 @@ LIBRARY: dict[str, Callable[[Interpreter, list[Any], dict[str, Any]], Any]] = {
     **dict.fromkeys(("RandomSampler", "SequentialSampler"), _of_all_rows),
     "Subset": _subset,
     "random_split": _random_split,
+    "clamp": _clamp,
+    "masked_select": _masked_select,
+    "pad_sequence": _padded,
+    "where": _where,
     "chunk": _chunk,
     "split": _split,
     "DataLoader": _data_loader,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from gradcheck_accum.events import Factor, Purpose, Reduction
 from gradcheck_accum.lint import syntax
 from gradcheck_accum.lint import values as v
+from gradcheck_accum.lint.chosen import counts_what_is_left, targets_leave_out
 from gradcheck_accum.lint.syntax import text_of
 from gradcheck_accum.lint.values import Tensor
 
@@ -36,7 +37,15 @@ def computation(
         for value in given
     )
     factors = (Factor(None),) if hidden else ()
-    part = v.Part(name, Reduction.MEAN, factors, run.recorder.micro_batch, assumed=True, given_divisor=hidden)
+    part = v.Part(
+        name,
+        Reduction.MEAN,
+        factors,
+        run.recorder.micro_batch,
+        assumed=True,
+        given_divisor=hidden,
+        leaves_out=bool(models) and targets_leave_out(args, kwargs),
+    )
     scaled = any(isinstance(value, Tensor) and value.grad_scaled for value in given)
     return Tensor((part,), models | v.models_in(given), scaled)
 
@@ -81,6 +90,6 @@ def loss(
     models = v.models_in(all_arguments(args, kwargs))
     kind = Reduction.SUM if reduction == "sum" else Reduction.MEAN
     factors = () if reduction is None or isinstance(reduction, str) else (Factor(None),)
-    leaves_out = leaves_out or IGNORED in kwargs
-    part = v.Part(name, kind, factors, run.recorder.micro_batch, leaves_out=leaves_out)
+    varies = counts_what_is_left(name, args, kwargs, reduction, leaves_out or IGNORED in kwargs)
+    part = v.Part(name, kind, factors, run.recorder.micro_batch, leaves_out=varies)
     return Tensor((part,), models, elementwise=reduction == "none")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from gradcheck_accum.events import Operation, Reduction
@@ -10,6 +11,7 @@ from gradcheck_accum.lint import values as v
 from gradcheck_accum.lint.arithmetic import scaled
 from gradcheck_accum.lint.averages import is_update
 from gradcheck_accum.lint.by_hand import change_gradients, changes_unknown
+from gradcheck_accum.lint.chosen import counted, is_left_out, mask_of, selected
 from gradcheck_accum.lint.data import chunks, rows_of, split
 from gradcheck_accum.lint.functions import call_function
 from gradcheck_accum.lint.graphs import appended
@@ -33,6 +35,8 @@ _KEEPS_ROWS = frozenset(
 """What gives as many rows as it was asked of."""
 _ALONG = frozenset({"unsqueeze", "squeeze", "argmax", "argmin", "flatten"})
 """The same, if it works along another dimension than the first."""
+_ASKS = frozenset({"bool", "eq", "ne", "gt", "ge", "lt", "le", "isnan", "logical_not", "logical_and", "logical_or"})
+"""What gives a mask of what it was asked of."""
 _METRICS = frozenset({"item", "tolist", "numpy"})
 
 
@@ -59,7 +63,7 @@ def method_of_value(run: Interpreter, node: syntax.Call, base: Any, args: list[A
         case v.Optimizer():
             return Symbol()
         case v.Average() if is_update(base, name):
-            run.recorder.average(node, base.name, base.since)
+            run.recorder.average(node, base.name, base.since, base.sources)
             return Symbol()
         case v.Model() if base.cls is not None and run.reach.averages(base.cls.methods.get(name)):
             base.instance = base.instance or v.Instance(base.cls)
@@ -104,6 +108,8 @@ def _tensor_method(
         return scaled(run, base, args[0], Operation.DIVIDE)
     if name in {"mul", "mul_", "multiply"} and args:
         return scaled(run, base, args[0], Operation.MULTIPLY)
+    if name == "masked_select":
+        return selected(base)
     if name in {"size", "chunk", "split", "argmax", "eq", "ne", "max", "min", "topk"} | _TELL_NO_LOSS:
         return Symbol()
     return base
@@ -118,15 +124,26 @@ def _data_method(run: Interpreter, base: v.Data, name: str, args: list[Any], kwa
         return chunks(run, args[0])
     if name in {"split", "tensor_split"} and args:
         return split(run, base, args[0])
+    if name == "item" and base.counted is not None:
+        return base
+    if name == "numel" and base.varies:
+        return counted(run, base)
     if name in {"numel", "item", "dim", "ndim", "tolist", "max", "min"}:
         return Symbol()
+    if name in _ASKS:
+        return mask_of(base)
+    if name == "masked_select":
+        return selected(base)
+    if name == "nonzero":
+        return v.Data(holds=v.Holds.PLACES, varies=True)
     if name == "tolist" and base.rows is not None and base.rows <= v.LONGEST_LIST:
         return [Symbol() for _ in range(base.rows)]
     along = args[0].value if args and isinstance(args[0], Num) else kwargs.get("dim")
     keeps = name in _KEEPS_ROWS or (name in _ALONG and isinstance(along, int) and along != 0)
     if name in {"sum", "count_nonzero"} and not args and not kwargs:
-        return v.Data(counted=run.recorder.micro_batch)
-    return v.Data(base.rows, base.counted, base.made) if keeps else v.Data(made=base.made)
+        return counted(run, base)
+    changed = base.changed(base.rows) if keeps else replace(base.changed(), counted=None)
+    return replace(changed, ignored=True) if name.startswith("masked_fill") and any(map(is_left_out, args)) else changed
 
 
 def _list_method(run: Interpreter, node: syntax.Call, base: list[Any], name: str, args: list[Any]) -> Any:

@@ -16,6 +16,9 @@ from gradcheck_accum.lint.values import UNKNOWN, Symbol, Tensor
 if TYPE_CHECKING:
     from gradcheck_accum.lint.interpreter import Interpreter
 
+_LOSS_OF_OUTPUT = frozenset({"loss", "item"})
+"""The members of a model's output that may be the loss which it computed."""
+
 
 def new_model(run: Interpreter, node: syntax.Call, cls: v.Class | None = None) -> v.Model:
     """A network made by a call; the same call, reached in the same way, makes the same one."""
@@ -161,6 +164,7 @@ def attribute(run: Interpreter, value: Any, name: str) -> Any:
                     part.micro_batch,
                     (part.flow, name),
                     given_divisor=part.given_divisor,
+                    leaves_out=part.leaves_out and name in _LOSS_OF_OUTPUT,
                 )
                 for part in value.parts[:1]
             )

@@ -14,7 +14,7 @@ class Outcome:
     ``problem`` is the line that says why there was no analysis, if there was none; ``not_followed`` counts the loops
     that took more than the budget, of which nothing is known. ``rewrite`` is what fixing makes of the file where that
     was asked for; else every finding has the fix that it would have. ``read`` are the other files that it depends on,
-    each with a digest of its content (`gradcheck_accum.lint.beside`).
+    each with a digest of its content, and ``unread`` those that the budget left out (`gradcheck_accum.lint.beside`).
     """
 
     findings: tuple[Finding, ...] = ()
@@ -24,3 +24,4 @@ class Outcome:
     not_followed: int = 0
     rewrite: Rewrite | None = None
     read: tuple[tuple[str, str], ...] = ()
+    unread: tuple[str, ...] = ()

@@ -28,7 +28,7 @@ def note_rate(run: Interpreter, node: syntax.Assign | syntax.AugAssign, value: A
             continue
         group = run.evaluate(target.value, scope)
         if isinstance(group, v.Group) and _moves(run, node, target, value, group.owner):
-            run.recorder.rate(node, f"the rate of {group.owner}")
+            run.recorder.rate(node, f"the rate of {group.owner}", group["params"].sources)
 
 
 def _names_a_rate(key: syntax.Expression) -> bool:

@@ -176,6 +176,11 @@ class Recorder:
             )
         )
 
+    @property
+    def has_run(self) -> bool:
+        """Whether the micro-batch that was drawn last has had a backward."""
+        return any(batch == self.micro_batch for batch, _ in self._last.values())
+
     def open_pass(self) -> None:
         """A new pass over the data begins."""
         self.epoch = self.passes
@@ -248,16 +253,16 @@ class Recorder:
     def move(self, node: syntax.Node, scheduler: Scheduler, horizon: Num | str) -> None:
         """A learning rate scheduler made a move; it was made for ``horizon`` moves, a number or a setting's."""
         details = {"scheduler": scheduler.name, "since": scheduler.since, "horizon": horizon}
-        self.raw.append(_Raw("move", self.locate(node), None, details))
+        self.raw.append(_Raw("move", self.locate(node), scheduler.optimizer, details))
 
-    def rate(self, node: syntax.Node, name: str) -> None:
-        """A learning rate was changed by hand."""
+    def rate(self, node: syntax.Node, name: str, owner: frozenset[str] | None) -> None:
+        """The learning rate of the weights of ``owner`` was changed by hand."""
         details = {"scheduler": name, "since": self.entered, "by_hand": True}
-        self.raw.append(_Raw("rate", self.locate(node), None, details))
+        self.raw.append(_Raw("rate", self.locate(node), owner, details))
 
-    def average(self, node: syntax.Node, name: str, since: int) -> None:
-        """A moving average that was made before the micro-batch ``since`` took in the weights."""
-        self.raw.append(_Raw("average", self.locate(node), None, {"average": name, "since": since}))
+    def average(self, node: syntax.Node, name: str, since: int, owner: frozenset[str] | None) -> None:
+        """A moving average that was made before the micro-batch ``since`` took in the weights of ``owner``."""
+        self.raw.append(_Raw("average", self.locate(node), owner, {"average": name, "since": since}))
 
     def show(self, node: syntax.Node, figure: Figure) -> None:
         """A number that was read off losses is shown to a person."""
@@ -291,7 +296,7 @@ class Recorder:
                 )
                 continue
             if raw.kind == "move":
-                events.extend(self._move(raw))
+                events.extend(self._move(raw, reach))
                 continue
             if raw.kind == "show":
                 events.extend(self._shown(raw))
@@ -322,7 +327,7 @@ class Recorder:
             counts=counts,
         )
 
-    def _move(self, raw: _Raw) -> list[SchedulerStep]:
+    def _move(self, raw: _Raw, stores: frozenset[str]) -> list[SchedulerStep]:
         """A scheduler's move, if what it was made for is counted by the loop too.
 
         A length is known if it is that of the data that the loop runs over, a number that stands for a name if the loop
@@ -332,14 +337,13 @@ class Recorder:
         if isinstance(horizon, str):
             if not self._ends_after_micro_batches(horizon):
                 return []
-            return [
-                SchedulerStep(where=raw.where, **raw.details | {"horizon": self.micro_batch + 1 - raw.details["since"]})
-            ]
+            details = raw.details | {"horizon": self.micro_batch + 1 - raw.details["since"]}
+            return [SchedulerStep(where=raw.where, stores=stores, **details)]
         length_is_known = not self.assumed_length or bool(horizon.tags & self.counted - horizon.names)
         if not length_is_known or UNITS in horizon.tags or not horizon.names <= self.counted:
             return []
         details = raw.details | {"horizon": math.ceil(horizon.value)}
-        return [SchedulerStep(where=raw.where, **details)]
+        return [SchedulerStep(where=raw.where, stores=stores, **details)]
 
     def _ends_after_micro_batches(self, end: str) -> bool:
         """Whether a setting, which a count of the loop is compared with to end training, counts its micro-batches.
@@ -533,9 +537,9 @@ def _event(raw: _Raw, stores: frozenset[str]) -> Event | None:
         case "scaler update":
             return ScalerUpdate(where=where)
         case "rate":
-            return SchedulerStep(where=where, **details)
+            return SchedulerStep(where=where, stores=stores, **details)
         case "average":
-            return AverageUpdate(where=where, **details)
+            return AverageUpdate(where=where, stores=stores, **details)
         case "held":
             return GraphsHeld(where=where, read=True, **details)
         case "opaque":

@@ -141,6 +141,7 @@ def chosen(
         None if settings.baseline is None else len(findings) - len(kept),
         tuple(unused) if report_unused else None,
         not_followed=sum(outcome.not_followed for _, outcome in outcomes),
+        unread=tuple(sorted({path for _, outcome in outcomes for path in outcome.unread})),
         rewrites=tuple(outcome.rewrite for _, outcome in outcomes if outcome.rewrite),
     )
 

@@ -37,16 +37,17 @@ def new_scheduler(run: Interpreter, path: str, args: list[Any], kwargs: dict[str
         return None
     run.recorder.schedulers += 1
     name, since = f"{kind} {run.recorder.schedulers}", run.recorder.micro_batch + 1
+    optimizer = next((value for value in (*args, *kwargs.values()) if isinstance(value, v.Optimizer)), None)
     if kind == "LambdaLR":
         function = kwargs.get("lr_lambda", args[1] if len(args) > 1 else None)
-        return v.Scheduler(name, since, planned_moves(run, function))
+        return v.Scheduler(name, since, optimizer, planned_moves(run, function))
     if kind not in _HORIZONS:
-        return v.Scheduler(name, since)
+        return v.Scheduler(name, since, optimizer)
     parameter, place = _HORIZONS[kind]
     horizon = kwargs.get(parameter, args[place] if len(args) > place else None)
     if horizon is None and {"epochs", "steps_per_epoch"} <= kwargs.keys():
         horizon = v.Computed(op=Operator.MULT, left=kwargs["epochs"], right=kwargs["steps_per_epoch"])
-    return v.Scheduler(name, since, horizon)
+    return v.Scheduler(name, since, optimizer, horizon)
 
 
 def move(run: Interpreter, node: syntax.Node, scheduler: v.Scheduler, args: list[Any], kwargs: dict[str, Any]) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from enum import Enum
 from fractions import Fraction
 from typing import Any
 
@@ -155,20 +156,39 @@ def as_setting(value: Any) -> Any:
     return Symbol(value.path) if is_setting else value
 
 
+class Holds(Enum):
+    """What data are."""
+
+    VALUES = "values"
+    PLACES = "the numbers of rows"
+    MASK = "of each element of other data, whether it counts"
+    CONSTANTS = "what the source writes, as much of it in every micro-batch"
+
+
 @dataclass(frozen=True, slots=True)
 class Data:
     """Tensors of input data, or a batch of them; ``rows`` is the leading dimension where the source shows it.
 
-    ``counted`` is the micro-batch under way when data was added up to this one number, where it is one. ``made`` is
-    the turn of a training loop in which random numbers were drawn for it, or for the rows that it takes. ``is_part``
-    says that it was cut out of other data, ``places`` that it holds the numbers of rows.
+    ``counted`` is the micro-batch under way when data was added up to this one number, where it is one, and ``times``
+    what that was multiplied by. ``made`` is the turn of a training loop in which random numbers were drawn for it, or
+    for the rows that it takes. ``is_part`` says that it was cut out of other data, ``varies`` that it has as many
+    elements as the data say (chosen by a mask, or padded to the longest), and ``ignored`` that some of them hold what
+    losses leave out.
     """
 
     rows: int | None = None
     counted: int | None = None
     made: int | None = None
     is_part: bool = False
-    places: bool = False
+    holds: Holds = Holds.VALUES
+    varies: bool = False
+    ignored: bool = False
+    times: Num | None = None
+
+    def changed(self, rows: int | None = None) -> Data:
+        """What an operation on each of its elements gives."""
+        holds = Holds.VALUES if self.holds is Holds.PLACES else self.holds
+        return replace(self, rows=rows, is_part=False, holds=holds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,7 +218,7 @@ class Part:
     """Those of the factors, by their place, that are other tensors of its micro-batch: what is yet to be reduced is
     their product."""
     leaves_out: bool = False
-    """Whether targets of a certain value are none of its units (``ignore_index``)."""
+    """Whether as many units are in it as the data say: some are left out, or chosen (`gradcheck_accum.lint.chosen`)."""
     partly: bool = False
     """Whether its units were reduced along a dimension, which leaves others."""
 
@@ -328,10 +348,14 @@ def _comes_of_steps(value: Any) -> bool:
 
 @dataclass(slots=True, eq=False)
 class Scheduler:
-    """A learning rate scheduler, made before the micro-batch ``since``, for ``horizon`` moves where it says."""
+    """A learning rate scheduler, made before the micro-batch ``since``, for ``horizon`` moves where it says.
+
+    ``optimizer`` is whose rate it moves, None where that is not known.
+    """
 
     name: str
     since: int
+    optimizer: Optimizer | None
     horizon: Any = None
 
 
@@ -357,11 +381,15 @@ class LocalGradients:
 
 @dataclass(slots=True, eq=False)
 class Average:
-    """A moving average of a model's weights, of a kind that a library has; made before the micro-batch ``since``."""
+    """A moving average of a model's weights, of a kind that a library has; made before the micro-batch ``since``.
+
+    ``sources`` are the root names of the models whose weights it takes in, None where they are not known.
+    """
 
     kind: str
     name: str
     since: int
+    sources: frozenset[str] | None
 
 
 @dataclass(slots=True, eq=False)

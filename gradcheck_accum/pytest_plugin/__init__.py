@@ -26,6 +26,8 @@ SUMMARY = "accum_summary"
 _MARKERS = (
     "accum(reference=, loss_coefficient=, rtol=, atol=, select=, ignore=): check every step that the test takes; where "
     "it uses the fixture accum_check, these hold for what that is given instead",
+    "accum_sweep(accumulation_steps=, effective_batch=, factories=, ...): call the test at each of these K, and "
+    "compare it with itself at K = 1",
     "accum_lint: files that --accum-lint lints",
     "accum_verify: scripts that --accum-verify runs",
 )
@@ -93,8 +95,23 @@ def pytest_collection_modifyitems(
         items += config.stash[_SCRIPTS].missing(session, items)
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:  # last: what a test is parametrized with is not supplied
+    marker = metafunc.definition.get_closest_marker("accum_sweep")
+    if marker is not None:
+        from gradcheck_accum.pytest_plugin.sweeping import at_each_steps
+
+        at_each_steps(metafunc, marker)
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, object]:
+    sweep = pyfuncitem.get_closest_marker("accum_sweep")
+    if sweep is not None:
+        from gradcheck_accum.pytest_plugin.sweeping import swept
+
+        with swept(pyfuncitem, sweep):
+            return (yield)
     marker = pyfuncitem.get_closest_marker("accum")
     if marker is None:
         return (yield)

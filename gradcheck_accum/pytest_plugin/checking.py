@@ -66,27 +66,18 @@ class AccumCheck:
         loss_coefficient: float | None = None,
         rtol: float | None = None,
         atol: float | None = None,
+        select: Iterable[str] | None = None,
+        ignore: Iterable[str] | None = None,
     ) -> CompareResult:
         """Call ``loop`` with each configuration's arguments; fail unless all get the gradients of the largest batch.
 
         Each is called in a copy of this process, as `gradcheck_accum.compare` says.
         """
         __tracebackhide__ = True
-        from gradcheck_accum.report.compare_text import compare_text
-        from gradcheck_accum.side_by_side import compared_loop
-
-        result = compared_loop(
-            loop,
-            configurations,
-            free=free,
-            no_dropout=no_dropout,
-            loss_coefficient=loss_coefficient,
-            rtol=rtol,
-            atol=atol,
-        )
-        if result.exit_status:
-            raise AccumFailure(compare_text(result), result)
-        return result
+        values = (None, loss_coefficient, rtol, atol, select, ignore)
+        given = {name: value for name, value in zip(_OPTIONS, values, strict=True) if value is not None}
+        options = {name: value for name, value in {**self._marked, **given}.items() if name != "reference"}
+        return compared(self._config, loop, configurations, free=free, no_dropout=no_dropout, **options)
 
     def fuzz(self, loop: Callable[..., object], /, *, factories: ModuleType | None = None) -> LoopTrial:
         """Call ``loop`` on drawn data, its arguments supplied by name; fail with the smallest case that is wrong.
@@ -112,6 +103,25 @@ class AccumCheck:
             yield
         finally:
             self._marked = before
+
+
+def compared(
+    config: pytest.Config, loop: Callable[..., object], configurations: Sequence[Mapping[str, object]], **options: Any
+) -> CompareResult:
+    """What `gradcheck_accum.compare` comes to, where all is right. Raises AccumFailure."""
+    __tracebackhide__ = True
+    from gradcheck_accum.report.compare_text import compare_text
+    from gradcheck_accum.settings import SettingsError
+    from gradcheck_accum.side_by_side import compared_loop
+
+    try:
+        result = compared_loop(loop, configurations, **options)
+    except SettingsError as error:
+        raise pytest.fail.Exception(str(error), pytrace=False) from None
+    remember(config, [accepted for one in result.compared for accepted in one.accepted])
+    if result.exit_status:
+        raise AccumFailure(compare_text(result), result)
+    return result
 
 
 def as_marked(test: pytest.Function, marker: pytest.Mark) -> AbstractContextManager[None]:
@@ -155,7 +165,7 @@ def _passed(config: pytest.Config, result: VerifyResult) -> VerifyResult:
     __tracebackhide__ = True
     from gradcheck_accum.report.verify_text import verify_text
 
-    remember(config, result)
+    remember(config, result.accepted)
     if result.exit_status:
         raise AccumFailure(verify_text(result), result)
     return result

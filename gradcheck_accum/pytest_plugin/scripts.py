@@ -119,7 +119,7 @@ class AccumVerifyItem(pytest.Item):
         result = accepted(verify_script(str(self.path), self.run.arguments, **told), acceptance)
         if result.error == _INTERRUPTED:
             raise KeyboardInterrupt
-        remember(self.config, result)
+        remember(self.config, result.accepted)
         if result.exit_status:
             raise AccumFailure(verify_text(result, verbose=verbose), result)
 

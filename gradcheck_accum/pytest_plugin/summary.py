@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -15,16 +15,16 @@ from gradcheck_accum.report.verify_table import table
 from gradcheck_accum.report.words import shown_path
 from gradcheck_accum.report.wrap import WIDTH
 from gradcheck_accum.trials import LoopTrial
-from gradcheck_accum.verdict import Verdict, VerifyResult
+from gradcheck_accum.verdict import Accepted, Verdict, VerifyResult
 
 _ACCEPTED = pytest.StashKey[dict[str, None]]()
 """What was accepted in the test that runs, line by line."""
 
 
-def remember(config: pytest.Config, result: VerifyResult) -> None:
+def remember(config: pytest.Config, accepted: Sequence[Accepted]) -> None:
     """Keep what was accepted of a result until the test that it is of is reported."""
     lines = config.stash.setdefault(_ACCEPTED, dict[str, None]())
-    lines.update((f"accepted: {_cause(one.diagnosis)}", None) for one in result.accepted)
+    lines.update((f"accepted: {_cause(one.diagnosis)}", None) for one in accepted)
 
 
 def attach(report: pytest.TestReport, item: pytest.Item, call: pytest.CallInfo[Any]) -> None:

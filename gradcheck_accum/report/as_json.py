@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from gradcheck_accum.comparison import CompareResult, Configuration
@@ -16,6 +16,7 @@ from gradcheck_accum.diagnosis import Diagnosis
 from gradcheck_accum.findings import Edit, Finding, Fix, LintResult, UnusedSuppression
 from gradcheck_accum.location import Location
 from gradcheck_accum.mistakes import Mistake
+from gradcheck_accum.report.kinds import kinds
 from gradcheck_accum.report.words import fixable
 from gradcheck_accum.verdict import (
     Accepted,
@@ -28,6 +29,12 @@ from gradcheck_accum.verdict import (
 )
 
 VERSION = 1
+
+MOST_WINDOWS = 1000
+"""Windows that a report lists."""
+
+_KINDS = 250
+"""Up to this many kinds of windows are told apart by their numbers, where not all are listed."""
 
 
 def lint_json(result: LintResult) -> str:
@@ -47,6 +54,7 @@ def lint_json(result: LintResult) -> str:
             "fixed": len(result.fixed),
             "fixable": dict(zip(("safe", "unsafe"), fixable(result), strict=True)),
             "not_followed": result.not_followed,
+            "unread": list(result.unread),
             "fixes_left_out": sum(finding.fix_left_out for finding in result.findings),
             "unreadable": [{"path": item.path, "reason": item.reason} for item in result.unreadable],
         },
@@ -64,7 +72,8 @@ def verify_json(result: VerifyResult) -> str:
     Where something was accepted, ``accepted`` lists it: what was diagnosed and does not count, with the fields of
     ``diagnosis`` and ``by``, which is "settings" or "comment". A window whose ``verdict`` decides nothing for that has
     an ``accepted`` of its own, with the codes that explain it. ``cost``, and ``by_parameter`` of a window, stand where
-    they were measured.
+    they were measured. Of a run of more than MOST_WINDOWS those are listed that come first of every kind
+    (`gradcheck_accum.report.kinds`), the first of a kind with the number of ``more_like_it``.
     """
     return _dump(
         {
@@ -75,7 +84,7 @@ def verify_json(result: VerifyResult) -> str:
             "device": result.device,
             **({"ranks": result.ranks} if result.ranks > 1 else {}),
             "reference": _reference(result.reference),
-            "windows": [_window(window) for window in result.windows],
+            **_windows(result.windows),
             "diagnosis": [_diagnosis(diagnosis) for diagnosis in result.diagnosis],
             **({"accepted": [_accepted(one) for one in result.accepted]} if result.accepted else {}),
             "notes": list(result.notes),
@@ -106,9 +115,16 @@ def compare_json(result: CompareResult) -> str:
                     "reason": one.reason,
                     "windows": [{**_window(step), "rows": step.units} for step in one.steps],
                     "differences": [
-                        {"kind": d.kind, "message": d.message, "path": d.path or None, "line": d.line or None}
+                        {
+                            "kind": d.kind,
+                            "message": d.message,
+                            "path": d.path or None,
+                            "line": d.line or None,
+                            **({"accepted": d.accepted} if d.accepted else {}),
+                        }
                         for d in one.differences
                     ],
+                    **({"accepted": [_accepted(each) for each in one.accepted]} if one.accepted else {}),
                     "notes": list(one.notes),
                     "verify": None if one.watched is None else json.loads(verify_json(one.watched)),
                 }
@@ -201,6 +217,9 @@ def _reference(reference: ReferenceReport) -> dict[str, Any]:
         "dtype": reference.dtype,
         "device": reference.device,
         "settings": reference.settings or None,
+        "mode": reference.mode or None,
+        "why": reference.why or None,
+        "confidence": reference.confidence,
     }
 
 
@@ -214,6 +233,7 @@ def _window(window: WindowReport) -> dict[str, Any]:
         "units": _number(window.units),
         "weights": [_number(weight) for weight in window.weights],
         "grad_rel_error": _number(window.grad_rel_error),
+        **({"grad_rel_error_within": [_number(n) for n in window.within]} if window.within is not None else {}),
         "grad_norm_ratio": _number(window.grad_norm_ratio),
         "tolerance": _number(window.tolerance),
         "param_rel_error": _number(window.param_rel_error),
@@ -247,6 +267,21 @@ def _pass_cost(cost: PassCost) -> dict[str, Any]:
     return {"kept_bytes": cost.kept_bytes, "seconds": _number(cost.seconds)}
 
 
+def _windows(windows: Sequence[WindowReport]) -> dict[str, Any]:
+    """The windows, and where not all are listed how many there are."""
+    if len(windows) <= MOST_WINDOWS:
+        return {"windows": [_window(window) for window in windows]}
+    alike = kinds(windows, _KINDS)
+    each = max(1, MOST_WINDOWS // len(alike))
+    more = {group[0].index: len(group) - each for group in alike if len(group) > each}
+    listed = sorted((window for group in alike for window in group[:each]), key=lambda window: window.index)
+    rows = [
+        {**_window(window), **({"more_like_it": more[window.index]} if window.index in more else {})}
+        for window in listed
+    ]
+    return {"windows": rows, "windows_in_all": len(windows)}
+
+
 def _diagnosis(diagnosis: Diagnosis) -> dict[str, Any]:
     """``window`` is the first that shows the mistake: null for gradients that no step ever consumed."""
     return {
@@ -257,7 +292,8 @@ def _diagnosis(diagnosis: Diagnosis) -> dict[str, Any]:
         "line": diagnosis.where.line,
         "framework": diagnosis.framework or None,
         "window": diagnosis.windows[0] if diagnosis.windows else None,
-        "windows": list(diagnosis.windows),
+        "windows": list(diagnosis.windows[:MOST_WINDOWS]),
+        **({"windows_in_all": len(diagnosis.windows)} if len(diagnosis.windows) > MOST_WINDOWS else {}),
         "message": diagnosis.message,
         "help": diagnosis.help or None,
     }

@@ -6,7 +6,7 @@ from gradcheck_accum.comparison import Compared, CompareResult, Configuration, D
 from gradcheck_accum.report.frame import Sources
 from gradcheck_accum.report.paint import PLAIN, Paint
 from gradcheck_accum.report.verify_table import STYLES, table, windows_text
-from gradcheck_accum.report.verify_text import action, chosen, diagnosis_lines
+from gradcheck_accum.report.verify_text import accepted_line, action, chosen, diagnosis_lines
 from gradcheck_accum.report.words import plural, shown_path
 from gradcheck_accum.report.wrap import WIDTH, labelled
 from gradcheck_accum.verdict import Verdict, VerifyResult
@@ -75,8 +75,10 @@ def _compared(
         head += labelled(f"{one.verdict.value}:", one.reason, width, paint, STYLES.get(one.verdict, "yellow"))
     if one.steps:
         head += table(one.steps, paint, width, without=_NOT_MEASURED)
-    causes = [[_difference(difference, paint) for difference in one.differences]]
-    notes = [[line for note in one.notes for line in labelled("note:", note, width, paint)]]
+    causes = [[_difference(difference, paint) for difference in one.differences if not difference.accepted]]
+    put_up_with = [accepted_line(each, paint) for each in one.accepted]
+    put_up_with += [f"{paint('yellow', 'accepted:')} {_difference(d, paint)}" for d in one.differences if d.accepted]
+    notes = [put_up_with, [line for note in one.notes for line in labelled("note:", note, width, paint)]]
     if one.watched is not None:
         first = chosen(one.watched) if one.verdict is Verdict.DEVIATES and not result.help else None
         causes += [diagnosis_lines(d, sources, paint, width, helped=d is first) for d in one.watched.diagnosis]

@@ -99,6 +99,8 @@ def summary(result: LintResult) -> str:
         extra.append(plural(len(result.unused), "unused suppression"))
     if result.not_followed:
         extra.append(f"{plural(result.not_followed, 'loop')} too long to be followed")
+    if result.unread:
+        extra.append(f"{plural(len(result.unread), 'imported module')} too large or too many to be read")
     if result.unreadable:
         extra.append(f"{plural(len(result.unreadable), 'path')} could not be analysed")
     lines = [f"{text} ({', '.join(extra)})." if extra else f"{text}."]

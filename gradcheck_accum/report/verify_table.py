@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 
+from gradcheck_accum.report.kinds import kinds
 from gradcheck_accum.report.paint import PLAIN, Paint
 from gradcheck_accum.report.words import count, error, number, plural, weights
 from gradcheck_accum.report.wrap import labelled
@@ -14,6 +15,9 @@ _ALWAYS_SHOWN = 8
 """Up to this many windows are all shown; of more, those that say the same are shown only a few times."""
 
 _ALIKE_SHOWN = 2
+
+_KINDS = 40
+"""Up to this many kinds of windows are told apart by their numbers."""
 
 _SHORT = {Verdict.NOT_EQUIVALENT_BY_CONSTRUCTION: "by construction"}
 STYLES = {Verdict.EQUIVALENT: "green", Verdict.DEVIATES: "red"}
@@ -131,27 +135,10 @@ def grouped(
     """The windows to show, and for each one that stands for others those that it stands for."""
     if len(windows) <= _ALWAYS_SHOWN:
         return list(windows), []
-    alike: dict[tuple[object, ...], list[WindowReport]] = {}
-    for window in windows:
-        alike.setdefault(_key(window), []).append(window)
     # Hiding one window behind a line that says so saves nothing.
-    hidden = [(group[0], group[_ALIKE_SHOWN:]) for group in alike.values() if len(group) > _ALIKE_SHOWN + 1]
+    hidden = [(group[0], group[_ALIKE_SHOWN:]) for group in kinds(windows, _KINDS) if len(group) > _ALIKE_SHOWN + 1]
     gone = {id(window) for _, rest in hidden for window in rest}
     return [window for window in windows if id(window) not in gone], hidden
-
-
-def _key(window: WindowReport) -> tuple[object, ...]:
-    """What two windows must share to be shown as one: all that a reader would act on."""
-    return (
-        window.optimizer,
-        window.path,
-        window.line,
-        window.micro_batches,
-        weights(window.weights),
-        number(window.grad_norm_ratio),
-        window.verdict,
-        window.accepted,
-    )
 
 
 def _alike(first: WindowReport, alike: Sequence[WindowReport]) -> str:

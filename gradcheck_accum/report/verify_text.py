@@ -13,6 +13,9 @@ from gradcheck_accum.report.words import plural, shown_path
 from gradcheck_accum.report.wrap import WIDTH, labelled
 from gradcheck_accum.verdict import Accepted, Verdict, VerifyResult, WindowReport
 
+_REASONS = 20
+"""Reasons that are told: each may hold numbers of its own window."""
+
 
 def verify_text(
     result: VerifyResult,
@@ -37,7 +40,7 @@ def verify_text(
         blocks = [verdict, *causes] if result.exit_status else []
     else:
         windows = [_counted(result), *table(result.windows, paint, width)] if result.windows else []
-        accepted = [_accepted(one, paint) for one in result.accepted]
+        accepted = [accepted_line(one, paint) for one in result.accepted]
         notes = _notes(result, paint, width, verbose)
         blocks = [verdict, windows, _reasons(result, paint, width), *causes, accepted, notes]
         if result.settled_by:
@@ -103,8 +106,12 @@ def reasons(result: VerifyResult) -> dict[str, list[int]]:
 
 def _reasons(result: VerifyResult, paint: Paint, width: int) -> list[str]:
     lines: list[str] = []
-    for reason, windows in reasons(result).items():
+    told_here = list(reasons(result).items())
+    for reason, windows in told_here[:_REASONS]:
         lines += labelled(f"{windows_text(windows)}:", reason, width, paint, "dim")
+    more = sum(len(windows) for _, windows in told_here[_REASONS:])
+    if more:
+        lines.append(paint("dim", f"… the reasons for {plural(more, 'more window')} are in the JSON report"))
     return lines
 
 
@@ -133,7 +140,7 @@ def diagnosis_lines(diagnosis: Diagnosis, sources: Sources, paint: Paint, width:
     return lines
 
 
-def _accepted(one: Accepted, paint: Paint) -> str:
+def accepted_line(one: Accepted, paint: Paint) -> str:
     """One line: it is known, and there is nothing to do about it."""
     diagnosis, mistake = one.diagnosis, one.diagnosis.mistake
     seen = f"{windows_text(diagnosis.windows)}, " if diagnosis.windows else ""
@@ -149,6 +156,7 @@ def _notes(result: VerifyResult, paint: Paint, width: int, verbose: bool) -> lis
     reference = result.reference
     if verbose and reference.dtype:
         settings = f" ({reference.settings})" if reference.settings else ""
-        text = f"{reference.kind}, in {reference.dtype} on {reference.device}{settings}"
+        why = f"; {reference.why}" if reference.why else ""
+        text = f"{reference.kind}, in {reference.dtype} on {reference.device}{settings}{why}"
         lines += labelled("reference:", text, width, paint)
     return lines

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
+from gradcheck_accum.accepting import accepted
 from gradcheck_accum.comparison import Compared, CompareResult, Configuration
 from gradcheck_accum.diagnosis.account import plural
 from gradcheck_accum.side_by_side.differences import differences
 from gradcheck_accum.side_by_side.lockstep import Course, Cut, Lockstep, Met
 from gradcheck_accum.side_by_side.messages import Arrival
+from gradcheck_accum.side_by_side.put_up_with import By, PutUpWith
 from gradcheck_accum.verdict import Verdict, VerifyResult, WindowReport
 from gradcheck_accum.verify.script import STOPPED
 
@@ -19,6 +21,9 @@ _DRAWS = 3.0
 _OTHER_WEIGHTS = "made on other weights than the reference's, so that the gradients are not to be compared"
 _GONE = "one of the two runs ended before it was compared"
 NO_DROPOUT = "run it with --no-dropout, which leaves dropout out of every configuration"
+
+_OTHER_LENGTH = frozenset({"GA302", "GA304"})
+"""Mistakes by which a window holds other micro-batches than K."""
 
 _SEVERITY = (Verdict.EQUIVALENT, Verdict.INCONCLUSIVE, Verdict.NOT_EQUIVALENT_BY_CONSTRUCTION, Verdict.DEVIATES)
 
@@ -30,8 +35,12 @@ def compared(
     results: Mapping[int, VerifyResult | None],
     *,
     to_the_end: bool,
+    by: By,
 ) -> CompareResult:
-    """The result of a comparison; ``to_the_end`` says that no run was stopped before its own."""
+    """The result of a comparison; ``to_the_end`` says that no run was stopped before its own.
+
+    ``by`` says where a diagnosis has been accepted, or nothing.
+    """
     failed = next((n for n, result in results.items() if result is None or result.error), None)
     if failed is not None:
         result = results[failed]
@@ -45,8 +54,10 @@ def compared(
     reference = known[lockstep.reference]
     is_stopped = any(result is not None and STOPPED in result.notes for result in results.values())
     to_the_end = to_the_end and not is_stopped
+    beside = results[lockstep.reference]
+    by_reference = None if beside is None else accepted(beside, by)
     each = tuple(
-        _judged(known[n], reference, course, lockstep, n, results[n], to_the_end=to_the_end)
+        _judged(known[n], reference, course, lockstep, n, results[n], by_reference, to_the_end=to_the_end, by=by)
         for n, course in lockstep.courses.items()
     )
     worst = max(each, key=lambda one: _SEVERITY.index(one.verdict))
@@ -76,20 +87,56 @@ def _judged(
     lockstep: Lockstep,
     number: int,
     watched: VerifyResult | None,
+    by_reference: VerifyResult | None,
     *,
     to_the_end: bool,
+    by: By,
 ) -> Compared:
     is_diagnosed = watched is not None and any(d.mistake.moves_gradient for d in watched.diagnosis)
-    steps = tuple(_step(met, is_diagnosed=is_diagnosed, is_free=lockstep.is_free) for met in course.met)
-    verdict, reason = _incomparable(own, reference) or _verdict(steps, course, to_the_end=to_the_end)
-    found, notes = differences(course, lockstep, number, is_right=verdict is Verdict.EQUIVALENT)
+    measured = tuple(_step(met, is_diagnosed=is_diagnosed, is_free=lockstep.is_free) for met in course.met)
+    put_up_with = PutUpWith(watched, course, measured, by)
+    steps = put_up_with.steps(course, measured)
+    verdict, reason = _incomparable(own, reference, watched) or _verdict(
+        steps, course, put_up_with, to_the_end=to_the_end
+    )
+    if verdict is Verdict.EQUIVALENT and (codes := _made_by_both(put_up_with.watched, by_reference)):
+        verdict = Verdict.DEVIATES
+        reason += f", which makes the same mistake: verify's ledger shows {' and '.join(codes)} in both runs"
+    is_right = all(step.verdict is Verdict.EQUIVALENT for step in steps) and verdict is Verdict.EQUIVALENT
+    found, notes = differences(course, lockstep, number, is_right=is_right)
     stopped = [STOPPED] if watched is not None and STOPPED in watched.notes else []
-    return Compared(own, verdict, reason, steps, found, (*_notes(course, steps), *notes, *stopped), watched)
+    return Compared(
+        own,
+        verdict,
+        reason + put_up_with.words,
+        steps,
+        tuple(map(put_up_with.difference, found)),
+        (*_notes(course, steps), *notes, *stopped),
+        put_up_with.watched,
+        put_up_with.accepted,
+    )
 
 
-def _incomparable(own: Configuration, reference: Configuration) -> tuple[Verdict, str] | None:
-    """Why two configurations are none that could be compared, or None."""
-    if own.rows and reference.rows and own.rows != reference.rows:
+def _made_by_both(watched: VerifyResult | None, by_reference: VerifyResult | None) -> list[str]:
+    """The mistakes in gradients that `verify` shows in both runs, at one place: no comparison of the two can see them.
+
+    A run that deviates from the large batch itself is no reference, however alike another is to it.
+    """
+    if watched is None or by_reference is None or by_reference.verdict is not Verdict.DEVIATES:
+        return []
+    theirs = {(d.mistake.code, d.where.place) for d in by_reference.diagnosis if d.mistake.moves_gradient}
+    return sorted({d.mistake.code for d in watched.diagnosis if (d.mistake.code, d.where.place) in theirs})
+
+
+def _incomparable(
+    own: Configuration, reference: Configuration, watched: VerifyResult | None
+) -> tuple[Verdict, str] | None:
+    """Why two configurations are none that could be compared, or None.
+
+    Steps on another number of rows are what was asked for, unless the ledger shows that the loop steps too early.
+    """
+    is_asked_for = watched is None or not any(d.mistake.code in _OTHER_LENGTH for d in watched.diagnosis)
+    if own.rows and reference.rows and own.rows != reference.rows and is_asked_for:
         return Verdict.INCONCLUSIVE, (
             f"the configurations differ in their effective batch: this one steps on {_made_of(own)}, the reference on "
             f"{_made_of(reference)}"
@@ -169,15 +216,20 @@ def _is_within(error: float | None, allowed: float) -> bool:
     return error is not None and error <= allowed
 
 
-def _verdict(steps: Sequence[WindowReport], course: Course, *, to_the_end: bool) -> tuple[Verdict, str]:
+def _verdict(
+    steps: Sequence[WindowReport], course: Course, put_up_with: PutUpWith, *, to_the_end: bool
+) -> tuple[Verdict, str]:
+    """The verdict on what has not been accepted."""
     total = len(steps)
-    by_verdict = {verdict: [s for s in steps if s.verdict is verdict] for verdict in Verdict}
+    decisive = [step for step in steps if not step.accepted]
+    by_verdict = {verdict: [s for s in decisive if s.verdict is verdict] for verdict in Verdict}
+    cuts = [cut for cut in course.cuts if not put_up_with.covers(cut.steps)]
     said = []
     if wrong := by_verdict[Verdict.DEVIATES]:
         said.append(f"{len(wrong)} of {total} steps got another gradient than the reference's on the same data")
-    if course.cuts:
-        said.append(_on_cuts(course.cuts))
-    if course.unused and to_the_end:
+    if cuts:
+        said.append(_on_cuts(cuts))
+    if course.unused and to_the_end and not put_up_with.covers_what_is_left:
         said.append(f"{_rows(course.unused)} that the reference steps on reached no step")
     if said:
         return Verdict.DEVIATES, "; ".join(said)
@@ -187,11 +239,14 @@ def _verdict(steps: Sequence[WindowReport], course: Course, *, to_the_end: bool)
         return Verdict.INCONCLUSIVE, f"{len(open_)} of {total} steps: {open_[0].reason}"
     other = _on_other_data(course, to_the_end=to_the_end)
     if other:
-        right = f"{total} steps on the same data got the reference's gradient, but " if total else ""
+        right = f"{len(decisive)} steps on the same data got the reference's gradient, but " if decisive else ""
         return Verdict.INCONCLUSIVE, right + other
-    if not total:
+    if not total and not course.cuts:
         return Verdict.INCONCLUSIVE, "no step was made on the same data as one of the reference's"
-    return Verdict.EQUIVALENT, f"all {total} steps got the reference's gradient"
+    if not decisive:
+        return Verdict.EQUIVALENT, "every step departs from the reference's gradient only as accepted"
+    counted = f"all {total}" if len(decisive) == total else f"{len(decisive)} of {total}"
+    return Verdict.EQUIVALENT, f"{counted} steps got the reference's gradient"
 
 
 def _rows(count: int) -> str:
@@ -220,6 +275,8 @@ def _on_other_data(course: Course, *, to_the_end: bool) -> str:
     if not to_the_end or not (missing or more):
         return ""
     if missing:
+        if course.unused:
+            return ""
         return "the reference goes on to data that never reached the model here (drop_last, or a sampler of its own)"
     return f"it makes {more} more steps, on data that never reached the model in the reference"
 

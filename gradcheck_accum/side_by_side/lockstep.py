@@ -38,12 +38,17 @@ class Met:
 class Cut:
     """A stretch of data after which both stepped, and in between not both once.
 
-    ``mine`` are the rows of each step, in order, ``theirs`` the reference's.
+    ``steps`` are the run's own, ``mine`` the rows of each, in order, ``theirs`` those of the reference's.
     """
 
-    at: Arrival
+    steps: tuple[Arrival, ...]
     mine: tuple[int, ...]
     theirs: tuple[int, ...]
+
+    @property
+    def at(self) -> Arrival:
+        """The first of its steps."""
+        return self.steps[0]
 
 
 @dataclass(slots=True)
@@ -73,6 +78,11 @@ class _Follower:
     theirs: list[Arrival] = field(default_factory=list)
     holds: Arrival | None = None
     is_apart: bool = False
+
+    def cut(self) -> Cut:
+        """The stretch that both have stepped on since the last such place."""
+        rows = tuple(_count(a) for a in self.mine), tuple(_count(a) for a in self.theirs)
+        return Cut(tuple(map(_without_rows, self.mine)), *rows)
 
     def marked(self) -> None:
         """Both have stepped after the same rows."""
@@ -177,8 +187,7 @@ class Lockstep:
         else:
             if not self.is_free:
                 run.tell(Order.SETTLE, str(self._file))
-            rows = tuple(_count(a) for a in follower.mine), tuple(_count(a) for a in follower.theirs)
-            follower.course.cuts.append(Cut(_without_rows(follower.mine[0]), *rows))
+            follower.course.cuts.append(follower.cut())
         self._weights[number, mine.optimizer] = b"" if self.is_free else b"settled"
         follower.marked()
         follower.holds = None
@@ -242,6 +251,9 @@ class Lockstep:
             reached = Rows.together([follower.between.mine, left])
             if relation(reached, missed) in (Relation.SAME, Relation.AHEAD):
                 follower.course.unused = missed.count - follower.between.mine.count
+                if follower.mine:
+                    # Its last steps end where none of the reference's does.
+                    follower.course.cuts.append(follower.cut())
         follower.course.missing = 1, 0
 
     def _after_reference(self) -> None:

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from multiprocessing.connection import Connection
 
 import torch
+import torch._dynamo  # PyTorch imports it where an optimizer is first used, for a second: here once, for all copies
 
 from gradcheck_accum.comparison import CompareResult
 from gradcheck_accum.side_by_side.judging import compared
@@ -20,7 +21,7 @@ from gradcheck_accum.side_by_side.messages import Seat
 from gradcheck_accum.stated import stated_steps
 from gradcheck_accum.verdict import VerifyResult
 from gradcheck_accum.verify import AccumulationError
-from gradcheck_accum.verify.session import observe
+from gradcheck_accum.verify.session import acceptance_at, file_of, observe
 
 _SHOWN = (bool, int, float, str)
 """What tells one configuration from another in a report."""
@@ -43,6 +44,8 @@ def compare(
     loss_coefficient: float | None = None,
     rtol: float | None = None,
     atol: float | None = None,
+    select: Iterable[str] | None = None,
+    ignore: Iterable[str] | None = None,
 ) -> CompareResult:
     """Call ``loop`` with the arguments of each configuration, and compare their steps with those of the largest batch.
 
@@ -52,8 +55,10 @@ def compare(
         ])
 
     Each is called in a copy of this process (a fork), all of them side by side: they may share a model, and nothing is
-    left of what they do to it. Returns the result where every step is right, raises `ComparisonError` where one is not
-    or could not be decided, and ValueError where there are not two configurations, or no process can be copied.
+    left of what they do to it. What the settings of the project or comments accept does not count; ``select`` and
+    ``ignore`` take the place of the settings'. Returns the result where every step is right, raises `ComparisonError`
+    where one is not or could not be decided, ValueError where there are not two configurations, or no process can be
+    copied, and SettingsError for settings that make no sense.
     """
     result = compared_loop(
         loop,
@@ -63,6 +68,8 @@ def compare(
         loss_coefficient=loss_coefficient,
         rtol=rtol,
         atol=atol,
+        select=select,
+        ignore=ignore,
     )
     if result.exit_status:
         raise ComparisonError(result)
@@ -78,6 +85,8 @@ def compared_loop(
     loss_coefficient: float | None = None,
     rtol: float | None = None,
     atol: float | None = None,
+    select: Iterable[str] | None = None,
+    ignore: Iterable[str] | None = None,
 ) -> CompareResult:
     """What `compare` comes to; a loop that raises is the result's ``error``."""
     if len(configurations) < 2:
@@ -87,6 +96,7 @@ def compared_loop(
     if not hasattr(os, "fork") or (torch.cuda.is_available() and torch.cuda.is_initialized()):  # type: ignore[no-untyped-call]
         raise ValueError("this process can not be copied (no fork, or CUDA is in use): compare a script instead")
     script = getattr(loop, "__qualname__", "the loop")
+    acceptance = acceptance_at(file_of(loop), select=select, ignore=ignore)
     copies = multiprocessing.get_context("fork")
 
     def start(number: int, seat: Seat) -> Callable[[], VerifyResult]:
@@ -108,7 +118,7 @@ def compared_loop(
         return until_end
 
     results, lockstep = led(start, len(configurations), Manner(free, no_dropout, rtol, atol))
-    return compared(script, _names(configurations), lockstep, results, to_the_end=True)
+    return compared(script, _names(configurations), lockstep, results, to_the_end=True, by=acceptance)
 
 
 def _run(

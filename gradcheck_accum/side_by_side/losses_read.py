@@ -37,8 +37,10 @@ class LossesRead:
         if name in _READS:
             self._read(args[0])
             return
-        for made in [result] if isinstance(result, torch.Tensor) else tensors_in(result):
-            if made.is_floating_point():
+        if isinstance(result, torch.Tensor):
+            self._made(result, args)
+        elif isinstance(result, (dict, list, tuple)):
+            for made in tensors_in(result):
                 self._made(made, args)
 
     def _read(self, tensor: Any) -> None:
@@ -49,8 +51,11 @@ class LossesRead:
 
     def _made(self, made: torch.Tensor, args: Any) -> None:
         """Something was computed: whether it is a loss, or was made of one."""
+        is_new = made.requires_grad and made.numel() == 1 and not made.is_leaf
+        # Of most calls neither is so, and to look into their arguments takes longer than all else.
+        if not (is_new or self._losses) or not made.is_floating_point():
+            return
         of = [window for tensor in tensors_in(args) if (window := self._window_of(tensor)) is not None]
-        is_new = made.requires_grad and not made.is_leaf and made.numel() == 1
         if of or is_new:
             key, losses = id(made), self._losses
             losses[key] = weakref.ref(made, lambda _: losses.pop(key, None)), max(of, default=self.window)

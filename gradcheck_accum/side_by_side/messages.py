@@ -30,7 +30,8 @@ class Arrival:
     ``rows`` are those since this optimizer's last step, None where they are not known; ``weights`` is a fingerprint of
     its weights before its first step, and of what shape they are (``shapes``). ``rates`` are the learning rates of its
     groups. ``random`` says that losses were computed with random numbers, ``couples`` names what looks at several
-    samples at once, ``unit`` is how exact its losses are.
+    samples at once, ``loss_tolerance`` is how exact its losses are. ``window`` is its number in the run's own report,
+    ``backward`` the path and the line of the last backward before it.
     """
 
     index: int
@@ -46,6 +47,8 @@ class Arrival:
     random: bool = False
     couples: tuple[str, ...] = ()
     loss_tolerance: float = 0.0
+    window: int = 0
+    backward: tuple[str, int] = ("", 0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from gradcheck_accum.comparison import CompareResult
 from gradcheck_accum.side_by_side.judging import compared
 from gradcheck_accum.side_by_side.meeting import Manner, led
 from gradcheck_accum.side_by_side.messages import Seat
+from gradcheck_accum.side_by_side.put_up_with import By, nobody
 from gradcheck_accum.verdict import VerifyResult
 from gradcheck_accum.verify.script import verify_script
 
@@ -30,10 +31,12 @@ def compare_script(
     atol: float | None = None,
     free: bool = False,
     no_dropout: bool = False,
+    by: By | None = None,
 ) -> CompareResult:
     """Run a script (or a module) in each of its ``configurations`` and compare them step by step.
 
-    The arguments of a configuration stand before the ``common`` ones. What goes wrong with the script is the result's
+    The arguments of a configuration stand before the ``common`` ones; ``by`` says where a diagnosis has been accepted,
+    or nothing. What goes wrong with the script is the result's
     ``error``; nothing is raised for it.
     """
     name = script or module or ""
@@ -55,4 +58,4 @@ def compare_script(
 
     results, lockstep = led(start, len(configurations), Manner(free, no_dropout, rtol, atol))
     names = [shlex.join(one) or "(no arguments)" for one in configurations]
-    return compared(name, names, lockstep, results, to_the_end=max_windows is None)
+    return compared(name, names, lockstep, results, to_the_end=max_windows is None, by=by or nobody)

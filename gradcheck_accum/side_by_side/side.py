@@ -50,6 +50,7 @@ class Side:
         self._spread: float | None = None
         self._is_alone = False
         self._steps = 0
+        self._names: dict[str, str] = {}
 
     @contextmanager
     def along(self, tape: Tape) -> Iterator[None]:
@@ -65,7 +66,13 @@ class Side:
 
     def before_step(self, step: AtStep) -> None:
         """Take down what the step is made of, as long as the weights are those that its gradient was computed with."""
-        records, name = step.records, step.name
+        with torch._C.DisableTorchFunction():
+            arrival = self._arrival(step)
+        self._spread = spread_of(step) if arrival.random and not self._is_alone else None
+        self._pending = step, arrival
+
+    def _arrival(self, step: AtStep) -> Arrival:
+        records, name = step.records, self._named(step.name)
         programs = [record.program for record in records]
         self._computed_in = _coarsest(records, step.parameters)
         is_first = name not in self._starts
@@ -73,7 +80,7 @@ class Side:
             self._starts[name] = [p.detach().clone() for p in step.parameters]
             self._names[name] = names_of(step.parameters, records, step.optimizer)
         rows = rows_seen(records)
-        arrival = Arrival(
+        return Arrival(
             self._steps,
             name,
             step.path,
@@ -87,9 +94,9 @@ class Side:
             any(program is not None and program.random for program in programs),
             (*coupled_modules(programs), *([_COUNTS] if rows is not None and rows.counting else [])),
             self._allowed(step, [1.0] * max(len(records), 1), 1.0),
+            step.window,
+            _place_of_backward(records),
         )
-        self._spread = spread_of(step) if arrival.random and not self._is_alone else None
-        self._pending = step, arrival
 
     def after_step(self, optimizer: Optimizer) -> None:
         """The step has been made: do what the leader says until it says to go on."""
@@ -107,7 +114,9 @@ class Side:
                 if order in (Order.GO, Order.ALONE):
                     self._is_alone = order is Order.ALONE
                     return
-                self._leader.send(self._obey(order, Path(path), step))
+                with torch._C.DisableTorchFunction():
+                    answer = self._obey(order, Path(path), step)
+                self._leader.send(answer)
         except (EOFError, OSError):
             # Nobody leads any more: nobody will read what would be seen.
             raise SeenEnough from None
@@ -116,11 +125,20 @@ class Side:
         """The run has ended."""
         if os.getpid() != self._process:
             return
-        rows = {name: rows_seen(records) for name, records in left.items()}
+        rows = {self._named(name): rows_seen(records) for name, records in left.items()}
         try:
             self._leader.send(Over(rows, self._reads.take()))
         except OSError:
             return
+
+    def _named(self, name: str) -> str:
+        """What an optimizer is called in every run: by its class, and by when it steps first among those of its class.
+
+        A process may hold others that never step, and the run's own numbers count these too.
+        """
+        kind = name.partition(" #")[0]
+        before = sum(own.partition(" #")[0] == kind for own in self._names.values())
+        return self._names.setdefault(name, f"{kind} #{before + 1}" if before else kind)
 
     def _obey(self, order: Order, path: Path, step: AtStep) -> Numbers | None:
         optimizer = step.optimizer
@@ -142,7 +160,7 @@ class Side:
             weights,
             kept_by(optimizer),
             generators(),
-            norm_of(torch._foreach_sub(weights, self._starts[step.name])),
+            norm_of(torch._foreach_sub(weights, self._starts[self._named(step.name)])),
             self._spread,
         )
 
@@ -177,6 +195,14 @@ class Side:
         if error > allowed and self._worst[kind].takes(step.name, error):
             parts_of_it = by_parameter(off, right, step.parameters, self._names[step.name])
         return Apart(error, allowed, math.hypot(*_norms(mine)) / size, parts_of_it)
+
+
+def _place_of_backward(records: Sequence[Record]) -> tuple[str, int]:
+    """Where the last of several backwards is."""
+    if not records:
+        return "", 0
+    where = records[-1].event.where
+    return where.path, where.line
 
 
 def _coarsest(records: Sequence[Record], parameters: Sequence[torch.Tensor]) -> torch.dtype:

@@ -30,8 +30,8 @@ class OwnAverages:
         self._optimizers = optimizers
         self._shrunk: set[int] = set()
 
-    def seen(self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[str]:
-        """An operation in place has been called by this name; the averages that took in the weights by it."""
+    def seen(self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[tuple[str, torch.Tensor]]:
+        """An operation in place has been called by this name; the averages that took in a weight by it, and which."""
         targets = _listed(args[0] if args else None)
         if name.endswith("mul_"):
             self._shrunk.update(_places(targets))
@@ -39,7 +39,8 @@ class OwnAverages:
         taken = args[1] if len(args) > 1 else kwargs.get("end", kwargs.get("other", kwargs.get("src")))
         if name.endswith("copy_"):
             pairs = zip(targets, _listed(taken), strict=False)
-            return [f"{t.data_ptr():x}" for t, new in pairs if any(_is_blend(t, new, w) for w in self._weights())]
+            blends = ((t, next((w for w in self._weights() if _is_blend(t, new, w)), None)) for t, new in pairs)
+            return [(f"{t.data_ptr():x}", weight) for t, weight in blends if weight is not None]
         weights = {place: weight for weight in self._weights() for place in _places([weight])}
         found = []
         for target, operand in zip(targets, _listed(taken), strict=False):
@@ -50,7 +51,7 @@ class OwnAverages:
             if weight is None or place in weights or place in _places([weight.grad]):
                 continue
             if name.endswith("lerp_") or place in self._shrunk:
-                found.append(f"{place:x}")
+                found.append((f"{place:x}", weight))
         self._shrunk.difference_update(_places(targets))
         return found
 

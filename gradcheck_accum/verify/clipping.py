@@ -9,7 +9,7 @@ from functools import partial
 import torch
 from torch.optim.optimizer import Optimizer
 
-from gradcheck_accum.verify.gradients import Change, GradientBook, Held, parameters_of
+from gradcheck_accum.verify.gradients import Change, GradientBook, Held, parameters_of, vector_of
 from gradcheck_accum.verify.measure import Made, Vector, combination, dense
 
 
@@ -18,7 +18,7 @@ class ClipCall:
     """One clip as the loop made it: by ``norm`` of order ``norm_type``, by ``value``, or ``adaptive`` to the weights.
 
     ``keys`` are the identities of the parameters that it was given. ``norm`` is the norm that it found over the shards
-    of all ranks, None where the parameters are not sharded.
+    of all ranks, None where the parameters are not sharded; ``returned`` is what it said that it found.
     """
 
     keys: frozenset[int]
@@ -26,6 +26,7 @@ class ClipCall:
     limit: float
     norm_type: float
     norm: torch.Tensor | None = None
+    returned: torch.Tensor | None = None
 
 
 @dataclass(slots=True)
@@ -94,6 +95,20 @@ def clipped(gradients: Vector, keys: Sequence[int], calls: Sequence[ClipCall]) -
             return None
         result = _changed(result, keys, call.keys, change)
     return result
+
+
+def clipped_sketch(held: dict[int, Held | None], keys: Sequence[int], calls: Sequence[ClipCall]) -> Vector | None:
+    """What is ``held`` of the parameters ``keys``, sketches, after ``calls``; None where it is not known to be scaled.
+
+    A sketch knows a norm within bounds only: each call is taken at its word, on what the gradients then were.
+    """
+    told = []
+    for call in calls:
+        own = next((each for key in call.keys if (each := held.get(key)) is not None), None)
+        if call.kind != "norm" or call.returned is None or own is None:
+            return None
+        told.append(replace(call, norm=own.done_to(call.returned)))
+    return clipped(vector_of(held, keys), keys, told)
 
 
 def change_by(call: ClipCall, norm: object) -> Change | None:

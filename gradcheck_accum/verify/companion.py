@@ -33,6 +33,8 @@ class AtStep:
     path: str = ""
     line: int = 0
     parameters: Sequence[torch.Tensor] = field(default_factory=tuple)
+    window: int = 0
+    """The number of its window among those that the run's own report has."""
 
 
 class Companion(Protocol):

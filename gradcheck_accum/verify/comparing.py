@@ -10,12 +10,13 @@ from torch.optim.optimizer import Optimizer
 from gradcheck_accum.ledger import Ledger
 from gradcheck_accum.verify.by_parameter import Dissector
 from gradcheck_accum.verify.clipping import clipped, multiplied
-from gradcheck_accum.verify.gradients import GradientBook, Held
-from gradcheck_accum.verify.measure import are_equal, combination
+from gradcheck_accum.verify.gradients import GradientBook, Held, vector_of
+from gradcheck_accum.verify.measure import Vector, are_equal, combination, dense
 from gradcheck_accum.verify.measuring import Measurer
 from gradcheck_accum.verify.moved import MovedWeights
 from gradcheck_accum.verify.records import Measured, Update
 from gradcheck_accum.verify.shadow import ShadowStep, is_too_large
+from gradcheck_accum.verify.shards import own_part
 from gradcheck_accum.verify.trajectory import Trajectory
 from gradcheck_accum.verify.weighing import common_multiple, entry_corrections, in_vectors
 from gradcheck_accum.weights import read_weights
@@ -60,10 +61,14 @@ class Comparer:
         if measured.products is None:
             return None
         keys = [id(p) for p in parameters]
-        if measured.shards or any(r.event.ranks != 1 for r in measured.records):
-            # The other ranks' part of the reference is not known here, unless it is a multiple of the gradient.
+        if measured.shards or measured.sketched or any(r.event.ranks != 1 for r in measured.records):
+            # Other ranks' part of the reference is not known here, and no element of what was sketched: unless it is a
+            # multiple of the gradient.
             multiple = common_multiple(measured, ledger, readings)
-            presumed = None if multiple is None else multiplied(vectors[0], keys, multiple, measured.clips)
+            gradient = _as_held(measured, parameters, before_clip, used)
+            if multiple is None or gradient is None:
+                return None
+            presumed = multiplied(gradient, keys, multiple, measured.clips)
             return None if presumed is None else ShadowStep.prepare(optimizer, parameters, presumed, multiple)
         corrections = entry_corrections(measured, ledger, readings)
         weighted = None if corrections is None else in_vectors(measured, corrections)
@@ -84,3 +89,19 @@ class Comparer:
             return None
         measured.too_large = is_too_large(optimizer)
         return ShadowStep.prepare(optimizer, parameters, reference)
+
+
+def _as_held(
+    measured: Measured, parameters: list[torch.Tensor], before_clip: _Gradients, used: _Gradients
+) -> Vector | None:
+    """The gradient of a step before any clip, None where no more than its sketch is left of that."""
+    keys = [id(p) for p in parameters]
+    if not any(held.sketched for held in map(before_clip.get, keys) if held is not None):
+        return vector_of(before_clip, keys)
+    if measured.clips:
+        return None
+    now = {}
+    for key, parameter in zip(keys, parameters, strict=True):
+        held, gradient = used.get(key), own_part(parameter.grad)
+        now[key] = None if held is None or gradient is None else Held(dense(gradient).detach(), held.changes)
+    return vector_of(now, keys)

@@ -7,27 +7,32 @@ is that of the window's one part as well (`gradcheck_accum.verify.parts`), and i
 
 One copy is all that there is: what is known to have been done to every element of a gradient (a clip, a factor) is not
 done to the copy, which is the part's sum still, but written down beside it and done to a stretch of it at a time where
-the two are compared.
+the two are compared. The sums of further parts, and those in float32 of what rounding eats much of, are kept as
+sketches (`gradcheck_accum.verify.sketch`) where copies of them would take much memory.
+
+Where not even that one copy may be held (``sketches``), all that is held of a gradient is its sketch: a sum of sketches
+is the sketch of the sum, and a sketch of a gradient that was scaled by one factor is scaled by it.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch.optim.optimizer import Optimizer
 
 from gradcheck_accum.engine.alone import is_flattened, is_sharded
-from gradcheck_accum.engine.tolerance import unit_roundoff
+from gradcheck_accum.engine.tolerance import Addends, sum_tolerance, unit_roundoff
 from gradcheck_accum.events import Cause, Event, Factor, Opaque, Operation, Reason, ScaleGrads, Unscale, ZeroGrad
 from gradcheck_accum.location import Location
-from gradcheck_accum.verify.measure import Made, Vector, dense, same_bits, stretches
+from gradcheck_accum.verify.measure import Made, Vector, dense, numbers, same_bits, stretches
 from gradcheck_accum.verify.parts import Part
 from gradcheck_accum.verify.shards import own_part
 from gradcheck_accum.verify.shared import Shared
+from gradcheck_accum.verify.sketch import Sketcher, width_of
 
 CHANGED_BY_HAND = Reason(
     "gradients were changed by hand, and not by one factor for all of them: clip with clip_grad_norm_() or "
@@ -43,19 +48,30 @@ Change = Callable[[torch.Tensor], torch.Tensor]
 _AT_ONCE = 1 << 16
 """Elements up to which a gradient is compared as it lies, and not stretch by stretch."""
 
+SMALL = 1 << 18
+"""Elements of all gradients up to which copies of them are kept: they take no more than the signs of sketches do."""
+
 PARTLY_CLEARED = Reason("only some of the gradients that a step uses were cleared: clear all of them")
 
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """A parameter's gradient: what is held of it, and what was done to each of its elements since."""
+    """A parameter's gradient: what is held of it, and what was done to each of its elements since.
+
+    ``sketched`` says that it is its sketch, and that all that was done to it is to scale it.
+    """
 
     tensor: torch.Tensor
     changes: tuple[Change, ...] = ()
+    sketched: bool = False
 
     def times(self, factor: float) -> Held:
         """So many times the gradient."""
-        return self if factor == 1.0 else Held(self.tensor, (*self.changes, _times(factor)))
+        return self if factor == 1.0 else replace(self, changes=(*self.changes, _times(factor)))
+
+    def done_to(self, tensor: torch.Tensor) -> torch.Tensor:
+        """What was done to the gradient, done to ``tensor``."""
+        return _after(tensor, self.changes)
 
 
 def vector_of(held: dict[int, Held | None], keys: Iterable[int]) -> Vector:
@@ -86,6 +102,11 @@ class GradientBook:
         self.names: dict[int, str] = {}
         self.sharded = False
         """Whether there are parameters that are sharded over the ranks."""
+        self.sketcher = Sketcher()
+        self.sketches = False
+        """Whether nothing of a gradient is held but its sketch."""
+        self.elements = 0
+        """How many elements the parameters have, those that this rank holds of them."""
         self.scale_inside: dict[int, float] = {}
         """The grad scaler's scale that is still to be divided out of a parameter's gradient."""
         self._expected: dict[int, torch.Tensor | None] = {}
@@ -97,6 +118,10 @@ class GradientBook:
         self._exact: set[int] = set()
         """The parameters whose gradients were found to be as expected bit for bit at the last look."""
         self._seen: dict[int, tuple[int, int]] = {}
+        self._now: dict[int, tuple[tuple[int, int], torch.Tensor]] = {}
+        """The sketches of gradients as they were at the last look, with what told them from others then."""
+        self._squares: dict[int, list[torch.Tensor]] = {}
+        """‖·‖² of what has been added up in what is expected, where that is a sketch."""
         self._cells: dict[int, str] = {}
         self._size = (-1, -1)
         self._shared = Shared()
@@ -117,6 +142,9 @@ class GradientBook:
                 continue
             if id(parameter) not in self.parameters and parameter.is_leaf and parameter.requires_grad:
                 self.parameters[id(parameter)] = parameter
+                self.sketcher.place_of(id(parameter))
+                own = own_part(parameter)
+                self.elements += own.numel() if own is not None else 0
                 new.append(parameter)
                 self.look([id(parameter)])
         return new
@@ -145,14 +173,46 @@ class GradientBook:
         cells = self.cells()
         return self._shared(frozenset(cells[key] for key in keys if key in cells))
 
+    # What is held
+
+    def begin_sketches(self) -> None:
+        """Hold nothing of a gradient but its sketch from now on."""
+        self.sketches = True
+        self.close_part()
+        self.look(key for key, then in self._expected.items() if then is not None)
+
+    def is_sketched(self, key: int) -> bool:
+        """Whether the sketch is all that is held of a parameter's gradient."""
+        return self.sketches and not (self.sharded and is_sharded(self.parameters[key]))
+
+    def kept(self, key: int, gradient: torch.Tensor) -> torch.Tensor:
+        """What is held of a gradient of this parameter: a copy, or its sketch."""
+        own = dense(gradient).detach()
+        return self.sketcher.of(key, own) if self.is_sketched(key) else own.clone()
+
+    def _spares_copies(self, key: int) -> bool:
+        """Whether there is to be no further copy of a parameter's gradients than the one that is expected."""
+        return self.elements > SMALL and not (self.sharded and is_sharded(self.parameters[key]))
+
+    def _as_it_is(self, key: int, gradient: torch.Tensor) -> torch.Tensor:
+        """A gradient as it is now, in the form of what is held of it."""
+        if not self.is_sketched(key):
+            return dense(gradient).detach()
+        mark = id(gradient), gradient._version
+        seen, sketch = self._now.get(key, (None, None))
+        if seen != mark or sketch is None:
+            sketch = self.sketcher.of(key, gradient)
+            self._now[key] = mark, sketch
+        return sketch
+
     # What is expected
 
     def look(self, keys: Iterable[int]) -> None:
         """Take the gradients as they are now for right."""
-        for key in keys:
+        for key in list(keys):
             if key in self.parameters:
                 gradient = self.gradient(key)
-                self._expect(key, None if gradient is None else dense(gradient).detach().clone())
+                self._expect(key, None if gradient is None else self.kept(key, gradient))
 
     def forget(self) -> None:
         """Hold nothing of any gradient: to be looked at anew before the next backward."""
@@ -160,12 +220,21 @@ class GradientBook:
         self._changes.clear()
         self._sharing.clear()
         self._exact.clear()
+        self._now.clear()
+        self._squares.clear()
         self.close_part()
 
     def changed_by(self, keys: Iterable[int], change: Change) -> None:
-        """The same was done to every element of the gradients of these parameters."""
+        """The same was done to every element of these parameters' gradients: a scaling where they are sketched."""
         for key in keys:
-            if self._expected.get(key) is not None:
+            then = self._expected.get(key)
+            if then is not None and self.is_sketched(key):
+                self._leave_to_part(key, is_written=False)
+                self._expected[key] = scaled = change(then)
+                before, after = float(torch.linalg.vector_norm(then)), float(torch.linalg.vector_norm(scaled))
+                ratio = after / before if before else 1.0
+                self._squares[key] = [square * ratio**2 for square in self._squares.get(key, ())]
+            elif then is not None:
                 self._changes[key] = (*self._changes.get(key, ()), change)
             self._mark(key)
 
@@ -178,17 +247,36 @@ class GradientBook:
             self.changed_by(keys, _times(1 / scale))
 
     def _expect(self, key: int, gradient: torch.Tensor | None) -> None:
+        self._leave_to_part(key, is_written=False)
         self._expected[key] = gradient
         self._changes.pop(key, None)
-        self._sharing.pop(key, None)
+        self._squares.pop(key, None)
+        self._now.pop(key, None)
         self._mark(key)
+
+    def _leave_to_part(self, key: int, *, is_written: bool) -> None:
+        """Let a part alone have its sum, which was what is expected too; ``is_written`` says that it will grow on."""
+        part = self._sharing.pop(key, None)
+        if part is None or part.is_over:
+            return
+        if key not in part.sketched and self._spares_copies(key):
+            part.total[key] = self.sketcher.of(key, part.total[key])
+            part.sketched.add(key)
+        elif is_written:
+            part.total[key] = part.total[key].clone()
 
     def _expect_zero(self, keys: Iterable[int]) -> None:
         """The gradients of these parameters have been cleared: zeros take no memory."""
         for key in keys:
             if key in self.parameters:
                 gradient = self.gradient(key)
-                self._expect(key, None if gradient is None else _zeros_like(gradient))
+                self._expect(key, None if gradient is None else self._zeros(key, gradient))
+
+    def _zeros(self, key: int, gradient: torch.Tensor) -> torch.Tensor:
+        """What is held of a gradient that was cleared: zeros, of which one is held."""
+        if not self.is_sketched(key):
+            return _zeros_like(gradient)
+        return torch.zeros((), dtype=torch.float64, device=gradient.device).expand(width_of(gradient))
 
     def _now_expected(self, key: int) -> torch.Tensor | None:
         """What a gradient should be by now."""
@@ -219,32 +307,43 @@ class GradientBook:
         """Somebody touched gradients, or stepped: what comes from here on is apart from what came before."""
         self._part = Part(None)
 
-    def arrives(self, key: int, own: torch.Tensor) -> None:
-        """A backward is about to add ``own`` to a parameter's gradient."""
-        then, total = self._expected.get(key), self._part.total
+    def arrives(self, key: int, gradient: torch.Tensor) -> None:
+        """A backward is about to add ``gradient`` to that of a parameter."""
+        own = self.sketcher.of(key, gradient) if self.is_sketched(key) else gradient
+        self._now.pop(key, None)
+        then, part = self._expected.get(key), self._part
         if then is None or _takes_no_memory(then):
             self._expected[key] = then = own.clone()
-            if key not in total and own.dtype not in _LOSSY:
-                total[key] = then
-                self._sharing[key] = self._part
+            if key not in part.total and own.dtype not in _LOSSY:
+                part.total[key] = then
+                self._sharing[key] = part
+                if own is not gradient:
+                    part.sketched.add(key)
                 return
-        elif key in self._changes:
-            # An earlier part's sum must stay as it is.
-            self._expected[key] = then = _after(then, self._changes.pop(key)) + own
-            self._sharing.pop(key, None)
         else:
-            shared = self._sharing.get(key)
-            if shared is not None and shared is not self._part:
+            if self._sharing.get(key) is not part or key in self._changes:
                 # An earlier part's sum must stay as it is.
-                del self._sharing[key]
-                self._expected[key] = then = then.clone()
-            then.add_(own)
-            if shared is self._part:
+                self._leave_to_part(key, is_written=key not in self._changes)
+            if key in self._changes:
+                self._expected[key] = _after(then, self._changes.pop(key)) + own
+            else:
+                then.add_(own)
+            if self._sharing.get(key) is part:
                 return
-        if key in total:
-            total[key].add_(own)
-        else:
-            total[key] = own.float() if own.dtype in _LOSSY else own.clone()
+        self._add_to(part, key, own)
+
+    def _add_to(self, part: Part, key: int, own: torch.Tensor) -> None:
+        """Add what is held of a gradient to a part's own sum."""
+        before = part.total.get(key)
+        if not self.is_sketched(key) and not self._spares_copies(key):
+            own = own.float() if own.dtype in _LOSSY else own
+            part.total[key] = own.clone() if before is None else before.add_(own)
+            return
+        sketch = own if self.is_sketched(key) else self.sketcher.of(key, own)
+        if before is not None and key not in part.sketched:
+            before = self.sketcher.of(key, before)
+        part.total[key] = sketch.clone() if before is None else before.add_(sketch)
+        part.sketched.add(key)
 
     def arrives_apart(self, key: int, sketch: torch.Tensor) -> None:
         """A backward gave a sharded parameter a gradient of this sketch; what of it reaches ``.grad`` is seen later."""
@@ -259,6 +358,8 @@ class GradientBook:
         changed = False
         for key, square in squares.items():
             now = self.gradient(key)
+            if self.is_sketched(key):
+                self._squares.setdefault(key, []).append(square)
             if now is None:
                 # ``autograd.grad`` inside a module, or a hook that applied the gradient at once.
                 self.look([key])
@@ -280,6 +381,8 @@ class GradientBook:
         now, expected = self.gradient(key), self._expected[key]
         if now is None or expected is None:
             return now is expected
+        if self.is_sketched(key):
+            return self._holds_by_sketch(key, now)
         if all(same_bits(values, then) for values, then in self._side_by_side(key)):
             self._exact.add(key)
             return True
@@ -291,13 +394,23 @@ class GradientBook:
         )
         return all(near) or not all(bool(torch.isfinite(then).all()) for _, then in self._side_by_side(key))
 
+    def _holds_by_sketch(self, key: int, now: torch.Tensor) -> bool:
+        """Whether a gradient is what was added up, within what it was rounded to since."""
+        values, then = self._as_it_is(key, now), self._expected[key]
+        if then is None or not bool(torch.isfinite(then).all()):
+            return True
+        total = float(torch.linalg.vector_norm(then))
+        addends = Addends([math.sqrt(square) for square in numbers(self._squares.get(key, ()))] or [total], total)
+        apart = float(torch.linalg.vector_norm(values - then))
+        return apart <= sum_tolerance(addends, now.dtype).usual * total
+
     def _side_by_side(self, key: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         """A gradient as it is and as it should be, a stretch of its elements at a time."""
         now, then = self.gradient(key), self._expected[key]
         if now is None or then is None:
             return
-        values, changes = dense(now).detach(), self._changes.get(key, ())
-        if now.numel() <= _AT_ONCE:
+        values, changes = self._as_it_is(key, now), self._changes.get(key, ())
+        if values.numel() <= _AT_ONCE:
             yield values, _after(then, changes)
             return
         values, then = values.reshape(-1), then.reshape(-1)
@@ -320,6 +433,8 @@ class GradientBook:
         ``thoroughly`` compares the values, and not the version counters alone.
         """
         self._exact.clear()
+        if thoroughly:
+            self._now.clear()
         changed = [key for key in self.parameters if not self._is_untouched(key, thoroughly)]
         if not changed:
             return [], []
@@ -345,20 +460,23 @@ class GradientBook:
     ) -> dict[int, tuple[torch.Tensor, torch.Tensor | None]]:
         """Those of the parameters ``keys`` that have a gradient other than expected: what it is, what it should be."""
         found = {}
+        if thoroughly:
+            self._now.clear()
         for key in keys:
             now = self.gradient(key) if key in self.parameters else None
             if now is not None and not self._is_untouched(key, thoroughly):
-                found[key] = dense(now).detach(), self._now_expected(key)
+                found[key] = self._as_it_is(key, now), self._now_expected(key)
         return found
 
     def put_in(self, kind: Hashable, gradients: dict[int, torch.Tensor], factor: float) -> Part:
-        """The loop has put gradients into ``.grad``, ``factor`` times each, which belong to the part of this kind."""
+        """The loop has put gradients into ``.grad``, ``factor`` times each, which belong to the part of this kind.
+
+        What is given of each is in the form of what is held.
+        """
         part = self.part_of(kind, 1.0)
         for key, gradient in gradients.items():
-            own = gradient.float() if gradient.dtype in _LOSSY else gradient
-            before = part.total.get(key)
-            part.total[key] = own * factor if before is None else before + own * factor
-            self._sharing.pop(key, None)
+            self._leave_to_part(key, is_written=True)
+            self._add_to(part, key, (gradient.float() if gradient.dtype in _LOSSY else gradient) * factor)
         return part
 
     def _explain(
@@ -436,11 +554,13 @@ class GradientBook:
                 found[key] = Held(expected, changes)
             elif gradient is None:
                 found[key] = None
+            elif key in self.parameters and self.is_sketched(key):
+                found[key] = Held(self._as_it_is(key, gradient), sketched=True)
             else:
                 found[key] = Held(gradient.detach().clone() if beyond_change else gradient.detach())
             scale, own = self.scale_inside.get(key, 1.0), found[key]
             if own is not None and scale != 1.0:
-                found[key] = Held(own.tensor, (*own.changes, _divided_by(scale)))
+                found[key] = replace(own, changes=(*own.changes, _divided_by(scale)))
         return found
 
 

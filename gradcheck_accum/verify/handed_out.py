@@ -14,9 +14,8 @@ from dataclasses import dataclass, field
 
 import torch
 
-from gradcheck_accum.engine.tolerance import unit_roundoff
 from gradcheck_accum.location import Location
-from gradcheck_accum.verify.measure import InnerProducts, dense, inner_products
+from gradcheck_accum.verify.measure import InnerProducts, inner_products
 from gradcheck_accum.verify.sent_back import SentBack
 
 NOT_FOLLOWED = (
@@ -36,13 +35,17 @@ _INDEPENDENT = 1e-6
 
 @dataclass(slots=True, eq=False)
 class Handed:
-    """The gradients of one call, by parameter identity, and what they are the gradients of."""
+    """The gradients of one call, by parameter identity, and what they are the gradients of.
+
+    ``gradients`` are what is held of them, copies or sketches, and ``squares`` are ‖·‖² of each.
+    """
 
     where: Location
     sent_back: SentBack
     micro_batch: int
     epoch: int | None
     gradients: dict[int, torch.Tensor]
+    squares: dict[int, torch.Tensor]
 
 
 @dataclass(slots=True)
@@ -68,8 +71,10 @@ class HandedOut:
         """These parameters have been stepped on: what was made of what they were is no gradient of the next step."""
         self._kept = [h for h in self._kept if not any(key in h.gradients for key in keys)]
 
-    def take(self, gradient: Mapping[int, torch.Tensor]) -> list[tuple[Handed, float]]:
+    def take(self, gradient: Mapping[int, torch.Tensor], roundoff: float) -> list[tuple[Handed, float]]:
         """Take out what ``gradient`` is the sum of, each with its factor; nothing where that is not known.
+
+        It is rounded to ``roundoff``, and in the form of what is held of gradients.
 
         What has the factor 0 and was handed out before all others of its line was thrown away, and is taken out too;
         the rest may be put in later.
@@ -77,7 +82,7 @@ class HandedOut:
         own = [h for h in self._kept if not h.gradients.keys().isdisjoint(gradient)]
         if not own or any(g.layout is not torch.strided for g in gradient.values()):
             return []
-        factors = _factors(gradient, own)
+        factors = _factors(gradient, own, roundoff)
         if factors is None:
             return []
         used = [position for position, factor in enumerate(factors) if factor]
@@ -92,7 +97,7 @@ class HandedOut:
         return taken
 
 
-def _factors(gradient: Mapping[int, torch.Tensor], own: list[Handed]) -> list[float] | None:
+def _factors(gradient: Mapping[int, torch.Tensor], own: list[Handed], roundoff: float) -> list[float] | None:
     """The c_j of ``gradient`` = Σ c_j g_j, None where there are none, or several."""
     keys = list(gradient)
     elements = sum(gradient[key].numel() for key in keys)
@@ -103,7 +108,6 @@ def _factors(gradient: Mapping[int, torch.Tensor], own: list[Handed]) -> list[fl
     if not bool(torch.isfinite(products.matrix).all()):
         return None
     norms = [products.norm(position) for position in range(len(own) + 1)]
-    roundoff = max(unit_roundoff(gradient[key].dtype) for key in keys)
 
     def meets(factors: Iterable[float]) -> bool:
         factors = list(factors)
@@ -145,14 +149,3 @@ def _each_factor(products: InnerProducts, norms: list[float]) -> list[float] | N
     parts = found * scale
     largest = float(parts.abs().max())
     return [0.0 if abs(part) < 1e-6 * largest else c for c, part in zip(found.tolist(), parts.tolist(), strict=True)]
-
-
-def copied(
-    parameters: Iterable[torch.Tensor], gradients: Iterable[torch.Tensor | None], scale: float
-) -> dict[int, torch.Tensor]:
-    """What was handed out for each parameter, without a grad scaler's scale: the loop adds to the tensors it got."""
-    return {
-        id(parameter): dense(gradient).detach().clone() if scale == 1.0 else dense(gradient).detach() / scale
-        for parameter, gradient in zip(parameters, gradients, strict=True)
-        if gradient is not None
-    }

@@ -11,9 +11,7 @@ from gradcheck_accum.diagnosis import Diagnosis, diagnose
 from gradcheck_accum.diagnosis.account import plural
 from gradcheck_accum.engine.cost import WindowCost
 from gradcheck_accum.engine.reference import LARGE_BATCH, MICRO_BATCHES, STREAMED
-from gradcheck_accum.engine.tolerance import (
-    unit_roundoff,
-)
+from gradcheck_accum.engine.tolerance import CONFIDENCE, unit_roundoff
 from gradcheck_accum.ledger import Ledger
 from gradcheck_accum.location import Location
 from gradcheck_accum.mistakes import CATALOGUE
@@ -31,6 +29,7 @@ from gradcheck_accum.verify.advice import to_decide
 from gradcheck_accum.verify.children import unwatched
 from gradcheck_accum.verify.frameworks import in_place_of, with_remedy
 from gradcheck_accum.verify.notes import (
+    is_sampled,
     on_accumulation,
     on_chunks,
     on_cost,
@@ -38,6 +37,7 @@ from gradcheck_accum.verify.notes import (
     on_proof,
     on_ranks,
     on_samples,
+    on_sketches,
     on_skipped,
     on_terms,
     on_thrown_away,
@@ -125,6 +125,8 @@ def judge_ranks(
     notes += on_optimizers(reports)
     notes += on_updates(measured, reports)
     notes += on_samples(measured)
+    mode = next((own.mode for own in seen if own.mode is not None), None)
+    notes += on_sketches(measured, mode)
     notes += on_ranks(seen, ledgers)
     streamed = next((own.streamed for own in seen if own.streamed is not None), None)
     if streamed is not None:
@@ -155,7 +157,9 @@ def judge_ranks(
     replayed_on = "" if engine.device is None else f"{engine.device} (replay), {device} (ledger)"
     settings = "deterministic algorithms, TF32 off"
     kind = _reference_kind(measured, bool(replays))
-    reference = ReferenceReport(kind, replayed_in or dtype, replayed_on or device, settings)
+    confidence = CONFIDENCE if any(is_sampled(m) for m in measured) else None
+    name, why = (mode.name, mode.why) if mode is not None else ("", "")
+    reference = ReferenceReport(kind, replayed_in or dtype, replayed_on or device, settings, name, why, confidence)
     return VerifyResult(
         script,
         verdict,
@@ -220,6 +224,7 @@ def _name(dtype: torch.dtype) -> str:
 def _reference_kind(measured: Sequence[Measured], replayed: bool) -> str:
     kinds = {replay.kind for m in measured for replay in m.replays} if replayed else set()
     pieces = ", shard by shard" if any(m.shards > 1 for m in measured) else ""
+    pieces += ", by sketches" if any(m.sketched for m in measured) else ""
     parts = [f"ledger (each micro-batch's own gradient, weighted as the large batch weighs it{pieces})"]
     if LARGE_BATCH in kinds:
         parts.append("replay (the window's data as one large batch)")
@@ -254,7 +259,7 @@ def _by_measurement(measured: Sequence[Measured], reports: Sequence[WindowReport
             continue
         known = found.setdefault((code, where), Diagnosis(CATALOGUE[code], where, message, remedy))
         if code == _ROUNDING and error >= worst:
-            worst, found[code, where] = error, replace(known, message=message)
+            worst, found[code, where] = error, replace(known, said=message)
         shown.setdefault((code, where), []).append(report.index)
     return [replace(diagnosis, windows=tuple(shown[key])) for key, diagnosis in found.items()]
 

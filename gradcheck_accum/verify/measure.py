@@ -13,10 +13,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+
+from gradcheck_accum.engine.tolerance import Bounds, sketched_norm
 
 _BLOCK = 1 << 15
 _DEVICE_BLOCK = 1 << 22
@@ -84,10 +86,14 @@ def pieces_of(vector: Vector, position: int) -> Pieces | None:
 
 @dataclass(frozen=True, slots=True)
 class InnerProducts:
-    """The inner products <v_i, v_j> of a window's vectors as a float64 matrix, or the factor R of them."""
+    """The inner products <v_i, v_j> of a window's vectors as a float64 matrix, or the factor R of them.
+
+    ``sampled`` says that the factor holds their sketches, so that norms are known within bounds.
+    """
 
     matrix: torch.Tensor
     is_factor: bool = False
+    sampled: bool = False
 
     def norm(self, index: int) -> float:
         """‖v_i‖."""
@@ -107,6 +113,17 @@ class InnerProducts:
         if self.is_factor:
             return float(torch.linalg.vector_norm(self.matrix @ chosen))
         return math.sqrt(max(float(chosen @ self.matrix @ chosen), 0.0))
+
+    def reduced(self) -> InnerProducts:
+        """The same norms from fewer numbers: a factor with a row for each vector."""
+        rows, columns = self.matrix.shape
+        if not self.is_factor or rows <= columns or not bool(torch.isfinite(self.matrix).all()):
+            return self
+        return replace(self, matrix=torch.linalg.qr(self.matrix, mode="r")[1])
+
+    def bounds(self, norm: float) -> Bounds:
+        """Between what a norm lies that these products say is ``norm``."""
+        return sketched_norm(norm) if self.sampled else Bounds(norm, norm)
 
 
 def inner_products(vectors: Sequence[Vector], parameters: Sequence[torch.Tensor]) -> InnerProducts:
@@ -174,9 +191,13 @@ def _is_whole_words(tensor: torch.Tensor) -> bool:
 def squared_norm(gradient: torch.Tensor) -> torch.Tensor:
     """‖g‖² as a tensor on its device, in float32 at least; infinite where it is beyond that dtype."""
     flat = (torch.view_as_real(gradient) if gradient.is_complex() else gradient).reshape(-1)
-    if flat.dtype is not torch.float32 and flat.dtype is not torch.float64:
-        flat = flat.float()
-    return torch.dot(flat, flat)
+    if flat.dtype is torch.float32 or flat.dtype is torch.float64:
+        return torch.dot(flat, flat)
+    total = torch.zeros((), device=flat.device)
+    for start, stop in stretches(flat.numel(), flat.device):
+        part = flat[start:stop].float()
+        total += torch.dot(part, part)
+    return total
 
 
 def is_finite(vector: Vector) -> bool:

@@ -28,17 +28,17 @@ from gradcheck_accum.engine.reference import (
 )
 from gradcheck_accum.engine.streaming import CoupledChunks, Streamed, Streamer
 from gradcheck_accum.engine.tape import Program
-from gradcheck_accum.engine.tolerance import Addends, replay_tolerance
+from gradcheck_accum.engine.tolerance import Addends, replay_tolerance, sketched_norm
 from gradcheck_accum.events import Backward
 from gradcheck_accum.ledger import NOT_FINITE, Ledger
 from gradcheck_accum.location import Location
-from gradcheck_accum.verify.clipping import clipped
+from gradcheck_accum.verify.clipping import clipped, clipped_sketch
 from gradcheck_accum.verify.gradients import Held, vector_of
 from gradcheck_accum.verify.measure import Made, Vector, combination, inner_products, is_finite, norm_over
 from gradcheck_accum.verify.parts import Part, norms_of
 from gradcheck_accum.verify.records import Measured, Record, Replay
 from gradcheck_accum.verify.shards import Shards
-from gradcheck_accum.verify.sketch import Sketcher
+from gradcheck_accum.verify.sketch import Sketcher, joined
 from gradcheck_accum.verify.weighing import entry_corrections, replay_correction
 from gradcheck_accum.weights import Readings
 
@@ -74,11 +74,11 @@ class Measurer:
     replays: bool
     shards: Shards | None = None
     """The sharded weights of the run; none of a reference's own are."""
+    sketcher: Sketcher = field(default_factory=Sketcher)
     costs: CostMeter = field(default_factory=CostMeter)
     streamed: Streamed | None = None
     """How the last large batch was had that had to be computed in chunks, without its gradients."""
     _streamer: Streamer = field(init=False)
-    _sketched: Sketcher = field(default_factory=Sketcher)
     _layouts: dict[Location, Layout] = field(default_factory=dict)
     _searches: Counter[Location] = field(default_factory=Counter)
     _proofs: dict[Location, list[Proof]] = field(default_factory=dict)
@@ -102,19 +102,26 @@ class Measurer:
 
         ``members`` are the backwards that belong to this window (a remainder that was thrown away
         does not), ``everything`` are all watched parameters, by identity; ``ledger`` and ``readings`` are those of the
-        last windows. Returns the vectors that were measured: those two, the parts of the gradient, then what the clips
-        should have left and what was replayed.
+        last windows. Returns the vectors that were measured, or their sketches: those two, the parts of the gradient,
+        then what the clips should have left and what was replayed.
         """
         keys = [id(p) for p in parameters]
-        vectors: list[Vector] = [vector_of(before_clip, keys), vector_of(used, keys)]
-        vectors += _parts(measured, keys)
+        before = vector_of(before_clip, keys)
+        unchanged = all(before_clip.get(key) is used.get(key) for key in keys)
+        vectors: list[Vector] = [before, before if unchanged else vector_of(used, keys)]
+        done = [_sketched_at(held, keys) for held in (before_clip, used)]
+        for part, vector in _parts(measured, keys):
+            vectors.append(vector)
+            done.append({i for i, key in enumerate(keys) if key in part.sketched})
         if not _is_a_sum(vectors) and not is_finite(vectors[0]):
             measured.unmeasured, measured.has_overflowed = NOT_FINITE.words, True
             return []
         if measured.clips:
-            expected = clipped(vectors[0], keys, measured.clips)
+            clips = measured.clips
+            expected = clipped_sketch(before_clip, keys, clips) if done[0] else clipped(vectors[0], keys, clips)
             if expected is not None:
                 vectors.append(expected)
+                done.append(done[0])
                 measured.after_clip = len(vectors) - 1
         if self.shards is not None and any(map(is_sharded, parameters)):
             held = {0, 1, measured.after_clip}
@@ -123,11 +130,30 @@ class Measurer:
             measured.coupled_modules = coupled_modules([record.program for record in measured.records])
             measured.replay_problem = SHARDED
             return vectors
+        measured.sketched = any(done)
+        if measured.sketched:
+            vectors = self._in_sketches(vectors, parameters, done)
         if self.replays:
             self.replay(measured, members, parameters, everything, vectors, (ledger, readings))
         over_ranks = any(record.event.ranks != 1 for record in measured.records)
-        measured.products = (self._sketched if over_ranks else inner_products)(vectors, parameters)
+        if not measured.sketched and not over_ranks:
+            measured.products = inner_products(vectors, parameters)
+            return vectors
+        sketches = vectors if measured.sketched else self._in_sketches(vectors, parameters, [set()] * len(vectors))
+        products = self.sketcher.products(sketches, parameters)
+        # Sketches of several ranks stand side by side when the run has ended: as they are.
+        measured.products = products if over_ranks else products.reduced()
         return vectors
+
+    def _in_sketches(
+        self, vectors: Sequence[Vector], parameters: Sequence[torch.Tensor], done: Sequence[set[int]]
+    ) -> list[Vector]:
+        """The sketches of gradients, each read once; those at the positions ``done`` are sketches already."""
+        made: dict[int, Vector] = {}
+        for vector, own in zip(vectors, done, strict=True):
+            if id(vector) not in made:
+                made[id(vector)] = self.sketcher.of_vector(vector, parameters, own)
+        return [made[id(vector)] for vector in vectors]
 
     def forget(self, awaited: set[int]) -> None:
         """Drop the replays of records that no other optimizer has yet to step on."""
@@ -169,7 +195,9 @@ class Measurer:
             if key not in self._replayed:
 
                 def agrees(found: _Found, own: list[int] = own, wanted: list[torch.Tensor] = wanted) -> bool:
-                    replayed = [[one.get(id(p)) for p in parameters] for one in _by_key(found, wanted)]
+                    replayed: list[Vector] = [[one.get(id(p)) for p in parameters] for one in _by_key(found, wanted)]
+                    if measured.sketched:
+                        replayed = [self.sketcher.of_vector(one, parameters) for one in replayed]
                     again = Replay(own, list(range(len(replayed))), found.kind, found.coefficients)
                     return told is None or _agrees(measured, again, replayed, vectors, parameters, told)
 
@@ -182,7 +210,9 @@ class Measurer:
                 self._replayed[key] = found, _by_key(found, wanted)
             found, gradients = self._replayed[key]
             first = len(vectors)
-            vectors.extend([gradient.get(id(p)) for p in parameters] for gradient in gradients)
+            for gradient in gradients:
+                vector: Vector = [gradient.get(id(p)) for p in parameters]
+                vectors.append(self.sketcher.of_vector(vector, parameters) if measured.sketched else vector)
             again = Replay(own, list(range(first, len(vectors))), found.kind, found.coefficients)
             measured.replays.append(again)
             if told is not None and (found.kind == MICRO_BATCHES or not _can_be_weighed(measured, again, told)):
@@ -310,9 +340,13 @@ def _agrees(
     reference = [(weight, vectors[index]) for index, weight in weights.items()]
     difference = combination([*zip(scales, replayed, strict=True), *((-weight, part) for weight, part in reference)])
     contributions = [abs(corrections[i]) * measured.own_norms[i] for i in again.records]
-    addends = Addends(contributions, norm_over(combination(reference), parameters))
-    allowed = addends.total * replay_tolerance(addends, measured.dtype, measured.compute_dtype)
-    return norm_over(difference, parameters) <= allowed
+    if measured.sketched:
+        total = float(torch.linalg.vector_norm(joined(combination(reference), parameters)))
+        distance = sketched_norm(float(torch.linalg.vector_norm(joined(difference, parameters)))).low
+    else:
+        total, distance = norm_over(combination(reference), parameters), norm_over(difference, parameters)
+    addends = Addends(contributions, total)
+    return distance <= total * replay_tolerance(addends, measured.dtype, measured.compute_dtype)
 
 
 def _can_be_weighed(measured: Measured, again: Replay, told: tuple[Ledger, Readings]) -> bool:
@@ -320,7 +354,12 @@ def _can_be_weighed(measured: Measured, again: Replay, told: tuple[Ledger, Readi
     return replay_correction(measured, again, *told) is not None and entry_corrections(measured, *told) is not None
 
 
-def _parts(measured: Measured, keys: Sequence[int]) -> list[Vector]:
+def _sketched_at(held: dict[int, Held | None], keys: Sequence[int]) -> set[int]:
+    """The positions at which a gradient is held as its sketch."""
+    return {i for i, key in enumerate(keys) if (own := held.get(key)) is not None and own.sketched}
+
+
+def _parts(measured: Measured, keys: Sequence[int]) -> list[tuple[Part, Vector]]:
     """The sums that the records' gradients are in; one with an overflow in it is left out, its norms infinite."""
     norms = norms_of([[r.squares[k] for k in keys if k in r.squares] for r in measured.records])
     vectors: dict[Part, Vector] = {}
@@ -333,7 +372,7 @@ def _parts(measured: Measured, keys: Sequence[int]) -> list[Vector]:
     measured.own_vectors = [places[r.part] for r in measured.records if r.part is not None]
     spoilt = {r.part for r, norm in zip(measured.records, norms, strict=True) if not math.isfinite(norm)}
     measured.own_norms = [math.inf if r.part in spoilt else n for r, n in zip(measured.records, norms, strict=True)]
-    return list(vectors.values())
+    return list(vectors.items())
 
 
 def _is_a_sum(vectors: Sequence[Vector]) -> bool:

@@ -10,10 +10,12 @@ from gradcheck_accum.diagnosis.account import plural
 from gradcheck_accum.engine.cost import WindowCost
 from gradcheck_accum.engine.independence import Proof
 from gradcheck_accum.engine.streaming import Streamed
+from gradcheck_accum.engine.tolerance import CONFIDENCE, sketched_norm
 from gradcheck_accum.events import Backward
 from gradcheck_accum.ledger import Ledger, Window
 from gradcheck_accum.ranks import averages
 from gradcheck_accum.verdict import Verdict, WindowReport
+from gradcheck_accum.verify.holding import Mode
 from gradcheck_accum.verify.records import Measured
 from gradcheck_accum.verify.seen import Seen
 
@@ -154,6 +156,25 @@ def on_samples(measured: Sequence[Measured]) -> list[str]:
             "compare all of them would take several copies of the model"
         )
     return notes
+
+
+def is_sampled(measured: Measured) -> bool:
+    """Whether a step's errors are known within bounds, of its gradients' sketches."""
+    return measured.products is not None and measured.products.sampled
+
+
+def on_sketches(measured: Sequence[Measured], mode: Mode | None) -> list[str]:
+    """That errors were measured by sketches, how well they are known, and why."""
+    sampled = [m for m in measured if is_sampled(m) and m.sketched]
+    if not sampled:
+        return []
+    bounds = sketched_norm(1.0)
+    why = f": {mode.why}" if mode is not None and mode.why else ""
+    of = "" if mode is not None and mode.sketches else " of windows that are held in parts, or in low precision"
+    return [
+        f"gradients{of} were compared by sketches{why}; the true errors are {bounds.low / bounds.high:.2g} to "
+        f"{bounds.high / bounds.low:.2g} times those shown, with {CONFIDENCE:.1%} confidence"
+    ]
 
 
 def on_chunks(streamed: Streamed) -> str:

@@ -22,6 +22,7 @@ from gradcheck_accum.engine.alone import is_sharded
 from gradcheck_accum.engine.determinism import thawed
 from gradcheck_accum.engine.loss_graph import LossReading
 from gradcheck_accum.engine.reference import ReferenceEngine
+from gradcheck_accum.engine.tolerance import unit_roundoff
 from gradcheck_accum.events import (
     AverageUpdate,
     Backward,
@@ -63,8 +64,9 @@ from gradcheck_accum.verify.gradients import (
     tensors_of,
     with_subclasses,
 )
-from gradcheck_accum.verify.handed_out import NOT_FOLLOWED, Handed, HandedOut, copied
+from gradcheck_accum.verify.handed_out import NOT_FOLLOWED, Handed, HandedOut
 from gradcheck_accum.verify.held_graphs import HeldGraphs
+from gradcheck_accum.verify.holding import Mode, Wanted
 from gradcheck_accum.verify.measure import dense, squared_norm
 from gradcheck_accum.verify.measuring import Measurer
 from gradcheck_accum.verify.modes import without_modes
@@ -123,13 +125,16 @@ class Watch:
     """The observer of one run. Every method that PyTorch calls leaves the loop's own state as it is."""
 
     def __init__(
-        self, *, replay: bool, engine: ReferenceEngine, max_windows: int | None, companion: Companion | None = None
+        self, *, wanted: Wanted, engine: ReferenceEngine, max_windows: int | None, companion: Companion | None = None
     ) -> None:
         self.events: list[Event] = []
         self.measured: list[Measured] = []
         self.from_start = True
         """Whether ``events`` go back to where the loop began."""
-        self.losses = LossReader(records=replay or companion is not None)
+        self.losses = LossReader(records=wanted.records or companion is not None)
+        self._wanted = wanted
+        self.mode: Mode | None = None
+        """What is compared, chosen when the first gradients are made."""
         self._companion = companion
         self.max_windows = max_windows
         self._process = os.getpid()
@@ -152,7 +157,7 @@ class Watch:
         self._reads_data = True
         """Whether it is known what data's gradient the last backward was for, or there is no backward yet."""
         self._rates = Rates()
-        self.measurer = Measurer(engine, replay, self.shards)
+        self.measurer = Measurer(engine, wanted.records, self.shards, book.sketcher)
         self._moved = MovedWeights()
         self.comparer = Comparer(self.book, self.measurer, self._moved)
         self.stray_backwards = 0
@@ -222,6 +227,7 @@ class Watch:
         # A scaler's step that was under way when we fell asleep has ended since.
         self._scaler_step.clear()
         self._unscaled_optimizers.clear()
+        self._choose_mode()
         self.book.look(self.book.parameters)
         self.book.close_part()
 
@@ -333,6 +339,7 @@ class Watch:
             # Reentrant checkpointing runs backwards inside a backward: what they give is part of the outer one's.
             return
         self._stepping = frozenset()
+        self._choose_mode()
         where = user_location()
         self._notice_changes(where, thoroughly=False)
         self._notice_rates(where)
@@ -346,6 +353,17 @@ class Watch:
         part = self.book.part_of(kind_of(where, reading.terms, self.batches.current_pass), reading.scale)
         self._sent_back = sent_back, where, part
         self._arriving = {}
+
+    def _choose_mode(self) -> None:
+        """Where gradients are about to be made for the first time: choose what is compared, and what is held for it."""
+        if self.mode is not None or not self.book.parameters:
+            return
+        self.mode = self._wanted.mode(list(self.book.parameters.values()), self.book.optimizers)
+        if self.mode.sketches:
+            self.book.begin_sketches()
+        if self.measurer.replays and not self.mode.replays:
+            self.measurer.replays = False
+            self.losses.records = self._companion is not None
 
     def after_backward(self, failed: bool) -> None:
         """``backward`` has returned."""
@@ -459,6 +477,7 @@ class Watch:
             return False
         if not any(id(own) in self.book.parameters for own in _listed(inputs)):
             return False
+        self._choose_mode()
         sent_back = self.losses.read(_listed(outputs), weights, self.batches.drawn_since)
         self._asked = sent_back, user_location()
         return True
@@ -470,10 +489,17 @@ class Watch:
             return
         sent_back, where = asked
         with self._own_work():
-            own = copied(_listed(inputs), gradients, sent_back.reading.scale)
-        own = {key: gradient for key, gradient in own.items() if key in self.book.parameters}
+            known = [
+                (own, gradient)
+                for own, gradient in zip(_listed(inputs), gradients, strict=True)
+                if id(own) in self.book.parameters and gradient is not None
+            ]
+            squares = {id(own): squared_norm(dense(g.detach())) / sent_back.reading.scale**2 for own, g in known}
+            kept = {id(own): self.book.kept(id(own), gradient) for own, gradient in known}
+        if sent_back.reading.scale != 1.0:
+            kept = {key: own / sent_back.reading.scale for key, own in kept.items()}
         micro_batch = self.batches.backward(where, sent_back.program)
-        self._handed.add(Handed(where, sent_back, micro_batch, self.batches.current_pass, own))
+        self._handed.add(Handed(where, sent_back, micro_batch, self.batches.current_pass, kept, squares))
         if not keeps_graph:
             self.losses.next_segment()
 
@@ -485,9 +511,10 @@ class Watch:
         held = {key for key, (_, then) in changed.items() if then is not None and bool(then.any())}
         with self._own_work():
             added = {key: now if then is None else now - then for key, (now, then) in changed.items()}
-            taken = self._handed.take(added)
+            roundoff = max(unit_roundoff(self.book.parameters[key].dtype) for key in changed)
+            taken = self._handed.take(added, roundoff)
             if not taken and held:
-                taken = self._handed.take({key: now for key, (now, _) in changed.items()})
+                taken = self._handed.take({key: now for key, (now, _) in changed.items()}, roundoff)
                 if taken:
                     self._add(ZeroGrad(where=where, stores=self.book.stores(held)))
         used = next((factor for _, factor in taken if factor), 1.0)
@@ -520,7 +547,7 @@ class Watch:
         self._add(event)
         self._weights.update((key, self.book.parameters[key]._version) for key in handed.gradients)
         with self._own_work():
-            squares = {key: squared_norm(g) * factor**2 for key, g in handed.gradients.items()}
+            squares = {key: square * factor**2 for key, square in handed.squares.items()}
             part = self.book.put_in(kind_of(handed.where, terms, handed.epoch), handed.gradients, factor)
         self._await_step(Record(event, part, squares, program), 1.0)
         if handed.sent_back.unknown:
@@ -576,9 +603,12 @@ class Watch:
             return
         keys = {id(p) for p in parameters} & self.book.parameters.keys()
         self._add(Clip(where=user_location(), stores=self.book.stores(keys)))
-        call = ClipCall(frozenset(keys), kind, limit, norm_type, whole_norm(norm))
+        returned = norm.detach().clone() if type(norm) is torch.Tensor else None
+        call = ClipCall(frozenset(keys), kind, limit, norm_type, whole_norm(norm), returned)
         self._clips.end(call)
-        change = None if self.book.sharded else change_by(call, norm)
+        # Of a sketch no element can be cut off.
+        unknown = self.book.sharded or (self.book.sketches and kind != "norm")
+        change = None if unknown else change_by(call, norm)
         if change is None:
             self.book.look(keys)
         else:
@@ -610,28 +640,40 @@ class Watch:
         if self.idle:
             return
         self._rates.scheduled()
-        self._add(SchedulerStep(where=user_location(), scheduler=f"{id(scheduler):x}", horizon=_horizon(scheduler)))
+        optimizer = getattr(scheduler, "optimizer", None)
+        own = parameters_of(optimizer) if isinstance(optimizer, Optimizer) else ()
+        self._add(
+            SchedulerStep(
+                where=user_location(),
+                scheduler=f"{id(scheduler):x}",
+                stores=self.book.stores(id(p) for p in own),
+                horizon=_horizon(scheduler),
+            )
+        )
 
-    def average_updated(self, average: Any) -> None:
-        """A moving average has taken in the weights."""
+    def average_updated(self, average: Any, model: Any) -> None:
+        """A moving average has taken in the weights of a model."""
         if not self.idle:
-            self._add(AverageUpdate(where=user_location(), average=f"{id(average):x}"))
+            own = model.parameters() if isinstance(model, torch.nn.Module) else ()
+            stores = self.book.stores(id(p) for p in own)
+            self._add(AverageUpdate(where=user_location(), average=f"{id(average):x}", stores=stores))
 
     def _blended(self, name: str, args: Any, kwargs: Any) -> None:
         """An operation that may take weights into an average is about to be called, by the script or by a package.
 
         What a package blends is its own average, which is told of where it is known.
         """
-        for average in () if self.idle else self._averages.seen(name, args, kwargs):
+        for average, weight in () if self.idle else self._averages.seen(name, args, kwargs):
             where = user_location()
             if not where.through:
-                self._add(AverageUpdate(where=where, average=average))
+                self._add(AverageUpdate(where=where, average=average, stores=self.book.stores((id(weight),))))
 
     def _notice_rates(self, where: Location) -> None:
         """Emit that a learning rate was changed by hand since the last look, if one was."""
         for optimizer in self._rates.look(self.book.optimizers):
             name = self.book.names.get(id(optimizer), type(optimizer).__name__)
-            self._add(SchedulerStep(where=where, scheduler=f"the rate of {name}", by_hand=True))
+            stores = self.book.stores(id(p) for p in parameters_of(optimizer))
+            self._add(SchedulerStep(where=where, scheduler=f"the rate of {name}", stores=stores, by_hand=True))
 
     # Steps
 
@@ -807,6 +849,8 @@ class Watch:
         awaited = {id(record) for own in self._since.values() for record in own}
         for record in records:
             if id(record) not in awaited:
+                if record.part is not None:
+                    record.part.is_over = all(r.part is not record.part for own in self._since.values() for r in own)
                 record.part, record.program, record.squares, record.called_from = None, None, {}, ()
         self.measurer.forget(awaited)
         if not awaited:
@@ -864,6 +908,7 @@ class Watch:
             where.path,
             where.line,
             parameters_of(optimizer),
+            window=len(self.measured),
         )
 
     def left_over(self) -> dict[str, list[Record]]:

@@ -23,12 +23,15 @@ from gradcheck_accum.verify.measure import Vector, combination, numbers
 class Part:
     """The sum of some backwards' gradients, by parameter identity; ``scale`` is what a grad scaler put into it.
 
-    Of a sharded parameter it is the sum of their sketches.
+    Of a sharded parameter it is the sum of their sketches, and so it is of the parameters ``sketched``.
     """
 
     kind: Hashable
     scale: float = 1.0
     total: dict[int, torch.Tensor] = field(default_factory=dict)
+    sketched: set[int] = field(default_factory=set)
+    is_over: bool = False
+    """Whether the steps that use it have been measured, so that its sum need not be kept."""
 
     def vector(self, keys: Iterable[int]) -> Vector:
         """The sum over the parameters ``keys``, without the grad scaler's scale."""

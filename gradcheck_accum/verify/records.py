@@ -82,7 +82,7 @@ class Measured:
     rounding allows, where that is less. ``normalises`` says that micro-batches normalised data over their own rows, and
     that it is not for their units to undo that. ``proof`` is what was shown of single micro-batches, where no large
     batch could be compared. ``unmeasured`` says why there are no ``products``, ``has_overflowed`` whether it is that a
-    gradient is not finite. ``shards`` is over how many ranks the
+    gradient is not finite. ``sketched`` says that the vectors are sketches. ``shards`` is over how many ranks the
     weights are sharded, 0 where they are not: the gradients' vectors then hold this rank's shards alone, those of the
     micro-batches the rows of all shards.
     """
@@ -110,6 +110,7 @@ class Measured:
     by_parameter: ByParameter | None = None
     unmeasured: str = ""
     has_overflowed: bool = False
+    sketched: bool = False
     shards: int = 0
 
     @property

@@ -10,9 +10,12 @@ from gradcheck_accum.engine.independence import Proof
 from gradcheck_accum.engine.reference import MICRO_BATCHES
 from gradcheck_accum.engine.tolerance import (
     CLIP_ROUNDINGS,
+    CONFIDENCE,
     Addends,
+    Bounds,
     SumTolerance,
     replay_tolerance,
+    sketched_cosine,
     sum_tolerance,
     unit_roundoff,
 )
@@ -60,6 +63,7 @@ class Ruling:
     ``numbers`` are |g - g_ref| / |g_ref|, |g| / |g_ref| and what is allowed of the first. ``replayed`` is how far the
     two references are apart where both were had, ``note`` what the user should know of the comparison. ``coupling``
     says of a gradient that deviates that its loss couples samples, so that units do not tell what each should weigh.
+    ``within`` are the bounds of the error, where it is known within bounds alone.
     """
 
     verdict: Verdict
@@ -68,6 +72,7 @@ class Ruling:
     replayed: float | None = None
     note: str = ""
     coupling: str = ""
+    within: Bounds | None = None
 
 
 def judge_window(
@@ -89,6 +94,7 @@ def judge_window(
         tolerance=tolerance,
         param_rel_error=_update_error(window),
         drift=measured.drift,
+        within=None if ruling.within is None else (ruling.within.low, ruling.within.high),
         verdict=ruling.verdict,
         reason=ruling.reason,
         path=measured.step.where.path,
@@ -143,6 +149,23 @@ class _Reference:
     addends: Addends
 
 
+@dataclass(frozen=True, slots=True)
+class _Apart:
+    """How far two references are apart, between what that lies, and how far they may be."""
+
+    distance: float
+    within: Bounds
+    allowed: float
+
+    def is_rounding(self, options: Options) -> bool:
+        """Whether they are as near to each other as rounding, or the caller, allows."""
+        return self.within.high <= max(self.allowed, options.rtol or 0.0)
+
+    def is_open(self, options: Options) -> bool:
+        """Whether it is not known if they are."""
+        return self.within.low <= max(self.allowed, options.rtol or 0.0) < self.within.high
+
+
 def _rule(window: _Window, options: Options, replays: bool) -> Ruling:
     measured = window.measured
     if measured.step.skipped:
@@ -167,7 +190,7 @@ def _rule(window: _Window, options: Options, replays: bool) -> Ruling:
     if ruling.verdict is not Verdict.EQUIVALENT:
         return ruling
     if replays:
-        return _beside_large_batch(window, reference, apart, options, ruling.numbers)
+        return replace(_beside_large_batch(window, reference, apart, options, ruling.numbers), within=ruling.within)
     open_question = _needs_large_batch(window)
     if open_question and not _is_one_batch(measured):
         return Ruling(Verdict.INCONCLUSIVE, f"{open_question}, and no large batch was run", ruling.numbers)
@@ -220,39 +243,55 @@ def _is_as_presumed(measured: Measured, reference: _Reference, readings: Reading
     return then.keys() == now.keys() and all(readings.same(factor, now[vector]) for vector, factor in then.items())
 
 
-def _beside_micro_batches(
-    window: _Window, reference: _Reference, apart: tuple[float, float] | None, options: Options
-) -> Ruling:
+def _beside_micro_batches(window: _Window, reference: _Reference, apart: _Apart | None, options: Options) -> Ruling:
     """The gradient beside the ledger reference, before and after the loop's clips."""
     measured = window.measured
     compared = _compare(measured, reference.terms, reference.addends, options)
     if compared is None:
         return Ruling(Verdict.INCONCLUSIVE, "the reference gradient is zero")
-    error, ratio, allowed = compared
+    error, ratio, allowed, within = compared.error, compared.ratio, compared.allowed, compared.within
     even = all(_is_even(part, window.readings) for part in window.parts)
     # Where every micro-batch weighs what it should, what is within the worst of rounding is rounding.
-    tolerance = allowed.worst if even and error > allowed.usual else allowed.usual
+    tolerance = allowed.worst if even and within.high > allowed.usual else allowed.usual
     numbers = error, ratio, tolerance
-    replayed = apart[0] if apart is not None and _agrees(apart, options) else None
-    if error > tolerance:
+    replayed = apart.distance if apart is not None and apart.is_rounding(options) else None
+    off, room = abs(ratio - 1.0), compared.ratio_room
+    is_only_rounding = even and within.high <= allowed.worst
+    if within.low > tolerance:
         reason = f"the gradient differs from the reference by {error:.3g} of its norm, {tolerance:.1e} is allowed"
-    elif abs(ratio - 1.0) > allowed.norm and not (even and error <= allowed.worst):
+    elif off - room > allowed.norm and not is_only_rounding:
         reason = f"the gradient's norm is {ratio:.6g} of the reference's, and {allowed.norm:.1e} off is allowed"
+    elif within.high > tolerance or (off + room > allowed.norm and not is_only_rounding):
+        return Ruling(Verdict.INCONCLUSIVE, _within(within, tolerance), numbers, within=within)
     else:
         clipped = _compare_clipped(measured)
         if clipped is None:
-            return Ruling(Verdict.EQUIVALENT, "", numbers, replayed)
-        return Ruling(Verdict.DEVIATES, clipped.reason, clipped.numbers, replayed)
+            return Ruling(Verdict.EQUIVALENT, "", numbers, replayed, within=_shown(measured, within))
+        return Ruling(clipped.verdict, clipped.reason, clipped.numbers, replayed)
     by_hand = window.unknown(Cause.BY_HAND)
     if by_hand:
         return Ruling(Verdict.INCONCLUSIVE, by_hand, numbers)
-    return Ruling(Verdict.DEVIATES, reason, numbers, replayed)
+    return Ruling(Verdict.DEVIATES, reason, numbers, replayed, within=_shown(measured, within))
+
+
+def _shown(measured: Measured, within: Bounds) -> Bounds | None:
+    """The bounds of an error where it is known within bounds alone."""
+    return within if measured.products is not None and measured.products.sampled else None
+
+
+def _within(within: Bounds, tolerance: float) -> str:
+    """That a sketch does not tell whether an error is rounding."""
+    return (
+        f"the gradient differs from the reference by {within.low:.3g} to {within.high:.3g} of its norm with "
+        f"{CONFIDENCE:.1%} confidence, and {tolerance:.1e} is allowed: its sketch does not tell whether that "
+        "is rounding, so state what may be (--rtol and --atol)"
+    )
 
 
 def _beside_large_batch(
     window: _Window,
     reference: _Reference,
-    apart: tuple[float, float] | None,
+    apart: _Apart | None,
     options: Options,
     numbers: Numbers,
 ) -> Ruling:
@@ -263,20 +302,29 @@ def _beside_large_batch(
         reason = measured.replay_problem or "the terms of its loss are scaled differently"
         return _without_large_batch(measured, options, Ruling(Verdict.EQUIVALENT, reason, numbers), open_question)
     one_by_one = [replay.kind == MICRO_BATCHES for replay in measured.replays]
-    if not _agrees(apart, options):
+    if apart.is_open(options):
+        reason = (
+            f"the two references are {apart.within.low:.3g} to {apart.within.high:.3g} of their norm apart with "
+            f"{CONFIDENCE:.1%} confidence, and {apart.allowed:.1e} is rounding: their sketches do not tell whether "
+            "it is, so state what may be (--rtol and --atol)"
+        )
+        return Ruling(Verdict.INCONCLUSIVE, reason, numbers)
+    if not apart.is_rounding(options):
         if all(one_by_one):
             again = "run again, a micro-batch does not give the gradient that it gave in the loop"
             return Ruling(Verdict.INCONCLUSIVE, f"{again}: {STATEFUL}", numbers)
-        if open_question and not _is_coupled(measured, reference.terms, apart[1] * reference.addends.total):
+        if open_question and not _is_coupled(measured, reference.terms, apart.allowed * reference.addends.total):
             reason = f"{open_question}, and its micro-batches give another gradient as one large batch"
             return Ruling(Verdict.INCONCLUSIVE, reason, numbers)
-        return Ruling(Verdict.NOT_EQUIVALENT_BY_CONSTRUCTION, _coupling(measured, *apart), numbers)
+        return Ruling(
+            Verdict.NOT_EQUIVALENT_BY_CONSTRUCTION, _coupling(measured, apart.distance, apart.allowed), numbers
+        )
     if not any(one_by_one):
-        return Ruling(Verdict.EQUIVALENT, "", numbers, apart[0])
+        return Ruling(Verdict.EQUIVALENT, "", numbers, apart.distance)
     if measured.coupled_chunks is not None:
         reason = _coupling(measured, *measured.coupled_chunks, "a part of the large batch", "its halves'")
         return Ruling(Verdict.NOT_EQUIVALENT_BY_CONSTRUCTION, reason, numbers)
-    found = Ruling(Verdict.EQUIVALENT, measured.replay_problem, numbers, apart[0])
+    found = Ruling(Verdict.EQUIVALENT, measured.replay_problem, numbers, apart.distance)
     return _without_large_batch(measured, options, found, open_question)
 
 
@@ -328,9 +376,7 @@ def _shown_coupling(measured: Measured, proof: Proof) -> str:
     )
 
 
-def _coupling_of_loss(
-    window: _Window, reference: _Reference, apart: tuple[float, float] | None, options: Options
-) -> str:
+def _coupling_of_loss(window: _Window, reference: _Reference, apart: _Apart | None, options: Options) -> str:
     """What shows that a loss couples the samples of its batch, where the gradient is not the reference; or nothing."""
     measured = window.measured
     if measured.coupled_modules or _needs_large_batch(window):
@@ -338,13 +384,9 @@ def _coupling_of_loss(
     if measured.proof is not None and measured.proof.coupled:
         return _shown_coupling(measured, measured.proof)
     replayed = all(replay.kind != MICRO_BATCHES for replay in measured.replays)
-    return _coupling(measured, *apart) if apart is not None and replayed and not _agrees(apart, options) else ""
-
-
-def _agrees(apart: tuple[float, float], options: Options) -> bool:
-    """Whether the two references are as near to each other as rounding, or the caller, allows."""
-    distance, allowed = apart
-    return distance <= allowed or (options.rtol is not None and distance <= options.rtol)
+    if apart is None or not replayed or apart.is_rounding(options) or apart.is_open(options):
+        return ""
+    return _coupling(measured, apart.distance, apart.allowed)
 
 
 def _needs_large_batch(whole: _Window) -> str:
@@ -385,10 +427,22 @@ def _is_even(window: Window, readings: Readings) -> bool:
     return all(e.fate is Fate.LIVE for e in window.entries) and all(w and readings.same(w, 1.0) for w in weights)
 
 
-def _compare(
-    measured: Measured, reference: Terms, addends: Addends, options: Options
-) -> tuple[float, float, SumTolerance] | None:
+@dataclass(frozen=True, slots=True)
+class _Compared:
     """The gradient before any clip beside the ledger reference: relative error, ratio of norms, what is allowed.
+
+    The error lies ``within`` bounds, and the ratio within ``ratio_room`` of what it is.
+    """
+
+    error: float
+    ratio: float
+    allowed: SumTolerance
+    within: Bounds
+    ratio_room: float = 0.0
+
+
+def _compare(measured: Measured, reference: Terms, addends: Addends, options: Options) -> _Compared | None:
+    """How far the gradient before any clip is from the ledger reference.
 
     ``addends`` are the micro-batches' gradients as the reference weighs them. None where the reference is zero and the
     gradient is not.
@@ -397,19 +451,30 @@ def _compare(
     if products is None:
         return None
     if addends.total == 0:
-        return (0.0, 1.0, SumTolerance(0.0, 0.0, 0.0)) if products.norm(0) == 0 else None
-    error = products.combined_norm(_difference(reference)) / addends.total
+        nothing = _Compared(0.0, 1.0, SumTolerance(0.0, 0.0, 0.0), Bounds(0.0, 0.0))
+        return nothing if products.norm(0) == 0 else None
+    apart = products.combined_norm(_difference(reference))
+    within = _quotient(products, apart, addends.total)
     allowed = sum_tolerance(addends, measured.dtype)
     if options.rtol is not None:
         given = options.rtol + (options.atol or 0.0) / addends.total
         allowed = SumTolerance(given, given, given)
-    return error, products.norm(0) / addends.total, allowed
+    # The norm of a sum is off by what is along the sum: sketches know the angle, too, within bounds.
+    room = sketched_cosine() * within.high if products.sampled else 0.0
+    return _Compared(apart / addends.total, products.norm(0) / addends.total, allowed, within, room)
+
+
+def _quotient(products: InnerProducts, norm: float, other: float) -> Bounds:
+    """Between what ``norm`` / ``other`` lies, both of vectors that ``products`` are of."""
+    above, below = products.bounds(norm), products.bounds(other)
+    return Bounds(above.low / below.high, above.high / below.low)
 
 
 @dataclass(frozen=True, slots=True)
 class _AfterClip:
     """How far what the clips left is from what they leave of the reference."""
 
+    verdict: Verdict
     reason: str
     numbers: Numbers
 
@@ -426,15 +491,18 @@ def _compare_clipped(measured: Measured) -> _AfterClip | None:
     error = products.combined_norm([(1, 1.0), (expected, -1.0)])
     # A norm, a quotient and a product, each rounded in the loop and in the check.
     allowed = CLIP_ROUNDINGS * unit_roundoff(measured.dtype)
-    if error <= allowed * norm:
+    within = _quotient(products, error, norm) if norm else Bounds(error, error)
+    if within.high <= allowed * (1.0 if norm else 0.0):
         return None
     distance = f"{error / norm:.3g} of its norm" if norm else f"{error:.3g}, where it is zero"
     numbers: Numbers = (error / norm, products.norm(1) / norm, allowed) if norm else (None, None, None)
     reason = f"after the clip the gradient differs from the clipped reference by {distance}, {allowed:.1e} is allowed"
-    return _AfterClip(reason, numbers)
+    if norm and within.low <= allowed:
+        return _AfterClip(Verdict.INCONCLUSIVE, f"after the clip {_within(within, allowed)}", numbers)
+    return _AfterClip(Verdict.DEVIATES, reason, numbers)
 
 
-def _replay_distance(window: _Window, reference: _Reference) -> tuple[float, float] | None:
+def _replay_distance(window: _Window, reference: _Reference) -> _Apart | None:
     """How far the replayed large batch is from the ledger reference, and how far it may be."""
     measured, addends = window.measured, reference.addends
     products = measured.products
@@ -449,8 +517,9 @@ def _replay_distance(window: _Window, reference: _Reference) -> tuple[float, flo
         replayed += zip(replay.vectors, weights, strict=True)
     if addends.total == 0:
         return None
-    distance = products.combined_norm([*replayed, *((i, -w) for i, w in reference.terms)]) / addends.total
-    return distance, replay_tolerance(addends, measured.dtype, measured.compute_dtype)
+    distance = products.combined_norm([*replayed, *((i, -w) for i, w in reference.terms)])
+    allowed = replay_tolerance(addends, measured.dtype, measured.compute_dtype)
+    return _Apart(distance / addends.total, _quotient(products, distance, addends.total), allowed)
 
 
 def _is_coupled(measured: Measured, reference: Terms, allowed: float) -> bool:

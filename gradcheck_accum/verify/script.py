@@ -24,6 +24,7 @@ from gradcheck_accum.verdict import VerifyResult
 from gradcheck_accum.verify.launch import Launch, LaunchError, origin
 
 if TYPE_CHECKING:
+    from gradcheck_accum.run_options import MemoryBudget
     from gradcheck_accum.verify.companion import Companion
 
 # The working directory is not on the path until PyTorch is loaded: a `random.py` there must not break it. The package
@@ -50,7 +51,8 @@ def verify_script(
     *,
     module: str | None = None,
     max_windows: int | None = None,
-    reference: str = "both",
+    reference: str | None = None,
+    memory_budget: MemoryBudget | None = None,
     dtype: str | None = None,
     device: str | None = None,
     timeout: float | None = None,
@@ -62,7 +64,8 @@ def verify_script(
 ) -> VerifyResult:
     """Run a script (or a module, as ``python -m`` does), unmodified, and compare every step with the large batch.
 
-    The script's output goes to this process's standard error. ``timeout`` is in seconds. What
+    The script's output goes to this process's standard error. ``timeout`` is in seconds. ``reference``,
+    ``memory_budget`` and the rest are those of `gradcheck_accum.verify.session.observe`. What
     ``companion`` makes, in the process of the run, goes along with it. What goes wrong with the
     script is the result's ``error``; nothing is raised for it.
     """
@@ -80,6 +83,7 @@ def verify_script(
         return VerifyResult.failed(name, "--trajectory follows one process, and this is one of several ranks")
     options = {
         "reference": reference,
+        "memory_budget": memory_budget,
         "max_windows": max_windows,
         "dtype": dtype,
         "device": device,

@@ -17,6 +17,7 @@ from gradcheck_accum.folding import fold
 from gradcheck_accum.ledger import NOT_FINITE, ZERO, Fate, Ledger, Window
 from gradcheck_accum.verify.averaging import Needless
 from gradcheck_accum.verify.frameworks import Remark
+from gradcheck_accum.verify.holding import Mode
 from gradcheck_accum.verify.measure import InnerProducts
 from gradcheck_accum.verify.observer import Watch
 from gradcheck_accum.verify.own_steps import OwnSteps
@@ -28,7 +29,8 @@ class Seen:
     """One process's account of a run.
 
     ``remarks`` are what frameworks said about backwards, by path and line; ``lost`` is why a reference run beside it
-    could not be carried on. ``children`` is how many processes it started that may train unwatched.
+    could not be carried on. ``children`` is how many processes it started that may train unwatched. ``mode`` is what
+    was compared, None where no gradient was made.
     """
 
     trace: Trace
@@ -45,6 +47,7 @@ class Seen:
     cost: WindowCost | None = None
     needless: Needless = field(default_factory=Needless)
     lost: str = ""
+    mode: Mode | None = None
 
     @classmethod
     def of(cls, watch: Watch, *, complete: bool) -> Seen:
@@ -64,6 +67,7 @@ class Seen:
             watch.measurer.costs.cost,
             watch.averaging.needless,
             watch.comparer.trajectory.lost if watch.comparer.trajectory is not None else "",
+            watch.mode,
         )
 
     def portable(self) -> Seen:
@@ -155,8 +159,13 @@ def _together(own: Measured, others: Sequence[tuple[int, Measured]]) -> Measured
         together.coupled_chunks = together.coupled_chunks or other.coupled_chunks
         together.normalises = together.normalises or other.normalises
         together.coupled_modules = sorted({*together.coupled_modules, *other.coupled_modules})
-    together.products = None if unmeasured else InnerProducts(torch.cat(columns, dim=1), is_factor=True)
+    together.products = None if unmeasured else _side_by_side(own, columns)
     return together
+
+
+def _side_by_side(own: Measured, columns: Sequence[torch.Tensor]) -> InnerProducts:
+    sampled = own.products is not None and own.products.sampled
+    return InnerProducts(torch.cat(list(columns), dim=1), is_factor=True, sampled=sampled)
 
 
 def _update(own: Measured, others: Sequence[Measured]) -> Update | None:

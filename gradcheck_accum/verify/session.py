@@ -15,11 +15,13 @@ from gradcheck_accum.accepting import Acceptance, accepted
 from gradcheck_accum.engine.reference import ReferenceEngine
 from gradcheck_accum.engine.tape import ScalingNotes
 from gradcheck_accum.ledger import Ledger
+from gradcheck_accum.run_options import MemoryBudget
 from gradcheck_accum.settings import settings_for, with_codes
 from gradcheck_accum.stated import stated_steps
 from gradcheck_accum.verdict import VerifyResult
 from gradcheck_accum.verify.companion import Companion
 from gradcheck_accum.verify.frames import is_users_file
+from gradcheck_accum.verify.holding import Wanted
 from gradcheck_accum.verify.judge import judge_ranks
 from gradcheck_accum.verify.observer import SeenEnough, Watch
 from gradcheck_accum.verify.patches import install
@@ -27,7 +29,7 @@ from gradcheck_accum.verify.ruling import Options
 from gradcheck_accum.verify.seen import Seen
 from gradcheck_accum.verify.trajectory import Trajectory
 
-ReferenceName = Literal["ledger", "replay", "both"]
+ReferenceName = Literal["ledger", "replay", "both", "sketch"]
 _USUAL_REFERENCE = "both"
 
 
@@ -67,7 +69,8 @@ class Observation:
 @contextmanager
 def observe(
     *,
-    reference: ReferenceName = "both",
+    reference: ReferenceName | None = None,
+    memory_budget: MemoryBudget | None = None,
     max_windows: int | None = None,
     dtype: str | None = None,
     device: str | None = None,
@@ -86,19 +89,21 @@ def observe(
             train(model, loader, optimizer)
         print(observation.result().verdict)
 
-    ``reference`` chooses what the gradients are compared with, ``dtype`` and ``device`` where references are computed
-    (by default as the loop does), ``max_windows`` how many steps are watched before the block is left.
-    ``accumulation_steps`` is K, where it is known: else the windows and the loss show it. ``rtol`` and ``atol`` (given
-    both or neither) replace the derived tolerance. ``trajectory`` trains a reference alongside on true large batches,
-    from the same start, and reports how far the weights drift from it; it needs the replay.
-    ``on_step`` is called after every step with their number so far; a ``companion`` goes along with the run.
+    ``reference`` chooses what the gradients are compared with: by default both references, where ``memory_budget`` or
+    what is free allows that, and sketches where it does not (`gradcheck_accum.verify.holding`). ``dtype`` and
+    ``device`` are where references are computed (by default as the loop does), ``max_windows`` is how many steps are
+    watched before the block is left. ``accumulation_steps`` is K, where it is known: else the windows and the loss show
+    it. ``rtol`` and ``atol`` (given both or neither) replace the derived tolerance. ``trajectory`` trains a reference
+    alongside on true large batches, from the same start, and reports how far the weights drift from it; it needs the
+    replay. ``on_step`` is called after every step with their number so far; a ``companion`` goes along with the run.
     Raises ValueError for options that do not fit.
     """
     options = Options(loss_coefficient, rtol, atol, replay_alone=reference == "replay")
-    if trajectory and reference == "ledger":
+    if trajectory and reference in ("ledger", "sketch"):
         raise ValueError("a trajectory needs the replay reference")
     engine = ReferenceEngine(_device(device), _dtype(dtype))
-    watch = Watch(replay=reference != "ledger", engine=engine, max_windows=max_windows, companion=companion)
+    wanted = Wanted("both" if trajectory else reference, budget=memory_budget)
+    watch = Watch(wanted=wanted, engine=engine, max_windows=max_windows, companion=companion)
     watch.accumulation_steps = accumulation_steps
     watch.on_step = on_step
     watch.comparer.loss_coefficient = loss_coefficient
@@ -157,7 +162,7 @@ def checked(
     given = {"select": select, "ignore": ignore, **options}
     names = [name for name, value in given.items() if value not in (None, _USUAL_REFERENCE)]
     _refuse_clashes(loop, args, kwargs, names)
-    acceptance = acceptance_at(_file_of(loop), select=select, ignore=ignore)
+    acceptance = acceptance_at(file_of(loop), select=select, ignore=ignore)
     return accepted(judged(loop, args, kwargs, **options), acceptance)
 
 
@@ -187,7 +192,7 @@ def _refuse_clashes(
             )
 
 
-def _file_of(loop: Callable[..., object]) -> str:
+def file_of(loop: Callable[..., object]) -> str:
     """The file that a loop was written in, as far as that is known."""
     while isinstance(loop, functools.partial):
         loop = loop.func

@@ -214,15 +214,15 @@ class Shards:
         _, group = next(self._weights[id(shard)] for shard in shards if id(shard) in self._weights)
         mesh = group.mesh_info.mesh
         ranks, here = mesh.size(), mesh.get_local_rank()
-        columns = []
+        sketches: list[Vector] = []
         for index, vector in enumerate(vectors):
             if index in held:
                 vector = [
                     None if part is None else self._rows(id(s), [part if r == here else None for r in range(ranks)])
                     for part, s in zip(vector, shards, strict=True)
                 ]
-            columns.append(self._sketched.joined(vector, shards, ranks))
-        return InnerProducts(torch.stack(columns, dim=1), is_factor=True), ranks
+            sketches.append(vector)
+        return self._sketched.products(sketches, shards, ranks), ranks
 
     def _rows(self, key: int, pieces: Sequence[torch.Tensor | None]) -> torch.Tensor:
         return self._sketched.rows(self._places[key], pieces)

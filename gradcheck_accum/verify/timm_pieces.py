@@ -21,7 +21,7 @@ class Observer(Protocol):
     def before_clip(self, parameters: Any) -> None: ...
     def after_clip(self, parameters: Any, kind: str, limit: float, norm_type: float, norm: Any = None) -> None: ...
     def scheduler_stepped(self, scheduler: Any) -> None: ...
-    def average_updated(self, average: Any) -> None: ...
+    def average_updated(self, average: Any, model: Any) -> None: ...
 
 
 class TimmPieces:
@@ -52,9 +52,9 @@ class TimmPieces:
 
     def _watch_averages(self, module: Any) -> None:
         def wrapped(update: Any) -> Any:
-            def watched(average: Any, *args: Any, **kwargs: Any) -> Any:
-                result = update(average, *args, **kwargs)
-                self._observer.average_updated(average)
+            def watched(average: Any, model: Any, *args: Any, **kwargs: Any) -> Any:
+                result = update(average, model, *args, **kwargs)
+                self._observer.average_updated(average, model)
                 return result
 
             return watched

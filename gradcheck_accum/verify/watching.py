@@ -17,6 +17,7 @@ from gradcheck_accum.diagnosis import Diagnosis
 from gradcheck_accum.engine.reference import ReferenceEngine
 from gradcheck_accum.verdict import Verdict, VerifyResult
 from gradcheck_accum.verify.frames import user_location
+from gradcheck_accum.verify.holding import Wanted
 from gradcheck_accum.verify.judge import judge
 from gradcheck_accum.verify.observer import Watch
 from gradcheck_accum.verify.ruling import Options
@@ -102,9 +103,9 @@ class Watching(Watch):
         acceptance: Callable[[Diagnosis], str],
         on_window: Callable[[VerifyResult], object] | None = None,
         *,
-        replay: bool,
+        wanted: Wanted,
     ) -> None:
-        super().__init__(replay=replay, engine=ReferenceEngine(), max_windows=None)
+        super().__init__(wanted=wanted, engine=ReferenceEngine(), max_windows=None)
         self._every = every
         self.options = options
         self.comparer.loss_coefficient = options.loss_coefficient
@@ -176,7 +177,7 @@ def watch(
     every: int = 1,
     on_deviation: OnDeviation = "error",
     on_window: Callable[[VerifyResult], object] | None = None,
-    reference: ReferenceName = "ledger",
+    reference: ReferenceName | None = None,
     loss_coefficient: float | None = None,
     rtol: float | None = None,
     atol: float | None = None,
@@ -193,8 +194,9 @@ def watch(
     raised from ``optimizer.step()`` ("error"), `AccumulationWarning` is given at the user's line ("warn"), or it is
     called with the result for the one window and its causes. ``on_window`` is called with the result for every window
     that is judged, right or wrong; its `metrics` are what a tracker can log. What is left over when the block ends is
-    judged where every window is. ``select``, ``ignore``, settings and comments count as in `check`. Raises ValueError
-    for options that do not fit, and SettingsError.
+    judged where every window is. ``reference`` is by default the sum of the micro-batches' own gradients: of a model
+    of more than 262,144 weights their sketches, so that no copy of a gradient is kept. ``select``, ``ignore``, settings
+    and comments count as in `check`. Raises ValueError for options that do not fit, and SettingsError.
     """
     if every < 1:
         raise ValueError("every is a number of windows, at least 1")
@@ -203,7 +205,7 @@ def watch(
     tell = _teller(on_deviation)
     options = Options(loss_coefficient, rtol, atol, replay_alone=reference == "replay")
     acceptance = acceptance_at(user_location().path, select=select, ignore=ignore)
-    watching = Watching(every, options, tell, acceptance, on_window, replay=reference != "ledger")
+    watching = Watching(every, options, tell, acceptance, on_window, wanted=Wanted(reference, usual="sketch"))
     with installed(watching):
         yield
         if every == 1:

@@ -17,9 +17,18 @@ from gradcheck_accum.lint.fixes import FixResult, fix_source, offer_fixes
 from gradcheck_accum.verdict import Verdict
 
 ROOT = Path(__file__).parents[2]
-SCRIPTS = [*sorted((ROOT / "fixtures").rglob("*.py")), *sorted((ROOT / "benchmarks" / "loops").glob("*.py"))]
-FAULTY = [script for script in SCRIPTS if lint_source(script.read_bytes(), script.name)]
-every_faulty_script = pytest.mark.parametrize("script", FAULTY, ids=lambda path: path.stem)
+FIXTURES = [p for p in sorted((ROOT / "fixtures").glob("*.py")) if "code = " in p.with_suffix(".toml").read_text()]
+DEMO = [ROOT / "fixtures" / "demo" / name for name in ("one_epoch.py", "train_faulty.py")]
+FAULTY = [*FIXTURES, *DEMO, *sorted((ROOT / "benchmarks" / "loops").glob("bad_*.py"))]
+
+
+def each(scripts: list[Path]) -> pytest.MarkDecorator:
+    """A test for each script; the demo's trains until one sees what its mistakes cost, which takes seconds."""
+    params = [pytest.param(s, marks=[pytest.mark.slow] if s.stem == "train_faulty" else []) for s in scripts]
+    return pytest.mark.parametrize("script", params, ids=lambda path: path.stem)
+
+
+every_faulty_script = each(FAULTY)
 every_page = pytest.mark.parametrize(
     "page", [page for page in pages() if page.settings["static"]], ids=lambda page: page.path.stem
 )
@@ -58,7 +67,7 @@ def test_fixing_a_script_keeps_the_contract(script: Path) -> None:
 SCRIPTS = [s for s in FAULTY if "loops" not in s.parts and s.stem != "one_epoch"]
 
 
-@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.stem)
+@each(SCRIPTS)
 def test_verify_calls_a_fixed_script_equivalent(script: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", ["train.py"])
     result = fix_everything(script.read_text(encoding="utf-8"))

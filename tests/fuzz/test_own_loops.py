@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,8 +11,6 @@ import pytest
 
 from gradcheck_accum.cli import main
 from gradcheck_accum.fuzz import AccumCase, CannotSupply
-
-ROOT = Path(__file__).parents[2]
 
 LOOPS = """\
 import torch
@@ -156,20 +153,6 @@ def test_the_printed_test_fails_as_it_should(loops: Path, pytester: pytest.Pytes
     result = pytester.runpytest_subprocess("-p", "no:cacheprovider")
     result.assert_outcomes(passed=1, failed=1)
     result.stdout.fnmatch_lines(["*remainder-dropped*"])
-
-
-def test_the_readme_shows_a_real_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    # As in a new checkout: what failed in an earlier run would be tried again first, and counted.
-    shutil.copytree(ROOT / "fixtures" / "demo", tmp_path / "fixtures" / "demo")
-    monkeypatch.chdir(tmp_path)
-    block = (ROOT / "README.md").read_text(encoding="utf-8").partition("```console\n$ gradcheck-accum fuzz ")[2]
-    command, _, output = block.partition("```")[0].partition("\n")
-    assert main(["fuzz", *command.split()]) == 1
-    # How many cases it takes to find the smallest is the installed Hypothesis's affair.
-    counts = re.compile(r"\d+(?= (cases|equivalent|undecided|deviates))")
-    assert counts.sub("n", capsys.readouterr().out) == counts.sub("n", output)
 
 
 def kinds(out: str) -> set[str]:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from gradcheck_accum.lint import lint_paths, lint_source
+from gradcheck_accum.report.lint_text import summary
 from gradcheck_accum.settings import Settings
 
 LOOP = """\
@@ -120,6 +121,49 @@ def test_a_loss_that_is_divided_where_it_is_made_is_right(
     assert project({**files, "package/mine.py": MINE.format(divided="")}, "package/mine.py") == [
         ("package/base.py", 14, "GA101")
     ]
+
+
+FIRST = "from second import one\n\ndef micro_step(loss, opt, i, k):\n    loss.backward()\n    one(opt, i, k)\n"
+SECOND = """\
+from third import two
+
+def one(opt, i, k):
+    if (i + 1) % k == 0:
+        opt.step()
+        two(opt)
+"""
+THIRD = """\
+from fourth import update
+
+def two(opt):
+    print([p.grad.norm() for group in opt.param_groups for p in group["params"]])
+    update(opt)
+"""
+FOURTH = "def update(opt):\n    opt.zero_grad()\n"
+CHAIN = {"first.py": FIRST, "second.py": SECOND, "third.py": THIRD, "fourth.py": FOURTH}
+
+
+def test_modules_are_followed_as_far_as_the_loop_needs_them(
+    project: Callable[..., list[tuple[str, int, str]]],
+) -> None:
+    """What clears stands in the fourth module from the loop: without it nothing would ever be cleared."""
+    loop = LOOP.format(imports="from first import micro_step", calls="micro_step(loss / K, opt, i, K)")
+    assert project({"train.py": loop, **CHAIN}, "train.py") == [("second.py", 5, "GA301")]
+
+
+def test_what_the_budget_leaves_unread_is_stated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    many = "\n".join(f"from helper{n} import micro_step as step{n}" for n in range(15))
+    calls = "\n        ".join(f"step{n}(loss / K, opt, i, K)" for n in range(15))
+    Path("train.py").write_text(LOOP.format(imports=many, calls=calls))
+    for n in range(15):
+        Path(f"helper{n}.py").write_text(STEPS)
+    Path("helper2.py").write_text(STEPS + "# " + "x" * 70_000)
+    Path("helper3.py").write_text("x = 1\n")
+    for _ in range(2):
+        result = lint_paths(["train.py", "helper4.py"], cache_in=tmp_path)
+        assert list(result.unread) == ["helper14.py", "helper2.py"]
+        assert "2 imported modules too large or too many to be read" in summary(result)
 
 
 def test_what_several_files_show_is_told_once(project: Callable[..., list[tuple[str, int, str]]]) -> None:

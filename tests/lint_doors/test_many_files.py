@@ -30,12 +30,14 @@ def loops(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
+@pytest.mark.slow
 def test_several_processes_find_what_one_finds(loops: Path) -> None:
     alone = lint_paths([str(loops)])
     assert len(alone.findings) > 10
     assert lint_paths([str(loops)], jobs=3) == alone
 
 
+@pytest.mark.slow
 def test_a_system_without_processes_gets_the_same(loops: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     alone = lint_paths([str(loops)])
 
@@ -46,6 +48,7 @@ def test_a_system_without_processes_gets_the_same(loops: Path, monkeypatch: pyte
     assert lint_paths([str(loops)], jobs=3) == alone
 
 
+@pytest.mark.slow
 def test_every_file_is_counted_as_it_is_done(loops: Path, tmp_path: Path) -> None:
     for jobs in (1, 2):
         told: list[tuple[int, int]] = []

@@ -63,6 +63,7 @@ def test_lint() -> None:
             "fixed": 0,
             "fixable": {"safe": 1, "unsafe": 0},
             "not_followed": 0,
+            "unread": [],
             "fixes_left_out": 0,
             "unreadable": [{"path": "x.py", "reason": "no such file or directory"}],
         },
@@ -91,7 +92,15 @@ def test_verify() -> None:
         "verdict": "deviates",
         "reason": "1 of 1 windows",
         "device": "cpu",
-        "reference": {"kind": "ledger", "dtype": "float32", "device": "cpu", "settings": None},
+        "reference": {
+            "kind": "ledger",
+            "dtype": "float32",
+            "device": "cpu",
+            "settings": None,
+            "mode": None,
+            "why": None,
+            "confidence": None,
+        },
         "windows": [
             {
                 "index": 0,

@@ -107,7 +107,7 @@ def test_a_coupling_is_told_once_though_every_window_has_a_number_of_its_own() -
 
 
 def test_long_sentences_are_broken_but_not_what_programs_look_for() -> None:
-    long = replace(MISSING, message="word " * 30 + "end", help="help " * 30 + "end")
+    long = replace(MISSING, said="word " * 30 + "end", help="help " * 30 + "end")
     text = verify_text(run(WRONG, verdict=Verdict.DEVIATES, diagnosis=(long,), notes=("note " * 40 + "end",)), width=60)
     wide = [
         line

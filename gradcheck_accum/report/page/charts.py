@@ -128,13 +128,19 @@ class Drawer:
                 own = [(w.index, max(value or 0.0, floor)) for w, value in worst if w.verdict is verdict]
                 if own:
                     axes.plot(*zip(*own, strict=True), shape, color=color, markersize=5, markeredgewidth=0)
+            bounds = [(w.index, *w.within) for w, _ in worst if w.within is not None]
+            if bounds:
+                places, low, high = zip(*bounds, strict=True)
+                axes.vlines(places, [max(value, floor) for value in low], high, color=MUTED, linewidth=1)
+                notes.append(
+                    "a line through a point reaches between the bounds of an error that was measured by sketches"
+                )
             limits = [(w.index, w.tolerance) for w, _ in worst if w.tolerance]
             if limits:
                 axes.plot(*_stepped(limits), "--", color=INK, linewidth=1.2)
             _over_windows(axes, measured)
             axes.set_ylabel("gradient error")
-            high, low = max(max(values, default=0.0), max(allowed, default=0.0), floor), floor
-            axes.set_ylim(low / 2, high * 4)
+            axes.set_ylim(floor / 2, 4 * max(*values, *allowed, *(w.within[1] for w, _ in worst if w.within), floor))
             said = f"Gradient error of {len(measured)} windows: from {error(min(values))} to {error(max(values))}"
             if allowed:
                 said += f"; allowed: {_span(allowed)}"

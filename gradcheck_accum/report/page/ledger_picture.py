@@ -123,7 +123,7 @@ def _row(window: WindowReport, each: int, columns: int, alike: str) -> Row:
         tuple(cells),
         weights(window.weights, _WORDS),
         count(window.units),
-        error(window.grad_rel_error),
+        _error(window),
         error(window.tolerance),
         number(window.grad_norm_ratio),
         error(window.param_rel_error),
@@ -131,6 +131,12 @@ def _row(window: WindowReport, each: int, columns: int, alike: str) -> Row:
         window.verdict.value + (" (accepted)" if window.accepted else ""),
         alike,
     )
+
+
+def _error(window: WindowReport) -> str:
+    """The gradient error, with its bounds where it was measured by sketches."""
+    measured = error(window.grad_rel_error)
+    return measured if window.within is None else f"{measured} ({' to '.join(map(error, window.within))})"
 
 
 def _cell(values: Sequence[float | None], columns: int) -> Cell:

@@ -175,7 +175,8 @@ def _reference(result: VerifyResult) -> list[tuple[str, str]]:
     if not reference.dtype:
         return []
     settings = f" ({reference.settings})" if reference.settings else ""
-    return [("compared with", f"{reference.kind}, in {reference.dtype} on {reference.device}{settings}")]
+    why = f"; {reference.why}" if reference.why else ""
+    return [("compared with", f"{reference.kind}, in {reference.dtype} on {reference.device}{settings}{why}")]
 
 
 def _watched(result: VerifyResult, page: _Page, title: str = "") -> Part:

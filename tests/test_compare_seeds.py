@@ -1,0 +1,322 @@
+"""The loops that people show each other, with batch size and K as arguments: compare judges each as its fixture says.
+
+Each is the loop of one of fixtures/*.py, or one beside it that verify leaves open. They run on 48 rows: windows of 3
+micro-batches of 5 beside batches of 15, and a remainder of 3 rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from gradcheck_accum.comparison import Compared
+from gradcheck_accum.side_by_side import compared_loop
+from gradcheck_accum.verdict import Verdict
+
+pytestmark = pytest.mark.usefixtures("in_float64")
+
+Batch = tuple[torch.Tensor, torch.Tensor]
+Loop = Callable[..., None]
+ROWS, SIZE, K = 48, 5, 3
+
+
+class Loader:
+    """So many rows in batches of a size, in one order every epoch."""
+
+    def __init__(self, rows: int, size: int) -> None:
+        torch.manual_seed(7)
+        self._x, self._y, self.size = torch.randn(rows, 4), torch.randint(0, 3, (rows,)), size
+
+    def __len__(self) -> int:
+        return -(-len(self._x) // self.size)
+
+    def __iter__(self) -> Iterator[Batch]:
+        yield from zip(self._x.split(self.size), self._y.split(self.size), strict=True)
+
+
+def model_of_3() -> nn.Module:
+    torch.manual_seed(5)
+    return nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 3))
+
+
+def adam(model: nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.Adam(model.parameters(), lr=0.01)
+
+
+cross_entropy = nn.functional.cross_entropy
+
+
+def no_flush(loader: Loader, accumulation_steps: int) -> None:
+    """basic_no_flush: nobody steps for the tail."""
+    model = model_of_3()
+    optimizer = adam(model)
+    for i, (x, y) in enumerate(loader):
+        loss = cross_entropy(model(x), y)
+        loss = loss / accumulation_steps
+        loss.backward()
+        if (i + 1) % accumulation_steps == 0:
+            optimizer.step()
+            optimizer.zero_grad()
+
+
+def flushed(loader: Loader, accumulation_steps: int) -> None:
+    """basic_flushed: the tail is divided by its own length."""
+    model = model_of_3()
+    optimizer = adam(model)
+    for _ in range(2):
+        for i, (x, y) in enumerate(loader):
+            whole = len(loader) // accumulation_steps * accumulation_steps
+            window = accumulation_steps if i < whole else len(loader) - whole
+            (cross_entropy(model(x), y) / window).backward()
+            if (i + 1) % accumulation_steps == 0 or i + 1 == len(loader):
+                optimizer.step()
+                optimizer.zero_grad()
+
+
+def scaled_twice(loader: Loader, accumulation_steps: int) -> None:
+    """scaled_twice: a mean, divided by K and by the rows."""
+    model = model_of_3()
+    optimizer = adam(model)
+    running = 0.0
+    for i, (x, y) in enumerate(loader):
+        loss = cross_entropy(model(x), y)
+        (loss / accumulation_steps / x.shape[0]).backward()
+        running += loss.item() * x.shape[0]
+        if (i + 1) % accumulation_steps == 0:
+            optimizer.step()
+            optimizer.zero_grad()
+            running = 0.0
+
+
+def with_a_checkpoint(loader: Loader, accumulation_steps: int) -> None:
+    """oom_checkpoint: try and except around the step, and no tail."""
+    model = model_of_3()
+    optimizer = adam(model)
+    kept: dict[str, Any] = {}
+    for i, (x, y) in enumerate(loader):
+        try:
+            (cross_entropy(model(x), y) / accumulation_steps).backward()
+            if (i + 1) % accumulation_steps == 0:
+                optimizer.step()
+                optimizer.zero_grad()
+                kept = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
+        except RuntimeError as problem:
+            if "out of memory" not in str(problem):
+                raise
+    assert kept
+
+
+def unscaled(loader: Loader, accumulation_steps: int) -> None:
+    """unscaled: the loss is never divided."""
+    model = model_of_3()
+    optimizer = adam(model)
+    for i, (x, y) in enumerate(loader):
+        cross_entropy(model(x), y).backward()
+        if (i + 1) % accumulation_steps == 0:
+            optimizer.step()
+            optimizer.zero_grad()
+
+
+def zeroed_after_backward(loader: Loader, accumulation_steps: int) -> None:
+    """zeroed_after_backward: at K = 1 too nothing is left to step on."""
+    model = model_of_3()
+    optimizer = adam(model)
+    for i, (x, y) in enumerate(loader):
+        cross_entropy(model(x), y).backward()
+        optimizer.zero_grad()
+        if (i + 1) % accumulation_steps == 0:
+            optimizer.step()
+
+
+def zeroed_every_batch(loader: Loader, accumulation_steps: int) -> None:
+    """zeroed_every_batch_unscaled: cleared at the top of every micro-batch."""
+    model = model_of_3()
+    optimizer = adam(model)
+    for i, (x, y) in enumerate(loader):
+        optimizer.zero_grad()
+        loss = cross_entropy(model(x), y)
+        loss.backward()
+        if (i + 1) % accumulation_steps == 0:
+            optimizer.step()
+            print(f"step {i + 1}: {loss.item()}")
+
+
+def zeroed_at_window_start(loader: Loader, accumulation_steps: int) -> None:
+    """zeroed_at_window_start: which is right, but for the tail."""
+    model = model_of_3()
+    optimizer = adam(model)
+    for i, (x, y) in enumerate(loader):
+        if i % accumulation_steps == 0:
+            optimizer.zero_grad()
+        (cross_entropy(model(x), y) / accumulation_steps).backward()
+        if (i + 1) % accumulation_steps == 0:
+            optimizer.step()
+
+
+def never_zeroed(loader: Loader, accumulation_steps: int) -> None:
+    """never_zeroed: neither is it at K = 1."""
+    model = model_of_3()
+    optimizer = adam(model)
+    for i, (x, y) in enumerate(loader):
+        (cross_entropy(model(x), y) / accumulation_steps).backward()
+        if (i + 1) % accumulation_steps == 0:
+            optimizer.step()
+
+
+def last_batch_misscaled(loader: Loader, accumulation_steps: int) -> None:
+    """last_batch_misscaled: the tail steps, divided by the full K."""
+    model = model_of_3()
+    optimizer = adam(model)
+    for i, (x, y) in enumerate(loader):
+        loss = cross_entropy(model(x), y)
+        loss = loss / accumulation_steps
+        loss.backward()
+        if ((i + 1) % accumulation_steps == 0) or (i + 1 == len(loader)):
+            optimizer.step()
+            optimizer.zero_grad()
+
+
+def last_batch_zeroed_every_iteration(loader: Loader, accumulation_steps: int) -> None:
+    """last_batch_zeroed_every_iteration: the same, cleared after every micro-batch."""
+    model = model_of_3()
+    optimizer = adam(model)
+    for i, (x, y) in enumerate(loader):
+        loss = cross_entropy(model(x), y)
+        loss = loss / accumulation_steps
+        loss.backward()
+        if ((i + 1) % accumulation_steps == 0) or (i + 1 == len(loader)):
+            optimizer.step()
+        optimizer.zero_grad()
+
+
+def after_the_loop(rest_by_k: bool, clip: float = 0.0, inside: bool = False) -> Loop:
+    """tail_flush_misscaled and tail_flushed; with a clip clip_at_boundary and clip_every_batch."""
+
+    def loop(loader: Loader, accumulation_steps: int) -> None:
+        model, count = model_of_3(), 0
+        optimizer = adam(model)
+
+        def step() -> None:
+            if clip:
+                nn.utils.clip_grad_norm_(model.parameters(), clip)
+            optimizer.step()
+            optimizer.zero_grad()
+
+        left = len(loader) % accumulation_steps
+        for i, (x, y) in enumerate(loader):
+            is_rest = not rest_by_k and i >= len(loader) - left
+            loss = cross_entropy(model(x), y) / (left if is_rest else accumulation_steps)
+            loss.backward()
+            count += 1
+            if inside:
+                nn.utils.clip_grad_norm_(model.parameters(), clip)
+            if count % accumulation_steps == 0:
+                step()
+        if count % accumulation_steps:
+            step()
+
+    return loop
+
+
+def amp(clip_first: bool) -> Loop:
+    """amp, and amp_clip_while_scaled."""
+
+    def loop(loader: Loader, accumulation_steps: int) -> None:
+        model = model_of_3()
+        optimizer, scaler = adam(model), torch.amp.GradScaler("cpu", init_scale=256.0)
+        for i, (x, y) in enumerate(loader):
+            scaler.scale(cross_entropy(model(x), y) / accumulation_steps).backward()
+            if (i + 1) % accumulation_steps == 0:
+                if not clip_first:
+                    scaler.unscale_(optimizer)
+                nn.utils.clip_grad_norm_(model.parameters(), 0.3)
+                scaler.step(optimizer)
+                scaler.update()
+                optimizer.zero_grad()
+
+    return loop
+
+
+def metrics(loader: Loader, accumulation_steps: int) -> None:
+    """metrics: losses and hits gathered beside the accumulation, which are right at any K."""
+    model = model_of_3()
+    optimizer = adam(model)
+    total, hits, rows = 0.0, 0.0, 0
+    for i, (x, y) in enumerate(loader):
+        scores = model(x)
+        loss = cross_entropy(scores, y)
+        total += loss.item()
+        hits += (scores.argmax(1) == y).sum().item()
+        rows += len(y)
+        (loss / accumulation_steps).backward()
+        if (i + 1) % accumulation_steps == 0:
+            optimizer.step()
+            optimizer.zero_grad()
+
+
+def off_by_one(loader: Loader, accumulation_steps: int) -> None:
+    """class_trainer_off_by_one: the first window holds one micro-batch."""
+    model = model_of_3()
+    optimizer = adam(model)
+    for i, (x, y) in enumerate(loader):
+        (cross_entropy(model(x), y) / accumulation_steps).backward()
+        if i % accumulation_steps == 0:
+            optimizer.step()
+            optimizer.zero_grad()
+
+
+def stepped_every_batch(loader: Loader, accumulation_steps: int) -> None:
+    """stepped_every_batch: the loss is divided, and every micro-batch steps."""
+    model = model_of_3()
+    optimizer = adam(model)
+    for x, y in loader:
+        (cross_entropy(model(x), y) / accumulation_steps).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def judged(loop: Loop, rows: int) -> tuple[Verdict, Compared]:
+    each = [dict(loader=Loader(rows, size), accumulation_steps=k) for size, k in ((SIZE, K), (SIZE * K, 1))]
+    result = compared_loop(loop, each)
+    assert not result.error, result.error
+    (one,) = result.compared
+    return result.verdict, one
+
+
+@pytest.mark.parametrize(
+    ("loop", "rows", "verdict", "codes"),
+    [
+        (no_flush, ROWS, "deviates", {"GA301"}),
+        (no_flush, 45, "equivalent", set()),
+        (flushed, ROWS, "equivalent", set()),
+        (scaled_twice, 45, "deviates", {"GA102"}),
+        (with_a_checkpoint, ROWS, "deviates", {"GA301"}),
+        (with_a_checkpoint, 45, "equivalent", set()),
+        (unscaled, 45, "deviates", {"GA101"}),
+        (zeroed_after_backward, 45, "deviates", {"GA202"}),
+        (zeroed_every_batch, 45, "deviates", {"GA101", "GA201"}),
+        (zeroed_at_window_start, 45, "equivalent", set()),
+        (never_zeroed, 45, "deviates", {"GA203"}),
+        (last_batch_misscaled, ROWS, "deviates", {"GA103"}),
+        (last_batch_misscaled, 45, "equivalent", set()),
+        (last_batch_zeroed_every_iteration, ROWS, "deviates", {"GA103", "GA201"}),
+        (after_the_loop(rest_by_k=True), ROWS, "deviates", {"GA103"}),
+        (after_the_loop(rest_by_k=False), ROWS, "equivalent", set()),
+        (after_the_loop(rest_by_k=False, clip=0.3), ROWS, "equivalent", set()),
+        (after_the_loop(rest_by_k=False, clip=0.1, inside=True), ROWS, "deviates", {"GA401"}),
+        (amp(clip_first=False), 45, "equivalent", set()),
+        (metrics, 45, "equivalent", set()),
+        (off_by_one, 45, "deviates", {"GA301", "GA302"}),
+        (stepped_every_batch, 45, "deviates", {"GA304"}),
+    ],
+)
+def test_each_loop_is_judged_as_its_fixture_says(loop: Loop, rows: int, verdict: str, codes: set[str]) -> None:
+    found, one = judged(loop, rows)
+    assert found.value == verdict, one.reason
+    assert one.watched is not None
+    assert {d.mistake.code for d in one.watched.diagnosis if d.mistake.moves_gradient} == codes
+    assert one.differences == ()

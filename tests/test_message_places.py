@@ -1,0 +1,116 @@
+"""Messages hold the places that they name, and say them as seen from the place of the mistake."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gradcheck_accum.diagnosis import diagnose
+from gradcheck_accum.events import Backward, Factor, Operation, Reduction, Step, Term, Trace, ZeroGrad
+from gradcheck_accum.folding import fold
+from gradcheck_accum.lint import lint_paths
+from gradcheck_accum.location import Location
+from gradcheck_accum.settings import Settings
+from gradcheck_accum.wording import message
+
+MODEL = frozenset({"model"})
+STEPS = """\
+def update(loss, optimizer):
+    loss.backward()
+    optimizer.zero_grad()
+    optimizer.step()
+"""
+LOOP = """\
+import torch
+from steps import update
+
+def train(model, loader):
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for x, y in loader:
+        loss = torch.nn.functional.mse_loss(model(x), y)
+        update(loss, optimizer)
+"""
+CLEARS = """\
+def clear(optimizer):
+    optimizer.zero_grad()
+"""
+LOOP_THAT_CLEARS = """\
+import torch
+from clearing import clear
+
+def train(model, loader):
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for x, y in loader:
+        loss = torch.nn.functional.mse_loss(model(x), y)
+        loss.backward()
+        clear(optimizer)
+        optimizer.step()
+"""
+
+
+@pytest.mark.parametrize(
+    ("place", "words"),
+    [
+        (Location("/a/train.py", 7), "at line 7"),
+        (Location("/a/steps.py", 7), "at steps.py:7"),
+        (Location("/a/train.py", 7, cell=2), "at line 7 of cell 2"),
+        (Location("/a/other.ipynb", 7, cell=2), "at other.ipynb:cell 2:7"),
+    ],
+)
+def test_a_place_is_said_as_seen_from_another(place: Location, words: str) -> None:
+    assert message("at ", place).seen_from(Location("/a/train.py", 3)) == words
+
+
+def test_messages_are_joined_and_moved_with_their_places() -> None:
+    def later(place: Location) -> Location:
+        return Location(place.path, place.line + 10)
+
+    said = message("from ", message("here (", Location("a.py", 1), ")"), " to ", Location("a.py", 2)).moved(later)
+    assert said.seen_from(Location("a.py", 5)) == "from here (line 11) to line 12"
+
+
+def test_what_ran_in_another_file_is_named_by_its_file() -> None:
+    """As in a run: the helper that clears, the loop's backward and the step stand in three files."""
+    events = []
+    for batch in range(6):
+        term = Term("loss", Reduction.MEAN, 5.0, (Factor(1 / 3, Operation.DIVIDE),), rows=5.0)
+        events.append(Backward(where=Location("/a/loop.py", 10), micro_batch=batch, stores=MODEL, terms=(term,)))
+        if batch % 3 == 2:
+            events.append(ZeroGrad(where=Location("/a/clearing.py", 4), stores=MODEL))
+            events.append(Step(where=Location("/a/stepping.py", 8), optimizer="opt", stores=MODEL))
+    (found,) = diagnose(fold(Trace(tuple(events))))
+    assert found.mistake.code == "GA202"
+    assert "backward (at loop.py:10) and the step at stepping.py:8: none of the 3 micro-batches" in found.message
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def messages(here: Path) -> dict[tuple[str, int], str]:
+    result = lint_paths(["."], Settings(), cache_in=here)
+    return {(found.where.path, found.where.line): found.message for found in result.findings}
+
+
+@pytest.mark.parametrize("runs", [1, 2], ids=["analysed", "remembered"])
+def test_a_module_beside_has_lines_of_its_own(here: Path, runs: int) -> None:
+    (here / "steps.py").write_text(STEPS)
+    (here / "train.py").write_text(LOOP)
+    for _ in range(runs):
+        said = messages(here)
+    ((place, text),) = said.items()
+    assert place == ("steps.py", 3)
+    assert "between backward (at line 2) and the step at line 4:" in text
+    assert text.endswith(" (as train.py runs it)")
+
+
+@pytest.mark.parametrize("runs", [1, 2], ids=["analysed", "remembered"])
+def test_a_module_beside_names_the_lines_of_the_file_that_runs_it(here: Path, runs: int) -> None:
+    (here / "clearing.py").write_text(CLEARS)
+    (here / "train.py").write_text(LOOP_THAT_CLEARS)
+    for _ in range(runs):
+        said = messages(here)
+    assert "between backward (at train.py:8) and the step at train.py:10:" in said["clearing.py", 2]
