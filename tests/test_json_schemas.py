@@ -192,9 +192,10 @@ def test_a_report_of_compare_holds_to_the_schema(ignore: tuple[str, ...]) -> Non
     assert {each.get("accepted") for each in one["differences"]} == ({"settings", None} if ignore else {None})
     assert {each["code"] for each in one.get("accepted", [])} == set(ignore) - {"GA802"}
     if ignore:
-        # What only ranks, an open verdict, sketches or long runs have.
+        # What only ranks, an open verdict, sketches or long runs have, and a large batch that is run in the run itself.
         left = {"ranks", "settled_by", "grad_rel_error_within", "more_like_it", "windows_in_all"}
-        assert named("compare") - fields(report) == left
+        cost = {"cost", "accumulated", "large_batch", "kept_bytes", "seconds"}
+        assert named("compare") - fields(report) == left | cost
 
 
 def test_what_could_not_be_compared_holds_to_the_schema() -> None:

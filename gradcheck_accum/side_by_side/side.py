@@ -45,7 +45,7 @@ class Side:
         self._pending: tuple[AtStep, Arrival] | None = None
         self._computed_in = torch.float32
         self._starts: dict[str, list[torch.Tensor]] = {}
-        self._names: dict[str, list[str]] = {}
+        self._parameter_names: dict[str, list[str]] = {}
         self._worst = {"used": Worst(), "before a clip": Worst()}
         self._spread: float | None = None
         self._is_alone = False
@@ -78,7 +78,7 @@ class Side:
         is_first = name not in self._starts
         if is_first:
             self._starts[name] = [p.detach().clone() for p in step.parameters]
-            self._names[name] = names_of(step.parameters, records, step.optimizer)
+            self._parameter_names[name] = names_of(step.parameters, records, step.optimizer)
         rows = rows_seen(records)
         return Arrival(
             self._steps,
@@ -193,7 +193,7 @@ class Side:
             allowed = rtol + atol / size
         error, parts_of_it = wrong / size, None
         if error > allowed and self._worst[kind].takes(step.name, error):
-            parts_of_it = by_parameter(off, right, step.parameters, self._names[step.name])
+            parts_of_it = by_parameter(off, right, step.parameters, self._parameter_names[self._named(step.name)])
         return Apart(error, allowed, math.hypot(*_norms(mine)) / size, parts_of_it)
 
 

@@ -225,7 +225,7 @@ TURNED = "access = 'user\u202e\u2066# admin\u2069'\x00\x1b[31m\ud800"
 
 def test_text_of_the_script_never_breaks_out_of_it() -> None:
     where = Location("train.py", 2)
-    said = replace(SCALE, where=where, message=HOSTILE, help=HOSTILE, framework=HOSTILE)
+    said = replace(SCALE, where=where, said=HOSTILE, help=HOSTILE, framework=HOSTILE)
     named = ByParameter(1, (ParameterError(HOSTILE + TURNED, (2,), 1.0, 1.0),))
     made = result(
         window(0, optimizer=HOSTILE, by_parameter=named, reason=HOSTILE),
@@ -277,10 +277,16 @@ MANY = 20_000
 
 
 def unlike(index: int) -> WindowReport:
-    """A window like no other."""
-    own = 1 + (index * 7919 % MANY) / MANY
+    """A window like no other in its numbers, and one of fifty kinds."""
+    own, line = 1 + (index * 7919 % MANY) / MANY, 1 + index % 50
     return window(
-        index, weights=(own, 1.0, 2.0), grad_norm_ratio=own, grad_rel_error=own, drift=own / 9, reason=f"number {index}"
+        index,
+        line=line,
+        weights=(own, 1.0, 2.0),
+        grad_norm_ratio=own,
+        grad_rel_error=own,
+        drift=own / 9,
+        reason=f"number {index}",
     )
 
 

@@ -197,14 +197,19 @@ def _watched(result: VerifyResult, page: _Page, title: str = "") -> Part:
 def _compared(one: Compared, page: _Page) -> list[Part]:
     """What a configuration is beside the reference, and what ``verify`` says of the same run."""
     part = Part(made_of(one.configuration), one.verdict, one.reason, is_beside=True)
-    part.causes = [_difference(difference, page) for difference in one.differences[:_SENTENCES]]
+    differences = [_difference(difference, page) for difference in one.differences[:_SENTENCES]]
+    part.causes = [difference for difference in differences if not difference.by]
+    part.accepted = [_accepted(each, page) for each in one.accepted[:_SENTENCES]]
+    part.accepted += [difference for difference in differences if difference.by]
     _add_units(part, one.steps, page)
     part.reasons = _grouped(reasons_of_steps(one))
     part.notes = _cut(list(dict.fromkeys(one.notes)), "note")
     if one.watched is None:
         return [part]
     part.disagrees = disagreement(one.watched) if one.disagrees else ""
-    return [part, _watched(one.watched, page, f"The same run as verify sees it: {one.configuration.name}")]
+    own = _watched(one.watched, page, f"The same run as verify sees it: {one.configuration.name}")
+    own.accepted = []  # it stands above already
+    return [part, own]
 
 
 def _add_units(part: Part, windows: Sequence[WindowReport], page: _Page) -> None:
@@ -276,8 +281,8 @@ def _accepted(one: Accepted, page: _Page) -> Cause:
 def _difference(one: Difference, page: _Page) -> Cause:
     where = Location(one.path, one.line) if one.path else None
     if where is not None:
-        page.marks.append(Mark(where, "differs", one.kind, one.message))
-    return Cause("differs", one.kind, "error", _place(where) if where else Place(""), one.message)
+        page.marks.append(Mark(where, "accepted" if one.accepted else "differs", one.kind, one.message))
+    return Cause("differs", one.kind, "error", _place(where) if where else Place(""), one.message, by=one.accepted)
 
 
 def _place(where: Location) -> Place:
