@@ -139,6 +139,8 @@ def _read(
     split = _Split(evidence, columns, reading.kind, normalised)
     split.make()
     reading.notes += split.notes
+    if split.is_coincidence:
+        return reading.give_up()
     if in_a_run:
         reading.notes += split.what_may_be_steps()
         if split.is_in_the_dark():
@@ -274,6 +276,8 @@ class _Split:
     accumulation: list[Column] = field(default_factory=list)
     objective: list[Column] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    is_coincidence: bool = False
+    """Whether it is right by numbers alone that come to 1/K together, all of which have names of their own."""
 
     def make(self) -> None:
         """Split the columns."""
@@ -344,7 +348,18 @@ class _Split:
         if len(points[0].backward.terms) < 2:
             return False
         by_number = [c for c in self.columns if c.divides and self.evidence.equals(c, _over_terms)]
+        by_number = [c for c in by_number if not self._counts_something_else(c)]
         return bool(by_number) and by_number[0] is column
+
+    def _counts_something_else(self, column: Column) -> bool:
+        """Whether the source says that a number which equals that of the terms counts micro-batches, or samples.
+
+        The terms may be the losses of the samples: then all are of one kind.
+        """
+        if column.source is Source.STEPS:
+            return True
+        kinds = {term.kind for point in self.evidence.points for term in point.backward.terms}
+        return column.source is Source.SIZE and len(kinds) > 1
 
     def _is_mistaken(self, column: Column) -> bool:
         """Whether a division of the whole loss is the accumulation's, though it makes nothing right.
@@ -411,9 +426,24 @@ class _Split:
         # Several factors of the whole loss may come to it: a micro-batch's rows over those of the window, say.
         for count in range(1, len(together) + 1):
             for own in combinations(together, count):
-                if len(own) + len([c for c in shown if not c.scales_nothing]) > 1 and self._is_right([*shown, *own]):
-                    self.notes.append(self._come_together([*shown, *own]))
+                several = [*shown, *own]
+                if len([c for c in several if not c.scales_nothing]) < 2 or self._cancels_what_is_measured(several):
+                    continue
+                if self._is_right(several):
+                    named = all(c.source is Source.NAMED for c in own)
+                    self.is_coincidence = named and all(_is_from_elsewhere(c, self.evidence) for c in own)
+                    self.notes.append(self._come_together(several))
                     yield own
+
+    @staticmethod
+    def _cancels_what_is_measured(columns: Sequence[Column]) -> bool:
+        """Whether a constant of the source multiplies what a size divides.
+
+        No one undoes what was measured by a number of its own: both are written out (8 and 32), or both are measured.
+        """
+        constants = [c for c in columns if c.source in (Source.LITERAL, Source.NAMED)]
+        enlarges = any(not c.divides and all(value > 1.0 for value in c.values) for c in constants)
+        return enlarges and any(c.divides and c.source is Source.SIZE for c in columns)
 
     def _is_right_somewhere(self, column: Column) -> bool:
         """Whether a column that changes is 1/K throughout a full window: others were scaled for other windows."""
@@ -465,6 +495,13 @@ class _Split:
 
     def _come_together(self, columns: Iterable[Column]) -> str:
         factors = ", ".join(f"{c.values[0]:.6g}" for c in columns if not c.scales_nothing)
+        if self.is_coincidence:
+            product = math.prod(c.values[0] for c in columns)
+            return (
+                f"the factors {factors} of {self._name} come to 1/K together, but the source has them from elsewhere: "
+                "if they divide for the window, state --loss-coefficient 1; if they belong to the objective, state "
+                f"--loss-coefficient {product:.6g}"
+            )
         return (
             f"the factors {factors} of {self._name} come to 1/K together and were read as loss scaling; if they are "
             "part of the objective, state --loss-coefficient"

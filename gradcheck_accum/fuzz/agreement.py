@@ -379,8 +379,11 @@ def _relative_weights(variant: Variant, true: Truth, result: VerifyResult) -> li
 def _relative(run: Simulation, step: Stepped) -> list[float] | None:
     """What each of a step's own micro-batches weighs beside its share of the units.
 
-    None where they are of two passes: what leaks was meant for another large batch.
+    None where they are of two passes: what leaks was meant for another large batch. None where they are the rest of a
+    window, too.
     """
+    if step.is_rest:
+        return None
     places = [run.positions[i] for i in step.own]
     if places != sorted(places):
         return None

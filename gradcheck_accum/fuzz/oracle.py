@@ -31,12 +31,14 @@ class Stepped:
 
     What one counts is a multiple of its objective's gradient: whatever the objective is made of, the large batch's
     gives each of its micro-batches its share of the units. ``spoiled`` says that something else than weights is wrong
-    with the step: a clip of a part, a grad scaler's scale inside.
+    with the step: a clip of a part, a grad scaler's scale inside. ``is_rest`` says that a part of what ran since the
+    step before was rejected: whether the large batch has that part too is nobody's to demand.
     """
 
     gradient: dict[int, Fraction]
     own: tuple[int, ...]
     spoiled: tuple[str, ...] = ()
+    is_rest: bool = False
 
 
 @dataclass(slots=True)
@@ -112,6 +114,7 @@ class _Run:
         self.contents = contents(variant)
         self.gradient: dict[int, Fraction] = {}
         self.since: list[int] = []
+        self.has_rejected = False
         self.scaled: set[int] = set()
         """The micro-batches in the gradient that still hold a grad scaler's scale."""
         self.unscaled = False
@@ -125,6 +128,7 @@ class _Run:
         """What there is of a window is thrown away on purpose."""
         self.clear()
         self.since = []
+        self.has_rejected = True
 
     def backward(self, position: int, window: range) -> None:
         """One micro-batch of a pass; ``window`` are the positions of the window that it belongs to."""
@@ -190,8 +194,8 @@ class _Run:
         self.unscaled = False
         if self.scaled & gradient.keys():
             spoiled.append("the scale is inside")
-        self.seen.steps.append(Stepped(gradient, tuple(self.since), tuple(spoiled)))
-        self.since = []
+        self.seen.steps.append(Stepped(gradient, tuple(self.since), tuple(spoiled), self.has_rejected))
+        self.since, self.has_rejected = [], False
         self.gradient = dict(gradient)
         if not v.clears_first and not any(v.has(code) for code in ("GA201", "GA202", "GA203")):
             self.clear()
@@ -361,7 +365,9 @@ def truth(variant: Variant) -> Truth:
     in_source = frozenset({"GA601"} if v.schedule == "decay" else ())
     return Truth(
         verdict,
-        demanded=planted if len(planted) == 1 and _shows(v, runs) else frozenset(),
+        demanded=planted
+        if len(planted) == 1 and _shows(v, runs) and not (verdict == "equivalent" and _weighs(v, planted))
+        else frozenset(),
         allowed=allowed,
         unseen_in_run=frozenset({"GA304"} & planted),
         unseen_in_source=in_source | (planted if v.has("GA304") and not _k_is_named(v) else frozenset()),
@@ -370,6 +376,11 @@ def truth(variant: Variant) -> Truth:
         open_to_verify=v.has("GA401") and v.scale == "gradients",
         level_is_open=not right and bool(_of_no_one(v)),
     )
+
+
+def _weighs(v: Variant, planted: frozenset[str]) -> bool:
+    """Whether what is planted could only change what a step gets: a micro-batch that is skipped may have none."""
+    return all(CATALOGUE[code].moves_gradient for code in planted) and not v.has("GA902")
 
 
 def _shows(v: Variant, runs: list[Simulation]) -> bool:

@@ -272,7 +272,9 @@ def _objective(d: _Drawing, drawn: Variant, numbered: bool) -> Objective:
     if not drawn.uneven and drawn.scale != "total":
         kinds += ["terms", "terms", *(["warm-up"] if numbered else [])]
     kind = d.choose("kind", kinds)
-    names = (*v.NEUTRAL_NAMES, *v.TELLING_NAMES)
+    # Another of its numbers has that name already.
+    taken = {"temperature": "TEMPERATURE", "terms": "n_losses"}.get(kind)
+    names = [name for name in (*v.NEUTRAL_NAMES, *v.TELLING_NAMES) if name != taken]
     constant, operation = None, "/"
     if kind in ("constant", "after") or d.chance("a constant too", 6):
         operation = d.choose("operation", ("/", "*"))

@@ -52,6 +52,10 @@ class Origins:
                 | ast.Subscript(value=ast.Attribute(value=owner, attr="shape"), slice=ast.Constant(value=0))
             ):
                 return self._of_length(owner, place)
+            case ast.Call(func=ast.Name(id="min"), args=[_, _, *_] as several, keywords=[]):
+                # The least of several numbers is one of them.
+                known = [own for own in (self.of(one, place) for one in several) if own]
+                return frozenset[str]().union(*known) if known else None
         inner = _handed_on(node)
         return None if inner is None else self.of(inner, place)
 
