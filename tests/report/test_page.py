@@ -446,3 +446,76 @@ def test_without_it_nothing_that_draws_is_loaded(project: Path) -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.stdout == "[]\n"
+
+
+SCRIPT = """\
+import argparse
+
+import torch
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--rows", type=int, default=5)
+parser.add_argument("--accum", type=int, default=3)
+args = parser.parse_args()
+torch.manual_seed(0)
+model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Linear(4, 2))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for i, x in enumerate(torch.randn(30, 3).split(args.rows)):
+    (0.7 * model(x).pow(2).mean()).backward()
+    if (i + 1) % args.accum == 0:
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+
+
+@pytest.mark.slow
+def test_a_page_of_a_real_run(project: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    (project / "train.py").write_text(SCRIPT)
+    assert main(["verify", "--trajectory", "--report", "out.html", "train.py"]) == 1
+    html = (project / "out.html").read_text(encoding="utf-8")
+    assert in_order(
+        Page(html).words,
+        "deviates train.py 2 of 2 steps got another gradient than the large batch's",
+        "divide the loss by 3",
+        "GA101 missing-loss-scaling",
+        "3 x 3.000",
+        "By parameter: where the error of window",
+        "(2.000 of the norm in all)",
+        "0.weight",
+        "Drift of the weights",
+        "As 3 micro-batches",
+        "(0.7 * model(x).pow(2).mean()).backward()",
+    )
+    assert html.count('class="chart"') == 4
+
+
+@pytest.mark.slow
+def test_a_page_of_a_real_comparison(project: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    (project / "train.py").write_text(SCRIPT)
+    sides = ["--vary", "rows=5,15", "--vary", "accum=3,1"]
+    assert main(["compare", "--report", "out.html", "train.py", *sides]) == 1
+    words = Page((project / "out.html").read_text(encoding="utf-8")).words
+    assert in_order(
+        words,
+        "deviates train.py 2 of 2 steps got another gradient than the reference's",
+        "divide the loss by 3",
+        "reference --rows 15 --accum 1",
+        "SGD: 2 steps",
+        "By parameter: where the error of window",
+        "The same run as verify sees it",
+        "3 x 3.000",
+    )
+
+
+@pytest.mark.slow
+def test_rank_0_writes_the_page_of_all(project: Path) -> None:
+    ranked = SCRIPT.replace("model = ", "torch.distributed.init_process_group('gloo')\nmodel = ").replace(
+        "optimizer = ", "model = torch.nn.parallel.DistributedDataParallel(model)\noptimizer = ", 1
+    )
+    (project / "train.py").write_text(ranked)
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    command = [*torchrun, "-m", "gradcheck_accum", "verify", "--report", "out.html", "train.py"]
+    subprocess.run(command, capture_output=True, timeout=300)
+    words = Page((project / "out.html").read_text(encoding="utf-8")).words
+    assert in_order(words, "deviates train.py", "ranks 2", "SGD: 2 windows", "By parameter the error was not measured")
+    assert sorted(path.name for path in project.iterdir()) == ["out.html", "train.py"]
