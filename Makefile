@@ -19,8 +19,9 @@ FRAMEWORKS_INSTALLED := $(FRAMEWORKS)/.installed
 # loads it (Transformers does), so that timm has an environment of its own.
 TIMM := .venv-timm
 TIMM_INSTALLED := $(TIMM)/.installed
+BROWSER_INSTALLED := $(VENV)/.browser-installed
 
-.PHONY: demo docs test test-slow explore fuzz gpu test-frameworks frameworks-table
+.PHONY: demo docs test test-slow test-page explore fuzz gpu test-frameworks frameworks-table
 
 # Runs the second argument and fails unless its exit status is the first.
 define expect
@@ -51,6 +52,11 @@ test: $(INSTALLED)
 test-slow: $(INSTALLED)
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadfile -m slow
 
+# The page of verify and compare in the system's own Chromium (CHROMIUM=path where it has another name); skipped where
+# there is none.
+test-page: $(BROWSER_INSTALLED)
+	OMP_NUM_THREADS=1 $(BIN)/pytest -m browser tests/report
+
 # Draws anew in every test that draws, where test and test-slow draw the same each time. What it finds is pinned.
 explore: $(INSTALLED)
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 -m "slow or not slow" --hypothesis-profile explore
@@ -75,6 +81,10 @@ $(INSTALLED): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet -c constraints.txt torch
 	$(BIN)/pip install --quiet -c constraints.txt -e ".[test]"
+	touch $@
+
+$(BROWSER_INSTALLED): $(INSTALLED)
+	$(BIN)/pip install --quiet -c constraints.txt -e ".[test,browser]"
 	touch $@
 
 $(DOCS_INSTALLED): $(INSTALLED)

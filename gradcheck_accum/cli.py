@@ -270,6 +270,7 @@ def _add_verify(parser: argparse.ArgumentParser) -> None:
         help="also report what was compared with what, and what it costs",
     )
     output.add_output(parser, output.VERIFY_FORMATS, "report the verdict and the causes alone, and no pass")
+    output.add_page(parser)
     parser.epilog = "what is not given here may stand in [tool.gradcheck-accum.verify] of pyproject.toml"
     parser.set_defaults(command=_verify)
 
@@ -304,6 +305,7 @@ def _add_compare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rtol", type=_not_negative, help="relative error to allow (default: derived from rounding)")
     parser.add_argument("--atol", type=_not_negative, help="absolute error to allow")
     output.add_output(parser, output.COMPARE_FORMATS, "report the verdict and the causes alone, and no pass")
+    output.add_page(parser)
     parser.epilog = "what is not given here may stand in [tool.gradcheck-accum.verify] of pyproject.toml"
     parser.set_defaults(command=_compare)
 
@@ -635,6 +637,7 @@ def _verify(options: argparse.Namespace) -> int:
         settings = _settings_of_run(options)
         told = _told_of_run(options, settings)
     _needs("verify", "torch")
+    output.needs_for_page(options)
     from gradcheck_accum.accepting import Acceptance, accepted
     from gradcheck_accum.verify import is_orphan, is_other_rank
 
@@ -644,11 +647,15 @@ def _verify(options: argparse.Namespace) -> int:
         # Rank 0 has the report, for all of them; a launcher would end it if another failed before.
         result = _measured(options, told)
         return _complain(f"{result.script}: {result.error}") if is_orphan(result.error) else OK
+    page = output.page_file(options)
     with output.opened(options, verbose=verbose) as report:
         result = _with_settling(accepted(_measured(options, told), acceptance), options)
         if result.error and not result.windows and report.form in output.FOR_PEOPLE:
-            return _complain(f"{result.script}: {result.error}")
-        report.write(output.verify_report(result, report))
+            _complain(f"{result.script}: {result.error}")
+        else:
+            report.write(output.verify_report(result, report))
+    if page is not None:
+        page.write(output.verify_page(result))
     return result.exit_status
 
 
@@ -682,6 +689,8 @@ def _compare(options: argparse.Namespace) -> int:
     except BadConfigurations as error:
         raise UsageError(str(error)) from None
     _needs("compare", "torch")
+    output.needs_for_page(options)
+    page = output.page_file(options)
     from gradcheck_accum.accepting import Acceptance
     from gradcheck_accum.verify import is_other_rank
 
@@ -699,8 +708,11 @@ def _compare(options: argparse.Namespace) -> int:
             **told,
         )
         if result.error and report.form in output.FOR_PEOPLE:
-            return _complain(f"{result.script}: {result.error}")
-        report.write(output.compare_report(result, report))
+            _complain(f"{result.script}: {result.error}")
+        else:
+            report.write(output.compare_report(result, report))
+    if page is not None:
+        page.write(output.compare_page(result))
     return result.exit_status
 
 

@@ -6,6 +6,9 @@ A report is rendered by the module that its format names, which is loaded then.
 from __future__ import annotations
 
 import argparse
+import importlib.util
+import os
+import shutil
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -32,6 +35,10 @@ RULES_FORMATS = ("text", "json")
 FOR_PEOPLE = frozenset({"text", "concise"})
 """The formats that leave it to standard error to say which paths could not be analysed."""
 
+PAGE_NEEDS = ("jinja2", "matplotlib")
+PAGE_EXTRA = "report"
+"""What a page is made with, and the extra that brings it."""
+
 NARROWEST, WIDEST = 60, 200
 """Columns that a report is laid out for, whatever a terminal says."""
 
@@ -48,6 +55,70 @@ def add_output(parser: argparse.ArgumentParser, formats: tuple[str, ...], quiet:
     group.add_argument("--output-file", metavar="FILE", type=Path, help="write the report there")
     group.add_argument("--color", choices=("auto", "always", "never"), default="auto", help="(default: auto)")
     group.add_argument("-q", "--quiet", action="store_true", help=quiet)
+
+
+def add_page(parser: argparse.ArgumentParser) -> None:
+    """Add the option that asks for a page too."""
+    told = f"also write a page with pictures there; needs gradcheck-accum[{PAGE_EXTRA}]"
+    parser.add_argument("--report", metavar="FILE.html", type=Path, help=told)
+
+
+@dataclass(frozen=True, slots=True)
+class PageFile:
+    """Where a page goes: a reader finds the page of before or all of the new one, and never a part of it."""
+
+    path: Path
+
+    def write(self, text: str) -> None:
+        """Put the page there. Raises StreamError where it cannot be taken."""
+        target = Path(os.path.realpath(self.path))
+        beside = _beside(target)
+        try:
+            beside.write_text(text, encoding="utf-8", errors="backslashreplace")
+            os.replace(beside, target)
+        except OSError as error:
+            with suppress(OSError):
+                beside.unlink()
+            raise StreamError(f"--report {self.path}: {error.strerror}") from None
+
+
+def needs_for_page(options: argparse.Namespace) -> None:
+    """Raise UsageError where a page is asked for and something is missing that makes it."""
+    missing = [] if options.report is None else [name for name in PAGE_NEEDS if importlib.util.find_spec(name) is None]
+    if missing:
+        are = "is" if len(missing) == 1 else "are"
+        extra = f"pip install 'gradcheck-accum[{PAGE_EXTRA}]'"
+        raise UsageError(f"--report needs {' and '.join(missing)}, which {are} not installed here: {extra}")
+
+
+def page_file(options: argparse.Namespace) -> PageFile | None:
+    """Where the page goes that the options ask for; tried before there is anything to write.
+
+    Raises UsageError where nothing can be written there, or something else than a page stands there.
+    """
+    path: Path | None = options.report
+    if path is None:
+        return None
+    target = Path(os.path.realpath(path))
+    beside = _beside(target)
+    try:
+        if target.exists() and not target.is_file():
+            raise UsageError(f"--report {path}: {'is a directory' if target.is_dir() else 'is no regular file'}")
+        for other, called in ((options.script, "the script itself"), (options.output_file, "--output-file too")):
+            if other and Path(os.path.realpath(other)) == target:
+                raise UsageError(f"--report {path}: is {called}")
+        if target.exists() and not os.access(target, os.W_OK):
+            raise UsageError(f"--report {path}: Permission denied")
+        beside.touch(exist_ok=False)
+        beside.unlink()
+    except (OSError, ValueError) as error:
+        raise UsageError(f"--report {path}: {getattr(error, 'strerror', None) or error}") from None
+    return PageFile(path)
+
+
+def _beside(target: Path) -> Path:
+    """A file of our own in the directory of another."""
+    return target.with_name(f".{target.name[:100]}.{os.getpid()}.new")
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,3 +245,17 @@ def compare_report(result: CompareResult, output: Output) -> str:
     from gradcheck_accum.report.wrap import WIDTH
 
     return compare_text(result, paint=output.paint, quiet=output.quiet, width=output.width or WIDTH)
+
+
+def verify_page(result: VerifyResult) -> str:
+    """What ``verify`` measured, as a page."""
+    from gradcheck_accum.report.page import verify_page
+
+    return verify_page(result)
+
+
+def compare_page(result: CompareResult) -> str:
+    """What ``compare`` measured, as a page."""
+    from gradcheck_accum.report.page import compare_page
+
+    return compare_page(result)

@@ -23,6 +23,48 @@ class Verdict(Enum):
 
 
 @dataclass(frozen=True, slots=True)
+class ParameterError:
+    """One parameter's part in the error of a window's gradient.
+
+    ``error`` is |g - g_ref| / |g_ref| over its own elements, None where its reference is zero; ``share`` its part of
+    |g - g_ref|² over all parameters.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    error: float | None
+    share: float
+
+
+@dataclass(frozen=True, slots=True)
+class ByParameter:
+    """The error of a window's gradient by ``parameters`` of them; ``worst`` are those with the largest shares first."""
+
+    parameters: int
+    worst: tuple[ParameterError, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PassCost:
+    """What a window costs in one way of running it: bytes kept for a backward pass, and seconds of all its passes."""
+
+    kept_bytes: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class CostReport:
+    """The largest window that was run both ways: in ``micro_batches``, and as one large batch.
+
+    Of the micro-batches the largest was measured, once; ``accumulated.seconds`` is its time for the data of all.
+    """
+
+    micro_batches: int
+    accumulated: PassCost
+    large_batch: PassCost
+
+
+@dataclass(frozen=True, slots=True)
 class WindowReport:
     """One optimizer step beside the reference.
 
@@ -35,6 +77,8 @@ class WindowReport:
     |w - w_ref| / |w_ref - w_0| beside a reference run, where one was asked for. ``within`` are the bounds of
     ``grad_rel_error`` where it was measured by sketches (`ReferenceReport`). All are None where they could not be
     measured, and ``reason``, or a note of the result, then says why. ``line`` is the step's line in the user's file.
+    ``by_parameter`` takes the error before any clip apart, of the first windows that deviate and of those that are far
+    worse than any before.
     """
 
     index: int
@@ -54,6 +98,7 @@ class WindowReport:
     within: tuple[float, float] | None = None
     accepted: tuple[str, ...] = ()
     """The codes that explain the verdict, where the loop's owner has accepted all of them: it then decides nothing."""
+    by_parameter: ByParameter | None = None
 
     def _cells(self) -> tuple[str, ...]:
         """What a notebook shows of it, under `_HEADINGS`."""
@@ -128,6 +173,8 @@ class VerifyResult:
     """What was diagnosed and does not count (`gradcheck_accum.accepting`); none of ``diagnosis``."""
     settled_by: str = ""
     """The command that would decide an inconclusive run, where one is known."""
+    cost: CostReport | None = None
+    """What accumulation buys, where a window was run as one large batch too."""
 
     def __str__(self) -> str:
         return "\n".join((" ".join(self._headline()), *self._causes()))

@@ -134,7 +134,9 @@ def test_a_report_of_verify_holds_to_the_schema(
     main(["verify", "train.py", "--output-format", "json", "--ignore", "GA301"])
     report = json.loads(capfd.readouterr().out)
     holds(report, "verify")
-    assert named("verify") - fields(report) == {"ranks", "settled_by"}
+    # What only ranks, an open verdict, sketches or long runs have.
+    left = {"ranks", "settled_by", "grad_rel_error_within", "more_like_it", "windows_in_all"}
+    assert named("verify") - fields(report) == left
     assert "GA101" in {one["code"] for one in report["diagnosis"]}
     assert {one["code"] for one in report["accepted"]} == {"GA301"}
 
@@ -192,9 +194,10 @@ def test_a_report_of_compare_holds_to_the_schema(ignore: tuple[str, ...]) -> Non
     assert {each.get("accepted") for each in one["differences"]} == ({"settings", None} if ignore else {None})
     assert {each["code"] for each in one.get("accepted", [])} == set(ignore) - {"GA802"}
     if ignore:
-        # What only ranks, an open verdict, sketches or long runs have.
+        # What only ranks, an open verdict, sketches or long runs have, and a large batch that is run in the run itself.
         left = {"ranks", "settled_by", "grad_rel_error_within", "more_like_it", "windows_in_all"}
-        assert named("compare") - fields(report) == left
+        cost = {"cost", "accumulated", "large_batch", "kept_bytes", "seconds"}
+        assert named("compare") - fields(report) == left | cost
 
 
 def test_what_could_not_be_compared_holds_to_the_schema() -> None:

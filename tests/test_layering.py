@@ -62,6 +62,7 @@ THIRD_PARTY = {
     "verify": {"torch"},
     "side_by_side": {"torch"},
     "fuzz": {"torch", "hypothesis", "libcst"},
+    "report": {"jinja2", "markupsafe", "matplotlib"},  # its page alone
     "server": {"lsprotocol", "pygls"},
     "cli": {"argcomplete"},
     "pytest_plugin": {"pytest", "_pytest"},
@@ -208,7 +209,17 @@ def test_lint_has_no_other_parser() -> None:
     assert importing == []
 
 
-def test_the_reports_load_no_engine(tmp_path: Path) -> None:
-    names = [f"gradcheck_accum.report.{path.stem}" for path in sources("report") if path.stem != "__init__"]
+@pytest.mark.parametrize("is_page", [False, True])
+def test_the_reports_load_no_engine(is_page: bool, tmp_path: Path) -> None:
+    files = [path for path in sources("report") if (path.parent.name == "page") is is_page and path.stem != "__init__"]
+    names = [".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts) for path in files]
     loaded = loaded_by(f"import {', '.join(names)}", tmp_path)
-    assert loaded & (HEAVY | {f"gradcheck_accum.{room}" for room in APART["report"]}) == set()
+    absent = HEAVY | {f"gradcheck_accum.{room}" for room in APART["report"]} | {"jinja2", "matplotlib"}
+    assert loaded & (absent - ({"jinja2", "matplotlib", "numpy"} if is_page else set())) == set()
+
+
+def test_only_the_page_draws() -> None:
+    drawing = {
+        path.parent.name for path in sources("report") if {"jinja2", "matplotlib"} & set(map(top_level, imported(path)))
+    }
+    assert drawing == {"page"}

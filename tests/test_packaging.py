@@ -41,6 +41,7 @@ def test_the_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
         names = set(archive.namelist())
     assert {name.split("/")[0] for name in names} == {"gradcheck_accum", f"gradcheck_accum-{__version__}.dist-info"}
     assert "gradcheck_accum/py.typed" in names
+    assert {f"gradcheck_accum/report/page/{name}" for name in ("page.html", "parts.html", "style.css")} <= names
     assert f"gradcheck_accum-{__version__}.dist-info/licenses/LICENSE" in names
 
 

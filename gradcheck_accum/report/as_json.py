@@ -18,7 +18,15 @@ from gradcheck_accum.location import Location
 from gradcheck_accum.mistakes import Mistake
 from gradcheck_accum.report.kinds import kinds
 from gradcheck_accum.report.words import fixable
-from gradcheck_accum.verdict import Accepted, ReferenceReport, VerifyResult, WindowReport
+from gradcheck_accum.verdict import (
+    Accepted,
+    ByParameter,
+    CostReport,
+    PassCost,
+    ReferenceReport,
+    VerifyResult,
+    WindowReport,
+)
 
 VERSION = 1
 
@@ -63,8 +71,9 @@ def verify_json(result: VerifyResult) -> str:
 
     Where something was accepted, ``accepted`` lists it: what was diagnosed and does not count, with the fields of
     ``diagnosis`` and ``by``, which is "settings" or "comment". A window whose ``verdict`` decides nothing for that has
-    an ``accepted`` of its own, with the codes that explain it. Of a run of more than MOST_WINDOWS those are listed that
-    come first of every kind (`gradcheck_accum.report.kinds`), the first of a kind with the number of ``more_like_it``.
+    an ``accepted`` of its own, with the codes that explain it. ``cost``, and ``by_parameter`` of a window, stand where
+    they were measured. Of a run of more than MOST_WINDOWS those are listed that come first of every kind
+    (`gradcheck_accum.report.kinds`), the first of a kind with the number of ``more_like_it``.
     """
     return _dump(
         {
@@ -79,6 +88,7 @@ def verify_json(result: VerifyResult) -> str:
             "diagnosis": [_diagnosis(diagnosis) for diagnosis in result.diagnosis],
             **({"accepted": [_accepted(one) for one in result.accepted]} if result.accepted else {}),
             "notes": list(result.notes),
+            **({"cost": _cost(result.cost)} if result.cost is not None else {}),
             "help": result.help or None,
             **({"settled_by": result.settled_by} if result.settled_by else {}),
             "error": result.error or None,
@@ -231,7 +241,30 @@ def _window(window: WindowReport) -> dict[str, Any]:
         "verdict": window.verdict.value,
         "reason": window.reason or None,
         **({"accepted": list(window.accepted)} if window.accepted else {}),
+        **({"by_parameter": _by_parameter(window.by_parameter)} if window.by_parameter is not None else {}),
     }
+
+
+def _by_parameter(found: ByParameter) -> dict[str, Any]:
+    return {
+        "parameters": found.parameters,
+        "worst": [
+            {"name": one.name, "shape": list(one.shape), "error": _number(one.error), "share": _number(one.share)}
+            for one in found.worst
+        ],
+    }
+
+
+def _cost(cost: CostReport) -> dict[str, Any]:
+    return {
+        "micro_batches": cost.micro_batches,
+        "accumulated": _pass_cost(cost.accumulated),
+        "large_batch": _pass_cost(cost.large_batch),
+    }
+
+
+def _pass_cost(cost: PassCost) -> dict[str, Any]:
+    return {"kept_bytes": cost.kept_bytes, "seconds": _number(cost.seconds)}
 
 
 def _windows(windows: Sequence[WindowReport]) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from gradcheck_accum.report.verify_table import STYLES, table, windows_text
 from gradcheck_accum.report.verify_text import accepted_line, action, chosen, diagnosis_lines
 from gradcheck_accum.report.words import plural, shown_path
 from gradcheck_accum.report.wrap import WIDTH, labelled
-from gradcheck_accum.verdict import Verdict
+from gradcheck_accum.verdict import Verdict, VerifyResult
 
 _NOT_MEASURED = ("relative weights", "update error", "units")
 """Columns of `verify`'s table that no second run can fill."""
@@ -32,7 +32,7 @@ def compare_text(
     sources = sources or Sources()
     blocks = [[_verdict(result, paint), *_help(result, paint, width)]]
     if result.reference is not None and not quiet:
-        blocks.append(labelled("reference:", _made_of(result.reference), width, paint))
+        blocks.append(labelled("reference:", made_of(result.reference), width, paint))
     for one in result.compared:
         head, causes, notes = _compared(one, result, sources, paint, width)
         blocks += causes if quiet else [*head, *causes, *notes]
@@ -57,7 +57,7 @@ def _help(result: CompareResult, paint: Paint, width: int) -> list[str]:
     return []
 
 
-def _made_of(configuration: Configuration) -> str:
+def made_of(configuration: Configuration) -> str:
     """A configuration, and what most of its steps are made of."""
     if configuration.micro_batches is None:
         return configuration.name
@@ -70,7 +70,7 @@ def _compared(
     one: Compared, result: CompareResult, sources: Sources, paint: Paint, width: int
 ) -> tuple[list[list[str]], list[list[str]], list[list[str]]]:
     """What a configuration is and how its steps are, what is wrong with it and why, and notes."""
-    head = labelled("compared:", _made_of(one.configuration), width, paint)
+    head = labelled("compared:", made_of(one.configuration), width, paint)
     if len(result.compared) > 1:
         head += labelled(f"{one.verdict.value}:", one.reason, width, paint, STYLES.get(one.verdict, "yellow"))
     if one.steps:
@@ -83,22 +83,30 @@ def _compared(
         first = chosen(one.watched) if one.verdict is Verdict.DEVIATES and not result.help else None
         causes += [diagnosis_lines(d, sources, paint, width, helped=d is first) for d in one.watched.diagnosis]
         if one.disagrees:
-            said = (
-                f"verify's ledger of the same run comes to {one.watched.verdict.value} ({one.watched.reason}); the "
-                "verdict here is what was measured beside the reference"
-            )
-            causes.append(labelled("verify disagrees:", said, width, paint, "yellow"))
+            causes.append(labelled("verify disagrees:", disagreement(one.watched), width, paint, "yellow"))
     return [head, _reasons(one, paint, width)], causes, notes
 
 
-def _reasons(one: Compared, paint: Paint, width: int) -> list[str]:
+def disagreement(watched: VerifyResult) -> str:
+    """What is said where ``verify`` comes to another verdict on the same run."""
+    return (
+        f"verify's ledger of the same run comes to {watched.verdict.value} ({watched.reason}); the verdict here is "
+        "what was measured beside the reference"
+    )
+
+
+def reasons_of_steps(one: Compared) -> dict[str, list[int]]:
     """Why steps were judged so, each reason once: none that the verdict says already."""
     alike: dict[str, list[int]] = {}
     for step in one.steps:
         if step.reason and not one.reason.endswith(step.reason):
             alike.setdefault(step.reason, []).append(step.index)
+    return alike
+
+
+def _reasons(one: Compared, paint: Paint, width: int) -> list[str]:
     lines: list[str] = []
-    for reason, steps in alike.items():
+    for reason, steps in reasons_of_steps(one).items():
         lines += labelled(f"{windows_text(steps)}:", reason, width, paint, "dim")
     return lines
 

@@ -80,8 +80,8 @@ def code_frame(sources: Sources, where: Location, paint: Paint = PLAIN) -> list[
     return frame
 
 
-def _underline(text: str, where: Location) -> tuple[int, int]:
-    """Where on the screen the underline starts and how wide it is; the rest of the line if the end is not known."""
+def marked(text: str, where: Location) -> tuple[int, int]:
+    """From which character to which a line is meant; to the end of its code if the end is not known."""
     begin = max(where.column, 1) - 1
     if begin == 0 and not where.end_column:
         begin = len(text) - len(text.lstrip())
@@ -90,6 +90,12 @@ def _underline(text: str, where: Location) -> tuple[int, int]:
         end = min(end, where.end_column - 1)
     elif not where.end_column:
         end = len(text.split("  #", 1)[0].rstrip())
+    return begin, end
+
+
+def _underline(text: str, where: Location) -> tuple[int, int]:
+    """Where on the screen the underline starts and how wide it is."""
+    begin, end = marked(text, where)
     start = _screen_width(text[:begin])
     return start, max(1, min(_screen_width(text[:end]) - start, _WIDEST - start))
 

@@ -59,7 +59,7 @@ _LEFT_OUT = (_ALLOWED, _LINE, _RATIO, _UNITS, _MICRO_BATCHES, _UPDATE, _OPTIMIZE
 
 def table(windows: Sequence[WindowReport], paint: Paint, width: int, *, without: Collection[str] = ()) -> list[str]:
     """The windows, in lines of no more than ``width`` columns, and without the columns of these names."""
-    shown, hidden = _shown(windows)
+    shown, hidden = grouped(windows)
     columns, gap, same = _fitting([c for c in _columns(windows) if c.name not in without], shown, width)
     widths = _widths(columns, shown)
     lines = labelled("the same in all:", ", ".join(same), width, PLAIN) if same else []
@@ -129,7 +129,9 @@ def _row(columns: Iterable[_Column], widths: Iterable[int], cells: Iterable[str]
     return (" " * gap).join(padded).rstrip()
 
 
-def _shown(windows: Sequence[WindowReport]) -> tuple[list[WindowReport], list[tuple[WindowReport, list[WindowReport]]]]:
+def grouped(
+    windows: Sequence[WindowReport],
+) -> tuple[list[WindowReport], list[tuple[WindowReport, list[WindowReport]]]]:
     """The windows to show, and for each one that stands for others those that it stands for."""
     if len(windows) <= _ALWAYS_SHOWN:
         return list(windows), []

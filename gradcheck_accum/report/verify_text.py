@@ -53,11 +53,11 @@ def _verdict(result: VerifyResult, paint: Paint) -> str:
     if result.error:
         return f"{script}: {paint('red', 'error:')} {result.error}"
     verdict = paint(STYLES.get(result.verdict, "yellow"), f"{result.verdict.value}:")
-    return f"{script}: {verdict} {_reason(result)}"
+    return f"{script}: {verdict} {reason_in_short(result)}"
 
 
-def _reason(result: VerifyResult) -> str:
-    """Why, in one line: what a diagnosis says in full is named by its code."""
+def reason_in_short(result: VerifyResult) -> str:
+    """Why a result is what it is, in one line: what a diagnosis says in full is named by its code."""
     said = next((d for d in result.diagnosis if d.message == result.reason), None)
     if said is not None:
         many = f"{len(said.windows)} of {plural(len(result.windows), 'window')}"
@@ -91,18 +91,22 @@ def _counted(result: VerifyResult) -> str:
     return f"{plural(len(result.windows), 'window')} watched{ranks}, on {result.device or 'an unknown device'}:"
 
 
-def _reasons(result: VerifyResult, paint: Paint, width: int) -> list[str]:
+def reasons(result: VerifyResult) -> dict[str, list[int]]:
     """Why windows were judged so, each reason once: none that a row, a diagnosis or the first line says already."""
     told = (*result.diagnosis, *(one.diagnosis for one in result.accepted))
     alike: dict[str, list[int]] = {}
     for window in result.windows:
         if window.reason and not _is_in_its_row(window) and not _is_coupled_as_told(window, told):
             alike.setdefault(window.reason, []).append(window.index)
-    known = {diagnosis.message for diagnosis in told}
     if len(alike) == 1 and result.reason.endswith(next(iter(alike))):
-        return []
+        return {}
+    known = {diagnosis.message for diagnosis in told}
+    return {reason: windows for reason, windows in alike.items() if reason not in known}
+
+
+def _reasons(result: VerifyResult, paint: Paint, width: int) -> list[str]:
     lines: list[str] = []
-    told_here = [(reason, windows) for reason, windows in alike.items() if reason not in known]
+    told_here = list(reasons(result).items())
     for reason, windows in told_here[:_REASONS]:
         lines += labelled(f"{windows_text(windows)}:", reason, width, paint, "dim")
     more = sum(len(windows) for _, windows in told_here[_REASONS:])

@@ -176,6 +176,7 @@ def _step(met: Met, *, is_diagnosed: bool, is_free: bool) -> WindowReport:
         reason=reason,
         path=mine.path,
         line=mine.line,
+        by_parameter=shown.by_parameter if shown and verdict is Verdict.DEVIATES else None,
     )
 
 

@@ -7,6 +7,7 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 from gradcheck_accum.side_by_side.rows import Rows
+from gradcheck_accum.verdict import ByParameter
 
 if TYPE_CHECKING:
     from gradcheck_accum.verify.companion import Companion
@@ -52,11 +53,16 @@ class Arrival:
 
 @dataclass(frozen=True, slots=True)
 class Apart:
-    """How far two gradients are from each other: the relative error, what is allowed of it, the ratio of norms."""
+    """How far two gradients are from each other: the relative error, what is allowed of it, the ratio of norms.
+
+    ``by_parameter`` takes the error apart where it is more than is allowed, in the first such steps and in those that
+    are far worse than any before.
+    """
 
     error: float | None
     allowed: float
     ratio: float | None
+    by_parameter: ByParameter | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,9 +23,10 @@ from gradcheck_accum.side_by_side.fingerprints import fingerprint, rows_seen
 from gradcheck_accum.side_by_side.losses_read import LossesRead
 from gradcheck_accum.side_by_side.messages import Apart, Arrival, Numbers, Order, Over, Seat
 from gradcheck_accum.side_by_side.state import Gradient, State, generators, kept_by, seed_generators
+from gradcheck_accum.verify.by_parameter import Worst, by_parameter, names_of
 from gradcheck_accum.verify.companion import AtStep
 from gradcheck_accum.verify.gradients import parameters_of
-from gradcheck_accum.verify.measure import dense, norm_of
+from gradcheck_accum.verify.measure import dense, norm_of, numbers
 from gradcheck_accum.verify.measuring import coupled_modules
 from gradcheck_accum.verify.observer import SeenEnough
 from gradcheck_accum.verify.records import Record
@@ -44,6 +45,8 @@ class Side:
         self._pending: tuple[AtStep, Arrival] | None = None
         self._computed_in = torch.float32
         self._starts: dict[str, list[torch.Tensor]] = {}
+        self._parameter_names: dict[str, list[str]] = {}
+        self._worst = {"used": Worst(), "before a clip": Worst()}
         self._spread: float | None = None
         self._is_alone = False
         self._steps = 0
@@ -82,6 +85,7 @@ class Side:
         is_first = name not in self._starts
         if is_first:
             self._starts[name] = [p.detach().clone() for p in step.parameters]
+            self._parameter_names[name] = names_of(step.parameters, records, step.optimizer)
         rows = rows_seen(records)
         return Arrival(
             self._steps,
@@ -169,10 +173,10 @@ class Side:
         )
 
     def _compared(self, step: AtStep, theirs: State) -> Numbers:
-        used = self._apart(step, _listed(step, step.used), theirs.used)
+        used = self._apart(step, _listed(step, step.used), theirs.used, "used")
         before = None
         if step.before_clip is not None and theirs.before_clip is not None and step.before_clip is not step.used:
-            before = self._apart(step, _listed(step, step.before_clip), theirs.before_clip)
+            before = self._apart(step, _listed(step, step.before_clip), theirs.before_clip, "before a clip")
         wrong = norm_of(torch._foreach_sub([p.detach() for p in parameters_of(step.optimizer)], theirs.weights))
         return Numbers(used, before, wrong / theirs.moved if theirs.moved else None, theirs.spread)
 
@@ -181,9 +185,10 @@ class Side:
         dtype = step.parameters[0].dtype if step.parameters else torch.float32
         return replay_tolerance(Addends(contributions, total), dtype, self._computed_in)
 
-    def _apart(self, step: AtStep, mine: Gradient, theirs: Gradient) -> Apart:
+    def _apart(self, step: AtStep, mine: Gradient, theirs: Gradient, kind: str) -> Apart:
         """How far a gradient is from the reference's, and how far rounding may take it."""
-        size, wrong = _norm(theirs), _norm(_difference(mine, theirs))
+        right, off = _norms(theirs), _norms(_difference(mine, theirs))
+        size, wrong = math.hypot(*right), math.hypot(*off)
         if not size:
             return Apart(0.0 if not wrong else None, 0.0, None)
         parts = [
@@ -194,7 +199,10 @@ class Side:
         if self._seat.tolerance is not None:
             rtol, atol = self._seat.tolerance
             allowed = rtol + atol / size
-        return Apart(wrong / size, allowed, _norm(mine) / size)
+        error, parts_of_it = wrong / size, None
+        if error > allowed and self._worst[kind].takes(step.name, error):
+            parts_of_it = by_parameter(off, right, step.parameters, self._parameter_names[self._named(step.name)])
+        return Apart(error, allowed, math.hypot(*_norms(mine)) / size, parts_of_it)
 
 
 def _place_of_backward(records: Sequence[Record]) -> tuple[str, int]:
@@ -224,6 +232,8 @@ def _difference(mine: Gradient, theirs: Gradient) -> Gradient:
     ]
 
 
-def _norm(gradient: Gradient) -> float:
+def _norms(gradient: Gradient) -> list[float]:
+    """The norm of each parameter's gradient, 0 where it has none."""
     parts = [part.double() for part in gradient if part is not None]
-    return norm_of(parts) if parts else 0.0
+    found = iter(numbers(torch._foreach_norm(parts)) if parts else ())
+    return [0.0 if part is None else next(found) for part in gradient]

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch.optim.optimizer import Optimizer
 
 from gradcheck_accum.ledger import Ledger
+from gradcheck_accum.verify.by_parameter import Dissector
 from gradcheck_accum.verify.clipping import clipped, multiplied
 from gradcheck_accum.verify.gradients import GradientBook, Held, vector_of
 from gradcheck_accum.verify.measure import Vector, are_equal, combination, dense
@@ -33,6 +34,7 @@ class Comparer:
     trajectory: Trajectory | None = None
     loss_coefficient: float | None = None
     """What the loss is meant to be multiplied by, where the caller states it."""
+    _dissector: Dissector = field(default_factory=Dissector)
 
     def compare(
         self,
@@ -75,9 +77,13 @@ class Comparer:
         measured.presumed = tuple(weighted)
         sum_of_parts = combination([(weight, vectors[index]) for index, weight in weighted])
         reference = clipped(sum_of_parts, keys, measured.clips)
+        is_right = reference is not None and are_equal(reference, vectors[1], parameters)
+        if measured.clips or not is_right:
+            # What a clip leaves may be right where the gradient before it was not.
+            measured.by_parameter = self._dissector.dissect(measured, weighted, vectors, parameters, optimizer)
         if reference is None:
             return None
-        if are_equal(reference, vectors[1], parameters):
+        if is_right:
             # The same gradient makes the same update: nothing is learned from making it twice.
             measured.update = Update(0.0, 0.0)
             return None

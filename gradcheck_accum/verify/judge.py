@@ -9,13 +9,22 @@ import torch
 
 from gradcheck_accum.diagnosis import Diagnosis, diagnose
 from gradcheck_accum.diagnosis.account import plural
+from gradcheck_accum.engine.cost import WindowCost
 from gradcheck_accum.engine.reference import LARGE_BATCH, MICRO_BATCHES, STREAMED
 from gradcheck_accum.engine.tolerance import CONFIDENCE, unit_roundoff
 from gradcheck_accum.ledger import Ledger
 from gradcheck_accum.location import Location
 from gradcheck_accum.mistakes import CATALOGUE
 from gradcheck_accum.ranks import joined
-from gradcheck_accum.verdict import ReferenceReport, Verdict, VerifyResult, WindowReport, verdict_on
+from gradcheck_accum.verdict import (
+    CostReport,
+    PassCost,
+    ReferenceReport,
+    Verdict,
+    VerifyResult,
+    WindowReport,
+    verdict_on,
+)
 from gradcheck_accum.verify.advice import to_decide
 from gradcheck_accum.verify.children import unwatched
 from gradcheck_accum.verify.frameworks import in_place_of, with_remedy
@@ -163,7 +172,15 @@ def judge_ranks(
         ranks=len(seen),
         details=tuple(details),
         help=advice,
+        cost=_cost(seen[0].cost),
     )
+
+
+def _cost(cost: WindowCost | None) -> CostReport | None:
+    if cost is None:
+        return None
+    one, large = cost.accumulated, cost.large_batch
+    return CostReport(cost.micro_batches, PassCost(one.kept, one.seconds), PassCost(large.kept, large.seconds))
 
 
 def _by_step(ranked: Sequence[Sequence[tuple[Measured, WindowReport]]]) -> list[list[tuple[Measured, WindowReport]]]:

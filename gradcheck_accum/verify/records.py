@@ -9,6 +9,7 @@ import torch
 from gradcheck_accum.engine.independence import Proof
 from gradcheck_accum.engine.tape import Program
 from gradcheck_accum.events import Backward, Reason, Step
+from gradcheck_accum.verdict import ByParameter
 from gradcheck_accum.verify.clipping import ClipCall
 from gradcheck_accum.verify.measure import InnerProducts
 from gradcheck_accum.verify.parts import Part
@@ -73,10 +74,10 @@ class Measured:
     ``own_vectors`` are, for each record, the index of the vector that its gradient is in, together with those of other
     records of its part; ``own_norms`` are ‖g_j‖.
     ``presumed`` are the vectors that make up the reference, each with its factor, as far as the run had shown it when
-    the step was made: ``update`` and ``drift`` were measured with it. ``update`` is None where the reference's is
-    unknown, ``too_large`` says that it is so because only some elements could be compared, and that the optimizer may
-    move one by what the others are; ``drift`` is how far the weights are from those of a reference run, where one was
-    asked for.
+    the step was made: ``update``, ``drift`` and ``by_parameter`` were measured with it. ``update`` is None where the
+    reference's is unknown, ``too_large`` says that it is so because only some elements could be compared, and that the
+    optimizer may move one by what the others are; ``drift`` is how far the weights are from those of a reference run,
+    where one was asked for.
     ``coupled_chunks`` is how far a part of a large batch that did not fit is from its halves together, and what
     rounding allows, where that is less. ``normalises`` says that micro-batches normalised data over their own rows, and
     that it is not for their units to undo that. ``proof`` is what was shown of single micro-batches, where no large
@@ -106,6 +107,7 @@ class Measured:
     update: Update | None = None
     too_large: bool = False
     drift: float | None = None
+    by_parameter: ByParameter | None = None
     unmeasured: str = ""
     has_overflowed: bool = False
     sketched: bool = False

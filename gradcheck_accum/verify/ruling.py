@@ -99,8 +99,18 @@ def judge_window(
         reason=ruling.reason,
         path=measured.step.where.path,
         line=measured.step.where.line,
+        by_parameter=measured.by_parameter if _is_taken_apart(ruling, measured, ledger, readings) else None,
     )
     return report, ruling
+
+
+def _is_taken_apart(ruling: Ruling, measured: Measured, ledger: Ledger, readings: Readings) -> bool:
+    """Whether it is the error of this ruling that was taken apart by parameters."""
+    return (
+        measured.by_parameter is not None
+        and ruling.verdict is Verdict.DEVIATES
+        and is_read_as_presumed(measured, ledger, readings)
+    )
 
 
 def is_read_as_presumed(measured: Measured, ledger: Ledger, readings: Readings) -> bool:
