@@ -146,7 +146,6 @@ class Output:
         """The columns of the terminal that the report is read on; None for what is no terminal."""
         if self.file or not self.stream.isatty():
             return None
-        import shutil  # what it brings along costs more than all of this module
 
         return min(max(shutil.get_terminal_size().columns, NARROWEST), WIDEST)
 
