@@ -59,7 +59,7 @@ optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 loader = [(torch.randn(4, 8), torch.randint(0, 3, (4,))) for _ in range(10)]
 
 
-def train(model, loader, optimizer, steps=4):
+def train(model, loader, optimizer, criterion=None, steps=4):
     batches = list(loader)
     for start in range(0, len(batches), steps):
         window = batches[start : start + steps]
