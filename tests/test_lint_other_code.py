@@ -104,30 +104,6 @@ def test_a_factor_that_may_be_the_division_is_not_judged(option: str, divided: s
     assert codes(WEIGHED.format(option=option, divided=divided)) == []
 
 
-MADE = """\
-import torch
-
-class Training:
-    def __init__(self, network, settings, loader):
-        self.network, self.settings, self.loader = network, settings, loader
-        make = settings.choice.chosen()
-        self.moves = make(self.network.weights.parameters(){option})
-
-    def epoch(self):
-        net = self.network.weights
-        for i, (x, y) in enumerate(self.loader):
-            loss = torch.nn.functional.mse_loss(net(x), y) / self.settings.K
-            net.zero_grad()
-            loss.backward()
-            if (i + 1) % self.settings.K == 0:
-                self.moves.step()
-"""
-
-
-def test_what_is_made_of_parameters_and_a_learning_rate_is_an_optimizer() -> None:
-    assert codes(MADE.format(option=", lr=settings.rate")) == ["GA201"]
-
-
 SEVERAL = """\
 import torch
 from collections.abc import Iterable

@@ -297,8 +297,6 @@ def _unresolved(run: Interpreter, node: syntax.Call, name: str, args: list[Any],
     if _draws_a_batch(run, tail or call_name(node), given):
         run.draw()
         return v.Data()
-    if "lr" in kwargs and any(isinstance(value, v.Parameters) for value in args):
-        return new_optimizer(run, node, given)  # whatever it is called: nothing else is given both
     if run.loop_depth and pads_to_the_longest(kwargs):
         return v.Data(varies=True)
     if any(isinstance(value, (Tensor, v.Data)) or v.is_data(value) or v.models_in(value) for value in given):
