@@ -122,12 +122,14 @@ class Knowledge:
     def counts_windows(self, value: int, origins: frozenset[str]) -> bool:
         """Whether what losses are divided by, a number of these origins, is stated to be K.
 
-        It is where the loop steps, clears or goes on by a counter modulo that number; where it is bound in the place of
-        K; and where its name says so. The number by which a loop reports is none.
+        It is where the loop steps, clears or goes on by a counter modulo that number; where a counter is taken modulo
+        the very same number, whatever for; where it is bound in the place of K; and where its name says so. A number
+        that merely equals the one by which a loop reports is none.
         """
         self._is_relied_on = True
         bound = {v.tag_of_name(name) for name, number in self.bindings.items() if v.STEPS in number.tags}
-        return value in self._acting or not origins.isdisjoint(bound) or names_steps(origins)
+        counted = self._origins.get(value, frozenset()) | bound
+        return value in self._acting or not origins.isdisjoint(counted) or names_steps(origins)
 
     @property
     def counter(self) -> WindowBound | None:
