@@ -45,7 +45,9 @@ def write_bytes(content: bytes) -> None:
 def flush() -> None:
     """Hand over what was written to standard output. Raises StreamError where it takes nothing more."""
     with _stdout_that_takes_it():
-        sys.stdout.flush()
+        # The language server closes it when its client is done.
+        if not sys.stdout.closed:
+            sys.stdout.flush()
 
 
 def read_stdin() -> bytes:

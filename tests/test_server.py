@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import subprocess
 import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -117,6 +119,19 @@ def applied(text: str, action: Any) -> str:
 
 
 Session = Callable[[Callable[[Editor], Awaitable[None]]], None]
+
+
+def test_a_client_that_is_done_ends_the_server_in_order() -> None:
+    def framed(**message: object) -> bytes:
+        body = json.dumps({"jsonrpc": "2.0", **message}).encode()
+        return b"Content-Length: %d\r\n\r\n" % len(body) + body
+
+    given = {"processId": None, "rootUri": None, "capabilities": {}}
+    asked = framed(id=1, method="initialize", params=given) + framed(id=2, method="shutdown") + framed(method="exit")
+    command = [sys.executable, "-m", "gradcheck_accum", "server"]
+    done = subprocess.run(command, input=asked, capture_output=True, check=False, timeout=60)
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert done.stdout.count(b"Content-Length") == 2
 
 
 def test_findings_come_and_go_while_a_script_is_typed(session: Session) -> None:
