@@ -45,7 +45,7 @@ def write_bytes(content: bytes) -> None:
 def flush() -> None:
     """Hand over what was written to standard output. Raises StreamError where it takes nothing more."""
     with _stdout_that_takes_it():
-        # The language server closes it when its client is done; what stands in for it may not know that it can be closed.
+        # The language server closes it when its client is done; what stands in for it may have no such thing.
         if not getattr(sys.stdout, "closed", False):
             sys.stdout.flush()
 
