@@ -8,6 +8,7 @@ DEMO := fixtures/demo
 # `make fuzz` draws as many loops in each of as many processes.
 FUZZ_JOBS ?= 2
 FUZZ_EXAMPLES ?= 10000
+FUZZ_SECONDS ?= 300
 
 # What builds the documentation is installed beside the tests.
 DOCS_INSTALLED := $(VENV)/.docs-installed
@@ -21,7 +22,13 @@ TIMM := .venv-timm
 TIMM_INSTALLED := $(TIMM)/.installed
 BROWSER_INSTALLED := $(VENV)/.browser-installed
 
-.PHONY: demo docs test test-slow test-page explore fuzz gpu test-frameworks frameworks-table
+# `make mutants` asks these modules, of each as many mutants.
+MODULES ?= ledger/unit_counts diagnosis/clearing
+MUTANTS ?= 8
+
+MATRIX_INSTALLED := $(VENV)/.matrix-installed
+
+.PHONY: demo docs test test-slow test-page explore fuzz fuzz-inputs gpu test-frameworks frameworks-table matrix mutants
 
 # Runs the second argument and fails unless its exit status is the first.
 define expect
@@ -64,6 +71,17 @@ explore: $(INSTALLED)
 fuzz: $(INSTALLED)
 	seq $(FUZZ_JOBS) | xargs -P $(FUZZ_JOBS) -I{} env OMP_NUM_THREADS=1 $(BIN)/gradcheck-accum fuzz --examples $(FUZZ_EXAMPLES) --seed {}
 
+# Coverage-guided, each target for as many seconds. atheris needs Python 3.11 to 3.13.
+fuzz-inputs: $(INSTALLED)
+	$(BIN)/pip install --quiet -c constraints.txt atheris
+	for target in lint notebook settings; do \
+		nice -n 19 $(BIN)/python benchmarks/fuzz_inputs.py $$target --seconds $(FUZZ_SECONDS) || exit 1; \
+	done
+
+# Whether the tests notice a change of the engines: docs/fuzzing.md has the table.
+mutants: $(INSTALLED)
+	OMP_NUM_THREADS=1 nice -n 19 $(BIN)/python benchmarks/mutants.py $(MODULES) --sample $(MUTANTS)
+
 # On a machine with a GPU, in an environment of your own whose PyTorch was built for it: make gpu PYTHON=python
 gpu:
 	$(PYTHON) -m pytest -m gpu tests/gpu
@@ -76,6 +94,11 @@ test-frameworks: $(FRAMEWORKS_INSTALLED) $(TIMM_INSTALLED)
 frameworks-table: $(FRAMEWORKS_INSTALLED) $(TIMM_INSTALLED)
 	OMP_NUM_THREADS=1 $(FRAMEWORKS)/bin/python benchmarks/frameworks_table.py --timm $(TIMM)/bin/python
 
+# A selection of the suite on other versions of Python, PyTorch and what else is needed, of which docs/versions.md has the
+# table; some of its lines with ROWS="lint-3.12 verify-3.13". Builds an environment for each, and removes it.
+matrix: $(MATRIX_INSTALLED)
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/versions_table.py $(ROWS)
+
 # PyTorch first and by itself: where several builds of it can be had, the one that constraints.txt names is taken.
 $(INSTALLED): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -85,6 +108,10 @@ $(INSTALLED): pyproject.toml constraints.txt
 
 $(BROWSER_INSTALLED): $(INSTALLED)
 	$(BIN)/pip install --quiet -c constraints.txt -e ".[test,browser]"
+	touch $@
+
+$(MATRIX_INSTALLED): $(INSTALLED)
+	$(BIN)/pip install --quiet -c constraints.txt -e ".[test,matrix]"
 	touch $@
 
 $(DOCS_INSTALLED): $(INSTALLED)

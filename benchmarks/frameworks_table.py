@@ -19,7 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import version
 from pathlib import Path
 
-from gradcheck_accum.verdict import Verdict, VerifyResult, WindowReport
+from gradcheck_accum.results.verdict import Verdict, VerifyResult, WindowReport
 from gradcheck_accum.verify import verify_script
 
 ROOT = Path(__file__).parents[1]

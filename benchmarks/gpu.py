@@ -18,7 +18,7 @@ import torch
 from torch import nn
 
 from gradcheck_accum.verify import observe
-from gradcheck_accum.verify.measure import inner_products
+from gradcheck_accum.verify.vectors.inner_products import inner_products
 
 K, ROWS, LENGTH, WIDTH, LAYERS, HEADS, VOCABULARY = 8, 8, 1024, 768, 12, 12, 50257
 

@@ -56,7 +56,7 @@ def ratio(name: str, command: list[str], beside: list[str], folder: Path, repeat
     ours, theirs = (statistics.median(times) for times in zip(*pairs, strict=True))
     ratios = sorted(a / b for a, b in pairs)
     spread = f" ({ratios[0]:.3f} to {ratios[-1]:.3f}, {repeats} pairs)" if repeats > 1 else " (once)"
-    print(f"{name}: {ours:.3f} s beside {theirs:.3f} s: {statistics.median(ratios):.3f}x{spread}", flush=True)
+    print(f"{name}: {ours:.3f} s vs. {theirs:.3f} s: {statistics.median(ratios):.3f}x{spread}", flush=True)
 
 
 def main() -> None:
@@ -78,12 +78,10 @@ def main() -> None:
         (folder / "plain.py").write_text("def f(x):\n    return x + 1\n")
         torch = [*lint, str(package)]
         parse = [python, "-c", PARSE, str(package)]
-        ratio("torch, beside libcst's parse", [*torch, "--no-cache"], parse, folder, repeats)
-        ratio(
-            "one faulty script, beside import libcst", [*lint, faulty], [python, "-c", "import libcst"], folder, repeats
-        )
-        ratio("no loop, beside bare Python", [*lint, "plain.py"], [python, "-c", "pass"], folder, repeats)
-        ratio("torch from the cache, beside without", torch, [*torch, "--no-cache"], folder, repeats)
+        ratio("torch, vs. libcst's parse", [*torch, "--no-cache"], parse, folder, repeats)
+        ratio("one faulty script, vs. import libcst", [*lint, faulty], [python, "-c", "import libcst"], folder, repeats)
+        ratio("no loop, vs. bare Python", [*lint, "plain.py"], [python, "-c", "pass"], folder, repeats)
+        ratio("torch from the cache, vs. without", torch, [*torch, "--no-cache"], folder, repeats)
         if options.torchfix is None:
             sys.exit("TorchFix is not installed: not compared with it (pip install torchfix)")
         same = folder / "same"
@@ -92,7 +90,7 @@ def main() -> None:
         for number, path in enumerate(calling):
             shutil.copy(path, same / f"{number}_{path.name}")
         ours = [*lint, str(same), "--no-cache"]
-        ratio(f"{len(calling)} files, beside TorchFix", ours, [options.torchfix, str(same)], folder, 1)
+        ratio(f"{len(calling)} files, vs. TorchFix", ours, [options.torchfix, str(same)], folder, 1)
 
 
 if __name__ == "__main__":

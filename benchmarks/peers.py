@@ -25,7 +25,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from gradcheck_accum.lint import lint_source
 from gradcheck_accum.lint.fixes import fix_source
-from gradcheck_accum.verdict import Verdict
+from gradcheck_accum.results.verdict import Verdict
 from gradcheck_accum.verify import observe
 
 PEERS = Path(__file__).parent / "peers"

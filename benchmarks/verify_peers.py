@@ -11,7 +11,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import NamedTuple
 
-from gradcheck_accum.verdict import VerifyResult
+from gradcheck_accum.results.verdict import VerifyResult
 from gradcheck_accum.verify import verify_script
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"

@@ -15,7 +15,7 @@ TYPE_CHECKING = False  # as in `typing`, which takes as long to load as half of 
 if TYPE_CHECKING:
     from typing import Any
 
-    from gradcheck_accum.side_by_side import compare
+    from gradcheck_accum.comparing import compare
     from gradcheck_accum.verify import AccumulationError, AccumulationWarning, check, watch
 
 __version__ = "0.1.0"
@@ -28,7 +28,7 @@ def __dir__() -> list[str]:
 
 def __getattr__(name: str) -> Any:
     if name == "compare":
-        from gradcheck_accum.side_by_side.loop import compare
+        from gradcheck_accum.comparing.loop import compare
 
         return compare
     if name in __all__:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from gradcheck_accum.accepting import accepted
-from gradcheck_accum.verdict import VerifyResult
+from gradcheck_accum.results.acceptance import accepted
+from gradcheck_accum.results.verdict import VerifyResult
 from gradcheck_accum.verify import observe
-from gradcheck_accum.verify.frames import running_cell
 from gradcheck_accum.verify.session import acceptance_at
+from gradcheck_accum.verify.stack.frames import running_cell
 
 
 def load(shell: Any) -> None:

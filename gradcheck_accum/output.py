@@ -6,9 +6,7 @@ A report is rendered by the module that its format names, which is loaded then.
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import os
-import shutil
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -18,14 +16,15 @@ from typing import TYPE_CHECKING, Literal, TextIO
 
 from gradcheck_accum import streams
 from gradcheck_accum.errors import UsageError
+from gradcheck_accum.files import try_to_replace, write_atomically
 from gradcheck_accum.streams import StreamError
 
 if TYPE_CHECKING:
-    from gradcheck_accum.comparison import CompareResult
-    from gradcheck_accum.findings import LintResult
     from gradcheck_accum.report.frame import Sources
     from gradcheck_accum.report.paint import Paint
-    from gradcheck_accum.verdict import VerifyResult
+    from gradcheck_accum.results.comparison import CompareResult
+    from gradcheck_accum.results.findings import LintResult
+    from gradcheck_accum.results.verdict import VerifyResult
 
 LINT_FORMATS = ("text", "concise", "json", "sarif", "github", "junit")
 VERIFY_FORMATS = ("text", "json", "github", "junit")
@@ -33,7 +32,7 @@ COMPARE_FORMATS = ("text", "json")
 RULES_FORMATS = ("text", "json")
 
 FOR_PEOPLE = frozenset({"text", "concise"})
-"""The formats that leave it to standard error to say which paths could not be analysed."""
+"""The formats that leave it to standard error to say which paths could not be analyzed."""
 
 PAGE_NEEDS = ("jinja2", "matplotlib")
 PAGE_EXTRA = "report"
@@ -52,14 +51,16 @@ def add_output(parser: argparse.ArgumentParser, formats: tuple[str, ...], quiet:
     """Add the options of a command whose report may go to a file; ``quiet`` says what it then reports."""
     group = parser.add_argument_group("report")
     group.add_argument("--output-format", choices=formats, default=formats[0])
-    group.add_argument("--output-file", metavar="FILE", type=Path, help="write the report there")
-    group.add_argument("--color", choices=("auto", "always", "never"), default="auto", help="(default: auto)")
+    group.add_argument("--output-file", metavar="FILE", type=Path, help="write the report to FILE")
+    group.add_argument(
+        "--color", choices=("auto", "always", "never"), default="auto", help="color the report (default: auto)"
+    )
     group.add_argument("-q", "--quiet", action="store_true", help=quiet)
 
 
 def add_page(parser: argparse.ArgumentParser) -> None:
     """Add the option that asks for a page too."""
-    told = f"also write a page with pictures there; needs gradcheck-accum[{PAGE_EXTRA}]"
+    told = f"also write an HTML page with plots; needs gradcheck-accum[{PAGE_EXTRA}]"
     parser.add_argument("--report", metavar="FILE.html", type=Path, help=told)
 
 
@@ -71,20 +72,19 @@ class PageFile:
 
     def write(self, text: str) -> None:
         """Put the page there. Raises StreamError where it cannot be taken."""
-        target = Path(os.path.realpath(self.path))
-        beside = _beside(target)
         try:
-            beside.write_text(text, encoding="utf-8", errors="backslashreplace")
-            os.replace(beside, target)
+            write_atomically(self.path, text.encode("utf-8", errors="backslashreplace"))
         except OSError as error:
-            with suppress(OSError):
-                beside.unlink()
             raise StreamError(f"--report {self.path}: {error.strerror}") from None
 
 
 def needs_for_page(options: argparse.Namespace) -> None:
     """Raise UsageError where a page is asked for and something is missing that makes it."""
-    missing = [] if options.report is None else [name for name in PAGE_NEEDS if importlib.util.find_spec(name) is None]
+    if options.report is None:
+        return
+    from importlib.util import find_spec  # not needed by most runs
+
+    missing = [name for name in PAGE_NEEDS if find_spec(name) is None]
     if missing:
         are = "is" if len(missing) == 1 else "are"
         extra = f"pip install 'gradcheck-accum[{PAGE_EXTRA}]'"
@@ -100,25 +100,18 @@ def page_file(options: argparse.Namespace) -> PageFile | None:
     if path is None:
         return None
     target = Path(os.path.realpath(path))
-    beside = _beside(target)
     try:
         if target.exists() and not target.is_file():
-            raise UsageError(f"--report {path}: {'is a directory' if target.is_dir() else 'is no regular file'}")
+            raise UsageError(f"--report {path}: {'is a directory' if target.is_dir() else 'is not a regular file'}")
         for other, called in ((options.script, "the script itself"), (options.output_file, "--output-file too")):
             if other and Path(os.path.realpath(other)) == target:
                 raise UsageError(f"--report {path}: is {called}")
         if target.exists() and not os.access(target, os.W_OK):
             raise UsageError(f"--report {path}: Permission denied")
-        beside.touch(exist_ok=False)
-        beside.unlink()
+        try_to_replace(target)
     except (OSError, ValueError) as error:
         raise UsageError(f"--report {path}: {getattr(error, 'strerror', None) or error}") from None
     return PageFile(path)
-
-
-def _beside(target: Path) -> Path:
-    """A file of our own in the directory of another."""
-    return target.with_name(f".{target.name[:100]}.{os.getpid()}.new")
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +139,7 @@ class Output:
         """The columns of the terminal that the report is read on; None for what is no terminal."""
         if self.file or not self.stream.isatty():
             return None
+        import shutil  # not needed by most runs
 
         return min(max(shutil.get_terminal_size().columns, NARROWEST), WIDEST)
 

@@ -21,10 +21,10 @@ _FLAGGED = re.compile(r"^ *(.*?)  # error: ", re.MULTILINE)
 _LINK_TO_A_PAGE = re.compile(r"\[([^\]]+)\]\(GA\d+\.md\)")
 
 _SEEN_BY = {
-    "both": "`lint` and `verify` see it.",
-    "where visible": "`lint` sees it where the source shows the numbers, `verify` wherever it happens.",
-    "lint": "`lint` sees it; `verify`, which looks at gradients, does not.",
-    "verify": "`verify` sees it; no source shows it.",
+    "both": "Reported by `lint` and `verify`.",
+    "where visible": "Reported by `verify`, and by `lint` only where the source shows the numbers.",
+    "lint": "Reported by `lint` only: no gradient shows it, so `verify` does not.",
+    "verify": "Reported by `verify` only: the source does not show it.",
 }
 
 _WHAT_THEN = {
@@ -88,7 +88,7 @@ class RulePage:
             "Fix safety": self.safety,
             "How to switch it off": self.switching_off,
             "Known limits": told["Known limits"],
-            "Neighbours": told["Neighbours"],
+            "Related mistakes": told["Related mistakes"],
             "References": told["References"],
         }
 

@@ -36,12 +36,12 @@ def memory_budget(value: object) -> MemoryBudget:
     text = str(value).strip().upper() if isinstance(value, str | int) and not isinstance(value, bool) else ""
     found = re.fullmatch(r"(\d+(?:\.\d*)?|\.\d+)\s*([KMGT]?I?B|%|)", text)
     if found is None or found[2] == "IB":
-        raise OptionError("must be a number of bytes (800MB, 1.5GiB), or a share of what is free (50%)")
+        raise OptionError("must be a number of bytes (800MB, 1.5GiB) or a share of free memory (50%)")
     number = float(found[1])
     if found[2] != "%":
         return MemoryBudget(number * _UNITS[found[2]])
     if number > 100:
-        raise OptionError("must be no more than all that is free (100%)")
+        raise OptionError("must be at most 100% of free memory")
     return MemoryBudget(share=number / 100)
 
 

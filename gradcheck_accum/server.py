@@ -19,10 +19,10 @@ from pygls.lsp.server import LanguageServer
 from pygls.workspace import PositionCodec
 
 from gradcheck_accum import __version__
-from gradcheck_accum.findings import Edit, Finding
-from gradcheck_accum.lint.run import lint_given
-from gradcheck_accum.location import Location
+from gradcheck_accum.ledger.location import Location
+from gradcheck_accum.lint.project.run import lint_given
 from gradcheck_accum.mistakes import Severity
+from gradcheck_accum.results.findings import Edit, Finding
 from gradcheck_accum.rule_pages import readable_page
 from gradcheck_accum.settings import SettingsError, settings_for
 

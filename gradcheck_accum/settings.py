@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gradcheck_accum.mistakes import CATALOGUE, rule_names
-from gradcheck_accum.pyproject import TABLE, settings_files
 from gradcheck_accum.run_options import SETTINGS as RUN_SETTINGS
 from gradcheck_accum.run_options import OptionError, refuse_clashes
+from gradcheck_accum.sources.pyproject import LARGEST, TABLE, settings_files
 from gradcheck_accum.spelling import did_you_mean
 
 if TYPE_CHECKING:
@@ -126,7 +126,7 @@ def codes(key: str, selectors: Iterable[str]) -> frozenset[str]:
         }
         if not meant:
             near = did_you_mean(selector, rule_names())
-            raise SettingsError(f"{key}: no rule is called '{selector}' (gradcheck-accum rules lists them){near}")
+            raise SettingsError(f"{key}: unknown rule '{selector}' (see gradcheck-accum rules){near}")
         found |= meant
     return frozenset(found)
 
@@ -171,10 +171,14 @@ def _table(file: Path, content: bytes) -> Any:
         import tomllib
     else:
         import tomli as tomllib
+    if len(content) > LARGEST:
+        raise SettingsError(f"{_shown(file)}: larger than {LARGEST // 1024 // 1024} MiB, not read")
     try:
         document = tomllib.loads(content.decode())
     except ValueError as error:
         raise SettingsError(f"{_shown(file)}: not TOML: {error}") from None
+    except RecursionError:
+        raise SettingsError(f"{_shown(file)}: nested too deeply") from None
     tool = document.get("tool")
     return tool.get(TABLE) if isinstance(tool, dict) else None
 
@@ -187,7 +191,7 @@ def _shown(file: Path) -> str:
 def _read(table: Any, file: Path) -> Settings:
     place = f"{_shown(file)}: [tool.{TABLE}]"
     if not isinstance(table, dict):
-        raise SettingsError(f"{place} is no table")
+        raise SettingsError(f"{place} is not a table")
     root = file.parent
     readers: dict[str, Callable[[str, Any], Any]] = {
         "select": lambda key, value: codes(key, _strings(key, value)),
@@ -219,13 +223,13 @@ def _values(table: Mapping[str, Any], readers: Mapping[str, Callable[[str, Any],
     unknown = sorted(set(table) - set(readers))
     if unknown:
         near = did_you_mean(unknown[0], readers)
-        raise SettingsError(f"{place} has no setting '{unknown[0]}' (there are {', '.join(readers)}){near}")
+        raise SettingsError(f"{place} has no setting '{unknown[0]}' (known settings: {', '.join(readers)}){near}")
     return {key: readers[key](f"{place} {key}", value) for key, value in table.items()}
 
 
 def _of_runs(place: str, table: Any) -> VerifySettings:
     if not isinstance(table, Mapping):
-        raise SettingsError(f"{place} is no table")
+        raise SettingsError(f"{place} is not a table")
 
     def option(key: str, value: Any) -> Any:
         try:

@@ -23,7 +23,7 @@ def prepare() -> None:
         sys.stderr = open(os.devnull, "w")  # noqa: SIM115 (for as long as we run)
         os.set_inheritable(sys.stderr.fileno(), True)  # the number of the closed one, which processes of ours expect
     if sys.stdout is None:
-        raise StreamError("standard output is closed: there is nowhere to report to")
+        raise StreamError("standard output is closed: the report cannot be written")
     with _stdout_that_takes_it():
         for stream in (sys.stdout, sys.stderr):
             if isinstance(stream, io.TextIOWrapper):

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from gradcheck_accum.location import Location
+from gradcheck_accum.ledger.location import Location
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,3 +56,14 @@ def _line(place: Location, where: Location) -> str:
         cell = f"cell {place.cell}:" if place.cell else ""
         return f"{os.path.basename(place.path)}:{cell}{place.line}"
     return f"line {place.line} of cell {place.cell}" if place.cell else f"line {place.line}"
+
+
+def amount_of_memory(size: float, base: int = 1024) -> str:
+    """``size`` bytes with three digits: "1.5 KiB"; with ``base`` 1000 in the units that users write, "1.5 KB"."""
+    infix = "i" if base == 1024 else ""
+    unit = "bytes"
+    for prefix in "KMG":
+        if size < base:
+            break
+        size, unit = size / base, f"{prefix}{infix}B"
+    return f"{size:.3g} {unit}"

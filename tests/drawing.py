@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-from hypothesis import HealthCheck, settings
-from hypothesis.internal.conjecture import providers
+import contextlib
+from importlib import import_module
 
-settings.register_profile("suite", deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+from hypothesis import HealthCheck, settings
+
+settings.register_profile(
+    "suite", deadline=None, database=None, derandomize=True, suppress_health_check=list(HealthCheck)
+)
 # make explore, or pytest --hypothesis-profile explore: draws anew. What that finds is pinned.
 settings.register_profile("explore", deadline=None, database=None, suppress_health_check=list(HealthCheck))
 settings.load_profile("suite")
 
-# Hypothesis draws from the constants in the modules that happen to be loaded too, which the tests before decide.
-providers._get_local_constants = lambda: providers._local_constants
+# Hypothesis draws from the constants in the modules that happen to be loaded too, which the tests before decide. Older
+# ones (6.100, say) draw from none: what is replaced here is not in them.
+with contextlib.suppress(ModuleNotFoundError):
+    _providers = import_module("hypothesis.internal.conjecture.providers")
+    _providers._get_local_constants = lambda: _providers._local_constants

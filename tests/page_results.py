@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from gradcheck_accum.comparison import Compared, CompareResult, Configuration, Difference
 from gradcheck_accum.diagnosis import Diagnosis
-from gradcheck_accum.location import Location
+from gradcheck_accum.ledger.location import Location
 from gradcheck_accum.mistakes import CATALOGUE
-from gradcheck_accum.verdict import (
+from gradcheck_accum.results.comparison import Compared, CompareResult, Configuration, Difference
+from gradcheck_accum.results.verdict import (
     ByParameter,
     CostReport,
     ParameterError,
@@ -84,13 +84,13 @@ ERROR = VerifyResult.failed("train.py", "ValueError: no data")
 COMPARED = CompareResult(
     "train.py",
     Verdict.DEVIATES,
-    "2 of 2 steps got another gradient",
+    "2 of 2 steps do not match",
     Configuration("--accum 1", 1, 15, 2),
     (
         Compared(
             Configuration("--accum 3", 3, 15, 2),
             Verdict.DEVIATES,
-            "2 of 2 steps got another gradient",
+            "2 of 2 steps do not match",
             (window(0, weights=()), window(1, weights=(), drift=0.25)),
             (Difference("loss", "3 times too large", "train.py", 2),),
             ("a note on it",),

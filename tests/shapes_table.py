@@ -176,7 +176,7 @@ SHAPES = [
         """,
         SCALED,
         verdict="inconclusive",
-        reason="changed by hand",
+        reason="modified manually",
     ),
     Shape(
         "gradients-divided",
@@ -741,7 +741,7 @@ SHAPES = [
     ),
     Shape(
         "learned-weights-of-losses",
-        "losses weighed by variances that are learned too",
+        "losses weighted by learned variances",
         """
         spread = nn.Parameter(torch.zeros(2))
         optimizer = torch.optim.Adam([*model.parameters(), spread], lr=0.01)
@@ -811,7 +811,7 @@ SHAPES = [
         """,
         *SCALED_OR_NOT,
         verdict="inconclusive",
-        reason="keeps a state",
+        reason="keeps state",
     ),
     Shape(
         "power-iteration-in-buffers",
@@ -824,11 +824,11 @@ SHAPES = [
         """,
         *SCALED_OR_NOT,
         verdict="inconclusive",
-        reason="keeps a state",
+        reason="keeps state",
     ),
     Shape(
         "sharpness-aware",
-        "two passes over each window, the first of which moves the weights by hand (sharpness-aware minimisation)",
+        "two passes over each window, the first of which moves the weights by hand (sharpness-aware minimization)",
         """
         batches = list(loader)
         for start in range(0, len(batches), K):
@@ -846,11 +846,11 @@ SHAPES = [
             optimizer.zero_grad()
         """,
         verdict="inconclusive",
-        reason="changed by hand",
+        reason="changed manually",
     ),
     Shape(
         "overlap-of-a-batch",
-        "an overlap (Dice) of all samples of a batch, beside a number of the batch's own",
+        "an overlap (Dice) over all samples of a batch, and a term of the batch's own",
         """
         for i, (x, y) in enumerate(loader):
             scores, target = model(x).sigmoid(), F.one_hot(y, 3).float()
@@ -860,7 +860,7 @@ SHAPES = [
             {boundary}
         """,
         verdict="not-equivalent-by-construction",
-        reason="what the model computes for one sample depends on the others",
+        reason="output for a sample depends on the other samples",
     ),
     Shape(
         "sums-whose-gradients-are-divided-by-the-samples",
@@ -1013,7 +1013,7 @@ SHAPES = [
         """,
         SCALED,
         verdict="inconclusive",
-        reason="by no step() that PyTorch tells of",
+        reason="not by a step() that PyTorch reports",
     ),
     Shape(
         "adversarial",
@@ -1047,7 +1047,7 @@ SHAPES = [
     ),
     Shape(
         "stacked-losses",
-        "the losses of a window summed and sent back at once",
+        "one backward over the sum of a window's losses",
         """
         losses = []
         for x, y in loader:
@@ -1062,7 +1062,7 @@ SHAPES = [
     ),
     Shape(
         "summed-losses",
-        "the losses of a window added up and sent back at once",
+        "one backward over a window's losses, added one by one",
         """
         total = 0.0
         for i, (x, y) in enumerate(loader):
@@ -1076,7 +1076,7 @@ SHAPES = [
     ),
     Shape(
         "summed-losses-undivided",
-        "the losses of a window added up and sent back at once, not divided",
+        "one backward over a window's losses, added one by one, not divided",
         """
         total = 0.0
         for i, (x, y) in enumerate(loader):
@@ -1088,7 +1088,7 @@ SHAPES = [
                 total = 0.0
         """,
         verdict="inconclusive",
-        reason="whether they are micro-batches",
+        reason="they may or may not be micro-batches",
     ),
     Shape(
         "losses-in-a-list",
@@ -1262,7 +1262,7 @@ SHAPES = [
                 optimizer.step()
         """,
         verdict="inconclusive",
-        reason="by no step() that PyTorch tells of",
+        reason="not by a step() that PyTorch reports",
     ),
     Shape(
         "gradients-assigned",
@@ -1326,7 +1326,7 @@ SHAPES = [
     ),
     Shape(
         "mixed-samples",
-        "mixed samples: two losses weighed by a random share of each micro-batch",
+        "mixed samples: two losses weighted by a random share of each micro-batch",
         """
         for i, (x, y) in enumerate(loader):
             share = float(torch.rand(()))
@@ -1410,7 +1410,7 @@ SHAPES = [
     ),
     Shape(
         "dropout-and-batch-norm",
-        "BatchNorm in training mode beside dropout",
+        "BatchNorm in training mode with dropout",
         """
         model = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Dropout(0.2), nn.Linear(8, 3))
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

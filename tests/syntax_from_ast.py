@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any
 
+from gradcheck_accum.ledger.location import Location
 from gradcheck_accum.lint.syntax import nodes as s
 from gradcheck_accum.lint.syntax.node import NOWHERE, Node
 from gradcheck_accum.lint.syntax.operators import Comparison, Junction, Operator, UnaryOperator
-from gradcheck_accum.location import Location
 
 
 def lower(module: ast.Module, text: str, path: str, first: int = 1, at: Location | None = None) -> s.Module:

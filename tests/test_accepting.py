@@ -14,14 +14,14 @@ import pytest
 import torch
 
 import gradcheck_accum
-from gradcheck_accum.accepting import accepted
 from gradcheck_accum.cli import main
 from gradcheck_accum.diagnosis import Diagnosis
-from gradcheck_accum.location import Location
+from gradcheck_accum.ledger.location import Location
 from gradcheck_accum.mistakes import CATALOGUE
 from gradcheck_accum.report.verify_text import verify_text
+from gradcheck_accum.results.acceptance import accepted
+from gradcheck_accum.results.verdict import ReferenceReport, Verdict, VerifyResult, WindowReport
 from gradcheck_accum.settings import SettingsError
-from gradcheck_accum.verdict import ReferenceReport, Verdict, VerifyResult, WindowReport
 
 TRAIN = """\
 import torch
@@ -143,9 +143,9 @@ def test_settings_that_make_no_sense_are_said_before_anything_is_run(project: Ca
     def never() -> None:
         raise AssertionError("was run")
 
-    with pytest.raises(SettingsError, match="ignore: no rule is called 'GA999'"):
+    with pytest.raises(SettingsError, match="ignore: unknown rule 'GA999'"):
         gradcheck_accum.check(never, ignore=["GA999"])
-    with pytest.raises(SettingsError, match="select: no rule"), gradcheck_accum.watch(select="nope"):
+    with pytest.raises(SettingsError, match="select: unknown rule"), gradcheck_accum.watch(select="nope"):
         never()
 
 
@@ -158,7 +158,7 @@ def test_a_remainder_that_is_divided_by_k_is_accepted_with_its_window(project: C
     result = checked(train, ignore=["GA103"])
     assert (result.verdict, result.exit_status) == (Verdict.EQUIVALENT, 0)
     assert [w.accepted for w in result.windows] == [(), ("GA103",)]
-    assert result.reason == "1 of 2 steps got the large batch's gradient; accepted: GA103 in 1 window"
+    assert result.reason == "1 of 2 steps match the large-batch gradient; accepted: GA103 in 1 window"
     # The numbers stay, as they are measured: (g_4 + g_5) / 3 beside (g_4 + g_5) / 2, in float64 by hand.
     parts = torch.tensor([[0.3, -0.7], [0.2, 0.4]], dtype=torch.float64)
     given, large = parts.sum(0) / 3, parts.mean(0)
@@ -172,7 +172,7 @@ def test_data_that_reaches_no_step_is_accepted(project: Callable[..., Train]) ->
     train = project(comments={STEP: "gradcheck-accum: ignore[GA301]"})
     result = checked(train, flush=False)
     assert (result.verdict, result.exit_status, codes(result)) == (Verdict.EQUIVALENT, 0, ([], ["GA301"]))
-    assert result.reason == "all 1 steps got the large batch's gradient; accepted: GA301"
+    assert result.reason == "all 1 steps match the large-batch gradient; accepted: GA301"
 
 
 def test_a_window_with_another_mistake_still_deviates(project: Callable[..., Train]) -> None:
@@ -190,7 +190,7 @@ def test_a_window_that_deviates_by_more_than_is_accepted_still_deviates(project:
     result = checked(project(), ignore=["GA"], divisors=(3, 3, 3, 6, 2))
     assert (result.verdict, result.exit_status) == (Verdict.DEVIATES, 1)
     assert [w.accepted for w in result.windows] == [(), ()]
-    assert "by more than what was accepted explains" in result.reason
+    assert "by more than the accepted mistakes explain" in result.reason
 
 
 def test_what_was_not_checked_is_never_accepted(project: Callable[..., Train]) -> None:
@@ -283,7 +283,7 @@ def test_the_text_lists_what_is_accepted_in_a_line() -> None:
     (line,) = (line for line in lines if line.startswith("accepted: "))
     assert line == "accepted: GA101 [missing-loss-scaling] at train.py:7 (window 0, by the settings): message of GA101"
     assert [row for row in lines if row.endswith("deviates (accepted)")] != []
-    assert lines[0] == "train.py: equivalent: 1 of 2 steps got the large batch's gradient; accepted: GA101 in 1 window"
+    assert lines[0] == "train.py: equivalent: 1 of 2 steps match the large-batch gradient; accepted: GA101 in 1 window"
 
 
 # the doors
@@ -338,7 +338,7 @@ def test_an_argument_of_the_loops_own_is_not_taken_from_it() -> None:
     def loop(ignore: str = "") -> None:
         raise RuntimeError(f"ignores {ignore}")
 
-    with pytest.raises(TypeError, match="'ignore' is an argument of the check and of the loop"):
+    with pytest.raises(TypeError, match="'ignore' is an argument of both the check and the loop"):
         gradcheck_accum.check(loop, ignore="GA901")
     with pytest.raises(RuntimeError, match="ignores this"):
         gradcheck_accum.check(functools.partial(loop, ignore="this"), ignore="GA901")

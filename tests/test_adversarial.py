@@ -14,7 +14,7 @@ from torch import nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 from torch.utils.data import DataLoader, TensorDataset
 
-from gradcheck_accum.verdict import Verdict, VerifyResult
+from gradcheck_accum.results.verdict import Verdict, VerifyResult
 from gradcheck_accum.verify import observe
 
 pytestmark = pytest.mark.usefixtures("in_float64")

@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import nn
 
-from gradcheck_accum.side_by_side import compared_loop
-from gradcheck_accum.verdict import Verdict, VerifyResult
+from gradcheck_accum.comparing import compared_loop
+from gradcheck_accum.results.verdict import Verdict, VerifyResult
 from gradcheck_accum.verify import observe
 
 K, ROWS, COEFFICIENT = 3, 5, 0.7

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from gradcheck_accum.verdict import Verdict, VerifyResult
+from gradcheck_accum.results.verdict import Verdict, VerifyResult
 from gradcheck_accum.verify import observe
 
 pytestmark = pytest.mark.usefixtures("in_float64")
@@ -107,7 +107,7 @@ def test_a_cached_loss_with_in_batch_negatives_is_not_equivalent_by_construction
     result, ratios, _ = trained(lambda model: Cached(model, against_the_others), against_the_others, K)
     assert ratios == pytest.approx([1.0, 1.0])
     assert result.verdict is Verdict.NOT_EQUIVALENT_BY_CONSTRUCTION, result.reason
-    assert "keeps a state" not in result.reason
+    assert "keeps state" not in result.reason
 
 
 @pytest.mark.parametrize("make", [lambda model: Cached(model, each_by_itself), as_function])
@@ -123,8 +123,8 @@ def test_what_cannot_be_run_again_is_not_judged_and_the_reason_is_true() -> None
     result, ratios, _ = trained(as_function, each_by_itself, K)
     assert ratios == pytest.approx([1.0, 1.0])
     assert result.verdict is Verdict.INCONCLUSIVE
-    assert "a hook computes by backwards of its own" in result.reason
-    assert "keeps a state" not in result.reason
+    assert "a hook computes in separate backward passes" in result.reason
+    assert "keeps state" not in result.reason
 
 
 def test_a_loss_that_only_its_hook_knows_is_not_judged() -> None:
@@ -143,7 +143,7 @@ def test_a_loss_that_only_its_hook_knows_is_not_judged() -> None:
 
     result, _, _ = trained(unseen, each_by_itself, 1.0)
     assert result.verdict is Verdict.INCONCLUSIVE
-    assert "neither its reduction nor its units show" in result.reason
+    assert "neither its reduction nor its units are visible" in result.reason
 
 
 def test_watching_changes_no_bit() -> None:

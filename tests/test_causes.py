@@ -9,7 +9,7 @@ import torch
 from watching import watch_source
 
 from gradcheck_accum.lint import lint_source
-from gradcheck_accum.verdict import Verdict
+from gradcheck_accum.results.verdict import Verdict
 
 SCRIPT = """\
 import torch
@@ -68,8 +68,8 @@ def error_of(micro_batches: list[int], ran: list[int]) -> float:
 @pytest.mark.parametrize(
     ("fails", "ran", "left", "words"),
     [
-        (4, [3, 5], [5], "of which 1 reaches the step: 1 was cleared at line 17, and 1 micro-batch never ran"),
-        (5, [3, 4], [], "of which none reaches the step: 2 were cleared at line 17"),
+        (4, [3, 5], [5], "but only 1 reaches the step: 1 was cleared at line 17, and 1 micro-batch never ran"),
+        (5, [3, 4], [], "but none reaches the step: 2 were cleared at line 17"),
     ],
 )
 def test_a_handler_that_drops_a_batch_which_is_counted(
@@ -190,15 +190,16 @@ for i in range(2 * 400):
 """
 
 
-def test_what_rounding_ate_stands_in_the_heading(tmp_path: Path) -> None:
+def test_what_rounding_lost_is_in_the_headline(tmp_path: Path) -> None:
     result = watch_source(script(IN_BFLOAT16), tmp_path)
     most = max(window.grad_rel_error or 0.0 for window in result.windows)
     assert most > 0.05
     assert result.reason == (
-        f"all 2 steps got the large batch's gradient, but for rounding in bfloat16, which ate up to {most:.0%} of it"
+        "all 2 steps match the large-batch gradient, except for rounding in bfloat16, which lost up to "
+        f"{most:.0%} of it"
     )
     (found,) = result.diagnosis
-    assert f"ate {most:.1%} of the gradient" in found.message
+    assert f"lost {most:.1%} of the gradient" in found.message
     assert result.exit_status == 1
 
 

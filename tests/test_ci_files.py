@@ -13,20 +13,13 @@ from typing import Any
 
 import pytest
 import yaml
+from plain_loops import plain_loop
 
 from gradcheck_accum.cli import main
 
 ROOT = Path(__file__).parents[1]
 
-BAD = """\
-def train(model, loader, optimizer, criterion):
-    for i, (x, y) in enumerate(loader):
-        loss = criterion(model(x), y)
-        loss.backward()
-        if (i + 1) % 3 == 0 or i + 1 == len(loader):
-            optimizer.step()
-            optimizer.zero_grad()
-"""
+BAD = plain_loop(3, flush=True)
 
 
 @pytest.fixture

@@ -13,21 +13,14 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from plain_loops import plain_loop
 
 from gradcheck_accum import __version__
 from gradcheck_accum.cli import main
 from gradcheck_accum.mistakes import CATALOGUE
-from gradcheck_accum.verdict import ReferenceReport, Verdict, VerifyResult
+from gradcheck_accum.results.verdict import ReferenceReport, Verdict, VerifyResult
 
-BAD = """\
-def train(model, loader, optimizer, criterion):
-    for i, (x, y) in enumerate(loader):
-        loss = criterion(model(x), y)
-        loss.backward()
-        if (i + 1) % 4 == 0 or i + 1 == len(loader):
-            optimizer.step()
-            optimizer.zero_grad()
-"""
+BAD = plain_loop(4, flush=True)
 
 
 @pytest.fixture
@@ -91,7 +84,7 @@ def test_an_unreadable_path_is_one_line_and_2(scripts: Path, run: Output) -> Non
     assert run("lint", "gone.py", "broken.py", "bad.py") == 2
     gone, broken = run.err.splitlines()
     assert gone.startswith("gradcheck-accum: gone.py: ")
-    assert broken.startswith("gradcheck-accum: broken.py: not valid by the grammar of Python ")
+    assert broken.startswith("gradcheck-accum: broken.py: not valid Python ")
     assert "GA101" in run.out
 
 
@@ -126,7 +119,7 @@ def test_a_bad_selector_is_one_line_and_2(scripts: Path, run: Output, selector: 
     assert run("lint", "bad.py", f"--select={selector}") == 2
     assert run.out == ""
     assert len(run.err.splitlines()) == 1
-    assert "no rule is called" in run.err
+    assert "unknown rule" in run.err
 
 
 def stdin(monkeypatch: pytest.MonkeyPatch, text: bytes) -> None:
@@ -142,7 +135,7 @@ def test_standard_input(run: Output, monkeypatch: pytest.MonkeyPatch) -> None:
     assert run("lint", "-", "--ignore", "GA101") == 0
     stdin(monkeypatch, b"def (: backward")
     assert run("lint", "-") == 2
-    assert run.err.startswith("gradcheck-accum: -: not valid by the grammar of Python ")
+    assert run.err.startswith("gradcheck-accum: -: not valid Python ")
 
 
 def test_standard_input_is_alone(run: Output) -> None:
@@ -234,22 +227,22 @@ def test_a_script_that_cannot_be_judged_is_one_line_and_2(run: Output, verify: S
         (["verify", "bad.py", "--lr=1", "--", "x"], "go after --: gradcheck-accum verify bad.py -- --lr=1 x"),
         (["verify", "-m", "train", "--epochs", "2"], "go after --: gradcheck-accum verify -m train -- --epochs 2"),
         (["verify", "--epochs", "2"], "go after --: gradcheck-accum verify SCRIPT -- --epochs 2"),
-        (["verify", "bad.py", "--ignore", "GA999"], "--ignore: no rule is called 'GA999'"),
+        (["verify", "bad.py", "--ignore", "GA999"], "--ignore: unknown rule 'GA999'"),
         (["verify", "bad.py", "--max-windows", "x"], "argument --max-windows: must be a whole number, not 'x'"),
         (["verify", "bad.py", "--rtol", "x"], "argument --rtol: must be a number, not 'x'"),
         (["verify", "bad.py", "--loss-coefficient", "x"], "argument --loss-coefficient: must be a number, not 'x'"),
         (["lint", "--jobs", "x"], "argument --jobs: must be a whole number, not 'x'"),
         (["fuzz", "--seed", "x"], "argument --seed: must be a whole number, not 'x'"),
-        (["lint", ""], "an empty path names nothing"),
-        (["lint", "bad.py", ""], "an empty path names nothing"),
-        (["fuzz", ""], "an empty target names nothing"),
+        (["lint", ""], "a path is empty"),
+        (["lint", "bad.py", ""], "a path is empty"),
+        (["fuzz", ""], "the target is empty"),
         (["verify", "bad.py", "--max-windows", "0"], "must be 1 or more"),
         (["verify", "bad.py", "--timeout", "nan"], "must be more than 0"),
         (["verify", "bad.py", "--rtol", "-1"], "must be 0 or more"),
         (["verify", "bad.py", "--dtype", "int8"], "invalid choice"),
-        (["lint", "bad.py", "--", "x"], "only verify and compare take arguments"),
+        (["lint", "bad.py", "--", "x"], "only verify and compare accept arguments"),
         (["lint", "--fixed"], "unrecognized arguments: --fixed (see gradcheck-accum lint --help)"),
-        (["explain", "GA999"], "no rule is called 'GA999'"),
+        (["explain", "GA999"], "unknown rule 'GA999'"),
         (["frobnicate"], "invalid choice"),
     ],
 )
@@ -274,14 +267,16 @@ def test_the_command_alone_shows_its_help(run: Output) -> None:
 @pytest.mark.parametrize("name", ["GA101", "ga101", "missing-loss-scaling"])
 def test_explain_prints_the_page(run: Output, name: str) -> None:
     assert run("explain", name) == 0
-    assert run.out.startswith("missing-loss-scaling (GA101)\n\n4 micro-batches, and the gradient is 4 times too long")
+    assert run.out.startswith(
+        "missing-loss-scaling (GA101)\n\n4 micro-batches make a gradient that is 4 times too large"
+    )
 
 
 def test_rules(run: Output) -> None:
     assert run("rules") == 0
     table, legend = run.out.rstrip("\n").split("\n\n")
     assert [line.split()[0] for line in table.splitlines()] == list(CATALOGUE)
-    assert legend == "(lint): where the source shows the numbers"
+    assert legend == "(lint): only where the source shows the numbers"
     assert run("rules", "--output-format", "json") == 0
     assert [rule["code"] for rule in run.json["rules"]] == list(CATALOGUE)
 
@@ -427,7 +422,7 @@ def test_a_named_pipe_is_read_once_and_not_written(scripts: Path, run: Output) -
     pipe = scripts / "pipe"
     os.mkfifo(pipe)
     assert run("lint", "--fix", "pipe") == 2
-    assert run.err == "gradcheck-accum: pipe is no regular file: --fix cannot write to it\n"
+    assert run.err == "gradcheck-accum: pipe is not a regular file: --fix cannot write to it\n"
     with subprocess.Popen(["sh", "-c", "cat bad.py > pipe"]):
         assert run("lint", "pipe") == 1
     assert run.out.startswith("pipe:4:9: GA101")

@@ -7,13 +7,17 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from gradcheck_accum.cli import main
-from gradcheck_accum.side_by_side.proposal import proposed
+from gradcheck_accum.comparing.configurations import variables_and_arguments
+from gradcheck_accum.comparing.proposal import proposed
+
+pytestmark = pytest.mark.usefixtures("elsewhere")
 
 SCRIPT = """\
 import argparse
@@ -47,18 +51,6 @@ for epoch in range(args.epochs):
 """
 THREE_OF_5 = "--batch-size 5 --accum 3"
 ONE_OF_15 = "--batch-size 15 --accum 1"
-
-
-@pytest.fixture(autouse=True)
-def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty working directory, and a folder for temporary files that nothing may be left in."""
-    here, temporary = tmp_path / "here", tmp_path / "temporary"
-    here.mkdir()
-    temporary.mkdir()
-    monkeypatch.chdir(here)
-    monkeypatch.setenv("TMPDIR", str(temporary))
-    monkeypatch.setattr("tempfile.tempdir", None)
-    return temporary
 
 
 def compare(
@@ -98,7 +90,7 @@ def test_a_loss_that_is_not_divided_deviates_and_the_ledger_says_why(capfd: pyte
     status, out, _ = compare(SCRIPT.replace("(loss / args.accum).backward()", "loss.backward()"), capfd)
     assert status == 1
     assert out.startswith(
-        "train.py: deviates: 3 of 3 steps got another gradient than the reference's on the same data\n"
+        "train.py: deviates: 3 of 3 steps do not match the reference gradient on the same data\n"
         "help: divide the loss by 3"
     )
     # Three means instead of their mean: |3 g - g| / |g|.
@@ -113,7 +105,7 @@ def test_a_logged_loss_that_is_k_times_too_large_while_the_gradient_is_right_is_
 ) -> None:
     status, out, _ = compare(SCRIPT.replace("loss.detach() / args.accum", "loss.detach()"), capfd)
     assert status == 1
-    assert "train.py: equivalent: all 3 steps got the reference's gradient" in out
+    assert "train.py: equivalent: all 3 steps match the reference gradient" in out
     assert (
         "train.py:27: loss: the loss that the script reads is 3 times too large: as many times as a step has "
         "micro-batches; the gradient is right" in out
@@ -126,6 +118,32 @@ def test_a_script_that_takes_no_such_argument_is_one_line_and_2(capfd: pytest.Ca
     assert (status, out) == (2, "")
     ours = [line for line in err.splitlines() if line.startswith("gradcheck-accum")]
     assert ours == ["gradcheck-accum: train.py: with --batch-size 5 --bogus 3: the script ended with exit status 2"]
+
+
+@pytest.mark.slow
+def test_the_environment_of_a_configuration_comes_after_env(capfd: pytest.CaptureFixture[str]) -> None:
+    source = SCRIPT
+    for option, variable in (("batch-size", "BATCH"), ("accum", "GRAD_ACCUM")):
+        given = f'parser.add_argument("--{option}", type=int, required=True)'
+        source = source.replace(given, f'parser.set_defaults({option.replace("-", "_")}=int(os.environ["{variable}"]))')
+    status, report = reported(
+        f"import os\n{source}", capfd, of=("env BATCH=5 GRAD_ACCUM=3 --epochs 1", "env BATCH=15 GRAD_ACCUM=1")
+    )
+    assert (status, report["verdict"]) == (0, "equivalent")
+    assert report["reference"]["arguments"] == "env BATCH=15 GRAD_ACCUM=1"
+
+
+@pytest.mark.parametrize(
+    ("line", "variables", "arguments"),
+    [
+        ("env BATCH=5 NAME='a b' --lr=0.1 key=value", {"BATCH": "5", "NAME": "a b"}, ["--lr=0.1", "key=value"]),
+        # Hydra's overrides are arguments.
+        ("BATCH=5 +k.a=3", {}, ["BATCH=5", "+k.a=3"]),
+        ("env", {}, []),
+    ],
+)
+def test_what_comes_after_env_are_variables(line: str, variables: dict[str, str], arguments: list[str]) -> None:
+    assert variables_and_arguments(shlex.split(line)) == (variables, arguments)
 
 
 @pytest.mark.slow
@@ -142,12 +160,12 @@ def test_a_configuration_that_dies_is_one_line_and_2(capfd: pytest.CaptureFixtur
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--with", THREE_OF_5], "compare takes two configurations or more"),
+        (["--with", THREE_OF_5], "compare needs at least two configurations"),
         (["--with", THREE_OF_5, "--with", THREE_OF_5], "two of the configurations are the same"),
         (["--with", "--batch '5", "--with", ONE_OF_15], "no closing quotation"),
         (["--vary", "accum=3,1", "--vary", "batch-size=5"], "accum has 2, batch-size has 1"),
-        (["--vary", "accum"], "--vary accum: it is NAME=V1,V2"),
-        (["--vary", "accum=3,1", "--with", ONE_OF_15], "give one of them"),
+        (["--vary", "accum"], "--vary accum: must be NAME=V1,V2"),
+        (["--vary", "accum=3,1", "--with", ONE_OF_15], "use one of them"),
         (["--with", THREE_OF_5, "--with", ONE_OF_15, "--rtol", "1"], "--rtol and --atol are given both or neither"),
         (["--with", THREE_OF_5, "--with", ONE_OF_15, "-m", "package"], "compare takes either a script or -m MODULE"),
     ],
@@ -161,15 +179,16 @@ def test_configurations_that_make_no_sense_are_one_line_and_2(
     assert message in err
 
 
-@pytest.mark.parametrize(("rank", "lines"), [("0", 1), ("1", 0)])
-def test_several_ranks_are_refused_in_one_line_of_the_first(
-    rank: str, lines: int, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+def test_no_temporary_folder_is_one_line_and_2(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    monkeypatch.setenv("RANK", rank)
-    status, out, err = compare("", capfd)
-    assert (status, out, err.count("\n")) == (2, "", lines)
-    assert lines == 0 or "one of several ranks: start it without the launcher, and use verify under the launcher" in err
+    Path("train.py").write_text(SCRIPT)
+    with monkeypatch.context() as patch:
+        patch.setattr("tempfile.tempdir", str(Path("nowhere").absolute()))
+        status = main(["compare", "train.py", "--with", THREE_OF_5, "--with", ONE_OF_15])
+    out, err = capfd.readouterr()
+    why = "no temporary folder can be created (No such file or directory): set TMPDIR to one"
+    assert (status, out, err) == (2, "", f"gradcheck-accum: train.py: {why}\n")
 
 
 @pytest.mark.parametrize(
@@ -187,16 +206,58 @@ def test_several_ranks_are_refused_in_one_line_of_the_first(
         ),
         (
             ["--bsz=5"],
-            "gradcheck-accum compare train.py '--with=--bsz 5 --accum-steps 7' '--with=--bsz 35 --accum-steps 1'",
+            "gradcheck-accum compare train.py '--with=--bsz=5 --accum-steps 7' '--with=--bsz=35 --accum-steps 1'",
+        ),
+        (
+            ["-b", "6", "-k", "3", "-v"],
+            "gradcheck-accum compare train.py '--with=-b 6 -k 3' '--with=-b 18 -k 1' -- -v",
+        ),
+        (
+            ["--per-device-batch", "7", "--grad-acc=2"],
+            "gradcheck-accum compare train.py '--with=--per-device-batch 7 --grad-acc=2' "
+            "'--with=--per-device-batch 14 --grad-acc=1'",
+        ),
+        (
+            # Of what is given twice the last holds.
+            ["--batch-size", "4", "--update-freq", "3", "--batch-size", "5"],
+            "gradcheck-accum compare train.py '--with=--batch-size 5 --update-freq 3' "
+            "'--with=--batch-size 15 --update-freq 1'",
+        ),
+        (
+            ["--eval-batch-size", "64", "--accum", "3", "--mini_batch", "5", "--num-batches", "9"],
+            "gradcheck-accum compare train.py '--with=--mini_batch 5 --accum 3' '--with=--mini_batch 15 --accum 1' "
+            "-- --eval-batch-size 64 --num-batches 9",
         ),
         (["--lr", "0.1"], ""),
+        (["--eval_batch_size", "64", "--accumulate_on", "3"], ""),
+        (["16", "3"], ""),
         (["--batch-size", "5", "--accum-steps", "1"], ""),
         (["--batch-size", "many"], ""),
     ],
 )
 def test_the_comparison_that_arguments_show(arguments: list[str], command: str) -> None:
-    Path("train.py").write_text("parser.add_argument('-k', '--accum-steps', type=int, default=7)\n")
+    Path("train.py").write_text(
+        "parser.add_argument('-k', '--accum-steps', type=int, default=7)\n"
+        "parser.add_argument('-b', '--batch', type=int, required=True)\n"
+    )
     assert proposed("train.py", arguments) == command
+
+
+def test_the_comparison_that_the_environment_shows(monkeypatch: pytest.MonkeyPatch) -> None:
+    Path("train.py").write_text(
+        'import os, argparse\nbatch = int(os.environ.get("BATCH", 5))\naccum = int(os.getenv("GRAD_ACCUM", "3"))\n'
+        'threads = int(cache.get("BATCH_SIZE", 9))\n'
+    )
+    monkeypatch.setenv("GRAD_ACCUM", "7")
+    assert proposed("train.py", ["--lr", "0.1"]) == (
+        "gradcheck-accum compare train.py '--with=env BATCH=5 GRAD_ACCUM=7' '--with=env BATCH=35 GRAD_ACCUM=1' "
+        "-- --lr 0.1"
+    )
+    # Variables come first.
+    assert proposed("train.py", ["--batch-size", "5"]) == (
+        "gradcheck-accum compare train.py '--with=env GRAD_ACCUM=7 --batch-size 5' "
+        "'--with=env GRAD_ACCUM=1 --batch-size 35'"
+    )
 
 
 @pytest.mark.slow

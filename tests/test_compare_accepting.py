@@ -9,10 +9,10 @@ import pytest
 import torch
 from torch import nn
 
-from gradcheck_accum.comparison import Compared, CompareResult
+from gradcheck_accum.comparing import compared_loop
+from gradcheck_accum.results.comparison import Compared, CompareResult
+from gradcheck_accum.results.verdict import Verdict
 from gradcheck_accum.settings import SettingsError
-from gradcheck_accum.side_by_side import compared_loop
-from gradcheck_accum.verdict import Verdict
 
 pytestmark = pytest.mark.usefixtures("in_float64")
 
@@ -79,7 +79,7 @@ def test_steps_are_accepted_with_the_mistake_that_explains_them(loop: Loop, igno
     result = compare(loop, ignore=ignore)
     assert (result.verdict, result.exit_status) == (Verdict.EQUIVALENT, 0)
     assert result.reason == (
-        "every step departs from the reference's gradient only as accepted; accepted: GA101 in 3 windows"
+        "every mismatch with the reference gradient has an accepted cause; accepted: GA101 in 3 windows"
     )
     one = only(result)
     # What was measured stays: 3 g instead of g.
@@ -94,7 +94,7 @@ def test_what_is_not_selected_is_accepted_and_another_code_accepts_nothing() -> 
     assert compare(undivided, select=["GA2"]).exit_status == 0
     result = compare(undivided, ignore=["GA104", "GA102"])
     assert (result.verdict, result.exit_status, only(result).accepted) == (Verdict.DEVIATES, 1, ())
-    with pytest.raises(SettingsError, match="no rule is called 'GA777'"):
+    with pytest.raises(SettingsError, match="unknown rule 'GA777'"):
         compare(undivided, ignore=["GA777"])
 
 
@@ -121,7 +121,7 @@ def test_batch_norm_is_accepted_with_ga901_alone() -> None:
     assert compare(right).verdict is Verdict.NOT_EQUIVALENT_BY_CONSTRUCTION
     result = compare(right, ignore=["GA901"])
     assert (result.verdict, result.exit_status) == (Verdict.EQUIVALENT, 0)
-    assert result.reason.endswith("only as accepted; accepted: GA901 in 3 windows")
+    assert result.reason.endswith("has an accepted cause; accepted: GA901 in 3 windows")
     assert [(one.diagnosis.mistake.code, one.diagnosis.windows) for one in only(result).accepted] == [
         ("GA901", (0, 1, 2))
     ]
@@ -134,10 +134,10 @@ def dropping(loader: list[Batch], accumulation_steps: int) -> None:
 
 def test_rows_that_reached_no_step_are_accepted_with_ga301() -> None:
     # 40 rows: the reference steps on the last 10, this loop never.
-    assert "10 rows that the reference steps on reached no step" in compare(dropping, rows=40).reason
+    assert "10 rows used by the reference never reached a step" in compare(dropping, rows=40).reason
     result = compare(dropping, rows=40, ignore=["GA301"])
     assert (result.verdict, result.exit_status) == (Verdict.EQUIVALENT, 0)
-    assert result.reason == "all 2 steps got the reference's gradient; accepted: GA301"
+    assert result.reason == "all 2 steps match the reference gradient; accepted: GA301"
 
 
 def off_by_one(loader: list[Batch], accumulation_steps: int) -> None:

@@ -5,6 +5,7 @@ The errors that are expected come from float64 arithmetic on the large batches, 
 
 from __future__ import annotations
 
+import resource
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,11 +15,11 @@ import torch
 from torch import nn
 
 import gradcheck_accum
-from gradcheck_accum.comparison import CompareResult
-from gradcheck_accum.side_by_side import ComparisonError, compared_loop
-from gradcheck_accum.side_by_side.fingerprints import _fingerprints
-from gradcheck_accum.side_by_side.raw import raw
-from gradcheck_accum.verdict import Verdict
+from gradcheck_accum.comparing import ComparisonError, compared_loop
+from gradcheck_accum.comparing.fingerprints import _fingerprints
+from gradcheck_accum.engine.tensor_bytes import raw
+from gradcheck_accum.results.comparison import CompareResult
+from gradcheck_accum.results.verdict import Verdict
 
 pytestmark = pytest.mark.usefixtures("in_float64")
 
@@ -191,7 +192,7 @@ def test_a_remainder_that_is_divided_by_k_is_too_small() -> None:
 def test_a_remainder_that_reaches_no_step_deviates() -> None:
     result = compare(right, rows=40)
     assert (result.verdict, verdicts(result)) == (Verdict.DEVIATES, ["equivalent"] * 2)
-    assert result.reason == "10 rows that the reference steps on reached no step"
+    assert result.reason == "10 rows used by the reference never reached a step"
 
 
 def test_a_remainder_that_leaks_into_the_next_epoch_deviates_and_what_follows_is_compared() -> None:
@@ -200,7 +201,7 @@ def test_a_remainder_that_leaks_into_the_next_epoch_deviates_and_what_follows_is
 
     result = compare(twice, rows=40)
     assert result.verdict is Verdict.DEVIATES
-    assert "from step 2 on, into steps of 25 rows where the reference makes steps of 10 and 15" in result.reason
+    assert "from step 2 on, steps have 25 rows where the reference has 10 and 15" in result.reason
     (one,) = result.compared
     assert [(step.index, step.verdict.value) for step in one.steps] == [
         (0, "equivalent"),
@@ -219,9 +220,7 @@ def test_a_first_window_of_one_micro_batch_deviates() -> None:
 
     result = compare(early)
     assert result.verdict is Verdict.DEVIATES
-    assert (
-        "into steps of 5 and 15 and 15 and 10 rows where the reference makes steps of 15 and 15 and 15" in result.reason
-    )
+    assert "steps have 5 and 15 and 15 and 10 rows where the reference has 15 and 15 and 15" in result.reason
 
 
 def test_gradients_that_are_cleared_every_micro_batch_are_those_of_the_last() -> None:
@@ -295,7 +294,7 @@ def test_of_three_configurations_the_one_that_is_wrong_is_named() -> None:
 def test_other_effective_batches_are_not_compared() -> None:
     result = compare(right, of=((5, 3), (9, 1)))
     assert (result.verdict, result.exit_status) == (Verdict.INCONCLUSIVE, 3)
-    assert "differ in their effective batch" in result.reason
+    assert "differ in effective batch size" in result.reason
     assert "3 micro-batches of 15 rows together, the reference on 1 micro-batch of 9 rows together" in result.reason
 
 
@@ -318,7 +317,7 @@ def test_other_data_from_a_step_on_is_said_and_what_comes_before_is_compared() -
     # 40 rows: 15 at a time leave 10 out, 5 at a time none.
     result = compare(dropping, rows=40)
     assert (result.verdict, verdicts(result)) == (Verdict.INCONCLUSIVE, ["equivalent"] * 2)
-    assert "it makes 1 more steps, on data that never reached the model in the reference" in result.reason
+    assert "it takes 1 more steps, on data that never reached the model in the reference" in result.reason
 
 
 def test_noise_on_the_data_is_other_data_from_the_first_step() -> None:
@@ -328,8 +327,8 @@ def test_noise_on_the_data_is_other_data_from_the_first_step() -> None:
 
     result = compare(noisy)
     assert (result.verdict, verdicts(result)) == (Verdict.INCONCLUSIVE, [])
-    assert result.reason.startswith("from step 0 on (0 of the reference)")
-    assert "the rows that reach the model are others" in result.reason
+    assert result.reason.startswith("from step 0 on (step 0 of the reference)")
+    assert "different rows reach the model" in result.reason
 
 
 def test_a_loop_that_raises_is_an_error_and_ends_the_others() -> None:
@@ -343,13 +342,32 @@ def test_a_loop_that_raises_is_an_error_and_ends_the_others() -> None:
     assert result.error == "with accumulation_steps=3: the loop raised ValueError: gone"
 
 
+def test_a_disk_without_room_is_one_line() -> None:
+    def without_room(**arguments: Any) -> None:
+        _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))  # in a copy of this process
+        right(**arguments)
+
+    result = compare(without_room)
+    assert result.exit_status == 2
+    assert "cannot be written (File too large); set TMPDIR to a folder with room for" in result.error
+    assert "\n" not in result.error
+
+
+def test_a_run_that_cannot_read_the_others_step_is_inconclusive(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gradcheck_accum.comparing.state.State.write", lambda self, path: None)
+    result = compare(right)
+    assert (result.verdict, result.error) == (Verdict.INCONCLUSIVE, "")
+    assert "one of the two runs ended before it was compared" in result.reason
+
+
 def test_a_loop_that_never_steps_is_inconclusive() -> None:
     def idle(**arguments: Any) -> None:
         """Trains nothing."""
 
     result = compare(idle)
     assert result.exit_status == 3
-    assert "no backward() and no optimizer.step() was seen" in result.reason
+    assert "no backward() and no optimizer.step() was observed" in result.reason
 
 
 def test_one_that_never_steps_ends_the_other() -> None:
@@ -458,7 +476,7 @@ def test_the_loss_of_the_last_micro_batch_alone_is_a_note_and_no_mistake() -> No
     assert (result.exit_status, differences(result)) == (0, [])
     (one,) = result.compared
     (note,) = one.notes
-    assert note.endswith("times the reference's on the same data: it may be that of one micro-batch")
+    assert note.endswith("times the reference's on the same data: it may be the loss of a single micro-batch")
 
 
 def scheduled(every_batch: bool) -> Loop:
@@ -483,9 +501,7 @@ def test_a_learning_rate_that_falls_at_every_micro_batch_is_said() -> None:
     result = compare(scheduled(every_batch=True))
     assert (result.verdict, result.exit_status) == (Verdict.EQUIVALENT, 1)
     # The first step is made after 2 micro-batches of 3 and after none of 1: 0.3 x 0.9**2.
-    assert differences(result) == [
-        "step 0 is made with a learning rate of 0.243, the reference's with 0.3 (3 of 3 steps)"
-    ]
+    assert differences(result) == ["step 0 uses a learning rate of 0.243, the reference 0.3 (3 of 3 steps)"]
 
 
 # What depends on the cut
@@ -500,7 +516,7 @@ def with_dropout() -> nn.Module:
 def test_dropout_is_judged_beside_what_masks_alone_do_and_left_out_where_that_is_asked() -> None:
     result = compare(right, model=with_dropout())
     assert (result.verdict, result.exit_status) == (Verdict.INCONCLUSIVE, 3)
-    assert "two draws of the random numbers alone set the reference's own gradients" in result.reason
+    assert "different random numbers alone change the reference's own gradient" in result.reason
     assert "--no-dropout" in result.help
     without = compare(right, model=with_dropout(), no_dropout=True)
     assert (without.verdict, verdicts(without)) == (Verdict.EQUIVALENT, ["equivalent"] * 3)
@@ -517,7 +533,7 @@ def test_batch_norm_is_named_and_no_mistake_of_the_loop() -> None:
     model = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Linear(8, 3))
     result = compare(right, model=model)
     assert (result.verdict, result.exit_status) == (Verdict.NOT_EQUIVALENT_BY_CONSTRUCTION, 3)
-    assert result.reason.startswith("BatchNorm1d looks at all rows of a batch")
+    assert result.reason.startswith("BatchNorm1d uses statistics of all rows of a batch")
     assert compare(sums, model=model).verdict is Verdict.DEVIATES
 
 
@@ -535,7 +551,7 @@ def test_a_loss_over_the_rows_of_its_batch_is_named() -> None:
 
     result = compare(contrastive)
     assert result.verdict is Verdict.NOT_EQUIVALENT_BY_CONSTRUCTION
-    assert "numbers the rows of its own batch" in result.reason
+    assert "indexes the rows of its own batch" in result.reason
 
 
 def test_a_shuffle_after_dropout_is_still_the_same_stream() -> None:
@@ -650,6 +666,49 @@ def test_other_sentences_of_other_lengths_are_other_data() -> None:
 
     result = compare_sentences(other)
     assert (result.verdict, verdicts(result)) == (Verdict.INCONCLUSIVE, [])
+
+
+@dataclass
+class Shifted(Sentences):
+    """The same, each token but the last with the next as its label: cut after padding, as many loops do."""
+
+    def batch(self, start: int, stop: int) -> Batch:
+        ids = nn.utils.rnn.pad_sequence(self.tokens[start:stop], batch_first=True)
+        return ids[:, :-1], ids[:, 1:].masked_fill(ids[:, 1:] == 0, -100)
+
+
+def test_tokens_that_are_shifted_after_padding_are_the_same_data() -> None:
+    # A 1 is padding too where a row ends with it, as some rows do without their last token.
+    sentences = Shifted([torch.where(own == 5, 1, own) for own in Sentences.of(30).tokens])
+    # The last token of a sentence is an input in every row but those of the longest.
+    inputs = torch.cat([tokens.flatten() for tokens, _ in sentences.batches(5)])
+    assert int((inputs != 0).sum()) > sum(len(own) - 1 for own in sentences.tokens)
+    model = words()
+    each = [
+        dict(model=model, optimizer=sgd(model), loader=sentences.batches(b), accumulation_steps=k)
+        for b, k in ((5, 3), (15, 1))
+    ]
+    result = compared_loop(by_tokens, each)
+    assert (result.verdict, verdicts(result)) == (Verdict.EQUIVALENT, ["equivalent"] * 2)
+
+
+@pytest.mark.parametrize(("swapped", "verdict"), [(False, Verdict.EQUIVALENT), (True, Verdict.INCONCLUSIVE)])
+def test_few_tokens_of_a_small_vocabulary_are_known_though_they_look_like_masks(
+    swapped: bool, verdict: Verdict
+) -> None:
+    """Of two values alone, like a mask, are all tensors of the second step."""
+    torch.manual_seed(2)
+    x = torch.cat([torch.randint(0, 12, (15, 3)), torch.tensor([[4, 9, 4], [9, 9, 4]])])
+    y = torch.cat([torch.randint(0, 12, (15, 3)), torch.tensor([[9, -100, -100], [-100, 9, -100]])])
+    other = torch.cat([x[:15], torch.tensor([[4, 9, 4], [9, 4, 4]])]) if swapped else x
+    model = words()
+    each = [
+        dict(model=model, optimizer=sgd(model), loader=list(zip(own.split(b), y.split(b), strict=True)))
+        | dict(accumulation_steps=k)
+        for own, b, k in ((other, 5, 3), (x, 15, 1))
+    ]
+    result = compared_loop(by_tokens, each)
+    assert result.verdict is verdict
 
 
 # What verify does not decide

@@ -13,9 +13,9 @@ import pytest
 import torch
 from torch import nn
 
-from gradcheck_accum.comparison import Compared
-from gradcheck_accum.side_by_side import compared_loop
-from gradcheck_accum.verdict import Verdict
+from gradcheck_accum.comparing import compared_loop
+from gradcheck_accum.results.comparison import Compared
+from gradcheck_accum.results.verdict import Verdict
 
 pytestmark = pytest.mark.usefixtures("in_float64")
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 import pytest
+from traces import MODEL, at, backward, clip, codes, loop, step, weights, zero
 
 from gradcheck_accum.diagnosis import diagnose
-from gradcheck_accum.events import (
+from gradcheck_accum.ledger.events import (
     AverageUpdate,
     Backward,
-    Clip,
     Event,
     Factor,
     GraphsHeld,
@@ -23,91 +23,15 @@ from gradcheck_accum.events import (
     ScaleGrads,
     ScalerUpdate,
     SchedulerStep,
-    Step,
+    ShownLoss,
     Term,
     Trace,
     Unscale,
-    ZeroGrad,
 )
-from gradcheck_accum.folding import fold
-from gradcheck_accum.ledger import Fate
-from gradcheck_accum.location import Location
-from gradcheck_accum.ranks import joined
-from gradcheck_accum.weights import read_weights
-
-MODEL = frozenset({"model"})
-
-
-def at(line: int) -> Location:
-    return Location("train.py", line)
-
-
-def backward(
-    batch: int,
-    *divisors: float,
-    units: float = 7,
-    epoch: int | None = None,
-    line: int = 10,
-    reduction: Reduction = Reduction.MEAN,
-    stores: frozenset[str] = MODEL,
-    scaled: bool = False,
-    synced: bool | None = None,
-    multiply: Iterable[float] = (),
-    name: str = "loss",
-) -> Backward:
-    factors = [Factor(1 / d, Operation.DIVIDE) for d in divisors] + [Factor(m) for m in multiply]
-    term = Term(name, reduction, units, tuple(factors), rows=units)
-    return Backward(
-        where=at(line),
-        micro_batch=batch,
-        stores=stores,
-        terms=(term,),
-        epoch=epoch,
-        grad_scaled=scaled,
-        synced=synced,
-    )
-
-
-def step(line: int = 20, optimizer: str = "opt", stores: frozenset[str] = MODEL, **kwargs: object) -> Step:
-    return Step(where=at(line), optimizer=optimizer, stores=stores, **kwargs)  # type: ignore[arg-type]
-
-
-def zero(line: int = 21, stores: frozenset[str] = MODEL) -> ZeroGrad:
-    return ZeroGrad(where=at(line), stores=stores)
-
-
-def clip(line: int = 19) -> Clip:
-    return Clip(where=at(line), stores=MODEL)
-
-
-def loop(
-    lengths: Iterable[int],
-    *divisors: float,
-    before: tuple[Event, ...] = (),
-    after: tuple[Event, ...] = (),
-    closing: tuple[Event, ...] | None = None,
-    **kwargs: object,
-) -> Iterator[Event]:
-    """Windows of the given lengths, with extra events around every backward."""
-    batch = 0
-    for length in lengths:
-        for _ in range(length):
-            yield from before
-            yield backward(batch, *divisors, **kwargs)  # type: ignore[arg-type]
-            yield from after
-            batch += 1
-        yield from (step(), zero()) if closing is None else closing
-
-
-def codes(events: Iterable[Event], **trace: object) -> list[str]:
-    ledger = fold(Trace(tuple(events), **trace))  # type: ignore[arg-type]
-    return sorted({d.mistake.code for d in diagnose(ledger)})
-
-
-def weights(events: Iterable[Event], **trace: object) -> list[list[float | None]]:
-    ledger = fold(Trace(tuple(events), **trace))  # type: ignore[arg-type]
-    readings = read_weights(ledger)
-    return [[w and round(w, 6) for w in readings.relative_weights(window)] for window in ledger.windows]
+from gradcheck_accum.ledger.folding import fold
+from gradcheck_accum.ledger.ranks import joined
+from gradcheck_accum.ledger.weights import read_weights
+from gradcheck_accum.ledger.windows import Fate
 
 
 def test_a_right_loop_weighs_one_everywhere() -> None:
@@ -439,7 +363,8 @@ def test_gradients_that_stay_local_to_their_rank() -> None:
 
 def test_a_mean_of_divided_losses_that_is_shown() -> None:
     def shown(share: float, micro_batches: int = 12, line: int = 10) -> LossShown:
-        return LossShown(where=at(40), shown_at=at(41), backward=at(line), micro_batches=micro_batches, share=share)
+        each = ShownLoss(share / micro_batches)
+        return LossShown(where=at(40), shown_at=at(41), backward=at(line), losses=(each,) * micro_batches)
 
     assert codes([*loop([4, 4, 4], 4), shown(1.0)]) == ["GA802"]
     assert codes([*loop([4, 4, 4], 4), shown(4.0)]) == []
@@ -592,3 +517,90 @@ def test_nothing_is_said_of_a_short_window_where_the_rest_could_not_be_followed(
     rest = [Opaque(where=at(5), stores=MODEL, reason=Reason("how many micro-batches a window has"))]
     assert codes(first) == ["GA103"]
     assert codes([*first, *(e for batch in range(1, 6) for e in (backward(batch, 4), *rest))]) == []
+
+
+def diagnosed(events: Iterable[Event], **trace: object) -> list[tuple[str, str, tuple[int, ...]]]:
+    """The code, the words and the windows of each mistake."""
+    ledger = fold(Trace(tuple(events), **trace))  # type: ignore[arg-type]
+    return [(d.mistake.code, str(d.message), d.windows) for d in diagnose(ledger)]
+
+
+def test_what_an_undivided_loss_counts_is_said_and_nothing_else_is_guessed() -> None:
+    ((code, said, windows),) = diagnosed(loop([4, 4]))
+    assert (code, windows) == ("GA101", (0, 1))
+    assert said.endswith("each is weighted 4x relative to the large batch")
+
+
+def test_what_a_loss_that_is_divided_twice_counts_is_said() -> None:
+    ((code, said, windows),) = diagnosed(loop([4, 4], 4, 4))
+    assert (code, windows) == ("GA102", (0, 1))
+    assert "each is weighted only 0.25x relative to the large batch" in said
+
+
+def test_a_division_that_was_taken_for_the_objectives_is_named_where_it_may_be_for_a_k_that_never_shows() -> None:
+    """Three of what may have been meant to be five: a third too much of 3, or three fifths of it."""
+    ((code, said, _),) = diagnosed(loop([3, 3], 5))
+    assert code == "GA101"
+    assert said.endswith(
+        "each is weighted 3x relative to the large batch, or 0.6x if the division by 5 is not part of the objective"
+    )
+
+
+def test_one_loss_of_a_window_that_is_not_divided_counts_k_times() -> None:
+    events = [backward(0, 3), backward(1), backward(2, 3), step(), zero(), *loop_from(3, [3], 3)]
+    found = [(code, said) for code, said, _ in diagnosed(events) if code == "GA101"]
+    ((_, said),) = found
+    assert "the loss of 1 of 3 micro-batches is not divided" in said
+    assert "it is weighted 3x relative to the large batch" in said
+
+
+def loop_from(first: int, lengths: Iterable[int], *divisors: float) -> Iterator[Event]:
+    batch = first
+    for length in lengths:
+        for _ in range(length):
+            yield backward(batch, *divisors)
+            batch += 1
+        yield from (step(), zero())
+
+
+def test_where_k_changes_every_window_that_is_not_divided_is_reported() -> None:
+    found = diagnosed(loop([2, 3, 4, 2, 3, 4]))
+    assert {code for code, _, _ in found} == {"GA101"}
+    assert sorted(window for _, _, windows in found for window in windows) == [0, 1, 2, 3, 4, 5]
+
+
+def test_a_sum_is_not_misscaled_in_a_shorter_window_of_as_many_units() -> None:
+    """Two micro-batches of 14 units weigh what four of 7 do: a constant divides both by the same large batch."""
+    events = [*loop([4, 4], 28, reduction=Reduction.SUM)]
+    events += [backward(batch, 28, units=14, reduction=Reduction.SUM) for batch in (8, 9)] + [step(), zero()]
+    assert codes(events) == []
+
+
+def test_messages_name_the_step_in_words() -> None:
+    made_for_micro_batches = SchedulerStep(where=at(30), horizon=12)
+    cut_short = fold(Trace(tuple(loop([4, 4, 4], 4, closing=(step(), zero(), made_for_micro_batches)))))
+    averaged = fold(Trace(tuple(loop([4, 4, 4], 4, after=(AverageUpdate(where=at(30), average="ema"),)))))
+    for code, ledger in (("GA603", cut_short), ("GA602", averaged)):
+        (found,) = (d for d in diagnose(ledger) if d.mistake.code == code)
+        assert " (at line 20): " in found.message
+
+
+def test_a_longer_window_that_is_divided_by_its_own_length_is_right() -> None:
+    """No pass is known: what it holds beyond K is no remainder of an earlier one where each loss is divided by all."""
+    events = [*loop([3, 3], 3)]
+    events += [backward(batch, 5) for batch in range(6, 11)] + [step(), zero()] + [*loop_from(11, [3, 3], 3)]
+    assert weights(events) == [[1.0] * 3, [1.0] * 3, [1.0] * 5, [1.0] * 3, [1.0] * 3]
+    assert codes(events) == []
+
+
+def test_what_waits_beside_the_gradients_for_an_average_is_not_cleared() -> None:
+    """fully_shard keeps what is not averaged yet apart: of three micro-batches an early clearing takes none."""
+    term = Term("loss", Reduction.MEAN, 5, (Factor(1 / 3, Operation.DIVIDE),))
+
+    def one(batch: int, synced: bool) -> Backward:
+        return Backward(where=at(10), micro_batch=batch, stores=MODEL, terms=(term,), synced=synced, kept_apart=True)
+
+    window: list[Event] = [one(0, False), zero(15), one(1, False), one(2, True), step(), zero()]
+    again: list[Event] = [one(3, False), one(4, False), one(5, True), step(), zero()]
+    assert weights([*window, *again]) == [[1.0] * 3] * 2
+    assert "GA201" not in codes([*window, *again])

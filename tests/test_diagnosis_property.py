@@ -15,9 +15,9 @@ from hypothesis import assume, example, given, note, settings
 from hypothesis import strategies as st
 
 from gradcheck_accum.diagnosis import diagnose
-from gradcheck_accum.events import Backward, Event, Factor, Operation, Reduction, Step, Term, Trace, ZeroGrad
-from gradcheck_accum.folding import fold
-from gradcheck_accum.location import Location
+from gradcheck_accum.ledger.events import Backward, Event, Factor, Operation, Reduction, Step, Term, Trace, ZeroGrad
+from gradcheck_accum.ledger.folding import fold
+from gradcheck_accum.ledger.location import Location
 
 MODEL = frozenset({"model"})
 

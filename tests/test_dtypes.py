@@ -12,7 +12,7 @@ import pytest
 import torch
 from watching import watch_script
 
-from gradcheck_accum.verdict import Verdict
+from gradcheck_accum.results.verdict import Verdict
 
 if sys.version_info >= (3, 11):
     import tomllib

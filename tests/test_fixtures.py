@@ -13,7 +13,7 @@ import pytest
 from watching import watch_script
 
 from gradcheck_accum.lint import lint_source
-from gradcheck_accum.verdict import Verdict
+from gradcheck_accum.results.verdict import Verdict
 from gradcheck_accum.verify import observe
 
 if sys.version_info >= (3, 11):

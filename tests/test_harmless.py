@@ -180,7 +180,7 @@ def test_a_thread_that_waits_for_the_rest_of_a_script_that_was_stopped_is_not_wa
     source = (
         "import atexit, signal, sys, threading\n"
         f"signal.signal(signal.SIGINT, signal.{interrupts})\n"
-        "import gradcheck_accum.verify.child as child\n"
+        "import gradcheck_accum.verify.process.child as child\n"
         "child._PATIENCE = 2.0\n"
         "atexit.register(lambda: print('exit handler', file=sys.stderr))\n"
         "done = threading.Event()\n"
@@ -207,7 +207,7 @@ def test_what_asks_for_the_end_of_a_thread_that_never_ends_gets_the_report(capfd
     main(["verify", "train.py"])
     out, _ = capfd.readouterr()
     assert "2 windows watched" in out
-    assert "stopped before the script's end" in out
+    assert "stopped before the script ended" in out
 
 
 def test_a_warning_is_that_of_the_users_line_and_module_and_comes_once() -> None:

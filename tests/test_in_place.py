@@ -14,7 +14,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy, logsigmoid, relu
 
 from gradcheck_accum.engine.tape import Tape
-from gradcheck_accum.verdict import Verdict, VerifyResult
+from gradcheck_accum.results.verdict import Verdict, VerifyResult
 from gradcheck_accum.verify import observe
 
 pytestmark = pytest.mark.usefixtures("in_float64")

@@ -15,9 +15,9 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from gradcheck_accum.engine.program import Program
 from gradcheck_accum.engine.samples import Samples
-from gradcheck_accum.engine.tape import Program
-from gradcheck_accum.verdict import Verdict, VerifyResult
+from gradcheck_accum.results.verdict import Verdict, VerifyResult
 from gradcheck_accum.verify import observe
 
 K, ROWS = 3, 5
@@ -165,7 +165,7 @@ def test_padded_to_other_lengths_is_equivalent_by_proof(loss: Loss, rows: int) -
         torch.testing.assert_close(gradient(model, (x, y), loss), torch.stack(alone).mean(0))
     result = trained(model, data, loss)
     assert (result.verdict, codes(result)) == (Verdict.EQUIVALENT, set()), result.reason
-    assert any("treat every sample by itself" in note for note in result.notes)
+    assert any("treat every sample independently" in note for note in result.notes)
     assert not any("does not show" in note for note in result.notes)
 
 
@@ -370,7 +370,7 @@ def test_an_error_of_our_own_is_no_bare_exception(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(Samples, "replaced", broken)
     result = trained(network(3), padded(), mean_over_time)
     assert result.verdict is Verdict.INCONCLUSIVE
-    said = "gradcheck-accum failed while it put other samples in the place of some, please report this: "
+    said = "gradcheck-accum failed while replacing samples, please report this: "
     assert f"({said}IndexError: tuple index out of range)" in result.reason
 
 
@@ -390,5 +390,5 @@ def test_sparse_data_is_named_as_what_it_is() -> None:
     dense = [torch.randn(n, 6) * (torch.rand(n, 6) > 0.5) for n in [ROWS] * 6]
     result = trained(Sparse(), [(x.to_sparse(), torch.randint(0, 3, (len(x),))) for x in dense], loss)
     assert result.verdict is Verdict.INCONCLUSIVE
-    assert "(sparse or nested data is not put together)" in result.reason
+    assert "(sparse or nested data is not concatenated)" in result.reason
     assert "Error" not in result.reason and "please report" not in result.reason

@@ -12,27 +12,20 @@ from typing import Any
 import jsonschema
 import pytest
 import torch
+from plain_loops import plain_loop
 
 from gradcheck_accum.cli import main
-from gradcheck_accum.comparison import CompareResult
+from gradcheck_accum.comparing import compared_loop
 from gradcheck_accum.diagnosis import Diagnosis
-from gradcheck_accum.location import Location
+from gradcheck_accum.ledger.location import Location
 from gradcheck_accum.mistakes import CATALOGUE
 from gradcheck_accum.report.as_json import compare_json, verify_json
-from gradcheck_accum.side_by_side import compared_loop
-from gradcheck_accum.verdict import Accepted, ReferenceReport, Verdict, VerifyResult, WindowReport
+from gradcheck_accum.results.comparison import CompareResult
+from gradcheck_accum.results.verdict import Accepted, ReferenceReport, Verdict, VerifyResult, WindowReport
 
 DOCS = Path(__file__).parents[1] / "docs"
 
-LOOP = """\
-def train(model, loader, optimizer, criterion):
-    for i, (x, y) in enumerate(loader):
-        loss = criterion(model(x), y)
-        loss.backward()
-        if (i + 1) % 3 == 0:
-            optimizer.step()
-            optimizer.zero_grad()
-"""
+LOOP = plain_loop(3)
 SUPPRESSED = LOOP.replace("loss.backward()", "loss.backward()  # gradcheck-accum: ignore[GA101, GA401]")
 NOTEBOOK = {
     "nbformat": 4,

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import json
 import subprocess
 import sys
 from collections.abc import Iterator
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -16,42 +18,58 @@ import gradcheck_accum
 PACKAGE = Path(gradcheck_accum.__file__).parent
 
 FLOORS = [
-    {
-        "grammar",
-        "html_parts",
-        "location",
-        "neighbours",
-        "pyproject",
-        "run_options",
-        "same",
-        "source_text",
-        "spelling",
-        "stated",
-        "streams",
-    },
-    {"errors", "events", "gate", "mistakes", "notebooks", "wording"},
-    {"passes"},
-    {"findings", "ledger", "roles", "rule_pages", "settings", "suppressions"},
-    {"counts", "meant", "ranks", "steps"},
-    {"cleared", "reading"},
-    {"folding"},
-    {"weights"},
-    {"diagnosis"},
-    {"verdict"},
-    {"accepting", "comparison", "trials"},
-    {"lint", "engine"},
+    {"errors", "files", "mistakes", "portable", "run_options", "spelling", "streams", "ledger"},
+    {"rule_pages", "sources", "wording"},
+    {"diagnosis", "settings"},
+    {"results"},
+    {"comparison", "verdict", "lint", "engine"},
     {"verify"},
-    {"magics", "side_by_side"},
+    {"comparing", "magics"},
     {"fuzz"},
     {"__init__"},
     {"report"},
     {"output", "server"},
-    {"callbacks", "cli", "pytest_plugin", "quick"},
+    {"callbacks", "cli", "fast_path", "pytest_plugin"},
     {"__main__"},
 ]
 """From the ground. A room may import from lower floors only: neither from above nor from its own."""
 
-APART = {"report": {"lint", "engine", "verify", "side_by_side", "fuzz"}, "verify": {"lint"}, "side_by_side": {"lint"}}
+FLOORS_WITHIN = {
+    "cli": [
+        {"status", "arguments"},
+        {"runs", "script_arguments"},
+        {"catalogue", "compare", "fuzz", "lint", "verify"},
+        {"__init__"},
+    ],
+    "lint": [
+        {"syntax"},
+        {"program"},
+        {"state"},
+        {"control_flow"},
+        {"torch_calls"},
+        {"frameworks"},
+        {"interpreter"},
+        {"examination"},
+        {"fixes"},
+        {"project"},
+        {"__init__"},
+    ],
+    "verify": [
+        {"stack"},
+        {"provenance", "vectors"},
+        {"book"},
+        {"measure"},
+        {"watching"},
+        {"judge"},
+        {"session"},
+        {"in_program", "ranks"},
+        {"process"},
+        {"__init__"},
+    ],
+}
+"""The floors inside a room, from its ground, by the same rule; what only type checkers import counts too."""
+
+APART = {"report": {"lint", "engine", "verify", "comparing", "fuzz"}, "verify": {"lint"}, "comparing": {"lint"}}
 """Rooms on lower floors that a room must do without all the same."""
 
 THIRD_PARTY = {
@@ -60,7 +78,7 @@ THIRD_PARTY = {
     "lint": {"pathspec", "libcst", "typing_extensions"},  # the last for type checkers alone
     "engine": {"torch"},
     "verify": {"torch"},
-    "side_by_side": {"torch"},
+    "comparing": {"torch"},
     "fuzz": {"torch", "hypothesis", "libcst"},
     "report": {"jinja2", "markupsafe", "matplotlib"},  # its page alone
     "server": {"lsprotocol", "pygls"},
@@ -120,6 +138,52 @@ def test_imports_go_down(room: str) -> None:
                 assert top in THIRD_PARTY.get(room, ()), f"{path} imports {name}"
 
 
+def own_modules(path: Path) -> Iterator[str]:
+    """The modules of this package that a file imports, anywhere in it: ``from room import part`` is the part."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names if alias.name.startswith("gradcheck_accum."))
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("gradcheck_accum"):
+            for alias in node.names:
+                part = PACKAGE.parent.joinpath(*f"{node.module}.{alias.name}".split("."))
+                is_module = part.is_dir() or part.with_suffix(".py").is_file()
+                yield f"{node.module}.{alias.name}" if is_module else str(node.module)
+
+
+@pytest.mark.parametrize("room", FLOORS_WITHIN)
+def test_imports_go_down_within_a_room(room: str) -> None:
+    floor_of = {part: number for number, floor in enumerate(FLOORS_WITHIN[room]) for part in floor}
+    for path in sources(room):
+        own = path.relative_to(PACKAGE / room).with_suffix("").parts[0]
+        for name in own_modules(path):
+            top, *parts = name.removeprefix("gradcheck_accum.").split(".")
+            other = parts[0] if parts else "__init__"
+            allowed = top != room or other == own or floor_of[other] < floor_of[own]
+            assert allowed, f"{path} imports {name}"
+
+
+def test_no_circle_among_modules() -> None:
+    """What a function imports and what only type checkers do counts too; the error names the circle."""
+    imports = {}
+    for path in PACKAGE.rglob("*.py"):
+        parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
+        module = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+        imports[module] = set(own_modules(path)) - {module}
+    TopologicalSorter(imports).prepare()
+
+
+@pytest.mark.parametrize("package", ["gradcheck_accum", *(f"gradcheck_accum.{r}" for r in rooms() if r != "__init__")])
+def test_no_module_stands_in_front_of_a_public_name(package: str) -> None:
+    """An imported submodule is an attribute of its package, and a function of that name is found there no more."""
+    directory = PACKAGE.parent.joinpath(*package.split("."))
+    if directory.is_dir() and "__main__" not in package:
+        own = {p.stem for p in directory.iterdir() if p.suffix == ".py" or (p / "__init__.py").exists()}
+        imported = importlib.import_module(package)
+        for name in own & set(getattr(imported, "__all__", ())):
+            module = importlib.import_module(f"{package}.{name}")
+            assert getattr(imported, name) is not module, f"{package}.{name}"
+
+
 def test_no_assert_in_the_library() -> None:
     """pytest rewrites the asserts of a distribution that has a plugin, and `python -O` drops them."""
     for path in PACKAGE.rglob("*.py"):
@@ -147,11 +211,11 @@ LINTED = "from gradcheck_accum.cli import main; main(['lint', 'train.py'])"
     [
         ("import gradcheck_accum.cli", HEAVY | {"gradcheck_accum.lint", "gradcheck_accum.report"}),
         ("import gradcheck_accum.pytest_plugin", (HEAVY - {"pytest"}) | {"gradcheck_accum.lint"}),
-        ("import gradcheck_accum.diagnosis, gradcheck_accum.verdict, gradcheck_accum.findings", HEAVY),
+        ("import gradcheck_accum.diagnosis, gradcheck_accum.results.verdict, gradcheck_accum.results.findings", HEAVY),
         ("import gradcheck_accum.lint", HEAVY | {"gradcheck_accum.verify", "gradcheck_accum.engine"}),
         (LINTED, (HEAVY - {"libcst"}) | {"gradcheck_accum.verify", "gradcheck_accum.engine"}),
         ("from gradcheck_accum.verify import verify_script", HEAVY | {"gradcheck_accum.lint"}),
-        ("from gradcheck_accum.side_by_side import compare_script", HEAVY | {"gradcheck_accum.lint"}),
+        ("from gradcheck_accum.comparing import compare_script", HEAVY | {"gradcheck_accum.lint"}),
         ("from gradcheck_accum.verify import observe\nwith observe(): pass", {"gradcheck_accum.lint"}),
         ("from gradcheck_accum import fuzz", HEAVY | {"gradcheck_accum.lint", "gradcheck_accum.verify"}),
         ("from gradcheck_accum.fuzz import AccumCase", {"hypothesis", "libcst", "gradcheck_accum.lint"}),
@@ -204,7 +268,7 @@ def test_only_the_syntax_and_the_repairs_import_the_parser() -> None:
 
 
 def test_lint_has_no_other_parser() -> None:
-    """What the running Python reads is not all there is: it is asked whether it objects (`gradcheck_accum.grammar`)."""
+    """What the running Python reads is not all there is: it is only asked for objections (in `sources.grammar`)."""
     importing = [path for path in sources("lint") if {"ast", "_ast", "tokenize"} & set(map(top_level, imported(path)))]
     assert importing == []
 

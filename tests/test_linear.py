@@ -14,14 +14,14 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from gradcheck_accum.events import Backward, Event, Factor, Operation, Reduction, Step, Term, Trace, ZeroGrad
-from gradcheck_accum.folding import fold
-from gradcheck_accum.location import Location
-from gradcheck_accum.ranks import joined
+from gradcheck_accum.ledger.events import Backward, Event, Factor, Operation, Reduction, Step, Term, Trace, ZeroGrad
+from gradcheck_accum.ledger.folding import fold
+from gradcheck_accum.ledger.location import Location
+from gradcheck_accum.ledger.ranks import joined
 from gradcheck_accum.verify import observe
-from gradcheck_accum.verify.judge import judge_ranks
+from gradcheck_accum.verify.judge.run import judge_ranks
 from gradcheck_accum.verify.session import Observation
-from gradcheck_accum.verify.unseen import PACKAGE
+from gradcheck_accum.verify.stack.without_us import PACKAGE
 
 FEW = 12
 """Windows of the shortest of three runs; the longest has four times as many."""

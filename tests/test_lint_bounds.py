@@ -93,3 +93,59 @@ def test_a_constant_of_another_name_is_the_objectives(loop: str, name: str) -> N
 def test_a_division_by_another_constant_alone_does_not_scale(loop: str) -> None:
     assert codes(loop, f"({LOSS} / K)") == []
     assert codes(loop, f"({LOSS})") == ["GA101"]
+
+
+TWO_RATES = """\
+import torch
+from torch import nn
+
+K, critic_steps = {k}, {critic_steps}
+data = [(torch.randn(2, 4), torch.randn(2, 3)) for _ in range({batches})]
+model, critic = nn.Linear(4, 3), nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+critic_optimizer = torch.optim.SGD(critic.parameters(), lr=0.1)
+
+for i, (x, y) in enumerate(data):
+    loss = nn.functional.mse_loss(model(x), y){scale}
+    loss.backward()
+    (critic(x).pow(2).mean() / critic_steps).backward()
+    if (i + 1) % K == 0:
+        optimizer.step()
+        optimizer.zero_grad()
+    if (i + 1) % critic_steps == 0:
+        critic_optimizer.step()
+        critic_optimizer.zero_grad()
+"""
+
+
+@pytest.mark.parametrize(("k", "critic_steps", "batches"), [(3, 1, 6), (2, 5, 10), (6, 2, 12), (4, 4, 8)])
+def test_the_window_of_a_step_is_bounded_by_its_own_test(k: int, critic_steps: int, batches: int) -> None:
+    def codes(scale: str) -> list[str]:
+        source = TWO_RATES.format(k=k, critic_steps=critic_steps, batches=batches, scale=scale)
+        return [f.mistake.code for f in lint_source(source, "train.py")]
+
+    assert codes(" / K") == []
+    assert codes("") == ["GA101"]
+    assert codes(" / K / K") == ["GA102"]
+
+
+@pytest.mark.parametrize(("clear", "codes"), [("pass", []), ("optimizer.zero_grad()", ["GA201"])])
+def test_k_is_k_though_a_loss_has_as_many_terms(clear: str, codes: list[str]) -> None:
+    """The flush, divided by what it holds, makes of four micro-batches a window of three and one of one."""
+    source = f"""
+import torch
+from torch import nn
+K = 3
+loader = [(torch.randn(2, 4), torch.randn(2, 3)) for _ in range(4)]
+model = nn.Linear(4, 3)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for i, (x, y) in enumerate(loader):
+    {clear}
+    out = model(x)
+    loss = nn.functional.mse_loss(out, y) + out.pow(2).mean() + out.abs().mean()
+    (loss / min(K, len(loader) - i // K * K)).backward()
+    if (i + 1) % K == 0 or i + 1 == len(loader):
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+    assert [f.mistake.code for f in lint_source(source, "train.py")] == codes

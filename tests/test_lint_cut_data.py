@@ -74,4 +74,140 @@ def test_what_is_left_of_pieces_that_are_cut_alike_is_known() -> None:
         "train.py",
     )
     assert found.mistake.code == "GA301"
-    assert found.message.startswith("1 micro-batch of an epoch never reaches a step")
+    assert found.message.startswith("1 micro-batch at the end of an epoch never reaches a step")
+
+
+@pytest.mark.parametrize(
+    "made", ["torch.sigmoid(torch.randn(n, 4) * 2)", "torch.randn(n, 4).tanh()", "torch.exp(torch.rand(n, 4))"]
+)
+@pytest.mark.parametrize(("rows", "codes"), [(60, []), (65, ["GA301"])])
+def test_a_function_of_data_keeps_its_rows(made: str, rows: int, codes: list[str]) -> None:
+    source = f"""
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, Dataset
+class Made(Dataset):
+    def __init__(self, n={rows}):
+        self.x = {made}
+    def __len__(self):
+        return len(self.x)
+    def __getitem__(self, i):
+        return self.x[i]
+net = nn.Linear(4, 1)
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+for epoch in range(2):
+    for i, x in enumerate(DataLoader(Made(), batch_size=5, shuffle=True)):
+        (net(x).pow(2).mean() / 3).backward()
+        if (i + 1) % 3 == 0:
+            optimizer.step()
+            optimizer.zero_grad()
+"""
+    assert [f.mistake.code for f in lint_source(source, "train.py")] == codes
+
+
+def test_data_that_weighs_what_is_yet_to_be_reduced_is_no_factor_of_the_loss() -> None:
+    source = """
+import torch
+def train(model, loader, optimizer, K):
+    for i, (x, teacher) in enumerate(loader):
+        share = torch.softmax(torch.tensor(teacher), dim=-1)
+        loss = (share * (torch.log(share) - torch.log_softmax(model(x), dim=-1))).sum(-1).mean()
+        loss.backward()
+        if (i + 1) % K == 0:
+            optimizer.step()
+            optimizer.zero_grad()
+    optimizer.zero_grad()
+"""
+    assert [f.mistake.code for f in lint_source(source, "train.py")] == ["GA101", "GA301"]
+
+
+PIECES = """\
+import torch
+from torch import nn
+model = nn.Linear(4, 2)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+data = torch.randn(34, 4)
+for epoch in range(3):
+    for window in data.split(17):
+        for piece in {pieces}:
+            loss = (model(piece){share}).sum() / {count}
+            loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+
+
+@pytest.mark.parametrize("pieces", ["window.split(5)", "window.tensor_split(4)", "torch.split(window, 5)"])
+@pytest.mark.parametrize("share", ["", " * 0.7", " * ((epoch % 3 + 1) / 3)"])
+def test_a_piece_of_unknown_size_is_not_as_large_as_what_it_was_cut_out_of(pieces: str, share: str) -> None:
+    def found(count: str) -> list[str]:
+        text = PIECES.format(pieces=pieces, share=share, count=count)
+        return [f.mistake.code for f in lint_source(text, "train.py") if f.mistake.code in ("GA101", "GA102")]
+
+    assert found("len(window)") == []
+    assert found("window.size(0)") == []
+    if "epoch" not in share:
+        assert found("len(piece)") == ["GA101"]
+
+
+SIZES = """\
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+class Windows(Dataset):
+    def __init__(self, series, look, ahead):
+        self.series, self.look, self.ahead = series, look, ahead
+
+    def __len__(self):
+        return len(self.series) - self.look - self.ahead + 1
+
+    def __getitem__(self, i):
+        return self.series[i:i + self.look], self.series[i + self.look:i + self.look + self.ahead]
+
+def train(model, optimizer):
+    dataset = Windows({series}, 10, 2)
+    micro = 0
+    for epoch in range(2):
+        for x, y in DataLoader(dataset, batch_size=4):
+            (torch.nn.functional.huber_loss(model(x), y) / 4).backward()
+            micro += 1
+            if micro == 4:
+                optimizer.step()
+                optimizer.zero_grad()
+                micro = 0
+"""
+
+
+@pytest.mark.parametrize(
+    ("series", "codes"),
+    [
+        ("torch.sin(torch.arange(75) * 0.3) + 0.1 * torch.randn(75)", []),
+        ("torch.randn(75, 3) @ torch.randn(3, 5)", []),
+        ("torch.rand(75, 6).sum(dim=1)", []),
+        ("torch.sin(torch.arange(71) * 0.3)", ["GA301"]),
+        # Of one row and of many: how many there are is not read off the first, and unknown is not seven.
+        ("torch.rand(1, 75) + torch.rand(75, 1)", []),
+    ],
+)
+def test_a_data_set_has_as_many_rows_as_its_series(series: str, codes: list[str]) -> None:
+    source = SIZES.format(series=series)
+    found = [f for f in lint_source(source, "train.py") if "if the loader's length" not in str(f.message)]
+    assert [f.mistake.code for f in found] == codes
+
+
+def test_parts_of_which_only_some_show_their_size_are_not_unequal() -> None:
+    source = """\
+import torch
+from torch import nn
+model = nn.Linear(6, 2)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+left, right = torch.randn(2, 48, 6)
+for start in range(0, 48, 12):
+    for turn in range(3):
+        first = start + turn * 4
+        loss = (model(left[first:first + 4]) - model(right[first:first + 4])).mean() / 3
+        loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+    assert [f.mistake.code for f in lint_source(source, "train.py")] == []

@@ -46,6 +46,12 @@ def test_a_division_beside_the_engines_is_one_too_many(config: str, divided: str
     assert codes(config, divided) == ["GA102"]
 
 
+@pytest.mark.parametrize("cast", ["half", "bfloat16", "float", "double", "cpu", "cuda"])
+def test_an_engine_elsewhere_or_in_another_precision_is_the_engine(cast: str) -> None:
+    config = 'config = {"gradient_accumulation_steps": k}'
+    assert codes(config, " / k", f"engine = engine.{cast}(); engine.backward(loss)") == ["GA102"]
+
+
 @pytest.mark.parametrize(
     ("config", "divided"),
     [

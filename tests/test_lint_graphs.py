@@ -144,6 +144,22 @@ def train(model, loader, optimizer, criterion, K):
     assert lines(text) == []
 
 
+def test_losses_of_one_batch_that_are_sent_back_together_are_let_go_with_it() -> None:
+    text = """\
+import torch
+for update in range(6):
+    episodes = [play(policy) for _ in range(4)]
+    losses = []
+    for seen, rewards in episodes:
+        losses.append(-(policy(seen).log_prob() * rewards).sum())
+    loss = sum(losses) / 4
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+    assert lines(text) == []
+
+
 def test_what_else_a_call_gives_beside_the_loss_may_have_no_graph() -> None:
     text = """\
 def train(model, loader, optimizer, compute, K):

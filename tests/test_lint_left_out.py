@@ -6,13 +6,13 @@ import json
 
 import pytest
 
-from gradcheck_accum.findings import LintResult
 from gradcheck_accum.lint import lint_source
 from gradcheck_accum.mistakes import Severity
 from gradcheck_accum.report.as_github import lint_github
 from gradcheck_accum.report.as_json import lint_json
 from gradcheck_accum.report.as_junit import lint_junit
 from gradcheck_accum.report.as_sarif import lint_sarif
+from gradcheck_accum.results.findings import LintResult
 
 LOOP = """\
 import torch

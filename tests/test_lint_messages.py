@@ -53,7 +53,7 @@ def numbers(text: str) -> list[str]:
 
 def test_a_remainder_of_a_loader_of_unknown_length_is_a_condition() -> None:
     said = message("GA301")
-    assert "if the loader's length is no multiple of K" in said
+    assert "if the loader's length is not a multiple of K" in said
     assert numbers(said) == []
     assert "taking" not in said
 
@@ -66,31 +66,31 @@ def test_a_remainder_that_the_source_shows_is_a_fact() -> None:
 
 def test_a_k_that_is_written_down_is_said() -> None:
     said = message("GA301", loader="K = 3")
-    assert "if the loader's length is no multiple of 3" in said
+    assert "if the loader's length is not a multiple of 3" in said
     assert numbers(said) == ["3", "3"]
 
 
 def test_a_misscaled_remainder_of_unknown_length_has_no_weight() -> None:
     said = message("GA103", boundary=AND_LAST)
-    assert "if the loader's length is no multiple of K" in said
+    assert "if the loader's length is not a multiple of K" in said
     assert numbers(said) == []
 
 
 def test_a_misscaled_remainder_that_the_source_shows_has_one() -> None:
     said = message("GA103", boundary=AND_LAST, loader=f"K = 3; {OF_SEVEN}")
-    assert "holds 1 micro-batch, but the loss is still divided by 3: each counts 0.3333x" in said
+    assert "holds 1 micro-batch, but the loss is still divided by 3: each is weighted 0.3333x" in said
 
 
 def test_how_many_earlier_micro_batches_stand_is_known_where_their_number_is() -> None:
     said = message("GA203", clearing="pass")
-    assert "the micro-batches of earlier windows still stand" in said
+    assert "still includes the micro-batches of earlier windows" in said
     assert numbers(said) == []
     source = LOOP.replace("        optimizer.zero_grad()\n        for", "        for")
     source = source.format(
         parameter="_", loader=f"K = 3; {OF_SEVEN}", scaling=" / K", boundary=EVERY_K, before="pass", clearing="pass"
     )
     (found,) = (f for f in lint_source(source, "train.py") if f.mistake.code == "GA203")
-    assert "10 micro-batches of earlier windows still stand" in found.message
+    assert "still includes 10 micro-batches of earlier windows" in found.message
 
 
 @pytest.mark.parametrize("code", ["GA402", "GA602"])
@@ -136,8 +136,8 @@ def test_only_what_windows_are_counted_by_is_taken() -> None:
 
 def test_a_size_of_batches_that_nobody_wrote_is_not_said() -> None:
     said = message("GA102", loader="K = 3", scaling=" / len(x) / K")
-    assert "divided by the batch size too" in said
-    assert "each counts only 1/(batch size) of what it counts" in said
+    assert "also divided by the batch size" in said
+    assert "each is weighted only 1/(batch size) relative to" in said
     assert numbers(said.replace("1/(batch size)", "")) == ["3"]
     shown = message("GA102", loader=f"K = 3; {OF_SEVEN}", scaling=" / x.size(0) / K")
-    assert "(1/2: divided by the batch size too)" in shown
+    assert "(1/2: also divided by the batch size)" in shown

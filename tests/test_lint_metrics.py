@@ -97,6 +97,12 @@ def test_other_ways_to_the_same_mean(each: str, end: str) -> None:
     assert is_flagged(each=each, end=end)
 
 
+def test_a_loss_of_several_terms_of_one_output() -> None:
+    early = "out = model(x); loss = criterion(out, y) + out.pow(2).mean() + out.abs().mean()"
+    assert is_flagged(early=early, each=ADD, end="print(running / len(loader))")
+    assert not is_flagged(early=f"{early}; {ADD}", end="print(running / len(loader))")
+
+
 def test_a_window_averaged_once_more() -> None:
     assert is_flagged(each=ADD, inside="print(running / K); running = 0.0")
 
@@ -104,6 +110,22 @@ def test_a_window_averaged_once_more() -> None:
 @pytest.mark.parametrize("divide", ["loss /= K", "loss = loss * (1 / K)", "loss = torch.div(loss, K)"])
 def test_other_ways_to_divide(divide: str) -> None:
     assert is_flagged(divide=divide, each=ADD, end="print(running / len(loader))")
+
+
+@pytest.mark.parametrize(
+    ("places", "flagged"),
+    [
+        ({"early": ADD, "divide": "loss = loss / 9; loss = loss * weight"}, False),
+        ({"divide": "loss = loss / 9; loss = loss * weight", "each": ADD}, True),
+        ({"divide": "loss = loss / 9", "each": ADD, "backward": "(loss * weight).backward()"}, True),
+    ],
+)
+@pytest.mark.parametrize("weight", ["9", "0.7"])
+def test_a_weight_of_the_objective_divides_nothing(places: dict[str, str], flagged: bool, weight: str) -> None:
+    slots = dict.fromkeys(("early", "each", "scale", "inside"), "pass")
+    slots |= {"backward": "loss.backward()", "end": "print(running / len(loader))"} | places
+    source = f"weight = {weight}\n" + LOOP.format(**slots).replace("% K", "% 9")
+    assert ("GA802" in [f.mistake.code for f in lint_source(source, "train.py")]) is flagged
 
 
 @pytest.mark.parametrize(

@@ -305,3 +305,53 @@ class Trainer:
 def test_the_values_of_a_mapping_are_the_same_with_their_keys_and_without() -> None:
     assert codes(ITEMS.format(cleared="optimizers", stepped="optimizers")) == []
     assert codes(ITEMS.format(cleared="others", stepped="optimizers")) == ["GA204"]
+
+
+@pytest.mark.parametrize(
+    ("setup", "reads"),
+    [
+        ("settings = types.SimpleNamespace(n_micro=4)", "settings.n_micro"),
+        ('settings = {"n_micro": 4}', 'settings["n_micro"]'),
+        ("settings = types.SimpleNamespace(n_micro=4)", 'getattr(settings, "n_micro")'),
+    ],
+)
+@pytest.mark.parametrize(
+    ("scale", "codes"), [(" / heads / {k}", []), (" / heads", ["GA101"]), (" / heads / {k} / {k}", ["GA102"])]
+)
+def test_a_setting_has_its_name_wherever_it_is_read(setup: str, reads: str, scale: str, codes: list[str]) -> None:
+    source = f"""
+import torch, types
+from torch.nn import functional as F
+{setup}
+heads = 4
+def train(model, loader, optimizer):
+    for i, (x, y) in enumerate(loader):
+        loss = F.mse_loss(model(x), y){scale.format(k=reads)}
+        loss.backward()
+        if (i + 1) % {reads} == 0:
+            optimizer.step()
+            optimizer.zero_grad()
+    optimizer.zero_grad()
+"""
+    assert [f.mistake.code for f in lint_source(source, "train.py") if f.mistake.code != "GA301"] == codes
+
+
+@pytest.mark.parametrize("divisor", ["(number - 1) % K + 1", "min(K, number)"])
+def test_what_is_computed_from_a_counter_is_nobodys_constant(divisor: str) -> None:
+    source = f"""
+import torch
+from torch.nn import functional as F
+K = 3
+def update(model, optimizer, divisor):
+    for p in model.parameters():
+        p.grad.div_(divisor)
+    optimizer.step()
+    optimizer.zero_grad()
+def train(model, loader, optimizer):
+    for number, (x, y) in enumerate(loader, 1):
+        F.mse_loss(model(x), y).backward()
+        if number % K == 0:
+            update(model, optimizer, {divisor})
+    optimizer.zero_grad()
+"""
+    assert [f.mistake.code for f in lint_source(source, "train.py")] == ["GA301"]

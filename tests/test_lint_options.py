@@ -82,7 +82,7 @@ def test_other_mistakes_do_not_depend_on_how_long_a_pass_is() -> None:
 def test_a_message_names_the_default() -> None:
     source = SCRIPT.format(rows="30", batch="5", window="3", given="", scaling="")
     (finding,) = lint_source(source, "train.py")
-    assert "each counts 3x" in finding.message
+    assert "each is weighted 3x" in finding.message
     assert "taking window as 3" in finding.message
 
 

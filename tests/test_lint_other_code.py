@@ -192,3 +192,38 @@ def test_losses_that_are_kept_by_name_are_kept_with_their_graphs() -> None:
 def test_a_few_losses_that_are_kept_for_a_while_are_no_leak() -> None:
     source = KEPT.format(kept="parts").replace("seen.append(record)", "seen.append(record)\n        seen = seen[-2:]")
     assert codes(source) == []
+
+
+COMPREHENSION = """
+import torch
+from torch import nn
+K = 3
+net = nn.Linear(4, 1)
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+data = torch.randn({rows}, 4)
+def feed(number, x):
+    loss = net(x).pow(2).mean()
+    (loss{scale}).backward()
+    if number % K == 0:
+        optimizer.step()
+        optimizer.zero_grad()
+    return loss.item()
+for epoch in range(2):
+    {loop}
+"""
+
+
+@pytest.mark.parametrize(
+    "loop",
+    [
+        "losses = [feed(n, x) for n, x in enumerate(data.split(5), 1)]",
+        "print(sum(feed(n, x) for n, x in enumerate(data.split(5), 1) if len(x) > 1))",
+    ],
+)
+def test_a_comprehension_that_makes_gradients_is_a_loop(loop: str) -> None:
+    def codes(rows: int, scale: str) -> set[str]:
+        return {f.mistake.code for f in lint_source(COMPREHENSION.format(loop=loop, rows=rows, scale=scale), "t.py")}
+
+    assert codes(45, " / K") == set()
+    assert codes(45, "") == {"GA101"}
+    assert codes(35, " / K") == {"GA301"}

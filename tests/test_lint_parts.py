@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gradcheck_accum.lint import lint_source
+from gradcheck_accum.lint.state.values import Optimizer
 
 HEAD = """\
 import torch
@@ -175,3 +176,150 @@ def train(loader, criterion, epochs):
 """
     assert codes(source.format(scaling=" / 3")) == ["GA301"]
     assert codes(source.format(scaling="")) == ["GA101", "GA301"]
+
+
+MEMBERS = {
+    "an argument's": ("", "model.body", "model.head"),
+    "a network's that is made here": ("model = Net()", "model.body", "model.head"),
+    "a sequence's": ("model = nn.Sequential(nn.Linear(5, 5), nn.Linear(5, 2))", "model[0]", "model[1]"),
+    "a member's own": ("model = Net()", "model.encoder.body", "model.encoder.head"),
+    "one of them and all": ("", "model.body", "model"),
+}
+OF_MEMBERS = """\
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body, self.head = nn.Linear(5, 5), nn.Linear(5, 2)
+
+    def forward(self, x):
+        return self.head(self.body(x))
+
+def train(model, loader, criterion):
+    {made}
+    a = torch.optim.SGD({first}.parameters(), lr=0.1)
+    b = torch.optim.Adam({rest}.parameters(), lr=0.1)
+    assert len(loader) % 3 == 0
+    for i, (x, y) in enumerate(loader):
+        (criterion(model(x), y) / 3).backward()
+        {each}
+        if (i + 1) % 3 == 0:
+            {steps}
+"""
+of_members = pytest.mark.parametrize("members", MEMBERS.values(), ids=MEMBERS.keys())
+
+
+def codes_of_members(members: tuple[str, str, str], steps: str, each: str = "pass") -> list[str]:
+    made, first, rest = members
+    return codes(OF_MEMBERS.format(made=made or "pass", first=first, rest=rest, steps=steps, each=each))
+
+
+@of_members
+@pytest.mark.parametrize(
+    "steps",
+    ["a.step(); b.step(); a.zero_grad(); b.zero_grad()", "b.step(); a.step(); model.zero_grad()"],
+)
+def test_members_of_a_model_that_step_together(members: tuple[str, str, str], steps: str) -> None:
+    assert codes_of_members(members, steps) == []
+    clip = "nn.utils.clip_grad_norm_(model.parameters(), 1.0)"
+    assert codes_of_members(members, f"{clip}; {steps}") == []
+    assert codes_of_members(members, steps, each=clip) == ["GA401"]
+
+
+@of_members
+def test_a_member_that_is_never_cleared(members: tuple[str, str, str]) -> None:
+    assert codes_of_members(members, "a.step(); b.step(); a.zero_grad()") == ["GA204"]
+
+
+@of_members
+def test_a_loss_of_the_whole_may_reach_one_member_where_they_step_apart(members: tuple[str, str, str]) -> None:
+    source = OF_MEMBERS.replace("        (criterion(model(x), y) / 3).backward()\n", "{turns}")
+    made, first, rest = members
+    turns = """\
+        a.zero_grad(); b.zero_grad()
+        criterion(model(x, only="body"), y).backward(); a.step()
+        criterion(model(x, only="head"), y).backward(); b.step()
+"""
+    slots = {"made": made or "pass", "first": first, "rest": rest, "each": "pass", "steps": "pass"}
+    assert codes(source.format(turns=turns, **slots)) == []
+
+
+def test_one_optimizer_of_several_members_is_reached_by_the_whole() -> None:
+    source = """\
+def train(model, critic, loader, criterion):
+    a = torch.optim.SGD([*model.body.parameters(), *model.head.parameters()], lr=0.1)
+    b = torch.optim.Adam(critic.parameters(), lr=0.1)
+    assert len(loader) % 3 == 0
+    for i, (x, y) in enumerate(loader):
+        {clear}
+        criterion(critic(x), y).backward()
+        b.step()
+        b.zero_grad()
+        (criterion(model(x), y) / 3).backward()
+        if (i + 1) % 3 == 0:
+            a.step()
+            a.zero_grad()
+"""
+    assert codes(source.format(clear="pass")) == []
+    assert codes(source.format(clear="a.zero_grad()")) == ["GA201"]
+
+
+def test_two_parts_of_one_model_are_as_good_as_two_models() -> None:
+    whole = Optimizer("all", frozenset({"net"}))
+    member, chosen = Optimizer("a", frozenset({"net.body"})), Optimizer("b", frozenset({"net where 'body' in n"}))
+    for optimizer in (whole, member, chosen):
+        assert optimizer.may_update(frozenset({"net"}))
+        assert not optimizer.may_update(frozenset({"network"}))
+    assert not member.may_update(frozenset({"net.head"}))
+    assert not chosen.may_update(frozenset({"net where not ('body' in n)"}))
+    assert whole.may_update(frozenset({"net.head"}))
+    assert whole.may_update(frozenset({"net where not ('body' in n)"}))
+    assert member.may_update(frozenset({"net.body.first where p.ndim > 1"}))
+
+
+ONE_AFTER_THE_OTHER = {
+    "a comprehension": "nets = [nn.Linear(5, 5) for _ in range(2)]",
+    "a comprehension over names": "nets = [build(name) for name in ('body', 'head')]",
+    "one of a dictionary": "nets = {i: nn.Linear(5, 5) for i in range(2)}",
+    "a loop": "nets = []\n    for _ in range(2): nets.append(nn.Linear(5, 5))",
+    "a loop over names": "nets = []\n    for name in ('body', 'head'): nets.append(build(name))",
+}
+
+
+@pytest.mark.parametrize("made", ONE_AFTER_THE_OTHER.values(), ids=ONE_AFTER_THE_OTHER.keys())
+def test_networks_that_one_line_makes_one_after_the_other(made: str) -> None:
+    source = """\
+def train(loader, criterion):
+    {made}
+    a = torch.optim.SGD(nets[0].parameters(), lr=0.1)
+    b = torch.optim.Adam(nets[1].parameters(), lr=0.1)
+    assert len(loader) % 3 == 0
+    for i, (x, y) in enumerate(loader):
+        (criterion(nets[0](x), y) / 3).backward()
+        (criterion(nets[1](x), y) / 3).backward()
+        if (i + 1) % 3 == 0:
+            {steps}
+"""
+    assert codes(source.format(made=made, steps="a.step(); a.zero_grad(); b.step(); b.zero_grad()")) == []
+    assert codes(source.format(made=made, steps="a.step(); a.zero_grad(); b.step()")) == ["GA204"]
+
+
+def test_a_member_that_is_called_by_a_name_of_its_own() -> None:
+    source = """\
+def train(loader, criterion, K):
+    model = nn.Sequential(nn.Linear(5, 5), nn.Linear(5, 2))
+    body, head = model[0], model[1]
+    a = torch.optim.SGD(body.parameters(), lr=0.1)
+    b = torch.optim.Adam(head.parameters(), lr=0.1)
+    assert len(loader) % K == 0
+    for i, (x, y) in enumerate(loader):
+        (criterion(head(body(x)), y) / K).backward()
+        if (i + 1) % K == 0:
+            {steps}
+"""
+    assert codes(source.format(steps="a.step(); b.step(); a.zero_grad(); b.zero_grad()")) == []
+    assert codes(source.format(steps="a.step(); b.step(); a.zero_grad()")) == ["GA204"]
+
+
+def test_a_range_of_nothing_is_no_crash() -> None:
+    source = "def train(model, loader, optimizer):\n    for epoch in range():\n        for x in loader:\n"
+    assert codes(source + "            model(x).backward()\n            optimizer.step()\n") in ([], ["GA203"])

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from gradcheck_accum.gate import may_train
 from gradcheck_accum.lint import lint_source
+from gradcheck_accum.sources.prefilter import may_train
 
 HEAD = """\
 import argparse
@@ -657,6 +657,458 @@ def run(net, dl, opt, every=1):
             opt.zero_grad()
 """,
     ),
+    # a branch that does not accumulate, or scales nothing, has no voice in what it cannot show
+    "cleared at every turn, in the branch that accumulates": (
+        ["GA201"],
+        """\
+def run(net, dl, opt, scaler, args):
+    assert len(dl) % args.every == 0
+    for i, (u, t) in enumerate(dl):
+        opt.zero_grad()
+        loss = F.mse_loss(net(u), t)
+        if args.half:
+            scaler.scale(loss).backward()
+            scaler.step(opt)
+            scaler.update()
+        else:
+            (loss / args.every).backward()
+            if (i + 1) % args.every == 0:
+                opt.step()
+""",
+    ),
+    "cleared at every turn, where it steps at every turn (right)": (
+        [],
+        """\
+def run(net, dl, opt, args):
+    assert len(dl) % args.every == 0
+    for i, (u, t) in enumerate(dl):
+        if args.each:
+            opt.zero_grad()
+        loss = F.mse_loss(net(u), t)
+        if args.plain:
+            loss.backward()
+            opt.step()
+        else:
+            (loss / args.every).backward()
+            if (i + 1) % args.every == 0:
+                opt.step()
+                opt.zero_grad()
+""",
+    ),
+    "a clip that serves both with a scaler and without": (
+        ["GA501"],
+        """\
+def run(net, dl, opt, scaler, args):
+    assert len(dl) % args.every == 0
+    for i, (u, t) in enumerate(dl):
+        loss = F.mse_loss(net(u), t) / args.every
+        if args.half:
+            scaler.scale(loss).backward()
+        else:
+            loss.backward()
+        if (i + 1) % args.every == 0:
+            nn.utils.clip_grad_norm_(net.parameters(), 0.7)
+            if args.half:
+                scaler.step(opt)
+                scaler.update()
+            else:
+                opt.step()
+            opt.zero_grad()
+""",
+    ),
+    "a clip that serves both with a scaler and without (right)": (
+        [],
+        """\
+def run(net, dl, opt, scaler, args):
+    assert len(dl) % args.every == 0
+    for i, (u, t) in enumerate(dl):
+        loss = F.mse_loss(net(u), t) / args.every
+        if args.half:
+            scaler.scale(loss).backward()
+        else:
+            loss.backward()
+        if (i + 1) % args.every == 0:
+            if args.half:
+                scaler.unscale_(opt)
+            nn.utils.clip_grad_norm_(net.parameters(), 0.7)
+            if args.half:
+                scaler.step(opt)
+                scaler.update()
+            else:
+                opt.step()
+            opt.zero_grad()
+""",
+    ),
+    # what a scenario could not follow is no opinion: an engine's branch beside a plain one
+    "a branch for an engine beside a plain one": (
+        ["GA302"],
+        """\
+import deepspeed
+
+def run(net, dl, opt, args):
+    assert len(dl) % args.every == 1
+    if args.engine:
+        net, opt, _, _ = deepspeed.initialize(model=net, optimizer=opt, config=args.config)
+    for i, (u, t) in enumerate(dl):
+        loss = F.mse_loss(net(u), t) / args.every
+        if args.engine:
+            net.backward(loss)
+        else:
+            loss.backward()
+        if i % args.every == 0:
+            opt.step()
+            opt.zero_grad()
+""",
+    ),
+    # answers that change nothing are not asked for together before those that may change something
+    "a clip behind many answers that change nothing": (
+        ["GA401"],
+        """\
+def run(net, dl, opt, args, log):
+    assert len(dl) % args.every == 0
+    most = None if args.most is None else args.most
+    for i, (u, t) in enumerate(dl):
+        (F.mse_loss(net(u), t) / args.every).backward()
+        if log.rank == 0:
+            log.seen = log.seen + 1
+        if log.wide is None:
+            log.wide = i
+        if log.deep is None:
+            log.deep = i
+        if log.high is None:
+            log.high = i
+        if log.long is None:
+            log.long = i
+        if most is not None:
+            nn.utils.clip_grad_norm_(net.parameters(), most)
+        if (i + 1) % args.every == 0:
+            opt.step()
+            opt.zero_grad()
+""",
+    ),
+    # what a method sets anew on its class is a setting, whatever stands in the class's body
+    "K that is configured on the class": (
+        ["GA101", "GA301", "GA302"],
+        """\
+class Coach:
+    every = 1
+
+    @classmethod
+    def configure(cls, args):
+        cls.every = args.every
+
+    def __init__(self, net, opt):
+        self.net, self.opt = net, opt
+
+    def go(self, dl):
+        self.opt.zero_grad()
+        for i, (u, t) in enumerate(dl):
+            self.one(u, t, i % self.every == 0)
+
+    def one(self, u, t, moves):
+        F.mse_loss(self.net(u), t).backward()
+        if moves:
+            self.opt.step()
+            self.opt.zero_grad()
+""",
+    ),
+    "K that is 1 on the class (right)": (
+        [],
+        """\
+class Coach:
+    every = 1
+
+    def __init__(self, net, opt):
+        self.net, self.opt = net, opt
+
+    def go(self, dl):
+        self.opt.zero_grad()
+        for i, (u, t) in enumerate(dl):
+            F.mse_loss(self.net(u), t).backward()
+            if i % self.every == 0:
+                self.opt.step()
+                self.opt.zero_grad()
+""",
+    ),
+    # an optimizer that came from elsewhere is what the scaler is given
+    "a scaler that is given an optimizer from elsewhere": (
+        ["GA301"],
+        """\
+from elsewhere import ScaledStep, groups_of
+
+def main(net, dl, args):
+    optimizer = ScaledStep(groups_of(net, args), lr=0.1)
+    scaler = torch.amp.GradScaler()
+    epochs(net, dl, args, optimizer, scaler)
+
+def epochs(net, dl, args, optimizer, scaler):
+    for _ in range(args.epochs):
+        optimizer.zero_grad()
+        for i, (u, t) in enumerate(dl):
+            scaler.scale(F.mse_loss(net(u), t) / args.every).backward()
+            if i % args.every == args.every - 1:
+                scaler.step(optimizer)
+                scaler.update()
+                optimizer.zero_grad()
+""",
+    ),
+    "a scaler that is given an optimizer from elsewhere (right)": (
+        [],
+        """\
+from elsewhere import ScaledStep, groups_of
+
+def main(net, dl, args):
+    optimizer = ScaledStep(groups_of(net, args), lr=0.1)
+    scaler = torch.amp.GradScaler()
+    epochs(net, dl, args, optimizer, scaler)
+
+def epochs(net, dl, args, optimizer, scaler):
+    assert len(dl) % args.every == 0
+    for _ in range(args.epochs):
+        optimizer.zero_grad()
+        for i, (u, t) in enumerate(dl):
+            scaler.scale(F.mse_loss(net(u), t) / args.every).backward()
+            if i % args.every == args.every - 1:
+                scaler.step(optimizer)
+                scaler.update()
+                optimizer.zero_grad()
+""",
+    ),
+    # K as the framework's own object has it
+    "K that is asked of the accelerator": (
+        ["GA302"],
+        """\
+from accelerate import Accelerator
+
+def main(net, opt, dl, config):
+    accelerator = Accelerator(gradient_accumulation_steps=config.every)
+    net, opt, dl = accelerator.prepare(net, opt, dl)
+    assert len(dl) % accelerator.gradient_accumulation_steps == 1
+    for i, (u, t) in enumerate(dl):
+        accelerator.backward(F.mse_loss(net(u), t))
+        if i % accelerator.gradient_accumulation_steps == 0:
+            opt.step()
+            opt.zero_grad()
+""",
+    ),
+    "an average that moves outside what an accelerator with options of its caller gates": (
+        ["GA602"],
+        """\
+from accelerate import Accelerator
+from ema_pytorch import EMA
+
+class Coach:
+    def __init__(self, net, opt, options):
+        self.accelerator = Accelerator(log_with="all", **options)
+        self.mean_net = EMA(net, include_online_model=False)
+        self.net, self.opt = self.accelerator.prepare(net, opt)
+
+    def go(self, dl):
+        dl = self.accelerator.prepare(dl)
+        for u, t in dl:
+            with self.accelerator.accumulate(self.net):
+                self.accelerator.backward(F.mse_loss(self.net(u), t))
+                self.opt.step()
+                self.opt.zero_grad()
+            self.mean_net.update()
+""",
+    ),
+    "an average that moves where an accelerator with options of its caller steps (right)": (
+        [],
+        """\
+from accelerate import Accelerator
+from ema_pytorch import EMA
+
+class Coach:
+    def __init__(self, net, opt, options):
+        self.accelerator = Accelerator(log_with="all", **options)
+        self.mean_net = EMA(net, include_online_model=False)
+        self.net, self.opt = self.accelerator.prepare(net, opt)
+
+    def go(self, dl):
+        dl = self.accelerator.prepare(dl)
+        for u, t in dl:
+            with self.accelerator.accumulate(self.net):
+                self.accelerator.backward(F.mse_loss(self.net(u), t))
+                self.opt.step()
+                self.opt.zero_grad()
+            if self.accelerator.sync_gradients:
+                self.mean_net.update()
+""",
+    ),
+    # each mistake shows beside another: what is cleared in between does not make a clip at every micro-batch right
+    "a clip at every micro-batch, before each of which it is cleared": (
+        ["GA201", "GA401"],
+        """\
+def run(net, dl, opt, args):
+    assert len(dl) % args.every == 0
+    for i, (u, t) in enumerate(dl, 1):
+        opt.zero_grad()
+        (F.mse_loss(net(u), t) / args.every).backward()
+        nn.utils.clip_grad_norm_(net.parameters(), 0.7)
+        if i % args.every == 0:
+            opt.step()
+""",
+    ),
+    "a clip once per window that is cleared at every micro-batch": (
+        ["GA201"],
+        """\
+def run(net, dl, opt, args):
+    assert len(dl) % args.every == 0
+    for i, (u, t) in enumerate(dl, 1):
+        opt.zero_grad()
+        (F.mse_loss(net(u), t) / args.every).backward()
+        if i % args.every == 0:
+            nn.utils.clip_grad_norm_(net.parameters(), 0.7)
+            opt.step()
+""",
+    ),
+    "a clip of gradients that only perturb the data (right)": (
+        [],
+        """\
+def run(net, dl, opt, args):
+    assert len(dl) % args.every == 0
+    for i, (u, t) in enumerate(dl, 1):
+        (F.mse_loss(net(u), t) / args.every).backward()
+        if i % args.every == 0:
+            nn.utils.clip_grad_norm_(net.parameters(), 0.7)
+            opt.step()
+            opt.zero_grad()
+
+def attack(net, u, t, opt, turns):
+    u.requires_grad_(True)
+    for _ in range(turns):
+        F.mse_loss(net(u), t).backward()
+        nn.utils.clip_grad_norm_(net.parameters(), 0.7)
+        u.data.add_(u.grad.sign())
+        opt.zero_grad()
+    return u
+""",
+    ),
+    # a division that is at least one cannot undo another: two by K are one too many, whatever else divides
+    "a loss of rows and labels that is divided by K, and again by the framework": (
+        ["GA102"],
+        """\
+from accelerate import Accelerator
+
+def main(net, opt, dl, config):
+    accelerator = Accelerator(gradient_accumulation_steps=config.every)
+    net, opt, dl = accelerator.prepare(net, opt, dl)
+    assert len(dl) % config.every == 0
+    for i, (u, t, held) in enumerate(dl, 1):
+        out = net(u).logits
+        rows, width, _ = out.shape
+        each = -(F.log_softmax(out, -1).gather(-1, t) * held).sum(dim=1) / held.sum(dim=1).clamp(min=1)
+        loss = each.sum() / rows
+        loss = loss / config.every
+        accelerator.backward(loss)
+        if i % config.every == 0:
+            opt.step()
+            opt.zero_grad()
+""",
+    ),
+    "a loss of rows and labels that the framework divides by K (right)": (
+        [],
+        """\
+from accelerate import Accelerator
+
+def main(net, opt, dl, config):
+    accelerator = Accelerator(gradient_accumulation_steps=config.every)
+    net, opt, dl = accelerator.prepare(net, opt, dl)
+    assert len(dl) % config.every == 0
+    for i, (u, t, held) in enumerate(dl, 1):
+        out = net(u).logits
+        rows, width, _ = out.shape
+        each = -(F.log_softmax(out, -1).gather(-1, t) * held).sum(dim=1) / width
+        loss = each.sum() / rows
+        accelerator.backward(loss)
+        if i % config.every == 0:
+            opt.step()
+            opt.zero_grad()
+""",
+    ),
+    "a loss that is divided by K twice and multiplied by what may be K (right)": (
+        [],
+        """\
+from accelerate import Accelerator
+
+def main(net, opt, dl, config, gain):
+    accelerator = Accelerator(gradient_accumulation_steps=config.every)
+    net, opt, dl = accelerator.prepare(net, opt, dl)
+    assert len(dl) % config.every == 0
+    for i, (u, t) in enumerate(dl, 1):
+        loss = gain(config.every) * F.mse_loss(net(u), t)
+        accelerator.backward(loss / config.every)
+        if i % config.every == 0:
+            opt.step()
+            opt.zero_grad()
+""",
+    ),
+    # how long a pass is, is the source's to say: a class that gives batches for ever, and one that was made of it
+    "data of a class of its own that end": (
+        ["GA301"],
+        """\
+class Batches:
+    def __init__(self, rows, size):
+        self.rows, self.size = rows, size
+
+    def __iter__(self):
+        for start in range(0, len(self.rows), self.size):
+            yield self.rows[start : start + self.size]
+
+def main(net, rows, opt, args):
+    batches = Batches(rows, args.size)
+    for _ in range(args.epochs):
+        opt.zero_grad()
+        for i, u in enumerate(batches, 1):
+            (net(u).square().mean() / args.every).backward()
+            if i % args.every == 0:
+                opt.step()
+                opt.zero_grad()
+""",
+    ),
+    "data of a class of its own that never end (right)": (
+        [],
+        """\
+class Mixed:
+    def __init__(self, loaders):
+        self.loaders = loaders
+        self.given = 0
+
+    def __iter__(self):
+        streams = [iter(one) for one in self.loaders]
+        while True:
+            self.given += 1
+            yield next(streams[self.given % len(streams)])
+
+class Ahead:
+    def __init__(self, loader):
+        self.loader = loader
+
+    def __iter__(self):
+        stream = iter(self.loader)
+        batch = self.fetch(stream)
+        while batch is not None:
+            yield batch
+            batch = self.fetch(stream)
+
+    def fetch(self, stream):
+        try:
+            return next(stream)
+        except StopIteration:
+            return None
+
+def main(net, loaders, opt, args):
+    data = Ahead(Mixed(loaders))
+    for i, u in enumerate(data, 1):
+        (net(u).square().mean() / args.every).backward()
+        if i % args.every == 0:
+            opt.step()
+            opt.zero_grad()
+        if i >= args.most:
+            break
+""",
+    ),
 }
 
 
@@ -686,6 +1138,26 @@ def fit(net, dl, opt, args):
                 opt.zero_grad()
 """
     assert {f.mistake.code for f in lint_source(HEAD + source, "loop.py")} == {"GA301"}
+
+
+@pytest.mark.parametrize("refused", ["", "    if most is not None and most <= 0:\n        most = None\n"])
+def test_a_setting_that_is_a_number_by_default_is_taken_for_one_first(refused: str) -> None:
+    others = "".join(f"    some_{n} = 1 if args.some_{n} is None else 2\n" for n in range(20))
+    source = f"""\
+def run(net, dl, opt, args, settings):
+{others}    every = settings.get("every", 3)
+    most = settings.get("most", 0.7)
+    most = float(most) if most is not None else None
+{refused}    assert len(dl) % every == 0
+    for i, (u, t) in enumerate(dl):
+        (F.mse_loss(net(u), t) / every).backward()
+        if most:
+            nn.utils.clip_grad_norm_(net.parameters(), most)
+        if (i + 1) % every == 0:
+            opt.step()
+            opt.zero_grad()
+"""
+    assert {f.mistake.code for f in lint_source(HEAD + source, "loop.py")} == {"GA401"}
 
 
 @pytest.mark.parametrize("gate", ["update_grad", "need_update"])

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from gradcheck_accum.cli import main
-from gradcheck_accum.lint import LintError, examine, lint_source
+from gradcheck_accum.lint import LintError, lint_source
+from gradcheck_accum.lint.examination.examine import examine
 
 ROOT = Path(__file__).parents[1]
 PROGRAMS = [
@@ -131,18 +132,18 @@ def test_deep_nesting_is_analysed_or_refused(depth: int) -> None:
         try:
             lint_source(LOOP.format(before="pass", inside=inside), "train.py")
         except LintError as error:
-            assert "deep" in str(error) or "not valid by the grammar" in str(error)
+            assert "deep" in str(error) or "not valid Python" in str(error)
 
 
 def test_what_takes_too_long_is_given_up_and_said_to_be(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gradcheck_accum.lint.scenarios._MOST_EVALUATIONS", 200_000)
+    monkeypatch.setattr("gradcheck_accum.lint.examination.scenarios._MOST_EVALUATIONS", 200_000)
     each_calls_three = (f"def f{i}(n):\n    f{i + 1}(n); f{i + 1}(n + 1); f{i + 1}(n + 2)\n" for i in range(30))
     path = tmp_path / "train.py"
     path.write_text("".join(each_calls_three) + "def f30(n):\n    loss.backward(); optimizer.step()\nf0(0)\n")
     assert main(["lint", "--no-cache", str(path)]) == 0
-    assert "loops too long to be followed)." in capsys.readouterr().out
+    assert "loops too long to be analyzed)." in capsys.readouterr().out
 
 
 def test_a_file_of_many_faulty_loops_is_no_longer_searched_for_fixes_than_others(
@@ -221,7 +222,7 @@ def test_one_clear_line_for_a_strange_notebook(
 
 def test_an_endless_file_is_too_large(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["lint", "/dev/zero"]) == 2
-    assert capsys.readouterr().err == "gradcheck-accum: /dev/zero: larger than 4 MiB, not analysed\n"
+    assert capsys.readouterr().err == "gradcheck-accum: /dev/zero: larger than 4 MiB, not analyzed\n"
 
 
 def test_thousands_of_steps_without_a_clearing_are_given_up() -> None:
@@ -267,25 +268,25 @@ def test_what_no_fix_was_looked_for_is_said(
     path.write_text("import torch\n" + "".join(MANY.format(number=i) for i in range(3)))
     assert main(["lint", "--no-cache", str(path)]) == 1
     summary = capsys.readouterr().out.splitlines()
-    (said,) = (line for line in summary if line.startswith("No fix was looked for in "))
+    (said,) = (line for line in summary if line.startswith("No fix was tried for "))
     fixable = sum(line.startswith("fix: ") for line in summary)
-    assert said.startswith(f"No fix was looked for in {6 - fixable} cases: the file has too many loops")
+    assert said.startswith(f"No fix was tried for {6 - fixable} findings: the file has too many loops")
     assert main(["lint", "--no-cache", "--output-format", "json", str(path)]) == 1
     assert json.loads(capsys.readouterr().out)["summary"]["fixes_left_out"] == 6 - fixable
     monkeypatch.undo()
     path.write_text("import torch\n" + MANY.format(number=0))
     assert main(["lint", "--no-cache", str(path)]) == 1
-    assert "No fix was looked for" not in capsys.readouterr().out
+    assert "No fix was tried" not in capsys.readouterr().out
 
 
 @pytest.mark.slow
 def test_many_short_loops_are_all_read(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gradcheck_accum.lint.scenarios._MOST_EVALUATIONS", 10_000)
+    monkeypatch.setattr("gradcheck_accum.lint.examination.scenarios._MOST_EVALUATIONS", 10_000)
     path = tmp_path / "train.py"
     path.write_text("import torch\n" + "".join(MANY.format(number=i) for i in range(12)))
     assert main(["lint", "--no-cache", "--select", "GA101", str(path)]) == 1
     said = capsys.readouterr().out
     assert said.count("GA101") == 12
-    assert "too long to be followed" not in said
+    assert "too long to be analyzed" not in said

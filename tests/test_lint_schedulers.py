@@ -124,6 +124,96 @@ def test_a_length_that_the_loop_does_not_count_by_is_not_told(length: str) -> No
         assert codes(f"CosineAnnealingLR(optimizer, {length})", **{place: "scheduler.step()"}) == []
 
 
+EPOCHS = [
+    "range(int(epochs))",
+    "range(start_epoch, epochs)",
+    "range(args.resume_from, int(epochs))",
+    "range(1, epochs + 1)",
+]
+
+
+@pytest.mark.parametrize("counted", EPOCHS)
+def test_epochs_that_are_counted_from_where_a_training_begins(counted: str) -> None:
+    def found(scheduler: str, **places: str) -> list[str]:
+        slots = dict.fromkeys(("before", "inside", "after", "per_epoch"), "pass") | places
+        source = LOOP.replace("range(epochs)", counted).format(scheduler=scheduler, **slots)
+        return [f.mistake.code for f in lint_source(source, "train.py") if f.mistake.code.startswith("GA6")]
+
+    assert found(IN_STEPS[0], after="scheduler.step()") == ["GA601"]
+    assert found(IN_STEPS[0], inside="scheduler.step()") == []
+    assert found(IN_MICRO_BATCHES[0], inside="scheduler.step()") == ["GA603"]
+    assert found(IN_MICRO_BATCHES[0], after="scheduler.step()") == []
+
+
+@pytest.mark.parametrize("counted", ["range(warm, epochs)", "range(2, epochs, 2)", "range(first + 1, epochs)"])
+def test_epochs_that_are_counted_from_elsewhere_are_not_told(counted: str) -> None:
+    for scheduler in (IN_STEPS[0], IN_MICRO_BATCHES[0]):
+        for place in ("inside", "after"):
+            slots = dict.fromkeys(("before", "inside", "after", "per_epoch"), "pass") | {place: "scheduler.step()"}
+            source = LOOP.replace("range(epochs)", counted).format(scheduler=scheduler, **slots)
+            assert not [f for f in lint_source(source, "train.py") if f.mistake.code.startswith("GA6")]
+
+
+FROM_SAMPLES = """\
+import math
+import torch
+from torch.optim.lr_scheduler import CosineAnnealingLR
+from torch.utils.data import DataLoader
+
+def train(model, train_dataset, other_dataset, criterion, epochs, K, args):
+    loader = DataLoader(train_dataset, batch_size=args.batch_size, shuffle=True)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    scheduler = CosineAnnealingLR(optimizer, T_max={moves})
+    for epoch in range(epochs):
+        for i, (x, y) in enumerate(loader):
+            (criterion(model(x), y) / K).backward()
+            if (i + 1) % K == 0:
+                optimizer.step()
+                optimizer.zero_grad()
+                {inside}
+            {after}
+        optimizer.zero_grad()
+"""
+
+
+def from_samples(moves: str, place: str) -> list[str]:
+    slots = dict.fromkeys(("inside", "after"), "pass") | {place: "scheduler.step()"}
+    found = lint_source(FROM_SAMPLES.format(moves=moves, **slots), "train.py")
+    return [f.mistake.code for f in found if f.mistake.code.startswith("GA6")]
+
+
+@pytest.mark.parametrize(
+    "batches",
+    ["len(train_dataset) // args.batch_size", "int(len(train_dataset) / args.batch_size)"],
+)
+def test_samples_divided_by_the_size_of_a_batch_are_batches(batches: str) -> None:
+    assert from_samples(f"{batches} * epochs", "inside") == ["GA603"]
+    assert from_samples(f"{batches} * epochs", "after") == []
+    assert from_samples(f"{batches} // K * epochs", "inside") == []
+    assert from_samples(f"{batches} // K * epochs", "after") == ["GA601"]
+
+
+def test_samples_divided_by_the_size_of_a_window_are_steps() -> None:
+    for steps in ("len(train_dataset) // (args.batch_size * K)", "math.ceil(len(train_dataset) / args.batch_size / K)"):
+        assert from_samples(f"epochs * ({steps})", "inside") == []
+        assert from_samples(f"epochs * ({steps})", "after") == ["GA601"]
+
+
+@pytest.mark.parametrize(
+    "batches",
+    [
+        "len(other_dataset) // args.batch_size",
+        "len(train_dataset) // args.eval_batch_size",
+        "len(train_dataset) // (args.batch_size * args.world_size)",
+        "len(train_dataset) // K",
+        "len(train_dataset)",
+    ],
+)
+@pytest.mark.parametrize("place", ["inside", "after"])
+def test_samples_divided_by_anything_else_are_not_told(batches: str, place: str) -> None:
+    assert from_samples(f"{batches} * epochs", place) == []
+
+
 OF_ITS_OWN = """
 import functools
 import torch

@@ -70,3 +70,41 @@ def test_slices_of_unequal_size_are_a_mean_of_means() -> None:
     cut = {"first": "size = 5", "turn": "a in range(0, len(x), size)", "cut": "b = min(a + size, len(x))"}
     assert codes(reduction="", scaling=" / 3", **cut) == ["GA104"]
     assert codes(reduction=', reduction="sum"', scaling=" / len(x)", **cut) == []
+
+
+ALONG = """
+import torch
+from torch import nn
+K = 3
+net = nn.Linear(4, 1)
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+angles = torch.rand(90)
+data = {data}
+batches = {batches}
+for first in range(0, len(batches), K):
+    optimizer.zero_grad()
+    window = batches[first:first + K]
+    for x in window:
+        loss = net(x).pow(2).mean()
+        (loss{scale}).backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.parametrize(
+    ("data", "batches"),
+    [
+        ("load()", "data.split(5)"),
+        ("load()", "list(data)"),
+        ("torch.stack([torch.cos(angles)] * 4, 1)", "data.split(5)"),
+        ("torch.randn(45, 4)", "data.split(5)"),
+    ],
+)
+def test_what_is_cut_along_an_unknown_length_is_as_long_as_its_bounds_are_apart(data: str, batches: str) -> None:
+    def found(scale: str) -> list[str]:
+        findings = lint_source(ALONG.format(data=data, batches=batches, scale=scale), "train.py")
+        return [f.message for f in findings if f.mistake.code != "GA103"]
+
+    assert found(" / K") == found(" / len(window)") == []
+    (message,) = found("")
+    assert "3 are accumulated" in message and "3x" in message

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from watching import watch_source
 
-from gradcheck_accum.verdict import Verdict, VerifyResult
+from gradcheck_accum.results.verdict import Verdict, VerifyResult
 
 SCRIPT = """
 import torch, torch.nn as nn, torch.nn.functional as F

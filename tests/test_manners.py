@@ -11,23 +11,16 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from plain_loops import plain_loop
 
 from gradcheck_accum.cli import main
 from gradcheck_accum.diagnosis import Diagnosis
-from gradcheck_accum.location import Location
+from gradcheck_accum.ledger.location import Location
 from gradcheck_accum.mistakes import CATALOGUE
 from gradcheck_accum.report.verify_text import verify_text
-from gradcheck_accum.verdict import ReferenceReport, Verdict, VerifyResult, WindowReport
+from gradcheck_accum.results.verdict import ReferenceReport, Verdict, VerifyResult, WindowReport
 
-BAD = """\
-def train(model, loader, optimizer, criterion):
-    for i, (x, y) in enumerate(loader):
-        loss = criterion(model(x), y)
-        loss.backward()
-        if (i + 1) % 3 == 0:
-            optimizer.step()
-            optimizer.zero_grad()
-"""
+BAD = plain_loop(3)
 
 
 @pytest.fixture(autouse=True)
@@ -129,8 +122,8 @@ def test_advice_is_broken_at_the_width_of_the_terminal(
     text = sys.stdout.getvalue()
     advice = [line for line in text.splitlines() if not line.startswith(("bad.py:", "Found"))]
     assert max(map(len, advice)) <= widest
-    assert "left, divided by their own number" in " ".join(text.split())
-    assert ("\n  " in text.split("help: step")[1].split("fix:")[0]) == (widest < 100)
+    assert "remaining micro-batches, dividing by their number" in " ".join(text.split())
+    assert ("\n  " in text.split("help: after")[1].split("fix:")[0]) == (widest < 100)
 
 
 RIGHT = WindowReport(0, "SGD", 4, 32.0, (1.0,) * 4, 1.2e-07, 1.0, 3.1e-06, 2e-07, Verdict.EQUIVALENT, line=24)
@@ -170,7 +163,7 @@ def test_a_wide_terminal_shows_all_columns() -> None:
     result = VerifyResult(
         "train.py", Verdict.DEVIATES, "some", "cpu", ReferenceReport("ledger", "float32", "cpu"), (RIGHT, WIDE)
     )
-    assert "the same in all" in verify_text(replace(result, windows=(RIGHT, replace(RIGHT, index=1))), width=70)
+    assert "same in all windows" in verify_text(replace(result, windows=(RIGHT, replace(RIGHT, index=1))), width=70)
     (heading,) = [line for line in verify_text(result, width=200).splitlines() if "verdict" in line]
     assert heading.split()[1:6] == ["optimizer", "line", "batches", "units", "weights"]
     assert heading.split()[6:] == ["error", "allowed", "ratio", "error", "drift", "verdict"]

@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from watching import watch_source
 
 from gradcheck_accum.lint import lint_source
-from gradcheck_accum.verdict import Verdict, VerifyResult
+from gradcheck_accum.results.verdict import Verdict, VerifyResult
 from gradcheck_accum.verify import observe
 
 pytestmark = pytest.mark.usefixtures("in_float64")

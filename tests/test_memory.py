@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import json
 import math
-import sys
 import tracemalloc
 import warnings
 from collections.abc import Callable, Iterator
@@ -15,20 +14,21 @@ from typing import Any
 
 import pytest
 import torch
+from tiny_runs import TinyLoop, calls_of
 from torch import nn
 from torch.profiler import ProfilerActivity, profile, record_function
 
 import gradcheck_accum
 from gradcheck_accum.diagnosis import Diagnosis
-from gradcheck_accum.location import Location
+from gradcheck_accum.ledger.location import Location
 from gradcheck_accum.mistakes import CATALOGUE
 from gradcheck_accum.report.as_json import verify_json
 from gradcheck_accum.report.paint import Paint
 from gradcheck_accum.report.verify_table import table
 from gradcheck_accum.report.verify_text import verify_text
-from gradcheck_accum.verdict import ReferenceReport, Verdict, VerifyResult, WindowReport
+from gradcheck_accum.results.verdict import ReferenceReport, Verdict, VerifyResult, WindowReport
 from gradcheck_accum.verify import observe
-from gradcheck_accum.verify.sketch import BUCKETS, Sketcher
+from gradcheck_accum.verify.vectors.sketch import BUCKETS, Sketcher
 
 BETWEEN = "between two windows"
 WIDTH, LAYERS = 512, 12
@@ -239,7 +239,7 @@ def test_a_wrong_update_is_measured_on_samples_of_the_weights() -> None:
     assert result.windows[0].verdict is Verdict.DEVIATES
     assert 0.05 < error < 1.9
     assert result.windows[0].param_rel_error == pytest.approx(error, rel=0.02)
-    assert len([note for note in result.notes if "elements of the weights, drawn at random" in note]) == 1
+    assert len([note for note in result.notes if "randomly drawn elements of the weights" in note]) == 1
 
 
 class Own(torch.optim.SGD):
@@ -275,29 +275,21 @@ def test_replayed_batches_are_not_kept_and_not_copied() -> None:
 
 def test_nothing_is_held_of_windows_that_are_not_watched() -> None:
     # The watch goes to sleep at a step, while the gradients are there.
+    sketches()
     assert more(lambda: gradcheck_accum.watch(every=4), windows=6).between < 0.01
 
 
-class Tiny:
-    """A right loop of very many windows, with a remainder where it ends."""
-
-    def __init__(self) -> None:
-        torch.manual_seed(0)
-        self.model = nn.Linear(3, 2)
-        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.01)
-
-    def __call__(self, windows: int) -> None:
-        for _ in range(windows):
-            for _ in range(4):
-                (nn.functional.mse_loss(self.model(torch.ones(5, 3)), torch.ones(5, 2)) / 4).backward()
-            self.optimizer.step()
-            self.optimizer.zero_grad()
+@pytest.mark.parametrize("windows", [6, 22])
+def test_nothing_that_computed_losses_is_held_of_windows_that_are_not_watched(windows: int) -> None:
+    # Nor does the tape go on for as long as nobody listens.
+    held = more(lambda: gradcheck_accum.watch(every=20, reference="both"), windows=windows)
+    assert held.between < 0.01
 
 
-def kept_of(windows: int) -> int:
+def kept_of(windows: int, reference: Any) -> int:
     """The bytes that Python's own objects take more after so many windows than after the first 100."""
-    loop = Tiny()
-    with observe(reference="ledger"):
+    loop = TinyLoop(4)
+    with observe(reference=reference):
         loop(100)
         tracemalloc.start()
         try:
@@ -309,31 +301,17 @@ def kept_of(windows: int) -> int:
 
 
 @pytest.mark.slow
-def test_a_window_of_a_long_run_keeps_little() -> None:
-    assert kept_of(60) / 60 < 5 * 1024
-
-
-def calls_of(run: Callable[[], object]) -> int:
-    """How many functions are called."""
-    count = 0
-
-    def called(frame: object, event: str, argument: object) -> None:
-        nonlocal count
-        count += event in ("call", "c_call")
-
-    sys.setprofile(called)
-    try:
-        run()
-    finally:
-        sys.setprofile(None)
-    return count
+@pytest.mark.parametrize(("reference", "most"), [("ledger", 3.0), ("sketch", 3.0), ("both", 4.0)])
+def test_a_window_of_a_long_run_keeps_little(reference: str, most: float) -> None:
+    """What is kept once, however long the run is, is not a window's: over many of them it weighs little."""
+    assert (kept_of(360, reference) - kept_of(60, reference)) / 300 < most * 1024
 
 
 @pytest.mark.slow
 def test_judging_a_run_of_twice_the_windows_takes_twice_the_work() -> None:
     work = []
     for windows in (60, 120):
-        loop = Tiny()
+        loop = TinyLoop(4)
         with observe(reference="ledger") as observation:
             loop(windows)
         work.append(calls_of(observation.result))
@@ -341,10 +319,10 @@ def test_judging_a_run_of_twice_the_windows_takes_twice_the_work() -> None:
 
 
 def test_a_report_on_many_windows_lists_every_kind_of_them() -> None:
-    loop = Tiny()
+    loop = TinyLoop(4)
     with observe(reference="ledger") as observation:
         loop(60)
-        (nn.functional.mse_loss(loop.model(torch.ones(5, 3)), torch.ones(5, 2)) / 4).backward()
+        (nn.functional.mse_loss(loop.model(torch.ones(5, 3)), torch.ones(5, 2)) / loop.k).backward()
         loop.optimizer.step()
         loop.optimizer.zero_grad()
         loop(60)

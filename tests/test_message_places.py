@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from gradcheck_accum.diagnosis import diagnose
-from gradcheck_accum.events import Backward, Factor, Operation, Reduction, Step, Term, Trace, ZeroGrad
-from gradcheck_accum.folding import fold
+from gradcheck_accum.ledger.events import Backward, Factor, Operation, Reduction, Step, Term, Trace, ZeroGrad
+from gradcheck_accum.ledger.folding import fold
+from gradcheck_accum.ledger.location import Location
 from gradcheck_accum.lint import lint_paths
-from gradcheck_accum.location import Location
 from gradcheck_accum.settings import Settings
 from gradcheck_accum.wording import message
 

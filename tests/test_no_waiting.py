@@ -19,7 +19,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 import gradcheck_accum
-from gradcheck_accum.verdict import Verdict
+from gradcheck_accum.results.verdict import Verdict
 from gradcheck_accum.verify import observe
 
 OURS = str(Path(gradcheck_accum.__file__).parent)

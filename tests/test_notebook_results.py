@@ -12,9 +12,9 @@ import pytest
 import gradcheck_accum
 import gradcheck_accum.verify
 from gradcheck_accum.diagnosis import Diagnosis
-from gradcheck_accum.location import Location
+from gradcheck_accum.ledger.location import Location
 from gradcheck_accum.mistakes import CATALOGUE
-from gradcheck_accum.verdict import Accepted, ReferenceReport, Verdict, VerifyResult, WindowReport
+from gradcheck_accum.results.verdict import Accepted, ReferenceReport, Verdict, VerifyResult, WindowReport
 
 
 def window(index: int, *weights: float | None, verdict: Verdict = Verdict.EQUIVALENT) -> WindowReport:

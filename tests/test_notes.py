@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from gradcheck_accum.verify import observe
-from gradcheck_accum.verify.notes import on_terms
+from gradcheck_accum.verify.judge.notes import on_terms
 
 K, ROWS, PENALTY = 4, 5, 0.25
 

@@ -9,7 +9,7 @@ import torch
 from watching import watch_source
 
 from gradcheck_accum.lint import lint_source
-from gradcheck_accum.verdict import Verdict
+from gradcheck_accum.results.verdict import Verdict
 
 ROWS, K, RATE = 5, 3, 0.05
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from watching import watch_source
 
-from gradcheck_accum.verdict import Verdict
+from gradcheck_accum.results.verdict import Verdict
 
 AUTOENCODER = """\
 import torch

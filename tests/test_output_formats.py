@@ -14,22 +14,15 @@ from xml.etree import ElementTree
 
 import jsonschema
 import pytest
+from plain_loops import plain_loop
 
 from gradcheck_accum.cli import main
 from gradcheck_accum.diagnosis import Diagnosis
-from gradcheck_accum.location import Location
+from gradcheck_accum.ledger.location import Location
 from gradcheck_accum.mistakes import CATALOGUE
-from gradcheck_accum.verdict import Accepted, ReferenceReport, Verdict, VerifyResult
+from gradcheck_accum.results.verdict import Accepted, ReferenceReport, Verdict, VerifyResult
 
-BAD = """\
-def train(model, loader, optimizer, criterion):
-    for i, (x, y) in enumerate(loader):
-        loss = criterion(model(x), y)
-        loss.backward()
-        if (i + 1) % 3 == 0:
-            optimizer.step()
-            optimizer.zero_grad()
-"""
+BAD = plain_loop(3)
 """GA101 at 4:9 with a safe fix, GA301 at 6:13 with an unsafe one."""
 
 NOTEBOOK = {
@@ -166,7 +159,7 @@ def test_a_file_that_cannot_be_written_is_said_before_the_script_runs(
 @pytest.mark.parametrize("option", ["--diff", "--add-noqa", "--write-baseline=known.json"])
 def test_what_gives_no_report_takes_no_file_for_it(run: Command, option: str) -> None:
     assert run("lint", "bad.py", option, "--output-file", "report") == 2
-    assert run.err.startswith("gradcheck-accum: --output-file goes with a report: ")
+    assert run.err.startswith("gradcheck-accum: --output-file cannot be combined with ")
     assert not (run.root / "report").exists()
 
 
@@ -301,7 +294,9 @@ def test_sarif_holds_findings_and_their_rules(run: Command) -> None:
     rules = log["tool"]["driver"]["rules"]
     assert [rule["id"] for rule in rules] == ["GA101", "GA301"]
     page = rules[0]["help"]["markdown"]
-    assert page.startswith("# missing-loss-scaling (GA101)\n\n4 micro-batches, and the gradient is 4 times too long")
+    assert page.startswith(
+        "# missing-loss-scaling (GA101)\n\n4 micro-batches make a gradient that is 4 times too large"
+    )
     assert "\n## What it does\n" in page
     first, second = log["results"]
     assert [(r["ruleId"], r["ruleIndex"], r["level"]) for r in (first, second)] == [

@@ -10,7 +10,7 @@ from torch import nn
 from watching import watch_source
 
 from gradcheck_accum.lint import lint_source
-from gradcheck_accum.verdict import Verdict
+from gradcheck_accum.results.verdict import Verdict
 from gradcheck_accum.verify import observe
 
 SCRIPT = """\

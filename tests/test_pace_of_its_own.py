@@ -8,7 +8,7 @@ import pytest
 from watching import watch_source
 
 from gradcheck_accum.lint import lint_source
-from gradcheck_accum.verdict import Verdict, VerifyResult
+from gradcheck_accum.results.verdict import Verdict, VerifyResult
 
 SCRIPT = """\
 import copy

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
+from plain_loops import plain_loop
 from shapes_table import SHAPES
 
 from gradcheck_accum import __version__
@@ -141,15 +142,7 @@ def from_sdist(out: Path) -> Path:
     return wheel
 
 
-BAD = """\
-def train(model, loader, optimizer, criterion):
-    for i, (x, y) in enumerate(loader):
-        loss = criterion(model(x), y)
-        loss.backward()
-        if (i + 1) % 3 == 0 or i + 1 == len(loader):
-            optimizer.step()
-            optimizer.zero_grad()
-"""
+BAD = plain_loop(3, flush=True)
 
 
 @pytest.mark.slow

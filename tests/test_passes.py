@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 from watching import watch_source
 
-from gradcheck_accum.events import Backward, Event, Reduction, Step, Term
+from gradcheck_accum.ledger.events import Backward, Event, Reduction, Step, Term
+from gradcheck_accum.ledger.location import Location
+from gradcheck_accum.ledger.passes import Passes, ToldBy
 from gradcheck_accum.lint import lint_source
-from gradcheck_accum.location import Location
-from gradcheck_accum.passes import Passes, ToldBy
-from gradcheck_accum.verdict import Verdict
+from gradcheck_accum.results.verdict import Verdict
 
 STORE = frozenset({"model"})
 

@@ -18,9 +18,9 @@ import torch
 
 import gradcheck_accum
 from gradcheck_accum.report.verify_text import verify_text
-from gradcheck_accum.verdict import VerifyResult
+from gradcheck_accum.results.verdict import VerifyResult
 from gradcheck_accum.verify import observe
-from gradcheck_accum.verify.frames import installed_folders
+from gradcheck_accum.verify.stack.frames import installed_folders
 
 # K = 3, of which the loss shows nothing: GA101 at the backward's line, 9.
 UNDIVIDED = """\

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from gradcheck_accum.verdict import Verdict, VerifyResult
+from gradcheck_accum.results.verdict import Verdict, VerifyResult
 from gradcheck_accum.verify import observe
 
 K, ROWS, WINDOWS = 3, 5, 2
@@ -181,7 +181,7 @@ def by_the_largest(model: nn.Module, x: torch.Tensor, y: torch.Tensor, w: torch.
 def test_data_that_is_normalised_over_its_micro_batch_couples_samples(loss: Loss) -> None:
     result = trained(batches(), loss)
     assert (result.verdict, codes(result)) == (Verdict.NOT_EQUIVALENT_BY_CONSTRUCTION, {"GA901"}), result.reason
-    assert "normalises data of its loss over its own rows" in result.windows[0].reason
+    assert "normalizes data of its loss over its own rows" in result.windows[0].reason
 
 
 def test_normalised_data_that_cannot_be_put_together_is_not_proven_right() -> None:
@@ -190,7 +190,7 @@ def test_normalised_data_that_cannot_be_put_together_is_not_proven_right() -> No
 
     result = trained(of_unlike_lengths(), loss)
     assert result.verdict is Verdict.INCONCLUSIVE
-    assert "was normalised over the rows of its micro-batch" in result.reason
+    assert "was normalized over the rows of its micro-batch" in result.reason
 
 
 # What is no finding

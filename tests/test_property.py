@@ -17,7 +17,7 @@ from torch import nn
 from watching import watch_source
 
 from gradcheck_accum.lint import lint_source
-from gradcheck_accum.verdict import Verdict
+from gradcheck_accum.results.verdict import Verdict
 
 pytestmark = pytest.mark.slow  # hundreds of drawn loops, each of which is trained
 

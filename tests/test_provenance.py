@@ -5,19 +5,26 @@ Nothing here is judged: the events say what stands in the source, and a look-ali
 
 from __future__ import annotations
 
+import ast
 import contextlib
+import dis
 import io
+import os
 import re
 import runpy
+import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from types import CodeType
 
 import pytest
+from watching import watch_source
 
-from gradcheck_accum.events import Backward, Event, Factor, ScaleGrads, Step, WindowBound
+from gradcheck_accum.ledger.events import Backward, Event, Factor, ScaleGrads, Step, WindowBound
 from gradcheck_accum.verify import observe
-from gradcheck_accum.verify.provenance import syntax
+from gradcheck_accum.verify.provenance import numbered, syntax
+from gradcheck_accum.verify.session import ReferenceName
 
 HEAD = """
 import argparse, dataclasses, functools, itertools, types
@@ -221,11 +228,22 @@ def test_a_loop_that_ends_before_the_step(form: str, tmp_path: Path) -> None:
     assert all("K" in bound.origins for bound in found if bound is not None)
 
 
-@pytest.mark.parametrize("flush", ["step()", "if len(loader) % K: step()", "if (i + 1) % K != 0: step()"])
-def test_the_flush_after_a_loop_is_counted_by_nothing(flush: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("flush", "steps"),
+    [
+        ("step()", None),
+        ("if (i + 1) % K != 0: step()", None),
+        ("if len(loader) % K: step()", 3),
+        ("if len(loader) % K != 0: step()", 3),
+        ("if len(loader) % K > 0: step()", 3),
+    ],
+)
+def test_the_flush_after_a_loop_is_counted_by_what_may_leave_a_remainder(
+    flush: str, steps: int | None, tmp_path: Path
+) -> None:
     loop = "K = 3\nfor i in range(7):\n    backward(loader[i])\n    if (i + 1) % K == 0:\n        step()\n"
     found = bounds_of(loop + flush + "\n", tmp_path)
-    assert [None if bound is None else bound.steps for bound in found] == [3, 3, None]
+    assert [None if bound is None else bound.steps for bound in found] == [3, 3, steps]
 
 
 def test_what_is_trained_every_so_often_is_no_window(tmp_path: Path) -> None:
@@ -550,6 +568,7 @@ def test_a_divisor_has_its_names_and_the_place_of_its_constant(division: str, tm
     ("operand", "origins"),
     [
         ("args.accum", {"accum", "args.accum"}),
+        ("given.every", {"every", "given.every", "grad_accum_steps"}),
         ("cfg['accum']", {"accum", "cfg['accum']"}),
         ("int(cfg['accum'])", {"accum", "cfg['accum']"}),
         ("config.training.accum", {"accum", "config.training.accum"}),
@@ -566,6 +585,10 @@ def test_the_names_of_a_divisor(operand: str, origins: set[str], tmp_path: Path)
     head = """N, M = 3, 3
 product = N * 1
 args = types.SimpleNamespace(accum=3)
+import argparse
+parser = argparse.ArgumentParser()
+parser.add_argument("-k", "--grad-accum-steps", dest="every", type=int, default=3)
+given = parser.parse_args([])
 cfg, numbers = {"accum": 3}, [3]
 config = types.SimpleNamespace(training=args)
 target = M
@@ -611,6 +634,16 @@ HOMES = {
         "    def scaled(self, loss): return loss / self.divisor\n"
         "run(Trainer(3).scaled)"
     ),
+    "a method of an object made with a name": (
+        "class Trainer:\n    def __init__(self, accum): self.divisor = accum\n"
+        "    def scaled(self, loss): return loss / self.divisor\n"
+        "N = 3\nrun(Trainer(N).scaled)"
+    ),
+    "a method of one of two objects": (
+        "class Trainer:\n    def __init__(self, accum): self.divisor = accum\n"
+        "    def scaled(self, loss): return loss / self.divisor\n"
+        "N, M = 3, 4\nTrainer(M)\nrun(Trainer(N).scaled)"
+    ),
     "a comprehension": (
         "def train(accum):\n    run(lambda loss: sum([part / accum for part in [loss]]))\nN = 3\ntrain(N)"
     ),
@@ -627,6 +660,8 @@ HOMES = {
     [
         ("a closure", {"accum", "N"}),
         ("a method", {"divisor", "self.divisor", "accum"}),
+        ("a method of an object made with a name", {"divisor", "self.divisor", "accum", "N"}),
+        ("a method of one of two objects", {"divisor", "self.divisor", "accum"}),
         ("a comprehension", {"accum", "N"}),
         ("another module's", {"accum", "tau"}),
         ("what a global statement sets", {"accum"}),
@@ -782,3 +817,88 @@ def test_python_that_keeps_no_columns(form: str, tmp_path: Path, monkeypatch: py
 def test_a_mean_of_losses_has_no_names(tmp_path: Path) -> None:
     source = "losses = [loss_of(*batch) for batch in loader]\ntorch.mean(torch.stack(losses)).backward()\nstep()\n"
     assert {origin for factor in factors_of(source, tmp_path) for origin in factor.origins} == set()
+
+
+NOTHING_BUT_LINES = """\
+K = 4
+for i in range(8):
+    x, t = X[i * 3 : i * 3 + 3], T[i * 3 : i * 3 + 3]
+    (F.mse_loss(model(x), t) / K + 0.01 * model.weight.pow(2).sum()).backward()
+    if (i + 1) % K == 0: optimizer.step(); optimizer.zero_grad()
+"""
+
+
+def test_where_python_keeps_lines_alone_the_numbers_of_a_line_are_told_apart(tmp_path: Path) -> None:
+    """So it is on 3.10, and on any later Python that is asked for it."""
+    (tmp_path / "train.py").write_text(HEAD + NOTHING_BUT_LINES, encoding="utf-8")
+    command = [sys.executable, "-X", "no_debug_ranges", "-m", "gradcheck_accum", "verify", "train.py"]
+    environment = {**os.environ, "PYTHONNODEBUGRANGES": "1"}
+    ended = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    # K divides the mean alone, 0.01 is the penalty's own: the penalty counts 4 times.
+    assert "divide the loss by 4" in ended.stdout, ended.stdout + ended.stderr
+    assert "could not be read off its graph" not in ended.stdout
+
+
+SEVERAL = """\
+def f(a, b, c, *more, **named):
+    x = a * b / c + b.g(a / 2).h(*more, k=c * 3) * (lambda v: v / c)(b)
+    x /= c(a)(b); y = [b * n / c for n in more if n(a * 2)]
+    try:
+        return x * y if a(b) and c(a / b) else -x
+    finally:
+        b.closed(a * (1 / c))
+@named(1 / 2)
+def g(a): return (a / 3 if
+    a * 2 else a.b(
+    )(a) / 4)
+"""
+
+
+@pytest.mark.skipif(not hasattr(CodeType, "co_positions"), reason="Python 3.10 keeps no columns to compare with")
+def test_an_instruction_has_the_node_that_pythons_own_columns_say() -> None:
+    tree = ast.parse(SEVERAL)
+    found = numbered.Numbered("several.py", tree)
+    ours = [n for n in ast.walk(tree) if isinstance(n, (ast.BinOp, ast.AugAssign, ast.Call))]
+    compared = set()
+    pending = [compile(SEVERAL, "several.py", "exec", dont_inherit=True)]
+    while pending:
+        code = pending.pop()
+        pending += [inner for inner in code.co_consts if isinstance(inner, CodeType)]
+        places = list(code.co_positions())
+        for instruction in dis.get_instructions(code):
+            if instruction.opname in ("BINARY_OP", "CALL", "CALL_FUNCTION_EX", "CALL_KW"):
+                first, last, _, end = places[instruction.offset // 2]
+                # A method's call begins at its name in the columns of newer Pythons. A comprehension is called too.
+                its = [n for n in ours if (n.lineno, n.end_lineno, n.end_col_offset) == (first, last, end)]
+                node = found.node(code, instruction.offset)
+                assert node in its or (node is None and not its), ast.dump(node or tree)
+                compared.add(node)
+    # The halves that Python has worked out beforehand are no instruction.
+    assert {n for n in ours if not (isinstance(n, ast.BinOp) and isinstance(n.left, ast.Constant))} <= compared
+
+
+@pytest.mark.parametrize("reference", ["ledger", "sketch", "both"])
+@pytest.mark.parametrize(("coefficient", "codes"), [("TEMPERATURE", set()), ("K", {"GA102"})])
+def test_the_source_is_read_whatever_the_gradients_are_compared_with(
+    coefficient: str, codes: set[str], reference: ReferenceName, tmp_path: Path
+) -> None:
+    """A constant of the objective that equals K is none, where nothing is run again too."""
+    source = f"""
+import torch
+K = 8
+TEMPERATURE = 8
+model = torch.nn.Linear(4, 3)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for i in range(16):
+    x, y = torch.randn(1, 4), torch.randn(1, 3)
+    loss = torch.nn.functional.smooth_l1_loss(model(x), y) / {coefficient}
+    loss.backward()
+    if (i + 1) % K == 0:
+        for p in model.parameters():
+            p.grad.div_(K)
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+    result = watch_source(source, tmp_path, reference=reference)
+    assert result.verdict.value == ("deviates" if codes else "equivalent")
+    assert {d.mistake.code for d in result.diagnosis} == codes

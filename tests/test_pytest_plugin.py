@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import pytest
+from textwrap import indent
 
-BAD = """
-    def train(model, loader, optimizer, criterion):
-        for i, (x, y) in enumerate(loader):
-            loss = criterion(model(x), y)
-            loss.backward()
-            if (i + 1) % 4 == 0 or i + 1 == len(loader):
-                optimizer.step()
-                optimizer.zero_grad()
-"""
+import pytest
+from plain_loops import plain_loop
+
+BAD = "\n" + indent(plain_loop(4, flush=True), "    ")
 LOOP = """
     import torch
 
@@ -73,14 +68,14 @@ def test_the_projects_settings_count(pytester: pytest.Pytester) -> None:
     pytester.makepyprojecttoml("[tool.gradcheck-accum]\nignore = ['GA999']")
     result = pytester.runpytest("--accum-lint", "train.py")
     result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(["pyproject.toml: [[]tool.gradcheck-accum[]] ignore: no rule is called 'GA999'*"])
+    result.stdout.fnmatch_lines(["pyproject.toml: [[]tool.gradcheck-accum[]] ignore: unknown rule 'GA999'*"])
 
 
 def test_a_file_that_is_not_python_fails_in_one_line(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(train="def train(:\n    loss.backward()\n    optimizer.step()")
     result = pytester.runpytest("--accum-lint", "train.py")
     result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(["train.py: not valid by the grammar of Python *"])
+    result.stdout.fnmatch_lines(["train.py: not valid Python *"])
 
 
 @pytest.mark.slow
@@ -198,7 +193,7 @@ def test_what_the_project_has_accepted_passes(pytester: pytest.Pytester) -> None
     pytester.makepyprojecttoml("[tool.gradcheck-accum]\nignore = ['GA999']")
     result = pytester.runpytest_subprocess()
     result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(["pyproject.toml: [[]tool.gradcheck-accum[]] ignore: no rule is called 'GA999'*"])
+    result.stdout.fnmatch_lines(["pyproject.toml: [[]tool.gradcheck-accum[]] ignore: unknown rule 'GA999'*"])
 
 
 @pytest.mark.slow
@@ -273,5 +268,5 @@ def test_configurations_of_a_loop_are_compared(pytester: pytest.Pytester) -> Non
     """)
     result = pytester.runpytest()
     result.assert_outcomes(passed=1, failed=1)
-    result.stdout.fnmatch_lines(["*train: deviates: 1 of 1 steps got another gradient than the reference's*"])
+    result.stdout.fnmatch_lines(["*train: deviates: 1 of 1 steps do not match the reference gradient*"])
     result.stdout.no_fnmatch_line("*Traceback*")

@@ -11,9 +11,9 @@ import pytest
 
 from gradcheck_accum import verify
 from gradcheck_accum.diagnosis import Diagnosis
-from gradcheck_accum.location import Location
+from gradcheck_accum.ledger.location import Location
 from gradcheck_accum.mistakes import CATALOGUE
-from gradcheck_accum.verdict import ReferenceReport, Verdict, VerifyResult, WindowReport
+from gradcheck_accum.results.verdict import ReferenceReport, Verdict, VerifyResult, WindowReport
 
 SCRIPT = """\
 import sys
@@ -58,7 +58,7 @@ RIGHT = VerifyResult("train.py", Verdict.EQUIVALENT, "all 2 steps got it", "cpu"
 WRONG = replace(
     RIGHT,
     verdict=Verdict.DEVIATES,
-    reason="1 of 2 steps got another gradient",
+    reason="1 of 2 steps do not match",
     windows=(window(0, 1.0), window(1, 3.0)),
     diagnosis=(Diagnosis(CATALOGUE["GA101"], Location("train.py", 10), "not divided", "divide", (1,)),),
 )
@@ -178,7 +178,7 @@ def test_a_failing_script_shows_its_report_and_the_ledger_of_the_windows_that_fa
     lines = result.outlines
     (section,) = (i for i, line in enumerate(lines) if "= gradient accumulation =" in line)
     assert "train.py:10: GA101 [missing-loss-scaling] not divided (window 1)" in lines[:section]
-    assert lines[section + 1] == "train.py::accum-verify: deviates: 1 of 2 steps got another gradient"
+    assert lines[section + 1] == "train.py::accum-verify: deviates: 1 of 2 steps do not match"
     # In CI pytest's own summary, which follows, holds the whole message of a failure.
     (summary,) = (i for i, line in enumerate(lines) if "= short test summary info =" in line)
     rows = [line.split() for line in lines[section:summary] if "deviates" in line and "x 3.000" in line]
@@ -312,10 +312,10 @@ def test_fixture_after_it(accum_check):
 @pytest.mark.parametrize(
     ("marker", "message"),
     [
-        ("refrence='both'", "takes no option 'refrence' (there are reference, "),
+        ("refrence='both'", "takes no option 'refrence' (options: reference, "),
         ("'GA101'", "takes options by name only"),
         ("rtol=0.1", "both or neither"),
-        ("ignore='GA999'", "no rule is called 'GA999'"),
+        ("ignore='GA999'", "unknown rule 'GA999'"),
     ],
 )
 def test_a_marker_that_makes_no_sense_is_one_line(pytester: pytest.Pytester, marker: str, message: str) -> None:

@@ -146,7 +146,7 @@ def test_what_is_right_passes_at_each_k_with_arguments_that_are_supplied(said: d
 def test_what_is_wrong_at_one_k_alone_fails_there_with_what_was_measured(said: dict[str, str]) -> None:
     # 48 rows in two steps of 24, each cut into 8 micro-batches that are divided by 4; a rest of one, divided by 1.
     report = said["test_capped[K=8]"]
-    assert report.startswith("test_capped: deviates: 2 of 3 steps got another gradient than the reference's")
+    assert report.startswith("test_capped: deviates: 2 of 3 steps do not match the reference gradient")
     assert "accumulation_steps=1 (3 steps of 1 micro-batch, 24 rows together)" in report
     assert "accumulation_steps=8 (3 steps of 8 micro-batches, 24 rows together)" in report
     rows = [line.split() for line in report.splitlines() if line.endswith(("deviates", "equivalent"))]
@@ -160,10 +160,10 @@ def test_what_is_wrong_at_one_k_alone_fails_there_with_what_was_measured(said: d
 @pytest.mark.parametrize(
     ("name", "start"),
     [
-        ("test_rest_by_k[K=3]", "test_rest_by_k: deviates: 1 of 3 steps got another gradient"),
-        ("test_dropped[K=3]", "TestOfAClass.test_dropped: deviates: 3 rows that the reference steps on reached no"),
-        ("test_k_is_not_heeded[K=2]", "test_k_is_not_heeded: inconclusive: the configurations differ in their effect"),
-        ("test_nobody_supplies[K=2]", "@pytest.mark.accum_sweep: nothing supplies the argument 'teacher'"),
+        ("test_rest_by_k[K=3]", "test_rest_by_k: deviates: 1 of 3 steps do not match"),
+        ("test_dropped[K=3]", "TestOfAClass.test_dropped: deviates: 3 rows used by the reference never reached a"),
+        ("test_k_is_not_heeded[K=2]", "test_k_is_not_heeded: inconclusive: the configurations differ in effect"),
+        ("test_nobody_supplies[K=2]", "@pytest.mark.accum_sweep: no value for argument 'teacher'"),
         ("test_rtol_alone[K=2]", "@pytest.mark.accum_sweep: rtol and atol are given both or neither"),
         ("test_marked_twice[K=2]", "a test is marked accum_sweep or accum, not both"),
     ],
@@ -178,10 +178,10 @@ def test_what_is_wrong_is_said(said: dict[str, str], name: str, start: str) -> N
         ("", "model", "takes accumulation_steps=[[]...]: whole numbers, one of them 2 or more"),
         ("accumulation_steps=[1]", "model", "*one of them 2 or more"),
         ("accumulation_steps=[2, 0.5]", "model", "*one of them 2 or more"),
-        ("[1, 2]", "model", "takes options by name only (there are accumulation_steps, *"),
+        ("[1, 2]", "model", "takes options by name only (options: accumulation_steps, *"),
         ("accumulation_steps=[2], steps=3", "model", "takes no option 'steps'*"),
-        ("accumulation_steps=[2, 3], effective_batch=8", "model", "cannot cut an effective_batch of 8 *"),
-        ("accumulation_steps=[2]", "", "*every argument of this test has one*"),
+        ("accumulation_steps=[2, 3], effective_batch=8", "model", "cannot split an effective_batch of 8 *"),
+        ("accumulation_steps=[2]", "", "*every argument of this test is a fixture*"),
     ],
 )
 def test_a_marker_that_makes_no_sense_is_one_line(

@@ -11,7 +11,7 @@ import pytest
 from watching import watch_source
 
 from gradcheck_accum.lint import lint_source
-from gradcheck_accum.verdict import Verdict, VerifyResult
+from gradcheck_accum.results.verdict import Verdict, VerifyResult
 
 HEAD = """
 import torch, torch.nn as nn, torch.nn.functional as F
@@ -156,12 +156,12 @@ def train(model, loader, optimizer):
 @pytest.mark.parametrize(
     ("again", "said"),
     [
-        ("K", "(1/{steps}: divided by the accumulation steps once more)"),
+        ("K", "(1/{steps}: divided by the accumulation steps a second time)"),
         (
             "x.size(0)",
-            "counts only 1/(batch size) of what it counts in the large batch (divided by the batch size too)",
+            "weighted only 1/(batch size) relative to the large batch (also divided by the batch size)",
         ),
-        ("K / len(x)", "counts only 1/(batch size x {steps}) of what it counts in the large batch"),
+        ("K / len(x)", "weighted only 1/(batch size x {steps}) relative to the large batch"),
     ],
 )
 def test_lint_states_no_size_of_a_batch_that_the_source_does_not_show(again: str, said: str, steps: int) -> None:
@@ -188,10 +188,11 @@ def train(model, loader, optimizer, args):
 @pytest.mark.parametrize(
     ("setup", "divisor", "test", "codes"),
     [
-        ("every = 4", "every", "(i + 1) % every == 0", ["GA304"]),
-        ("every = 4\n    scale = every", "scale", "(i + 1) % every == 0", ["GA304"]),
         ("accum_steps = 4", "accum_steps", "i == 0", ["GA304"]),
-        ("pass", "args.every", "(i + 1) % args.every == 0", ["GA304"]),
+        # What a log goes by decides on nothing, whatever else has the same number.
+        ("every = 4", "every", "(i + 1) % every == 0", []),
+        ("every = 4\n    scale = every", "scale", "(i + 1) % every == 0", []),
+        ("pass", "args.every", "(i + 1) % args.every == 0", []),
         ("heads = 4", "heads", "(i + 1) % 4 == 0", []),
         ("log, heads = 4, 4", "heads", "(i + 1) % log == 0", []),
         ("pass", "4", "(i + 1) % args.log_every == 0", []),
@@ -271,6 +272,7 @@ import torch, torch.nn as nn, torch.nn.functional as F
 torch.manual_seed(3)
 HEADS = ["click", "cart", "buy"]
 ACCUMULATE = 3
+SHARE = 3
 trunk = nn.Linear(6, 4)
 heads = nn.ModuleDict({h: nn.Linear(4, 1) for h in HEADS})
 model = nn.ModuleList([trunk, heads])
@@ -298,6 +300,10 @@ for i, (x, t) in enumerate(zip(X.split(4), T.split(4))):
         ("(losses[0] / (ACCUMULATE * len(x))).backward()", ["GA102"], 0.25),
         ("n = x.shape[0]; (losses[0] * n / (ACCUMULATE * n)).backward()", [], 1.0),
         ("(losses[0] / (ACCUMULATE * 0.7)).backward()", [], 1.0),
+        # Who divides by K needs no other number for it, whatever is wrong besides.
+        ("(losses[0] / SHARE / ACCUMULATE / ACCUMULATE).backward()", ["GA102"], 1 / 3),
+        ("(losses[0] / SHARE / ACCUMULATE / len(x)).backward()", ["GA102"], 1 / 4),
+        ("(losses[0] / SHARE / len(losses) / len(x)).backward()", ["GA102"], 1 / 4),
         # What each micro-batch is worth changes beside the division by K, and is no division.
         ("own = worth[i]; (own * losses[0] / ACCUMULATE).backward()", [], 1.0),
     ],
@@ -307,3 +313,69 @@ def test_where_a_number_comes_from_decides(loss: str, codes: list[str], weight: 
     assert [d.mistake.code for d in result.diagnosis] == codes, result.reason
     assert result.verdict is (Verdict.DEVIATES if codes else Verdict.EQUIVALENT), result.reason
     assert [w.grad_norm_ratio for w in result.windows] == pytest.approx([weight, weight], rel=1e-5)
+
+
+@pytest.mark.parametrize("name", ["K", "parts"])
+@pytest.mark.parametrize(("divisor", "codes"), [("{k}", ["GA103"]), ("(len(data) % {k})", [])])
+def test_a_run_of_the_flush_alone_is_a_remainder(name: str, divisor: str, codes: list[str], tmp_path: Path) -> None:
+    """Two micro-batches of five, as a flush that asks for the remainder shows: 2/5 of the large batch's gradient."""
+    source = f"""
+import torch, torch.nn as nn, torch.nn.functional as F
+torch.manual_seed(2)
+{name} = 5
+model = nn.Linear(4, 3)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+data = [(torch.randn(3, 4), torch.randn(3, 3)) for _ in range(2)]
+for i, (x, t) in enumerate(data):
+    (F.mse_loss(model(x), t) / DIVISOR).backward()
+    if (i + 1) % STEPS == 0:
+        optimizer.step()
+        optimizer.zero_grad()
+if len(data) % STEPS:
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+    for steps in (name, "5"):
+        own = source.replace("STEPS", steps).replace("DIVISOR", divisor.format(k=steps))
+        result = watch_source(own, tmp_path)
+        assert [d.mistake.code for d in result.diagnosis] == codes, result.reason
+        assert [w.grad_norm_ratio for w in result.windows] == pytest.approx([0.4 if codes else 1.0], rel=1e-5)
+
+
+TURNS = """
+import torch, torch.nn as nn, torch.nn.functional as F
+torch.manual_seed(4)
+body, head_a, head_b = nn.Linear(4, 6), nn.Linear(6, 3), nn.Linear(6, 1)
+optimizer = torch.optim.SGD([*body.parameters(), *head_a.parameters(), *head_b.parameters()], lr=0.1)
+data = [(torch.randn(3, 4), torch.randint(0, 3, (3,)), torch.randn(3)) for _ in range(12)]
+WINDOW = 4
+for first in range(0, len(data), WINDOW):
+    for i, (x, labels, values) in enumerate(data[first : first + WINDOW]):
+        hidden = torch.tanh(body(x))
+        if i % 2:
+            loss = F.cross_entropy(head_a(hidden), labels)
+        else:
+            loss = F.smooth_l1_loss(head_b(hidden).squeeze(-1), values)
+        (loss / DIVISOR).backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+@pytest.mark.parametrize(
+    ("divisor", "coefficient", "verdict"),
+    [
+        # The mean over all four losses of a window, or half of each loss's mean: nobody can tell.
+        ("WINDOW", None, Verdict.INCONCLUSIVE),
+        ("WINDOW", 0.5, Verdict.EQUIVALENT),
+        ("WINDOW", 1.0, Verdict.DEVIATES),
+        ("1", None, Verdict.DEVIATES),
+    ],
+)
+def test_losses_that_take_turns_in_a_window(
+    divisor: str, coefficient: float | None, verdict: Verdict, tmp_path: Path
+) -> None:
+    result = watch_source(TURNS.replace("DIVISOR", divisor), tmp_path, loss_coefficient=coefficient)
+    assert result.verdict is verdict, result.reason
+    if verdict is not Verdict.DEVIATES:
+        assert not result.diagnosis

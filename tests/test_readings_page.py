@@ -8,7 +8,7 @@ import pytest
 from watching import watch_source
 
 from gradcheck_accum.lint import lint_source
-from gradcheck_accum.verdict import Verdict
+from gradcheck_accum.results.verdict import Verdict
 
 SCRIPT = """
 import torch
@@ -92,7 +92,7 @@ def test_the_options_that_settle_it_do(tmp_path: Path) -> None:
     source = SCRIPT.format(loss="mse / 3", steps="K")
     (note,) = (note for note in watch_source(source, tmp_path).notes if "--loss-coefficient" in note)
     assert "line 11" in note
-    assert "accumulation's, state --loss-coefficient 1;" in note
+    assert "belongs to the accumulation, state --loss-coefficient 1;" in note
     assert "objective, state --loss-coefficient 0.333333" in note
     assert watch_source(source, tmp_path, loss_coefficient=1.0).verdict is Verdict.EQUIVALENT
     wrong = watch_source(source, tmp_path, loss_coefficient=1 / 3)

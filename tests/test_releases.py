@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from gradcheck_accum.diagnosis import Diagnosis
-from gradcheck_accum.location import Location
+from gradcheck_accum.ledger.location import Location
 from gradcheck_accum.mistakes import CATALOGUE
-from gradcheck_accum.verify.frameworks import Remark, in_place_of, with_remedy
-from gradcheck_accum.verify.releases import REPAIRS, SMOOTHED, UNCOUNTED, UNDIVIDED, repair_of
+from gradcheck_accum.verify.watching.framework_releases import REPAIRS, SMOOTHED, UNCOUNTED, UNDIVIDED, repair_of
+from gradcheck_accum.verify.watching.framework_remedies import Remark, in_place_of, with_remedy
 
 
 @pytest.mark.parametrize(
@@ -64,8 +64,8 @@ REMARKS = {
 
 def test_the_help_names_the_release_its_line_and_what_mends_it() -> None:
     told = with_remedy(diagnosis("GA101", "transformers 4.47.1"), REMARKS).help
-    assert told.startswith("transformers 4.47.1 divides no loss")
-    assert "4.48.0 mends that (https://github.com/huggingface/transformers/pull/35207)" in told
+    assert told.startswith("transformers 4.47.1 does not divide the loss")
+    assert "fixed in 4.48.0 (https://github.com/huggingface/transformers/pull/35207)" in told
     assert "override Trainer.compute_loss()" in told
     assert told.endswith("(transformers 4.47.1 calls backward() at transformers/trainer.py:3606)")
 
@@ -83,4 +83,4 @@ def test_a_mistake_of_the_users_own_is_helped_as_ever() -> None:
 def test_whoever_trains_with_another_librarys_optimizers_is_told_how_to_use_pytorchs() -> None:
     assert "OptimWrapper" in in_place_of("fastai 2.7.19")
     assert "model.parameters()" in in_place_of("keras 3.15.1")
-    assert "derives from torch.optim.Optimizer" in in_place_of("")
+    assert "subclass of torch.optim.Optimizer" in in_place_of("")

@@ -19,7 +19,7 @@ from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
 from watching import watch_source
 
 from gradcheck_accum.lint import lint_source
-from gradcheck_accum.verdict import Verdict
+from gradcheck_accum.results.verdict import Verdict
 
 MAY_BE_K = {"a third of a loss", "the mean of three losses", "the mean of a list of losses"}
 """Loops that divide by 3, a literal, and count to K = 3: which of the two divides the accumulation, no source says."""

@@ -12,7 +12,7 @@ from watching import found, watch_source
 
 from gradcheck_accum.lint import lint_source
 from gradcheck_accum.mistakes import CATALOGUE
-from gradcheck_accum.verdict import Verdict
+from gradcheck_accum.results.verdict import Verdict
 
 SECTIONS = [
     "## What it does",
@@ -21,7 +21,7 @@ SECTIONS = [
     "## Use instead",
     "## Fix safety",
     "## Known limits",
-    "## Neighbours",
+    "## Related mistakes",
     "## References",
 ]
 NEIGHBOUR = re.compile(r"^- \[(GA\d+) ([a-z-]+)\]\(\1\.md\): (.+)$", re.MULTILINE)
@@ -63,7 +63,7 @@ def test_the_page_opens_with_a_sentence_that_has_its_numbers_first(page: Page) -
 @every_page
 def test_neighbours_are_neighbours_of_each_other(page: Page) -> None:
     text = page.path.read_text(encoding="utf-8")
-    section = text[text.index("## Neighbours\n") : text.index("## References\n")]
+    section = text[text.index("## Related mistakes\n") : text.index("## References\n")]
     found = NEIGHBOUR.findall(section)
     assert found and section.count("\n- ") == len(found)
     for code, name, _ in found:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 
-from gradcheck_accum.events import Backward, Event, Factor, Operation, Reduction, Step, Term, Trace, ZeroGrad
-from gradcheck_accum.folding import fold
-from gradcheck_accum.location import Location
-from gradcheck_accum.same import Same
-from gradcheck_accum.steps import usual_steps
+from gradcheck_accum.ledger.events import Backward, Event, Factor, Operation, Reduction, Step, Term, Trace, ZeroGrad
+from gradcheck_accum.ledger.folding import fold
+from gradcheck_accum.ledger.location import Location
+from gradcheck_accum.ledger.same_number import Same
+from gradcheck_accum.ledger.window_length import usual_steps
 
 MODEL = frozenset({"model"})
 

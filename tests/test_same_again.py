@@ -11,7 +11,9 @@ from hypothesis import strategies as st
 
 
 def test_every_test_draws_by_the_profile_of_the_suite(request: pytest.FixtureRequest) -> None:
-    if settings.get_current_profile_name() != "suite":
+    # Older Hypothesis (6.100, say) has the name as an attribute alone.
+    name = settings.get_current_profile_name() if hasattr(settings, "get_current_profile_name") else None
+    if (name or settings._current_profile) != "suite":
         pytest.skip("explores")
     assert settings.default is not None
     assert settings.default.derandomize and settings.default.deadline is None and settings.default.database is None

@@ -12,19 +12,12 @@ from typing import Any
 
 import pytest
 from lsprotocol import types
+from plain_loops import plain_loop
 from pygls.lsp.client import LanguageClient
 
 from gradcheck_accum.cli import main
 
-BAD = """\
-def train(model, loader, optimizer, criterion):
-    for i, (x, y) in enumerate(loader):
-        loss = criterion(model(x), y)
-        loss.backward()
-        if (i + 1) % 3 == 0:
-            optimizer.step()
-            optimizer.zero_grad()
-"""
+BAD = plain_loop(3)
 """GA101 in the fourth line with a safe fix, GA301 in the sixth with an unsafe one."""
 
 
@@ -202,6 +195,6 @@ def test_the_settings_of_the_project_hold(session: Session, tmp_path: Path) -> N
             editor.client.text_document_did_save(types.DidSaveTextDocumentParams(document))
             assert await editor.diagnostics() == []
         (said,) = editor.said
-        assert "no rule is called 'GA1O1'" in said
+        assert "unknown rule 'GA1O1'" in said
 
     session(looking)

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 from watching import watch_source
 
-from gradcheck_accum.verdict import Verdict
+from gradcheck_accum.results.verdict import Verdict
 from gradcheck_accum.verify import observe
 
 K, ROWS, WIDTH, CLASSES = 4, 4, 5, 3
@@ -67,7 +67,7 @@ def of_classes_weighed_alike(model: nn.Linear) -> torch.Tensor:
 def test_an_undivided_sum_over_other_samples_is_not_passed(objective: Objective) -> None:
     found, reason = verdict(objective)
     assert found is Verdict.INCONCLUSIVE
-    assert "whether they are micro-batches" in reason
+    assert "they may or may not be micro-batches" in reason
 
 
 @pytest.mark.parametrize("objective", [of_slices, of_a_list])
@@ -177,3 +177,38 @@ def test_what_the_others_loss_leaves_is_cleared_before_the_own_one_and_not_after
     assert [(d.mistake.code, d.where.line) for d in wrong.diagnosis] == [("GA204", 11)]
     expected = [Verdict.EQUIVALENT, Verdict.EQUIVALENT, *[Verdict.DEVIATES, Verdict.EQUIVALENT] * 3]
     assert [window.verdict for window in wrong.windows] == expected
+
+
+SKIPPING = """
+import torch
+K = 5
+model = torch.nn.Linear(4, 3)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+data = torch.utils.data.TensorDataset(torch.randn(11, 4), torch.randn(11, 3))
+for i, (x, y) in enumerate(torch.utils.data.DataLoader(data, batch_size=1)):
+    if i == 2:
+        continue
+    loss = torch.nn.functional.mse_loss(model(x), y) {and_more}
+    (loss / K).backward()
+    if (i + 1) % K == 0:
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+
+
+def test_a_penalty_of_as_many_weights_as_batches_were_drawn_is_none_of_each(tmp_path: Path) -> None:
+    """Of 11 micro-batches one is skipped and one is left over: with two weights or none, in all modes."""
+    penalty = "+ 0.01 * sum(p.pow(2).sum() for p in model.parameters())"
+    for reference in ("ledger", "both"):
+        for and_more in ("", penalty):
+            result = watch_source(SKIPPING.format(and_more=and_more), tmp_path, reference=reference)
+            assert {d.mistake.code for d in result.diagnosis} == {"GA301", "GA303"}
+
+
+def test_terms_of_one_forward_are_of_one_batch_however_many_were_drawn(tmp_path: Path) -> None:
+    """A skipped batch makes two that were drawn for a loss with two means of one output."""
+    source = SKIPPING.replace("i == 2", "i == 9").format(and_more="+ model(x).pow(2).mean() + model(x).abs().mean()")
+    source = source.replace("    loss = ", "    out = model(x)\n    loss = ").replace("model(x).", "out.")
+    result = watch_source(source.replace("(loss / K)", "(loss / 3 / K)"), tmp_path, reference="ledger")
+    assert result.reason == "5 micro-batches never reached a step"
+    assert {d.mistake.code for d in result.diagnosis} == {"GA301"}

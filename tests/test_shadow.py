@@ -12,7 +12,7 @@ from torch import nn
 from torch.optim.optimizer import Optimizer
 
 from gradcheck_accum.verify import observe
-from gradcheck_accum.verify.shadow import ShadowStep
+from gradcheck_accum.verify.measure.shadow_step import ShadowStep
 
 
 class Buffered(Optimizer):

@@ -13,7 +13,7 @@ from shapes_table import SHAPES, Shape
 from torch import nn
 from watching import watch_source
 
-from gradcheck_accum.verdict import Verdict
+from gradcheck_accum.results.verdict import Verdict
 from gradcheck_accum.verify import observe
 
 # What is compiled takes seconds to be.

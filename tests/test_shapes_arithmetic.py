@@ -20,7 +20,7 @@ from torch.optim.optimizer import (
 )
 from watching import watch_source
 
-from gradcheck_accum.verdict import Verdict
+from gradcheck_accum.results.verdict import Verdict
 
 pytestmark = pytest.mark.usefixtures("in_float64")
 

@@ -19,10 +19,12 @@ import gradcheck_accum
 from gradcheck_accum.cli import main
 from gradcheck_accum.engine.tolerance import CONFIDENCE, sketched_norm
 from gradcheck_accum.report.as_json import verify_json
+from gradcheck_accum.results.verdict import Verdict, VerifyResult, WindowReport
 from gradcheck_accum.run_options import MemoryBudget, OptionError, memory_budget
-from gradcheck_accum.verdict import Verdict, VerifyResult, WindowReport
-from gradcheck_accum.verify import holding, observe, sketch
-from gradcheck_accum.verify.sketch import BUCKETS, Sketcher
+from gradcheck_accum.verify import observe
+from gradcheck_accum.verify.book import holding
+from gradcheck_accum.verify.vectors import sketch
+from gradcheck_accum.verify.vectors.sketch import BUCKETS, Sketcher
 
 # What a sketch knows
 
@@ -240,7 +242,7 @@ def test_what_goes_past_the_counters_of_versions_is_seen(part: float) -> None:
 
     result = judged(Loop(before_step=change))
     assert result.verdict is Verdict.INCONCLUSIVE
-    assert "changed by hand" in result.reason
+    assert "modified manually" in result.reason
 
 
 def test_gradients_that_were_handed_out_are_followed() -> None:
@@ -307,7 +309,7 @@ def test_a_budget_asks_for_sketches() -> None:
     named = judged(Loop(**many), reference="both", memory_budget=MemoryBudget(3e6))
     assert [r.reference.mode for r in (roomy, tight, named)] == ["both", "sketch", "both"]
     assert {r.verdict for r in (roomy, tight, named)} == {Verdict.EQUIVALENT}
-    why = "both references would take 3.85 MB beside the loop, and --memory-budget is 3 MB"
+    why = "both references would need 3.85 MB in addition to the loop, and --memory-budget is 3 MB"
     assert tight.reference.why == why
     assert any(why in note and "99.9% confidence" in note for note in tight.notes)
     report = json.loads(verify_json(tight))
@@ -324,7 +326,7 @@ def test_what_is_free_is_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(holding, "free_memory", lambda device, free=free: free)
         assert judged(Loop(width=400), reference=None).reference.mode == mode
     adam = judged(Loop(width=400, optimizer="AdamW"), reference=None)
-    assert adam.reference.why.endswith("and 1.15 MB are free beside what it needs itself")
+    assert adam.reference.why.endswith("and 1.15 MB are free in addition to what it needs itself")
     monkeypatch.setattr(holding, "free_memory", lambda device: None)
     assert judged(Loop(width=400), reference=None).reference.mode == "both"
 
@@ -357,7 +359,7 @@ def test_a_large_batch_keeps_no_more_than_the_budget_leaves(more: int, most: int
     result = judged(loop, reference="both", memory_budget=MemoryBudget(3 * 4 * 320_800 + more))
     assert result.verdict is Verdict.EQUIVALENT, result.reason
     assert loop.model.most.rows == most
-    in_chunks = any("would keep more than there is memory for" in note for note in result.notes)
+    in_chunks = any("would need more memory than there is" in note for note in result.notes)
     assert in_chunks is (most < 3 * ROWS)
     wrong = judged(Loop(width=400, divisor=1.0), memory_budget=MemoryBudget(3 * 4 * 320_800 + more))
     assert [d.mistake.code for d in wrong.diagnosis] == ["GA101"]

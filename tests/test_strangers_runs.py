@@ -11,7 +11,7 @@ import pytest
 import torch
 from watching import watch_source
 
-from gradcheck_accum.verdict import Verdict
+from gradcheck_accum.results.verdict import Verdict
 
 GIVEN = """\
 import torch

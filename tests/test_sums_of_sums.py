@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import nn
 
-from gradcheck_accum.verdict import Verdict, VerifyResult
+from gradcheck_accum.results.verdict import Verdict, VerifyResult
 from gradcheck_accum.verify import observe
 
 pytestmark = pytest.mark.usefixtures("in_float64")

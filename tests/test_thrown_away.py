@@ -9,7 +9,7 @@ import torch
 from watching import watch_source
 
 from gradcheck_accum.lint import lint_source
-from gradcheck_accum.verdict import Verdict, VerifyResult
+from gradcheck_accum.results.verdict import Verdict, VerifyResult
 
 HEAD = """\
 import torch
@@ -141,13 +141,13 @@ def test_a_window_that_the_script_rejects_is_no_mistake(name: str, loader: str, 
     assert torch.allclose(torch.load(report).double(), trained(windows, loader), rtol=1e-4)
     assert (result.verdict, codes(result), len(result.windows)) == (Verdict.EQUIVALENT, set(), len(windows))
     assert result.exit_status == 0
-    assert any("rejected by the script" in note for note in result.notes)
+    assert any("discarded by the script" in note for note in result.notes)
     assert linted(body, loader=loader) == set()
 
 
 def test_a_note_counts_the_windows_that_were_rejected(tmp_path: Path) -> None:
     result = watched(SPIKE.format(rejected=(1, 2)), tmp_path)
-    (note,) = [note for note in result.notes if "rejected" in note]
+    (note,) = [note for note in result.notes if "discarded" in note]
     assert note.startswith(
         "the gradients of 2 complete windows were cleared without a step, at line 16 (before window 1)"
     )
@@ -170,7 +170,7 @@ def test_a_window_that_is_begun_again_with_the_same_data(loader: str, tmp_path: 
     assert torch.allclose(torch.load(report).double(), trained(windows, loader), rtol=1e-4)
     assert (result.verdict, codes(result)) == (Verdict.EQUIVALENT, set())
     assert [w.micro_batches for w in result.windows] == [3, 3, 3, 3]
-    assert any(note.startswith("2 micro-batches were cleared") and "begun again" in note for note in result.notes)
+    assert any(note.startswith("2 micro-batches were cleared") and "restarted" in note for note in result.notes)
 
 
 def test_a_window_that_is_begun_again_with_other_data_and_counted_anew(tmp_path: Path) -> None:
@@ -229,14 +229,14 @@ def test_what_only_looks_like_a_decision(body: str, rows: int, expected: set[str
     result = watched(body, tmp_path, rows=rows)
     assert result.verdict is Verdict.DEVIATES
     assert expected <= codes(result)
-    assert not any("rejected" in note or "begun again" in note for note in result.notes)
+    assert not any("discarded" in note or "restarted" in note for note in result.notes)
     assert expected <= linted(body, rows=rows)
 
 
 def test_what_every_pass_ends_with_is_no_decision(tmp_path: Path) -> None:
     result = watched(STEP_COMES_LATE, tmp_path)
     assert result.verdict is Verdict.DEVIATES
-    assert not any("rejected" in note for note in result.notes)
+    assert not any("discarded" in note for note in result.notes)
     assert linted(STEP_COMES_LATE)
 
 
@@ -246,5 +246,141 @@ def test_the_reason_counts_what_was_lost_and_not_what_was_rejected(tmp_path: Pat
     )
     result = watched(body, tmp_path, rows=55)
     assert [w.micro_batches for w in result.windows] == [3, 3, 3, 3, 3]
-    assert result.reason == "4 micro-batches reached no step, besides those that the script threw away on purpose"
+    assert (
+        result.reason
+        == "4 micro-batches never reached a step, in addition to those that the script discarded on purpose"
+    )
     assert codes(result) == {"GA301"}
+
+
+NEVER_STEPPED = """
+import torch
+K = {k}
+model, critic = torch.nn.Linear(4, 3), torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+critic_optimizer = torch.optim.SGD(critic.parameters(), lr=0.1)
+for i in range(5):
+    x, y = torch.randn(2, 4), torch.randn(2, 3)
+    critic(x).pow(2).mean().backward()
+    critic_optimizer.step()
+    critic_optimizer.zero_grad()
+    (torch.nn.functional.mse_loss(model(x), y) / K).backward()
+    if (i + 1) % K == 0:
+        optimizer.step()
+        optimizer.zero_grad()
+    {clear}
+"""
+
+
+@pytest.mark.parametrize(
+    ("k", "clear", "verdict"),
+    [(7, "optimizer.zero_grad()", "inconclusive"), (7, "", "inconclusive"), (5, "", "equivalent")],
+)
+def test_steps_of_one_optimizer_say_nothing_of_another_that_never_stepped(
+    k: int, clear: str, verdict: str, tmp_path: Path
+) -> None:
+    result = watch_source(NEVER_STEPPED.format(k=k, clear=clear), tmp_path)
+    assert result.verdict.value == verdict
+    if verdict == "inconclusive":
+        assert result.reason == (
+            "5 micro-batches (line 12) gave gradients to SGD alone, whose step() was never called: run the loop on "
+            "more data, until it steps"
+        )
+
+
+CLEARED_BY_HAND = """
+import torch
+K = 3
+model = torch.nn.Linear(4, 3)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+data = [(torch.randn(2, 4), torch.randn(2, 3)) for _ in range(9)]
+data[{bad}][1].fill_(1000.0)
+for i, (x, y) in enumerate(data):
+    loss = torch.nn.functional.mse_loss(model(x), y)
+    (loss / K).backward()
+    if (i + 1) % K == 0:
+        if loss.item() < 200.0:
+            optimizer.step()
+        for p in model.parameters():
+            p.grad = None
+"""
+
+
+@pytest.mark.parametrize("bad", [5, 8])
+def test_a_window_that_is_cleared_by_hand_is_rejected_the_last_one_too(bad: int, tmp_path: Path) -> None:
+    """After the last one comes nothing that is watched."""
+    result = watch_source(CLEARED_BY_HAND.format(bad=bad), tmp_path)
+    assert (result.verdict, result.diagnosis) == (Verdict.EQUIVALENT, ())
+
+
+def test_steps_that_a_counter_decides_on_are_not_made_at_every_micro_batch(tmp_path: Path) -> None:
+    """Of the third window one of two micro-batches was skipped, and the last one holds the last micro-batch."""
+    source = """
+import torch
+K = 2
+model = torch.nn.Linear(4, 3)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+data = [(torch.randn(2, 4), torch.randn(2, 3)) for _ in range(5)]
+for i, (x, y) in enumerate(data):
+    if i == 2:
+        optimizer.zero_grad()
+        continue
+    (torch.nn.functional.mse_loss(model(x), y) / K).backward()
+    if (i + 1) % K == 0 or i + 1 == len(data):
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+    result = watch_source(source, tmp_path)
+    assert {d.mistake.code for d in result.diagnosis} == {"GA103", "GA303"}
+
+
+@pytest.mark.parametrize("loader", LOADERS)
+def test_a_window_that_is_rejected_for_its_last_micro_batch_before_that_runs(loader: str, tmp_path: Path) -> None:
+    """Of 11 micro-batches the ninth has a spike: the third window is rejected, two are the rest of the pass."""
+    body = """
+for i, (x, y) in enumerate(loader):
+    loss = mse_loss(model(x), y)
+    if i == 8:
+        optimizer.zero_grad()
+        continue
+    (loss / min(K, 11 - i // K * K)).backward()
+    if (i + 1) % K == 0 or i == 10:
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+    result = watched(body, tmp_path, rows=55, loader=loader)
+    assert (result.verdict, result.diagnosis) == (Verdict.EQUIVALENT, ())
+
+
+AT_THE_END = """\
+for epoch in range({epochs}):
+    for i, (a, b) in enumerate(batches):
+        raw = 0.7 * mse_loss(model(a), b)
+        if raw.item() > 100.0:
+            {answer}
+            continue
+        (raw / K).backward()
+        if (i + 1) % K == 0:
+            optimizer.step()
+            optimizer.zero_grad()
+    {after}
+"""
+SPIKES_LAST = "batches = [*loader]\nbatches[8] = batches[8][0] + 90.0, batches[8][1]\n"
+
+
+@pytest.mark.parametrize("epochs", [1, 2])
+@pytest.mark.parametrize("loader", LOADERS)
+def test_the_last_window_of_the_data_is_rejected_where_a_micro_batch_of_it_was_refused(
+    loader: str, epochs: int, tmp_path: Path
+) -> None:
+    body = SPIKES_LAST + AT_THE_END.format(epochs=epochs, answer="optimizer.zero_grad()", after="pass")
+    result = watched(body, tmp_path, rows=45, loader=loader)
+    assert (result.verdict, codes(result)) == (Verdict.EQUIVALENT, set())
+    assert [w.micro_batches for w in result.windows] == [3, 3] * epochs
+
+
+@pytest.mark.parametrize("epochs", [1, 2])
+def test_what_is_cleared_after_the_loop_is_lost_whatever_was_refused(epochs: int, tmp_path: Path) -> None:
+    body = SPIKES_LAST + AT_THE_END.format(epochs=epochs, answer="pass", after="optimizer.zero_grad()")
+    result = watched(body, tmp_path, rows=45, loader="list")
+    assert (result.verdict, codes(result)) == (Verdict.DEVIATES, {"GA301"})

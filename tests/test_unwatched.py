@@ -13,11 +13,11 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from gradcheck_accum.verdict import Verdict, VerifyResult
+from gradcheck_accum.results.verdict import Verdict, VerifyResult
 from gradcheck_accum.verify import observe
-from gradcheck_accum.verify.children import runs_python
+from gradcheck_accum.verify.watching.subprocesses import runs_python
 
-NOTHING = "no backward() and no optimizer.step() was seen"
+NOTHING = "no backward() and no optimizer.step() was observed"
 
 
 def _nothing() -> None:
@@ -151,12 +151,12 @@ def test_an_update_by_hand_is_named_with_its_line(update: Callable[[torch.Tensor
     assert result.verdict is Verdict.INCONCLUSIVE
     said = f"backward() ran at line {loop + 6}, and the weights were changed by hand, at line {own + 2}: "
     assert result.reason.startswith(said), result.reason
-    assert "derives from torch.optim.Optimizer" in result.reason
+    assert "subclass of torch.optim.Optimizer" in result.reason
     assert not result.help, "nothing was started as a process of its own"
 
 
 def test_weights_that_nobody_changes_were_not_changed_by_hand() -> None:
     result = _updated(added_to, steps=False)
     assert result.verdict is Verdict.INCONCLUSIVE
-    assert "it filled the gradients of no optimizer's parameters" in result.reason
+    assert "produced no gradients for any optimizer's parameters" in result.reason
     assert "by hand" not in result.reason

@@ -13,7 +13,7 @@ import pytest
 
 from gradcheck_accum.cli import main
 from gradcheck_accum.verify import observe, verify_script
-from gradcheck_accum.verify.child import _Progress
+from gradcheck_accum.verify.process.child import _Progress
 
 LOOP = """\
 import torch
@@ -78,7 +78,7 @@ def test_a_path_that_is_no_file_is_one_line_and_2(path: str, message: str, capfd
     [
         ("raise ValueError('no data')", "the script raised ValueError: no data (train.py:13)"),
         ("raise SystemExit(3)", "the script ended with exit status 3"),
-        ("import os; os._exit(7)", "the script ended its process by itself (exit status 7)"),
+        ("import os; os._exit(7)", "the script terminated its process (exit status 7)"),
         ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", "the script was killed by SIGKILL"),
     ],
 )
@@ -90,11 +90,11 @@ def test_a_script_that_fails_is_one_line_and_2(ending: str, message: str, capfd:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("room", ["observer", "seen"])
+@pytest.mark.parametrize("room", ["watching.step_measuring", "judge.observed_run"])
 def test_a_crash_of_our_own_is_told_as_ours(room: str, capfd: pytest.CaptureFixture[str]) -> None:
     Path("train.py").write_text(f"import gradcheck_accum.verify.{room} as room\nroom.fold = len\n" + LOOP)
     assert main(["verify", "train.py"]) == 2
-    assert "train.py: an error of gradcheck-accum's own, please report it: TypeError" in capfd.readouterr().err
+    assert "train.py: internal error of gradcheck-accum, please report it: TypeError" in capfd.readouterr().err
 
 
 @pytest.mark.slow
@@ -140,9 +140,9 @@ def test_a_script_that_forks_is_judged_once(capfd: pytest.CaptureFixture[str]) -
 @pytest.mark.parametrize(
     ("source", "reason"),
     [
-        ("print('no training here')\n", "no backward() and no optimizer.step() was seen"),
+        ("print('no training here')\n", "no backward() and no optimizer.step() was observed"),
         (LOOP.replace("optimizer.step()", "pass"), "optimizer.step() was never called"),
-        (LOOP.replace("loss.backward()", "pass"), "no gradient was made for this step"),
+        (LOOP.replace("loss.backward()", "pass"), "no gradient was computed for this step"),
     ],
 )
 def test_nothing_to_compare_is_inconclusive_with_the_reason(
@@ -166,7 +166,7 @@ def test_a_script_that_hangs_is_stopped(capfd: pytest.CaptureFixture[str]) -> No
 def test_the_report_is_of_what_was_seen_when_the_time_ran_out(capfd: pytest.CaptureFixture[str]) -> None:
     _, out, _ = verify(LOOP + "while True:\n    pass\n", capfd, "--timeout", "20")
     assert "2 windows watched" in out
-    assert "stopped before the script's end" in out
+    assert "stopped before the script ended" in out
 
 
 @pytest.mark.slow

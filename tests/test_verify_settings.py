@@ -10,8 +10,8 @@ import pytest
 
 import gradcheck_accum
 from gradcheck_accum.cli import main
+from gradcheck_accum.results.verdict import ReferenceReport, Verdict, VerifyResult
 from gradcheck_accum.settings import SettingsError, settings_for
-from gradcheck_accum.verdict import ReferenceReport, Verdict, VerifyResult
 
 ALL = """
 max-windows = 7
@@ -96,7 +96,7 @@ def test_the_codes_for_runs_take_the_place_of_the_projects(project: Path) -> Non
 @pytest.mark.parametrize(
     ("verify", "message"),
     [
-        ("max-window = 3", "has no setting 'max-window' (there are select, ignore, max-windows, reference, "),
+        ("max-window = 3", "has no setting 'max-window' (known settings: select, ignore, max-windows, reference, "),
         ("max-windows = 0", "max-windows: must be 1 or more"),
         ("max-windows = 2.5", "max-windows: must be a whole number"),
         ("max-windows = true", "max-windows: must be a whole number"),
@@ -111,7 +111,7 @@ def test_the_codes_for_runs_take_the_place_of_the_projects(project: Path) -> Non
         ("rtol = 0.1", "rtol and atol are given both or neither"),
         ("trajectory = 1", "trajectory: must be true or false"),
         ('trajectory = true\nreference = "ledger"', "trajectory needs the replay: leave reference out, or give both"),
-        ('ignore = ["GA999"]', "ignore: no rule is called 'GA999'"),
+        ('ignore = ["GA999"]', "ignore: unknown rule 'GA999'"),
         ('select = "GA1"', "select: must be a list of strings"),
     ],
 )
@@ -128,7 +128,7 @@ def test_a_setting_that_makes_no_sense_is_one_line(
 
 def test_what_is_no_table(project: Path) -> None:
     (project / "pyproject.toml").write_text("[tool.gradcheck-accum]\nverify = 3\n")
-    with pytest.raises(SettingsError, match=r"\[tool.gradcheck-accum.verify\] is no table"):
+    with pytest.raises(SettingsError, match=r"\[tool.gradcheck-accum.verify\] is not a table"):
         settings_for(["train.py"])
 
 

@@ -15,7 +15,7 @@ from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, TensorDataset
 
 import gradcheck_accum
-from gradcheck_accum.verdict import ReferenceReport, Verdict, VerifyResult, WindowReport
+from gradcheck_accum.results.verdict import ReferenceReport, Verdict, VerifyResult, WindowReport
 
 
 class Training:
@@ -177,7 +177,7 @@ def test_options_that_do_not_fit() -> None:
         pass
     with pytest.raises(ValueError, match="both or neither"), gradcheck_accum.watch(rtol=1e-3):
         pass
-    with pytest.raises(ValueError, match="on_deviation is"), gradcheck_accum.watch(on_deviation="warning"):  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="on_deviation must be"), gradcheck_accum.watch(on_deviation="warning"):  # type: ignore[arg-type]
         pass
 
 
@@ -208,3 +208,12 @@ def test_falling_asleep_inside_a_scalers_step_leaves_nothing_of_it_behind() -> N
     with gradcheck_accum.watch(every=4, on_deviation=heard.append):
         loop()
     assert [codes(result) for result in heard] == [["GA503"]]
+
+
+def test_a_package_of_the_same_name_does_not_hide_a_function() -> None:
+    code = (
+        "import gradcheck_accum, gradcheck_accum.verify.watching.observer\n"
+        "assert all(callable(getattr(gradcheck_accum, name)) for name in gradcheck_accum.__all__[:2])\n"
+        "assert all(callable(getattr(gradcheck_accum, name)) for name in ('check', 'watch', 'compare'))\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

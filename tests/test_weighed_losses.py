@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from watching import watch_source
 
 from gradcheck_accum.lint import lint_source
-from gradcheck_accum.verdict import Verdict
+from gradcheck_accum.results.verdict import Verdict
 
 SCRIPT = """
 import torch, torch.nn as nn, torch.nn.functional as F

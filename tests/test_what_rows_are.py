@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from watching import watch_source
 
-from gradcheck_accum.verdict import Verdict
+from gradcheck_accum.results.verdict import Verdict
 
 SHIFTED = """
 import torch
@@ -287,3 +287,77 @@ def test_terms_that_are_divided_each_in_its_own_way(number: str, count: str, rig
     assert result.verdict in (
         (Verdict.EQUIVALENT, Verdict.INCONCLUSIVE) if right else (Verdict.DEVIATES, Verdict.INCONCLUSIVE)
     )
+
+
+GROUPS = """
+import torch
+from torch import nn
+from torch.nn import functional as F
+torch.manual_seed(5)
+groups = [torch.randint(0, 9, (n,)) for n in (4, 7, 5, 6, 8, 4)]
+words, body, head = nn.Embedding(9, 4), nn.RNN(4, 5, batch_first=True), nn.Linear(5, 9)
+optimizer = torch.optim.SGD([*words.parameters(), *body.parameters(), *head.parameters()], lr=0.05)
+for first in range(0, len(groups), 3):
+    window = groups[first : first + 3]
+    total = sum(len(group) - 1 for group in window)
+    for group in window:
+        found = head(body(words(group[None, :-1]))[0][0])
+        (F.cross_entropy(found, group[1:], reduction="sum") / total).backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+def test_sums_over_groups_of_unlike_sizes_are_no_coupling_of_samples(tmp_path: Path) -> None:
+    """Each micro-batch is one sequence: what its rows do to each other is none of the batch's business."""
+    result = watch_source(GROUPS, tmp_path)
+    assert result.verdict in (Verdict.EQUIVALENT, Verdict.INCONCLUSIVE) and not result.diagnosis, result.reason
+
+
+NEGATIVES = """
+import torch
+from torch import nn
+from torch.nn import functional as F
+torch.manual_seed(5)
+model = nn.Linear(4, 5)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+data = [(torch.randn(7, 4), torch.randn(7, 4)) for _ in range(6)]
+for i, (x, other) in enumerate(data):
+    alike = model(x) @ model(other).T
+    (F.cross_entropy(alike, torch.arange(7), reduction="sum") / 21).backward()
+    if i % 3 == 2:
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+
+
+def test_sums_over_micro_batches_of_one_size_that_couple_samples(tmp_path: Path) -> None:
+    result = watch_source(NEGATIVES, tmp_path)
+    assert [d.mistake.code for d in result.diagnosis] == ["GA901"], result.reason
+
+
+BOXES = """
+import torch
+from torch import nn
+from torch.nn import functional as F
+torch.manual_seed(3)
+model = nn.Linear(6, 8)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+counts = [1, 3, 2, 4, 3, 1, 2, 2, 4, 1, 3, 2]
+data = [(torch.randn(6), torch.rand(n, 2)) for n in counts]
+for first in range(0, 12, 6):
+    window = data[first : first + 6]
+    boxes = sum(len(wanted) for _, wanted in window)
+    for at in range(0, 6, 2):
+        part = window[at : at + 2]
+        found = model(torch.stack([x for x, _ in part])).view(2, 4, 2)
+        own = [F.l1_loss(found[i, : len(w)], w, reduction="sum") for i, (_, w) in enumerate(part)]
+        (sum(own) / boxes).backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+def test_samples_with_targets_of_their_own_number_are_not_swapped_for_others(tmp_path: Path) -> None:
+    result = watch_source(BOXES, tmp_path)
+    assert result.verdict in (Verdict.EQUIVALENT, Verdict.INCONCLUSIVE) and not result.diagnosis, result.reason

@@ -8,15 +8,18 @@ import runpy
 from pathlib import Path
 from typing import Any
 
-from gradcheck_accum.verdict import VerifyResult
+from gradcheck_accum.results.verdict import VerifyResult
 from gradcheck_accum.verify import observe
 
 
 def watch_script(path: Path, **options: Any) -> VerifyResult:
     """The result of running a script file; what it prints is thrown away."""
     with contextlib.redirect_stdout(io.StringIO()), observe(script=str(path), **options) as observation:
-        runpy.run_path(str(path), run_name="__main__")
-    return observation.result()
+        names = runpy.run_path(str(path), run_name="__main__")
+    result = observation.result()
+    # A process group that goes while its threads still let go of their last work waits for them with Python's lock.
+    names.clear()
+    return result
 
 
 def watch_source(source: str, folder: Path, **options: Any) -> VerifyResult:

@@ -14,11 +14,14 @@ if TYPE_CHECKING:
 
 
 class AccumulationHandler:
-    """Judges every ``every``-th optimizer step of an engine, and puts its metrics into ``engine.state.metrics``.
+    """Checks every n-th optimizer step of an engine, and adds its metrics to ``engine.state.metrics`` for its loggers.
 
         AccumulationHandler(every=16).attach(trainer)
 
-    Ignite's loggers take them from there. The other options are those of `gradcheck_accum.watch`.
+    :param every: as in `gradcheck_accum.watch`.
+    :param on_deviation: as in `gradcheck_accum.watch`.
+    :param options: the other options of `gradcheck_accum.watch`.
+    :raises ValueError: if ``every`` is less than 1.
     """
 
     def __init__(
@@ -27,7 +30,10 @@ class AccumulationHandler:
         self._run = WatchedRun(every, on_deviation, options)
 
     def attach(self, engine: Engine) -> None:
-        """Watch what ``engine`` trains, each time that it runs."""
+        """Watch the training of an engine whenever it runs.
+
+        :param engine: the engine whose process function trains.
+        """
         engine.add_event_handler(Events.STARTED, self._run.begin)
         engine.add_event_handler(Events.ITERATION_COMPLETED, self._log)
         for ending in (Events.COMPLETED, Events.TERMINATE):

@@ -17,11 +17,14 @@ except ImportError:  # the same under its older name
 
 
 class AccumulationCallback(Callback):
-    """Judges every ``every``-th optimizer step of a training, and logs its metrics to the trainer's loggers.
+    """Checks every n-th optimizer step of a training, and logs its metrics to the trainer's loggers.
 
         trainer = lightning.Trainer(accumulate_grad_batches=4, callbacks=[AccumulationCallback(every=16)])
 
-    The other options are those of `gradcheck_accum.watch`.
+    :param every: as in `gradcheck_accum.watch`.
+    :param on_deviation: as in `gradcheck_accum.watch`.
+    :param options: the other options of `gradcheck_accum.watch`.
+    :raises ValueError: if ``every`` is less than 1.
     """
 
     def __init__(

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from typing import TypedDict
 
-from gradcheck_accum.verdict import VerifyResult
+from gradcheck_accum.results.verdict import VerifyResult
 from gradcheck_accum.verify import AccumulationError, OnDeviation, watch
 from gradcheck_accum.verify.session import ReferenceName
 
@@ -30,13 +30,13 @@ class _Abandoned(Exception):
 class WatchedRun:
     """Watches from `begin` to `end`; `metrics` are those of the window that was judged since they were last asked for.
 
-    A run that breaks off is abandoned: what it leaves is not judged. Beginning anew abandons the run before, and so
-    does letting go of it.
+    A run that breaks off is abandoned: its remainder is not judged. Beginning again abandons the previous run, and so
+    does garbage collection.
     """
 
     def __init__(self, every: int, on_deviation: OnDeviation, options: WatchOptions) -> None:
         if every < 1:
-            raise ValueError("every is a number of windows, at least 1")
+            raise ValueError("every must be a number of windows, at least 1")
         self._every = every
         self._on_deviation = self._failed if on_deviation == "error" else on_deviation
         self._options = options
@@ -58,7 +58,7 @@ class WatchedRun:
             watching.__exit__(None, None, None)
 
     def abandon(self) -> None:
-        """Training has broken off, or nobody knows what became of it."""
+        """Training has broken off, or its end is unknown."""
         watching, self._watch = self._watch, None
         self._metrics = {}
         if watching is not None:

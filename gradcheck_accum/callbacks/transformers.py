@@ -16,14 +16,20 @@ if TYPE_CHECKING:
 
 
 class AccumulationCallback(TrainerCallback):
-    """Judges every ``every``-th optimizer step of a training.
+    """Checks every n-th optimizer step of a training.
 
         trainer = Trainer(model, arguments, train_dataset=data)
         trainer.add_callback(AccumulationCallback(every=16, on_deviation="warn", log=trainer.log))
 
-    ``log`` is called with the metrics of a window after its step: ``trainer.log`` hands them to whatever the trainer
-    reports to. The other options are those of `gradcheck_accum.watch`. ``Trainer`` does not say that a training has
-    raised: it is then watched until the callback goes, or trains again, or is told to `close`.
+    ``Trainer`` does not signal that a training has raised an exception: it is then watched until the callback is
+    garbage collected, trains again, or is closed.
+
+    :param every: as in `gradcheck_accum.watch`.
+    :param on_deviation: as in `gradcheck_accum.watch`.
+    :param log: called with the metrics of a window after its step; ``trainer.log`` passes them to the trainer's
+        loggers.
+    :param options: the other options of `gradcheck_accum.watch`.
+    :raises ValueError: if ``every`` is less than 1.
     """
 
     def __init__(
@@ -56,5 +62,5 @@ class AccumulationCallback(TrainerCallback):
         self._run.end()
 
     def close(self) -> None:
-        """Stop watching, where a training raised."""
+        """Stop watching after a training has raised an exception."""
         self._run.abandon()

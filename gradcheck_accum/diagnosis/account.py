@@ -9,23 +9,23 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby
 
-from gradcheck_accum.events import Reduction
-from gradcheck_accum.ledger import Fate, Ledger, Window
-from gradcheck_accum.location import Location
+from gradcheck_accum.ledger.events import Reduction
+from gradcheck_accum.ledger.location import Location
+from gradcheck_accum.ledger.weights import Readings, Series, Weight, total_of
+from gradcheck_accum.ledger.window_length import usual_steps
+from gradcheck_accum.ledger.windows import Fate, Ledger, Window
 from gradcheck_accum.mistakes import CATALOGUE, Mistake
-from gradcheck_accum.steps import usual_steps
-from gradcheck_accum.weights import Readings, Series, Weight, total_of
 from gradcheck_accum.wording import Said, in_words
 
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """One mistake, the place that causes it, and what the ledger shows.
+    """One ``mistake`` of the catalogue, with the place (``where``) that causes it.
 
-    ``windows`` are the indices of the windows that show it (empty for gradients that no step ever consumed);
-    ``said`` states the fact and its consequence, ``help`` the remedy. ``framework`` is the package, with its
-    version, in whose code it happened, where it was one. ``states_steps`` says that the message states numbers that
-    follow from K; ``likely`` that it is one only with data as they mostly are, which the ledger does not show.
+    ``message`` states the fact and its consequence (``said`` is the same with its places as values), ``help`` the
+    remedy. ``windows`` are the indices of the windows that show it; empty for gradients that no step ever used.
+    ``framework`` is the package, with its version, in whose code it happened, if any. ``states_steps`` is whether the
+    message states numbers that follow from K, ``likely`` whether it depends on data that the ledger does not show.
     """
 
     mistake: Mistake
@@ -39,7 +39,7 @@ class Diagnosis:
 
     @property
     def message(self) -> str:
-        """What is said, as whoever looks at the place of the mistake reads it."""
+        """The fact and its consequence, with lines of the same file as "line 12"."""
         return in_words(self.said, self.where)
 
     @property
@@ -248,13 +248,13 @@ def _opens_unlike_the_rest(account: Account) -> bool:
 
 
 def holds_remainders_alone(account: Account) -> bool:
-    """Whether no window is as long as the K that is stated, because every pass over the data is shorter.
+    """Whether no window is as long as K, which then is stated, because every pass over the data is shorter.
 
     Of what could not be followed nobody knows how long it is.
     """
     if any(not window.is_followed for window in account.abandoned):
         return False
-    if not account.states_steps or any(length >= account.steps for length in account.lengths):
+    if any(length >= account.steps for length in account.lengths):
         return False
     passes = [e.epoch for w in account.windows for e in w.fresh()[-1:]]
     return len(account.windows) == 1 or (None not in passes and len(set(passes)) == len(account.windows))

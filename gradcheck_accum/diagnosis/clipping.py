@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gradcheck_accum.diagnosis.account import Account, Diagnosis, diagnosis, plural
-from gradcheck_accum.events import Backward, Clip, Event, Opaque, Unscale, ZeroGrad
-from gradcheck_accum.ledger import Fate, Window
+from gradcheck_accum.diagnosis.account import Account, Diagnosis, diagnosis, interrupted, plural
+from gradcheck_accum.ledger.events import Backward, Clip, Event, Opaque, Unscale, ZeroGrad
+from gradcheck_accum.ledger.windows import Fate, Window
 from gradcheck_accum.wording import message
+
+_GONE = "they have just been cleared or used by a step"
 
 
 def find_clip(account: Account) -> Iterator[Diagnosis]:
@@ -17,7 +19,8 @@ def find_clip(account: Account) -> Iterator[Diagnosis]:
             continue
         for position, clip in enumerate(window.events):
             if isinstance(clip, Clip):
-                yield from _judge_clip(window, clip, window.events[:position], window.events[position + 1 :])
+                before, after = window.events[:position], window.events[position + 1 :]
+                yield from _judge_clip(window, clip, before, after, habit=_clips_every_batch(account, window, clip))
     yield from _judge_end(account)
 
 
@@ -31,7 +34,7 @@ def _judge_end(account: Account) -> Iterator[Diagnosis]:
         return
     for position, clip in enumerate(after):
         if isinstance(clip, Clip) and not any(isinstance(event, Backward) for event in after[:position]):
-            yield _nothing_to_clip(clip, "they have just been cleared or used", last)
+            yield _nothing_to_clip(clip, _GONE, last)
 
 
 def _events_after(account: Account, window: Window) -> tuple[Event, ...]:
@@ -41,16 +44,34 @@ def _events_after(account: Account, window: Window) -> tuple[Event, ...]:
     return tuple(event for event in events[begins:] if account.store in getattr(event, "stores", ()))
 
 
-def _judge_clip(window: Window, clip: Clip, before: tuple[Event, ...], after: tuple[Event, ...]) -> Iterator[Diagnosis]:
+def _clips_every_batch(account: Account, window: Window, clip: Clip) -> bool:
+    """Whether the place of a clip clips at each of a full window's micro-batches, whatever is cleared in between.
+
+    Then it is early by itself, and not the end of something else that was thrown away.
+    """
+    if not 1 < account.steps <= window.micro_batches or window.index in interrupted(account):
+        return False
+    clipped, last = set(), None
+    for event in window.events:
+        if isinstance(event, Backward):
+            last = event.micro_batch
+        elif isinstance(event, Clip) and event.where == clip.where:
+            clipped.add(last)
+    return len(clipped - {None}) == window.micro_batches
+
+
+def _judge_clip(
+    window: Window, clip: Clip, before: tuple[Event, ...], after: tuple[Event, ...], *, habit: bool
+) -> Iterator[Diagnosis]:
     filled, waiting = _held(before)
     stale = bool(window.with_fate(Fate.STALE))
     wiped_later = any(isinstance(e, ZeroGrad) for e in after)
     missing = len({e.micro_batch for e in after if isinstance(e, Backward)} - {e.micro_batch for e in filled})
     if not filled and not stale:
-        gone = "they wait beside .grad to be averaged" if waiting else "they have just been cleared or used"
+        gone = "they are not in .grad yet, but waiting to be averaged over the ranks" if waiting else _GONE
         yield _nothing_to_clip(clip, gone, window)
         return
-    if missing and not wiped_later and window.step is not None:
+    if missing and (habit or not wiped_later) and window.step is not None:
         yield diagnosis(
             "GA401",
             clip.where,
@@ -58,7 +79,7 @@ def _judge_clip(window: Window, clip: Clip, before: tuple[Event, ...], after: tu
                 f"gradients are clipped before the window is complete: {plural(missing)} "
                 f"{'is' if missing == 1 else 'are'} still to come before the step at ",
                 window.step.where,
-                ", so what is clipped is not the large batch's gradient",
+                ", so the limit is not applied to the large-batch gradient",
             ),
             "clip once per window, right before the step",
             window,
@@ -68,8 +89,8 @@ def _judge_clip(window: Window, clip: Clip, before: tuple[Event, ...], after: tu
         yield diagnosis(
             "GA501",
             clip.where,
-            "gradients are clipped while the grad scaler's scale is still in them, so the limit means nothing",
-            "call scaler.unscale_(optimizer) right before the clip",
+            "gradients are clipped before unscale_(), so the limit (max_norm) applies to scaled gradients",
+            "call scaler.unscale_(optimizer) right before clipping",
             window,
             states_steps=False,
         )
@@ -79,7 +100,7 @@ def _nothing_to_clip(clip: Clip, gone: str, window: Window) -> Diagnosis:
     return diagnosis(
         "GA402",
         clip.where,
-        f"gradients are clipped where there are none: {gone}, so nothing is limited",
+        f"there are no gradients to clip here: {gone}, so clipping has no effect",
         "clip after the window's last backward and before the step",
         window,
         states_steps=False,

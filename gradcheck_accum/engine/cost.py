@@ -10,8 +10,8 @@ from functools import partial
 import torch
 
 from gradcheck_accum.engine.joining import Layout
+from gradcheck_accum.engine.program import Program
 from gradcheck_accum.engine.reference import CannotReplay, DoesNotFit, Pass, ReferenceEngine
-from gradcheck_accum.engine.tape import Program
 
 _RUNS = 2
 
@@ -79,7 +79,7 @@ class CostMeter:
         """Raise DoesNotFit where so many ``times`` what one micro-batch keeps is more than there is room."""
         if self.room is not None and kept * times > self.room:
             raise DoesNotFit(
-                "the large batch would keep more for its backward than there is memory for it",
+                "the large batch would need more memory for its backward than there is",
                 max(1, int(self.room / max(kept, 1))),
             )
 

@@ -30,12 +30,12 @@ from torch import nn
 from gradcheck_accum.engine.joining import LAYOUTS, are_offsets
 from gradcheck_accum.engine.loss_graph import LossReading
 from gradcheck_accum.engine.memory import is_plain
-from gradcheck_accum.engine.preparing import own_preparations
+from gradcheck_accum.engine.prepared_data import own_preparations
+from gradcheck_accum.engine.program import Program
 from gradcheck_accum.engine.reference import CannotReplay, Pass, ReferenceEngine, coefficient
 from gradcheck_accum.engine.samples import Samples, by_row, by_sample, data_in, inputs_of, own_leaves
-from gradcheck_accum.engine.tape import Program
 from gradcheck_accum.engine.tolerance import Addends, replay_tolerance
-from gradcheck_accum.events import Reduction
+from gradcheck_accum.ledger.events import Reduction
 
 MOST_SPLITS = 4
 """How many ways a micro-batch's samples are parted in two: enough for every pair of sixteen."""
@@ -44,12 +44,14 @@ ONE_SAMPLE = "each of its micro-batches is one sample"
 MIXED = "some of its samples influence each other and others do not"
 TARGETS_ALONE = "the data that its model was given is not known"
 PREPARED = (
-    "data of its loss was normalised over the rows of its micro-batch before the model saw it: normalise the window's "
-    "data as a whole, before it is split, to compare"
+    "data of its loss was normalized over the rows of its micro-batch before it reached the model: to compare, "
+    "normalize the window's data as a whole, before it is split"
 )
-ROWLESS = "its data is sparse or nested, whose rows are not replaced"
-UNMOVED = "other samples in their place do not change its gradient"
-RELATED = "its data says which of its rows belong together, so that they may be parts of one sample"
+ROWLESS = "its data is sparse or nested, and rows of such data are not replaced"
+UNMOVED = "replacing its samples does not change its gradient"
+RELATED = "its data says which of its rows belong together, so they may be parts of one sample"
+
+NUMBERS = "its loss is computed with numbers that depend on its data, so no other samples can take their place"
 
 _PAIRED_ROWS = 4
 """Rows that are asked about in pairs, where they may be less than a sample."""
@@ -122,6 +124,8 @@ class Prover:
             found = found if found.coupled is not None else self._of_twins(program, own, found)
             if found.coupled and (_relates_rows(program) or _begins_rows(program, others)):
                 return Proof(None, reason=RELATED)
+            if found.coupled and _computes_with_its_data(program, others):
+                return Proof(None, reason=NUMBERS)
             # What has been normalised is asked about as it came out.
             return found if found.coupled or not _is_normalised(program, others) else Proof(None, reason=PREPARED)
         except CannotReplay as error:
@@ -314,6 +318,17 @@ def _begins_rows(program: Program, others: Sequence[Program]) -> bool:
     return any(are_offsets([one.leaves[i] for one in alike]) for i in range(len(program.leaves)))
 
 
+def _computes_with_its_data(program: Program, others: Sequence[Program]) -> bool:
+    """Whether a loss is computed with other numbers than that of a micro-batch whose model got as much."""
+    given = _sizes_of_inputs(program)
+    return any(other.constants != program.constants and _sizes_of_inputs(other) == given for other in others)
+
+
+def _sizes_of_inputs(program: Program) -> list[torch.Size]:
+    """How large what the calls with weights were given is."""
+    return [program.leaves[i].shape for i in sorted(inputs_of(program))]
+
+
 def _holds_rowless(program: Program) -> bool:
     """Whether data is of a kind whose rows cannot be copied: whatever it raises then means that."""
     return not all(map(is_plain, program.leaves))
@@ -323,7 +338,7 @@ def _own_failure(error: Exception) -> str:
     """What an error says that nothing but our own code can have raised: the script's own are `CannotReplay`."""
     said = str(error).strip().splitlines()
     detail = f"{type(error).__name__}: {said[0]}" if said else type(error).__name__
-    return f"gradcheck-accum failed while it put other samples in the place of some, please report this: {detail}"
+    return f"gradcheck-accum failed while replacing samples, please report this: {detail}"
 
 
 def _is_normalised(program: Program, others: Sequence[Program]) -> bool:
@@ -345,19 +360,19 @@ def _share(reading: LossReading, base: LossReading) -> float:
     The means of two losses divide by other units where other targets are ignored.
     """
     if len(reading.terms) != len(base.terms):
-        raise _Unequal("its loss has other terms with other samples")
+        raise _Unequal("its loss has different terms with other samples")
     found: list[float] = []
     for term, other, own, wanted in zip(
         reading.terms, base.terms, coefficient(reading), coefficient(base), strict=True
     ):
         if (own is None) != (wanted is None) or term.reduction is not other.reduction:
-            raise _Unequal("its loss is scaled in another way with other samples")
+            raise _Unequal("its loss is scaled differently with other samples")
         factor = 1.0 if own is None or wanted is None or own == wanted else wanted / own if own else math.nan
         if term.reduction is Reduction.MEAN and term.units != other.units:
             factor *= (term.units or math.nan) / (other.units or math.nan)
         found.append(factor)
     if any(not math.isclose(factor, found[0], rel_tol=1e-6) for factor in found):
-        raise _Unequal("the terms of its loss count other units")
+        raise _Unequal("the terms of its loss count different units")
     return found[0] if found else 1.0
 
 

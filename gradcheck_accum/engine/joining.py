@@ -13,8 +13,8 @@ from itertools import accumulate
 import torch
 
 from gradcheck_accum.engine.memory import is_plain
-from gradcheck_accum.engine.preparing import Preparation, own_preparations, prepared_alike
-from gradcheck_accum.engine.tape import Program
+from gradcheck_accum.engine.prepared_data import Preparation, own_preparations, prepared_alike
+from gradcheck_accum.engine.program import Program
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,17 +45,17 @@ def join(programs: Sequence[Program], layout: Layout) -> list[torch.Tensor]:
     if not all(first.same_shape(other) for other in programs[1:]):
         raise ValueError("the micro-batches were computed by different calls")
     if first.holds_packed:
-        raise ValueError("packed sequences are not put together")
+        raise ValueError("packed sequences are not concatenated")
     if not all(is_plain(leaf) for program in programs for leaf in program.leaves):
-        raise ValueError("sparse or nested data is not put together")
+        raise ValueError("sparse or nested data is not concatenated")
     rows = rows_of(programs, layout)
     each = [[program.leaves[i] for program in programs] for i in range(len(first.leaves))]
     if not layout.counts_on and not any(_all_count_rows(own, layout, rows) for own in each):
-        raise ValueError("nothing of its data counts its rows")
+        raise ValueError("none of its data has one row per sample")
     orders = layout == Layout() and all(program.by_position for program in programs)
     again = own_preparations(programs)
     if any(not _is_shared(each[leaf]) for leaf in first.lent()):
-        raise ValueError("each micro-batch computes with weights of its own")
+        raise ValueError("each micro-batch uses its own weights")
     return [
         _prepared_again(again[leaf], own[0], layout, rows)
         if leaf in again
@@ -71,13 +71,15 @@ def _prepared_again(
 ) -> torch.Tensor:
     """A leaf that each micro-batch prepared of its own rows, of all rows; it was ``made`` so of the first one's."""
     if len({len(how.raw) for how in each}) > 1 or (each[0].whole is None and not prepared_alike(each)):
-        raise ValueError("the micro-batches' data was normalised in different ways")
+        raise ValueError("the micro-batches' data was normalized in different ways")
     raw = [_joined(list(own), layout, rows) for own in zip(*(how.raw for how in each), strict=True)]
     try:
         return each[0].of_all_rows(raw, made)
     except Exception as error:
         # The script's own calls run here, on more rows.
-        raise ValueError(f"what normalised the micro-batches' data does not take all of it ({error})") from error
+        raise ValueError(
+            f"the normalization of the micro-batches' data cannot be applied to all of it ({error})"
+        ) from error
 
 
 def _joined(own: list[torch.Tensor], layout: Layout, rows: list[int] | None) -> torch.Tensor:
@@ -86,10 +88,10 @@ def _joined(own: list[torch.Tensor], layout: Layout, rows: list[int] | None) -> 
         return leaf
     if leaf.dim() == 0:
         if any(not torch.equal(other, leaf) for other in own):
-            raise ValueError("a number that the loss was computed with differs between micro-batches")
+            raise ValueError("a number that the loss is computed with differs between micro-batches")
         return leaf
     if rows is None:
-        raise ValueError("the micro-batches' rows cannot be told")
+        raise ValueError("the micro-batches' rows cannot be identified")
     if axis < leaf.dim() and leaf.shape[axis] not in (rows[0], rows[0] * layout.parts) and _are_equal(own):
         # A constant that is made anew each time.
         return leaf
@@ -102,7 +104,7 @@ def _joined(own: list[torch.Tensor], layout: Layout, rows: list[int] | None) -> 
     if any(_without(other.shape, axis) != _without(leaf.shape, axis) for other in own):
         raise ValueError("the micro-batches' tensors have different shapes")
     if are_offsets(own):
-        raise ValueError("positions in one micro-batch's data mean others in a large batch's")
+        raise ValueError("positions in a micro-batch's data refer to different rows in a large batch")
     parts = layout.parts
     if parts > 1 and [other.shape[axis] for other in own] != [parts * count for count in rows]:
         # What has the rows of one part only is in the order of the micro-batches already.
@@ -174,6 +176,19 @@ def rows_of(programs: Sequence[Program], layout: Layout) -> list[int] | None:
         # No tensor has the rows of one part only: all of them hold all parts.
         return None if any(n % layout.parts for n in joint[0]) else [n // layout.parts for n in joint[0]]
     return min(joint)
+
+
+def may_be_groups(programs: Sequence[Program]) -> bool:
+    """Whether each micro-batch may be one sample: a sequence, an episode, a query, whose rows belong together.
+
+    Where data is cut into micro-batches by number, none but the last of a pass holds another number of rows.
+    """
+    if len({len(program.leaves) for program in programs}) > 1:
+        return False
+    if not all(is_plain(leaf) for program in programs for leaf in program.leaves):
+        return False
+    rows = rows_of(programs, Layout()) or [0]
+    return len({*rows[:-1]}) > 1 or rows[-1] > rows[0]
 
 
 def _lengths(leaves: Iterable[Sequence[torch.Tensor]], axis: int) -> list[list[int]]:

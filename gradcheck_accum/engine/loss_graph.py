@@ -11,9 +11,9 @@ from typing import Any
 import torch
 
 from gradcheck_accum.engine.weighted_sums import SharesOf, masked_units, weighted_units
-from gradcheck_accum.events import Factor, Operation, Purpose, Reduction, Term, product_of
-from gradcheck_accum.location import Location
-from gradcheck_accum.same import Same
+from gradcheck_accum.ledger.events import Factor, Operation, Purpose, Reduction, Term, product_of
+from gradcheck_accum.ledger.location import Location
+from gradcheck_accum.ledger.same_number import Same
 
 _same = Same()
 
@@ -70,10 +70,10 @@ SCALED_BY = "gradcheck-accum scaled by"
 A number is None where it is what the others leave.
 """
 
-CACHED = "a cached loss, whose gradients a hook computes by backwards of its own"
+CACHED = "a cached loss, whose gradients a hook computes in separate backward passes"
 """A loss that its graph does not lead anywhere from: a number that was computed before, with a hook on it."""
 
-_UNFOLLOWED = "a scalar that is no sum, mean or loss"
+_UNFOLLOWED = "a scalar that is not a sum, mean or loss"
 _MANY_ALIKE = 64
 """How many terms of a loss that are alike are kept: more than a mean of terms, or a window, mostly has."""
 
@@ -88,15 +88,25 @@ _Way = tuple[Any, int, tuple[Factor, ...]]
 class LossReading:
     """What a loss is made of; ``scale`` is the grad scaler's scale inside it (1 where there is none).
 
-    ``reductions`` are the graph's nodes that reduced its terms: who keeps the loss, scaled or not, keeps them.
-    ``kinds`` are, of each kind of term, how many there are and what their factors add up to (None where one is not
-    known). Of many that are alike in all but their place, ``terms`` holds the first: the others weigh what they do.
+    ``reduced_by`` are the graph's nodes that reduced its terms, each with the kind of its term: who keeps the loss,
+    scaled or not, keeps them. ``kinds`` are, of each kind of term, how many there are and what their factors add up to
+    (None where one is not known). Of many that are alike in all but their place, ``terms`` holds the first: the others
+    weigh what they do.
     """
 
     terms: tuple[Term, ...]
     scale: float = 1.0
-    reductions: tuple[Any, ...] = ()
+    reduced_by: tuple[tuple[str, Any], ...] = ()
     kinds: dict[str, tuple[int, float | None]] = field(default_factory=dict)
+
+    @property
+    def reductions(self) -> list[Any]:
+        """The graph's nodes that reduced the terms."""
+        return [node for _, node in self.reduced_by]
+
+    def of_kind(self, kind: str) -> list[Any]:
+        """The graph's nodes that reduced the terms of a kind."""
+        return [node for own, node in self.reduced_by if own == kind]
 
 
 def read_losses(
@@ -114,15 +124,16 @@ def read_losses(
     for loss, weight in zip(losses, weights or [1.0] * len(losses), strict=True):
         outer = () if weight == 1.0 else (Factor(weight),)
         if is_cached(loss):
-            walk.found.append(Term(CACHED, Reduction.MEAN, None, outer))
+            walk.add(Term(CACHED, Reduction.MEAN, None, outer), None)
         walk.follow(loss.grad_fn, loss.output_nr, outer)
     kinds: dict[str, tuple[int, float | None]] = {}
     for term in walk.found:
         number, total = kinds.get(term.name, (0, 0.0))
         product = product_of(term.factors)
         kinds[term.name] = number + 1, None if total is None or product is None else total + product
-    terms = tuple(_numbered(_without_many_alike(walk.found, kinds)))
-    return LossReading(terms, walk.scale, tuple(walk.reductions), kinds)
+    terms = tuple(numbered(_without_many_alike(walk.found, kinds), Counter()))
+    nodes = [(term.name, node) for term, node in zip(walk.found, walk.reductions, strict=True) if node is not None]
+    return LossReading(terms, walk.scale, tuple(nodes), kinds)
 
 
 def _without_many_alike(found: Sequence[Term], kinds: dict[str, tuple[int, float | None]]) -> Iterator[Term]:
@@ -141,12 +152,11 @@ def _without_many_alike(found: Sequence[Term], kinds: dict[str, tuple[int, float
             yield term
 
 
-def _numbered(found: Iterable[Term]) -> Iterator[Term]:
-    """The terms with names that tell those of one kind apart."""
-    names: Counter[str] = Counter()
+def numbered(found: Iterable[Term], before: Counter[str]) -> Iterator[Term]:
+    """The terms with names that tell those of one kind apart; ``before`` counts those that there are already."""
     for term in found:
-        names[term.name] += 1
-        yield term if names[term.name] == 1 else replace(term, name=f"{term.name} #{names[term.name]}")
+        before[term.kind] += 1
+        yield replace(term, name=term.kind if before[term.kind] == 1 else f"{term.kind} #{before[term.kind]}")
 
 
 @dataclass(slots=True)
@@ -172,7 +182,7 @@ class _Walk:
                 continue
             followed += 1
             if followed > _MOST_NODES:
-                self._found(Term("more losses than are followed", Reduction.MEAN, None, (Factor(None),)), node)
+                self.add(Term("more losses than can be followed", Reduction.MEAN, None, (Factor(None),)), node)
                 return
             pending.extend(reversed(self._inwards(node, place, outer)))
 
@@ -186,7 +196,7 @@ class _Walk:
             factors = _factors(node, name)
             if factors is None:
                 # Whatever it is, it belongs to the objective: nobody divides by K with something to train.
-                self._found(Term("a product of losses", Reduction.MEAN, None, outer), node)
+                self.add(Term("a product of losses", Reduction.MEAN, None, outer), node)
                 return []
             return [(*_only_edge(node), (*factors, *outer))]
         if name.startswith("RsubBackward"):
@@ -208,10 +218,11 @@ class _Walk:
             share = (Factor(1 / len(inputs), purpose=Purpose.OBJECTIVE),) if name.startswith("Mean") else ()
             return [(inner, at, (*share, *outer)) for inner, at in inputs]
         term = _frontier(node, name, outer)
-        self._found(_of_weighted(term, node, self.shares_of) if term.units else term, node)
+        self.add(_of_weighted(term, node, self.shares_of) if term.units else term, node)
         return []
 
-    def _found(self, term: Term, node: Any) -> None:
+    def add(self, term: Term, node: Any) -> None:
+        """A term was found, reduced by ``node`` where that shows."""
         self.found.append(term)
         self.reductions.append(node)
 

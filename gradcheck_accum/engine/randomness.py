@@ -59,7 +59,7 @@ class ByRows(TorchDispatchMode):
         if torch.Tag.nondeterministic_seeded not in func.tags:
             return func(*args, **kwargs)
         if self._states is None:
-            raise NotByRows("random numbers are drawn in a place that cannot be repeated row by row")
+            raise NotByRows("random numbers are drawn where they cannot be reproduced row by row")
         if isinstance(args[0], torch.Tensor):
             return self._filled(func, args, kwargs) if func._schema.is_mutable else self._mapped(func, args, kwargs)
         return self._made(func, args, kwargs)
@@ -86,7 +86,7 @@ class ByRows(TorchDispatchMode):
     def _made(self, func: Any, args: Any, kwargs: Any) -> torch.Tensor:
         at = next((i for i, a in enumerate(args) if isinstance(a, (list, torch.Size))), None)
         if at is None:
-            raise NotByRows("random numbers are drawn that do not belong to rows")
+            raise NotByRows("random numbers are drawn that do not belong to individual rows")
         axis, sizes = self._shares(args[at])
         shapes = [[size if i == axis else n for i, n in enumerate(args[at])] for size in sizes]
         return torch.cat(self._each(lambda s: func(*args[:at], s, *args[at + 1 :], **kwargs), shapes), axis)
@@ -106,7 +106,7 @@ class ByRows(TorchDispatchMode):
         # Some layers turn their data round to (time, rows, features), whatever they were given.
         axes = [axis for axis in (0, 1) if axis < len(shape) and shape[axis] and shape[axis] % total == 0]
         if len(axes) != 1 and not (axes and shape[0] == total):
-            raise NotByRows("random numbers are drawn that do not belong to rows")
+            raise NotByRows("random numbers are drawn that do not belong to individual rows")
         return axes[0], [shape[axes[0]] // total * own for own in self._rows]
 
 

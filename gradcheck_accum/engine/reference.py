@@ -10,14 +10,14 @@ from dataclasses import dataclass, replace
 import torch
 from torch import nn
 
-from gradcheck_accum.engine.alone import NotAlone, alone, is_sharded
 from gradcheck_accum.engine.checkpoints import Checkpointed, instead_of_checkpoints, run_as_they_are
 from gradcheck_accum.engine.determinism import reference_settings, untouched, without_hooks, without_warnings
 from gradcheck_accum.engine.joining import Layout, join, rows_of
 from gradcheck_accum.engine.loss_graph import LossReading, read_losses
+from gradcheck_accum.engine.program import Program
 from gradcheck_accum.engine.randomness import ByRows, NotByRows, set_random_state
-from gradcheck_accum.engine.tape import Program
-from gradcheck_accum.events import product_of
+from gradcheck_accum.engine.rank_local import NotAlone, alone, is_sharded
+from gradcheck_accum.ledger.events import product_of
 
 LARGE_BATCH = "one large batch"
 STREAMED = "one large batch, in chunks"
@@ -68,12 +68,12 @@ class ReferenceEngine:
         layout = layout or Layout()
         self._check(programs)
         if any(program.constants != programs[0].constants for program in programs):
-            raise CannotReplay("a number or word that the loss was computed with differs between micro-batches")
+            raise CannotReplay("a number or string that the loss is computed with differs between micro-batches")
         draws = None
         if any(program.random for program in programs):
             rows = rows_of(programs, layout)
             if rows is None or layout.parts > 1:
-                raise CannotReplay("random numbers cannot be drawn again row by row")
+                raise CannotReplay("random numbers cannot be reproduced row by row")
             draws = ByRows(rows)
         try:
             with _memory():
@@ -107,7 +107,7 @@ class ReferenceEngine:
     @staticmethod
     def _check(programs: Sequence[Program]) -> None:
         if not all(program.is_intact() for program in programs):
-            raise CannotReplay("the data was changed in place after it was used")
+            raise CannotReplay("the data was modified in place after it was used")
         if any(is_sharded(p) for program in programs for module in program.modules for p in module.parameters()):
             raise CannotReplay(SHARDED)
 
@@ -146,7 +146,7 @@ class ReferenceEngine:
     ) -> tuple[Program, list[torch.Tensor], list[torch.Tensor]]:
         """Copies of modules, leaves and parameters in the engine's dtype and place."""
         if any(isinstance(module, Checkpointed) for module in program.modules):
-            raise CannotReplay("a function that is checkpointed cannot be copied with the modules that it calls")
+            raise CannotReplay("a checkpointed function cannot be copied together with the modules it calls")
         memo: dict[int, object] = {}
         own = {id(m): copy.deepcopy(m, memo) for m in program.modules}
         copied = [copy.deepcopy(p, memo) for p in parameters]
@@ -169,7 +169,7 @@ class ReferenceEngine:
 def _in_our_words(error: Exception) -> str:
     """What an error of the script's own code means here; its own words only in parentheses."""
     own = f": {str(error).splitlines()[0]}" if str(error) else ""
-    return f"what the loss calls does not take this data as one batch ({type(error).__name__}{own})"
+    return f"a function that the loss calls does not accept this data as one batch ({type(error).__name__}{own})"
 
 
 @contextmanager
@@ -208,7 +208,7 @@ def _gradients(loss: torch.Tensor, wanted: Sequence[torch.Tensor], program: Prog
     # Its hook calls backward, which fills ``.grad`` of whatever takes a gradient.
     filled = {id(p): p for p in wanted} | {id(p): p for module in program.modules for p in module.parameters()}
     if any(p._post_accumulate_grad_hooks for p in filled.values()):
-        raise CannotReplay("a hook on its parameters acts as soon as a gradient is there")
+        raise CannotReplay("a hook on its parameters acts as soon as a gradient is computed")
     kept = [(p, p.grad) for p in filled.values()]
     try:
         for p, _ in kept:

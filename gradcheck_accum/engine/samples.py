@@ -14,14 +14,14 @@ from itertools import pairwise, product
 import torch
 from torch import nn
 
-from gradcheck_accum.engine.tape import Leaf, Packed, Produced, Program, leaves_of, tensors_in
+from gradcheck_accum.engine.program import Leaf, Packed, Produced, Program, leaves_of, tensors_in
 
 Rows = Callable[[int], Sequence[int]]
 """Which places along a leaf's axis are those of a sample."""
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class SampleAxis:
     """Where a leaf holds its samples: along ``axis``, at ``rows(sample)``."""
 
     leaf: int
@@ -35,7 +35,7 @@ class Samples:
 
     program: Program
     count: int
-    held: tuple[Held, ...]
+    held: tuple[SampleAxis, ...]
     single: tuple[tuple[int, ...], ...] = ()
 
     @property
@@ -177,7 +177,7 @@ def by_row(program: Program, leaf: int) -> Samples | None:
     """The rows of one leaf, which may be less than a sample each; None where it has one row."""
     shape = program.leaves[leaf].shape
     axis = next((axis for axis, size in enumerate(shape[:2]) if size > 1), None)
-    return None if axis is None else Samples(program, shape[axis], (Held(leaf, axis, lambda row: [row]),))
+    return None if axis is None else Samples(program, shape[axis], (SampleAxis(leaf, axis, lambda row: [row]),))
 
 
 def _count(program: Program, own: Sequence[int]) -> int | None:
@@ -209,12 +209,12 @@ def _held(
     count: int,
     several: Callable[[int, int], Rows] | None,
     axes: Sequence[int],
-) -> Held | None:
+) -> SampleAxis | None:
     for axis in axes:
         if axis < tensor.dim() and tensor.shape[axis] == count:
-            return Held(leaf, axis, lambda sample: [sample])
+            return SampleAxis(leaf, axis, lambda sample: [sample])
     each, rest = divmod(tensor.shape[0], count)
-    return Held(leaf, 0, several(each, count)) if several is not None and each and not rest else None
+    return SampleAxis(leaf, 0, several(each, count)) if several is not None and each and not rest else None
 
 
 def _together(each: int, count: int) -> Rows:

@@ -15,11 +15,11 @@ import torch
 
 from gradcheck_accum.engine.joining import Layout, data_of, halves
 from gradcheck_accum.engine.loss_graph import LossReading
-from gradcheck_accum.engine.preparing import own_preparations
+from gradcheck_accum.engine.prepared_data import own_preparations
+from gradcheck_accum.engine.program import Program
 from gradcheck_accum.engine.reference import CannotReplay, DoesNotFit, Pass, ReferenceEngine, coefficient
-from gradcheck_accum.engine.tape import Program
 from gradcheck_accum.engine.tolerance import Addends, replay_tolerance
-from gradcheck_accum.events import Reduction
+from gradcheck_accum.ledger.events import Reduction
 
 Chunk = Sequence[Program]
 
@@ -30,8 +30,8 @@ class CoupledChunks(CannotReplay):
     def __init__(self, distance: float, allowed: float) -> None:
         self.distance, self.allowed = distance, allowed
         super().__init__(
-            "the large batch does not fit in memory, and cannot be computed in chunks: a chunk's gradient differs "
-            f"from its halves' together by {distance:.3g} of its norm"
+            "the large batch does not fit in memory, and cannot be computed in chunks: a chunk's gradient differs from "
+            f"the sum of its halves' by {distance:.3g} of its norm"
         )
 
 
@@ -65,9 +65,9 @@ class Streamer:
         """The gradient of ``programs`` as one batch, whose lowest dtype is ``dtype``. Raises CannotReplay."""
         data = data_of(programs)
         if not data:
-            raise CannotReplay("the large batch does not fit in memory, and its data cannot be told apart")
+            raise CannotReplay("the large batch does not fit in memory, and its data cannot be split into chunks")
         if own_preparations(programs):
-            raise CannotReplay("the large batch does not fit in memory, and its data is normalised over all its rows")
+            raise CannotReplay("the large batch does not fit in memory, and its data is normalized over all its rows")
         pieces, size = list(programs), self.size or self.most or math.ceil(len(programs) / 2)
         while True:
             chunks = [pieces[i : i + size] for i in range(0, len(pieces), size)]
@@ -122,7 +122,9 @@ class Streamer:
         else:
             cut = halves(chunk[0], data) if layout == Layout() else None
             if cut is None:
-                raise CannotReplay("the large batch does not fit in memory, and chunks are not proven")
+                raise CannotReplay(
+                    "the large batch does not fit in memory, and chunks could not be shown to be equivalent"
+                )
             parts = [[half] for half in cut]
         passes = [self.engine.large_batch(part, parameters, layout) for part in parts]
         together = _Sum(like=whole.reading, beside=whole)
@@ -167,7 +169,7 @@ class _Sum:
         known = bool(own) and len(own) == len(wanted) == len(self._beside.terms) and all((*wanted, *own))
         # A sum counts for itself, a mean for its units, and what has no units once in all.
         if not known or (Reduction.SUM in kinds and len(set(kinds)) > 1):
-            raise CannotReplay("the large batch does not fit in memory, and its chunks' shares in it are not known")
+            raise CannotReplay("the large batch does not fit in memory, and the shares of its chunks are unknown")
         shares = [
             term.units / other.units if term.units is not None and other.units else math.nan
             for term, other in zip(reading.terms, self._beside.terms, strict=True)
@@ -175,7 +177,9 @@ class _Sum:
         ] or [1.0]
         factors = [(w or 0.0) / (c or 1.0) for w, c in zip(wanted, own, strict=True)]
         if any(not math.isclose(n, all_[0], rel_tol=1e-6) for all_ in (shares, factors) for n in all_):
-            raise CannotReplay("the large batch does not fit in memory, and the terms of its loss count other units")
+            raise CannotReplay(
+                "the large batch does not fit in memory, and the terms of its loss count different units"
+            )
         return shares[0], factors[0]
 
     def gradients(self) -> list[torch.Tensor]:

@@ -11,8 +11,8 @@ contributions g_1, ..., g_m in a dtype of unit roundoff u, with partial sums s_j
 - *The norm* of the sum is off by less still, because roundings are hardly ever along the sum.
 - *The replay* sums in another order, in other matrix shapes: each pass carries the rounding of a whole forward and
   backward, in the dtype that computes.
-- *A sketch* (`gradcheck_accum.verify.sketch`) knows a norm within bounds, with a stated confidence: an error is within
-  the tolerance where its upper bound is, and beyond it where its lower bound is.
+- *A sketch* (`gradcheck_accum.verify.vectors.sketch`) knows a norm within bounds, with a stated confidence: an error is
+  within the tolerance where its upper bound is, and beyond it where its lower bound is.
 """
 
 from __future__ import annotations
@@ -45,7 +45,8 @@ CONFIDENCE = 0.999
 
 _SHARING = 1 / 512
 """The probability that two elements share a bucket of a sketch of 1,024 is half as large, but for elements of one
-stretch at some distances (`gradcheck_accum.verify.sketch`): this covers them where a gradient does not lie in these."""
+stretch at some distances (`gradcheck_accum.verify.vectors.sketch`): this covers them where a gradient does not lie in
+these."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,9 +11,9 @@ if TYPE_CHECKING:
     from gradcheck_accum.fuzz.campaign import run_campaign
     from gradcheck_accum.fuzz.cases import AccumCase, CannotSupply
     from gradcheck_accum.fuzz.loops import fuzz_loop
-    from gradcheck_accum.fuzz.strategies import accum_cases, variants
+    from gradcheck_accum.fuzz.strategies import accum_cases
 
-__all__ = ["AccumCase", "CannotSupply", "accum_cases", "fuzz_loop", "run_campaign", "variants"]
+__all__ = ["AccumCase", "CannotSupply", "accum_cases", "fuzz_loop", "run_campaign"]
 
 _ROOMS = {
     "AccumCase": "cases",
@@ -21,7 +21,6 @@ _ROOMS = {
     "accum_cases": "strategies",
     "fuzz_loop": "loops",
     "run_campaign": "campaign",
-    "variants": "strategies",
 }
 
 

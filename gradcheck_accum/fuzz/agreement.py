@@ -8,18 +8,18 @@ import itertools
 import linecache
 import math
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
-from gradcheck_accum.events import Reduction
 from gradcheck_accum.fuzz.oracle import Simulation, Stepped, Truth, simulations, truth
 from gradcheck_accum.fuzz.render import render
 from gradcheck_accum.fuzz.variants import OPERATORS, Variant
-from gradcheck_accum.ledger import Entry, Fate, Ledger, Window
-from gradcheck_accum.lint import Examination, examine
-from gradcheck_accum.lint.document import open_document
+from gradcheck_accum.ledger.events import Reduction
+from gradcheck_accum.ledger.windows import Entry, Fate, Ledger, Window
+from gradcheck_accum.lint.examination.document import open_document
+from gradcheck_accum.lint.examination.examine import Examination, examine
 from gradcheck_accum.lint.fixes import fixed
-from gradcheck_accum.verdict import Verdict, VerifyResult
+from gradcheck_accum.results.verdict import Verdict, VerifyResult
 from gradcheck_accum.verify import observe
 
 PATH = "variant.py"
@@ -244,7 +244,11 @@ class _Judged:
                 self._is_wrong("lint: missed", text)
 
     def _codes(self, engine: str, codes: set[str], said: str) -> None:
-        if wrong := codes - self.true.allowed:
+        wrong = codes - self.true.allowed
+        if wrong == {"GA802"} and self.true.ambiguity:
+            # Who takes a bare number for K takes what it divides for scaled.
+            self.undecided.append(f"{engine}: {self.true.ambiguity}")
+        elif wrong:
             kind = "wrong cause" if self.true.verdict == "deviates" else "false finding"
             self._is_wrong(f"{engine}: {kind}", f"{engine} says {said}, of which {_listed(wrong)} is not so")
 
@@ -261,17 +265,9 @@ class _Judged:
 def run(source: str, *, replay: bool) -> tuple[VerifyResult, Ledger]:
     """Run a script under observation, in this process; what it prints and warns of is thrown away."""
     reference = "both" if replay else "ledger"
-    names = {"__name__": "__main__", "__file__": PATH}
-    with (
-        warnings.catch_warnings(),
-        contextlib.redirect_stdout(io.StringIO()),
-        observe(script=PATH, reference=reference) as observation,  # type: ignore[arg-type]
-        contextlib.nullcontext() if replay else observation.noting_scalings(),
-    ):
-        warnings.simplefilter("ignore")
-        # What a number was bound to is read where a script's source is found.
-        linecache.cache[PATH] = len(source), None, source.splitlines(keepends=True), PATH
-        exec(compile(source, PATH, "exec"), names)
+    names: dict[str, object] = {}
+    with observe(script=PATH, reference=reference) as observation:  # type: ignore[arg-type]
+        execute(source, names)
     # Its classes and functions hold these names, and the names them: the next script's observer would meet this
     # one's optimizers.
     names.clear()
@@ -281,15 +277,28 @@ def run(source: str, *, replay: bool) -> tuple[VerifyResult, Ledger]:
     return judged
 
 
+def execute(source: str, names: dict[str, object]) -> None:
+    """Run a script in this process; what it prints and warns of is thrown away, what it has made is in ``names``."""
+    names |= {"__name__": "__main__", "__file__": PATH}
+    with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+        warnings.simplefilter("ignore")
+        # What a number was bound to is read where a script's source is found.
+        linecache.cache[PATH] = len(source), None, source.splitlines(keepends=True), PATH
+        exec(compile(source, PATH, "exec"), names)
+
+
 def still_wrong_once_fixed(comparison: Comparison) -> tuple[Problem, ...]:
     """What is wrong with a variant that lint has fixed: verify must call it equivalent once nothing is left to find.
 
-    What only verify can see is left, and so are mistakes that no fix repairs.
+    What only verify can see is left, and so are mistakes that no fix repairs, and what is wrong without any that was
+    planted: a window that lost what it had.
     """
     repaired = fixed(open_document(comparison.source, PATH), comparison.examination, unsafe=True)
     planted = {OPERATORS[name].code for name in comparison.variant.mutations}
     left = planted - {f.mistake.code for f in repaired.fixed}
     if not repaired.fixed or repaired.remaining or comparison.unknown or comparison.variant.uneven or left:
+        return ()
+    if truth(replace(comparison.variant, mutations=frozenset())).verdict == "deviates":
         return ()
     result, _ = run(repaired.source, replay=False)
     if result.verdict is Verdict.EQUIVALENT and not result.diagnosis:

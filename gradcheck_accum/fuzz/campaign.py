@@ -13,16 +13,24 @@ from gradcheck_accum.fuzz.agreement import Comparison, Problem, compare, still_w
 from gradcheck_accum.fuzz.render import render
 from gradcheck_accum.fuzz.simplifying import plainest
 from gradcheck_accum.fuzz.strategies import variants
+from gradcheck_accum.fuzz.third_judge import Opinion, opinion
 from gradcheck_accum.fuzz.variants import OPERATORS, Variant
-from gradcheck_accum.trials import Campaign, Disagreement, Interrupted, Tally
+from gradcheck_accum.results.fuzzing import Campaign, Disagreement, Interrupted, Tally
+from gradcheck_accum.results.verdict import Verdict
 
 Progress = Callable[[int, int], None]
 
 _ROUND = 500
 """Variants that one run of Hypothesis draws: what it has seen slows it down, and time is looked at between runs."""
 
+_SETTLED = 10
+"""Variants after which what they left behind is set apart: each looks through all objects that are not."""
+
 _FIXED = 10
 """One variant in so many is fixed and run again: a fix is tried out on many texts, and costs as much as ten of them."""
+
+_BESIDE_ITSELF = 50
+"""One variant in so many is compared with itself at K = 1, in two more processes, which costs as much as several."""
 
 
 def run_campaign(
@@ -39,8 +47,6 @@ def run_campaign(
     it.
     """
     compare(Variant(k=2, rows=(1, 1), units=(1, 1)))  # what PyTorch imports late is there once this has run
-    gc.collect()
-    gc.freeze()
     tally = Tally()
     kept: dict[str, Variant] = {}
     begun = time.monotonic()
@@ -49,6 +55,8 @@ def run_campaign(
         while tally.variants < examples and (time_budget is None or time.monotonic() - begun < time_budget):
             size = min(_ROUND, examples - tally.variants)
             number = random_seed * 1_000_003 + tally.variants
+            gc.unfreeze()
+            _settle()
             _round(size, number, tally, kept, lambda done: progress and progress(done, examples))
         tally.seconds = time.process_time() - started
         for kind in kept:
@@ -65,8 +73,12 @@ def _round(size: int, number: int, tally: Tally, kept: dict[str, Variant], progr
     """Draw ``size`` variants; ``kept`` has the shortest that shows a disagreement, by its kind."""
 
     def test(variant: Variant) -> None:
+        if tally.variants % _SETTLED == 0:
+            _settle()
         comparison, problems = judged(variant, fixes=variant.seed % _FIXED == 0)
         count(tally, variant, comparison, fixed=variant.seed % _FIXED == 0)
+        if not problems and variant.seed % _BESIDE_ITSELF == 1:
+            problems = _third(variant, tally)
         for kind in kinds(variant, problems):
             tally.problems[kind] += 1
             kept[kind] = min(kept.get(kind, variant), variant, key=_length)
@@ -86,6 +98,12 @@ def _round(size: int, number: int, tally: Tally, kept: dict[str, Variant], progr
     run()
 
 
+def _settle() -> None:
+    """Set apart all that is there now from what the collector looks through, and verify for optimizers, once more."""
+    gc.collect()
+    gc.freeze()
+
+
 def _length(variant: Variant) -> tuple[int, int]:
     return len(variant.features), len(render(variant))
 
@@ -97,8 +115,36 @@ def kinds(variant: Variant, problems: Iterable[Problem]) -> set[str]:
     return {f"{problem.kind}, {planted}" for problem in problems}
 
 
+def _third(variant: Variant, tally: Tally) -> tuple[Problem, ...]:
+    """What is wrong with what `compare` says of a variant, which is counted."""
+    said = _opinion(variant)
+    if said is None:
+        return ()
+    tally.compared[said.verdict.value] += 1
+    tally.undecided.update(said.undecided)
+    return said.problems
+
+
+def _opinion(variant: Variant) -> Opinion | None:
+    """What `compare` says of a variant; a crash is one of the things that can be wrong with that."""
+    try:
+        return opinion(variant)
+    except Exception as error:
+        text = f"{type(error).__name__}: {' '.join(str(error).split())}"
+        return Opinion(Verdict.INCONCLUSIVE, (Problem("compare: crash", text),))
+
+
+def _problems(kind: str, variant: Variant) -> tuple[Comparison | None, tuple[Problem, ...]]:
+    """What is wrong with a variant, by the judges that a kind of disagreement is of."""
+    comparison, problems = judged(variant, fixes="a fix" in kind)
+    if kind.startswith("compare"):
+        said = _opinion(variant)
+        return comparison, said.problems if said is not None else ()
+    return comparison, problems
+
+
 def _shows(kind: str, variant: Variant) -> bool:
-    return kind in kinds(variant, judged(variant, fixes="a fix" in kind)[1])
+    return kind in kinds(variant, _problems(kind, variant)[1])
 
 
 def judged(variant: Variant, *, fixes: bool) -> tuple[Comparison | None, tuple[Problem, ...]]:
@@ -147,7 +193,7 @@ def _disagreements(kept: dict[str, Variant]) -> tuple[Disagreement, ...]:
 
 
 def _disagreement(kind: str, variant: Variant) -> Disagreement:
-    comparison, problems = judged(variant, fixes="a fix" in kind)
+    comparison, problems = _problems(kind, variant)
     said = tuple(map(str, problems))
     if comparison is None:
         return Disagreement(render(variant), said, variant=repr(variant), kind=kind)

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from gradcheck_accum.stated import NAMES_OF_SIZE, NAMES_OF_STEPS, NAMES_THAT_MAY_BE_STEPS
+from gradcheck_accum.ledger.stated_names import NAMES_OF_SIZE, NAMES_OF_STEPS, NAMES_THAT_MAY_BE_STEPS
 
 FEATURES, CLASSES = 4, 3
 
@@ -47,8 +47,10 @@ class CannotSupply(ValueError):
 class AccumCase:
     """One way to call a training loop.
 
-    ``samples`` is N, ``batch_size`` the samples of a micro-batch (the last one holds what is left),
-    ``accumulation_steps`` is K. ``ignored`` are samples whose target is -100 and counts for no unit of the loss.
+    ``samples`` is N, ``batch_size`` the number of samples in a micro-batch (the last one may be smaller),
+    ``accumulation_steps`` is K, ``epochs`` the number of passes over the samples. ``ignored`` are the indices of
+    samples whose target is -100, so that the loss ignores them. ``dtype`` is the name of a floating-point dtype of
+    PyTorch, ``seed`` that of its random numbers.
     """
 
     samples: int
@@ -84,11 +86,14 @@ class AccumCase:
         factories: ModuleType | None = None,
         made: Mapping[str, object] | None = None,
     ) -> dict[str, Any]:
-        """What to call ``loop`` with, by its arguments' names.
+        """The keyword arguments to call ``loop`` with.
 
-        A function of ``factories`` supplies the argument of its name, and gets its own arguments the same way; ``case``
-        is this case, and its dtype PyTorch's default while they run. What is ``made`` already is supplied as it is.
-        Raises CannotSupply where nothing supplies an argument without a default.
+        :param loop: the training loop; its arguments are supplied by name (docs/fuzz.md).
+        :param factories: a module whose functions supply the arguments of the same names, and get their own arguments
+            the same way; ``case`` is this case, and its dtype is PyTorch's default while they run.
+        :param made: arguments that are used as they are, by name.
+        :returns: the arguments by name.
+        :raises CannotSupply: if an argument without a default is not supplied.
         """
         torch.manual_seed(self.seed)
         with self.in_dtype():
@@ -96,7 +101,7 @@ class AccumCase:
 
     @contextmanager
     def in_dtype(self) -> Iterator[None]:
-        """While it is entered, what is made has the case's dtype."""
+        """Make the case's dtype PyTorch's default inside the block."""
         before = torch.get_default_dtype()
         torch.set_default_dtype(getattr(torch, self.dtype))
         try:
@@ -123,8 +128,8 @@ class _Supply:
             if not known and not optional:
                 place = getattr(function, "__name__", "the loop")
                 raise CannotSupply(
-                    f"nothing supplies the argument {name!r} of {place}: write a function of that name, and give its "
-                    "module as factories"
+                    f"no value for argument {name!r} of {place}: write a function of that name, and pass its module as "
+                    "factories"
                 )
             if known and (mine or not optional or _CANONICAL[name] not in _LEFT_ALONE):
                 found[name] = self._value(name)
@@ -162,10 +167,12 @@ def _parameters(function: Callable[..., object]) -> dict[str, inspect.Parameter]
     try:
         every = _signature(function).parameters
     except (TypeError, ValueError):
-        raise CannotSupply(f"the arguments of {getattr(function, '__name__', 'the loop')} cannot be told") from None
+        raise CannotSupply(
+            f"the arguments of {getattr(function, '__name__', 'the loop')} cannot be determined"
+        ) from None
     for name, parameter in every.items():
         if parameter.kind is parameter.POSITIONAL_ONLY and parameter.default is parameter.empty:
-            raise CannotSupply(f"the argument {name!r} cannot be given by name")
+            raise CannotSupply(f"the argument {name!r} cannot be passed by name")
     open_ones = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD, inspect.Parameter.POSITIONAL_ONLY)
     return {name: parameter for name, parameter in every.items() if parameter.kind not in open_ones}
 

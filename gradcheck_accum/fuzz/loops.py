@@ -23,11 +23,11 @@ from gradcheck_accum.fuzz.cases import AccumCase, CannotSupply
 from gradcheck_accum.fuzz.kept import KeptCases
 from gradcheck_accum.fuzz.shrinking import order, smallest
 from gradcheck_accum.fuzz.strategies import accum_cases
-from gradcheck_accum.ledger import Fate, Ledger
+from gradcheck_accum.ledger.stated_names import stated_steps
+from gradcheck_accum.ledger.windows import Fate, Ledger
 from gradcheck_accum.mistakes import CATALOGUE
-from gradcheck_accum.stated import stated_steps
-from gradcheck_accum.trials import Failure, Interrupted, LoopTrial, Outcome
-from gradcheck_accum.verdict import Verdict, VerifyResult
+from gradcheck_accum.results.fuzzing import FailedCase, Interrupted, LoopTrial, TrialOutcome
+from gradcheck_accum.results.verdict import Verdict, VerifyResult
 from gradcheck_accum.verify import observe
 
 Progress = Callable[[int, int], None]
@@ -41,7 +41,7 @@ class _Judged:
     """One case, run: its outcome, the kind of failure (empty for none), and what is wrong in words."""
 
     case: AccumCase
-    outcome: Outcome
+    outcome: TrialOutcome
     kind: str = ""
     what: str = ""
     result: VerifyResult | None = None
@@ -92,7 +92,7 @@ def fuzz_loop(
 
     def so_far() -> LoopTrial:
         found = sorted(trial.failing.values(), key=_telling)
-        failures = (Failure(j.outcome, str(j.case), j.what, _test(name, j, factories), j.result) for j in found)
+        failures = (FailedCase(j.outcome, str(j.case), j.what, _test(name, j, factories), j.result) for j in found)
         return LoopTrial(name, trial.outcomes, tuple(failures))
 
     with _light_heap():
@@ -116,7 +116,7 @@ class _Trial:
         self._loop = loop
         self._factories = factories
         self._ends = ends
-        self.outcomes: Counter[Outcome] = Counter()
+        self.outcomes: Counter[TrialOutcome] = Counter()
         self.failing: dict[str, _Judged] = {}
 
     def count(self, case: AccumCase) -> None:
@@ -161,7 +161,7 @@ class _Trial:
 
 def _telling(judged: _Judged) -> tuple[int, bool, str]:
     """Failures are reported in this order; uneven counts come with many cases, and say least."""
-    return list(Outcome).index(judged.outcome), judged.kind == "GA104", judged.kind
+    return list(TrialOutcome).index(judged.outcome), judged.kind == "GA104", judged.kind
 
 
 def _judge(loop: Callable[..., object], case: AccumCase, factories: ModuleType | None) -> _Judged:
@@ -182,12 +182,12 @@ def _judge(loop: Callable[..., object], case: AccumCase, factories: ModuleType |
     except CannotSupply:
         raise
     except (Exception, SystemExit) as error:
-        return _Judged(case, Outcome.RAISED, f"Raises_{type(error).__name__}", _raised(error, loop))
+        return _Judged(case, TrialOutcome.RAISED, f"Raises_{type(error).__name__}", _raised(error, loop))
     result, ledger = observation.result(), observation.ledger()
-    outcome = Outcome.of(result)
-    if outcome is Outcome.EQUIVALENT:
+    outcome = TrialOutcome.of(result)
+    if outcome is TrialOutcome.EQUIVALENT:
         return _Judged(case, outcome, result=result)
-    if outcome is Outcome.UNDECIDED:
+    if outcome is TrialOutcome.UNDECIDED:
         # Where nothing was accumulated, K = 1 is no other case.
         kind = _UNDECIDED if any(window.micro_batches > 1 for window in result.windows) else "Undecided"
         return _Judged(case, outcome, kind, result.reason, result)
@@ -198,7 +198,7 @@ def _judge(loop: Callable[..., object], case: AccumCase, factories: ModuleType |
 
 def _beside_k_1(loop: Callable[..., object], judged: _Judged, factories: ModuleType | None) -> _Judged:
     """What a case that verify leaves open comes to beside the same samples at K = 1."""
-    from gradcheck_accum.side_by_side import compared_loop
+    from gradcheck_accum.comparing import compared_loop
 
     case = judged.case
     try:
@@ -209,9 +209,9 @@ def _beside_k_1(loop: Callable[..., object], judged: _Judged, factories: ModuleT
         return judged  # this process can not be copied
     if found.verdict is Verdict.DEVIATES:
         what = f"{found.reason} (the loop itself at K = 1; verify: {judged.what})"
-        return replace(judged, outcome=Outcome.DEVIATES, what=what, is_compared=True)
+        return replace(judged, outcome=TrialOutcome.DEVIATES, what=what, is_compared=True)
     if found.verdict is Verdict.EQUIVALENT:
-        return replace(judged, what=f"{judged.what}; beside itself at K = 1 {found.reason}")
+        return replace(judged, what=f"{judged.what}; compared with itself at K = 1, {found.reason}")
     return judged
 
 
@@ -235,7 +235,7 @@ def _words(result: VerifyResult, ledger: Ledger) -> str:
         return (
             "the last sample never reaches the optimizer"
             if count == 1
-            else f"{count} samples, the last of an epoch, never reach the optimizer"
+            else f"the last {count} samples of an epoch never reach the optimizer"
         )
     if result.diagnosis:
         return "; ".join(d.message for d in result.diagnosis)

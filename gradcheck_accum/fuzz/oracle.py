@@ -366,7 +366,10 @@ def truth(variant: Variant) -> Truth:
     return Truth(
         verdict,
         demanded=planted
-        if len(planted) == 1 and _shows(v, runs) and not (verdict == "equivalent" and _weighs(v, planted))
+        if len(planted) == 1
+        and _shows(v, runs)
+        and not _is_the_right_loops(v)
+        and not (verdict == "equivalent" and _weighs(v, planted))
         else frozenset(),
         allowed=allowed,
         unseen_in_run=frozenset({"GA304"} & planted),
@@ -386,14 +389,28 @@ def _weighs(v: Variant, planted: frozenset[str]) -> bool:
 
 
 def _shows(v: Variant, runs: list[Simulation]) -> bool:
-    """Whether the one mistake that was planted changes what a step gets, or the pace of another call."""
+    """Whether the one mistake that was planted changes what a step gets, or loses more, or the pace of another call."""
     (name,) = v.mutations
     if not (CATALOGUE[OPERATORS[name].code].moves_gradient or v.has("GA502")):
         return True
     if v.has("GA901") or v.has("GA902"):
         return True
     without = simulations(replace(v, mutations=frozenset()))
-    return any(a.steps != b.steps or a.lost != b.lost for a, b in zip(runs, without, strict=True))
+    return any(a.steps != b.steps or len(a.lost) > len(b.lost) for a, b in zip(runs, without, strict=True))
+
+
+def _is_the_right_loops(v: Variant) -> bool:
+    """Whether ``v`` does what it would without its mistake, if a bare number of it had the other role.
+
+    What is wrong with that as well, a window that lost what it had, is none of the mistake's.
+    """
+    without = simulations(replace(v, mutations=frozenset()))
+    return any(_are_alike(simulations(v, ROLES ^ frozenset(moved)), without) for moved in _subsets(_of_no_one(v)))
+
+
+def _are_alike(runs: list[Simulation], others: list[Simulation]) -> bool:
+    """Whether all steps of two runs got the same, and the same is lost."""
+    return all(a.steps == b.steps and a.lost == b.lost for a, b in zip(runs, others, strict=True))
 
 
 def _consequences(v: Variant, runs: list[Simulation]) -> frozenset[str]:

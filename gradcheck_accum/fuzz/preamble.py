@@ -125,11 +125,26 @@ def one_batch(v: Variant) -> str:
 
 def _data(v: Variant) -> list[str]:
     """The batches, and the counts of units that a scaling reads."""
+    if v.made_in_loop:
+        return [f"n_batches = {v.count}"]
+    lines = _batches(v.joins or v)
+    if v.joins is not None:
+        k = v.joins.k
+        lines += [f"windows = [loader[s:s + {k}] for s in range(0, len(loader), {k})]"]
+        lines += ["loader = [tuple(torch.cat(each) for each in zip(*window)) for window in windows]"]
+    if v.scale in ("share", "total") and v.boundary in COUNTED:
+        lines += [
+            f"units = [{units_of(v, 'y')} for _, y in loader]",
+            "totals = [sum(units[s:s + K]) for s in range(0, len(units), K)]",
+        ]
+    return lines
+
+
+def _batches(v: Variant) -> list[str]:
+    """The batches as they are drawn."""
     dtype = _dtype(v)
     times = v.k if v.boundary == "chunks" else 1
     rows = v.rows[:: v.k] if v.boundary == "chunks" else v.rows
-    if v.made_in_loop:
-        return [f"n_batches = {v.count}"]
     if v.data_loader:
         total = sum(rows) * times
         x, y = _tensors(v, str(total), dtype)
@@ -150,11 +165,6 @@ def _data(v: Variant) -> list[str]:
         lines += [
             f"for (_, labels), hidden in zip(loader, {ignored}):",
             "    labels.view(-1)[:hidden] = -100",
-        ]
-    if v.scale in ("share", "total") and v.boundary in COUNTED:
-        lines += [
-            f"units = [{units_of(v, 'y')} for _, y in loader]",
-            "totals = [sum(units[s:s + K]) for s in range(0, len(units), K)]",
         ]
     return lines
 

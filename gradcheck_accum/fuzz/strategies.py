@@ -447,9 +447,10 @@ def _disguise(d: _Drawing) -> tuple[str, ...]:
 
 @st.composite
 def accum_cases(draw: st.DrawFn) -> AccumCase:
-    """Cases for a loop of one's own: N, the micro-batch, K, epochs, which targets are ignored, the dtype.
+    """A Hypothesis strategy for the cases of a training loop: N, the micro-batch size, K, epochs, ignored targets,
+    dtype.
 
-    Every micro-batch keeps a target that counts: the mean over none is no number.
+    Every micro-batch has at least one target that is not ignored, because a mean over none is not a number.
     """
     batch_size = draw(st.integers(1, 4), label="micro-batch")
     samples = draw(st.integers(1, 6 * batch_size), label="N")

@@ -18,7 +18,7 @@ def load_function(target: str) -> Callable[..., object]:
     """The function that ``train.py::train_one_epoch`` names. Raises BadTarget where there is none."""
     path, separator, name = target.partition("::")
     if not separator or not path or not name:
-        raise BadTarget(f"{target}: a loop is named as FILE.py::FUNCTION")
+        raise BadTarget(f"{target}: must be FILE.py::FUNCTION")
     found: object = load_module(path)
     owner: object = None
     for part in name.split("."):
@@ -26,10 +26,10 @@ def load_function(target: str) -> Callable[..., object]:
     if not callable(found):
         raise BadTarget(f"{path} has no function {name}")
     if inspect.isclass(owner) and inspect.isfunction(inspect.getattr_static(owner, part)):
-        raise BadTarget(f"{name} is a method: name a function that makes its {owner.__name__} and calls it")
+        raise BadTarget(f"{name} is a method: give a function that creates the {owner.__name__} and calls it")
     if inspect.isgeneratorfunction(found) or inspect.iscoroutinefunction(found):
         kind = "a generator" if inspect.isgeneratorfunction(found) else "a coroutine"
-        raise BadTarget(f"{name} is {kind}, of which a call runs nothing: name a function that runs it")
+        raise BadTarget(f"{name} is {kind}, and calling it runs nothing: give a function that runs it")
     return found
 
 

@@ -19,6 +19,9 @@ def contents(variant: Variant) -> list[Counter[tuple[int, int]]]:
     """
     if variant.model != "tied":
         return []
+    if variant.joins is not None:
+        k, each = variant.joins.k, contents(variant.joins)
+        return [sum(each[start : start + k], Counter()) for start in range(0, len(each), k)]
     generator = torch.Generator().manual_seed(variant.seed)
 
     def draw(rows: int) -> torch.Tensor:

@@ -221,6 +221,8 @@ class Variant:
     ``log_every`` micro-batches something is printed, every ``eval_every`` the model is evaluated. ``rejects`` is one of
     `REJECTIONS`, ``outliers`` the micro-batches of a pass whose losses are too large. ``rate`` is the K of a second
     model with an optimizer and a loss of its own.
+
+    ``joins`` is the loop of whose windows each of this one's batches holds the rows, joined.
     """
 
     k: int
@@ -257,6 +259,7 @@ class Variant:
     outliers: tuple[int, ...] = ()
     made_in_loop: bool = False
     rate: Number | None = None
+    joins: Variant | None = None
 
     @property
     def features(self) -> tuple[str, ...]:

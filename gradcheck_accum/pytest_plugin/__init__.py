@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 _SCRIPTS: pytest.StashKey[Scripts] = pytest.StashKey()
 _LINTS = pytest.StashKey[bool]()
 
-SUMMARY = "accum_summary"
-"""The attribute of a test's report that holds the lines which the summary shows of it."""
+_SUMMARY = "accum_summary"
+"""The attribute of a test's report that holds what the summary shows of it, in lines: pytest-xdist can send them."""
 
 _MARKERS = (
-    "accum(reference=, loss_coefficient=, rtol=, atol=, select=, ignore=): check every step that the test takes; where "
-    "it uses the fixture accum_check, these hold for what that is given instead",
-    "accum_sweep(accumulation_steps=, effective_batch=, factories=, ...): call the test at each of these K, and "
-    "compare it with itself at K = 1",
+    "accum(reference=, loss_coefficient=, rtol=, atol=, select=, ignore=): verify every step that the test takes; if "
+    "it uses the fixture accum_check, these are options of that check instead",
+    "accum_sweep(accumulation_steps=, effective_batch=, factories=, ...): run the test with each K and compare it with "
+    "itself at K = 1",
     "accum_lint: files that --accum-lint lints",
     "accum_verify: scripts that --accum-verify runs",
 )
@@ -38,20 +38,20 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--accum-lint",
         action="store_true",
-        help="lint collected Python files for gradient accumulation mistakes; a file that is given by name and is "
-        "no test module is then linted and not imported",
+        help="lint collected Python files for gradient accumulation mistakes; a file that is given by name and is not "
+        "a test module is linted, not imported",
     )
     group.addoption(
         "--accum-verify",
         action="append",
         metavar="SCRIPT",
-        help="run a training script under verify as a test of its own, with its arguments in the same word "
-        "('train.py --epochs 1'); may be given several times",
+        help="run a training script under verify as a test, with its arguments in the same string "
+        "('train.py --epochs 1'); can be repeated",
     )
     parser.addini("accum_lint", "lint collected Python files, as with --accum-lint", type="bool", default=False)
     parser.addini(
         "accum_verify",
-        "scripts with their arguments, one a line, to run under verify where no paths are given or one holds them",
+        "scripts with their arguments, one per line, to run under verify if no paths are given or a path contains them",
         type="linelist",
     )
 
@@ -126,10 +126,11 @@ def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[Any]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     report = yield
-    if call.when == "call" and "gradcheck_accum.verdict" in sys.modules:
-        from gradcheck_accum.pytest_plugin.summary import attach
+    if call.when == "call" and "gradcheck_accum.results.verdict" in sys.modules:
+        from gradcheck_accum.pytest_plugin.summary import lines_of
 
-        attach(report, item, call)
+        if lines := lines_of(report, item, call):
+            setattr(report, _SUMMARY, lines)
     return report
 
 
@@ -138,7 +139,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         line
         for reports in terminalreporter.stats.values()
         for report in reports
-        for line in getattr(report, SUMMARY, ())
+        for line in getattr(report, _SUMMARY, ())
     ]
     if lines:
         terminalreporter.section("gradient accumulation")
@@ -148,15 +149,14 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 @pytest.fixture(scope="session")
 def accum_check(pytestconfig: pytest.Config) -> AccumCheck:
-    """Run a training loop and fail unless every step's gradient is that of the true large batch.
+    """Run a training loop and fail unless the gradient of every step matches the large batch.
 
-    ``accum_check(loop, *args, **kwargs)`` calls ``loop(*args, **kwargs)`` once, watching it, and returns what was
-    measured. ``loss_coefficient=`` is what the loss is meant to be multiplied by, where that cannot be told from the
-    loop itself; ``reference=``, ``rtol=``, ``atol=``, ``select=`` and ``ignore=`` are those of
-    `gradcheck_accum.check`, and what the project's settings or comments have accepted does not count. What is not
-    given is that of the test's ``@pytest.mark.accum(...)``. An argument ``accumulation_steps`` (or
-    ``grad_accum_steps``, …) that the loop is given by name is K. ``accum_check.fuzz(loop)`` calls it on drawn data,
-    and ``accum_check.compare(loop, [dict(...), dict(...)])`` with other batch sizes and K, side by side.
+    ``accum_check(loop, *args, **kwargs)`` calls ``loop(*args, **kwargs)`` once and returns the result. The options
+    ``loss_coefficient=``, ``reference=``, ``rtol=``, ``atol=``, ``select=`` and ``ignore=`` are those of
+    `gradcheck_accum.check`, and by default those of the test's ``@pytest.mark.accum(...)``. An argument
+    ``accumulation_steps`` (or ``grad_accum_steps``, …) of the loop states K. ``accum_check.fuzz(loop)`` calls the loop
+    on generated data, and ``accum_check.compare(loop, [dict(...), dict(...)])`` in several configurations of batch size
+    and K. All of them raise AssertionErrors whose ``result`` has the numbers.
     """
     from gradcheck_accum.pytest_plugin.checking import AccumCheck
 

@@ -14,16 +14,16 @@ from gradcheck_accum.pytest_plugin.summary import remember
 if TYPE_CHECKING:
     from types import ModuleType
 
-    from gradcheck_accum.comparison import CompareResult
-    from gradcheck_accum.trials import LoopTrial
-    from gradcheck_accum.verdict import VerifyResult
+    from gradcheck_accum.results.comparison import CompareResult
+    from gradcheck_accum.results.fuzzing import LoopTrial
+    from gradcheck_accum.results.verdict import VerifyResult
     from gradcheck_accum.verify.session import ReferenceName
 
 _OPTIONS = ("reference", "loss_coefficient", "rtol", "atol", "select", "ignore")
 
 
 class AccumCheck:
-    """Judges training loops; see the fixture ``accum_check``."""
+    """Checks training loops; see the fixture ``accum_check``."""
 
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
@@ -42,7 +42,14 @@ class AccumCheck:
         ignore: Iterable[str] | None = None,
         **kwargs: object,
     ) -> VerifyResult:
-        """Call ``loop(*args, **kwargs)`` once, watching it; fail unless every step is right."""
+        """Call ``loop(*args, **kwargs)`` once and fail unless every step matches the large batch.
+
+        The parameters are those of `gradcheck_accum.check`; options that are not given are those of the test's marker.
+
+        :returns: the result, if every step matches.
+        :raises AccumFailure: if a step does not match, or could not be checked (an AssertionError with the report).
+        :raises pytest.fail.Exception: if a code or a setting of the project is invalid.
+        """
         __tracebackhide__ = True
         from gradcheck_accum.settings import SettingsError
         from gradcheck_accum.verify import checked
@@ -69,9 +76,13 @@ class AccumCheck:
         select: Iterable[str] | None = None,
         ignore: Iterable[str] | None = None,
     ) -> CompareResult:
-        """Call ``loop`` with each configuration's arguments; fail unless all get the gradients of the largest batch.
+        """Call ``loop`` with each configuration's arguments and fail unless all steps match those of the largest batch.
 
-        Each is called in a copy of this process, as `gradcheck_accum.compare` says.
+        The parameters are those of `gradcheck_accum.compare`; options that are not given are those of the test's
+        marker.
+
+        :returns: the result, if every step matches.
+        :raises AccumFailure: if a step does not match, or could not be checked (an AssertionError with the report).
         """
         __tracebackhide__ = True
         values = (None, loss_coefficient, rtol, atol, select, ignore)
@@ -80,10 +91,14 @@ class AccumCheck:
         return compared(self._config, loop, configurations, free=free, no_dropout=no_dropout, **options)
 
     def fuzz(self, loop: Callable[..., object], /, *, factories: ModuleType | None = None) -> LoopTrial:
-        """Call ``loop`` on drawn data, its arguments supplied by name; fail with the smallest case that is wrong.
+        """Call ``loop`` on generated data and fail with the smallest case that is wrong.
 
-        ``factories`` is a module whose functions supply the arguments of their names. How many cases there are is the
-        active Hypothesis profile's to say.
+        The number of cases is that of the active Hypothesis profile.
+
+        :param loop: the training loop; its arguments are supplied by name (docs/fuzz.md).
+        :param factories: a module whose functions supply the arguments of the same names.
+        :returns: the trial, if every case is right.
+        :raises AccumFailure: if a case is wrong or undecided (an AssertionError with the report).
         """
         __tracebackhide__ = True
         from gradcheck_accum.fuzz import fuzz_loop
@@ -97,7 +112,7 @@ class AccumCheck:
 
     @contextmanager
     def marked(self, options: Mapping[str, Any]) -> Iterator[None]:
-        """While it is entered, ``options`` hold where a call gives none."""
+        """Inside the block, ``options`` are the defaults of every call."""
         before, self._marked = self._marked, options
         try:
             yield
@@ -110,9 +125,9 @@ def compared(
 ) -> CompareResult:
     """What `gradcheck_accum.compare` comes to, where all is right. Raises AccumFailure."""
     __tracebackhide__ = True
+    from gradcheck_accum.comparing import compared_loop
     from gradcheck_accum.report.compare_text import compare_text
     from gradcheck_accum.settings import SettingsError
-    from gradcheck_accum.side_by_side import compared_loop
 
     try:
         result = compared_loop(loop, configurations, **options)
@@ -133,7 +148,7 @@ def as_marked(test: pytest.Function, marker: pytest.Mark) -> AbstractContextMana
     unknown = sorted(set(marker.kwargs) - set(_OPTIONS))
     if unknown or marker.args:
         wrong = f"no option {unknown[0]!r}" if unknown else "options by name only"
-        pytest.fail(f"@pytest.mark.accum takes {wrong} (there are {', '.join(_OPTIONS)})", pytrace=False)
+        pytest.fail(f"@pytest.mark.accum takes {wrong} (options: {', '.join(_OPTIONS)})", pytrace=False)
     check = test.funcargs.get("accum_check")
     return check.marked(marker.kwargs) if isinstance(check, AccumCheck) else _watched(test, marker.kwargs)
 
@@ -141,9 +156,9 @@ def as_marked(test: pytest.Function, marker: pytest.Mark) -> AbstractContextMana
 @contextmanager
 def _watched(test: pytest.Function, given: Mapping[str, Any]) -> Iterator[None]:
     """Judge what a test itself trains, once it has come to its end."""
-    from gradcheck_accum.accepting import accepted
+    from gradcheck_accum.ledger.stated_names import stated_steps
+    from gradcheck_accum.results.acceptance import accepted
     from gradcheck_accum.settings import SettingsError
-    from gradcheck_accum.stated import stated_steps
     from gradcheck_accum.verify import observe
     from gradcheck_accum.verify.session import acceptance_at
 

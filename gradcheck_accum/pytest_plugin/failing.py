@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 from _pytest.outcomes import Failed
 
 if TYPE_CHECKING:
-    from gradcheck_accum.comparison import CompareResult
-    from gradcheck_accum.trials import LoopTrial
-    from gradcheck_accum.verdict import VerifyResult
+    from gradcheck_accum.results.comparison import CompareResult
+    from gradcheck_accum.results.fuzzing import LoopTrial
+    from gradcheck_accum.results.verdict import VerifyResult
 
 
 class AccumFailure(Failed, AssertionError):

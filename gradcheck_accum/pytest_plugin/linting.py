@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from gradcheck_accum.gate import may_train_with_others
 from gradcheck_accum.pytest_plugin.failing import writable
+from gradcheck_accum.sources.prefilter import may_train_with_others
 
 if TYPE_CHECKING:
     from _pytest._code.code import ExceptionInfo, TerminalRepr
 
-    from gradcheck_accum.findings import LintResult
+    from gradcheck_accum.results.findings import LintResult
 
 
 def lint_file(path: Path, parent: pytest.Collector) -> list[pytest.Collector]:
@@ -42,7 +42,7 @@ class AccumLintFile(pytest.File):
 
 
 class AccumLintFailure(Exception):
-    """The file has findings, or could not be analysed."""
+    """The file has findings, or could not be analyzed."""
 
     def __init__(self, result: LintResult) -> None:
         super().__init__(result)

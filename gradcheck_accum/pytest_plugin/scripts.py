@@ -102,8 +102,8 @@ class AccumVerifyItem(pytest.Item):
         self.run = run
 
     def runtest(self) -> None:
-        from gradcheck_accum.accepting import Acceptance, accepted
         from gradcheck_accum.report.verify_text import verify_text
+        from gradcheck_accum.results.acceptance import Acceptance, accepted
         from gradcheck_accum.settings import SettingsError, settings_for
         from gradcheck_accum.verify import verify_script
 

@@ -8,14 +8,13 @@ from typing import Any
 import pytest
 
 from gradcheck_accum.diagnosis import Diagnosis
-from gradcheck_accum.pytest_plugin import SUMMARY
 from gradcheck_accum.pytest_plugin.failing import writable
 from gradcheck_accum.report.paint import PLAIN
 from gradcheck_accum.report.verify_table import table
 from gradcheck_accum.report.words import shown_path
 from gradcheck_accum.report.wrap import WIDTH
-from gradcheck_accum.trials import LoopTrial
-from gradcheck_accum.verdict import Accepted, Verdict, VerifyResult
+from gradcheck_accum.results.fuzzing import LoopTrial
+from gradcheck_accum.results.verdict import Accepted, Verdict, VerifyResult
 
 _ACCEPTED = pytest.StashKey[dict[str, None]]()
 """What was accepted in the test that runs, line by line."""
@@ -27,8 +26,8 @@ def remember(config: pytest.Config, accepted: Sequence[Accepted]) -> None:
     lines.update((f"accepted: {_cause(one.diagnosis)}", None) for one in accepted)
 
 
-def attach(report: pytest.TestReport, item: pytest.Item, call: pytest.CallInfo[Any]) -> None:
-    """Give a test's report the lines that the summary shows of it, as pytest-xdist can send them."""
+def lines_of(report: pytest.TestReport, item: pytest.Item, call: pytest.CallInfo[Any]) -> list[str]:
+    """The lines that the summary shows of a test, if any."""
     accepted = item.config.stash.setdefault(_ACCEPTED, dict[str, None]())
     item.config.stash[_ACCEPTED] = {}
     lines: list[str] = []
@@ -37,8 +36,7 @@ def attach(report: pytest.TestReport, item: pytest.Item, call: pytest.CallInfo[A
         lines = [line for case, result in failed for line in _lines(f"{item.nodeid}{case}", result)]
     elif report.passed and accepted:
         lines = [f"{item.nodeid}:", *(f"  {line}" for line in accepted)]
-    if lines:
-        setattr(report, SUMMARY, [writable(line) for line in lines])
+    return [writable(line) for line in lines]
 
 
 def _failed(result: object) -> Iterator[tuple[str, VerifyResult]]:

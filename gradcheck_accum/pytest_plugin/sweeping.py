@@ -51,14 +51,14 @@ class _Sweep:
         unknown = sorted(set(given) - set(_OPTIONS))
         if unknown or marker.args:
             wrong = f"no option {unknown[0]!r}" if unknown else "options by name only"
-            _refuse(f"takes {wrong} (there are {', '.join(_OPTIONS)})")
+            _refuse(f"takes {wrong} (options: {', '.join(_OPTIONS)})")
         steps = given.pop("accumulation_steps", None)
         if not isinstance(steps, (list, tuple, range)) or not all(map(_is_count, steps)) or not {*steps} - {1}:
             _refuse("takes accumulation_steps=[...]: whole numbers, one of them 2 or more")
         every = sorted({*steps, 1})
         batch = given.pop("effective_batch", math.lcm(*every) * _ROWS)
         if not _is_count(batch) or any(batch % k for k in every):
-            _refuse(f"cannot cut an effective_batch of {batch!r} into as many equal micro-batches as each K says")
+            _refuse(f"cannot split an effective_batch of {batch!r} into K equal micro-batches for every K")
         return cls(every, batch, given.pop("factories", None), given)
 
     def case(self, steps: int) -> AccumCase:
@@ -91,7 +91,10 @@ def at_each_steps(metafunc: pytest.Metafunc, marker: pytest.Mark) -> None:
     info = metafunc.definition._fixtureinfo
     missing = [name for name in info.argnames if name not in info.name2fixturedefs]
     if not missing:
-        _refuse("supplies what no fixture does, and every argument of this test has one: K has to be an argument")
+        _refuse(
+            "supplies arguments that no fixture provides, but every argument of this test is a fixture: K has to be an "
+            "argument"
+        )
     values = [[_AtStepsOf(k)] * len(missing) for k in sweep.steps if k > 1]
     metafunc.parametrize(missing, values, ids=[f"K={k}" for k in sweep.steps if k > 1])
 
@@ -100,7 +103,9 @@ def at_each_steps(metafunc: pytest.Metafunc, marker: pytest.Mark) -> None:
 def swept(test: pytest.Function, marker: pytest.Mark) -> Iterator[None]:
     """While it is entered, to call the test is to compare it with itself at K = 1."""
     if test.get_closest_marker("accum") is not None:
-        pytest.fail("a test is marked accum_sweep or accum, not both: nothing trains in this process", pytrace=False)
+        pytest.fail(
+            "a test is marked accum_sweep or accum, not both: accum_sweep trains in other processes", pytrace=False
+        )
     sweep, body = _Sweep.of(marker), test.obj
 
     def called(**given: object) -> None:

@@ -6,13 +6,13 @@ A runner shows at most ten errors and ten warnings of a step beside the source; 
 from __future__ import annotations
 
 from gradcheck_accum.diagnosis import Diagnosis
-from gradcheck_accum.findings import Finding, LintResult, UnusedSuppression
-from gradcheck_accum.location import Location
+from gradcheck_accum.ledger.location import Location
 from gradcheck_accum.mistakes import Mistake, Severity
 from gradcheck_accum.report.lint_text import summary
 from gradcheck_accum.report.repository import repository_path
 from gradcheck_accum.report.words import shown_path
-from gradcheck_accum.verdict import VerifyResult
+from gradcheck_accum.results.findings import Finding, LintResult, UnusedSuppression
+from gradcheck_accum.results.verdict import VerifyResult
 
 _COMMANDS = {Severity.ERROR: "error", Severity.WARNING: "warning"}
 
@@ -25,7 +25,7 @@ def lint_github(result: LintResult, *, quiet: bool = False) -> str:
     lines = [_finding(finding) for finding in result.findings]
     lines += [_unused(unused) for unused in result.unused or ()]
     for item in result.unreadable:
-        lines.append(_command("error", "could not be analysed", item.reason, file=repository_path(item.path)))
+        lines.append(_command("error", "could not be analyzed", item.reason, file=repository_path(item.path)))
     return "\n".join(lines if quiet else [*lines, summary(result)])
 
 

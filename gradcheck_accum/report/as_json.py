@@ -11,14 +11,14 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from gradcheck_accum.comparison import CompareResult, Configuration
 from gradcheck_accum.diagnosis import Diagnosis
-from gradcheck_accum.findings import Edit, Finding, Fix, LintResult, UnusedSuppression
-from gradcheck_accum.location import Location
+from gradcheck_accum.ledger.location import Location
 from gradcheck_accum.mistakes import Mistake
 from gradcheck_accum.report.kinds import kinds
 from gradcheck_accum.report.words import fixable
-from gradcheck_accum.verdict import (
+from gradcheck_accum.results.comparison import CompareResult, Configuration
+from gradcheck_accum.results.findings import Edit, Finding, Fix, LintResult, UnusedSuppression
+from gradcheck_accum.results.verdict import (
     Accepted,
     ByParameter,
     CostReport,
@@ -142,6 +142,7 @@ def _configuration(configuration: Configuration) -> dict[str, Any]:
         "micro_batches": configuration.micro_batches,
         "rows": configuration.rows,
         "steps": configuration.steps,
+        **({"ranks": configuration.ranks} if configuration.ranks > 1 else {}),
     }
 
 

@@ -7,12 +7,12 @@ from collections.abc import Iterable, Iterator
 from xml.etree import ElementTree
 
 from gradcheck_accum.diagnosis import Diagnosis
-from gradcheck_accum.findings import Finding, LintResult, Unreadable, UnusedSuppression
-from gradcheck_accum.location import Location
+from gradcheck_accum.ledger.location import Location
 from gradcheck_accum.report.lint_text import summary
 from gradcheck_accum.report.repository import repository_path
 from gradcheck_accum.report.verify_text import verify_text
-from gradcheck_accum.verdict import Accepted, Verdict, VerifyResult
+from gradcheck_accum.results.findings import Finding, LintResult, Unreadable, UnusedSuppression
+from gradcheck_accum.results.verdict import Accepted, Verdict, VerifyResult
 
 _NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
@@ -59,7 +59,7 @@ def _items(result: LintResult) -> Iterator[Finding | UnusedSuppression | Unreada
 
 def _lint_case(item: Finding | UnusedSuppression | Unreadable, path: str) -> ElementTree.Element:
     if isinstance(item, Unreadable):
-        case = _case("could not be analysed", path)
+        case = _case("could not be analyzed", path)
         _outcome(case, "error", "unreadable", item.reason)
         return case
     if isinstance(item, UnusedSuppression):

@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from gradcheck_accum import __version__
-from gradcheck_accum.findings import Edit, Finding, Fix, LintResult, Unreadable
-from gradcheck_accum.location import Location
+from gradcheck_accum.ledger.location import Location
 from gradcheck_accum.mistakes import Mistake
 from gradcheck_accum.report.repository import repository_path, repository_root
+from gradcheck_accum.results.findings import Edit, Finding, Fix, LintResult, Unreadable
 
 _SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
 _ROOT = "%SRCROOT%"

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from gradcheck_accum.comparison import Compared, CompareResult, Configuration, Difference
 from gradcheck_accum.report.frame import Sources
 from gradcheck_accum.report.paint import PLAIN, Paint
 from gradcheck_accum.report.verify_table import STYLES, table, windows_text
 from gradcheck_accum.report.verify_text import accepted_line, action, chosen, diagnosis_lines
 from gradcheck_accum.report.words import plural, shown_path
 from gradcheck_accum.report.wrap import WIDTH, labelled
-from gradcheck_accum.verdict import Verdict, VerifyResult
+from gradcheck_accum.results.comparison import Compared, CompareResult, Configuration, Difference
+from gradcheck_accum.results.verdict import Verdict, VerifyResult
 
 _NOT_MEASURED = ("relative weights", "update error", "units")
 """Columns of `verify`'s table that no second run can fill."""
@@ -63,7 +63,8 @@ def made_of(configuration: Configuration) -> str:
         return configuration.name
     rows = "" if configuration.rows is None else f", {plural(configuration.rows, 'row')} together"
     many = plural(configuration.micro_batches, "micro-batch").replace("batchs", "batches")
-    return f"{configuration.name} ({plural(configuration.steps, 'step')} of {many}{rows})"
+    on_ranks = f" on {configuration.ranks} ranks" if configuration.ranks > 1 else ""
+    return f"{configuration.name} ({plural(configuration.steps, 'step')} of {many}{on_ranks}{rows})"
 
 
 def _compared(
@@ -90,8 +91,8 @@ def _compared(
 def disagreement(watched: VerifyResult) -> str:
     """What is said where ``verify`` comes to another verdict on the same run."""
     return (
-        f"verify's ledger of the same run comes to {watched.verdict.value} ({watched.reason}); the verdict here is "
-        "what was measured beside the reference"
+        f"verify's verdict on the same run is {watched.verdict.value} ({watched.reason}); the verdict here was "
+        "measured against the reference"
     )
 
 

@@ -6,8 +6,8 @@ import difflib
 import re
 from collections.abc import Iterator
 
-from gradcheck_accum.findings import Piece
 from gradcheck_accum.report.words import shown_path
+from gradcheck_accum.results.findings import Piece
 
 
 def diff_text(path: str, piece: Piece) -> str:

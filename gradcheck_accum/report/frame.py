@@ -8,10 +8,10 @@ import unicodedata
 from collections.abc import Mapping
 from pathlib import Path
 
-from gradcheck_accum.location import Location
-from gradcheck_accum.notebooks import Notebook, NotebookError
+from gradcheck_accum.ledger.location import Location
 from gradcheck_accum.report.paint import PLAIN, Paint
-from gradcheck_accum.source_text import shown_text
+from gradcheck_accum.sources.decoding import shown_text
+from gradcheck_accum.sources.notebooks import Notebook, NotebookError
 
 CONTEXT = 2
 """Lines shown before and after the one that is meant."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gradcheck_accum.report.words import plural
-from gradcheck_accum.trials import Campaign, Disagreement, LoopTrial, Outcome, Tally
+from gradcheck_accum.results.fuzzing import Campaign, Disagreement, LoopTrial, Tally, TrialOutcome
 
 
 def loop_text(trial: LoopTrial) -> str:
@@ -16,7 +16,7 @@ def loop_text(trial: LoopTrial) -> str:
     if not trial.failures:
         verdict = "equivalent" if trial.exit_status == 0 else "not decided"
         return f"{trial.target}: {verdict} in all of {total}"
-    worst = min(trial.failures, key=lambda failure: list(Outcome).index(failure.outcome))
+    worst = min(trial.failures, key=lambda failure: list(TrialOutcome).index(failure.outcome))
     return "\n\n".join([*blocks, f"{trial.target}: {worst.outcome.value} ({total}: {counted})"])
 
 
@@ -36,6 +36,7 @@ def _tally(tally: Tally) -> list[str]:
         f"{plural(tally.variants, 'variant')} ({tally.clean} without a mistake, {tally.fixed} fixed and run again) in "
         f"{tally.seconds:.0f} s of CPU time, {tally.variants / max(tally.seconds, 1e-9):.1f} a second",
         f"lint does not know every weight of {tally.unknown} ({tally.unknown / total:.1%})",
+        *_compared(tally),
         "",
         f"{'boundary':16} variants  unknown to lint",
     ]
@@ -55,6 +56,13 @@ def _tally(tally: Tally) -> list[str]:
             width = max(len(title), *(len(kind) for kind in counts))
             lines += ["", f"{title:{width}} variants", *(f"{k:{width}} {n:>8}" for k, n in sorted(counts.items()))]
     return lines
+
+
+def _compared(tally: Tally) -> list[str]:
+    if not tally.compared:
+        return []
+    counted = ", ".join(f"{many} {verdict}" for verdict, many in sorted(tally.compared.items()))
+    return [f"{tally.compared.total()} were compared with themselves at K = 1: {counted}"]
 
 
 def _disagreement(one: Disagreement) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from gradcheck_accum.report.words import number, weights
-from gradcheck_accum.verdict import WindowReport
+from gradcheck_accum.results.verdict import WindowReport
 
 
 def kinds(windows: Sequence[WindowReport], most: int) -> list[list[WindowReport]]:

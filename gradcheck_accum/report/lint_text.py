@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 
-from gradcheck_accum.findings import Finding, LintResult, UnusedSuppression
-from gradcheck_accum.location import Location
+from gradcheck_accum.ledger.location import Location
 from gradcheck_accum.mistakes import CATALOGUE
 from gradcheck_accum.report.frame import Sources, code_frame
 from gradcheck_accum.report.paint import PLAIN, Paint
 from gradcheck_accum.report.words import fixable, no_mistakes, plural, shown_path
 from gradcheck_accum.report.wrap import labelled
+from gradcheck_accum.results.findings import Finding, LintResult, UnusedSuppression
 
 
 def finding_text(finding: Finding, sources: Sources, paint: Paint = PLAIN, width: int | None = None) -> str:
@@ -61,7 +61,7 @@ def statistics_text(result: LintResult, *, quiet: bool = False) -> str:
 
 
 def unreadable_text(result: LintResult) -> list[str]:
-    """One line for each path that could not be analysed."""
+    """One line for each path that could not be analyzed."""
     return [f"{shown_path(item.path)}: {item.reason}" for item in result.unreadable]
 
 
@@ -98,11 +98,11 @@ def summary(result: LintResult) -> str:
     if result.unused:
         extra.append(plural(len(result.unused), "unused suppression"))
     if result.not_followed:
-        extra.append(f"{plural(result.not_followed, 'loop')} too long to be followed")
+        extra.append(f"{plural(result.not_followed, 'loop')} too long to be analyzed")
     if result.unread:
-        extra.append(f"{plural(len(result.unread), 'imported module')} too large or too many to be read")
+        extra.append(f"{plural(len(result.unread), 'imported module')} not read (too large or too many)")
     if result.unreadable:
-        extra.append(f"{plural(len(result.unreadable), 'path')} could not be analysed")
+        extra.append(f"{plural(len(result.unreadable), 'path')} could not be analyzed")
     lines = [f"{text} ({', '.join(extra)})." if extra else f"{text}."]
     if result.fixed:
         files = len({finding.where.path for finding in result.fixed})
@@ -115,5 +115,5 @@ def summary(result: LintResult) -> str:
     left_out = sum(finding.fix_left_out for finding in result.findings)
     if left_out:
         again = "; run again after --fix" if safe else ""
-        lines.append(f"No fix was looked for in {plural(left_out, 'case')}: the file has too many loops{again}.")
+        lines.append(f"No fix was tried for {plural(left_out, 'finding')}: the file has too many loops{again}.")
     return "\n".join(lines)

@@ -18,7 +18,7 @@ def rules_text(mistakes: Iterable[Mistake]) -> str:
         "  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[3]]) for row in rows
     ]
     if any(mistake.where_visible for mistake in mistakes):
-        lines += ["", f"{_WHERE_VISIBLE}: where the source shows the numbers"]
+        lines += ["", f"{_WHERE_VISIBLE}: only where the source shows the numbers"]
     return "\n".join(lines)
 
 

@@ -9,7 +9,7 @@ from gradcheck_accum.report.kinds import kinds
 from gradcheck_accum.report.paint import PLAIN, Paint
 from gradcheck_accum.report.words import count, error, number, plural, weights
 from gradcheck_accum.report.wrap import labelled
-from gradcheck_accum.verdict import Verdict, WindowReport
+from gradcheck_accum.results.verdict import Verdict, WindowReport
 
 _ALWAYS_SHOWN = 8
 """Up to this many windows are all shown; of more, those that say the same are shown only a few times."""
@@ -62,7 +62,7 @@ def table(windows: Sequence[WindowReport], paint: Paint, width: int, *, without:
     shown, hidden = grouped(windows)
     columns, gap, same = _fitting([c for c in _columns(windows) if c.name not in without], shown, width)
     widths = _widths(columns, shown)
-    lines = labelled("the same in all:", ", ".join(same), width, PLAIN) if same else []
+    lines = labelled("same in all windows:", ", ".join(same), width, PLAIN) if same else []
     lines += [paint("dim", _row(columns, widths, [c.heading[row] for c in columns], gap)) for row in (0, 1)]
     for window in shown:
         cells = [column.cell(window) for column in columns]

@@ -11,7 +11,7 @@ from gradcheck_accum.report.paint import PLAIN, Paint
 from gradcheck_accum.report.verify_table import STYLES, table, windows_text
 from gradcheck_accum.report.words import plural, shown_path
 from gradcheck_accum.report.wrap import WIDTH, labelled
-from gradcheck_accum.verdict import Accepted, Verdict, VerifyResult, WindowReport
+from gradcheck_accum.results.verdict import Accepted, Verdict, VerifyResult, WindowReport
 
 _REASONS = 20
 """Reasons that are told: each may hold numbers of its own window."""
@@ -69,7 +69,7 @@ def _tally(result: VerifyResult) -> str:
     """The windows by verdict, where nothing better is said."""
     tally = Counter(window.verdict.value for window in result.windows)
     if not tally:
-        return "no window was seen"
+        return "no window was observed"
     return "windows: " + ", ".join(f"{many} {verdict}" for verdict, many in tally.items())
 
 

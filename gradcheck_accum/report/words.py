@@ -10,7 +10,7 @@ TYPE_CHECKING = False  # as in `typing`, which the short way through lint does w
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from gradcheck_accum.findings import LintResult
+    from gradcheck_accum.results.findings import LintResult
 
 
 def plural(count: int, noun: str) -> str:

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from gradcheck_accum.verify.launch import is_orphan, is_other_rank
-from gradcheck_accum.verify.script import verify_script
+from gradcheck_accum.verify.process.parent import verify_script
+from gradcheck_accum.verify.ranks.launch import is_orphan, is_other_rank
 
 if TYPE_CHECKING:
+    from gradcheck_accum.verify.in_program import AccumulationError, AccumulationWarning, OnDeviation, check, watch
     from gradcheck_accum.verify.session import Observation, checked, judged, observe
-    from gradcheck_accum.verify.watching import AccumulationError, AccumulationWarning, OnDeviation, check, watch
 
 __all__ = [
     "AccumulationError",
@@ -41,7 +41,7 @@ def __getattr__(name: str) -> Any:
 
         return getattr(session, name)
     if name in {"AccumulationError", "AccumulationWarning", "OnDeviation", "check", "watch"}:
-        from gradcheck_accum.verify import watching
+        from gradcheck_accum.verify import in_program
 
-        return getattr(watching, name)
+        return getattr(in_program, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

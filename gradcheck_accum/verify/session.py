@@ -11,23 +11,24 @@ from typing import Any, Literal
 
 import torch
 
-from gradcheck_accum.accepting import Acceptance, accepted
 from gradcheck_accum.engine.reference import ReferenceEngine
 from gradcheck_accum.engine.tape import ScalingNotes
-from gradcheck_accum.ledger import Ledger
+from gradcheck_accum.ledger.stated_names import stated_steps
+from gradcheck_accum.ledger.windows import Ledger
+from gradcheck_accum.results.acceptance import Acceptance, accepted
+from gradcheck_accum.results.verdict import VerifyResult
 from gradcheck_accum.run_options import MemoryBudget
 from gradcheck_accum.settings import settings_for, with_codes
-from gradcheck_accum.stated import stated_steps
-from gradcheck_accum.verdict import VerifyResult
-from gradcheck_accum.verify.companion import Companion
-from gradcheck_accum.verify.frames import is_users_file
-from gradcheck_accum.verify.holding import Wanted
-from gradcheck_accum.verify.judge import judge_ranks
-from gradcheck_accum.verify.observer import SeenEnough, Watch
-from gradcheck_accum.verify.patches import install
-from gradcheck_accum.verify.ruling import Options
-from gradcheck_accum.verify.seen import Seen
-from gradcheck_accum.verify.trajectory import Trajectory
+from gradcheck_accum.verify.book.holding import Wanted
+from gradcheck_accum.verify.judge.observed_run import ObservedRun
+from gradcheck_accum.verify.judge.options import Options
+from gradcheck_accum.verify.judge.run import judge_ranks
+from gradcheck_accum.verify.measure.trajectory import Trajectory
+from gradcheck_accum.verify.stack.frames import is_users_file
+from gradcheck_accum.verify.watching.companion import Companion
+from gradcheck_accum.verify.watching.observer import Observer
+from gradcheck_accum.verify.watching.patches import install
+from gradcheck_accum.verify.watching.steps import SeenEnough
 
 ReferenceName = Literal["ledger", "replay", "both", "sketch"]
 _USUAL_REFERENCE = "both"
@@ -36,8 +37,8 @@ _USUAL_REFERENCE = "both"
 class Observation:
     """What was seen of a loop; ask it for the `result` after the loop has ended."""
 
-    def __init__(self, watch: Watch, options: Options, script: str) -> None:
-        self._watch = watch
+    def __init__(self, observer: Observer, options: Options, script: str) -> None:
+        self._observer = observer
         self.options = options
         self._script = script
         self.complete = False
@@ -57,13 +58,9 @@ class Observation:
         """The ledger of all that has been seen so far."""
         return self.seen().ledger()
 
-    def noting_scalings(self) -> ScalingNotes:
-        """What to enter for a run without a replay, so that it reads what losses are scaled by off the source too."""
-        return ScalingNotes(self._watch.losses.tape)
-
-    def seen(self) -> Seen:
+    def seen(self) -> ObservedRun:
         """The account of all that has been seen so far."""
-        return Seen.of(self._watch, complete=self.complete)
+        return ObservedRun.of(self._observer, complete=self.complete)
 
 
 @contextmanager
@@ -90,7 +87,7 @@ def observe(
         print(observation.result().verdict)
 
     ``reference`` chooses what the gradients are compared with: by default both references, where ``memory_budget`` or
-    what is free allows that, and sketches where it does not (`gradcheck_accum.verify.holding`). ``dtype`` and
+    what is free allows that, and sketches where it does not (`gradcheck_accum.verify.book.holding`). ``dtype`` and
     ``device`` are where references are computed (by default as the loop does), ``max_windows`` is how many steps are
     watched before the block is left. ``accumulation_steps`` is K, where it is known: else the windows and the loss show
     it. ``rtol`` and ``atol`` (given both or neither) replace the derived tolerance. ``trajectory`` trains a reference
@@ -103,33 +100,35 @@ def observe(
         raise ValueError("a trajectory needs the replay reference")
     engine = ReferenceEngine(_device(device), _dtype(dtype))
     wanted = Wanted("both" if trajectory else reference, budget=memory_budget)
-    watch = Watch(wanted=wanted, engine=engine, max_windows=max_windows, companion=companion)
-    watch.accumulation_steps = accumulation_steps
-    watch.on_step = on_step
-    watch.comparer.loss_coefficient = loss_coefficient
+    observer = Observer(wanted=wanted, engine=engine, max_windows=max_windows, companion=companion)
+    observer.steps.accumulation_steps = accumulation_steps
+    observer.steps.on_step = on_step
+    observer.comparer.loss_coefficient = loss_coefficient
     if trajectory:
-        watch.comparer.trajectory = Trajectory(engine)
-    observation = Observation(watch, options, script)
-    with nullcontext() if companion is None else companion.along(watch.losses.tape), installed(watch):
+        observer.comparer.trajectory = Trajectory(engine)
+    observation = Observation(observer, options, script)
+    with nullcontext() if companion is None else companion.along(observer.run.losses.tape), installed(observer):
         try:
             yield observation
+            observer.loop_over()
             observation.complete = True
         except SeenEnough:
             observation.complete = False
         finally:
             if companion is not None:
-                companion.over(watch.left_over())
+                companion.over(observer.run.awaited.left_over())
 
 
 @contextmanager
-def installed(watch: Watch) -> Iterator[None]:
-    """PyTorch tells ``watch`` what happens, for as long as it is entered."""
+def installed(observer: Observer) -> Iterator[None]:
+    """PyTorch tells ``observer`` what happens, for as long as it is entered."""
     with ExitStack() as stack:
-        stack.callback(watch.release)
-        install(watch, stack, modules=watch.losses.records)
-        watch.adopt_existing()
-        if watch.losses.records:
-            stack.enter_context(watch.losses.tape)
+        stack.callback(observer.arrivals.release)
+        install(observer, stack, modules=observer.run.losses.records)
+        observer.adopt_existing()
+        tape = observer.run.losses.tape
+        mode = tape if observer.run.losses.records else ScalingNotes(tape)
+        stack.enter_context(observer.run.attention.listening(mode))
         yield
 
 
@@ -138,7 +137,7 @@ def judged(
 ) -> VerifyResult:
     """What ``loop(*args, **kwargs)`` comes to, called once under `observe` with ``options``.
 
-    An argument that is given by a name of K (`gradcheck_accum.stated`) states it.
+    An argument that is given by a name of K (`gradcheck_accum.ledger.stated_names`) states it.
     """
     name, steps = getattr(loop, "__qualname__", "the loop"), stated_steps(kwargs)
     with observe(script=name, accumulation_steps=steps, **options) as observation:
@@ -187,7 +186,7 @@ def _refuse_clashes(
     for name in names:
         if name in signature.parameters and name not in handed:
             raise TypeError(
-                f"'{name}' is an argument of the check and of the loop: hand the loop's own over by functools.partial, "
+                f"'{name}' is an argument of both the check and the loop: pass the loop's own with functools.partial, "
                 "or by position"
             )
 
@@ -206,7 +205,7 @@ def _device(name: str | None) -> torch.device | None:
     try:
         device = torch.device(name)
     except RuntimeError:
-        raise ValueError(f"device {name} cannot be used: PyTorch knows none of that name") from None
+        raise ValueError(f"device {name} cannot be used: PyTorch has no device type of that name") from None
     try:
         torch.empty(1, device=device)
     except (RuntimeError, AssertionError):

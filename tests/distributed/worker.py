@@ -26,7 +26,8 @@ from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 
-from gradcheck_accum.verify.judge import judge_ranks
+from gradcheck_accum.verify.judge.run import judge_ranks
+from gradcheck_accum.verify.ranks.rank_report import RankReport
 from gradcheck_accum.verify.session import observe
 
 K = 2
@@ -296,10 +297,10 @@ def measure(case: Case, rank: int, ranks: int) -> dict[str, Any]:
     with observe(script="case") as observation:
         case.loop(run)
     accounts: list[Any] | None = [None] * ranks if rank == 0 else None
-    dist.gather_object(observation.seen().portable(), accounts)
+    dist.gather_object(RankReport(observation.seen().portable(), "").written(), accounts)
     if accounts is None:
         return {}
-    result = judge_ranks(accounts, "case", observation.options)
+    result = judge_ranks([RankReport.read(account).seen for account in accounts], "case", observation.options)
     windows = [[own[i : i + case.window] for i in range(0, len(own), case.window)] for own in batches]
     truth = [
         compared(used, model, [batch for own in windows if number < len(own) for batch in own[number]])

@@ -7,11 +7,11 @@ from collections.abc import Callable
 import libcst as cst
 import pytest
 
+from gradcheck_accum.ledger.location import Location
 from gradcheck_accum.lint.fixes import REPAIRED, fix_source
 from gradcheck_accum.lint.fixes.edits import Edits
 from gradcheck_accum.lint.fixes.repairing import REPAIRS
 from gradcheck_accum.lint.fixes.script import CannotEdit, Script, Statement
-from gradcheck_accum.location import Location
 
 
 def call_of(script: Script, name: str) -> cst.Call:

@@ -10,11 +10,12 @@ from pathlib import Path
 
 import pytest
 from pages import Page, pages, unmarked
+from plain_loops import plain_loop
 from watching import found, watch_source
 
 from gradcheck_accum.lint import lint_source
 from gradcheck_accum.lint.fixes import FixResult, fix_source, offer_fixes
-from gradcheck_accum.verdict import Verdict
+from gradcheck_accum.results.verdict import Verdict
 
 ROOT = Path(__file__).parents[2]
 FIXTURES = [p for p in sorted((ROOT / "fixtures").glob("*.py")) if "code = " in p.with_suffix(".toml").read_text()]
@@ -132,15 +133,7 @@ def test_only_the_codes_that_were_asked_for_are_fixed() -> None:
     assert codes(result.source) == ["GA201"]
 
 
-LOOP = """\
-def train(model, loader, optimizer, criterion, K):
-    for i, (x, y) in enumerate(loader):
-        loss = criterion(model(x), y)
-        loss.backward()
-        if (i + 1) % K == 0 or i + 1 == len(loader):
-            optimizer.step()
-            optimizer.zero_grad()
-"""
+LOOP = plain_loop("K", flush=True)
 
 
 def test_a_suppressed_finding_is_not_fixed() -> None:
@@ -164,6 +157,18 @@ def test_without_a_length_that_is_known_to_exist_the_windows_own_number_is_unsaf
     assert finding.fix is not None
     assert not finding.fix.safe
     check_contract(source)
+
+
+@pytest.mark.parametrize("name", ["TEMPERATURE", "K"])
+def test_a_constant_of_the_objective_that_equals_k_is_not_rescaled(name: str) -> None:
+    """What is divided by the window's own number is what divides for the window, and no other number of that value."""
+    divided = LOOP.replace("criterion, K", "criterion").replace("y)\n", f"y) / {name}\n")
+    source = f"{name} = 8\n{divided}".replace("K == 0", "8 == 0" if name != "K" else "K == 0")
+    if name != "K":
+        clip = "            for p in model.parameters():\n                p.grad.div_(8)\n"
+        source = source.replace("            optimizer.step()", f"{clip}            optimizer.step()")
+    assert "GA103" in codes(source)
+    assert ("/ window" in fix_everything(source).source) == (name == "K")
 
 
 def test_a_loss_that_is_logged_too_makes_its_rescaling_unsafe() -> None:

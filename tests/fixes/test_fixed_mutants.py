@@ -13,7 +13,7 @@ from test_property import MUTANTS, Loop, _final_weights, few
 from watching import found, watch_source
 
 from gradcheck_accum.lint.fixes import fix_source
-from gradcheck_accum.verdict import Verdict
+from gradcheck_accum.results.verdict import Verdict
 
 pytestmark = pytest.mark.slow
 a_few = settings(few, max_examples=8)

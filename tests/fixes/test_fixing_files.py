@@ -11,20 +11,13 @@ import sys
 from pathlib import Path
 
 import pytest
+from plain_loops import plain_loop
 
 from gradcheck_accum.cli import main
 from gradcheck_accum.lint import lint_source
 from gradcheck_accum.lint.fixes import files
 
-SAFE = """\
-def train(model, loader, optimizer, criterion, K):
-    for i, (x, y) in enumerate(loader):
-        loss = criterion(model(x), y)
-        loss.backward()
-        if (i + 1) % K == 0 or i + 1 == len(loader):
-            optimizer.step()
-            optimizer.zero_grad()
-"""
+SAFE = plain_loop("K", flush=True)
 UNSAFE = SAFE.replace(" or i + 1 == len(loader)", "").replace("y)\n", "y) / K\n")
 HOPELESS = """\
 def train(model, loader, optimizer, criterion, K):

@@ -26,7 +26,7 @@ from torch import nn
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils.data import dataloader
 
-from gradcheck_accum.verdict import VerifyResult
+from gradcheck_accum.results.verdict import VerifyResult
 from gradcheck_accum.verify import observe
 
 SCRIPTS = Path(__file__).parents[2] / "fixtures" / "frameworks"

@@ -17,7 +17,7 @@ from torch.optim.optimizer import _global_optimizer_post_hooks
 from torch.utils.data import DataLoader
 
 import gradcheck_accum
-from gradcheck_accum.verdict import VerifyResult
+from gradcheck_accum.results.verdict import VerifyResult
 
 ROWS, STEPS, TARGETS = 4, 4, 8
 """Rows of a micro-batch, micro-batches of a window, targets of a row."""

@@ -16,9 +16,9 @@ import pytest
 from frameworks.ground import APART, RUNS_ON, SCRIPTS
 from frameworks.test_frameworks import PACKAGES, ready  # noqa: F401
 
-from gradcheck_accum.comparison import Compared
-from gradcheck_accum.side_by_side import compared_loop
-from gradcheck_accum.verdict import Verdict
+from gradcheck_accum.comparing import compared_loop
+from gradcheck_accum.results.comparison import Compared
+from gradcheck_accum.results.verdict import Verdict
 
 COUNTS_OF_WINDOWS = {"transformers_trainer", "trl_sft"}
 """They count the targets of a whole window."""

@@ -10,7 +10,7 @@ import pytest
 import torch
 from frameworks.ground import SCRIPTS, measure, not_installed, windows
 
-from gradcheck_accum.verdict import Verdict
+from gradcheck_accum.results.verdict import Verdict
 
 CONDITIONS = ("equal", "unequal", "remainder", "clip")
 LIMIT = 0.1
@@ -350,7 +350,7 @@ TWINS = [
         "GA101",
         "trainer.train()",
         "transformers",
-        help="Trainer hands num_items_in_batch to OwnModel.forward()",
+        help="Trainer passes num_items_in_batch to OwnModel.forward()",
     ),
     Twin(
         "transformers_trainer",

@@ -12,7 +12,7 @@ import torch
 from frameworks.ground import SCRIPTS, not_installed
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from gradcheck_accum.verdict import Verdict, VerifyResult
+from gradcheck_accum.results.verdict import Verdict, VerifyResult
 from gradcheck_accum.verify import observe
 
 pytestmark = pytest.mark.skipif(bool(not_installed("keras")), reason="keras: not installed")
@@ -34,7 +34,7 @@ def test_an_optimizer_of_keras_is_named_as_what_updates() -> None:
     assert result.verdict is Verdict.INCONCLUSIVE
     assert not result.diagnosis
     assert f"backward() ran at line {line}, and the weights were changed by keras" in result.reason
-    assert "train model.parameters() in a loop of your own, with an optimizer of PyTorch's" in result.reason
+    assert "train model.parameters() in your own loop, with a PyTorch optimizer" in result.reason
 
 
 @pytest.mark.parametrize(("divided", "ratio"), [(True, 1.0), (False, float(STEPS))])

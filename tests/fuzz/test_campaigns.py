@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from dataclasses import replace
 
 import pytest
@@ -82,3 +83,20 @@ def test_what_cannot_be_known_is_counted_apart() -> None:
     comparison = compare(replace(every_batch, k_from="literal"))
     assert comparison.problems == ()
     assert [left for left in comparison.undecided if left.startswith("verify: passes")]
+
+
+def test_what_variants_leave_behind_is_not_looked_through_by_all_that_follow(monkeypatch: pytest.MonkeyPatch) -> None:
+    kept: list[list[int]] = []
+    seen: list[int] = []
+
+    def leaves(variant: Variant, *, fixes: bool) -> tuple[None, tuple[Problem, ...]]:
+        seen.append(len(gc.get_objects()))
+        kept.extend([position] for position in range(3000))
+        return never_parts(variant, fixes=fixes)
+
+    monkeypatch.setattr("gradcheck_accum.fuzz.campaign.judged", leaves)
+    run_campaign(60, random_seed=4)
+    # All of it is alive, and still only that of the last few variants is found.
+    assert len(kept) == 60 * 3000
+    assert max(seen) < min(seen) + 15 * 3000
+    assert gc.get_freeze_count() == 0

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 from watching import watch_source
 
-from gradcheck_accum.lint import ledgers_of, lint_source
-from gradcheck_accum.verdict import Verdict
+from gradcheck_accum.lint import lint_source
+from gradcheck_accum.lint.examination.examine import ledgers_of
+from gradcheck_accum.results.verdict import Verdict
 
 HEAD = """\
 import torch
@@ -92,8 +93,8 @@ for i, (x, y) in enumerate(loader):
         print(i)
 """,
         6,
-        Verdict.EQUIVALENT,
-        set(),
+        Verdict.DEVIATES,
+        {"GA304"},
         {"GA304"},
     ),
     "a clip of the remainder that was thrown away was told as one of the next window, with nothing to clip": (

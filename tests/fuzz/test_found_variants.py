@@ -199,7 +199,10 @@ TOLD: dict[str, tuple[str, str]] = {
         "GA301",
         "GA301",
     ),
-    "a remainder of which what was not cleared weighs what one of the other windows weighs": ("GA201", "GA201"),
+    "a remainder of which what was not cleared weighs what one of the other windows weighs": (
+        "GA201 GA401",
+        "GA201 GA401",
+    ),
     "a mean of means whose micro-batches have the same gradient": ("GA104", ""),
     "two windows that are short, around one that is not, of losses that nothing divides": (
         "GA101 GA302",

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from gradcheck_accum.cli import main
+from gradcheck_accum.comparing import compared_loop
 from gradcheck_accum.fuzz import AccumCase, CannotSupply, fuzz_loop
 from gradcheck_accum.fuzz.targets import load_function
-from gradcheck_accum.side_by_side import compared_loop
-from gradcheck_accum.trials import Outcome
-from gradcheck_accum.verdict import Verdict
+from gradcheck_accum.results.fuzzing import TrialOutcome
+from gradcheck_accum.results.verdict import Verdict
 
 LOOPS = """\
 import torch
@@ -176,7 +176,7 @@ def test_one_mistake_is_told_as_one_whatever_the_data(loops: Path, capsys: pytes
 
 def test_a_second_division_shows_where_nothing_is_accumulated(loops: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert fuzz("divides_by_rows") == 1
-    assert "N=2, micro-batch 2, K=1: the loss is a mean and is divided once more" in capsys.readouterr().out
+    assert "N=2, micro-batch 2, K=1: the loss is a mean and is divided again" in capsys.readouterr().out
 
 
 def test_a_schedule_that_runs_ahead_is_told(loops: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -209,15 +209,15 @@ def test_a_loop_that_raises(loops: Path, capsys: pytest.CaptureFixture[str]) -> 
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["own_loops.py::asks"], "nothing supplies the argument 'teacher' of asks"),
+        (["own_loops.py::asks"], "no value for argument 'teacher' of asks"),
         (["own_loops.py::missing"], "has no function missing"),
         (["own_loops.py::Trainer.fit"], "Trainer.fit is a method"),
         (["own_loops.py::yields"], "yields is a generator"),
-        (["own_loops.py"], "a loop is named as FILE.py::FUNCTION"),
+        (["own_loops.py"], "must be FILE.py::FUNCTION"),
         (["missing.py::train"], "no such file"),
         (["own_loops.py::right", "--factories", "missing.py"], "no such file"),
         (["own_loops.py::right", "--examples", "0"], "must be 1 or more"),
-        (["--factories", "own_loops.py"], "goes with FILE.py::LOOP"),
+        (["--factories", "own_loops.py"], "requires FILE.py::LOOP"),
     ],
 )
 def test_bad_input_is_one_line(
@@ -282,7 +282,7 @@ def test_a_case_supplies_the_same_values_again() -> None:
 def test_what_cannot_be_given_by_name_is_said() -> None:
     def loop(model: object, /) -> None: ...
 
-    with pytest.raises(CannotSupply, match="cannot be given by name"):
+    with pytest.raises(CannotSupply, match="cannot be passed by name"):
         AccumCase(samples=1, batch_size=1, accumulation_steps=1).arguments(loop)
 
 
@@ -346,9 +346,11 @@ def masking(model, train_loader, optimizer, accumulation_steps):
 """
 
 
-@pytest.mark.parametrize(("name", "outcome"), [("clamping", Outcome.DEVIATES), ("masking", Outcome.UNDECIDED)])
+@pytest.mark.parametrize(
+    ("name", "outcome"), [("clamping", TrialOutcome.DEVIATES), ("masking", TrialOutcome.UNDECIDED)]
+)
 def test_steps_that_verify_leaves_open_are_compared_with_k_1(
-    name: str, outcome: Outcome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, outcome: TrialOutcome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "loops.py").write_text(HOOKED)
     monkeypatch.chdir(tmp_path)
@@ -356,12 +358,12 @@ def test_steps_that_verify_leaves_open_are_compared_with_k_1(
     trial = fuzz_loop(loop, target=f"loops.py::{name}", examples=12, random_seed=1)
     (failure,) = [one for one in trial.failures if "undecided_steps" in one.test]
     assert failure.outcome is outcome
-    if outcome is Outcome.UNDECIDED:
+    if outcome is TrialOutcome.UNDECIDED:
         # A mask of a sum is the sum of the masked, which verify cannot know of what goes through a hook.
-        assert "; beside itself at K = 1 all 1 steps got the reference's gradient" in failure.what
+        assert "; compared with itself at K = 1, all 1 steps match the reference gradient" in failure.what
         assert "accum_check(masking, **case.arguments(masking))" in failure.test
         return
-    assert failure.what.startswith("1 of 1 steps got another gradient than the reference's on the same data (the loop")
+    assert failure.what.startswith("1 of 1 steps do not match the reference gradient on the same data (the loop")
     assert "accum_check.compare(clamping, [one.arguments(clamping) for one in (case, case.at_k_1())])" in failure.test
     namespace: dict[str, Any] = {}
     monkeypatch.syspath_prepend(str(tmp_path))

@@ -13,7 +13,7 @@ from torch import nn
 
 from gradcheck_accum.fuzz import AccumCase, fuzz_loop
 from gradcheck_accum.fuzz.shrinking import smallest
-from gradcheck_accum.trials import LoopTrial
+from gradcheck_accum.results.fuzzing import LoopTrial
 
 
 def divides_by_k(model: nn.Module, loader: Any, optimizer: Any, criterion: Any, accumulation_steps: int) -> None:

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from gradcheck_accum.verdict import Verdict, VerifyResult
+from gradcheck_accum.results.verdict import Verdict, VerifyResult
 from gradcheck_accum.verify import observe
 
 pytestmark = [

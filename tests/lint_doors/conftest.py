@@ -8,18 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from plain_loops import plain_loop
 
 from gradcheck_accum.cli import main
 
-BAD = """\
-def train(model, loader, optimizer, criterion):
-    for i, (x, y) in enumerate(loader):
-        loss = criterion(model(x), y)
-        loss.backward()
-        if (i + 1) % 4 == 0 or i + 1 == len(loader):
-            optimizer.step()
-            optimizer.zero_grad()
-"""
+BAD = plain_loop(4, flush=True)
 """One mistake: GA101 at line 4."""
 
 

@@ -6,20 +6,15 @@ import json
 from typing import Any
 
 import pytest
+from plain_loops import plain_loop
 
-BAD = """\
-def {name}(model, loader, optimizer, criterion):
-    for i, (x, y) in enumerate(loader):
-        loss = criterion(model(x), y)
-        loss.backward()
-        if (i + 1) % 4 == 0 or i + 1 == len(loader):
-            optimizer.step()
-            optimizer.zero_grad()
-"""
+
+def bad(name: str) -> str:
+    return plain_loop(4, flush=True, name=name)
 
 
 def test_what_is_listed_is_not_reported(project: Any) -> None:
-    project.write("train.py", BAD.format(name="a"))
+    project.write("train.py", bad("a"))
     assert project.lint("--write-baseline", "known.json") == 0
     assert project.out == "Wrote 1 mistake to known.json.\n"
     assert json.loads((project.root / "known.json").read_text())["findings"] == [
@@ -32,37 +27,37 @@ def test_what_is_listed_is_not_reported(project: Any) -> None:
 
 
 def test_it_outlives_edits_around_the_finding(project: Any) -> None:
-    project.write("train.py", BAD.format(name="a"))
+    project.write("train.py", bad("a"))
     project.lint("--write-baseline", "known.json")
-    project.write("train.py", "import torch\n\n\n" + BAD.format(name="renamed").replace("        loss.b", "\t\tloss.b"))
-    project.write("train.py", "import torch\n\n\n" + BAD.format(name="renamed").replace("optimizer", "opt"))
+    project.write("train.py", "import torch\n\n\n" + bad("renamed").replace("        loss.b", "\t\tloss.b"))
+    project.write("train.py", "import torch\n\n\n" + bad("renamed").replace("optimizer", "opt"))
     assert project.lint("--baseline", "known.json") == 0
 
 
 @pytest.mark.parametrize(
     "change",
     [
-        lambda text: text + BAD.format(name="b"),
+        lambda text: text + bad("b"),
         lambda text: text.replace("loss.backward()", "loss.backward(retain_graph=True)"),
     ],
     ids=["another like it", "another line"],
 )
 def test_what_is_new_is_reported(project: Any, change: Any) -> None:
-    project.write("train.py", BAD.format(name="a"))
+    project.write("train.py", bad("a"))
     project.lint("--write-baseline", "known.json")
-    project.write("train.py", change(BAD.format(name="a")))
+    project.write("train.py", change(bad("a")))
     assert len(project.found("--baseline", "known.json")) == 1
 
 
 def test_another_file_is_another_finding(project: Any) -> None:
-    project.write("train.py", BAD.format(name="a"))
+    project.write("train.py", bad("a"))
     project.lint("--write-baseline", "known.json")
-    project.write("other.py", BAD.format(name="a"))
+    project.write("other.py", bad("a"))
     assert project.paths("--baseline", "known.json") == ["other.py"]
 
 
 def test_paths_are_relative_to_the_baseline(project: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    project.write("src/train.py", BAD.format(name="a"))
+    project.write("src/train.py", bad("a"))
     project.settings('baseline = "ci/known.json"')
     (project.root / "ci").mkdir()
     assert project.lint("--write-baseline", "ci/known.json") == 0
@@ -75,14 +70,14 @@ def test_paths_are_relative_to_the_baseline(project: Any, monkeypatch: pytest.Mo
 
 def test_writing_again_takes_no_account_of_the_old_list(project: Any) -> None:
     project.settings('baseline = "known.json"')
-    project.write("train.py", BAD.format(name="a"))
+    project.write("train.py", bad("a"))
     for _ in range(2):
         assert project.lint("--write-baseline", "known.json") == 0
         assert project.out == "Wrote 1 mistake to known.json.\n"
 
 
 def test_the_command_line_beats_the_settings(project: Any) -> None:
-    project.write("train.py", BAD.format(name="a"))
+    project.write("train.py", bad("a"))
     project.lint("--write-baseline", "full.json")
     project.lint("--write-baseline", "empty.json", "--ignore", "GA")
     project.settings('baseline = "empty.json"')
@@ -91,15 +86,15 @@ def test_the_command_line_beats_the_settings(project: Any) -> None:
 
 
 def test_the_cells_of_a_notebook_may_move(project: Any, notebook: Any) -> None:
-    project.write("train.ipynb", notebook(BAD.format(name="a")))
+    project.write("train.ipynb", notebook(bad("a")))
     project.lint("--write-baseline", "known.json")
-    project.write("train.ipynb", notebook(("markdown", "x"), "x = 1", BAD.format(name="a")))
+    project.write("train.ipynb", notebook(("markdown", "x"), "x = 1", bad("a")))
     assert project.lint("--baseline", "known.json") == 0
 
 
 @pytest.mark.parametrize("content", [None, "{", "[]", '{"version": 2, "findings": []}', '{"version": 1}'])
 def test_what_is_no_baseline_is_one_line_and_2(project: Any, content: str | None) -> None:
-    project.write("train.py", BAD.format(name="a"))
+    project.write("train.py", bad("a"))
     if content is not None:
         project.write("known.json", content)
     assert project.lint("--baseline", "known.json") == 2
@@ -109,14 +104,14 @@ def test_what_is_no_baseline_is_one_line_and_2(project: Any, content: str | None
 
 
 def test_a_place_that_cannot_be_written_to_is_one_line_and_2(project: Any) -> None:
-    project.write("train.py", BAD.format(name="a"))
+    project.write("train.py", bad("a"))
     assert project.lint("--write-baseline", "no/such/known.json") == 2
     assert len(project.err.splitlines()) == 1
 
 
 def test_statistics(project: Any) -> None:
-    project.write("a.py", BAD.format(name="a") + BAD.format(name="b"))
-    project.write("b.py", BAD.format(name="a").replace(" or i + 1 == len(loader)", ""))
+    project.write("a.py", bad("a") + bad("b"))
+    project.write("b.py", bad("a").replace(" or i + 1 == len(loader)", ""))
     assert project.lint("--statistics") == 1
     assert project.out.splitlines() == [
         "3  GA101  missing-loss-scaling",

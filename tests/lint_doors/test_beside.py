@@ -32,6 +32,11 @@ def update(opt):
     opt.step()
     opt.zero_grad()
 """
+UPDATE = """
+def update(opt):
+    opt.step()
+    opt.zero_grad()
+"""
 BASE = """\
 from .steps import update
 
@@ -103,6 +108,90 @@ def test_a_loop_that_leaves_only_the_step_to_another_module_is_told_at_its_own_l
     assert project(files, "train.py") == [("train.py", 8, "GA101")]
 
 
+SCALER = """\
+import torch
+
+class Scaler:
+    def __init__(self):
+        self.inner = torch.amp.GradScaler()
+
+    def __call__(self, loss, optimizer, parameters=None, update_grad=True):
+        self.inner.scale(loss).backward()
+        if update_grad:
+            self.inner.unscale_(optimizer)
+            torch.nn.utils.clip_grad_norm_(parameters, 0.7)
+            self.inner.step(optimizer)
+            self.inner.update()
+"""
+
+
+def test_what_is_told_when_to_step_is_told_at_the_place_that_tells_it(
+    project: Callable[..., list[tuple[str, int, str]]],
+) -> None:
+    calls = (
+        "scaler(loss / K, opt, model.parameters(), update_grad=(i + 1) % K == 0)\n"
+        "        if (i + 1) % K == 0:\n            opt.zero_grad()"
+    )
+    main = LOOP.format(imports="from scalers import Scaler\n\nscaler = Scaler()", calls=calls)
+    assert project({"train.py": main, "scalers.py": SCALER}, "train.py") == [("train.py", 10, "GA301")]
+    right = main.replace("(i + 1) % K == 0", "((i + 1) % K == 0 or i + 1 == len(loader))")
+    right = right.replace("loss / K", "loss / min(K, len(loader) - i // K * K)")
+    assert project({"train.py": right, "scalers.py": SCALER}, "train.py") == []
+
+
+@pytest.mark.parametrize("divided", ["", " / k"])
+def test_a_name_that_a_package_passes_on_is_read_where_it_is_defined(
+    project: Callable[..., list[tuple[str, int, str]]], divided: str
+) -> None:
+    calls = "micro_step(loss, opt, i, K)"
+    files = {
+        "train.py": LOOP.format(imports="from parts import (  # of mine\n    update,\n    micro_step,\n)", calls=calls),
+        "parts/__init__.py": "from .steps import update, micro_step\n",
+        "parts/steps.py": STEPS.replace("loss.backward()", f"(loss{divided}).backward()"),
+    }
+    mistakes = [("parts/steps.py", 7, "GA301")]
+    assert project(files, "train.py") == ([] if divided else [("parts/steps.py", 2, "GA101")]) + mistakes
+
+
+LOSSES = """\
+import torch
+
+def plain_loss(out, y):
+    return torch.nn.functional.mse_loss(out, y){weight}
+
+class Loss:
+    def __init__(self, model):
+        self.gain = model.gain
+
+    def __call__(self, out, y):
+        parts = plain_loss(out, y), out.abs().mean()
+        return (parts[0] + 0.7 * parts[1]){weight}
+"""
+
+
+@pytest.mark.parametrize("padding", [0, 70_000], ids=["read", "too large to be read"])
+@pytest.mark.parametrize(
+    ("weight", "found"), [("", [("train.py", 9, "GA101")]), (" * y.shape[0]", [])], ids=["mean", "grows with the rows"]
+)
+@pytest.mark.parametrize("how", ["a function", "an object", "a member"])
+def test_a_loss_of_the_project_weighs_what_its_definition_says(
+    project: Callable[..., list[tuple[str, int, str]]], how: str, weight: str, found: list[object], padding: int
+) -> None:
+    calls = {
+        "a function": ("from losses import plain_loss", "plain_loss(model(x), y)"),
+        "an object": ("from losses import Loss", "own(model(x), y)"),
+        "a member": ("import losses", "losses.plain_loss(model(x), y)"),
+    }
+    imports, call = calls[how]
+    main = LOOP.format(imports=imports, calls="loss.backward()\n        if (i + 1) % K == 0:\n            update(opt)")
+    main = main.replace("torch.nn.functional.mse_loss(model(x), y)", call)
+    own = "Loss(model)" if how == "an object" else "None"
+    main = main.replace("    for", f"    own = {own}\n    for")
+    main += "        if i + 1 == len(loader):\n            update(opt)\n" + UPDATE
+    losses = LOSSES.format(weight=weight) + "#" * padding
+    assert project({"train.py": main, "losses.py": losses}, "train.py") == found
+
+
 def test_other_files_are_named_in_messages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     calls = "loss.backward()\n        if (i + 1) % K == 0 or i + 1 == len(loader):\n            update(opt)"
@@ -163,7 +252,7 @@ def test_what_the_budget_leaves_unread_is_stated(tmp_path: Path, monkeypatch: py
     for _ in range(2):
         result = lint_paths(["train.py", "helper4.py"], cache_in=tmp_path)
         assert list(result.unread) == ["helper14.py", "helper2.py"]
-        assert "2 imported modules too large or too many to be read" in summary(result)
+        assert "2 imported modules not read (too large or too many)" in summary(result)
 
 
 def test_what_several_files_show_is_told_once(project: Callable[..., list[tuple[str, int, str]]]) -> None:

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from gradcheck_accum.cli import main
+from gradcheck_accum.fast_path import answer
 from gradcheck_accum.lint.fixes import fix_source
-from gradcheck_accum.quick import answer
 from gradcheck_accum.verify import verify_script
 
 from .conftest import BAD

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from gradcheck_accum.gate import may_train_with_others
 from gradcheck_accum.lint import syntax
-from gradcheck_accum.lint.facts import Facts
-from gradcheck_accum.lint.reach import Reach
+from gradcheck_accum.lint.program.facts import Facts
+from gradcheck_accum.lint.program.reach import Reach
+from gradcheck_accum.sources.prefilter import may_train_with_others
 
 LOOP = "for x in loader:\n    loss.backward()\n    opt.step()\n"
 

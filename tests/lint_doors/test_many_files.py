@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from gradcheck_accum.lint import lint_paths, lint_source
-from gradcheck_accum.lint.run import ENOUGH_FOR_WORKERS
+from gradcheck_accum.lint.project.run import ENOUGH_FOR_WORKERS
 from gradcheck_accum.report.progress import ProgressBar
 
 ROOT = Path(__file__).parents[2]
@@ -83,7 +83,7 @@ def test_what_cannot_matter_is_not_even_parsed(project: Any) -> None:
 
 
 def test_an_error_of_ours_costs_one_file(project: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    from gradcheck_accum.lint import scenarios
+    from gradcheck_accum.lint.examination import scenarios
 
     def fail(facts: object, beside: Any, **options: object) -> Any:
         if beside.path == "a.py":
@@ -91,7 +91,7 @@ def test_an_error_of_ours_costs_one_file(project: Any, monkeypatch: pytest.Monke
         return explore(facts, beside, **options)  # type: ignore[arg-type]
 
     explore = scenarios.explore
-    monkeypatch.setattr("gradcheck_accum.lint.scenarios.explore", fail)
+    monkeypatch.setattr("gradcheck_accum.lint.examination.scenarios.explore", fail)
     project.write("a.py")
     project.write("b.py")
     assert project.lint() == 2
@@ -106,7 +106,7 @@ def test_an_error_of_ours_costs_one_file(project: Any, monkeypatch: pytest.Monke
 @pytest.fixture
 def counted(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The paths that were analysed."""
-    from gradcheck_accum.lint import run
+    from gradcheck_accum.lint.project import run
 
     analysed: list[str] = []
     open_document = run.open_document
@@ -163,7 +163,7 @@ def test_other_code_makes_other_results(
     project.lint()
     package = tmp_path / "package"
     package.mkdir()
-    monkeypatch.setattr("gradcheck_accum.lint.cache.PACKAGE", package)
+    monkeypatch.setattr("gradcheck_accum.lint.project.cache.PACKAGE", package)
     for source in ('__version__ = "1"', '__version__ = "2"', None, None):
         # Code whose source is not at hand could be any: its outcomes are not kept.
         (package / "__init__.py").unlink(missing_ok=True)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from gradcheck_accum.lint import lint_source
-from gradcheck_accum.notebooks import Notebook, NotebookError
+from gradcheck_accum.sources.notebooks import Notebook, NotebookError
 
 HEAD = "import torch\nK = 4"
 LOOP = """\
@@ -113,8 +113,8 @@ def test_a_broken_notebook_is_one_line_and_2(project: Any, content: str | bytes,
 def test_a_cell_that_is_not_python_is_named(project: Any, notebook: Any) -> None:
     project.write("train.ipynb", notebook(("markdown", "x"), HEAD, "x = 1\ny = = 2", LOOP))
     assert project.lint("train.ipynb") == 2
-    grammar = "the grammar of Python {}.{}".format(*sys.version_info)
-    assert project.err == (f"gradcheck-accum: train.ipynb: not valid by {grammar} (line 2 of cell 3): invalid syntax\n")
+    grammar = "Python {}.{}".format(*sys.version_info)
+    assert project.err == (f"gradcheck-accum: train.ipynb: not valid {grammar} (line 2 of cell 3): invalid syntax\n")
 
 
 def test_cells_in_other_languages_are_nobodys_mistake(project: Any, notebook: Any) -> None:

@@ -171,9 +171,7 @@ def test_what_cannot_be_analysed_or_written_is_said(project: Any, monkeypatch: p
     monkeypatch.setattr("os.replace", fail)
     assert project.lint("--add-noqa", "--no-cache") == 2
     assert project.err.splitlines() == [
-        "gradcheck-accum: broken.py: not valid by the grammar of Python {}.{} (line 1): invalid syntax".format(
-            *sys.version_info
-        ),
+        "gradcheck-accum: broken.py: not valid Python {}.{} (line 1): invalid syntax".format(*sys.version_info),
         "gradcheck-accum: train.py: Permission denied",
     ]
     assert project.out == "Suppressed 0 mistakes in 0 files.\n"

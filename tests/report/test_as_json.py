@@ -6,11 +6,11 @@ import json
 import math
 
 from gradcheck_accum.diagnosis import Diagnosis
-from gradcheck_accum.findings import Edit, Finding, Fix, LintResult, Unreadable
-from gradcheck_accum.location import Location
+from gradcheck_accum.ledger.location import Location
 from gradcheck_accum.mistakes import CATALOGUE
 from gradcheck_accum.report.as_json import lint_json, rules_json, verify_json
-from gradcheck_accum.verdict import ReferenceReport, Verdict, VerifyResult, WindowReport
+from gradcheck_accum.results.findings import Edit, Finding, Fix, LintResult, Unreadable
+from gradcheck_accum.results.verdict import ReferenceReport, Verdict, VerifyResult, WindowReport
 
 
 def test_lint() -> None:

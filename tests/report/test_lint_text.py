@@ -6,12 +6,12 @@ import io
 
 import pytest
 
-from gradcheck_accum.findings import Finding, LintResult, Unreadable
-from gradcheck_accum.location import Location
+from gradcheck_accum.ledger.location import Location
 from gradcheck_accum.mistakes import CATALOGUE
 from gradcheck_accum.report.frame import Sources, code_frame
 from gradcheck_accum.report.lint_text import lint_text, unreadable_text
 from gradcheck_accum.report.paint import Paint
+from gradcheck_accum.results.findings import Finding, LintResult, Unreadable
 
 SOURCE = """\
 for i, (x, y) in enumerate(loader):
@@ -49,7 +49,7 @@ def test_the_summary_counts_files_with_findings_and_what_was_left_out() -> None:
     found = (finding(Location("a.py", 1)), finding(Location("a.py", 2)), finding(Location("b.py", 1)))
     result = LintResult(found, (Unreadable("c.py", "not UTF-8 (byte 3)"),), files=7, suppressed=2)
     assert lint_text(result, Sources({"a.py": "", "b.py": ""})).splitlines()[-1] == (
-        "Found 3 mistakes in 2 files (2 suppressed, 1 path could not be analysed)."
+        "Found 3 mistakes in 2 files (2 suppressed, 1 path could not be analyzed)."
     )
     assert unreadable_text(result) == ["c.py: not UTF-8 (byte 3)"]
 

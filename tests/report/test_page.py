@@ -18,10 +18,10 @@ from page_results import COMPARED, DEVIATING, EQUIVALENT, RESULTS, SCALE, SOURCE
 
 from gradcheck_accum import cli
 from gradcheck_accum.cli import main
-from gradcheck_accum.comparison import CompareResult, Configuration, Difference
-from gradcheck_accum.location import Location
+from gradcheck_accum.ledger.location import Location
 from gradcheck_accum.report.frame import Sources
-from gradcheck_accum.verdict import (
+from gradcheck_accum.results.comparison import CompareResult, Configuration, Difference
+from gradcheck_accum.results.verdict import (
     Accepted,
     ByParameter,
     ParameterError,
@@ -105,7 +105,7 @@ def test_the_verdict_comes_first_and_then_what_to_do() -> None:
         "SGD: 2 windows",
         "3 x 3.000",
         "Gradient error by window",
-        "By parameter",
+        "by parameter",
         "encoder.0.weight",
         "Memory and time",
         "the replay agrees",
@@ -129,12 +129,12 @@ def test_the_verdict_comes_first_and_then_what_to_do() -> None:
                 "To decide it",
                 "gradcheck-accum compare train.py",
                 "could not be read",
-                "The gradient error of no window was measured.",
+                "No gradient error was measured.",
                 "The drift of the weights was not measured",
                 "Not measured: no window of several micro-batches was run as one large batch.",
             ),
         ),
-        ("error", ("error train.py ValueError: no data", "No window was seen.")),
+        ("error", ("error train.py ValueError: no data", "No window was observed.")),
         (
             "compared",
             (
@@ -148,7 +148,7 @@ def test_the_verdict_comes_first_and_then_what_to_do() -> None:
                 "Gradient error by step",
                 "Drift of the weights",
                 "a note on it",
-                "The same run as verify sees it: --accum 3",
+                "The same run as seen by verify: --accum 3",
                 "3 x 3.000",
                 "encoder.0.weight",
             ),
@@ -358,7 +358,7 @@ def measured(project: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
         runs.append(options.script)
         return DEVIATING
 
-    monkeypatch.setattr(cli, "_measured", run)
+    monkeypatch.setattr(cli.verify, "_measured", run)
     return runs
 
 
@@ -386,7 +386,7 @@ def test_a_failed_run_has_a_page_too(project: Path, capsys: pytest.CaptureFixtur
     [
         ("gone/out.html", "gone/out.html: No such file or directory"),
         (".", ".: is a directory"),
-        ("pipe", "pipe: is no regular file"),
+        ("pipe", "pipe: is not a regular file"),
         ("train.py", "train.py: is the script itself"),
         ("linked.html", "linked.html: is the script itself"),
         ("out.txt", "out.txt: is --output-file too"),
@@ -475,12 +475,12 @@ def test_a_page_of_a_real_run(project: Path, capfd: pytest.CaptureFixture[str]) 
     html = (project / "out.html").read_text(encoding="utf-8")
     assert in_order(
         Page(html).words,
-        "deviates train.py 2 of 2 steps got another gradient than the large batch's",
+        "deviates train.py 2 of 2 steps do not match the large-batch gradient",
         "divide the loss by 3",
         "GA101 missing-loss-scaling",
         "3 x 3.000",
-        "By parameter: where the error of window",
-        "(2.000 of the norm in all)",
+        "Error of window",
+        "(2.000 of the norm in total)",
         "0.weight",
         "Drift of the weights",
         "As 3 micro-batches",
@@ -497,12 +497,12 @@ def test_a_page_of_a_real_comparison(project: Path, capfd: pytest.CaptureFixture
     words = Page((project / "out.html").read_text(encoding="utf-8")).words
     assert in_order(
         words,
-        "deviates train.py 2 of 2 steps got another gradient than the reference's",
+        "deviates train.py 2 of 2 steps do not match the reference gradient",
         "divide the loss by 3",
         "reference --rows 15 --accum 1",
         "SGD: 2 steps",
-        "By parameter: where the error of window",
-        "The same run as verify sees it",
+        "Error of window",
+        "The same run as seen by verify",
         "3 x 3.000",
     )
 
@@ -517,5 +517,5 @@ def test_rank_0_writes_the_page_of_all(project: Path) -> None:
     command = [*torchrun, "-m", "gradcheck_accum", "verify", "--report", "out.html", "train.py"]
     subprocess.run(command, capture_output=True, timeout=300)
     words = Page((project / "out.html").read_text(encoding="utf-8")).words
-    assert in_order(words, "deviates train.py", "ranks 2", "SGD: 2 windows", "By parameter the error was not measured")
+    assert in_order(words, "deviates train.py", "ranks 2", "SGD: 2 windows", "The error by parameter was not measured")
     assert sorted(path.name for path in project.iterdir()) == ["out.html", "train.py"]

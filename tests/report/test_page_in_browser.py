@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from page_results import RESULTS, SOURCE, result, right, window
 
-from gradcheck_accum.comparison import CompareResult
+from gradcheck_accum.results.comparison import CompareResult
 
 _named = (os.environ.get("CHROMIUM"), "chromium", "chromium-browser", "google-chrome")
 CHROMIUM = next((found for name in _named if name and (found := shutil.which(name))), None)

@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 
 from gradcheck_accum.diagnosis import Diagnosis
-from gradcheck_accum.location import Location
+from gradcheck_accum.ledger.location import Location
 from gradcheck_accum.mistakes import CATALOGUE
 from gradcheck_accum.report.frame import Sources
 from gradcheck_accum.report.paint import Paint
 from gradcheck_accum.report.verify_text import verify_text
 from gradcheck_accum.report.words import count, error, number, shown_path, weights
-from gradcheck_accum.verdict import Accepted, ReferenceReport, Verdict, VerifyResult, WindowReport
+from gradcheck_accum.results.verdict import Accepted, ReferenceReport, Verdict, VerifyResult, WindowReport
 
 RIGHT = WindowReport(0, "SGD", 4, 32.0, (1.0,) * 4, 1.2e-07, 1.0, 3.1e-06, 2e-07, Verdict.EQUIVALENT, line=24)
 WRONG = replace(
@@ -41,7 +41,7 @@ def test_a_run_that_deviates() -> None:
         "help: divide the loss by 4 (train.py:2, GA101)\n"
         "\n"
         "2 windows watched, on cpu:\n"
-        "the same in all: step line 24\n"
+        "same in all windows: step line 24\n"
         "         micro-         relative   gradient            norm   update\n"
         "window  batches  units  weights       error  allowed  ratio    error  verdict\n"
         "     0        4     32  4 x 4.000     3.000  3.1e-06  4.000    3.000  deviates\n"

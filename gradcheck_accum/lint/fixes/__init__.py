@@ -11,10 +11,10 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from gradcheck_accum.findings import Finding, Fix, in_order
-from gradcheck_accum.lint import Examination, examine
-from gradcheck_accum.lint.document import CannotHold, Document, open_document
+from gradcheck_accum.lint.examination.document import CannotHold, Document, open_document
+from gradcheck_accum.lint.examination.examine import Examination, examine
 from gradcheck_accum.lint.fixes.budget import Budget
+from gradcheck_accum.results.findings import Finding, Fix, in_order
 
 if TYPE_CHECKING:
     from gradcheck_accum.lint.fixes.repairing import Repaired

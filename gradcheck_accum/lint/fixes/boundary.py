@@ -17,7 +17,7 @@ def count_from_one(case: Case) -> Iterator[Repair]:
     for modulus in _moduli(case):
         if isinstance(modulus.left, cst.Name):
             edits = case.edits().replace(modulus.left, expression(f"({modulus.left.value} + 1)"))
-            yield Repair("Count the micro-batches from 1 in the boundary's test", True, edits)
+            yield Repair("Count micro-batches from 1 in the boundary test", True, edits)
 
 
 def step_for_remainder(case: Case) -> Iterator[Repair]:
@@ -38,7 +38,7 @@ def step_for_remainder(case: Case) -> Iterator[Repair]:
             if not _stands_alone(script, test):
                 extended = in_parentheses(extended)
             edits = case.edits().replace(test, extended)
-            yield Repair("Step for the micro-batches that are left over too", False, edits)
+            yield Repair("Also step for the remaining micro-batches", False, edits)
 
 
 def _moduli(case: Case) -> Iterator[cst.BinaryOperation]:

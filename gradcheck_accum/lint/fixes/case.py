@@ -7,14 +7,14 @@ from dataclasses import dataclass
 
 import libcst as cst
 
-from gradcheck_accum.findings import Finding
-from gradcheck_accum.ledger import Ledger, Window
+from gradcheck_accum.ledger.location import Location
+from gradcheck_accum.ledger.weights import Readings, read_weights
+from gradcheck_accum.ledger.window_length import usual_steps
+from gradcheck_accum.ledger.windows import Ledger, Window
 from gradcheck_accum.lint.fixes.edits import Edits
 from gradcheck_accum.lint.fixes.expressions import integer
 from gradcheck_accum.lint.fixes.script import CannotEdit, Script
-from gradcheck_accum.location import Location
-from gradcheck_accum.steps import usual_steps
-from gradcheck_accum.weights import Readings, read_weights
+from gradcheck_accum.results.findings import Finding
 
 
 def is_repeatable(node: cst.BaseExpression) -> bool:

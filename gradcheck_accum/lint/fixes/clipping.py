@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import libcst as cst
 
-from gradcheck_accum.events import Unscale
+from gradcheck_accum.ledger.events import Unscale
 from gradcheck_accum.lint.fixes.case import Case, Repair, is_visible
 from gradcheck_accum.lint.fixes.expressions import call_statement, positional
 from gradcheck_accum.lint.fixes.script import CannotEdit, Script, Statement

@@ -10,8 +10,8 @@ import libcst as cst
 from gradcheck_accum.lint.fixes.edits import Edits
 from gradcheck_accum.lint.fixes.expressions import expression, integer, positional
 from gradcheck_accum.lint.fixes.script import Script, name_of_call
+from gradcheck_accum.lint.program.torch_names import PROGRESS_BARS
 
-_PROGRESS_BARS = frozenset({"tqdm", "track", "trange"})
 _NAMES = ("window", "window_size", "micro_batches_in_window")
 
 
@@ -83,7 +83,7 @@ def _first_number(rest: Sequence[cst.Arg]) -> int | None:
 
 
 def _without_progress_bar(node: cst.BaseExpression) -> cst.BaseExpression:
-    if isinstance(node, cst.Call) and name_of_call(node) in _PROGRESS_BARS:
+    if isinstance(node, cst.Call) and name_of_call(node) in PROGRESS_BARS:
         given = positional(node)
         return _without_progress_bar(given[0]) if given else node
     return node

@@ -6,8 +6,8 @@ import os
 from dataclasses import replace
 from pathlib import Path
 
-from gradcheck_accum.findings import LintResult, Unreadable, in_order
-from gradcheck_accum.lint.files import write_atomically
+from gradcheck_accum.files import write_atomically
+from gradcheck_accum.results.findings import LintResult, Unreadable, in_order
 
 
 def fixed_result(result: LintResult) -> LintResult:
@@ -31,7 +31,7 @@ def write_all(result: LintResult) -> LintResult:
             if not os.access(rewrite.path, os.W_OK):
                 raise PermissionError(0, "permission denied", rewrite.path)
             if Path(rewrite.path).read_bytes() != rewrite.before:
-                raise OSError(0, "changed while it was analysed")
+                raise OSError(0, "changed while it was being analyzed")
             write_atomically(Path(rewrite.path), rewrite.after)
             written.append(rewrite)
         except OSError as error:

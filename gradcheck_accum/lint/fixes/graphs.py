@@ -14,7 +14,7 @@ from gradcheck_accum.lint.fixes.script import CannotEdit, Script
 def detach(case: Case) -> Iterator[Repair]:
     """GA801: keep the loss without its graph. Safe: no number changes, and nobody can send the graph back again."""
     loss = _kept(case.script, case)
-    yield Repair("Keep the loss without its graph", True, case.edits().replace(loss, method_call(loss, "detach")))
+    yield Repair("Store the loss without its graph", True, case.edits().replace(loss, method_call(loss, "detach")))
 
 
 def _kept(script: Script, case: Case) -> cst.BaseExpression:

@@ -7,10 +7,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from gradcheck_accum.diagnosis import Diagnosis
-from gradcheck_accum.findings import Finding
-from gradcheck_accum.ledger import Ledger
-from gradcheck_accum.lint import Examination, LintError, examine
-from gradcheck_accum.lint.document import Document
+from gradcheck_accum.ledger.windows import Ledger
+from gradcheck_accum.lint.examination.document import Document, LintError
+from gradcheck_accum.lint.examination.examine import Examination, examine
 from gradcheck_accum.lint.fixes.boundary import count_from_one, step_for_remainder
 from gradcheck_accum.lint.fixes.budget import Budget
 from gradcheck_accum.lint.fixes.case import Case, Repair, is_readable
@@ -19,6 +18,7 @@ from gradcheck_accum.lint.fixes.graphs import detach
 from gradcheck_accum.lint.fixes.scaling import divide, divide_by_window, undivide
 from gradcheck_accum.lint.fixes.script import CannotEdit, Script
 from gradcheck_accum.lint.fixes.zeroing import add_clearing, clear_after_step, clear_other
+from gradcheck_accum.results.findings import Finding
 
 REPAIRS: dict[str, Callable[[Case], Iterator[Repair]]] = {
     "GA201": clear_after_step,

@@ -7,15 +7,15 @@ from dataclasses import dataclass
 
 import libcst as cst
 
-from gradcheck_accum.events import Backward, Factor
+from gradcheck_accum.ledger.events import Backward, Factor
+from gradcheck_accum.ledger.location import Location
+from gradcheck_accum.ledger.weights import read_weights
 from gradcheck_accum.lint.fixes.case import Case, Repair, is_repeatable
 from gradcheck_accum.lint.fixes.counting import NumberedLoop, numbered_loop
 from gradcheck_accum.lint.fixes.edits import Edits
 from gradcheck_accum.lint.fixes.expressions import binds_tighter, divided, in_parentheses, positional
 from gradcheck_accum.lint.fixes.script import CannotEdit, Script
-from gradcheck_accum.location import Location
-
-_DIVIDING_METHODS = frozenset({"div", "true_divide"})
+from gradcheck_accum.lint.program.torch_names import DIVIDES
 
 
 def divide(case: Case) -> Iterator[Repair]:
@@ -73,22 +73,22 @@ def _divide_argument(edits: Edits, call: cst.Call, divisor: cst.BaseExpression) 
 
 def undivide(case: Case) -> Iterator[Repair]:
     """GA102: take one of the divisions out, the last first."""
-    for factor in reversed(_factors(case)):
-        if factor.where is None or not factor.value or factor.value >= 1:
+    for where, factor in reversed(_scaling(case)):
+        if not factor.value or factor.value >= 1:
             continue
-        place = _Division.find(case.script, factor.where)
+        place = _Division.find(case.script, where)
         if place is not None:
             safe = not _is_read_elsewhere(case, place)
             edits = place.removed(case.edits())
-            yield Repair(f"Do not divide by {case.script.code(place.divisor)} too", safe, edits)
+            yield Repair(f"Do not also divide by {case.script.code(place.divisor)}", safe, edits)
 
 
 def divide_by_window(case: Case) -> Iterator[Repair]:
     """GA103: divide by the number of micro-batches that a window really holds, not by K."""
-    for factor in _factors(case):
-        if factor.where is None or not factor.value or not case.ledger.same(factor.value * case.steps(), 1.0):
+    for where, factor in _scaling(case):
+        if not factor.value or not case.ledger.same(factor.value * case.steps(), 1.0):
             continue
-        place = _Division.find(case.script, factor.where)
+        place = _Division.find(case.script, where)
         if place is None or not is_repeatable(place.divisor):
             continue
         loop = numbered_loop(case.script, place.node)
@@ -99,15 +99,18 @@ def divide_by_window(case: Case) -> Iterator[Repair]:
             yield Repair("Divide by the window's own number of micro-batches", safe, edits)
 
 
-def _factors(case: Case) -> list[Factor]:
-    """The factors of the losses in the finding's windows, each place once."""
-    found: dict[Location | None, Factor] = {}
-    for window in case.windows():
+def _scaling(case: Case) -> list[tuple[Location, Factor]]:
+    """The factors that are read as the accumulation's in the finding's windows, each place of a loss once."""
+    windows = case.windows()
+    scaled_at = read_weights(case.ledger).scaled_at(windows)
+    found: dict[Location, Factor] = {}
+    for window in windows:
         for entry in window.entries:
             for term in entry.backward.terms:
                 for factor in term.factors:
-                    found.setdefault(factor.where, factor)
-    return list(found.values())
+                    if factor.where is not None and factor.where in scaled_at:
+                        found.setdefault(factor.where, factor)
+    return list(found.items())
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +132,7 @@ class _Division:
             case cst.BinaryOperation(left, cst.Divide(), right) as binary:
                 return cls(script.statement(binary), binary, left, right)
         match script.find(where, cst.Call):
-            case cst.Call(cst.Attribute(value, cst.Name(name))) as call if name in _DIVIDING_METHODS:
+            case cst.Call(cst.Attribute(value, cst.Name(name))) as call if name in DIVIDES:
                 given = positional(call)
                 if len(given) == len(call.args) == 1:
                     return cls(script.statement(call), call, value, given[0])

@@ -15,11 +15,11 @@ from typing import TypeVar
 
 import libcst as cst
 
+from gradcheck_accum.ledger.location import Location
 from gradcheck_accum.lint import syntax
-from gradcheck_accum.lint.syntax.lowering import Lowering
+from gradcheck_accum.lint.syntax.lower_modules import body_of
 from gradcheck_accum.lint.syntax.parsing import tree_of
 from gradcheck_accum.lint.syntax.places import Places
-from gradcheck_accum.location import Location
 
 Statement = cst.BaseSmallStatement | cst.BaseCompoundStatement
 Block = cst.BaseSuite | cst.Module
@@ -27,7 +27,7 @@ _Node = TypeVar("_Node", bound=cst.CSTNode)
 
 _LONE_RETURN = re.compile(r"\r(?!\n)")
 _CELL = re.compile(r"#(?: ?%%|\x1f)")
-"""A comment that begins a cell: editors know it in scripts, and `gradcheck_accum.notebooks` joins cells with one."""
+"""A comment that begins a cell: editors know it in scripts, and notebooks are joined with one (`sources.notebooks`)."""
 _DEEPEST = 200
 """Levels of nesting above which a script is not read: LibCST goes down by calls, and overflows the process's stack."""
 
@@ -73,7 +73,7 @@ class Script:
                 if self.module.code != readable:
                     raise CannotEdit("not read without a loss")
                 self._places = Places(self.module, readable, "", 1, None)
-                body = Lowering(self._places).body(self.module)
+                body = body_of(self.module, self._places)
         except (syntax.CannotParse, syntax.NestedTooDeeply):
             raise CannotEdit("cannot be read") from None
         self._at: dict[tuple[int, int, int, int], list[cst.CSTNode]] = {}

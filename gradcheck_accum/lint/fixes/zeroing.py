@@ -6,12 +6,12 @@ from collections.abc import Iterator
 
 import libcst as cst
 
-from gradcheck_accum.events import Backward, Clip, Event, Step, ZeroGrad
+from gradcheck_accum.ledger.events import Backward, Clip, Event, Step, ZeroGrad
+from gradcheck_accum.ledger.location import Location
 from gradcheck_accum.lint.fixes.case import Case, Repair, is_visible
 from gradcheck_accum.lint.fixes.edits import Line
 from gradcheck_accum.lint.fixes.expressions import call_statement, method_call, positional
 from gradcheck_accum.lint.fixes.script import CannotEdit, Script, Statement
-from gradcheck_accum.location import Location
 
 
 def clear_after_step(case: Case) -> Iterator[Repair]:

@@ -14,6 +14,7 @@ from gradcheck_accum.lint.syntax.parsing import NestedTooDeeply as NestedTooDeep
 from gradcheck_accum.lint.syntax.parsing import check as check
 from gradcheck_accum.lint.syntax.parsing import parse as parse
 from gradcheck_accum.lint.syntax.parsing import reading as reading
+from gradcheck_accum.lint.syntax.text import call_name as call_name
 from gradcheck_accum.lint.syntax.text import text_of as text_of
 from gradcheck_accum.lint.syntax.walking import children as children
 from gradcheck_accum.lint.syntax.walking import statement_lines as statement_lines

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import libcst as cst
 
+from gradcheck_accum.ledger.location import Location
 from gradcheck_accum.lint.syntax import nodes as s
 from gradcheck_accum.lint.syntax.lower_strings import STRINGS
+from gradcheck_accum.lint.syntax.lowering import Handler, Lowering
 from gradcheck_accum.lint.syntax.node import NOWHERE, Node
 from gradcheck_accum.lint.syntax.operators import Comparison, Junction, Operator, UnaryOperator
-from gradcheck_accum.location import Location
-
-if TYPE_CHECKING:
-    from gradcheck_accum.lint.syntax.lowering import Lowering
 
 _WORDS = {"True": True, "False": False, "None": None}
 
@@ -276,7 +274,7 @@ def _yield(low: Lowering, node: cst.Yield) -> Node:
     return s.Yield(low.where(node), node, low.one(node.value))
 
 
-EXPRESSIONS: dict[type[cst.CSTNode], Callable[[Lowering, Any], Node]] = {
+EXPRESSIONS: dict[type[cst.CSTNode], Handler] = {
     **STRINGS,
     cst.Name: _name,
     cst.Integer: _integer,

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
-
 import libcst as cst
 
 from gradcheck_accum.lint.syntax import nodes as s
+from gradcheck_accum.lint.syntax.lowering import Handler, Lowering
 from gradcheck_accum.lint.syntax.node import Node
-
-if TYPE_CHECKING:
-    from gradcheck_accum.lint.syntax.lowering import Lowering
 
 
 def _value(low: Lowering, node: cst.MatchValue) -> Node:
@@ -52,7 +47,7 @@ def _class(low: Lowering, node: cst.MatchClass) -> Node:
     return s.MatchStructure(low.where(node), node, (low.one(node.cls),), low.all(patterns))
 
 
-PATTERNS: dict[type[cst.CSTNode], Callable[[Lowering, Any], Node]] = {
+PATTERNS: dict[type[cst.CSTNode], Handler] = {
     cst.MatchValue: _value,
     cst.MatchAs: _as,
     cst.MatchSingleton: _constant,

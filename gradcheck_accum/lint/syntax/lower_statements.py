@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 import libcst as cst
 
 from gradcheck_accum.lint.syntax import nodes as s
 from gradcheck_accum.lint.syntax.lower_expressions import arguments, parameters
+from gradcheck_accum.lint.syntax.lowering import Handler, Lowering
 from gradcheck_accum.lint.syntax.node import NOWHERE, Node
 from gradcheck_accum.lint.syntax.operators import Operator
-
-if TYPE_CHECKING:
-    from gradcheck_accum.lint.syntax.lowering import Lowering
 
 _OPERATORS = {
     cst.AddAssign: Operator.ADD,
@@ -209,7 +207,7 @@ def _class(low: Lowering, node: cst.ClassDef) -> Node:
     return s.ClassDef(where, node, node.name.value, bases, keywords, body, decorators, _types(low, node))
 
 
-STATEMENTS: dict[type[cst.CSTNode], Callable[[Lowering, Any], Node]] = {
+STATEMENTS: dict[type[cst.CSTNode], Handler] = {
     cst.Expr: _expr,
     cst.Assign: _assign,
     cst.AugAssign: _augmented,

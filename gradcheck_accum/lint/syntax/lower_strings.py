@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 import libcst as cst
 
+from gradcheck_accum.ledger.location import Location
 from gradcheck_accum.lint.syntax import nodes as s
+from gradcheck_accum.lint.syntax.lowering import Handler, Lowering
 from gradcheck_accum.lint.syntax.node import Node
-from gradcheck_accum.location import Location
-
-if TYPE_CHECKING:
-    from gradcheck_accum.lint.syntax.lowering import Lowering
 
 _PREFIX = re.compile("[A-Za-z]*")
 _WITH_VALUES: tuple[type[cst.CSTNode], ...] = (
@@ -68,7 +66,7 @@ def _values(low: Lowering, parts: Any, where: Location) -> tuple[s.FormattedValu
     )
 
 
-STRINGS: dict[type[cst.CSTNode], Callable[[Lowering, Any], Node]] = {
+STRINGS: dict[type[cst.CSTNode], Handler] = {
     cst.SimpleString: _simple,
     cst.ConcatenatedString: _concatenated,
     **dict.fromkeys(_WITH_VALUES, _formatted),

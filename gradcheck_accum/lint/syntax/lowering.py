@@ -1,40 +1,30 @@
-"""From a LibCST tree to the syntax of our own."""
+"""The way down a LibCST tree to the syntax of our own: what the handlers of its kinds of nodes share."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import libcst as cst
 
+from gradcheck_accum.ledger.location import Location
 from gradcheck_accum.lint.syntax import nodes as s
-from gradcheck_accum.lint.syntax.lower_expressions import EXPRESSIONS
-from gradcheck_accum.lint.syntax.lower_patterns import PATTERNS
-from gradcheck_accum.lint.syntax.lower_statements import STATEMENTS
-from gradcheck_accum.lint.syntax.node import NOWHERE, Node
+from gradcheck_accum.lint.syntax.node import Node
 from gradcheck_accum.lint.syntax.places import Places
-from gradcheck_accum.location import Location
-
-_HANDLERS = {**EXPRESSIONS, **PATTERNS, **STATEMENTS}
-
-
-def lower(module: cst.Module, text: str, path: str, first: int = 1, at: Location | None = None) -> s.Module:
-    """The syntax of a module; its lines count from ``first``, or all of it stands ``at`` one place."""
-    places = Places(module, text, path, first, at)
-    return s.Module(NOWHERE, module, Lowering(places).body(module), places.comments())
 
 
 class Lowering:
-    """The way down from one tree."""
+    """The way down from one tree; ``handlers`` lower a node of each kind."""
 
-    def __init__(self, places: Places) -> None:
+    def __init__(self, places: Places, handlers: Mapping[type[cst.CSTNode], Handler]) -> None:
         self.places = places
+        self._handlers = handlers
         self.stored: set[cst.CSTNode] = set()
         """The attributes that are given values, as far as the way has come."""
 
     def one(self, node: cst.CSTNode | None) -> Any:
         """The syntax of a node; None for none."""
-        return None if node is None else _HANDLERS[type(node)](self, node)
+        return None if node is None else self._handlers[type(node)](self, node)
 
     def all(self, nodes: Iterable[cst.CSTNode]) -> tuple[Any, ...]:
         """The syntax of several nodes."""
@@ -71,3 +61,7 @@ class Lowering:
             else:
                 found.append(self.one(item))
         return tuple(found)
+
+
+Handler = Callable[[Lowering, Any], Node]
+"""Lowers one node of a kind."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
-from gradcheck_accum.location import Location
+from gradcheck_accum.ledger.location import Location
 
 if TYPE_CHECKING:
     from libcst import CSTNode

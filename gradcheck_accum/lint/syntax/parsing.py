@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from gradcheck_accum.grammar import objection
+from gradcheck_accum.ledger.location import Location
 from gradcheck_accum.lint.syntax import nodes as s
-from gradcheck_accum.location import Location
+from gradcheck_accum.sources.grammar import objection
 
 if TYPE_CHECKING:
     import libcst as cst
@@ -59,7 +59,7 @@ def parse(text: str, path: str = "", *, first: int = 1, at: Location | None = No
     Raises CannotParse and NestedTooDeeply. What is newer than the running Python is read as far as LibCST knows it.
     """
     with reading(text) as readable:
-        from gradcheck_accum.lint.syntax.lowering import lower  # loads LibCST
+        from gradcheck_accum.lint.syntax.lower_modules import lower  # loads LibCST
 
         return lower(tree_of(readable), readable, path, first, at)
 

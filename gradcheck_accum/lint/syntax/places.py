@@ -14,8 +14,8 @@ from typing import Any
 import libcst as cst
 from libcst._nodes.internal import CodegenState
 
+from gradcheck_accum.ledger.location import Location
 from gradcheck_accum.lint.syntax.nodes import Comment
-from gradcheck_accum.location import Location
 
 _LINE_BREAK = re.compile(r"\r\n|\n")
 _NOTED = frozenset({cst.LeftParen, cst.RightParen, cst.ImportStar})

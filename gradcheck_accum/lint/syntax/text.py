@@ -36,6 +36,12 @@ def text_of(node: Node) -> str:
         return text
 
 
+def call_name(node: s.Call) -> str:
+    """The last part of the name that is called."""
+    func = node.func
+    return func.attr if isinstance(func, s.Attribute) else func.id if isinstance(func, s.Name) else ""
+
+
 def _within(node: Node, least: int) -> str:
     """What an expression looks like where only what binds at least so tightly needs no parentheses."""
     binding = _BINDS.get(type(node), _ATOM)

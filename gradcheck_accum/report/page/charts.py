@@ -26,7 +26,8 @@ from matplotlib.ticker import MaxNLocator, NullLocator
 
 from gradcheck_accum.report.page.text import shortened, visible
 from gradcheck_accum.report.words import error
-from gradcheck_accum.verdict import ByParameter, CostReport, Verdict, WindowReport
+from gradcheck_accum.results.verdict import ByParameter, CostReport, Verdict, WindowReport
+from gradcheck_accum.wording import amount_of_memory
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -113,9 +114,9 @@ class Drawer:
                 "the smallest"
             )
         if any(not value for value in values):
-            notes.append("an error of exactly 0 is drawn at the bottom")
+            notes.append("errors of exactly 0 are drawn at the bottom")
         if len(measured) < len(windows):
-            notes.append(f"of {len(windows) - len(measured)} of {len(windows)} windows no error was measured")
+            notes.append(f"no error was measured for {len(windows) - len(measured)} of {len(windows)} windows")
         with _axes(_WIDTH, _HEIGHT) as (figure, axes):
             axes.set_yscale("log")
             axes.yaxis.set_major_formatter(lambda value, _: _power(value))
@@ -132,9 +133,7 @@ class Drawer:
             if bounds:
                 places, low, high = zip(*bounds, strict=True)
                 axes.vlines(places, [max(value, floor) for value in low], high, color=MUTED, linewidth=1)
-                notes.append(
-                    "a line through a point reaches between the bounds of an error that was measured by sketches"
-                )
+                notes.append("vertical lines show the bounds of errors that were measured by sketches")
             limits = [(w.index, w.tolerance) for w, _ in worst if w.tolerance]
             if limits:
                 axes.plot(*_stepped(limits), "--", color=INK, linewidth=1.2)
@@ -195,7 +194,7 @@ class Drawer:
         taken = [1e3 * cost.accumulated.seconds, 1e3 * cost.large_batch.seconds]
         with _axes(_WIDTH, 2.2, rows=2) as (figure, each):
             for axes, values, unit, texts in (
-                (each[0], kept, "kept for a backward", [in_bytes(value) for value in kept]),
+                (each[0], kept, "kept for a backward", [amount_of_memory(value) for value in kept]),
                 (each[1], taken, "time", [in_time(value / 1e3) for value in taken]),
             ):
                 axes.barh([0, 1], values, color=[ACCENT, OTHER], height=0.65)
@@ -208,8 +207,8 @@ class Drawer:
                 for place, text in enumerate(texts):
                     _beside(axes, values[place], place, text)
             said = (
-                f"As {called[0]} {in_bytes(kept[0])} and {in_time(taken[0] / 1e3)}, as one large batch "
-                f"{in_bytes(kept[1])} and {in_time(taken[1] / 1e3)}."
+                f"As {called[0]} {amount_of_memory(kept[0])} and {in_time(taken[0] / 1e3)}, as one large batch "
+                f"{amount_of_memory(kept[1])} and {in_time(taken[1] / 1e3)}."
             )
             return self._chart(figure, "Memory and time of the largest window", said, [])
 
@@ -217,15 +216,6 @@ class Drawer:
         self._drawn += 1
         svg = _inline(figure, f"c{self._drawn}", title, visible(description))
         return Chart(svg, description, tuple(notes))
-
-
-def in_bytes(count: float) -> str:
-    """An amount of memory."""
-    for unit in ("bytes", "KiB", "MiB"):
-        if count < 1024:
-            return f"{count:.3g} {unit}"
-        count /= 1024
-    return f"{count:.3g} GiB"
 
 
 def in_time(seconds: float) -> str:

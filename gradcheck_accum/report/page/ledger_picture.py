@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from gradcheck_accum.report.verify_table import grouped
 from gradcheck_accum.report.words import count, error, number, plural, weights
-from gradcheck_accum.verdict import Verdict, WindowReport
+from gradcheck_accum.results.verdict import Verdict, WindowReport
 
 ROWS = 32
 """Rows of a picture."""

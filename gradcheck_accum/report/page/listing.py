@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from gradcheck_accum.location import Location
+from gradcheck_accum.ledger.location import Location
 from gradcheck_accum.report.frame import Sources, marked
 from gradcheck_accum.report.page.text import visible
 from gradcheck_accum.report.words import plural, shown_path

@@ -11,9 +11,8 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from gradcheck_accum import __version__
-from gradcheck_accum.comparison import Compared, CompareResult, Difference
 from gradcheck_accum.diagnosis import Diagnosis
-from gradcheck_accum.location import Location
+from gradcheck_accum.ledger.location import Location
 from gradcheck_accum.report.compare_text import disagreement, made_of, reasons_of_steps
 from gradcheck_accum.report.frame import Sources
 from gradcheck_accum.report.page.charts import Chart, Drawer
@@ -23,7 +22,8 @@ from gradcheck_accum.report.page.text import visible
 from gradcheck_accum.report.verify_table import windows_text
 from gradcheck_accum.report.verify_text import chosen, reason_in_short, reasons
 from gradcheck_accum.report.words import error, plural, shown_path
-from gradcheck_accum.verdict import Accepted, ByParameter, Verdict, VerifyResult, WindowReport
+from gradcheck_accum.results.comparison import Compared, CompareResult, Difference
+from gradcheck_accum.results.verdict import Accepted, ByParameter, Verdict, VerifyResult, WindowReport
 
 _UNITS = 6
 """Optimizers whose windows are drawn."""
@@ -207,7 +207,7 @@ def _compared(one: Compared, page: _Page) -> list[Part]:
     if one.watched is None:
         return [part]
     part.disagrees = disagreement(one.watched) if one.disagrees else ""
-    own = _watched(one.watched, page, f"The same run as verify sees it: {one.configuration.name}")
+    own = _watched(one.watched, page, f"The same run as seen by verify: {one.configuration.name}")
     own.accepted = []  # it stands above already
     return [part, own]
 

@@ -28,7 +28,6 @@ class _Table:
 
     def __init__(self, syntax: Syntax) -> None:
         self._syntax = syntax
-        self._all: list[Scope] = [n for n in ast.walk(syntax.tree) if isinstance(n, (*_FUNCTIONS, ast.Module))]
         self._of_others: dict[str, list[Binding]] | None = None
         self._scopes: dict[ast.AST, dict[str, list[Binding]]] = {}
         self._declaring: dict[str, list[tuple[Function, type[ast.stmt]]]] = defaultdict(list)
@@ -51,7 +50,9 @@ class _Table:
         """What binds an attribute of an object that is not the own one of a method."""
         if self._of_others is None:
             self._of_others = defaultdict(list)
-            for scope in self._all:
+            for scope in ast.walk(self._syntax.tree):
+                if not isinstance(scope, (*_FUNCTIONS, ast.Module)):
+                    continue
                 own = [] if isinstance(scope, ast.Module) else parameters(scope)
                 itself = own[0].arg if own and self._syntax.class_of(scope) is not None else ""
                 for name, bindings in self.own(scope, scope).items():

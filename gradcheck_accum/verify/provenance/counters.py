@@ -2,6 +2,7 @@
 
 What counts micro-batches is a number taken modulo another, or one that starts anew where it has been compared; and it
 counts one at a time: samples and tokens have other bounds. The length of the data is no K: it tells where a pass ends.
+Whether that length leaves a remainder is asked of K.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ def bounds_of_test(
                 yield from bounds_of_test(value, holds, line, region, names)
         case ast.NamedExpr(value=inner):
             yield from bounds_of_test(inner, holds, line, region, names)
-        case ast.BinOp(left=counter, op=ast.Mod(), right=bound) if not holds:
+        case ast.BinOp(left=counter, op=ast.Mod(), right=bound) if not holds or is_length(counter, line.place):
             yield from _modulus(counter, bound, line)
         case ast.Compare(left=left, ops=[op], comparators=[right]):
             kind = type(op) if holds else _OPPOSITES.get(type(op))
@@ -76,7 +77,8 @@ def _compared(
     for counted in (left, right):
         match counted:
             case ast.BinOp(left=counter, op=ast.Mod(), right=bound):
-                yield from _modulus(counter, bound, line) if kind is ast.Eq else ()
+                is_asked = kind is ast.Eq or is_length(counter, line.place)
+                yield from _modulus(counter, bound, line) if is_asked else ()
                 return
     # Who waits for more than K counts to K, too: whether a window has one more or one less is seen, and not read.
     pairs = {
@@ -93,6 +95,9 @@ def _compared(
 
 
 def _modulus(counter: ast.expr, bound: ast.expr, line: Line) -> Iterator[Bound]:
+    if is_length(counter, line.place):
+        yield Bound(bound, line.place)
+        return
     parts = [node for node in ast.walk(counter) if _is_plain(node)]
     in_groups = any(isinstance(node, ast.FloorDiv) for node in ast.walk(counter))
     by_one = not in_groups and all(_grows_by_one(part, line) for part in parts)

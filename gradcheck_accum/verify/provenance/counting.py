@@ -1,29 +1,50 @@
 """What the source at an optimizer's step counts to before it steps: K, found once for every place that steps.
 
-The number itself is read at each step: it may change.
+The number itself is read at each step: it may change. Its counter is read where gradients are cleared as well, if that
+is in the loop that counts: what has been counted by then, and did not run, was there when the gradients were cleared.
 """
 
 from __future__ import annotations
 
 import ast
 from collections.abc import Iterable
-from dataclasses import dataclass
-from types import FrameType
+from dataclasses import dataclass, field
+from types import CodeType, FrameType
 
-from gradcheck_accum.events import WindowBound
-from gradcheck_accum.verify.frames import user_frames
+from gradcheck_accum.ledger.events import Step, WindowBound
 from gradcheck_accum.verify.provenance.deciding import deciding_bounds
 from gradcheck_accum.verify.provenance.following import MOST_FRAMES, Place, class_of_own, place_of
-from gradcheck_accum.verify.provenance.lines import CallChain, Line
+from gradcheck_accum.verify.provenance.lines import LOOPS, CallChain, Line
 from gradcheck_accum.verify.provenance.origins import Origins
 from gradcheck_accum.verify.provenance.readable import steps_of
-from gradcheck_accum.verify.provenance.syntax import own_frame, syntax_of
+from gradcheck_accum.verify.provenance.syntax import Syntax, own_frame, syntax_of
+from gradcheck_accum.verify.stack.frames import user_frames
 
 _MOST_PLACES = 1024
 """Places beyond which what was read is forgotten: code that is made anew all the time is no loop's."""
 
 _Named = tuple[tuple[int, int], ...]
 """A chain of calls by the identities of their code, which are quicker to compare."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Turns:
+    """The loop whose turns a counter counts, in the code that runs it."""
+
+    code: CodeType
+    loop: ast.AST
+    syntax: Syntax
+    _within: dict[int, bool] = field(default_factory=dict)
+
+    def is_in(self, frame: FrameType) -> bool:
+        """Whether a frame is in the loop now."""
+        if frame.f_code is not self.code:
+            return False
+        if frame.f_lasti not in self._within:
+            self._within[frame.f_lasti] = any(
+                node is self.loop for node in self.syntax.around(self.syntax.node_at(frame))
+            )
+        return self._within[frame.f_lasti]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +59,7 @@ class _Bound:
     origins: frozenset[str]
     counter: ast.expr | None
     counter_level: int | None
+    turns: _Turns | None
     first: int | None
 
 
@@ -50,9 +72,54 @@ def call_chain() -> CallChain:
     return _chain(user_frames(MOST_FRAMES))
 
 
-def bound_of_window(backwards: Iterable[CallChain]) -> WindowBound | None:
-    """What the source counts to that decides on the step which is being made, with a window of these backwards."""
-    frames = user_frames(MOST_FRAMES)
+class WindowCounters:
+    """What the source counts to at the steps of each optimizer of a run, and what it has come to."""
+
+    def __init__(self) -> None:
+        self._bounds: dict[str, _Bound] = {}
+        self._reached: dict[str, int] = {}
+
+    def at_step(self, optimizer: str, backwards: Iterable[CallChain]) -> WindowBound | None:
+        """What the source counts to that decides on the step which is being made, with a window of these backwards."""
+        frames = user_frames(MOST_FRAMES)
+        bound = _bound_at(frames, backwards)
+        if bound is None:
+            self._bounds.pop(optimizer, None)
+            return None
+        self._bounds[optimizer] = bound
+        steps, reached = _read_at(bound.node, bound.level, frames), _read_at(bound.counter, bound.counter_level, frames)
+        return WindowBound(steps, bound.origins, reached, bound.first) if steps is not None or bound.origins else None
+
+    def counted(self, step: Step) -> int | None:
+        """How many micro-batches the source has counted in the window of ``step``, or counts in one; asked once.
+
+        None where it shows no count.
+        """
+        bound, before = step.counted_by, self._reached.pop(step.optimizer, None)
+        if bound is None:
+            return None
+        if bound.reached is not None:
+            self._reached[step.optimizer] = bound.reached
+        counted = bound.counted_since(before)
+        return bound.steps if counted is None else counted
+
+    def now(self, optimizers: Iterable[str]) -> tuple[tuple[str, int], ...]:
+        """What the counters that decide on the steps of ``optimizers`` have come to, of those whose loop goes on."""
+        bounds = [(name, self._bounds[name]) for name in optimizers if name in self._bounds]
+        if all(bound.turns is None for _, bound in bounds):
+            return ()
+        frames = [frame for frame in map(own_frame, user_frames(MOST_FRAMES)) if frame is not None]
+        return tuple((name, reached) for name, bound in bounds if (reached := _reached_in(bound, frames)) is not None)
+
+
+def _reached_in(bound: _Bound, frames: Iterable[FrameType]) -> int | None:
+    if bound.turns is None or bound.counter is None:
+        return None
+    counting = next((frame for frame in frames if bound.turns.is_in(frame)), None)
+    return None if counting is None else steps_of(bound.counter, counting)
+
+
+def _bound_at(frames: list[FrameType], backwards: Iterable[CallChain]) -> _Bound | None:
     own, ran = _chain(frames), {_named(chain): chain for chain in backwards}
     key = _named(own), frozenset(ran)
     known = _read.get(key)
@@ -61,11 +128,7 @@ def bound_of_window(backwards: Iterable[CallChain]) -> WindowBound | None:
             _read.clear()
         chains = list(ran.values())
         known = _read[key] = [own, *chains], _search(frames, [chain for chain in chains if chain])
-    bound = known[1]
-    if bound is None:
-        return None
-    steps, reached = _read_at(bound.node, bound.level, frames), _read_at(bound.counter, bound.counter_level, frames)
-    return WindowBound(steps, bound.origins, reached, bound.first) if steps is not None or bound.origins else None
+    return known[1]
 
 
 def _read_at(node: ast.expr | None, level: int | None, frames: list[FrameType]) -> int | None:
@@ -103,9 +166,22 @@ def _search(frames: list[FrameType], backwards: list[CallChain]) -> _Bound | Non
                 Origins().of(found.number, found.place) or frozenset(),
                 found.counter,
                 counter_level,
+                None if counter_level is None else _turns_around(frames[counter_level]),
                 found.first,
             )
     return None
+
+
+def _turns_around(frame: FrameType) -> _Turns | None:
+    """The innermost loop that a frame is in now."""
+    own = own_frame(frame)
+    syntax = None if own is None else syntax_of(own)
+    if own is None or syntax is None:
+        return None
+    node = syntax.node_at(own)
+    scope = syntax.scope_of(node)
+    loop = next((n for n in syntax.around(node) if isinstance(n, LOOPS)), None)
+    return None if loop is None or syntax.scope_of(loop) is not scope else _Turns(own.f_code, loop, syntax)
 
 
 def _level_of(bound: ast.expr, place: Place, line: Line, frames: list[FrameType], level: int) -> int | None:

@@ -1,5 +1,7 @@
 """What a name stands for: what is assigned to it, and what the caller of a running function gave for it.
 
+What a parameter of ``__init__`` was given is read off the one place of the file that makes such an object.
+
 Where each binding of a name is a plain assignment, the name is what was assigned. Where one is not (a loop's target, a
 sum that grows, what a context manager gives), what the name stands for is not known. Nothing of the user's is run: all
 is read off the syntax, and that of the callers on the stack.
@@ -13,7 +15,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from types import CodeType, FrameType
 
-from gradcheck_accum.verify.frames import is_followed
 from gradcheck_accum.verify.provenance.bindings import (
     Binding,
     attributes_bound,
@@ -24,6 +25,7 @@ from gradcheck_accum.verify.provenance.bindings import (
 )
 from gradcheck_accum.verify.provenance.calls import argument_of, default_of, is_open, is_passed_on, may_call
 from gradcheck_accum.verify.provenance.syntax import Function, Scope, Syntax, frame_around, own_frame, syntax_of
+from gradcheck_accum.verify.stack.frames import is_followed
 
 MOST_FRAMES = 8
 """How many callers a number is followed to."""
@@ -119,6 +121,8 @@ def _given(name: str, function: Function, place: Place) -> tuple[tuple[ast.expr,
     """What the caller of the function that a frame runs gave for a parameter, and how far up was looked for it."""
     called, frame, depth = place.frame, place.frame, place.depth
     cls = place.syntax.class_of(function)
+    if frame is None and cls is not None and getattr(function, "name", "") == "__init__":
+        return _made_with(name, function, cls, place), depth
     while called is not None and frame is not None and depth < MOST_FRAMES:
         frame, depth = frame.f_back, depth + 1
         if frame is None or not is_followed(frame):
@@ -139,6 +143,25 @@ def _given(name: str, function: Function, place: Place) -> tuple[tuple[ast.expr,
             break
         return (default, Place(place.syntax, place.syntax.scope_of(function), None, depth)), depth
     return None, depth
+
+
+def _made_with(name: str, function: Function, cls: ast.ClassDef, place: Place) -> tuple[ast.expr, Place] | None:
+    """What an object was given for a parameter when it was made, where its file makes one of its class in one place."""
+    calls = [
+        node
+        for node in ast.walk(place.syntax.tree)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == cls.name
+    ]
+    if len(calls) != 1:
+        return None
+    (call,) = calls
+    given = argument_of(call, function, name, cls)
+    if given is not None:
+        return given, Place(place.syntax, place.syntax.scope_of(call), None, place.depth)
+    default = default_of(function, name)
+    if default is None or is_open(call):
+        return None
+    return default, Place(place.syntax, place.syntax.scope_of(function), None, place.depth)
 
 
 def _enters(caller: FrameType, code: CodeType, syntax: Syntax, cls: ast.ClassDef | None, node: ast.AST) -> bool:

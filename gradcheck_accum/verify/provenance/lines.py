@@ -9,7 +9,7 @@ from functools import cached_property
 from types import CodeType
 
 from gradcheck_accum.verify.provenance.following import Place
-from gradcheck_accum.verify.provenance.syntax import line_of
+from gradcheck_accum.verify.provenance.numbered import line_of
 
 LOOPS = (ast.For, ast.AsyncFor, ast.While)
 

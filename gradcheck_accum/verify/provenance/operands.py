@@ -9,12 +9,12 @@ from types import CodeType, FrameType
 import torch
 
 from gradcheck_accum.engine.tape import SCALINGS
-from gradcheck_accum.stated import DATA
-from gradcheck_accum.verify.frames import package_of
+from gradcheck_accum.ledger.stated_names import DATA
 from gradcheck_accum.verify.provenance.following import place_of
 from gradcheck_accum.verify.provenance.origins import Origins
 from gradcheck_accum.verify.provenance.readable import steps_of, value_of
 from gradcheck_accum.verify.provenance.syntax import syntax_of
+from gradcheck_accum.verify.stack.frames import package_of
 
 _MOST_PLACES = 1024
 """Places beyond which what was read is forgotten: code that is made anew all the time is no loop's."""

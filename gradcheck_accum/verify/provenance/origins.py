@@ -11,10 +11,11 @@ import ast
 
 import torch
 
-from gradcheck_accum.stated import NAME_OF_SIZE
-from gradcheck_accum.verify.frames import shown
+from gradcheck_accum.ledger.stated_names import NAME_OF_SIZE
 from gradcheck_accum.verify.provenance.following import Place, sources_of
+from gradcheck_accum.verify.provenance.options import other_names
 from gradcheck_accum.verify.provenance.readable import value_of
+from gradcheck_accum.verify.stack.frames import shown
 
 
 class Origins:
@@ -39,7 +40,7 @@ class Origins:
             case ast.Name(id=name):
                 return frozenset({name}) | self._followed(node, place)
             case ast.Attribute(attr=name) if (dotted := _dotted(node)) is not None:
-                return frozenset({name, dotted}) | self._followed(node, place)
+                return frozenset({name, dotted}) | other_names(name, place.syntax) | self._followed(node, place)
             case ast.NamedExpr(target=ast.Name() as target):
                 return self.of(target, place)
             case ast.Subscript(value=owner, slice=ast.Constant(value=str(key))):

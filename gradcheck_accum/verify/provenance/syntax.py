@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator
 from functools import cached_property
 from types import CodeType, FrameType
 
+from gradcheck_accum.verify.provenance.numbered import Numbered
+
 Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 Scope = Function | ast.Module
 
@@ -32,6 +34,10 @@ class Syntax:
     def _parents(self) -> dict[ast.AST, ast.AST]:
         return {child: node for node in ast.walk(self.tree) for child in ast.iter_child_nodes(node)}
 
+    @cached_property
+    def _numbered(self) -> Numbered:
+        return Numbered(self.filename, self.tree)
+
     def parent(self, node: ast.AST) -> ast.AST | None:
         """The node that ``node`` is a part of."""
         return self._parents.get(node)
@@ -55,15 +61,19 @@ class Syntax:
     def at(self, frame: FrameType, wanted: Callable[[ast.AST], bool]) -> ast.AST | None:
         """The one node of the kind that a frame is at: what it is computing now. None where there are several."""
         span = _span(frame.f_code, frame.f_lasti, frame.f_lineno)
-        if span[1] is not None:
-            node = self._innermost(span)
+        node = self._numbered_node(frame) if span[1] is None else self._innermost(span)
+        if node is not None:
             return node if wanted(node) else None
         found = [n for n in ast.walk(self.tree) if wanted(n) and _holds(n, span)]
         return found[0] if len(found) == 1 else None
 
     def node_at(self, frame: FrameType) -> ast.AST:
-        """The innermost node that a frame is at; its statement where Python keeps no columns."""
-        return self._innermost(_span(frame.f_code, frame.f_lasti, frame.f_lineno))
+        """The innermost node that a frame is at; its statement where Python keeps no columns and it is not known."""
+        span = _span(frame.f_code, frame.f_lasti, frame.f_lineno)
+        return (self._numbered_node(frame) if span[1] is None else None) or self._innermost(span)
+
+    def _numbered_node(self, frame: FrameType) -> ast.AST | None:
+        return self._numbered.node(frame.f_code, frame.f_lasti)
 
     def _innermost(self, span: Span) -> ast.AST:
         node: ast.AST = self.tree
@@ -103,11 +113,6 @@ def frame_around(frame: FrameType) -> FrameType | None:
     while outer is not None and frame.f_code not in outer.f_code.co_consts:
         outer = outer.f_back
     return outer
-
-
-def line_of(code: CodeType, instruction: int) -> int:
-    """The line of an instruction, 0 where it has none."""
-    return next((line or 0 for first, last, line in code.co_lines() if first <= instruction < last), 0)
 
 
 def _parsed(filename: str, lines: list[str]) -> Syntax | None:

@@ -1,0 +1,149 @@
+"""What is another in two runs on the same data though no gradient shows it: learning rates, and losses that are read.
+
+A loss that is read once a step in both runs is compared as it is. One that is read at every micro-batch here and once
+in the reference is right if the numbers of a step add up to the reference's, or are it on average: which of the two
+the script makes of them in Python is not seen.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from gradcheck_accum.comparing.lockstep import Course, Lockstep, Met
+from gradcheck_accum.comparing.messages import LossRead
+from gradcheck_accum.results.comparison import Difference
+
+_SAME_RATE = 1e-9
+
+
+@dataclass(frozen=True, slots=True)
+class _Window:
+    """The losses of one window that both runs read; ``micro_batches`` are those that it has here."""
+
+    mine: Sequence[LossRead]
+    theirs: Sequence[LossRead]
+    micro_batches: int
+    allowed: float
+
+
+def differences(
+    course: Course, lockstep: Lockstep, number: int, *, is_right: bool
+) -> tuple[tuple[Difference, ...], tuple[str, ...]]:
+    """The differences of run ``number``, and notes on what is another and need be no mistake.
+
+    ``is_right`` says that its gradients are.
+    """
+    met = list(_in_a_row(course))
+    mine, theirs = lockstep.reads[number], lockstep.reads[lockstep.reference]
+    windows = [
+        _Window(
+            mine.get(one.mine.index, ()),
+            theirs.get(one.theirs.index, ()),
+            one.mine.micro_batches_of_reader,
+            one.mine.loss_tolerance,
+        )
+        for one in met
+        if one.same_weights and one.same_losses and not (one.mine.random or one.theirs.random)
+    ]
+    found, notes = _losses(windows, is_right=is_right)
+    return (*_rates(met), *found), tuple(notes)
+
+
+def _in_a_row(course: Course) -> Iterator[Met]:
+    """The steps on the same data, up to where one run has made another step than the other."""
+    shift = None
+    for met in course.met:
+        apart = met.mine.index - met.theirs.index
+        after_cut = bool(course.cuts) and course.cuts[0].at.index < met.mine.index
+        if after_cut or (shift is not None and apart != shift):
+            return
+        shift = apart
+        yield met
+
+
+def _rates(met: Sequence[Met]) -> list[Difference]:
+    other = [m for m in met if not _are_close(m.mine.rates, m.theirs.rates)]
+    if not other:
+        return []
+    first = other[0]
+    mine, theirs = (", ".join(f"{rate:.6g}" for rate in rates) for rates in (first.mine.rates, first.theirs.rates))
+    message = (
+        f"step {first.mine.index} uses a learning rate of {mine}, the reference {theirs} ({len(other)} of {len(met)} "
+        "steps)"
+    )
+    return [Difference("learning rate", message, first.mine.path, first.mine.line)]
+
+
+def _are_close(mine: Sequence[float], theirs: Sequence[float]) -> bool:
+    return len(mine) == len(theirs) and all(
+        math.isclose(a, b, rel_tol=_SAME_RATE) for a, b in zip(mine, theirs, strict=True)
+    )
+
+
+def _losses(windows: Sequence[_Window], *, is_right: bool) -> tuple[list[Difference], list[str]]:
+    found, notes = [], []
+    lines = sorted({(read.path, read.line) for window in windows for read in window.mine})
+    for path, line in lines:
+        pairs = [pair for window in windows for pair in _pairs(window, path, line)]
+        wrong = [pair for pair in pairs if not pair.is_same(1.0)]
+        if not wrong:
+            continue
+        said = _factor(pairs)
+        if said:
+            right = "; the gradient is right" if is_right else ""
+            found.append(Difference("loss", f"the loss that the script reads is {said}{right}", path, line))
+        else:
+            ratios = [pair.ratio for pair in pairs]
+            notes.append(
+                f"the loss that the script reads at line {line} is {min(ratios):.3g} to {max(ratios):.3g} times the "
+                "reference's on the same data: it may be the loss of a single micro-batch"
+            )
+    return found, notes
+
+
+@dataclass(frozen=True, slots=True)
+class _Pair:
+    """A loss that was read here, as a multiple of the reference's, and how exact that is."""
+
+    ratio: float
+    allowed: float
+    micro_batches: int
+
+    def is_same(self, factor: float) -> bool:
+        """Whether it is ``factor`` times the reference's."""
+        return math.isclose(self.ratio, factor, rel_tol=self.allowed)
+
+
+def _pairs(window: _Window, path: str, line: int) -> Iterator[_Pair]:
+    mine = [read.value for read in window.mine if (read.path, read.line) == (path, line)]
+    theirs = [read.value for read in window.theirs if (read.path, read.line) == (path, line)]
+    if len(mine) == len(theirs):
+        pairs = list(zip(mine, theirs, strict=True))
+    elif len(theirs) == 1 and len(mine) == window.micro_batches:
+        total = math.fsum(mine)
+        is_sum = math.isclose(total, theirs[0], rel_tol=window.allowed)
+        pairs = [(total if is_sum else total / len(mine), theirs[0])]
+    else:
+        return
+    for own, other in pairs:
+        if other and math.isfinite(own) and math.isfinite(other):
+            yield _Pair(own / other, window.allowed, window.micro_batches)
+
+
+def _factor(pairs: Sequence[_Pair]) -> str:
+    """By what factor all of them are off, in words; nothing where it is no one factor."""
+    several = [pair for pair in pairs if pair.micro_batches > 1]
+    if not several:
+        return ""
+    many, _ = Counter(pair.micro_batches for pair in several).most_common(1)[0]
+    if all(pair.is_same(pair.micro_batches) for pair in several):
+        return f"{many} times too large: as many times as a step has micro-batches"
+    if all(pair.is_same(1 / pair.micro_batches) for pair in several):
+        return f"{many} times too small: it is divided by the number of micro-batches"
+    first = pairs[0].ratio
+    if len(pairs) > 1 and all(pair.is_same(first) for pair in pairs):
+        return f"{first:.4g} times the reference's on the same data, at every step"
+    return ""

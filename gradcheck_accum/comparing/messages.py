@@ -1,0 +1,160 @@
+"""What the runs of one comparison tell each other. Imports no torch: the process that leads them has none."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING, Any
+
+from gradcheck_accum.comparing.rows import Rows
+from gradcheck_accum.portable import Leaf, NotPortable, Portable
+from gradcheck_accum.results.verdict import ByParameter, ParameterError
+
+if TYPE_CHECKING:
+    from multiprocessing.connection import Connection
+
+
+@dataclass(frozen=True, slots=True)
+class LossRead:
+    """A loss that the script has read as a number, where, and of which window (by its number) it is."""
+
+    path: str
+    line: int
+    value: float
+    window: int
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What one rank has of a step that several make together."""
+
+    micro_batches: int
+    rows: Rows | None
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """A run has come to a step.
+
+    ``rows`` are those since this optimizer's last step, None where they are not known; ``weights`` is a fingerprint of
+    its weights before its first step, and of what shape they are (``shapes``). ``rates`` are the learning rates of its
+    groups. ``random`` says that losses were computed with random numbers, ``couples`` names what looks at several
+    samples at once, ``loss_tolerance`` is how exact its losses are. ``window`` is its number in the run's own report,
+    ``backward`` the path and the line of the last backward before it. Where several ranks make the step together,
+    ``parts`` are theirs, and losses are those that the first of them has read.
+    """
+
+    index: int
+    optimizer: str
+    path: str
+    line: int
+    micro_batches: int
+    rows: Rows | None
+    rates: tuple[float, ...]
+    reads: tuple[LossRead, ...]
+    weights: bytes = b""
+    shapes: tuple[tuple[int, ...], ...] = ()
+    random: bool = False
+    couples: tuple[str, ...] = ()
+    loss_tolerance: float = 0.0
+    window: int = 0
+    backward: tuple[str, int] = ("", 0)
+    parts: tuple[Part, ...] = ()
+
+    @property
+    def ranks(self) -> int:
+        """How many ranks make the step."""
+        return max(len(self.parts), 1)
+
+    @property
+    def micro_batches_of_reader(self) -> int:
+        """How many micro-batches the rank has whose losses are known."""
+        return self.parts[0].micro_batches if self.parts else self.micro_batches
+
+
+@dataclass(frozen=True, slots=True)
+class Apart:
+    """How far two gradients are from each other: the relative error, what is allowed of it, the ratio of norms.
+
+    ``by_parameter`` takes the error apart where it is more than is allowed, in the first such steps and in those that
+    are far worse than any before.
+    """
+
+    error: float | None
+    allowed: float
+    ratio: float | None
+    by_parameter: ByParameter | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Numbers:
+    """What a run measured of its step beside the reference's.
+
+    ``before_clip`` is None where one of them is not known; ``spread`` is how far two draws of random numbers move the
+    reference's own gradient, where any are drawn.
+    """
+
+    used: Apart
+    before_clip: Apart | None
+    drift: float | None
+    spread: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Over:
+    """A run has come to its end, with rows that no step has used, by optimizer, and the losses read since the last."""
+
+    left: dict[str, Rows | None]
+    reads: tuple[LossRead, ...]
+
+
+class Order(Enum):
+    """What a run that has come to a step does next.
+
+    ``PUBLISH``: writes what it stepped on, and what it has become, to a file. ``COMPARE``: compares its own with a
+    file. ``SETTLE``: becomes what is in it, and ``BOTH``: first compares. ``GO``: goes on to its next step, and
+    ``ALONE``: on to its end without coming back. ``STOP``: ends.
+    """
+
+    PUBLISH = "publish"
+    COMPARE = "compare"
+    SETTLE = "settle"
+    BOTH = "both"
+    GO = "go"
+    ALONE = "alone"
+    STOP = "stop"
+
+
+def _parts_of_rows(rows: Rows) -> object:
+    # Fingerprints are many, small, and of one size: together they take the least.
+    columns = [[column, b"".join(seen), list(seen.values())] for column, seen in rows.columns.items()]
+    return [columns, rows.silent, rows.count, rows.counting]
+
+
+def _rows(parts: Any) -> Rows:
+    columns, silent, count, counting = parts
+    found = {}
+    for column, seen, counts in columns:
+        size = len(seen) // max(len(counts), 1)
+        each = (seen[start : start + size] for start in range(0, len(seen), size or 1))
+        found[column] = Counter(dict(zip(each, counts, strict=True)))
+    return Rows(found, silent, count, counting)
+
+
+_MESSAGES = Portable(
+    [Apart, Arrival, ByParameter, LossRead, Numbers, Order, Over, ParameterError], [Leaf(Rows, _parts_of_rows, _rows)]
+)
+
+
+def send(connection: Connection, message: object) -> None:
+    """Tell the other end. Raises OSError where it is gone."""
+    connection.send_bytes(_MESSAGES.dumps(message))
+
+
+def receive(connection: Connection) -> Any:
+    """What the other end tells; waits. Raises EOFError where it is gone, and where it tells nothing of ours."""
+    try:
+        return _MESSAGES.loads(connection.recv_bytes())
+    except NotPortable as problem:
+        raise EOFError(str(problem)) from None

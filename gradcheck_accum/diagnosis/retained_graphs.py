@@ -1,0 +1,120 @@
+"""Losses that are kept with their graphs, which no gradient shows: GA801."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+from gradcheck_accum.diagnosis.account import Diagnosis, diagnosis, plural
+from gradcheck_accum.ledger.events import Backward, GraphsHeld, Step
+from gradcheck_accum.ledger.location import Location
+from gradcheck_accum.ledger.windows import Ledger
+from gradcheck_accum.wording import message
+
+_STEPS_OF_GROWTH = 3
+"""Steps in a row at which more graphs must be held than before: fewer may be a list that is about to be used."""
+_HELP = "store a number or a detached tensor: total += loss.item(), or loss.detach()"
+
+
+def find_held_graphs(ledger: Ledger) -> Iterator[Diagnosis]:
+    """GA801, as it is counted in a run: more and more losses that are still held with their graphs."""
+    held: list[GraphsHeld] = []
+    since = False
+    for event in ledger.trace.events:
+        if isinstance(event, Backward):
+            since = True
+        elif isinstance(event, GraphsHeld) and not event.read:
+            # Several optimizers may step on one window: it counts once.
+            if held and not since:
+                held.pop()
+            held.append(event)
+            since = False
+    growing = 1
+    for earlier, later in pairwise(held):
+        growing = growing + 1 if later.count > earlier.count else 1
+        if growing >= _STEPS_OF_GROWTH:
+            yield diagnosis(
+                "GA801",
+                held[-1].where,
+                "losses are stored with their autograd graphs: at the last step the graphs of "
+                f"{plural(held[-1].count)} were still in memory, and their number grows at every step",
+                _HELP,
+                states_steps=False,
+            )
+            return
+
+
+def find_kept_losses(ledger: Ledger) -> Iterator[Diagnosis]:
+    """GA801, as the source shows it: a place that keeps every loss until its pass over the data ends."""
+    events = ledger.trace.events
+    if all(window.unknown for window in ledger.windows):
+        return
+    steps = [event.where for event in events if isinstance(event, Step)]
+    for place in dict.fromkeys(e.where for e in events if isinstance(e, GraphsHeld) and e.read):
+        passes = [kept for kept in _kept_in_passes(ledger, place) if kept.tells]
+        if passes and all(kept.is_whole for kept in passes):
+            yield diagnosis(
+                "GA801",
+                place,
+                message(
+                    "losses are stored with their autograd graphs: at the step at ",
+                    steps[-1],
+                    " the graphs of all micro-batches so far are still in memory",
+                ),
+                _HELP,
+                states_steps=False,
+            )
+
+
+@dataclass(slots=True)
+class _Kept:
+    """What one place holds after the last of ``steps`` steps of a pass over the data."""
+
+    epoch: int | None
+    batches: set[int] = field(default_factory=set)
+    before: int = 0
+    """How many of the micro-batches are of windows before the last."""
+    count: int = 0
+    steps: int = 0
+
+    @property
+    def tells(self) -> bool:
+        """Whether there are enough steps to tell a place that keeps all from one that is about to let go.
+
+        Of one micro-batch there is nothing else to be let go.
+        """
+        enough = _STEPS_OF_GROWTH if self.epoch is None else _STEPS_OF_GROWTH - 1
+        return self.steps >= enough and len(self.batches) > 1
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it is every loss of the pass.
+
+        Those of the last window may join the others only after its step, which several steps have to show.
+        """
+        all_before = self.steps >= _STEPS_OF_GROWTH and self.count >= self.before
+        return all_before or self.count >= len(self.batches)
+
+
+def _kept_in_passes(ledger: Ledger, place: Location) -> Iterator[_Kept]:
+    """What a place holds in each pass; where passes are not told apart, one ends where less is held than before."""
+    now: _Kept | None = None
+    since: set[int] = set()
+    for event in ledger.trace.events:
+        if isinstance(event, Backward):
+            epoch = ledger.passes.of(event)
+            if now is None or now.epoch != epoch:
+                if now is not None:
+                    yield now
+                now, since = _Kept(epoch), set()
+            since.add(event.micro_batch)
+        elif isinstance(event, GraphsHeld) and event.read and event.where == place and now is not None:
+            if now.epoch is None and event.count < now.count:
+                yield now
+                now = _Kept(None)
+            now.before = len(now.batches)
+            now.batches |= since
+            now.count, now.steps, since = event.count, now.steps + 1, set()
+    if now is not None:
+        yield now

@@ -1,0 +1,226 @@
+"""How a loss is computed from its leaves, free of the tensors in between: what can be run again over other leaves.
+
+Programs are made of what a tape recorded (`programs_of_losses`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.utils.rnn import PackedSequence
+from torch.overrides import resolve_name
+
+from gradcheck_accum.engine.checkpoints import Checkpointed
+from gradcheck_accum.engine.lent_weights import Lent
+from gradcheck_accum.engine.prepared_data import Preparation
+from gradcheck_accum.engine.randomness import State
+
+Place = tuple[tuple[int, int], ...]
+"""A stack of calls: for each frame its code and the instruction that it is at."""
+
+
+@dataclass(frozen=True, slots=True)
+class Produced:
+    """The place of an argument that an earlier call of the tape gave: which call, which of its tensors."""
+
+    call: int
+    output: int
+
+
+@dataclass(frozen=True, slots=True)
+class Leaf:
+    """The place of an argument that the tape did not make."""
+
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """The places of the tensors of a packed sequence, in order."""
+
+    fields: tuple[Any, ...]
+
+
+@dataclass
+class Program:
+    """How one micro-batch's loss is computed from its leaves, free of the tensors in between.
+
+    ``results`` are the losses that one backward was called on.
+
+    ``kept`` are, for each step, the tensors that its module leaves in attributes and that the loss is made of too: the
+    submodule that has one, and the attribute. ``rng_states`` are the states of the generators before each step that
+    drew from them, ``constants`` the words that its calls were given, and the plain numbers that its tensors (scalars
+    apart: their factors are known) were computed with. ``written`` are, for each step, the positions of the tensors
+    among its arguments that it writes into, ``buffers`` the leaves that any of them does. ``by_position`` says that the
+    loop itself takes a batch apart by the places of its samples, so that micro-batches put together may not be the
+    batch that it would have made, ``learns`` that the loss is computed with weights that were stepped on in its own
+    micro-batch, ``is_cached`` that a hook computes the gradients of a loss that a module gave. ``places`` are those
+    that the steps which are modules were called from, ``coarsest`` is the dtype with the most rounding that any of it
+    was computed in, modules included. ``prepared`` says how leaves were made that a reduction is part of.
+    """
+
+    steps: list[tuple[Callable[..., Any], Any, Any, tuple[str, torch.dtype] | None]]
+    kept: list[list[tuple[str, str]]]
+    written: list[tuple[int, ...]]
+    buffers: frozenset[int]
+    leaves: list[torch.Tensor]
+    versions: list[int]
+    results: list[Any]
+    rng_states: list[State | None]
+    constants: list[object]
+    by_position: bool
+    looks_up_rows: bool
+    learns: bool
+    is_cached: bool
+    places: list[Place | None]
+    coarsest: torch.dtype | None
+    prepared: dict[int, Preparation] = field(default_factory=dict)
+
+    @property
+    def held(self) -> tuple[list[torch.Tensor], list[int]]:
+        """Its leaves, with the versions that they were used with."""
+        return self.leaves, self.versions
+
+    @property
+    def random(self) -> bool:
+        """Whether any of it draws random numbers."""
+        return any(state is not None for state in self.rng_states)
+
+    @property
+    def holds_packed(self) -> bool:
+        """Whether a call was given packed sequences, whose rows are those of one time step after those of another."""
+        return any(isinstance(value, Packed) for _, *given, _ in self.steps for value in leaves_of(given))
+
+    @property
+    def modules(self) -> list[nn.Module]:
+        """The modules that it calls."""
+        return [function for function, *_ in self.steps if isinstance(function, nn.Module)]
+
+    def lent(self) -> set[int]:
+        """The leaves that weights are made of which its modules are lent: they belong to no sample."""
+        wanted = {
+            weight for function, args, *_ in self.steps if isinstance(function, Lent) for weight in leaves_of(args[0])
+        }
+        for position in reversed(range(len(self.steps))):
+            if any(isinstance(value, Produced) and value.call == position for value in wanted):
+                wanted |= {v for v in leaves_of(self.steps[position][1:3]) if isinstance(v, (Leaf, Produced))}
+        return {value.index for value in wanted if isinstance(value, Leaf)}
+
+    def times(self, factor: float) -> Program:
+        """The same computation, whose losses are multiplied by a number in the end."""
+        first, added = len(self.steps), len(self.results)
+        scaled: list[tuple[Callable[..., Any], Any, Any, None]] = [
+            (torch.mul, (result, factor), {}, None) for result in self.results
+        ]
+        return replace(
+            self,
+            steps=[*self.steps, *scaled],
+            kept=[*self.kept, *([] for _ in range(added))],
+            written=[*self.written, *[()] * added],
+            results=[Produced(first + index, 0) for index in range(added)],
+            rng_states=[*self.rng_states, *[None] * added],
+            places=[*self.places, *[None] * added],
+        )
+
+    def is_intact(self) -> bool:
+        """Whether no leaf has been changed in place since it was recorded."""
+        return all(leaf._version == version for leaf, version in zip(self.leaves, self.versions, strict=True))
+
+    def same_shape(self, other: Program) -> bool:
+        """Whether two programs make the same calls."""
+        return len(self.leaves) == len(other.leaves) and [_name(s[0]) for s in self.steps] == [
+            _name(s[0]) for s in other.steps
+        ]
+
+    def run(
+        self, leaves: list[torch.Tensor], around: Callable[[int], AbstractContextManager[None]] | None = None
+    ) -> torch.Tensor:
+        """The loss over ``leaves``, the sum of several; every step runs inside ``around`` its position.
+
+        Raises whatever a call raises that does not fit the leaves.
+        """
+        made: list[list[torch.Tensor]] = []
+        leaves = [leaf.clone() if index in self.buffers else leaf for index, leaf in enumerate(leaves)]
+        for position, (function, args, kwargs, autocast) in enumerate(self.steps):
+            args = _fill(args, leaves, made)
+            kwargs = _fill(kwargs, leaves, made)
+            cast = nullcontext() if autocast is None else torch.autocast(autocast[0], dtype=autocast[1])
+            with cast, nullcontext() if around is None else around(position):
+                result = function(*args, **kwargs)
+            made.append(list(tensors_in(result)))
+            if isinstance(function, nn.Module):
+                made[-1] += [getattr(function.get_submodule(owner), name) for owner, name in self.kept[position]]
+            if self.written[position]:
+                given = list(tensors_in((args, kwargs)))
+                made[-1] += [given[written] for written in self.written[position]]
+        losses = _fill(self.results, leaves, made)
+        if not all(isinstance(loss, torch.Tensor) for loss in losses):
+            raise TypeError("the recorded calls return no tensor")
+        total: torch.Tensor = losses[0]
+        for loss in losses[1:]:
+            total = total + loss
+        return total
+
+
+def _name(function: Callable[..., Any]) -> object:
+    if isinstance(function, Lent):
+        return function.module
+    if isinstance(function, Checkpointed):
+        return getattr(function.function, "__code__", function.function)
+    return function if isinstance(function, nn.Module) else (resolve_name(function) or function)
+
+
+_PLAIN = frozenset({bool, int, float, str, type(None), torch.dtype, torch.device})
+"""What holds no tensor, and is most of what calls are given."""
+
+
+def tensors_in(value: Any, depth: int = 0) -> Iterator[torch.Tensor]:
+    """The tensors in nested containers and plain output objects, in a fixed order."""
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif depth > 6 or type(value) in _PLAIN:
+        return
+    elif isinstance(value, dict):
+        for item in value.values():
+            yield from tensors_in(item, depth + 1)
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from tensors_in(item, depth + 1)
+    elif not isinstance(value, nn.Module) and hasattr(value, "__dict__"):
+        for item in vars(value).values():
+            yield from tensors_in(item, depth + 1)
+
+
+def _fill(value: Any, leaves: list[torch.Tensor], made: list[list[torch.Tensor]]) -> Any:
+    match value:
+        case Produced():
+            return made[value.call][value.output]
+        case Leaf():
+            return leaves[value.index]
+        case dict():
+            return {key: _fill(item, leaves, made) for key, item in value.items()}
+        case list():
+            return [_fill(item, leaves, made) for item in value]
+        case tuple() if type(value) is tuple:
+            return tuple(_fill(item, leaves, made) for item in value)
+        case Packed():
+            return PackedSequence(*(_fill(item, leaves, made) for item in value.fields))
+    return value
+
+
+def leaves_of(value: Any) -> Iterator[Any]:
+    """What stands in nested containers, keys of dictionaries and bounds of slices among it, in a fixed order."""
+    if isinstance(value, slice):
+        yield from leaves_of((value.start, value.stop, value.step))
+    elif isinstance(value, dict):
+        yield from leaves_of(list(value.items()))
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from leaves_of(item)
+    else:
+        yield value

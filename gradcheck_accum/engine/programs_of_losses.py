@@ -1,0 +1,180 @@
+"""From losses back to the recorded calls that made them: the program that computes them from their leaves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.utils.rnn import PackedSequence
+
+from gradcheck_accum.engine.determinism import loses_digits
+from gradcheck_accum.engine.lent_weights import steps_weights
+from gradcheck_accum.engine.loss_graph import is_cached
+from gradcheck_accum.engine.memory import memory_of, version_of
+from gradcheck_accum.engine.prepared_data import Preparation, Preparations
+from gradcheck_accum.engine.program import Leaf, Packed, Produced, Program
+from gradcheck_accum.engine.recorded_calls import Call, constants_of, parts_rows
+
+Attributes = list[list[tuple[str, str, torch.Tensor]]]
+"""For each call the tensors that its module keeps: the submodule that does, the attribute, and the tensor."""
+
+
+def program_of(calls: list[Call], losses: Sequence[torch.Tensor], preparations: Preparations) -> Program | None:
+    """How the losses of one backward were computed, or None where some of it was not recorded."""
+    # Few modules leave in an attribute what a loss is made of, and to look at all of them takes time.
+    nothing: Attributes = [[] for _ in calls]
+    return _program(calls, losses, nothing, preparations) or _program(calls, losses, _attributes(calls), preparations)
+
+
+def _program(
+    calls: list[Call],
+    losses: Sequence[torch.Tensor],
+    attributes: Attributes,
+    preparations: Preparations,
+) -> Program | None:
+    outputs = [
+        [*c.outputs, *(tensor for _, _, tensor in kept), *c.changed] for c, kept in zip(calls, attributes, strict=True)
+    ]
+    needed = needed_calls(calls, outputs, losses)
+    if needed is None or not _is_all_followed(calls, needed):
+        return None
+    before = {id(c.before[0]): c.before[1] for i in sorted(needed, reverse=True) if (c := calls[i]).before}
+    buffers: set[int] = set()
+    leaves: list[torch.Tensor] = []
+    places: dict[int, Leaf] = {}
+    renumbered = {old: new for new, old in enumerate(sorted(needed))}
+    produced: dict[int, Produced] = {}
+    prepared: dict[int, Preparation] = {}
+
+    def encode(value: Any) -> Any:
+        if isinstance(value, torch.Tensor):
+            if id(value) in produced:
+                return produced[id(value)]
+            if id(value) not in places:
+                places[id(value)] = Leaf(len(leaves))
+                how = preparations.of(value)
+                if how is not None:
+                    prepared[len(leaves)] = how
+                if id(value) in before:
+                    buffers.add(len(leaves))
+                    value = before[id(value)]
+                leaves.append(value if value.requires_grad else value.detach())
+                return Leaf(len(leaves) - 1)
+            return places[id(value)]
+        if isinstance(value, dict):
+            return {key: encode(item) for key, item in value.items()}
+        if isinstance(value, list):
+            return [encode(item) for item in value]
+        if type(value) is tuple:
+            return tuple(encode(item) for item in value)
+        if isinstance(value, PackedSequence):
+            return Packed(tuple(encode(item) for item in value))
+        return value
+
+    steps = []
+    for old in sorted(needed):
+        call = calls[old]
+        steps.append((call.function, encode(call.args), encode(call.kwargs), call.autocast))
+        for position, output in enumerate(outputs[old]):
+            produced[id(output)] = Produced(renumbered[old], position)
+    if any(leaf.requires_grad and not leaf.is_leaf for leaf in leaves):
+        return None
+    chosen = [calls[old] for old in sorted(needed)]
+    return Program(
+        steps=steps,
+        kept=[[(owner, name) for owner, name, _ in attributes[old]] for old in sorted(needed)],
+        written=[call.written for call in chosen],
+        buffers=frozenset(buffers),
+        leaves=leaves,
+        versions=[leaf._version for leaf in leaves],
+        results=[produced[id(loss)] for loss in losses],
+        rng_states=[call.rng_state for call in chosen],
+        constants=[constant for call in chosen for constant in constants_of(call)],
+        by_position=any(call.looks_up_rows or parts_rows(call) for call in chosen),
+        looks_up_rows=any(call.looks_up_rows for call in chosen),
+        learns=steps_weights((call.function, call.args, call.given, call.made) for call in chosen),
+        is_cached=any(is_cached(output) for call in chosen for output in call.outputs),
+        places=[call.place for call in chosen],
+        coarsest=_coarsest(losses),
+        prepared=prepared,
+    )
+
+
+def needed_calls(
+    calls: list[Call], outputs: list[list[torch.Tensor]], losses: Sequence[torch.Tensor]
+) -> set[int] | None:
+    """The recorded calls that tensors depend on, of which ``outputs`` were made; None where one was not recorded."""
+    makers: dict[int, list[int]] = {}
+    writers: dict[int, list[int]] = {}
+    for index, own in enumerate(outputs):
+        for output in own:
+            makers.setdefault(id(output), []).append(index)
+        for memory in map(memory_of, calls[index].changed):
+            if memory is not None:
+                writers.setdefault(memory, []).append(index)
+
+    def made_by(tensors: Iterable[torch.Tensor], until: int) -> Iterator[int]:
+        """The calls before ``until`` that made tensors, or wrote into their memory: not the last of them alone."""
+        for tensor in tensors:
+            wrote = writers.get(memory_of(tensor) or 0, ()) if writers else ()
+            yield from (index for index in (*makers.get(id(tensor), ()), *wrote) if index < until)
+
+    if any(id(loss) not in makers for loss in losses):
+        return None
+    needed: set[int] = set()
+    pending = list(made_by(losses, len(calls)))
+    while pending:
+        index = pending.pop()
+        if index not in needed:
+            needed.add(index)
+            pending.extend(made_by(calls[index].given, index))
+    return needed
+
+
+def _is_all_followed(calls: Sequence[Call], needed: set[int]) -> bool:
+    """Whether running the needed calls again does all that was done to their memory."""
+    last: dict[int, tuple[torch.Tensor, int | None]] = {}
+    for call in calls:
+        for tensor, version in zip(call.made, call.versions, strict=True):
+            memory = memory_of(tensor)
+            if memory is not None and tensor.requires_grad:
+                last[memory] = tensor, version
+    memories = {memory_of(tensor) for index in needed for tensor in calls[index].made}
+    seen = all(version_of(t) == version for memory, (t, version) in last.items() if memory in memories)
+    return seen and all(calls[index].is_followed for index in needed)
+
+
+def _attributes(calls: list[Call]) -> Attributes:
+    """For each call the tensors with a graph that its module keeps: the submodule's name, the attribute's, the tensor.
+
+    What a module keeps is its last call's.
+    """
+    found: Attributes = [[] for _ in calls]
+    last = {id(call.function): index for index, call in enumerate(calls) if isinstance(call.function, nn.Module)}
+    for index in last.values():
+        for owner, module in calls[index].function.named_modules():  # type: ignore[attr-defined]
+            for name, value in vars(module).items():
+                if isinstance(value, torch.Tensor) and value.grad_fn is not None:
+                    found[index].append((owner, name, value))
+    return found
+
+
+def _coarsest(losses: Sequence[torch.Tensor]) -> torch.dtype | None:
+    """The dtype with the most rounding between losses and their leaves, wherever autocast was entered."""
+    nodes = [loss.grad_fn for loss in losses]
+    known, found = set(nodes), set[torch.dtype]()
+    while nodes:
+        node = nodes.pop()
+        if node is None:
+            continue
+        for given in node._input_metadata:
+            rounded = given.dtype is torch.float32 and given.device.type == "cuda" and loses_digits(node.name())
+            if given.dtype.is_floating_point:
+                # TF32 keeps as many digits as float16.
+                found.add(torch.float16 if rounded else given.dtype)
+        following = {next_node for next_node, _ in node.next_functions} - known
+        known |= following
+        nodes += following
+    return max(found, key=lambda dtype: torch.finfo(dtype).eps, default=None)

@@ -1,0 +1,121 @@
+"""One call that a tape recorded, and what is asked of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from gradcheck_accum.engine.memory import Region, memory_of, versions_of
+from gradcheck_accum.engine.program import Place, leaves_of, tensors_in
+from gradcheck_accum.engine.randomness import State
+
+BY_ROW_NUMBER = {
+    "index_add",
+    "index_copy",
+    "index_fill",
+    "index_select",
+    "scatter",
+    "scatter_add",
+    "scatter_reduce",
+    "segment_reduce",
+}
+"""Calls whose index is mostly of rows of the batch itself (the nodes of graphs)."""
+
+
+@dataclass(slots=True)
+class Call:
+    """One recorded call, with its arguments and the tensors that it gave.
+
+    ``place`` is where in the code a module was called from, the same for every turn of a loop. ``written`` are the
+    tensors among its arguments that it wrote into, by their position there, and ``before`` what those from outside the
+    tape held until then. ``versions`` are those of ``made`` right after the call. ``is_followed`` says that running it
+    again does what it did, ``looks_up_rows`` that a module looked up rows by numbers that it was given.
+    """
+
+    function: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    outputs: list[torch.Tensor]
+    rng_state: State | None = None
+    autocast: tuple[str, torch.dtype] | None = None
+    place: Place | None = None
+    written: tuple[int, ...] = ()
+    before: tuple[torch.Tensor, torch.Tensor] | None = None
+    is_followed: bool = True
+    looks_up_rows: bool = False
+    versions: list[int | None] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.versions = versions_of(self.made)
+
+    @property
+    def given(self) -> list[torch.Tensor]:
+        """The tensors among its arguments."""
+        return list(tensors_in((self.args, self.kwargs)))
+
+    @property
+    def changed(self) -> list[torch.Tensor]:
+        """The tensors among its arguments that it wrote into."""
+        given = self.given if self.written else []
+        return [given[position] for position in self.written]
+
+    @property
+    def made(self) -> list[torch.Tensor]:
+        """What it gave, and what it wrote into."""
+        return [*self.outputs, *self.changed]
+
+
+def about_to_be_filled(given: Sequence[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor] | None:
+    """The buffer that a call may put results with a graph into, and a copy of what it holds; None where there is none.
+
+    It is that of the call's first tensor, if that has no graph yet and what is to be written into it has one.
+    """
+    if not given or given[0].requires_grad or not any(tensor.requires_grad for tensor in given[1:]):
+        return None
+    buffer = given[0] if given[0]._base is None else given[0]._base
+    return buffer, buffer.detach().clone()
+
+
+def parts_rows(call: Call) -> bool:
+    """Whether a call takes its tensor apart along the first dimension, at places that are fixed."""
+    if isinstance(call.function, Region):
+        return not call.function.every_row
+    name = getattr(call.function, "__name__", "")
+    if name in ("index_put", "index_put_"):
+        first = call.args[1][0] if call.args[1] else None
+        return first is not None and first.dtype is not torch.bool
+    if name in ("__getitem__", "__setitem__"):
+        index = call.args[1][0] if isinstance(call.args[1], tuple) and call.args[1] else call.args[1]
+        if isinstance(index, torch.Tensor):
+            return _is_numbers(index)
+        return isinstance(index, int) or (isinstance(index, slice) and index != slice(None))
+    if name.rstrip("_") in BY_ROW_NUMBER:
+        return True
+    if name not in ("chunk", "split", "tensor_split", "unbind", "narrow", "select"):
+        return False
+    at = {"unbind": 1, "narrow": 1, "select": 1}.get(name, 2)
+    axis = call.kwargs.get("dim", call.args[at] if len(call.args) > at else 0)
+    return isinstance(axis, int) and axis % max(call.args[0].dim(), 1) == 0
+
+
+def index_of_rows(args: Sequence[Any]) -> object:
+    """What a call that is given a dimension looks rows up by, None where it looks up along another than the first."""
+    return args[2] if len(args) > 2 and args[1] in (0, -args[0].dim()) else None
+
+
+def memory_of_numbers(value: object) -> int | None:
+    """The memory of a tensor of integers; None for anything else."""
+    return memory_of(value) if isinstance(value, torch.Tensor) and _is_numbers(value) else None
+
+
+def _is_numbers(index: torch.Tensor) -> bool:
+    return not index.is_floating_point() and index.dtype is not torch.bool
+
+
+def constants_of(call: Call) -> list[object]:
+    """What a call was given beside tensors that makes it another: words, and numbers unless all it gave is numbers."""
+    found: list[object] = [v for v in leaves_of((call.args, call.kwargs)) if isinstance(v, (bool, int, float, str))]
+    return found if any(output.dim() for output in call.made) else [c for c in found if isinstance(c, str)]

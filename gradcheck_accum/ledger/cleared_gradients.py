@@ -1,0 +1,190 @@
+"""What became of gradients that were cleared before any step could use them.
+
+An update that is thrown away on purpose is no mistake. Three things look alike, and only the last one is:
+
+- A window was *rejected* (its gradient is not finite, the loss has spiked): it was complete when it was cleared, where
+  a step could have come, and what follows is complete as well, or the rest of its pass over the data. To it belongs a
+  last micro-batch that was given or counted, and never ran because the window was rejected for it.
+- A window was *begun again* (an error was handled): what was cleared is less than a window, but the step waited for a
+  whole one all the same, of the very same data or of the same pass. What was cleared is counted nowhere. That it is the
+  same pass is seen too where the source's counter, which tells steps, has gone on over both.
+- Anything else is *lost*: the remainder of a pass over the data, or micro-batches that the step counts though they are
+  gone. So is what every pass ends with: a decision of the script depends on the data, not on the place in the loop; but
+  for what was cleared at a micro-batch that was counted and never ran: the clearing was the answer to that one.
+
+All of this depends on K. The windows that nothing was cleared from say what it is where they are the most: to reject
+is the exception. Where most windows were cleared, that is how the loop works, and K is what it counts, unless the
+losses are divided by as many as it runs between two clearings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import groupby
+
+from gradcheck_accum.ledger.events import Step, ZeroGrad
+from gradcheck_accum.ledger.same_number import Same
+from gradcheck_accum.ledger.window_length import is_divided_by, usual_steps
+from gradcheck_accum.ledger.windows import Entry, Fate, Window, counted_before
+
+
+@dataclass(slots=True)
+class Parted:
+    """The windows of one optimizer on one store, parted from what was cleared on purpose and from what was lost."""
+
+    windows: list[Window] = field(default_factory=list)
+    abandoned: list[Window] = field(default_factory=list)
+    rejected: list[Window] = field(default_factory=list)
+    restarted: list[Window] = field(default_factory=list)
+
+
+def part(windows: Sequence[Window], same: Same) -> Parted:
+    """Part what was cleared in ``windows``, all of one optimizer on one store, from what the steps should have used.
+
+    Those without a step stay as what they are, abandoned, but for the windows in them that were rejected.
+    """
+    steps = _usual_steps([window for window in windows if window.step is not None], same)
+    passes = _Passes(windows)
+    counted = counted_before(windows)
+    parted = Parted()
+    for window in windows:
+        kept = window
+        if steps is not None and not window.unknown:
+            for block in _blocks(window):
+                if _is_rejected(block, window, steps, passes, counted):
+                    kept = _without(kept, block)
+                    parted.rejected.append(_thrown_away(window, block))
+                elif _is_restarted(block, window, steps, counted):
+                    kept = _without(kept, block)
+                    parted.restarted.append(_thrown_away(window, block))
+        if window.step is None:
+            parted.abandoned += [kept] if kept.fresh() else []
+            continue
+        lost = _lost_before(kept, steps)
+        if lost:
+            kept = _without(kept, lost)
+            parted.abandoned.append(_thrown_away(window, lost))
+        parted.windows.append(kept)
+    return parted
+
+
+def _usual_steps(closed: Sequence[Window], same: Same) -> int | None:
+    """K, as the windows tell it that nothing was cleared from, where they are the most; else as all of them do.
+
+    Where they are not, the most micro-batches between two clearings are K if all losses are divided by them.
+    """
+    whole = [window for window in closed if not window.with_fate(Fate.WIPED)]
+    if 2 * len(whole) > len(closed):
+        return usual_steps(whole, same)
+    stretches = (_count(own) for w in closed for own in (*_blocks(w), w.with_fate(Fate.LIVE)))
+    longest = max(stretches, default=0)
+    is_stated = any(window.step is not None and window.step.accumulation_steps for window in closed)
+    divided = not is_stated and all(is_divided_by(window, longest, same) for window in closed)
+    return longest if divided else usual_steps(closed, same)
+
+
+class _Passes:
+    """Where the passes over the data end that windows come from, as far as that is known."""
+
+    def __init__(self, windows: Sequence[Window]) -> None:
+        entries = [entry for window in windows for entry in window.fresh()]
+        self._ends = {e.epoch: e for e in entries if e.epoch is not None}
+        self._last = entries[-1] if entries else None
+
+    def end_with(self, entry: Entry) -> bool:
+        """Whether ``entry`` is the last of its pass, or of the run."""
+        own = entry.epoch
+        return entry is self._last or (own is not None and self._ends[own] is entry)
+
+    def all_end_unused(self) -> bool:
+        """Whether no pass of several has a step at its end."""
+        return len(self._ends) > 1 and all(e.fate in (Fate.WIPED, Fate.LEFT) for e in self._ends.values())
+
+
+def _blocks(window: Window) -> list[tuple[Entry, ...]]:
+    """The entries that were cleared together, in order."""
+    wiped = window.with_fate(Fate.WIPED)
+    return [tuple(own) for _, own in groupby(wiped, key=lambda entry: entry.wiped_by)]
+
+
+def _is_rejected(
+    block: Sequence[Entry], window: Window, steps: int, passes: _Passes, counted: Mapping[Step | ZeroGrad, int]
+) -> bool:
+    live = window.with_fate(Fate.LIVE)
+    not_run = _never_ran(block, live, window, counted)
+    if _count(block) != steps and _count(block) + not_run != steps:
+        return False
+    if passes.end_with(block[-1]) and passes.all_end_unused() and not not_run:
+        return False
+    if window.step is None:
+        return True
+    # Cleared between its last backward and the step it is no decision: the step is made all the same.
+    return bool(live) and (_count(live) == steps or passes.end_with(live[-1]))
+
+
+def _never_ran(
+    block: Sequence[Entry], live: Sequence[Entry], window: Window, counted: Mapping[Step | ZeroGrad, int]
+) -> int:
+    """How many micro-batches came after those of ``block`` and before the others of its window, and never ran."""
+    cause = block[-1].wiped_by
+    if cause is not None and cause in counted and _ends_with(block, cause, window):
+        # What was counted by the clearing, and is not in the block, never ran.
+        return max(0, counted[cause] - _count(block))
+    if not live or window.step is None:
+        return 0
+    last, first = block[-1].backward.given, live[0].backward.given
+    if last is not None and first is not None:
+        return max(0, first - last - 1)
+    return max(0, counted.get(window.step, 0) - window.micro_batches)
+
+
+def _ends_with(block: Sequence[Entry], cause: ZeroGrad, window: Window) -> bool:
+    """Whether the loop that counts ended with the clearing ``cause``: no micro-batch that it had counted ran later."""
+    if window.step is None:
+        return window.fresh()[-1] is block[-1]
+    bound, reached = window.step.counted_by, dict(cause.counted).get(window.optimizer)
+    return bound is not None and bound.reached is not None and reached is not None and bound.reached < reached
+
+
+def _is_restarted(block: Sequence[Entry], window: Window, steps: int, counted: Mapping[Step | ZeroGrad, int]) -> bool:
+    live = window.with_fate(Fate.LIVE)
+    if window.step is None or _count(block) >= steps or _count(live) != steps:
+        return False
+    batches, again = ({entry.backward.batch for entry in own} for own in (block, live))
+    passes = {entry.epoch for entry in (*block, *live)}
+    in_one_pass = len(passes) == 1 if None not in passes else counted.get(window.step, 0) >= window.micro_batches
+    return in_one_pass or (None not in batches and batches <= again)
+
+
+def _lost_before(window: Window, steps: int | None) -> tuple[Entry, ...]:
+    """The micro-batches that were thrown away as a remainder before those that the step of ``window`` used.
+
+    They are a remainder if they belong to an earlier pass over the data than every entry that stayed, or, where
+    passes can not be told apart, if the window is complete without them.
+    """
+    wiped, live = window.with_fate(Fate.WIPED), window.with_fate(Fate.LIVE)
+    if not wiped or not live or steps is None:
+        return ()
+    first = live[0].epoch
+    if first is not None and wiped[0].epoch is not None:
+        lost = tuple(e for e in wiped if e.epoch is not None and e.epoch < first)
+    else:
+        lost = wiped if _count(live) >= steps else ()
+    return lost if _count(lost) < max(steps, 2) else ()
+
+
+def _count(entries: Iterable[Entry]) -> int:
+    """How many micro-batches entries are of."""
+    return len({entry.backward.micro_batch for entry in entries})
+
+
+def _without(window: Window, gone: Sequence[Entry]) -> Window:
+    """A window without entries that were cleared, and what was done to them before that (a clip, say)."""
+    begins = next((i for i, event in enumerate(window.events) if event is gone[-1].wiped_by), 0)
+    return replace(window, events=window.events[begins:]).without({entry.backward for entry in gone})
+
+
+def _thrown_away(window: Window, entries: Sequence[Entry]) -> Window:
+    """What was cleared before the step of ``window``, as a window that no step closed."""
+    return replace(window, entries=tuple(entries), step=None, events=tuple(e.backward for e in entries))

@@ -1,0 +1,129 @@
+"""Folds a loop's events into its ledger: for every step, which micro-batches its gradient holds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from gradcheck_accum.ledger.by_products import History, set_by_products_apart
+from gradcheck_accum.ledger.cleared_gradients import part
+from gradcheck_accum.ledger.events import (
+    Backward,
+    Event,
+    Factor,
+    Opaque,
+    Operation,
+    Purpose,
+    Reason,
+    ScaleGrads,
+    Step,
+    Trace,
+    ZeroGrad,
+)
+from gradcheck_accum.ledger.passes import Passes
+from gradcheck_accum.ledger.same_number import Same
+from gradcheck_accum.ledger.windows import Entry, Fate, Ledger, Window
+
+
+@dataclass(slots=True)
+class _StoreState:
+    """The running state of one (optimizer, store) pair while events are folded."""
+
+    optimizer: str
+    store: str
+    passes: Passes
+    entries: list[Entry] = field(default_factory=list)
+    events: list[Event] = field(default_factory=list)
+    windows: list[Window] = field(default_factory=list)
+    unknown: Reason | None = None
+    waiting: set[Backward] = field(default_factory=set)
+    """The backwards whose gradients are not in the store yet."""
+
+    def take(self, event: Event, steps: int) -> None:
+        """Enter an event; ``steps`` is how many steps the whole run has made before it."""
+        self.events.append(event)
+        match event:
+            case Backward():
+                self.entries.append(Entry(event, Fate.LIVE, grad_factors=_rescaled(event), epoch=self.passes.of(event)))
+                self.waiting = {*self.waiting, event} if event.waits else set()
+            case ScaleGrads():
+                self.entries = [self._scaled(entry, event) for entry in self.entries]
+            case ZeroGrad():
+                self.entries = [
+                    replace(entry, fate=Fate.WIPED, wiped_by=event) if self._is_cleared_now(entry) else entry
+                    for entry in self.entries
+                    if entry.fate is not Fate.STALE
+                ]
+            case Opaque():
+                self.unknown = self.unknown or event.reason
+            case Step() if event.optimizer == self.optimizer:
+                self._close(event, steps)
+
+    def _is_cleared_now(self, entry: Entry) -> bool:
+        return entry.fate is Fate.LIVE and entry.backward not in self.waiting
+
+    def _scaled(self, entry: Entry, event: ScaleGrads) -> Entry:
+        if entry.fate is Fate.WIPED or entry.backward in self.waiting:
+            return entry
+        return replace(entry, grad_factors=(*entry.grad_factors, event))
+
+    def _close(self, step: Step | None, index: int) -> None:
+        stale = [entry for entry in self.entries if entry.fate is Fate.STALE]
+        entries = [*stale, *(e for e in self.entries if e.fate is not Fate.STALE)] if stale else self.entries
+        if step is None:
+            entries = [replace(e, fate=Fate.LEFT) if e.fate is Fate.LIVE else e for e in entries]
+        window = Window(index, self.optimizer, self.store, tuple(entries), step, tuple(self.events), self.unknown)
+        self.windows.append(window)
+        self.entries = [e.as_stale() for e in entries if e.fate in (Fate.LIVE, Fate.STALE)]
+        self.events = []
+        self.waiting = set()
+
+    def finish(self, steps: int) -> None:
+        """Close what no step has, after ``steps`` of them."""
+        if any(entry.fate is not Fate.STALE for entry in self.entries):
+            self._close(None, steps)
+
+
+def _rescaled(backward: Backward) -> tuple[ScaleGrads, ...]:
+    if backward.rescale == 1.0:
+        return ()
+    factor = Factor(backward.rescale, Operation.MULTIPLY, Purpose.ACCUMULATION)
+    return (ScaleGrads(where=backward.where, stores=backward.stores, factor=factor),)
+
+
+def fold(trace: Trace) -> Ledger:
+    """Fold a loop's events into its ledger.
+
+    Every optimizer that steps has one state for each store that it reads, because a store that is cleared and
+    one that is not have different histories under the same optimizer. Micro-batches whose gradients were cleared
+    unused as a block of their own (the remainder of an epoch) are moved to an abandoned window, and those that were
+    thrown away on purpose to one that was rejected or begun again (`cleared_gradients`). What was never meant for the
+    step belongs to no window, unless it stands in the gradient (`by_products`).
+    """
+    passes = Passes.of_events(trace.events)
+    states: dict[tuple[str, str], _StoreState] = {}
+    for event in trace.events:
+        if isinstance(event, Step):
+            for store in sorted(event.stores):
+                states.setdefault((event.optimizer, store), _StoreState(event.optimizer, store, passes))
+    steps = 0
+    own = list(states.values())
+    for event in trace.events:
+        stores = getattr(event, "stores", ())
+        for state in own if stores else ():
+            if state.store in stores:
+                state.take(event, steps)
+        steps += isinstance(event, Step)
+    for state in states.values():
+        state.finish(steps)
+    histories = [History(state.optimizer, state.store, state.windows) for state in states.values()]
+    set_by_products_apart(histories, trace)
+    same = Same(trace.precision)
+    parted = [part(history.windows, same) for history in histories]
+    return Ledger(
+        tuple(window for own in parted for window in own.windows),
+        tuple(window for own in parted for window in own.abandoned),
+        trace,
+        tuple(window for own in parted for window in own.rejected),
+        tuple(window for own in parted for window in own.restarted),
+        passes,
+    )

@@ -1,0 +1,67 @@
+"""Distributed training: the ledgers of several ranks, joined where their gradients are averaged.
+
+Every rank runs the same loop on data of its own. What reaches the optimizer is the sum of the ranks' gradients divided
+by their number, so the large batch of a step is the data of all of them. The windows of one step are joined: each rank
+keeps its own, to be read and diagnosed as a single process's would be, and knows of the entries of the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from gradcheck_accum.ledger.events import Backward, Cause, Reason
+from gradcheck_accum.ledger.windows import Entry, Ledger, Window
+
+
+def averages(ledger: Ledger) -> bool:
+    """Whether any gradient of this ledger is averaged with those of other ranks, or ought to be."""
+    return any(isinstance(event, Backward) and event.ranks != 1 for event in ledger.trace.events)
+
+
+def joined(ledgers: Sequence[Ledger]) -> list[Ledger]:
+    """The ledgers of all ranks, in order, with every closed window told of the same step's entries on other ranks.
+
+    A step is the same if it is its optimizer's n-th on that store. A rank whose data has ended takes no part in those
+    that the others still make. What is averaged with ranks that have no ledger here is unknown.
+    """
+    accounts = [{account: ledger.account(*account) for account in ledger.accounts()} for ledger in ledgers]
+    found = []
+    for rank, own in enumerate(ledgers):
+        others = [account for r, account in enumerate(accounts) if r != rank]
+        numbers = {w: number for account in accounts[rank].values() for number, w in enumerate(account)}
+        windows = tuple(_joined(window, numbers[window], others) for window in own.windows)
+        found.append(replace(own, windows=windows))
+    return found
+
+
+def _joined(window: Window, number: int, others: Sequence[Mapping[tuple[str, str], Sequence[Window]]]) -> Window:
+    """``window``, the ``number``-th of its account, told of the same one in the accounts of the ``others``."""
+    stated = next((entry.backward.ranks for entry in reversed(window.fresh())), 1)
+    if stated == 1:
+        return window
+    if not others:
+        reason = _unshared(f"{stated or 'several'} ranks, of which this one alone is watched")
+        return replace(window, unknown=window.unknown or reason)
+    ranks = 1 + len(others)
+    if stated is not None and stated < ranks:
+        return replace(window, unknown=_unshared(f"groups of {stated} of the {ranks} ranks"))
+    accounts = (other.get((window.optimizer, window.store), ()) for other in others)
+    same = [windows[number] for windows in accounts if number < len(windows)]
+    unknown = window.unknown
+    if any(entry.backward.kept_apart for entry in window.fresh()):
+        # The gradient is in as many shards as there are ranks: what one does to its own, it does to the whole.
+        unknown = next((w.unknown for w in (window, *same) if w.unknown), None)
+    divisor = 1 + len(same) if stated is None else stated
+    return replace(window, elsewhere=tuple(w.fresh() for w in same), divisor=divisor, unknown=unknown)
+
+
+def _unshared(over: str) -> Reason:
+    """Why a step is unknown whose gradients are averaged with some that are not."""
+    return Reason(f"gradients are averaged over {over}", Cause.UNSHARED)
+
+
+def left_local(entries: Sequence[Entry]) -> list[Entry]:
+    """Those of one rank's entries that no average has reached by the step: all after the last that was synced."""
+    last = max((i for i, entry in enumerate(entries) if entry.backward.synced), default=-1)
+    return [entry for entry in entries[last + 1 :] if entry.backward.synced is False]

@@ -1,0 +1,457 @@
+"""What the factors between a loss's reduction and ``backward`` may be there for: their roles.
+
+A factor stands in a *column*: what one place applied, micro-batch after micro-batch. A column is the accumulation's (it
+makes a window of micro-batches weigh what their large batch weighs) or the objective's (the large batch has it too).
+Its *source* is the better evidence, where the engine can tell it: what the number was bound to. Its numbers are the
+other: the accumulation's are those that a role predicts at every point, from K, the window's length or its units.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from enum import Enum
+
+from gradcheck_accum.ledger.events import Backward, Factor, Operation, Purpose, Reduction, Term, product_of
+from gradcheck_accum.ledger.same_number import Same
+from gradcheck_accum.ledger.stated_names import DATA, is_computed, is_literal, is_place, names_size, names_steps
+
+_same = Same()
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One term of one backward with the numbers that its factors may turn out to be.
+
+    ``steps`` is K, ``length`` how many points the window holds on the point's rank, ``window_units`` and
+    ``window_rows`` their sums. ``divisor`` is what gradients are divided by when they are averaged over the ranks, and
+    ``shared_units`` and ``shared_rows`` are the sums over all ranks, and over what an earlier pass left in the window,
+    divided by it. ``step`` tells windows apart.
+    """
+
+    backward: Backward
+    term: Term
+    factors: tuple[Factor, ...]
+    steps: int
+    length: int
+    window_units: float | None
+    window_rows: float | None
+    divisor: int
+    shared_units: float | None
+    shared_rows: float | None
+    step: int
+
+    @property
+    def is_full(self) -> bool:
+        """Whether its window holds K."""
+        return self.length == self.steps
+
+
+class Source(Enum):
+    """What the engine has seen a factor's number come from."""
+
+    STEPS = "K: the number that decides on a step, or one that is named as K is"
+    SIZE = "the size of a batch, by its name"
+    OBJECTIVE = "the objective, for certain"
+    LITERAL = "a literal number"
+    NAMED = "something that the source has another name for"
+    DATA = "a tensor, which data or what was computed of it gave"
+    UNSEEN = "what no source shows, or a computation"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Column:
+    """What one place applied to the losses of a series: one factor for each of its points.
+
+    ``whole`` says that it was applied to the loss as a whole, and not to one of its terms.
+    """
+
+    factors: tuple[Factor, ...]
+    whole: bool = True
+    source: Source = Source.UNSEEN
+    values: tuple[float, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "values", tuple(factor.value or 0.0 for factor in self.factors))
+
+    @property
+    def divides(self) -> bool:
+        """Whether losses are divided by it."""
+        return all(factor.operation is Operation.DIVIDE and factor.value for factor in self.factors)
+
+    @property
+    def scales_nothing(self) -> bool:
+        """Whether it is 1 everywhere."""
+        return all(_same(value, 1.0) for value in self.values)
+
+
+Role = Callable[[Point], float | None]
+"""What a factor of this role is at a point; None where that is not known. It depends on no more than `_kind_of` has."""
+
+
+def over_steps(point: Point) -> float | None:
+    """1/K."""
+    return 1.0 / point.steps if point.steps > 1 else None
+
+
+def _over_length(point: Point) -> float | None:
+    return 1.0 / point.length
+
+
+def _over_steps_of_ranks(point: Point) -> float | None:
+    return 1.0 / (point.steps * point.divisor) if point.steps > 1 else None
+
+
+def _inverse(value: float | None) -> float | None:
+    return 1.0 / value if value else None
+
+
+def _ratio(part: float | None, whole: float | None) -> float | None:
+    return part / whole if part and whole else None
+
+
+def over_own_units(point: Point) -> float | None:
+    """1/n."""
+    return _inverse(point.term.units)
+
+
+def over_own_rows(point: Point) -> float | None:
+    """The same of rows."""
+    return _inverse(point.term.rows)
+
+
+def over_window_units(point: Point) -> float | None:
+    """1/N."""
+    return _inverse(point.window_units)
+
+
+def over_window_rows(point: Point) -> float | None:
+    """The same of rows."""
+    return _inverse(point.window_rows)
+
+
+def over_units_of_all_ranks(point: Point) -> float | None:
+    """1 over the units of all ranks together."""
+    return _inverse(point.shared_units and point.shared_units * point.divisor)
+
+
+def over_rows_of_all_ranks(point: Point) -> float | None:
+    """The same of rows."""
+    return _inverse(point.shared_rows and point.shared_rows * point.divisor)
+
+
+def over_shared_units(point: Point) -> float | None:
+    """1 over one rank's part of them."""
+    return _inverse(point.shared_units)
+
+
+def over_shared_rows(point: Point) -> float | None:
+    """The same of rows."""
+    return _inverse(point.shared_rows)
+
+
+SHARES: tuple[Role, ...] = (
+    over_steps,
+    _over_length,
+    lambda p: _ratio(p.term.units, p.window_units),
+    lambda p: _ratio(p.term.rows, p.window_rows),
+    lambda p: _ratio(p.term.units, p.shared_units),
+    lambda p: _ratio(p.term.rows, p.shared_rows),
+)
+"""The parts that micro-batches have in their window: 1/K, 1/m, n/N."""
+
+OWN_COUNTS: tuple[Role, ...] = (over_own_units, over_own_rows)
+WINDOW_COUNTS: tuple[Role, ...] = (over_window_units, over_window_rows)
+COUNTS_OVER_RANKS: tuple[Role, ...] = (
+    over_units_of_all_ranks,
+    over_rows_of_all_ranks,
+    over_shared_units,
+    over_shared_rows,
+)
+COUNTS: tuple[Role, ...] = (*OWN_COUNTS, *WINDOW_COUNTS, *COUNTS_OVER_RANKS)
+"""1 over the units, or the rows, of a micro-batch, of its window, or of all ranks."""
+
+MISTAKEN: tuple[Role, ...] = (
+    lambda p: 1.0 / (p.steps + 1) if p.steps > 1 else None,
+    lambda p: 1.0 / (p.steps - 1) if p.steps > 2 else None,
+    _over_steps_of_ranks,
+)
+"""What is divided by in place of K: one more or one less, or K of all ranks where they are averaged."""
+
+
+def aligned(points: Sequence[Point]) -> list[Point]:
+    """The points with a factor of 1 where others were multiplied by one at a place which they did not come by.
+
+    A loss that is divided in one branch, and not in another, so keeps its columns: each is what one place applied.
+    Nothing is changed where a place is not known, or where the points do not come by their places in one order.
+    """
+    if len({len(point.factors) for point in points}) < 2:
+        return list(points)
+    keys = [_places(point.factors) for point in points]
+    order = _merged(dict.fromkeys(keys))
+    if order is None:
+        return list(points)
+    usual: dict[Place, Factor] = {}
+    for key, point in zip(keys, points, strict=True):
+        usual |= dict(zip(key, point.factors, strict=True))
+    found = []
+    for key, point in zip(keys, points, strict=True):
+        own = dict(zip(key, point.factors, strict=True))
+        filled = (own.get(place, replace(usual[place], value=1.0)) for place in order)
+        found.append(replace(point, factors=tuple(filled)))
+    return found
+
+
+Place = tuple[object, int]
+"""Where a factor was applied, and which of those of that place it is; None stands for what is not known."""
+
+
+def _places(factors: Sequence[Factor]) -> tuple[Place, ...]:
+    counted: Counter[object] = Counter()
+    keys: list[Place] = []
+    for factor in factors:
+        place = factor.where.place if factor.where is not None else None
+        keys.append((place, counted[place]))
+        counted[place] += 1
+    return tuple(keys)
+
+
+def _merged(ways: Iterable[tuple[Place, ...]]) -> list[Place] | None:
+    """All places in an order that every way keeps; None where there is none, or a place is not known."""
+    left = [list(way) for way in ways]
+    order: list[Place] = []
+    while any(left):
+        heads = [way[0] for way in left if way]
+        free = next((h for h in heads if all(h not in way[1:] for way in left)), None)
+        if free is None or free[0] is None:
+            return None
+        order.append(free)
+        for way in left:
+            if way and way[0] == free:
+                del way[0]
+    return order
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """The points of one series, and what is known of where their factors come from.
+
+    ``same`` says whether two numbers are equal within the precision that they were read in. ``counter`` are the origins
+    of the number that decides on a step, where the source shows one; ``states_steps`` says that K is stated.
+    """
+
+    points: Sequence[Point]
+    same: Same
+    counter: frozenset[str] = frozenset()
+    states_steps: bool = False
+    _kinds: tuple[int, ...] = field(init=False, repr=False, compare=False)
+    """For each point the first that roles cannot tell it from: right windows have one kind, however many they are."""
+
+    def __post_init__(self) -> None:
+        first: dict[object, int] = {}
+        kinds = (first.setdefault(_kind_of(point), at) for at, point in enumerate(self.points))
+        object.__setattr__(self, "_kinds", tuple(kinds))
+
+    def _distinct(self, column: Column) -> list[tuple[float, Point]]:
+        """The values of a column, each with its point; those that say the same once, in the order of the first."""
+        return [
+            (value, self.points[kind]) for value, kind in dict.fromkeys(zip(column.values, self._kinds, strict=True))
+        ]
+
+    def columns(self) -> list[Column]:
+        """The columns of the series, from the reduction to the gradient.
+
+        Where their number changes and no places align them, what follows those of the loss is one product.
+        """
+        counts = {len(point.factors) for point in self.points}
+        if len(counts) == 1:
+            count = counts.pop()
+            shared = min(_shared_factors(p.backward) + len(p.factors) - len(p.term.factors) for p in self.points)
+            every = [tuple(point.factors[i] for point in self.points) for i in range(count)]
+            return [self._column(factors, i >= count - shared) for i, factors in enumerate(every)]
+        own = {len(point.term.factors) for point in self.points}
+        kept = own.pop() if len(own) == 1 else 0
+        # Of these, those that all terms share are the whole loss's.
+        shared = min(_shared_factors(p.backward) for p in self.points) if kept else 0
+        every = [tuple(point.factors[i] for point in self.points) for i in range(kept)]
+        columns = [self._column(factors, i >= kept - shared) for i, factors in enumerate(every)]
+        return [*columns, Column(tuple(_product(point.factors[kept:]) for point in self.points))]
+
+    def _column(self, factors: tuple[Factor, ...], whole: bool) -> Column:
+        applied = {
+            (id(factor), kind): (factor, self.points[kind])
+            for factor, kind in zip(factors, self._kinds, strict=True)
+            if factor.value != 1.0
+        }
+        sources = {self._source(factor, point) for factor, point in applied.values()}
+        return Column(factors, whole, sources.pop() if len(sources) == 1 else Source.UNSEEN)
+
+    def _source(self, factor: Factor, point: Point) -> Source:
+        if factor.purpose is not Purpose.UNKNOWN:
+            return Source.STEPS if factor.purpose is Purpose.ACCUMULATION else Source.OBJECTIVE
+        if not factor.origins:
+            return Source.UNSEEN
+        is_mean_of_terms = factor.value is not None and self.same(factor.value * len(point.backward.terms), 1.0)
+        if names_steps(factor.origins) and not is_mean_of_terms:
+            return Source.STEPS
+        if not factor.origins.isdisjoint(self.counter):
+            return Source.STEPS
+        if factor.origins == {DATA}:
+            return Source.DATA
+        if names_size(factor.origins):
+            return Source.SIZE
+        if is_literal(factor.origins):
+            return Source.LITERAL
+        # A name that no constant and no setting is found for may stand for anything, K among it.
+        found = any(is_place(o) or is_computed(o) or "." in o or "[" in o for o in factor.origins)
+        return Source.NAMED if found and not all(map(is_computed, factor.origins)) else Source.UNSEEN
+
+    def matches(self, column: Column, role: Role) -> bool:
+        """Whether a column is what ``role`` predicts in all full windows, or 1 where its place did not apply it.
+
+        What it is in the others is what they are judged by. Where no window is full, all of them count.
+        """
+        fits = False
+        distinct = self._distinct(column)
+        only_full = any(point.is_full for _, point in distinct)
+        for value, point in distinct:
+            if only_full and not point.is_full:
+                continue
+            expected = role(point)
+            if value == 1.0 and expected is not None and not self.same(expected, 1.0):
+                continue
+            if expected is None or not self.same(value, expected):
+                return False
+            fits = True
+        return fits
+
+    def equals(self, column: Column, role: Role) -> bool:
+        """Whether a column is what ``role`` predicts at every point."""
+        expected = ((value, role(point)) for value, point in self._distinct(column))
+        return all(number is not None and self.same(value, number) for value, number in expected)
+
+    def equals_any(self, column: Column, roles: Iterable[Role]) -> bool:
+        """Whether a column is what one of ``roles`` predicts at every point."""
+        return any(self.equals(column, role) for role in roles)
+
+    def is_constant(self, column: Column) -> bool:
+        """Whether a column is one number."""
+        return all(self.same(value, column.values[0]) for value in set(column.values))
+
+    def windows(self) -> list[list[int]]:
+        """The positions of the points of each window, over all ranks."""
+        found: dict[int, list[int]] = {}
+        for position, point in enumerate(self.points):
+            found.setdefault(point.step, []).append(position)
+        return list(found.values())
+
+    def varies_within_a_window(self, column: Column) -> bool:
+        """Whether the micro-batches of one window have different factors."""
+        return any(self.varies_in(own, column) for own in self.windows_of_a_rank())
+
+    def varies_in(self, window: Sequence[int], column: Column) -> bool:
+        """Whether the points at these positions have different factors."""
+        return any(not self.same(column.values[i], column.values[window[0]]) for i in window)
+
+    def windows_of_a_rank(self) -> list[range]:
+        """The positions of the points of each window, those of every rank apart."""
+        windows: list[range] = []
+        start = 0
+        while start < len(self.points):
+            windows.append(range(start, start + self.points[start].length))
+            start = windows[-1].stop
+        return windows
+
+    def follows_units(self, column: Column) -> bool:
+        """Whether a factor changes, and only ever with the micro-batch's units or the window's length."""
+        values: dict[tuple[float | None, float | None, int], float] = {}
+        for value, point in self._distinct(column):
+            key = (point.term.units, point.window_units, point.length)
+            if not self.same(values.setdefault(key, value), value):
+                return False
+        return not self.is_constant(column)
+
+    def product(self, columns: Iterable[Column]) -> list[float]:
+        """What ``columns`` come to together, at every point."""
+        every = [column.values for column in columns]
+        return [math.prod(values[i] for values in every) for i in range(len(self.points))]
+
+    @property
+    def is_plain_training(self) -> bool:
+        """Whether every window is one micro-batch, and nothing states that it should be more.
+
+        No number of micro-batches can be compared with a constant of such a loop.
+        """
+        return not self.states_steps and all(point.length == point.steps == 1 for point in self.points)
+
+    def shares_add_up(self, columns: Iterable[Column]) -> bool:
+        """Whether the products of ``columns`` add up to the whole in every full window.
+
+        Where no window is full, as K that is stated says, they would have to be 1/K.
+        """
+        product = self.product(columns)
+        full = [own for own in self.windows() if any(self.points[i].is_full for i in own)]
+        if not full:
+            return all(self.same(value * p.steps, 1.0) for value, p in zip(product, self.points, strict=True))
+        return all(self.same(math.fsum(product[i] for i in own), float(self.points[own[0]].divisor)) for own in full)
+
+
+def _kind_of(point: Point) -> object:
+    """All of a point that a role may ask for."""
+    over_ranks = point.divisor, point.shared_units, point.shared_rows
+    own = point.steps, point.length, point.window_units, point.window_rows
+    return id(point.term), len(point.backward.terms), *own, *over_ranks
+
+
+def _product(factors: Sequence[Factor]) -> Factor:
+    value = math.prod(f.value or 1.0 for f in factors)
+    return Factor(value, Operation.DIVIDE if value < 1 or not factors else Operation.MULTIPLY)
+
+
+def _shared_factors(backward: Backward) -> int:
+    """How many factors all terms of a backward end with."""
+    if len(backward.terms) == 1:
+        return len(backward.terms[0].factors)
+    ways = [term.factors[::-1] for term in backward.terms]
+    return next((i for i, own in enumerate(zip(*ways, strict=False)) if len(set(own)) > 1), min(map(len, ways)))
+
+
+def inner_factors(points: Sequence[Point]) -> list[list[tuple[Factor, ...]]]:
+    """For each point, what the terms of its backward are multiplied by before they are added up.
+
+    Two terms may happen to have the same coefficient in one micro-batch: it is the loop that tells.
+    """
+    shared = min(_shared_factors(point.backward) for point in points)
+    return [[t.factors[: len(t.factors) - shared] for t in point.backward.terms] for point in points]
+
+
+def others_have_the_like(column: Column, evidence: Evidence, roles: Sequence[Role] = ()) -> bool:
+    """Whether all other terms of each backward that count units have a factor of the same value, or of ``roles``."""
+    for value, point in zip(column.values, evidence.points, strict=True):
+        wanted = [value] if not roles else [n for role in roles if (n := role(point)) is not None]
+        for term in point.backward.terms:
+            if term is point.term or term.reduction is Reduction.NONE:
+                continue
+            if not any(f.value is not None and evidence.same(f.value, n) for f in term.factors for n in wanted):
+                return False
+    return True
+
+
+def is_mean_of_terms(column: Column, points: Sequence[Point], same: Same) -> bool:
+    """Whether a factor may be one over the number of a loss's terms, all of one kind: their mean.
+
+    They may be the samples of a micro-batch, each with a loss of its own, or the micro-batches of a window that are
+    sent back together. Two terms of each of several micro-batches are more often added up, and terms with
+    coefficients of their own (a difference, say) are no mean.
+    """
+    if any(len(point.backward.terms) < 2 for point in points):
+        return False
+    return all(
+        len(point.backward.terms) > (2 if point.length > 1 else 1)
+        and len({term.kind for term in point.backward.terms}) == 1
+        and len({product_of(own) for own in inner}) == 1
+        and same(value * len(point.backward.terms), 1.0)
+        for value, point, inner in zip(column.values, points, inner_factors(points), strict=True)
+    )

@@ -1,0 +1,107 @@
+"""What training code states by a name: K, and the length of a schedule."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Mapping
+
+NAMES_OF_STEPS = (
+    "accumulation_steps",
+    "gradient_accumulation_steps",
+    "grad_accumulation_steps",
+    "grad_accum_steps",
+    "accum_steps",
+    "accumulate_grad_batches",
+    "accum_iter",
+    "grad_accum",
+    "accumulation",
+    "grad_acc_steps",
+    "acc_steps",
+    "update_freq",
+    "iter_size",
+    "K",
+)
+"""What an argument is named that is K in every loop."""
+
+NAME_OF_LENGTH = "num_training_steps"
+"""The name by which the function of a LambdaLR knows for how many moves it was made, as Transformers has it."""
+
+NAMES_THAT_MAY_BE_STEPS = ("steps", "k")
+"""What one is named that is K in some loops, and another number in others."""
+
+NAME_OF_SIZE = "batch_size"
+"""What the size of a batch is called where it has no name of its own: ``len(x)``."""
+
+NAMES_OF_SIZE = (NAME_OF_SIZE, "bs", "bsz", "micro_batch_size", "per_device_train_batch_size", "train_batch_size")
+"""What a number is named that is the size of a batch."""
+
+LETTER_OF_SIZE = "B"
+"""The letter that it has, as it stands."""
+
+DATA = "data"
+"""The origin of a number that is a tensor: what the data says, or what was computed of it."""
+
+_COMPUTED = "of"
+"""What the origin of a number begins with that is computed from others."""
+
+_ACCUMULATION = frozenset({"accum", "accumulate", "accumulation"})
+_OF_WHAT = frozenset({"grad", "grads", "gradient", "gradients"})
+_HOW_MANY = frozenset(
+    {"n", "num", "number", "of", "every", "factor", "freq", "times", "step", "steps", "iter", "iters", "batches"}
+)
+"""The words that a name of K is made of: of accumulation, of what, and how many. Any other word says something else."""
+
+_FOLDED = frozenset(name.casefold() for name in NAMES_OF_STEPS if len(name) > 1)
+_LETTERS = frozenset(name for name in NAMES_OF_STEPS if len(name) == 1)
+
+
+_WORD_BOUNDARY = re.compile(r"_+|(?<=[a-z])(?=[A-Z])")
+
+
+def is_name_of_steps(name: str) -> bool:
+    """Whether what has this name is K in every loop; constants are written in capitals, one letter as it stands."""
+    if name in _LETTERS or name.casefold() in _FOLDED:
+        return True
+    words = {word.casefold() for word in _WORD_BOUNDARY.split(name) if word}
+    return bool(words & _ACCUMULATION) and words <= _ACCUMULATION | _OF_WHAT | _HOW_MANY
+
+
+def names_of_flags(flags: Iterable[str]) -> frozenset[str]:
+    """The names that an option has by its flags: ``--grad-accum-steps`` names what is stored under any other name."""
+    return frozenset(flag.lstrip("-").replace("-", "_") for flag in flags if flag.startswith("--"))
+
+
+def names_steps(origins: Iterable[str]) -> bool:
+    """Whether one of the names of a number is K's."""
+    return any(map(is_name_of_steps, origins))
+
+
+def names_size(origins: Iterable[str]) -> bool:
+    """Whether one of the names of a number is that of a batch's size."""
+    return any(origin == LETTER_OF_SIZE or origin.casefold() in NAMES_OF_SIZE for origin in origins)
+
+
+def is_place(origin: str) -> bool:
+    """Whether an origin is the place of a constant in the source, and not a name."""
+    return origin.rpartition(":")[2].isdigit() and not is_computed(origin)
+
+
+def origin_of_computed(origins: Iterable[str]) -> str:
+    """The origin of a number that is computed from numbers of ``origins``."""
+    return " ".join([_COMPUTED, *sorted(origins)])
+
+
+def is_computed(origin: str) -> bool:
+    """Whether an origin is that of a number which is computed from others that the source shows."""
+    return origin.startswith(f"{_COMPUTED} ")
+
+
+def is_literal(origins: Collection[str]) -> bool:
+    """Whether a number is written out where it is used, and has no name."""
+    return bool(origins) and all(map(is_place, origins))
+
+
+def stated_steps(arguments: Mapping[str, object]) -> int | None:
+    """K, as the arguments that a loop is called with by name say it; None where none of them does."""
+    values = (arguments[name] for name in NAMES_OF_STEPS if name in arguments)
+    return next((v for v in values if isinstance(v, int) and not isinstance(v, bool) and v > 0), None)

@@ -1,0 +1,318 @@
+"""What a sum-reduced loss is divided by: the units of its micro-batch, of its window, of a full window, or no count.
+
+A sum that is divided by its micro-batch's units is a mean; one that is divided by its window's gives each unit the
+weight 1/N; the units of a full window, as a constant, count a shorter one wrongly. A sum that nothing normalises is a
+sum objective, and constants are its coefficient.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from gradcheck_accum.ledger.events import Factor, Operation, Reduction
+from gradcheck_accum.ledger.roles import (
+    COUNTS,
+    COUNTS_OVER_RANKS,
+    Column,
+    Evidence,
+    Source,
+    over_own_rows,
+    over_own_units,
+    over_rows_of_all_ranks,
+    over_shared_rows,
+    over_shared_units,
+    over_units_of_all_ranks,
+    over_window_rows,
+    over_window_units,
+)
+
+
+@dataclass(slots=True)
+class Counted:
+    """What is left of a sum's columns when its count is taken out.
+
+    ``factors`` are what each point's coefficient is to be multiplied by, ``own_counts`` its units where the divisor
+    says what they are. ``is_whole`` says that all factors together divide by the window's units: nothing is left.
+    ``is_unknown`` says that nothing is known of it.
+    """
+
+    kind: Reduction
+    left: list[Column]
+    normalised: bool
+    factors: list[float]
+    own_counts: list[float | None]
+    is_whole: bool = False
+    is_unknown: bool = False
+    notes: list[str] = field(default_factory=list)
+
+
+def undone_mean(evidence: Evidence, columns: Sequence[Column]) -> Column | None:
+    """The factor of the whole loss that makes its mean a sum: the number of units, or rows, that it was taken over.
+
+    A number that is the same in every micro-batch may be a coefficient. Where it is named as a batch's size, or the
+    loss is divided by such a number too, the micro-batch's or the window's, it is not.
+    """
+    for column in columns:
+        multiplies = all(f.operation is Operation.MULTIPLY for f in column.factors)
+        if not (column.whole and multiplies) or column.source is Source.OBJECTIVE or column.scales_nothing:
+            continue
+        if not _is_number_of_units(column, evidence):
+            continue
+        if not evidence.is_constant(column) or column.source is Source.SIZE:
+            return column
+        # A number of its own is a coefficient, unless the divisor is one of that kind too: 8 and 32, written out.
+        sources = {column.source} if column.source in (Source.LITERAL, Source.NAMED) else {*Source} - {Source.STEPS}
+        others = [c for c in columns if c is not column and c.divides and c.source in sources]
+        if any(evidence.equals_any(c, COUNTS) or _full_window_counts(c, evidence) for c in others):
+            return column
+    return None
+
+
+def _is_number_of_units(column: Column, evidence: Evidence) -> bool:
+    if evidence.equals(column, lambda p: p.term.units):
+        return True
+    # As many elements in every row: else the rows' number does not undo a mean over the elements.
+    each = [p.term.units / p.term.rows if p.term.units and p.term.rows else math.nan for p in evidence.points]
+    return evidence.equals(column, lambda p: p.term.rows) and all(evidence.same(one, each[0]) for one in each)
+
+
+def read_sum(evidence: Evidence, columns: Sequence[Column]) -> Counted:
+    """Take the count out of a sum's columns, if there is one.
+
+    A sum of sums is one sum: what divides it may count its elements, or the numbers that these are the sums of. Then
+    one over how many there are in each belongs to the objective.
+    """
+    found = _read_sum(evidence, columns)
+    summed = {point.term.summed for point in evidence.points}
+    if summed == {1} or len(summed) > 1 or (found.normalised and not found.is_unknown):
+        return found
+    (each,) = summed
+    for position, column in enumerate(columns):
+        if not column.divides:
+            continue
+        counting = _with_values(column, [value * each for value in column.values])
+        again = _read_sum(evidence, [*columns[:position], counting, *columns[position + 1 :]])
+        if again.normalised and not again.is_unknown and counting not in again.left:
+            share = _with_values(column, [1.0 / each] * len(column.values))
+            return replace(again, left=[replace(share, source=Source.OBJECTIVE), *again.left])
+    return found
+
+
+def _with_values(column: Column, values: Sequence[float]) -> Column:
+    """The column with other numbers."""
+    factors = zip(column.factors, values, strict=True)
+    return replace(column, factors=tuple(replace(factor, value=value) for factor, value in factors))
+
+
+def _read_sum(evidence: Evidence, columns: Sequence[Column]) -> Counted:
+    points = evidence.points
+    nothing = Counted(Reduction.SUM, list(columns), False, [1.0] * len(points), [None] * len(points))
+    if _averages_the_window(columns, evidence):
+        return Counted(Reduction.SUM, [], True, nothing.factors, nothing.own_counts, is_whole=True)
+    undone = next((c for c in columns if _undoes_the_average(c, evidence)), None)
+    for column in columns:
+        if column.source is Source.OBJECTIVE or not _may_count(column, evidence):
+            continue
+        divisors = [1.0 / (value or 1.0) for value in column.values]
+        left = [c for c in columns if c is not column and c is not undone]
+        if _is_own_count(column, evidence):
+            return Counted(Reduction.MEAN, left, True, divisors, list(divisors))
+        full = _full_window_counts(column, evidence)
+        if full:
+            return Counted(Reduction.SUM, left, True, full, nothing.own_counts)
+        if _is_window_count(column, evidence):
+            found = Counted(Reduction.SUM, left, True, _due_counts(column, evidence), nothing.own_counts)
+            unlike = _unlike_counts(column, evidence)
+            if unlike:
+                # A mask leaves no more than there are, and weights mostly add up to broken numbers.
+                whole = all(evidence.same(count, round(count)) for _, count in unlike)
+                found.is_unknown = whole and any(count > units for units, count in unlike)
+                found.notes.append(_of_unlike_counts(points[0].term.name, unlike, found.is_unknown))
+            return found
+        if _counts_otherwise(column, evidence):
+            note = _of_unlike_counts(points[0].term.name, _beside_own(column, evidence), True)
+            return Counted(Reduction.SUM, left, True, divisors, nothing.own_counts, is_unknown=True, notes=[note])
+    return nothing
+
+
+def _may_count(column: Column, evidence: Evidence) -> bool:
+    """Whether a column divides, not by K; or is one over a count that is known and changes, be it multiplied by."""
+    if column.source is Source.STEPS and evidence.is_constant(column):
+        return False
+    # Half of a sum of squares is no mean over two.
+    return column.divides or (not evidence.is_constant(column) and evidence.equals_any(column, COUNTS))
+
+
+def _averages_the_window(columns: Sequence[Column], evidence: Evidence) -> bool:
+    """Whether all factors together divide by the units, or the rows, of the window, whatever each is there for."""
+    if any(column.source is Source.OBJECTIVE for column in columns):
+        return False
+    together = Column(tuple(Factor(value) for value in evidence.product(columns)))
+    if evidence.equals(together, over_own_units):
+        # A micro-batch may have as many elements as its window has rows.
+        return False
+    return evidence.equals_any(together, (over_shared_units, over_shared_rows))
+
+
+def _is_own_count(column: Column, evidence: Evidence) -> bool:
+    """Whether a divisor counts the micro-batch's units: all of them, its rows, or those that a mask left."""
+    # Where targets are ignored, a window may hold as many units as each of its micro-batches has rows; and the rows of
+    # a window may be fewer than the elements of one micro-batch's sum.
+    for role, is_own in (
+        (over_own_units, True),
+        (over_window_units, False),
+        (over_own_rows, True),
+        (over_window_rows, False),
+    ):
+        if evidence.equals(column, role):
+            return is_own
+    if evidence.equals_any(column, COUNTS_OVER_RANKS):
+        return False
+    if _changes_with_micro_batches(column, evidence) and not _exceeds_own(column, evidence):
+        return True
+    return column.source is Source.UNSEEN and all(
+        _is_count(value, evidence, i, 1.0, evidence.points[i].term.units) for i, value in enumerate(column.values)
+    )
+
+
+def _changes_with_micro_batches(column: Column, evidence: Evidence) -> bool:
+    return evidence.varies_within_a_window(column) and not _opens_short(evidence)
+
+
+def _counts_otherwise(column: Column, evidence: Evidence) -> bool:
+    """Whether a divisor changes within a window, and counts neither the micro-batch's units nor the window's."""
+    return _changes_with_micro_batches(column, evidence) and _exceeds_own(column, evidence)
+
+
+def _exceeds_own(column: Column, evidence: Evidence) -> bool:
+    """Whether a divisor counts more, in some micro-batch, than it holds: a mask leaves no more than there are.
+
+    Weights mostly add up to broken numbers.
+    """
+    counts = [1.0 / (value or 1.0) for value in column.values]
+    units = [point.term.units for point in evidence.points]
+    whole = all(evidence.same(count, round(count)) for count in counts)
+    return whole and any(own is not None and count > own for own, count in zip(units, counts, strict=True))
+
+
+def _is_window_count(column: Column, evidence: Evidence) -> bool:
+    """Whether a divisor counts the units of the whole window."""
+    if evidence.equals_any(column, (over_window_units, over_window_rows, *COUNTS_OVER_RANKS)):
+        return True
+    if not evidence.varies_within_a_window(column) and not evidence.is_constant(column):
+        # Constant within windows and another in the next, as a window's own total is.
+        return True
+    if _changes_with_micro_batches(column, evidence):
+        # A window has one total.
+        return False
+    return column.source is Source.UNSEEN and all(
+        _is_count(value, evidence, i, evidence.points[i].term.units, evidence.points[i].window_units)
+        for i, value in enumerate(column.values)
+    )
+
+
+def _is_count(value: float, evidence: Evidence, position: int, more_than: float | None, up_to: float | None) -> bool:
+    """Whether 1/value is a whole number in the range of a count, and not the number of micro-batches."""
+    if not value or more_than is None or up_to is None:
+        return False
+    count, point = 1.0 / value, evidence.points[position]
+    whole = evidence.same(count, round(count))
+    return whole and more_than < count <= up_to and round(count) not in (point.steps, point.length)
+
+
+def _opens_short(evidence: Evidence) -> bool:
+    """Whether the first window is cut short: then what was computed for a window may lie in two of them."""
+    return evidence.points[0].length < evidence.points[0].steps
+
+
+def _undoes_the_average(column: Column, evidence: Evidence) -> bool:
+    """Whether the loss is multiplied by the number of ranks, which the average will divide by."""
+    return all(
+        point.divisor > 1 and factor.operation is Operation.MULTIPLY and factor.value == point.divisor
+        for factor, point in zip(column.factors, evidence.points, strict=True)
+    )
+
+
+def _due_counts(column: Column, evidence: Evidence) -> list[float]:
+    """What a window's divisors should have been: the units of all ranks, divided by their number.
+
+    What an earlier pass has left in the window counts too, though its own divisor did not know of the others. Where a
+    number is no count that is known, the ranks' own are averaged.
+    """
+    points = evidence.points
+    if evidence.equals_any(column, (over_window_units, over_units_of_all_ranks)):
+        return [point.shared_units or 0.0 for point in points]
+    if evidence.equals_any(column, (over_window_rows, over_rows_of_all_ranks)):
+        return [point.shared_rows or 0.0 for point in points]
+    if all(point.divisor == 1 for point in points):
+        return [1.0 / (value or 1.0) for value in column.values]
+    sums: dict[int, float] = {}
+    for own in evidence.windows_of_a_rank():
+        step = points[own[0]].step
+        sums[step] = sums.get(step, 0.0) + 1.0 / (column.values[own[0]] or 1.0)
+    return [sums[point.step] / point.divisor for point in points]
+
+
+def _full_window_counts(column: Column, evidence: Evidence) -> list[float]:
+    """What each point's window should be divided by, shared over the ranks, where a divisor counts full windows.
+
+    It counts their units, their rows, or a share of them that is the same in all. Empty where it does not.
+    """
+    points = evidence.points
+    full = [i for i, point in enumerate(points) if point.length == point.steps > 1]
+    for totals, shared in (
+        ([p.window_units for p in points], [p.shared_units for p in points]),
+        ([p.window_rows for p in points], [p.shared_rows for p in points]),
+    ):
+        if not full or not all(totals):
+            continue
+        shares = [1.0 / (column.values[i] or 1.0) / (totals[i] or 1.0) for i in full]
+        if all(evidence.same(share, 1.0) for share in shares):
+            return [total or 0.0 for total in shared]
+        if not evidence.is_constant(column) and all(evidence.same(share, shares[0]) for share in shares):
+            # A number that is no other in all full windows counts a part of what they hold, or more of it (the labels
+            # of tokens that nobody predicts): it would count as much of the others.
+            return [(total or 0.0) * shares[0] for total in shared]
+    return []
+
+
+def _unlike_counts(column: Column, evidence: Evidence) -> list[tuple[float, float]]:
+    """The units of each window with what a divisor makes of them, where it follows neither them nor their share.
+
+    Empty where it does, and where units are not known or are shared by several ranks.
+    """
+    firsts = [own[0] for own in evidence.windows()]
+    known = [
+        (evidence.points[i].window_units or 0.0, 1.0 / (column.values[i] or 1.0))
+        for i in firsts
+        if evidence.points[i].divisor == 1
+    ]
+    if len(known) < len(firsts) or not all(units for units, _ in known) or evidence.equals_any(column, COUNTS):
+        return []
+    shares = [count / units for units, count in known]
+    return [] if all(evidence.same(share, shares[0]) for share in shares) else known
+
+
+def _beside_own(column: Column, evidence: Evidence) -> list[tuple[float, float]]:
+    """The units of each window with the first of its divisors that is unlike the others, or its only one."""
+    found = []
+    for own in evidence.windows():
+        odd = next((i for i in own if not evidence.same(column.values[i], column.values[own[-1]])), own[0])
+        found.append((evidence.points[odd].window_units or 0.0, 1.0 / (column.values[odd] or 1.0)))
+    return found
+
+
+def _of_unlike_counts(name: str, unlike: Sequence[tuple[float, float]], exceeds: bool) -> str:
+    """What is to be said of a sum that is divided by other numbers than its windows hold units."""
+    shown = unlike[:4]
+    more = ", …" if len(unlike) > len(shown) else ""
+    counts, units = (", ".join(f"{pair[i]:.6g}" for pair in shown) + more for i in (1, 0))
+    read = (
+        "which is neither their number nor a constant share of it, so the intended weight of a unit is unknown: divide "
+        "by the units of the window, or compare with a run on large batches"
+        if exceeds
+        else "which was read as the number, or total weight, of the units that count (those of a mask, for example)"
+    )
+    return f"{name} is summed over windows of {units} units and divided by {counts}: {read}"

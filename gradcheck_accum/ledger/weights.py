@@ -1,0 +1,412 @@
+"""What each entry of the ledger weighs, and what it was meant to weigh.
+
+The gradient of a window is g = Σ_j c_j ∇L_j with L_j the mean loss of micro-batch j over n_j units, so one unit of it
+has the weight w_j = c_j / n_j. The large batch of N = Σ n_j units, with the loss's intended coefficient a, gives each
+unit a / N. The *relative weight* w_j N / a is therefore 1 everywhere if and only if the window is right.
+
+c_j is read off the loop: the product of the factors between the reduction and ``backward``, and of those that scaled
+the gradient afterwards. a is not written anywhere, so it is decided here from evidence, in this order: what the caller
+states; what the source says a factor is for; a factor that equals 1/K, 1/m, n_j/N, or that divides by the units, is
+the accumulation's, and any other belongs to the objective. A sum-reduced loss needs no scaling at all: its large
+batch gives each unit the weight a.
+
+Where gradients are averaged over d ranks, each unit has the weight w_j / d in the end, and N counts the units of all of
+them: the relative weight is w_j (N / d) / a, that of one process whose window holds N / d units.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import combinations
+
+from gradcheck_accum.ledger.events import Backward, Reduction, Term, WindowBound
+from gradcheck_accum.ledger.location import Location
+from gradcheck_accum.ledger.ranks import left_local
+from gradcheck_accum.ledger.reading import SeriesReading, is_right, read_series
+from gradcheck_accum.ledger.roles import Evidence, Point, aligned
+from gradcheck_accum.ledger.same_number import Same
+from gradcheck_accum.ledger.window_length import is_divided_by, usual_steps
+from gradcheck_accum.ledger.windows import Entry, Fate, Ledger, Window
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """The term of a loop that one place in the source contributes, micro-batch after micro-batch."""
+
+    lines: frozenset[tuple[str, int]]
+    name: str
+
+    def holds(self, backward: Backward, term: Term) -> bool:
+        """Whether ``term`` of ``backward`` belongs to this series."""
+        return term.name == self.name and backward.where.place in self.lines
+
+    def is_in(self, backward: Backward) -> bool:
+        """Whether any term of ``backward`` belongs to this series."""
+        return backward.where.place in self.lines and any([term.name == self.name for term in backward.terms])
+
+
+@dataclass(frozen=True, slots=True)
+class Weight:
+    """One term of one entry.
+
+    ``share`` is c_j / a, the part of the whole objective that the micro-batch got; ``relative`` is w_j N / a.
+    Both count the entry as if it were live, and are None where a factor is unknown.
+    """
+
+    entry: Entry
+    units: float | None
+    share: float | None
+    relative: float | None
+
+
+@dataclass(slots=True)
+class Readings:
+    """The weights of every entry of a ledger, and ``notes`` on how the loss's scale was read."""
+
+    same: Same
+    """What tells whether two weights are the same number."""
+    series: dict[tuple[str, str], tuple[Series, ...]] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    coefficient: float | None = None
+    """The intended coefficient of the loss, where the caller states it."""
+    _read: dict[tuple[str, str, Series], SeriesReading] = field(default_factory=dict)
+    _known: dict[tuple[Window, Series], tuple[Weight, ...]] = field(default_factory=dict)
+    """The weights that were asked for before: every pattern asks for the same."""
+    _shown: dict[Window, tuple[float | None, ...]] = field(default_factory=dict)
+    """The same of all series together."""
+
+    def series_of(self, window: Window) -> tuple[Series, ...]:
+        """The series that have an entry in ``window``."""
+        return tuple(
+            series
+            for series in self.series.get((window.optimizer, window.store), ())
+            if any(series.is_in(e.backward) for e in _all_entries(window))
+        )
+
+    def kind(self, window: Window, series: Series) -> Reduction:
+        """How the losses of ``series`` add up: a mean over units, a sum over units, or once per step."""
+        return self._read[window.optimizer, window.store, series].kind
+
+    def is_normalised(self, window: Window, series: Series) -> bool:
+        """Whether the units of ``series`` count once however many a window holds."""
+        return self._read[window.optimizer, window.store, series].normalised
+
+    def scaled_at(self, windows: Iterable[Window]) -> frozenset[Location]:
+        """Where what reached ``windows`` was multiplied by the factors that are read as the accumulation's."""
+        read = (self._read[w.optimizer, w.store, series] for w in windows for series in self.series_of(w))
+        return frozenset[Location]().union(*(reading.scaled_at for reading in read))
+
+    def same_objective(self, window: Window, series: Series) -> bool:
+        """Whether the objective weighs ``series`` the same in all micro-batches of ``window`` that have it."""
+        own = self._read[window.optimizer, window.store, series].objective
+        held = (_held(series, entries) for entries in window.by_rank())
+        values = [own.get(entry.backward, 1.0) for entries in held for entry in entries]
+        return all(self.same(value, values[0]) for value in values)
+
+    def weights(self, window: Window, series: Series) -> tuple[Weight, ...]:
+        """The weights of one series' entries in ``window``, in the window's order."""
+        known = self._known.get((window, series))
+        if known is None:
+            known = self._known[window, series] = self._weights(window, series, window.entries)
+        return known
+
+    def weights_elsewhere(self, window: Window, series: Series) -> tuple[Weight, ...]:
+        """The weights of one series' entries of the same step on other ranks."""
+        return tuple(w for own in window.elsewhere for w in self._weights(window, series, own))
+
+    def _weights(self, window: Window, series: Series, entries: Sequence[Entry]) -> tuple[Weight, ...]:
+        return self._weights_in(self._read[window.optimizer, window.store, series], window, series, entries)
+
+    def _weights_in(
+        self, reading: SeriesReading, window: Window, series: Series, entries: Sequence[Entry]
+    ) -> tuple[Weight, ...]:
+        total = self._total(reading, window, series)
+        own = _held(series, entries)
+        length = len([e for e in own if e.fate is not Fate.STALE] or own)
+        return tuple(self._weight(reading, entry, total, length) for entry in own)
+
+    @staticmethod
+    def _total(reading: SeriesReading, window: Window, series: Series) -> float | None:
+        """N / d: the units of all ranks, divided as the average over them is."""
+        fresh = [e for own in window.by_rank() for e in _held(series, own)] or _held(series, window.entries)
+        units = total_of(reading.units.get(e.backward) for e in fresh)
+        return None if units is None else units / window.divisor
+
+    def rank_share(self, window: Window, series: Series, entry: Entry) -> float:
+        """What the large batch of the micro-batches of one rank, ``entry``'s, counts in that of all ranks.
+
+        1 where there is one rank; else its part of the units, or of the ranks where units do not count.
+        """
+        reading = self._read[window.optimizer, window.store, series]
+        total = self._total(reading, window, series)
+        own = next((o for o in window.by_rank() if any(e.backward is entry.backward for e in o)), ())
+        units = total_of(reading.units.get(e.backward) for e in _held(series, own))
+        if not window.elsewhere or reading.kind is not Reduction.MEAN or not total or units is None:
+            return 1.0 / window.divisor
+        return units / total / window.divisor
+
+    @staticmethod
+    def _weight(reading: SeriesReading, entry: Entry, total: float | None, length: int) -> Weight:
+        key = entry.backward
+        coefficient, units = reading.coefficient.get(key), reading.units.get(key)
+        if coefficient is None:
+            return Weight(entry, units, None, None)
+        share = coefficient / reading.objective.get(key, 1.0)
+        if reading.kind is Reduction.SUM:
+            relative = share
+        elif reading.kind is Reduction.NONE or total is None or not units:
+            relative = share * length
+        else:
+            relative = share * total / units
+        return Weight(entry, units, share, relative)
+
+    def relative_weights(self, window: Window) -> tuple[float | None, ...]:
+        """What each entry of ``window`` weighs in the gradient that the step got: 1 is right, 0 is gone.
+
+        Where a backward has several terms, it is the first term that counts units which is shown. The entries of
+        other ranks follow the window's own. What no average has reached by the step weighs nothing on other ranks, and
+        on its own what the average should have divided; nothing there either where it waits beside ``.grad``.
+        """
+        known = self._shown.get(window)
+        if known is None:
+            known = self._shown[window] = self._relative_weights(window)
+        return known
+
+    def _relative_weights(self, window: Window) -> tuple[float | None, ...]:
+        first: dict[Backward, float | None] = {}
+        by_units = sorted(self.series_of(window), key=lambda s: self.kind(window, s) is Reduction.NONE)
+        local = {e.backward for e in left_local(window.fresh())}
+        away = {e.backward for own in window.elsewhere for e in left_local(own)}
+        for series in by_units:
+            for weight in (*self.weights(window, series), *self.weights_elsewhere(window, series)):
+                key = weight.entry.backward
+                gone = weight.entry.fate in (Fate.WIPED, Fate.LEFT) or key in away
+                relative = weight.relative
+                if key in local and relative is not None:
+                    relative *= 0.0 if weight.entry.backward.kept_apart else window.divisor
+                first.setdefault(key, 0.0 if gone else relative)
+        return tuple(first.get(entry.backward) for entry in _all_entries(window))
+
+    def units(self, window: Window) -> float | None:
+        """N, the units of the window's own entries (of its first series), or None where they are not known."""
+        for series in self.series_of(window):
+            weights = *self.weights(window, series), *self.weights_elsewhere(window, series)
+            units = [w.units for w in weights if w.entry.fate is not Fate.STALE]
+            total = total_of(units)
+            if units and total is not None and self.kind(window, series) is not Reduction.NONE:
+                return total
+        return None
+
+
+def read_weights(ledger: Ledger, *, coefficient: float | None = None) -> Readings:
+    """Read the weight of every entry of ``ledger``.
+
+    ``coefficient`` is the intended coefficient a of the loss where the caller states it; then every factor counts as
+    the accumulation's.
+    """
+    readings = Readings(ledger.same, coefficient=coefficient)
+    in_a_run = ledger.trace.precision > 0
+    for account in ledger.accounts():
+        windows = [
+            w
+            for w in (*ledger.windows, *ledger.abandoned)
+            # A step that the grad scaler skipped says nothing, nor does one that it should have: its losses overflowed.
+            if (w.optimizer, w.store) == account and not (w.step is not None and w.step.skipped) and not w.hides_scaling
+        ]
+        series = _find_series(windows, readings.same)
+        # What is always weighed with 0 (a sum over the outputs that keeps weights in use, say) is no part of the loss.
+        series = tuple(s for s in series if not _is_nothing(s, windows)) or series
+        reader = _Reader.of(windows, readings.same, coefficient, in_a_run=in_a_run)
+        read = {own: reading for one in series for own, reading in reader.read(one, series).items()}
+        readings.series[account] = tuple(read)
+        for one, reading in read.items():
+            readings._read[account[0], account[1], one] = reading
+            readings.notes += reading.notes
+    return readings
+
+
+@dataclass(frozen=True, slots=True)
+class _Reader:
+    """Reads the series of one account from its windows, of which full ones hold ``steps`` micro-batches."""
+
+    windows: Sequence[Window]
+    steps: int
+    counter: frozenset[str]
+    states_steps: bool
+    same: Same
+    coefficient: float | None
+    in_a_run: bool
+
+    @classmethod
+    def of(cls, windows: Sequence[Window], same: Same, coefficient: float | None, *, in_a_run: bool) -> _Reader:
+        steps = usual_steps((w for w in windows if w.step is not None), same) or 1
+        counters = (own for w in windows if (own := _borne_out(w, steps)) is not None)
+        counter = frozenset[str]().union(*(own.origins for own in counters))
+        stated = any(window.step is not None and window.step.accumulation_steps for window in windows)
+        return cls(windows, steps, counter, stated, same, coefficient, in_a_run)
+
+    def read(self, one: Series, every: Sequence[Series]) -> dict[Series, SeriesReading]:
+        """The reading of a series; of each of its places by itself where they have none together, and are right so."""
+        steps = _steps_of(one, every, self.windows, self.steps)
+        evidence, reading = self._read(one, steps)
+        unsure = self.coefficient is None and steps < self.steps and not is_right(reading, evidence)
+        if unsure and self._may_take_turns(one, every, evidence):
+            return {one: reading.give_up(_of_turns(one, steps, self.steps))}
+        if not reading.is_dark or len(one.lines) == 1:
+            return {one: reading}
+        apart = [Series(frozenset([line]), one.name) for line in sorted(one.lines)]
+        each = {own: self._read(own, _steps_of(own, [own], self.windows, self.steps)) for own in apart}
+        right = all(is_right(own, evidence) for evidence, own in each.values())
+        return {own: found for own, (_, found) in each.items()} if right else {one: reading}
+
+    def _may_take_turns(self, one: Series, every: Sequence[Series], evidence: Evidence) -> bool:
+        """Whether losses that take turns are each divided by all micro-batches of a window: for their common mean."""
+        batches = {
+            own: {entry.backward.micro_batch for window in self.windows for entry in _held(own, window.fresh())}
+            for own in every
+        }
+        alone = all(batches[one].isdisjoint(batches[other]) for other in every if other != one)
+        by_all = (c for c in evidence.columns() if c.divides and evidence.is_constant(c))
+        return alone and any(self.same(column.values[0] * self.steps, 1.0) for column in by_all)
+
+    def _read(self, one: Series, steps: int) -> tuple[Evidence, SeriesReading]:
+        evidence = self._evidence(one, steps)
+        reading = read_series(evidence, self.coefficient, in_a_run=self.in_a_run)
+        if reading.is_dark and any(window.micro_batches > self.steps for window in self.windows):
+            # Passes do not show everywhere: what one of them left over may stand in a longer window.
+            evidence = self._evidence(one, self.steps, leaks=True)
+            reading = read_series(evidence, self.coefficient, in_a_run=self.in_a_run)
+        return evidence, reading
+
+    def _evidence(self, one: Series, steps: int, *, leaks: bool = False) -> Evidence:
+        points = aligned(_points(one, self.windows, steps, leaks=leaks))
+        return Evidence(points, self.same, self.counter, self.states_steps)
+
+
+def _of_turns(series: Series, held: int, steps: int) -> str:
+    """What is said of a loss that takes turns with others."""
+    return (
+        f"{series.name} is the loss of {held} of the {steps} micro-batches of a window, and divided by {steps}: right "
+        f"for the mean over all losses of the window (state --loss-coefficient {held / steps:.6g}), and too little for "
+        "the sum of each loss's mean (state --loss-coefficient 1)"
+    )
+
+
+def _borne_out(window: Window, steps: int) -> WindowBound | None:
+    """What the source counts to before a window's step, if that many micro-batches ran, or it is K: else it is neither.
+
+    A number that the source has for something else says nothing of what others are.
+    """
+    bound = window.step.counted_by if window.step is not None else None
+    return bound if bound is not None and bound.steps in (None, steps, window.micro_batches) else None
+
+
+def _find_series(windows: Sequence[Window], same: Same) -> tuple[Series, ...]:
+    """Group the backwards of an account by the part of the objective that they carry.
+
+    Two places that run on the same batch of data are two terms. Two that never do, and of which one repeats within
+    a window or whose losses are divided by their number, are the same term written twice (the last micro-batch of a
+    window outside ``no_sync``, say); so are two that never share a window (a flush with a backward of its own).
+    """
+    backwards = [entry.backward for window in windows for own in window.by_rank() for entry in own]
+    lines = frozenset(backward.where.place for backward in backwards)
+    if len(lines) == 1:
+        return tuple(Series(lines, name) for name in dict.fromkeys(t.name for b in backwards for t in b.terms))
+    batches: dict[tuple[str, int], set[int]] = {}
+    repeats: set[tuple[str, int]] = set()
+    together: set[frozenset[tuple[str, int]]] = set()
+    names: dict[tuple[str, int], list[str]] = {}
+    for window in windows:
+        seen: dict[tuple[str, int], set[int]] = {}
+        for entry in (e for own in window.by_rank() for e in own):
+            line = entry.backward.where.place
+            seen.setdefault(line, set()).add(entry.backward.micro_batch)
+            batches.setdefault(line, set()).add(entry.backward.micro_batch)
+            for term in entry.backward.terms:
+                if term.name not in names.setdefault(line, []):
+                    names[line].append(term.name)
+        stated = window.step is not None and (window.step.accumulation_steps or 1) > 1
+        accumulated = len(seen) > 1 and (stated or is_divided_by(window, window.micro_batches, same))
+        repeats |= {line for line, own in seen.items() if len(own) > 1 or accumulated}
+        together |= {frozenset(pair) for pair in combinations(seen, 2)}
+    groups: list[list[tuple[str, int]]] = []
+    for line, own in batches.items():
+        for group in groups:
+            meets = [other for other in group if frozenset((line, other)) in together]
+            joined = all(not own & batches[other] for other in group) and (
+                not meets or any({line, other} & repeats for other in meets)
+            )
+            if joined and set(names[line]) == set(names[group[0]]):
+                group.append(line)
+                break
+        else:
+            groups.append([line])
+    return tuple(Series(frozenset(group), name) for group in groups for name in names[group[0]])
+
+
+def _is_nothing(series: Series, windows: Iterable[Window]) -> bool:
+    backwards = (entry.backward for window in windows for own in window.by_rank() for entry in own)
+    terms = [term for backward in backwards for term in backward.terms if series.holds(backward, term)]
+    return all(any(factor.value == 0.0 for factor in term.factors) for term in terms)
+
+
+def _steps_of(series: Series, every: Sequence[Series], windows: Iterable[Window], steps: int) -> int:
+    """How many micro-batches of a full window have ``series``: all K of them, or always as many of them.
+
+    A penalty may be sent back once for each window, and each of several tasks by itself. Where another place sends back
+    losses of the same kind, both may be one series that was not told to be one.
+    """
+    kind = series.name.partition(" #")[0]
+    if any(other.lines != series.lines and other.name.partition(" #")[0] == kind for other in every):
+        return steps
+    held = {len(_held(series, window.fresh())) for window in windows if window.micro_batches == steps} - {0}
+    return min(steps, held.pop()) if len(held) == 1 else steps
+
+
+def _points(series: Series, windows: Iterable[Window], steps: int, *, leaks: bool = False) -> list[Point]:
+    points: list[Point] = []
+    windows = list(windows)
+    scaled = [e.grad_factors for w in windows for e in w.with_fate(Fate.LIVE) if e.grad_factors]
+    parts = [(window, part) for window in windows for part in window.passes(steps, leaks=leaks)]
+    for step, (window, part) in enumerate(parts):
+        ranks = [[(e, t) for e in entries for t in e.backward.terms if series.holds(e.backward, t)] for entries in part]
+        units = [total_of(t.units for _, t in own) for own in ranks]
+        rows = [total_of(t.rows for _, t in own) for own in ranks]
+        # Those that no step got count as if they were live: scaled as the others are, in the end.
+        beside = [e.grad_factors for e in window.with_fate(Fate.LIVE) if e.grad_factors]
+        of_others = (beside or scaled or [()])[-1]
+        # What an earlier pass left over was scaled by itself, and counts in the window that it is in.
+        shared = units[0], rows[0]
+        if len(part) > 1 or part != window.by_rank():
+            held = [t for own in window.by_rank() for e in own for t in e.backward.terms if series.holds(e.backward, t)]
+            shared = total_of(t.units for t in held), total_of(t.rows for t in held)
+        divisor = window.divisor
+        over_ranks = divisor, _divided(shared[0], divisor), _divided(shared[1], divisor), step
+        for own, own_units, own_rows in zip(ranks, units, rows, strict=True):
+            for entry, term in own:
+                unused = scaled and entry.fate in (Fate.WIPED, Fate.LEFT)
+                scalings = of_others if unused else entry.grad_factors
+                factors = (*term.factors, *(scaling.factor for scaling in scalings))
+                points.append(Point(entry.backward, term, factors, steps, len(own), own_units, own_rows, *over_ranks))
+    return points
+
+
+def _all_entries(window: Window) -> list[Entry]:
+    return [*window.entries, *(entry for own in window.elsewhere for entry in own)]
+
+
+def _held(series: Series, entries: Iterable[Entry]) -> list[Entry]:
+    return [e for e in entries if series.is_in(e.backward)]
+
+
+def _divided(total: float | None, divisor: int) -> float | None:
+    return None if total is None else total / divisor
+
+
+def total_of(values: Iterable[float | None]) -> float | None:
+    """The sum of several numbers, None where one of them is not known."""
+    every = list(values)
+    known = [value for value in every if value is not None]
+    return math.fsum(known) if len(known) == len(every) else None

@@ -1,0 +1,143 @@
+"""K, the micro-batches that a window is meant to hold: what is stated, what the source counts to, or what windows show.
+
+K is a hypothesis. A length *explains* a window that holds as many micro-batches, or fewer at the end of a pass over the
+data. Evidence comes in this order:
+
+1. What is stated: by the caller, or by a framework.
+2. What the source counts to before it steps, if as many ran in a window, or between two clearings, or if losses are
+   divided by that very number.
+3. A length that explains every window.
+4. Lengths whose windows' losses are made whole: what they are multiplied by adds up to 1.
+5. The length that explains the most micro-batches.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
+
+from gradcheck_accum.ledger.events import Factor, Operation, Reduction, product_of
+from gradcheck_accum.ledger.same_number import Same
+from gradcheck_accum.ledger.stated_names import is_literal
+from gradcheck_accum.ledger.windows import Entry, Window
+
+
+def usual_steps(windows: Iterable[Window], same: Same) -> int | None:
+    """K of these windows, all of one optimizer on one store; None where there is none.
+
+    Windows that run on into another pass over the data count only where there is no other, and so do the windows of a
+    step that never closes more than one micro-batch while another step does.
+    """
+    closed = [w for w in windows if w.micro_batches]
+    stated = [w.step.accumulation_steps for w in closed if w.step and w.step.accumulation_steps]
+    if stated:
+        return Counter(stated).most_common(1)[0][0]
+    closed = [w for w in closed if not w.spans_passes] or closed
+    if not closed:
+        return None
+    # A step that never closes more than one micro-batch accumulates nothing (a plain warm-up before the real loop).
+    accumulating = {w.step.where for w in closed if w.step and w.micro_batches > 1}
+    closed = [w for w in closed if w.step and w.step.where in accumulating] or closed
+    counted = _counted(closed, same)
+    if counted is not None:
+        return counted
+    lengths = {w.micro_batches for w in closed}
+    explained = {length: _explained(length, closed) for length in lengths}
+    every = sum(w.micro_batches for w in closed)
+    candidates = (
+        [length for length in lengths if explained[length] == every]
+        or [length for length in lengths if _makes_whole(length, closed, same)]
+        or list(lengths)
+    )
+    return max(candidates, key=lambda length: (explained[length], length))
+
+
+def _counted(windows: Sequence[Window], same: Same) -> int | None:
+    """What the source counts to before it steps, where windows bear out that it counts micro-batches."""
+    counters = [w.step.counted_by for w in windows if w.step is not None and w.step.counted_by is not None]
+    numbers = Counter(own.steps for own in counters if own.steps)
+    origins = frozenset[str]().union(*(own.origins for own in counters))
+    lengths = {w.micro_batches for w in windows} | {length for w in windows for length in _stretches(w)}
+    borne_out = [n for n in numbers if n in lengths or (n > max(lengths) and _divide_by(n, origins, windows, same))]
+    return max(borne_out, key=lambda n: (numbers[n] * n, n)) if borne_out else None
+
+
+def _stretches(window: Window) -> Iterator[int]:
+    """How many micro-batches ran between two clearings of a window, and since the last: some may be thrown away."""
+    for _, own in groupby(window.fresh(), key=lambda entry: entry.wiped_by):
+        yield len({entry.backward.micro_batch for entry in own})
+
+
+def _divide_by(count: int, origins: frozenset[str], windows: Iterable[Window], same: Same) -> bool:
+    """Whether losses are divided by a number of these origins: two equal literals are one number without a name."""
+    backwards = (entry.backward for window in windows for entry in window.entries)
+    factors = (factor for backward in backwards for term in backward.terms for factor in term.factors)
+    return any(
+        not factor.origins.isdisjoint(origins)
+        or (is_literal(origins) and is_literal(factor.origins) and divides_by(factor, count, same))
+        for factor in factors
+    )
+
+
+def divides_by(factor: Factor, count: int, same: Same) -> bool:
+    """Whether a factor is a division by ``count``."""
+    return factor.operation is Operation.DIVIDE and bool(factor.value) and same((factor.value or 0.0) * count, 1.0)
+
+
+def _explained(length: int, windows: Sequence[Window]) -> int:
+    """How many micro-batches are in windows that hold ``length``, or fewer at the end of a pass."""
+    return sum(
+        window.micro_batches
+        for position, window in enumerate(windows)
+        if window.micro_batches == length or (window.micro_batches < length and _ends_a_pass(position, windows))
+    )
+
+
+def _ends_a_pass(position: int, windows: Sequence[Window]) -> bool:
+    if position + 1 == len(windows):
+        return True
+    own, following = (w.fresh()[-1].epoch for w in windows[position : position + 2])
+    return own != following and None not in (own, following)
+
+
+def _makes_whole(length: int, windows: Iterable[Window], same: Same) -> bool:
+    """Whether the losses of all windows of ``length`` are made whole."""
+    return length > 1 and all(_is_made_whole(window, same) for window in windows if window.micro_batches == length)
+
+
+def is_divided_by(window: Window, count: int, same: Same) -> bool:
+    """Whether every loss of a window's own entries is divided by ``count``, more than one."""
+    return count > 1 and all(
+        any(divides_by(factor, count, same) for factor in term.factors)
+        for entry in window.fresh()
+        for term in entry.backward.terms
+    )
+
+
+def _is_made_whole(window: Window, same: Same) -> bool:
+    """Whether what a window's losses are multiplied by, at one place or in all, adds up to 1 over several of them."""
+    fresh = window.fresh()
+    if window.micro_batches < 2 or any(not entry.backward.terms for entry in fresh):
+        return False
+    factors = [_factors(entry) for entry in fresh]
+    each = list(zip(*factors, strict=True)) if len({len(own) for own in factors}) == 1 else []
+    wholes = [math.fsum(factor.value or 0.0 for factor in place) for place in each]
+    shares = [_share(entry) for entry in fresh]
+    return any(same(whole, 1.0) for whole in wholes) or (
+        None not in shares and same(math.fsum(share or 0.0 for share in shares), 1.0)
+    )
+
+
+def _factors(entry: Entry) -> tuple[Factor, ...]:
+    """What an entry was multiplied by, place by place: its loss's first term, and then its gradient."""
+    return (*entry.backward.terms[0].factors, *(scaling.factor for scaling in entry.grad_factors))
+
+
+def _share(entry: Entry) -> float | None:
+    """What the mean loss of a micro-batch was multiplied by in all, if that is known."""
+    term = entry.backward.terms[0]
+    scale = product_of(_factors(entry))
+    units = term.units if term.reduction is Reduction.SUM else 1.0
+    return None if scale is None or units is None else scale * units

@@ -1,0 +1,1 @@
+"""How control moves: branches taken, functions called, and what a program refuses to run with."""

@@ -1,0 +1,229 @@
+"""Conditions: which way a branch goes, where the source tells and where a scenario has to choose."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from gradcheck_accum.lint import syntax
+from gradcheck_accum.lint.control_flow.refusals import gives_up, heed
+from gradcheck_accum.lint.state import values as v
+from gradcheck_accum.lint.state.state import State
+from gradcheck_accum.lint.state.values import Num, Symbol, Tensor
+from gradcheck_accum.lint.syntax import Comparison, Operator, UnaryOperator, text_of, walk
+
+_NAMES = (syntax.Name, syntax.Attribute)
+_GREATER = frozenset({Comparison.GT, Comparison.GTE})
+_ORDERED = _GREATER | {Comparison.LT, Comparison.LTE}
+
+
+def truth_of(run: State, value: Any) -> bool | None:
+    """Whether a value is true, or None where that is not known."""
+    match value:
+        case bool():
+            return value
+        case Num():
+            return value.value != 0
+        case None:
+            return False
+        case str() | list() | tuple() | dict():
+            return bool(value)
+        case v.Model() | v.Engine() | v.Instance() | v.Optimizer() | v.Function() | v.Class():
+            return True
+    return None
+
+
+def answered(run: State, node: syntax.Expression, value: Any) -> bool | None:
+    """Whether a condition holds, or None where that is open.
+
+    What ``or`` and ``and`` give is one of their operands, whose truth they have asked for already.
+    """
+    truth = truth_of(run, value)
+    if truth is None and isinstance(node, syntax.BoolOp) and v.is_named(value):
+        return run.decisions.get(value.name)
+    return truth
+
+
+def decide(run: State, node: syntax.Expression, value: Any, acts: bool, taken_first: bool = True) -> bool | None:
+    """The scenario's answer to an open condition; ``acts`` says that it decides on what happens to gradients.
+
+    ``taken_first`` says that the scenarios in which it holds come before the others; what is so by default comes before
+    all. A guard gets no answer: whether a
+    loop is left early is no setting.
+    """
+    if run.question.in_guard:
+        return None
+    run.question.was_open = True
+    negated = False
+    while isinstance(node, syntax.UnaryOp) and node.op is UnaryOperator.NOT:
+        node, negated = node.operand, not negated
+    if isinstance(node, syntax.Compare) and len(node.ops) == 1 and node.ops[0] in (Comparison.ISNOT, Comparison.NOTEQ):
+        op = Comparison.IS if node.ops[0] is Comparison.ISNOT else Comparison.EQ
+        node, negated = syntax.Compare(node.where, node.origin, node.left, (op,), node.comparators), not negated
+    is_named = isinstance(value, Symbol) and bool(value.name)
+    key = value.name if isinstance(value, Symbol) and value.name else text_of(node)
+    first = True if taken_first else negated and not is_named
+    if isinstance(value, v.ByDefault):
+        first = value.holds != negated
+    answer = run.decisions.setdefault(key, first)
+    # What is decided in the training loop is worth trying both ways before what was set up outside it.
+    remoteness = 0 if acts else 1 if run.loops.depth else 3
+    run.remoteness[key] = min(remoteness, run.remoteness.get(key, remoteness))
+    return answer if is_named else answer != negated
+
+
+def ask(run: State, question: str) -> bool:
+    """The scenario's answer to what the source leaves open of the training loop itself, and no condition asks."""
+    run.remoteness[question] = 0
+    return run.decisions.setdefault(question, True)
+
+
+def choose(run: State, test: syntax.Expression, scope: v.Scope, branches: Sequence[Sequence[syntax.Statement]]) -> bool:
+    """Which way a condition goes."""
+    body, orelse = (list(branches[0]), list(branches[1])) if len(branches) == 2 else ([], [])
+    # A guard that leaves the loop early (an empty batch, an early stop, a loss that is not finite): the main path goes
+    # on. Clearing the gradients on the way out is a part of giving up.
+    guards = (
+        (run.loops.depth > 0 or _goes_on(body))
+        and _skips(body)
+        and (not orelse or isinstance(body[-1], (syntax.Break, syntax.Continue)))
+        and not run.reach.backward_in(body)
+        and not run.reach.steps(body)
+    )
+    refuses = gives_up(body) or gives_up(orelse)
+    outer, run.question.in_guard = run.question.in_guard, guards or refuses
+    try:
+        value = run.evaluate(test, scope)
+    finally:
+        run.question.in_guard = outer
+    truth = answered(run, test, value)
+    if truth is not None and not (refuses and gives_up(body if truth else orelse) and heed(run, test, scope)):
+        return truth
+    if guards:
+        _note_end(run, test, scope)
+        # What goes on after the backward leaves no micro-batch out.
+        ends_early = isinstance(body[-1], syntax.Continue) and not run.recorder.has_run
+        leaves_out = ends_early and depends_on_data(run, test, scope)
+        if _ends_with_a_window(run, test, scope) or (leaves_out and not run.recorder.assumed_length):
+            # How many micro-batches are left of those that the source shows, it does not show.
+            run.knowledge.forget_remainders()
+        return False
+    if refuses:
+        heed(run, test, scope)
+        return gives_up(orelse)  # what is refused here is not trained with
+    if branches and run.reach.is_inert(body) and run.reach.is_inert(orelse):
+        return False
+    if depends_on_data(run, test, scope):
+        return run.reach.acts(body)
+    leaves = bool(body) and isinstance(body[-1], syntax.Return) and not orelse and not run.reach.backward_in(body)
+    # Before any training, what fills and zeroes tensors sets up a model.
+    acts = any(run.reach.acts(one) and (run.in_training or run.reach.backward_in(one)) for one in (body, orelse))
+    phase = _last_phase(run, test, scope) if run.loops.depth else None
+    if phase is not None:
+        return bool(decide(run, test, v.ByDefault(holds=phase), acts))
+    if run.question.in_boundary and run.loops.depth and _counts_to_what_may_change(run, test, scope):
+        run.recorder.opaque(test, "how many micro-batches a window has")
+    return bool(decide(run, test, value, acts, taken_first=not leaves))
+
+
+def _note_end(run: State, test: syntax.Expression, scope: v.Scope) -> None:
+    """Note what a guard that may end training compares: a count of the loop with a setting."""
+    if not (isinstance(test, syntax.Compare) and test.ops[0] in (Comparison.EQ, Comparison.GT, Comparison.GTE)):
+        return
+    count, end = (settled_value(run, side, scope) for side in (test.left, test.comparators[0]))
+    if isinstance(count, Num) and v.is_setting(end):
+        run.recorder.approach(end.name, count)
+
+
+def _ends_with_a_window(run: State, test: syntax.Expression, scope: v.Scope) -> bool:
+    """Whether a guard may end a pass after so many windows: it compares their number with one that is not known."""
+    if not (isinstance(test, syntax.Compare) and test.ops[0] in (Comparison.EQ, Comparison.GT, Comparison.GTE)):
+        return False
+    windows, most = (settled_value(run, side, scope) for side in (test.left, test.comparators[0]))
+    is_open = isinstance(most, Symbol) and not isinstance(most, v.Figure)
+    return is_open and isinstance(windows, Num) and v.DERIVED in windows.tags and isinstance(windows.value, int)
+
+
+def _last_phase(run: State, test: syntax.Expression, scope: v.Scope) -> bool | None:
+    """Whether a comparison of what the loop counts with a setting holds in the end; None for any other condition.
+
+    It parts the training into phases (a warm-up, and all that comes after), and the last one is where it stays: that
+    scenario comes first.
+    """
+    if not (isinstance(test, syntax.Compare) and len(test.ops) == 1 and test.ops[0] in _ORDERED):
+        return None
+    sides = (test.left, test.comparators[0])
+    left, right = (settled_value(run, side, scope) for side in sides)
+    changing = run.reach.bound_in_loops(run.calls.stack[-1] if run.calls.stack else None)
+    counts = [
+        isinstance(value, Num) and any(text_of(part) in changing for part in walk(side) if isinstance(part, _NAMES))
+        for value, side in zip((left, right), sides, strict=True)
+    ]
+    settings = [v.is_named(value) and not isinstance(value, v.Figure) for value in (left, right)]
+    if [*counts, *settings] not in ([True, False, False, True], [False, True, True, False]):
+        return None
+    return (test.ops[0] in _GREATER) == counts[0]
+
+
+def _counts_to_what_may_change(run: State, test: syntax.Expression, scope: v.Scope) -> bool:
+    """Whether a boundary counts to what has neither a number nor a name: it may be another one in every turn.
+
+    No answer of a scenario stands for all turns there (K grows while a training warms up, and stays as it is then).
+    """
+    pairs = [(n.left, n.right) for n in walk(test) if isinstance(n, syntax.BinOp) and n.op is Operator.MOD]
+    pairs += [(n.left, n.comparators[0]) for n in walk(test) if isinstance(n, syntax.Compare)]
+    values = [(settled_value(run, left, scope), settled_value(run, right, scope)) for left, right in pairs]
+    return any(isinstance(count, Num) and type(to) in (Symbol, v.Member) and not to.name for count, to in values)
+
+
+def may_vary(run: State) -> bool:
+    """Whether a branch that is under way is taken in some turns of its loop only, for all that is known.
+
+    So it is where the condition asks for what has neither a number nor a name: a counter that could not be followed.
+    """
+    return any(
+        isinstance(value, Symbol) and not value.name
+        for test, scope in run.question.open_around
+        for node in walk(test)
+        if isinstance(node, (syntax.Name, syntax.Attribute))
+        for value in (run.evaluate(node, scope),)
+    )
+
+
+def settled(run: State, test: syntax.Expression, scope: v.Scope) -> bool | None:
+    """Whether a condition holds, or None where that is open: no scenario answers it."""
+    return answered(run, test, settled_value(run, test, scope))
+
+
+def settled_value(run: State, node: syntax.Expression, scope: v.Scope) -> Any:
+    """The value of an expression as a guard asks for it: no scenario answers what is open in it."""
+    outer, run.question.in_guard = run.question.in_guard, True
+    try:
+        return run.evaluate(node, scope)
+    finally:
+        run.question.in_guard = outer
+
+
+def depends_on_data(run: State, test: syntax.Expression, scope: v.Scope) -> bool:
+    return any(isinstance(value, (Tensor, v.Data, v.Gradient)) for value in _named_in(test, scope))
+
+
+def depends_on_input(test: syntax.Expression, scope: v.Scope) -> bool:
+    """Whether a condition asks input data, and nothing that was computed from them with a model."""
+    return any(isinstance(value, v.Data) for value in _named_in(test, scope))
+
+
+def _named_in(test: syntax.Expression, scope: v.Scope) -> Iterator[Any]:
+    """What the names in a condition stand for."""
+    for node in walk(test):
+        if isinstance(node, syntax.Name):
+            holder = scope.find(node.id)
+            yield holder.names[node.id] if holder else None
+
+
+def _goes_on(body: Sequence[syntax.Statement]) -> bool:
+    return bool(body) and isinstance(body[-1], (syntax.Break, syntax.Continue))
+
+
+def _skips(body: Sequence[syntax.Statement]) -> bool:
+    return bool(body) and isinstance(body[-1], (syntax.Break, syntax.Continue, syntax.Return, syntax.Raise))

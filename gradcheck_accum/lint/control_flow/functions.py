@@ -1,0 +1,125 @@
+"""Functions of the file: calls from inside it, and calls as a stranger would make them."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+from gradcheck_accum.lint import syntax
+from gradcheck_accum.lint.program.names import BEGINNING
+from gradcheck_accum.lint.program.torch_names import NO_GRAPHS
+from gradcheck_accum.lint.state import values as v
+from gradcheck_accum.lint.state.control import Broke, Continued, Exhausted, Raised, Returned
+from gradcheck_accum.lint.state.state import State
+from gradcheck_accum.lint.state.values import Symbol
+from gradcheck_accum.lint.syntax import text_of
+
+_DEPTH = 12
+
+
+def call_function(run: State, function: v.Function, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    """Carry out a function of this file."""
+    node = function.node
+    if len(run.calls.stack) >= _DEPTH or node in run.calls.stack:
+        return Symbol()
+    scope = v.Scope(outer=function.scope)
+    _bind_arguments(run, function, scope, args, kwargs)
+    if isinstance(node, syntax.Lambda):
+        return run.evaluate(node.body, scope)
+    without_graphs = any(word in text_of(d) for d in node.decorator_list for word in NO_GRAPHS)
+    if without_graphs and not run.reach.handles_gradients(node):
+        return Symbol()
+    run.calls.visited.add(node)
+    if run.reach.yields(node) and not run.reach.backward_in(node.body):
+        if run.reach.never_ends(node):
+            return v.Stream.endless()
+        whole = any(map(v.is_multiple_of_steps, [*args, *kwargs.values()]))
+        return v.Loader(generated=True, whole=whole, carry_out=partial(_yielded, run, node, scope))
+    run.calls.stack.append(node)
+    run.calls.frames.append(scope)
+    run.no_graphs += without_graphs
+    try:
+        run.execute(node.body, scope)
+    except Returned as returned:
+        return returned.value
+    finally:
+        run.no_graphs -= without_graphs
+        run.calls.frames.pop()
+        run.calls.stack.pop()
+    return None
+
+
+def _yielded(run: State, node: syntax.FunctionDef, scope: v.Scope) -> list[Any]:
+    """What a generator yields, as far as it can be carried out."""
+    if len(run.calls.stack) >= _DEPTH or node in run.calls.stack:
+        return []
+    outer, run.calls.yielded = run.calls.yielded, []
+    run.calls.stack.append(node)
+    run.calls.frames.append(scope)
+    run.loops.depth += 1
+    try:
+        with suppress(Returned, Raised, Exhausted):
+            run.execute(node.body, scope)
+    finally:
+        run.loops.depth -= 1
+        run.calls.frames.pop()
+        run.calls.stack.pop()
+        found, run.calls.yielded = run.calls.yielded, outer
+    return found or []
+
+
+def _bind_arguments(run: State, function: v.Function, scope: v.Scope, args: list[Any], kwargs: dict[str, Any]) -> None:
+    node, spec = function.node, function.node.args
+    positional = [*spec.posonlyargs, *spec.args]
+    static = any("staticmethod" in text_of(d) for d in getattr(node, "decorator_list", []))
+    if function.owner is not None and not static:
+        args = [function.owner, *args]
+    name = getattr(node, "name", "lambda")
+    defaults: dict[str, syntax.Expression] = {
+        a.arg: d for a, d in zip(reversed(positional), reversed(spec.defaults), strict=False)
+    }
+    defaults |= {a.arg: d for a, d in zip(spec.kwonlyargs, spec.kw_defaults, strict=True) if d is not None}
+    given = dict(zip((a.arg for a in positional), args, strict=False)) | kwargs
+    for parameter in (*positional, *spec.kwonlyargs):
+        if parameter.arg in given:
+            scope.names[parameter.arg] = v.known_as(given[parameter.arg], parameter.arg)
+        elif parameter.arg in defaults and not kwargs.get("**"):
+            scope.names[parameter.arg] = v.known_as(
+                run.evaluate(defaults[parameter.arg], function.scope), parameter.arg
+            )
+        else:
+            scope.names[parameter.arg] = run.resolve(Symbol(f"{name}.{parameter.arg}"))
+    if spec.vararg is not None:
+        scope.names[spec.vararg.arg] = args[len(positional) :] or Symbol()
+    if spec.kwarg is not None:
+        scope.names[spec.kwarg.arg] = Symbol(f"{name}.{spec.kwarg.arg}")
+
+
+def call_from_outside(run: State, function: v.Function) -> None:
+    """Carry out a function that nothing in the file calls, with unknown arguments."""
+    run.recorder.entered = run.recorder.micro_batch + 1
+    node = function.node
+    spec = node.args
+    positional = [*spec.posonlyargs, *spec.args]
+    if function.owner is not None:
+        positional = positional[1:]
+    constants = dict(zip(reversed([a.arg for a in positional]), reversed(spec.defaults), strict=False)) | {
+        a.arg: d for a, d in zip(spec.kwonlyargs, spec.kw_defaults, strict=True) if d is not None
+    }
+    given: dict[str, Any] = {}
+    for parameter in (*positional, *spec.kwonlyargs):
+        default = constants.get(parameter.arg)
+        number = default.value if isinstance(default, syntax.Constant) else None
+        known = number if isinstance(number, int) and not isinstance(number, bool) else None
+        if parameter.annotation is not None and text_of(parameter.annotation).rpartition(".")[2] == "Fabric":
+            given[parameter.arg] = v.Framework(v.Num(1))
+            continue
+        symbol = Symbol(f"{getattr(node, 'name', '')}.{parameter.arg}", known)
+        if known == 0 and BEGINNING.fits(parameter.arg) and symbol.name not in run.assigned:
+            # Where a training begins is where its default says: another place is for those that go on.
+            given[parameter.arg] = run.knowledge.bindings.get(symbol.name, v.Num(0))
+            continue
+        given[parameter.arg] = run.resolve(symbol)
+    with suppress(Raised, Exhausted, Broke, Continued):
+        call_function(run, function, [], given)

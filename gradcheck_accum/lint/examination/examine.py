@@ -1,0 +1,190 @@
+"""What one source shows: its loops are read, and what is found is kept unless a comment switches it off."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+from gradcheck_accum.ledger.location import Location
+from gradcheck_accum.lint import syntax
+from gradcheck_accum.lint.examination.document import LintError, decode
+from gradcheck_accum.lint.examination.outcome import Outcome
+from gradcheck_accum.results.findings import Finding, UnusedSuppression
+from gradcheck_accum.sources.prefilter import may_train, may_train_with_others
+from gradcheck_accum.sources.suppressions import MAY_NAME_CODES, Commented
+from gradcheck_accum.wording import message
+
+if TYPE_CHECKING:
+    from gradcheck_accum.diagnosis import Diagnosis
+    from gradcheck_accum.ledger.windows import Ledger
+    from gradcheck_accum.lint.examination.scenarios import Scenario
+    from gradcheck_accum.lint.program.imported_modules import ImportedModules
+
+_LINE_BREAK = re.compile(r"\r\n|\r|\n")
+
+_MODULE = ".py"
+
+_BYTES_AS_AN_EVALUATION = 8
+"""How many bytes take about as long to parse as one evaluation does."""
+
+
+@dataclass(frozen=True, slots=True)
+class Examination:
+    """All that reading one source shows: each finding with a ledger that shows it, and the scenarios.
+
+    ``is_thorough`` says whether those are all scenarios, also where none of them could add a finding;
+    ``not_followed`` counts the loops that took more than the budget, and ``cost`` the evaluations of all.
+    """
+
+    evidence: tuple[tuple[Finding, Ledger], ...] = ()
+    suppressed: tuple[str, ...] = ()
+    unused: tuple[UnusedSuppression, ...] = ()
+    scenarios: tuple[Scenario, ...] = ()
+    is_thorough: bool = True
+    not_followed: int = 0
+    cost: int = 0
+    read: tuple[tuple[str, str], ...] = ()
+    """The files beside it that were looked at, each with a digest (`gradcheck_accum.lint.program.imported_modules`)."""
+    unread: tuple[str, ...] = ()
+    """Those that its budget left unread."""
+
+    def outcome(self) -> Outcome:
+        """What is told of it."""
+        findings = tuple(finding for finding, _ in self.evidence)
+        return Outcome(
+            findings,
+            self.suppressed,
+            self.unused,
+            not_followed=self.not_followed,
+            read=self.read,
+            unread=self.unread,
+        )
+
+
+def examine(
+    text: str, path: str, words: Callable[[int], str] = "line {}".format, *, thorough: bool = False
+) -> Examination:
+    """Read one source; ``words`` are those for one of its lines. Raises LintError as `lint_source` does.
+
+    ``thorough`` looks at every scenario, also where none of them could add a finding.
+    """
+    content = text.encode(errors="surrogatepass")
+    # Without both calls there is no loop: the source is looked at only to tell what is no Python.
+    trains = may_train_with_others(content, path) if path.endswith(_MODULE) else may_train(content)
+    module = _parse(text, path, words) if trains or MAY_NAME_CODES.search(content) else None
+    if module is None:
+        _check(text, words)
+    is_thorough, not_followed, cost = True, 0, len(content) // _BYTES_AS_AN_EVALUATION
+    found: dict[tuple[str, int], tuple[Diagnosis, Ledger]] = {}
+    every: list[Scenario] = []
+    lines = _LINE_BREAK.split(text)
+    modules: ImportedModules | None = None
+    try:
+        if trains and module is not None:
+            from gradcheck_accum.lint.examination import scenarios  # the interpreter, which most files do not need
+            from gradcheck_accum.lint.program.facts import Facts
+            from gradcheck_accum.lint.program.imported_modules import ImportedModules, follow_imports
+
+            facts = Facts(module)
+            modules = follow_imports(facts, path) if path.endswith(_MODULE) else ImportedModules(path)
+            for explored in scenarios.explore(facts, modules, thorough=thorough):
+                every += explored.scenarios
+                is_thorough = is_thorough and explored.is_thorough
+                not_followed += not explored.is_followed
+                cost += explored.spent
+                for diagnosis, ledger in (*scenarios.agreed(explored), *explored.interrupted):
+                    found.setdefault((diagnosis.mistake.code, diagnosis.where.line), (diagnosis, ledger))
+    except RecursionError:
+        raise LintError("nested too deeply to be analyzed") from None
+    read, unread = (tuple(modules.read.items()), tuple(modules.unread)) if modules else ((), ())
+    if module is None or not (found or module.comments):
+        return Examination((), (), (), tuple(every), is_thorough, not_followed, cost, read, unread)
+    own = _Told(module, lines)
+    files = {path: own}
+    kept: list[tuple[Finding, Ledger]] = []
+    suppressed: list[str] = []
+    for diagnosis, ledger in sorted(found.values(), key=lambda item: (item[0].where, item[0].mistake.code)):
+        told = modules.placed(diagnosis) if modules else diagnosis
+        where = told.where
+        if modules and where.path not in files:
+            theirs = modules.text_of(where.path)
+            files[where.path] = _Told(_parse(theirs, where.path), _LINE_BREAK.split(theirs))
+        if files[where.path].hides(told):
+            suppressed.append(told.mistake.code)
+        else:
+            said = message(told.said, _assumption(told, ledger))
+            shown = files[where.path].lines[where.line - 1].strip()
+            kept.append((Finding(told.mistake, where, said, told.help, text=shown, likely=told.likely), ledger))
+    unused = tuple(
+        UnusedSuppression(Location(path, comment.line, comment.column, comment.line, comment.end_column), useless)
+        for comment, useless in own.comments.unused()
+    )
+    return Examination(
+        tuple(kept), tuple(suppressed), unused, tuple(every), is_thorough, not_followed, cost, read, unread
+    )
+
+
+class _Told:
+    """A source that findings stand in."""
+
+    def __init__(self, module: syntax.Module, lines: list[str]) -> None:
+        self.lines = lines
+        comments = ((comment.where.line, comment.where.column, comment.text) for comment in module.comments)
+        self._source = Commented(comments, partial(syntax.statement_lines, module))
+        self.comments = self._source.comments
+
+    def hides(self, diagnosis: Diagnosis) -> bool:
+        """Whether a comment switches off what was diagnosed here."""
+        return self._source.hides(diagnosis.mistake, diagnosis.where)
+
+
+def _assumption(diagnosis: Diagnosis, ledger: Ledger) -> str:
+    """In words, what the numbers of a message rest on; nothing where it states none."""
+    if not diagnosis.states_steps:
+        return ""
+    assumed = " and ".join(f"{name} as {value}" for name, value in ledger.trace.assumed_steps)
+    return f" (taking {assumed})" if assumed else ""
+
+
+def ledgers_of(source: str | bytes, path: str) -> list[Ledger]:
+    """The ledger of every scenario of every loop in ``source``; raises LintError as `lint_source` does."""
+    text = decode(source)
+    module = _parse(text, path)
+    from gradcheck_accum.lint.examination import scenarios
+    from gradcheck_accum.lint.program.facts import Facts
+    from gradcheck_accum.lint.program.imported_modules import ImportedModules
+
+    explored = scenarios.explore(Facts(module), ImportedModules(path))
+    return [scenario.ledger for one in explored for scenario in one.scenarios]
+
+
+def _parse(text: str, path: str, words: Callable[[int], str] = "line {}".format) -> syntax.Module:
+    with _refusals(words):
+        return syntax.parse(text, path)
+
+
+def _check(text: str, words: Callable[[int], str]) -> None:
+    with _refusals(words):
+        syntax.check(text)
+
+
+@contextmanager
+def _refusals(words: Callable[[int], str]) -> Iterator[None]:
+    """Say in one line why a source is not read; ``words`` are those for one of its lines."""
+    try:
+        yield
+    except syntax.CannotParse as error:
+        where = f" ({words(error.line)})" if error.line else ""
+        raise LintError(f"LibCST cannot read it{where}" if error.is_python else _not_valid(where, str(error))) from None
+    except syntax.NestedTooDeeply:
+        raise LintError("nested too deeply to be analyzed") from None
+
+
+def _not_valid(where: str, why: str) -> str:
+    """In words, that a source could not be parsed: what a newer Python makes of it is not known."""
+    return f"not valid Python {sys.version_info[0]}.{sys.version_info[1]}{where}: {why}"

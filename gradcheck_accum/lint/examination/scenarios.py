@@ -1,0 +1,451 @@
+"""Every loop of a file under every answer to its open conditions, and what all of them agree on."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+from gradcheck_accum.diagnosis import Diagnosis, diagnose
+from gradcheck_accum.ledger.events import Backward, Opaque, Step
+from gradcheck_accum.ledger.folding import fold
+from gradcheck_accum.ledger.location import Location
+from gradcheck_accum.ledger.weights import Readings, read_weights
+from gradcheck_accum.ledger.window_length import usual_steps
+from gradcheck_accum.ledger.windows import Ledger
+from gradcheck_accum.lint import syntax
+from gradcheck_accum.lint.control_flow.functions import call_from_outside
+from gradcheck_accum.lint.examination.tracing import trace_of
+from gradcheck_accum.lint.frameworks import self_counting
+from gradcheck_accum.lint.frameworks.lightning import fit, is_training_step
+from gradcheck_accum.lint.interpreter.machine import Interpreter
+from gradcheck_accum.lint.program.facts import Facts
+from gradcheck_accum.lint.program.imported_modules import ImportedModules
+from gradcheck_accum.lint.program.reach import Reach
+from gradcheck_accum.lint.state import values as v
+from gradcheck_accum.lint.state.control import Broke, Continued, Doubted, Exhausted, OutOfBudget, Raised, Restart
+from gradcheck_accum.lint.state.knowledge import Knowledge
+from gradcheck_accum.lint.state.under_way import Place
+
+_OF_RANKS = frozenset({"GA701", "GA702"})
+"""What nothing can be said of at a line without ranks: there is nothing to average."""
+_OF_SCALERS = frozenset({"GA501"})
+"""What nothing can be said of where no loss was scaled by a grad scaler."""
+_A_TEST = "test_"
+"""How functions are called that pytest and unittest call once, each with what was set up for it alone."""
+_SCALER_BYPASSED = "GA503"
+_STEPS_EVERY_TIME = "GA304"
+_INTERRUPTED = "GA303"
+_OF_REMAINDERS = frozenset({"GA103", "GA301"})
+"""What depends on how many micro-batches a pass has."""
+_MOST_AS_WRITTEN = 4
+"""Scenarios that are run once more with the numbers that the source has for its options."""
+_MOST_WITH_A_SKIP = 4
+"""Scenarios that are run once more for each place that may skip a micro-batch."""
+_MOST_SCENARIOS = 16
+_MOST_REMOTE = 3
+"""How far from the gradients an answer can be (`control_flow.conditions.decide`)."""
+_MOST_RESTARTS = 40
+_PATIENCE = 60_000
+"""Evaluations after which no more scenarios are tried while none of them has found anything."""
+_LONG_PATIENCE = 200_000
+"""The same where one has: what others could object is heard first."""
+_MOST_EVALUATIONS = 1_000_000
+"""Evaluations in one file after which further entrances are left alone: 15 times what any file seen so far needed."""
+_FOR_EACH = 20_000
+"""Evaluations that each entrance may take beyond that: however many short loops a file has, all of them are read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """The ledger of one loop under one set of answers, given by condition, and what is wrong with it."""
+
+    decisions: dict[str, bool]
+    ledger: Ledger
+    diagnoses: tuple[Diagnosis, ...]
+    readings: Readings = field(repr=False, compare=False)
+    """The weights that the diagnoses were told from."""
+
+    @property
+    def is_unknown(self) -> bool:
+        """Whether nothing can be concluded from this scenario."""
+        windows = (*self.ledger.windows, *self.ledger.abandoned)
+        if not windows:
+            return any(isinstance(event, Opaque) for event in self.ledger.trace.events)
+        return all(window.unknown for window in windows)
+
+    @property
+    def trains(self) -> bool:
+        """Whether it has made any gradients."""
+        return any(isinstance(event, Backward) for event in self.ledger.trace.events)
+
+    @property
+    def lines(self) -> set[int]:
+        """The lines that did something to gradients."""
+        return {event.where.line for event in self.ledger.trace.events}
+
+    @property
+    def averaging_lines(self) -> set[int]:
+        """The lines of the backwards that may average gradients over ranks."""
+        return {e.where.line for e in self.ledger.trace.events if isinstance(e, Backward) and e.synced is not None}
+
+    @property
+    def scales(self) -> bool:
+        """Whether a grad scaler has scaled any loss."""
+        return any(isinstance(event, Backward) and event.grad_scaled for event in self.ledger.trace.events)
+
+    @property
+    def accumulates(self) -> bool:
+        """Whether any step waited for several micro-batches."""
+        return any(window.micro_batches > 1 for window in self.ledger.windows)
+
+
+@dataclass(frozen=True, slots=True)
+class Root:
+    """One entrance to a file's training code: the module itself (None), or a function that nothing else calls.
+
+    ``owner`` is the class on an object of which a method is called, where that is not the one that defines it.
+    """
+
+    function: syntax.FunctionDef | None
+    owner: syntax.ClassDef | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Explored:
+    """The scenarios of one entrance, and the evaluations that they took.
+
+    ``interrupted`` are the mistakes that show where a micro-batch is skipped, each with a ledger that shows it;
+    ``refuted`` those, by code and line, that the program as it is written does not make.
+    ``is_thorough`` if none was left out that could add nothing to what is found; not ``is_followed`` if a run of it
+    took more than its budget, so that nothing is known.
+    """
+
+    root: Root
+    scenarios: list[Scenario]
+    spent: int
+    interrupted: tuple[tuple[Diagnosis, Ledger], ...] = ()
+    refuted: frozenset[tuple[str, int]] = frozenset()
+    is_thorough: bool = True
+    is_followed: bool = True
+
+
+def explore(facts: Facts, modules: ImportedModules, *, thorough: bool = False) -> Iterator[Explored]:
+    """The scenarios of every entrance of a file, outermost first; code that one has run is no entrance of its own.
+
+    ``thorough`` tries further scenarios even where those so far leave nothing that all could agree on.
+    """
+    module = facts.module
+    reach = Reach(facts, *(one.facts for one in modules.all))
+    visited: set[syntax.Node] = set()
+    spent = 0
+    if any(reach.backward(s) for s in module.body if not isinstance(s, (syntax.FunctionDef, syntax.ClassDef))):
+        own = _scenarios(module, modules, reach, Root(None), visited, thorough)
+        spent += own.spent
+        yield own
+    roots = [Root(function) for function in reach.training_functions()]
+    roots += [Root(function, owner) for function, owner in reach.inherited_training()]
+    read = 0
+    for root in roots:
+        if root.function in visited:
+            continue
+        if spent > _MOST_EVALUATIONS + read * _FOR_EACH:
+            yield Explored(root, [], 0, is_followed=False)
+            continue
+        own = _scenarios(module, modules, reach, root, visited, thorough)
+        spent += own.spent
+        read += 1
+        yield own
+
+
+def _scenarios(
+    module: syntax.Module,
+    modules: ImportedModules,
+    reach: Reach,
+    root: Root,
+    visited: set[syntax.Node],
+    thorough: bool,
+) -> Explored:
+    function = root.function
+    counts_itself = function is not None and bool(self_counting.counters(reach, function))
+    knowledge = Knowledge()
+    pending: list[tuple[int, int, dict[str, bool], object]] = [(0, 0, {}, None)]
+    """Decisions to try, with how remote from the gradients they are, the nearest first, and what was done before."""
+    tried: set[frozenset[tuple[str, bool]]] = set()
+    found: list[Scenario] = []
+    agreement = _Agreement()
+    order = itertools.count(1)
+    spent = 0
+    is_thorough = True
+    places: set[Place] = set()
+    """The places that may skip a micro-batch."""
+    while pending and len(tried) < _MOST_SCENARIOS and spent < agreement.patience:
+        remoteness, _, given, before = heapq.heappop(pending)
+        run, took = _complete_run(module, modules, reach, knowledge, root, given)
+        spent += took
+        for shorten in (knowledge.ignore_idle, knowledge.hurry):
+            if run is None and shorten():
+                run, took = _complete_run(module, modules, reach, knowledge, root, given)
+                spent += took
+        if run is None:
+            return Explored(root, [], spent, is_followed=False)
+        visited |= run.calls.visited
+        places |= run.skips.passed.keys()
+        if function is not None:
+            visited.add(function)
+        key = frozenset(run.decisions.items())
+        if key in tried:
+            continue
+        tried.add(key)
+        if function is None or run.recorder.micro_batch > 0:
+            # A function without a loop over data is a piece of somebody else's loop: its ledger says nothing.
+            names = knowledge.assumed_steps(run.recorder.relied_on)
+            ledger = fold(replace(trace_of(run.recorder), assumed_steps=names))
+            readings = read_weights(ledger)
+            told = diagnose(ledger, readings)
+            if counts_itself:
+                told = [diagnosis for diagnosis in told if diagnosis.mistake.code in self_counting.TOLD]
+            found.append(Scenario(run.decisions, ledger, tuple(told), readings))
+            agreement.hear(found[-1])
+            lines = reach.gradient_lines(run.calls.visited, module if function is None else None)
+            if not thorough and agreement.is_settled(lines):
+                is_thorough = False
+                break
+        done = run.recorder.done(), frozenset(run.decisions)
+        if done == before:
+            # What changed nothing, and led to no other question, is asked for together with others only after those
+            # that might.
+            remoteness += _MOST_REMOTE
+        asked = list(run.decisions)
+        for position in range(len(given), len(asked)):
+            flipped = {name: run.decisions[name] for name in asked[:position]}
+            flipped[asked[position]] = not run.decisions[asked[position]]
+            heapq.heappush(pending, (remoteness + run.remoteness[asked[position]], next(order), flipped, done))
+    interrupted: list[tuple[Diagnosis, Ledger]] = []
+    for place in sorted(places) if not counts_itself else ():
+        shown, took = _with_a_skip(found, place, partial(_complete_run, module, modules, reach, knowledge, root))
+        interrupted += shown
+        spent += took
+    refuted, took = _refuted(found, partial(_complete_run, module, modules, reach, Knowledge(as_written=True), root))
+    return Explored(root, found, spent + took, tuple(interrupted), refuted, is_thorough)
+
+
+def _refuted(
+    scenarios: list[Scenario], complete: Callable[[dict[str, bool]], tuple[Interpreter | None, int]]
+) -> tuple[frozenset[tuple[str, int]], int]:
+    """What is found of remainders, by code and line, and does not show where every number is what the source says.
+
+    A pass whose length the source leaves open is assumed to end in the middle of a window. Where the defaults of a
+    program settle that length, what it does as it is written decides. And how many evaluations that took.
+    """
+    told = {(d.mistake.code, d.where.line) for d, ledger in _agreed(scenarios) if ledger.trace.assumed_length}
+    told = {one for one in told if one[0] in _OF_REMAINDERS}
+    spent = 0
+    for scenario in scenarios[:_MOST_AS_WRITTEN] if told else ():
+        run, took = complete(scenario.decisions)
+        spent += took
+        trace = trace_of(run.recorder) if run is not None else None
+        if trace is None or trace.assumed_length:
+            return frozenset(), spent
+        lines = {event.where.line for event in trace.events}
+        shown = {(d.mistake.code, d.where.line) for d in diagnose(fold(trace))}
+        told = {one for one in told if one[1] in lines and one not in shown}
+    return frozenset(told), spent
+
+
+def _with_a_skip(
+    scenarios: list[Scenario],
+    place: Place,
+    complete: Callable[[dict[str, bool], tuple[Place, int]], tuple[Interpreter | None, int]],
+) -> tuple[list[tuple[Diagnosis, Ledger]], int]:
+    """What shows in every known scenario if ``place`` skips the first micro-batch of its second window.
+
+    And how many evaluations that took.
+    """
+    every: list[dict[tuple[str, Location], tuple[Diagnosis, Ledger]]] = []
+    spent = 0
+    for scenario in [s for s in scenarios if not s.is_unknown][:_MOST_WITH_A_SKIP]:
+        steps = usual_steps(scenario.ledger.windows, scenario.ledger.same)
+        if steps is None or steps < 2:
+            continue
+        run, took = complete(scenario.decisions, (place, steps))
+        spent += took
+        if run is None or run.skips.passed.get(place, 0) <= steps:
+            continue
+        trace = scenario.ledger.trace
+        where = Location(run.recorder.path, place[0], place[1] + 1)
+        ledger = fold(replace(trace_of(run.recorder), assumed_steps=trace.assumed_steps, skips_at=where))
+        found = [d for d in diagnose(ledger) if d.mistake.code == _INTERRUPTED]
+        every.append({(d.mistake.code, d.where): (d, ledger) for d in found})
+    common = set.intersection(*map(set, every)) if every else set[tuple[str, Location]]()
+    return [every[0][key] for key in sorted(common)], spent
+
+
+def _complete_run(
+    module: syntax.Module,
+    modules: ImportedModules,
+    reach: Reach,
+    knowledge: Knowledge,
+    root: Root,
+    decisions: dict[str, bool],
+    skip: tuple[Place, int] | None = None,
+) -> tuple[Interpreter | None, int]:
+    """One run to its end, restarted while it learns numbers; None where it needs more than its budget.
+
+    And how many evaluations that took.
+    """
+    spent = 0
+    function = root.function
+    for _ in range(_MOST_RESTARTS):
+        run = Interpreter(modules, reach, knowledge, decisions, skip)
+        scope = v.Scope(names={"__name__": "__main__"})
+        try:
+            if function is None:
+                run.run_module(module, scope, definitions_only=False)
+            else:
+                run.run_module(module, scope, definitions_only=True)
+                with suppress(Raised, Exhausted, Broke, Continued):
+                    _enter(run, reach, function, root.owner, scope)
+        except Restart:
+            spent += run.spent
+            continue
+        except Doubted:
+            # What else the entrance would have called is no entrance of its own, as if it had been called.
+            run.calls.visited |= reach.callees(run.calls.visited, module if function is None else None)
+        except (OutOfBudget, RecursionError):
+            return None, spent + run.spent
+        return run, spent + run.spent
+    return None, spent
+
+
+def _enter(
+    run: Interpreter,
+    reach: Reach,
+    function: syntax.FunctionDef,
+    owner: syntax.ClassDef | None,
+    scope: v.Scope,
+) -> None:
+    """Call a function as a stranger would, twice: what one call leaves behind, the next one meets.
+
+    One that makes several passes over the data itself is a whole training, and what it leaves behind meets no other.
+    """
+    owner = owner or next((cls for cls in reach.classes if function in cls.body), None)
+    instance: v.Instance | None = None
+    if owner is not None:
+        holder = scope.names.get(owner.name)
+        cls = holder if isinstance(holder, v.Class) else None
+        if cls is None:
+            return
+        instance = v.Instance(cls)
+        init = cls.bound("__init__", instance)
+        if init is not None and init.node is not function:
+            call_from_outside(run, init)
+        scope = cls.origins.get(function.name, scope)
+    if owner is not None and instance is not None and is_training_step(reach, owner, function):
+        fit(run, instance, function, scope)
+        return
+    if instance is not None and self_counting.counters(reach, function):
+        self_counting.call_each_batch(run, instance, function, scope)
+        return
+    for _ in range(1 if function.name.startswith(_A_TEST) else 2):
+        call_from_outside(run, v.Function(function, scope, instance))
+        if run.recorder.passes > 1:
+            break
+        run.recorder.assumed_turns = True
+
+
+class _Agreement:
+    """What the scenarios so far agree on: per line the codes that every known one which ran it has found.
+
+    A scenario has no voice in what it cannot show: averaging where there are no ranks, a clip of scaled gradients
+    where nothing was scaled. One that steps with every micro-batch has none at a line that no answer passes by: whether
+    such a line is right depends on the very branch that accumulates.
+    """
+
+    def __init__(self) -> None:
+        self._codes: dict[int, set[str]] = {}
+        self._silent: dict[int, set[str]] = {}
+        """Per line the codes that none of them could judge."""
+        self._of_windows: dict[int, set[str]] = {}
+        """Per line the codes that every one has found which accumulates."""
+        self._ran: Counter[int] = Counter()
+        """How many have run each line."""
+        self._trained = 0
+        """How many have made gradients."""
+
+    def hear(self, scenario: Scenario) -> None:
+        """Take one scenario's diagnoses for its vote."""
+        if scenario.is_unknown:
+            return
+        averaging, scales, accumulates = scenario.averaging_lines, scenario.scales, scenario.accumulates
+        self._trained += scenario.trains
+        for line in scenario.lines:
+            found = {d.mistake.code for d in scenario.diagnoses if d.where.line == line}
+            silent = (set() if line in averaging else set(_OF_RANKS)) | (set() if scales else set(_OF_SCALERS))
+            if line in self._codes:
+                self._codes[line] = self._codes[line] & (found | silent) | (found & self._silent[line])
+                self._silent[line] &= silent
+            else:
+                self._codes[line], self._silent[line] = found, silent
+            if accumulates:
+                self._of_windows[line] = self._of_windows.get(line, found) & found
+            self._ran[line] += scenario.trains
+
+    def holds(self, diagnosis: Diagnosis) -> bool:
+        """Whether every known scenario that ran the line of ``diagnosis``, and has a voice in it, found the same."""
+        code, line = diagnosis.mistake.code, diagnosis.where.line
+        never_passed = self._ran[line] == self._trained
+        return code in self._codes.get(line, ()) or (never_passed and code in self._of_windows.get(line, ()))
+
+    @property
+    def patience(self) -> int:
+        """After how many evaluations no more scenarios are worth their time."""
+        return _LONG_PATIENCE if self._has_any else _PATIENCE
+
+    def is_settled(self, lines: set[int]) -> bool:
+        """Whether no further scenario could bring a finding, if only ``lines`` can do anything to gradients."""
+        return not self._has_any and lines <= self._codes.keys()
+
+    @property
+    def _has_any(self) -> bool:
+        return any(self._codes.values()) or any(self._of_windows.values())
+
+
+def agreed(explored: Explored) -> list[tuple[Diagnosis, Ledger]]:
+    """The diagnoses that hold in every scenario which runs their line, each with a ledger that shows it."""
+    every = _agreed(explored.scenarios)
+    return [(d, ledger) for d, ledger in every if (d.mistake.code, d.where.line) not in explored.refuted]
+
+
+def _agreed(scenarios: list[Scenario]) -> list[tuple[Diagnosis, Ledger]]:
+    agreement = _Agreement()
+    for scenario in scenarios:
+        agreement.hear(scenario)
+    found: dict[tuple[str, int], tuple[Diagnosis, Ledger]] = {}
+    for scenario in scenarios:
+        for diagnosis in scenario.diagnoses:
+            found.setdefault((diagnosis.mistake.code, diagnosis.where.line), (diagnosis, scenario.ledger))
+    doubted = set()
+    if _steps_through_a_scaler(scenarios):
+        doubted.add(_SCALER_BYPASSED)
+    if any(_never_steps(scenario) for scenario in scenarios):
+        # Whether it steps is an open condition, which may hold at some of the micro-batches.
+        doubted.add(_STEPS_EVERY_TIME)
+    return [e for e in found.values() if agreement.holds(e[0]) and e[0].mistake.code not in doubted]
+
+
+def _never_steps(scenario: Scenario) -> bool:
+    return scenario.trains and not any(isinstance(event, Step) for event in scenario.ledger.trace.events)
+
+
+def _steps_through_a_scaler(scenarios: list[Scenario]) -> bool:
+    """Whether any scenario steps through a grad scaler.
+
+    The condition that passes it by in another is then the one that switches it off (``GradScaler(enabled=use_amp)``),
+    and its scale is 1 there.
+    """
+    return any(isinstance(event, Step) and event.through_scaler for s in scenarios for event in s.ledger.trace.events)

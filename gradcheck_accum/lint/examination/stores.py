@@ -1,0 +1,168 @@
+"""Which gradients belong together: the stores of a loop (`gradcheck_accum.ledger.events`), known at its end only.
+
+If one optimizer steps there is one store, and if several do each owns the models whose parameters it was given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from gradcheck_accum.ledger.events import Backward, Event, Opaque, Step, Trace, ZeroGrad
+from gradcheck_accum.ledger.folding import fold
+from gradcheck_accum.ledger.windows import Fate
+from gradcheck_accum.lint.state.recorder import Recorded
+from gradcheck_accum.lint.state.values import Optimizer, is_member, is_part, reaches, whole_of
+
+_ONE_STORE = "the model"
+
+
+@dataclass(frozen=True, slots=True)
+class Stores:
+    """The stores of each optimizer that steps, by its identity.
+
+    ``is_team`` says that it is not known whose parameters each of them owns, but that all of them act together.
+    """
+
+    by_optimizer: Mapping[int, frozenset[str]]
+    is_team: bool
+
+    @classmethod
+    def of(cls, record: list[Recorded]) -> Stores:
+        """Those of the optimizers that step in a record."""
+        owners = {id(one.owner): one.owner for one in record if one.kind == "step"}
+        optimizers = [owner for owner in owners.values() if isinstance(owner, Optimizer)]
+        stores = _of_each(optimizers)
+        is_team = not stores and bool(optimizers)
+        if is_team:
+            stores = _of_a_team(record, optimizers)
+        elif not (_tells_members_apart(record, stores) or _step_together(record, optimizers)):
+            stores = dict.fromkeys(stores, frozenset[str]())
+        return cls(stores, is_team)
+
+    @property
+    def everything(self) -> frozenset[str]:
+        """All stores."""
+        return frozenset().union(*self.by_optimizer.values()) if self.by_optimizer else frozenset({_ONE_STORE})
+
+    def reached_by(self, one: Recorded, everything: frozenset[str]) -> frozenset[str]:
+        """The stores, of all, that something which was done reaches."""
+        owner = one.owner
+        if isinstance(owner, Optimizer):
+            return self.by_optimizer.get(id(owner), frozenset())
+        if len(self.by_optimizer) <= 1 or owner is None or self.is_team:
+            return everything
+        return frozenset(s for s in everything if any(reaches(source, s) for source in owner))
+
+
+def _of_each(optimizers: list[Optimizer]) -> dict[int, frozenset[str]]:
+    """The stores of each optimizer that steps, by its identity; none where it is not known whose it owns."""
+    if len(optimizers) <= 1:
+        return {id(optimizer): frozenset({_ONE_STORE}) for optimizer in optimizers}
+    if not all(optimizer.sources for optimizer in optimizers):
+        return {}
+    every = frozenset().union(*(optimizer.sources or frozenset() for optimizer in optimizers))
+    # Who owns a model owns every part of it.
+    return {
+        id(optimizer): frozenset(s for s in every if any(is_part(s, own) for own in optimizer.sources or ()))
+        for optimizer in optimizers
+    }
+
+
+def _tells_members_apart(record: list[Recorded], stores: Mapping[int, frozenset[str]]) -> bool:
+    """Whether every loss shows which of the stores it reaches.
+
+    One of a whole model does not, where its members are different optimizers': it may have run only some of them. If
+    those always step together, it may be taken to have run all.
+    """
+    models = {m for one in record if one.kind == "backward" and isinstance(one.owner, frozenset) for m in one.owner}
+    owners = (sum(any(is_member(s, model) for s in own) for own in stores.values()) for model in models)
+    return all(count <= 1 for count in owners)
+
+
+def _of_a_team(record: list[Recorded], optimizers: list[Optimizer]) -> dict[int, frozenset[str]]:
+    """The same where it is not known whose parameters each owns: told only of optimizers that always act together.
+
+    If all step between any two backwards or none does, and nothing is cleared but by them, every optimizer's
+    parameters have its own history, whoever's they are. Each then has a store of its own.
+    """
+    everyone = {id(optimizer) for optimizer in optimizers}
+    cleared = {id(one.owner) if isinstance(one.owner, Optimizer) else 0 for one in record if one.kind == "zero"}
+    if _step_together(record, optimizers) and cleared and cleared <= everyone:
+        return {id(optimizer): frozenset({optimizer.name}) for optimizer in optimizers}
+    return {id(optimizer): frozenset() for optimizer in optimizers}
+
+
+def _step_together(record: list[Recorded], optimizers: list[Optimizer]) -> bool:
+    """Whether all optimizers step between any two backwards, or none does."""
+    everyone = {id(optimizer) for optimizer in optimizers}
+    stepped: set[int] = set()
+    for one in record:
+        if one.kind == "backward":
+            if stepped not in (set(), everyone):
+                return False
+            stepped = set()
+        elif one.kind == "step":
+            stepped.add(id(one.owner))
+    return stepped in (set(), everyone)
+
+
+def is_a_part(one: Recorded, everything: frozenset[str]) -> bool:
+    """Whether something was done to some parameters of a model of which no optimizer owns just those."""
+    owner = one.owner if isinstance(one.owner, frozenset) else frozenset()
+    return any(whole_of(source) != source and source not in everything for source in owner)
+
+
+def doubt(events: list[Event], stores: Stores) -> str:
+    """Why nothing of this record can be trusted, or nothing.
+
+    A loop that does something unknown in one turn may do it in the others too; only what is unknown after the
+    last step leaves the windows before it as they are.
+    """
+    filled = frozenset[str]().union(*(event.stores for event in events if isinstance(event, Backward)))
+    if events and (not filled or any(owned and filled.isdisjoint(owned) for owned in stores.by_optimizer.values())):
+        # Whoever makes the gradients, or those of one of the optimizers, is not in sight.
+        return "where the gradients of a step come from"
+    if any(not owned for owned in stores.by_optimizer.values()):
+        return "whose gradients an optimizer owns"
+    last = max((i for i, event in enumerate(events) if isinstance(event, Step)), default=-1)
+    return next((event.reason.words for event in events[:last] if isinstance(event, Opaque)), "")
+
+
+def stained(events: list[Event]) -> frozenset[str]:
+    """The stores in which another optimizer's loss has left gradients, unless the ledger tells them from their own."""
+    found = _stained(events)
+    return found and found - _spilled(events)
+
+
+def _stained(events: list[Event]) -> frozenset[str]:
+    """The stores in which another optimizer's loss leaves gradients that the next step of their own uses.
+
+    A GAN's generator loss flows through the discriminator too; where that is cleared before, and not after, its next
+    window begins with what the generator's loss has left. Unless the ledger tells it from the window's own, none of its
+    entries counts what it seems to.
+    """
+    stained: set[str] = set()
+    used: dict[str, set[int]] = {}
+    entries: dict[str, list[Backward]] = {}
+    for event in events:
+        match event:
+            case Backward():
+                for store in event.stores:
+                    entries.setdefault(store, []).append(event)
+            case ZeroGrad():
+                entries = {store: new for store, new in entries.items() if store not in event.stores}
+            case Step():
+                for store in event.stores:
+                    new = entries.pop(store, [])
+                    before = used.get(store, set())
+                    if any(e.micro_batch in before and not e.stores <= event.stores for e in new):
+                        stained.add(store)
+                    used[store] = {e.micro_batch for e in new}
+    return frozenset(stained)
+
+
+def _spilled(events: list[Event]) -> frozenset[str]:
+    """The stores in which the ledger itself takes what another's loss has left for stale: these are no secret."""
+    ledger = fold(Trace(tuple(events)))
+    return frozenset(window.store for window in ledger.windows if window.with_fate(Fate.STALE))

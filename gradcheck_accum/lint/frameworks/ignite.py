@@ -1,0 +1,51 @@
+"""Ignite: an Engine calls one function with every batch of data, and counts the calls in ``engine.state.iteration``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gradcheck_accum.lint.control_flow.functions import call_function
+from gradcheck_accum.lint.state import values as v
+from gradcheck_accum.lint.state.state import State
+from gradcheck_accum.lint.state.values import Num, Symbol
+from gradcheck_accum.lint.torch_calls.data import assumed_length, batches_of, length_of
+
+_CLASS = "ignite.engine.Engine"
+_ENGINE = Symbol("engine")
+_EPOCHS = 2
+
+
+def new_driver(path: str, args: list[Any]) -> v.Driver | None:
+    """The Engine that a call of an imported name makes around a function of the file, or None."""
+    return v.Driver(args[0]) if path == _CLASS and len(args) == 1 and isinstance(args[0], v.Function) else None
+
+
+def drive(run: State, driver: v.Driver, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    """``trainer.run(loader)``: calls the function with every batch, in passes; its count goes on over all of them."""
+    data = args[0] if args else kwargs.get("data", Symbol())
+    if not run.reach.backward(driver.function.node):
+        return Symbol()
+    run.recorder.assumed_turns = True
+    iteration = 0
+    for _ in range(_EPOCHS):
+        run.recorder.open_pass()
+        run.loops.passes += 1
+        run.loops.depth += 1
+        try:
+            for batch in _batches(run, data):
+                iteration += 1
+                run.loops.begin_turn(True)
+                run.draw()
+                run.assigned[f"{_ENGINE.name}.state.iteration"] = Num(iteration)
+                call_function(run, driver.function, [_ENGINE, batch], {})
+        finally:
+            run.loops.depth -= 1
+            run.loops.passes -= 1
+    return Symbol()
+
+
+def _batches(run: State, data: Any) -> list[v.Data]:
+    if isinstance(data, v.Loader):
+        run.recorder.learn_units(data.rows)
+        return batches_of(data, length_of(run, data))
+    return [v.Data()] * assumed_length(run, data)

@@ -1,0 +1,94 @@
+"""Binding names, attributes and items to values."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from gradcheck_accum.lint import syntax
+from gradcheck_accum.lint.frameworks import self_counting
+from gradcheck_accum.lint.program.torch_names import SYNC_SWITCH
+from gradcheck_accum.lint.state import values as v
+from gradcheck_accum.lint.state.state import State
+from gradcheck_accum.lint.state.values import Num, Symbol, Tensor
+from gradcheck_accum.lint.syntax import text_of
+from gradcheck_accum.lint.torch_calls.gradient_changes import changes_unknown
+from gradcheck_accum.lint.torch_calls.masks import chooses, is_left_out
+from gradcheck_accum.lint.torch_calls.models import sources_of
+
+
+def assign(run: State, target: syntax.Expression, value: Any, scope: v.Scope) -> None:
+    """Bind a target to a value."""
+    match target:
+        case syntax.Name():
+            scope.assign(target.id, v.known_as(self_counting.named(run, target.id, value), target.id))
+        case syntax.Starred():
+            assign(run, target.value, value, scope)
+        case syntax.Tuple() | syntax.List():
+            for element, item in zip(target.elts, _unpack(value, target.elts), strict=False):
+                assign(run, element, item, scope)
+        case syntax.Attribute():
+            _assign_attribute(run, target, run.evaluate(target.value, scope), value)
+        case syntax.Subscript():
+            holder = run.evaluate(target.value, scope)
+            key = run.evaluate(target.slice, scope) if not isinstance(target.slice, syntax.Slice) else None
+            if isinstance(holder, dict):
+                if len(holder) < v.LONGEST_LIST:
+                    holder[v.key_of(key, text_of(target.slice))] = value
+            elif (
+                isinstance(holder, list)
+                and isinstance(key, Num)
+                and isinstance(key.value, int)
+                and -len(holder) <= key.value < len(holder)
+            ):
+                holder[key.value] = value
+            elif isinstance(holder, v.Data) and chooses(key) and is_left_out(value):
+                assign(run, target.value, replace(holder, ignored=True), scope)
+            elif isinstance(key, str):
+                _assign_to_unknown(run, holder, key, value)
+
+
+def _assign_attribute(run: State, target: syntax.Attribute, holder: Any, value: Any) -> None:
+    if changes_unknown(run, target, holder):
+        return
+    if target.attr == "grad" and isinstance(holder, v.Parameters):
+        if value is None:
+            run.recorder.zero(target, holder.sources)
+        elif isinstance(value, Symbol) or not isinstance(value, v.Gradient):
+            run.recorder.opaque(target, "gradients replaced by hand")
+    elif target.attr == "requires_grad":
+        run.freeze(sources_of(holder), value)
+    elif target.attr == SYNC_SWITCH and sources_of(holder) is not None:
+        run.sync.switch(sources_of(holder) or (), value if isinstance(value, bool) else None)
+    elif isinstance(holder, (v.Instance, v.Class)):
+        holder.attributes[target.attr] = v.known_as(value, target.attr)
+    else:
+        _assign_to_unknown(run, holder, target.attr, value)
+
+
+def _assign_to_unknown(run: State, holder: Any, name: str, value: Any) -> None:
+    """``state.step = 0`` or ``state["step"] = 0``, where nothing else is known of what ``state`` holds."""
+    if isinstance(holder, Symbol) and holder.name:
+        run.assigned[holder.member(name).name] = value
+
+
+def _unpack(value: Any, targets: Sequence[syntax.Expression]) -> list[Any]:
+    count = len(targets)
+    if isinstance(value, (list, tuple)) and not (
+        value and value[0] in ("range", "zip", "enumerate", "islice", "shape", "slice")
+    ):
+        return list(value) if len(value) >= count else [*value, *[Symbol()] * (count - len(value))]
+    if isinstance(value, Symbol):
+        return [value.member(str(i)) for i in range(count)]
+    if isinstance(value, v.Optimizer):
+        # `optimizer, self.scheduler = make_optimizer(...)`: only their own names tell them apart.
+        return [Symbol(text_of(t)) if isinstance(t, (syntax.Name, syntax.Attribute)) else Symbol() for t in targets]
+    if isinstance(value, v.Parameters) and count == 2:
+        return [Symbol(), value]
+    if isinstance(value, Tensor):
+        return [value.element(place) for place in range(count)]
+    if isinstance(value, v.Data) and value.is_tensor and value.rows == count:
+        # A tensor is taken apart by its rows; a batch, by what it consists of.
+        return [value.changed()] * count
+    return [value] * count

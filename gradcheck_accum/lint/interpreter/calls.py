@@ -1,0 +1,339 @@
+"""Calls in a training loop: what PyTorch, Python and the file's own functions do to gradients and batches."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gradcheck_accum.ledger.events import Factor, Reduction
+from gradcheck_accum.lint import syntax
+from gradcheck_accum.lint.control_flow.functions import call_function
+from gradcheck_accum.lint.frameworks.accelerate import as_framework, framework_method, new_framework
+from gradcheck_accum.lint.frameworks.deepspeed import as_engine, engine_method, initialized
+from gradcheck_accum.lint.frameworks.ignite import drive, new_driver
+from gradcheck_accum.lint.interpreter.argument_parsers import Parser, new_parser, parser_method
+from gradcheck_accum.lint.interpreter.assignment import assign
+from gradcheck_accum.lint.interpreter.library import BUILTINS, LIBRARY
+from gradcheck_accum.lint.interpreter.objects import (
+    attribute,
+    instantiate,
+    is_inherited,
+    known_otherwise,
+    super_method,
+)
+from gradcheck_accum.lint.program import names
+from gradcheck_accum.lint.program.torch_names import (
+    BLENDS_IN_PLACE,
+    CLIPS,
+    DIVIDES_IN_PLACE,
+    GATES,
+    MAKES_AT_RANDOM,
+    MAKES_CONSTANTS,
+    MAKES_DATA,
+    MULTIPLIES_IN_PLACE,
+    OPTIMIZERS,
+    PLACE_OF_SIZE,
+    TAKES_VALUES,
+    WRAPPERS,
+)
+from gradcheck_accum.lint.state import values as v
+from gradcheck_accum.lint.state.state import State
+from gradcheck_accum.lint.state.values import Num, Symbol, Tensor
+from gradcheck_accum.lint.syntax import call_name, text_of
+from gradcheck_accum.lint.torch_calls.distributed import pause
+from gradcheck_accum.lint.torch_calls.gradient_changes import foreach
+from gradcheck_accum.lint.torch_calls.gradients import METHODS, backward, clip
+from gradcheck_accum.lint.torch_calls.losses import IGNORED, all_arguments, computation, loss
+from gradcheck_accum.lint.torch_calls.masks import pads_to_the_longest
+from gradcheck_accum.lint.torch_calls.methods import function_of_data, method_of_value
+from gradcheck_accum.lint.torch_calls.metrics import read, shown_by_call
+from gradcheck_accum.lint.torch_calls.models import new_model, root_of, sources_of
+from gradcheck_accum.lint.torch_calls.optimizers import as_optimizer, looks_like_optimizer, new_optimizer
+from gradcheck_accum.lint.torch_calls.schedulers import new_scheduler
+from gradcheck_accum.lint.torch_calls.stepping_callables import told_to_step
+from gradcheck_accum.lint.torch_calls.weight_averages import new_average, note_update
+
+_FLOAT, _RANGE = Symbol("float"), Symbol("range")
+
+
+def call(run: State, node: syntax.Call, scope: v.Scope) -> Any:
+    """The value of a call, after what it does to gradients has been recorded."""
+    inherited = super_method(run, node, scope)
+    if inherited is not None:
+        args, kwargs = _arguments(run, node, scope)
+        return call_function(run, inherited, args, kwargs)
+    if isinstance(node.func, syntax.Attribute):
+        base = known_otherwise(node.func.value, run.evaluate(node.func.value, scope))
+        method = METHODS.get(node.func.attr)
+        if node.func.attr in BLENDS_IN_PLACE:
+            note_update(run, node, scope)
+        args, kwargs = _arguments(run, node, scope)
+        engine = as_engine(run, node, base)
+        if engine is not None:
+            return engine_method(run, node, engine, node.func.attr, args, kwargs)
+        if isinstance(base, v.Driver) and node.func.attr == "run":
+            return drive(run, base, args, kwargs)
+        if isinstance(base, Parser):
+            return parser_method(run, base, node.func.attr, args, kwargs)
+        framework = as_framework(base)
+        if framework is not None:
+            return framework_method(run, node, framework, node.func.attr, args, kwargs)
+        shown_by_call(run, node, base, all_arguments(args, kwargs))
+        if method is not None and not _defines(base, node.func.attr):
+            handled = method(run, node, base, args, kwargs)
+            if handled is not NotImplemented:
+                _keep_in_place_result(run, node, handled, scope)
+                return handled
+        handled = method_of_value(run, node, base, args, kwargs)
+        if handled is not NotImplemented:
+            if isinstance(handled, v.Chunks) and isinstance(args[0], Num) and args[0].value == handled.count:
+                run.note_count(node.args[0], args[0])
+            _keep_in_place_result(run, node, handled, scope)
+            return handled
+        callee = run.resolve(attribute(run, base, node.func.attr))
+    else:
+        callee = run.evaluate(node.func, scope)
+        args, kwargs = _arguments(run, node, scope)
+        shown_by_call(run, node, callee, all_arguments(args, kwargs))
+        if type(callee) is Symbol and callee == _FLOAT and len(args) == 1 and isinstance(args[0], Tensor):
+            return read(run, node, args[0])
+    if type(callee) is Symbol and callee == _RANGE and node.args and args:
+        run.note_count(node.args[-1], args[-1])
+    return call_value(run, node, callee, args, kwargs)
+
+
+def _arguments(run: State, node: syntax.Call, scope: v.Scope) -> tuple[list[Any], dict[str, Any]]:
+    args: list[Any] = []
+    for argument in node.args:
+        if isinstance(argument, syntax.Starred):
+            value = run.evaluate(argument.value, scope)
+            args.extend(value if isinstance(value, (list, tuple)) else [value])
+        else:
+            args.append(run.evaluate(argument, scope))
+    kwargs: dict[str, Any] = {}
+    for keyword in node.keywords:
+        value = run.evaluate(keyword.value, scope)
+        if keyword.arg is not None:
+            kwargs[keyword.arg] = value
+        elif isinstance(value, dict):
+            kwargs.update((name, given) for name, given in value.items() if isinstance(name, str))
+        else:
+            kwargs["**"] = value
+    return args, kwargs
+
+
+def _defines(base: Any, name: str) -> bool:
+    return isinstance(base, v.Instance) and name in base.cls.methods
+
+
+def _keep_in_place_result(run: State, node: syntax.Call, result: Any, scope: v.Scope) -> None:
+    """``loss.div_(K)`` changes the tensor that the name is bound to."""
+    func = node.func
+    if (
+        isinstance(func, syntax.Attribute)
+        and func.attr in DIVIDES_IN_PLACE | MULTIPLIES_IN_PLACE
+        and isinstance(result, Tensor)
+    ):
+        assign(run, func.value, result, scope)
+
+
+def _draws_a_batch(run: State, name: str, given: list[Any]) -> bool:
+    """Whether a call in a training loop gives the next batch: its name says so, and it was given none."""
+    named = run.loops.depth > 0 and bool(names.BATCH.fits(name))
+    return named and not any(isinstance(a, Tensor) or v.is_data(a) for a in given)
+
+
+def call_value(run: State, node: syntax.Call, callee: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    """Call a value that has been evaluated."""
+    match callee:
+        case v.Function():
+            before = run.recorder.micro_batch
+            run.calls.sites.append((node.where.line, node.where.column - 1))
+            try:
+                result = _carry_out(run, node, callee, args, kwargs)
+            finally:
+                run.calls.sites.pop()
+            if run.recorder.micro_batch == before and _draws_a_batch(run, call_name(node), [*args, *kwargs.values()]):
+                # One of this file's functions that cuts a batch out of data it knows of.
+                run.draw()
+                return result if v.is_data(result) else v.Data()
+            return result
+        case v.Class():
+            return instantiate(run, node, callee, args, kwargs)
+        case v.Instance():
+            method = None if callee.cls.is_model else callee.cls.bound("__call__", callee)
+            if method is not None:
+                return _carry_out(run, node, method, args, kwargs)
+            return computation(run, node, args, kwargs, sources_of(callee) or frozenset())
+        case v.Model() | v.Engine():
+            return computation(run, node, args, kwargs, frozenset({callee.name}))
+        case v.Criterion():
+            return loss(run, callee.name, callee.reduction, args, kwargs, leaves_out=callee.leaves_out)
+        case v.Partial():
+            return call_value(run, node, callee.callee, [*callee.args, *args], {**callee.kwargs, **kwargs})
+        case v.Unwrapped():
+            with run.sync.passed_by(callee.source):
+                return computation(run, node, args, kwargs, frozenset({callee.source}))
+        case v.Member() if any(isinstance(a, Tensor) or v.is_data(a) for a in all_arguments(args, kwargs)):
+            return computation(run, node, args, kwargs, frozenset({callee.source}))
+        case v.Configured():
+            given = all_arguments(args, kwargs)
+            if not any(isinstance(value, Tensor) or v.is_data(value) for value in given):
+                return callee  # an object that will compute them
+            return computation(run, node, args, kwargs, frozenset()).scaled(Factor(None))
+        case v.Optimizer():
+            # No optimizer can be called: what a call named so gave is what makes them.
+            return new_optimizer(run, node, all_arguments(args, kwargs))
+        case v.Reference():
+            return _library(run, node, callee, args, kwargs)
+        case Symbol():
+            builtin = BUILTINS.get(callee.name)
+            if builtin is not None:
+                return builtin(run, args, kwargs)
+            if told_to_step(run, node, args, kwargs):
+                return Symbol()
+            if callee.name.isidentifier():
+                # Nothing in the file defines it: it came with a star import.
+                return _library(run, node, v.Reference(callee.name), args, kwargs)
+            return _unresolved(run, node, callee.name, args, kwargs)
+    return computation(run, node, args, kwargs, frozenset())
+
+
+def _carry_out(run: State, node: syntax.Call, function: v.Function, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    """Carry out a function. One of another module that is told when to step does so where it is told."""
+    told = not run.reach.is_own(function.node) and any(keyword.arg in GATES for keyword in node.keywords)
+    outer = run.calls.told_at
+    run.calls.told_at = node if told else outer
+    try:
+        return call_function(run, function, args, kwargs)
+    finally:
+        run.calls.told_at = outer
+
+
+def _library(run: State, node: syntax.Call, callee: v.Reference, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    tail, path = callee.tail, callee.path
+    handler = LIBRARY.get(tail)
+    handled = handler(run, args, kwargs) if handler is not None else NotImplemented
+    if handled is not NotImplemented:
+        return handled
+    if foreach(run, node, path, args):
+        return Symbol()
+    if tail in CLIPS:
+        clip(run, node, args, kwargs)
+        return Symbol()
+    scheduler = new_scheduler(run, path, args, kwargs)
+    if scheduler is not None:
+        return scheduler
+    average = new_average(run, path, sources_of(args[0]) if args else None)
+    if average is not None:
+        return average
+    if tail in OPTIMIZERS or (path.startswith("torch.optim.") and tail[:1].isupper() and "sched" not in path):
+        optimizer = new_optimizer(run, node, all_arguments(args, kwargs))
+        if run.loops.depth:
+            run.recorder.renew(node, optimizer)
+        return optimizer
+    if tail.endswith("Loss") and tail[:1].isupper():
+        return v.Criterion(tail, kwargs.get("reduction", "mean"), leaves_out=IGNORED in kwargs)
+    if tail in WRAPPERS and args:
+        if path.startswith("torch.") and tail == "DistributedDataParallel":
+            run.sync.wrap(sources_of(args[0]) or ())
+        if tail == "deepcopy" and isinstance(args[0], v.Model):
+            # Its weights are its own from here on.
+            return new_model(run, node, args[0].cls)
+        return args[0]
+    if path.startswith("torch.") and tail.endswith("_like") and args and isinstance(args[0], v.Data):
+        return v.Data(args[0].rows, holds=_held(tail.removesuffix("_like")))
+    if path.startswith("torch.") and tail in MAKES_DATA and args and isinstance(args[0], v.Got):
+        return args[0]  # the same data, as a tensor
+    if path.startswith("torch.") and tail in MAKES_DATA:
+        made = run.loops.turn if run.loops.depth and tail in MAKES_AT_RANDOM else None
+        return v.Data(_rows(tail, args, kwargs), made=made, holds=_held(tail), is_tensor=True)
+    if path.startswith("torch.nn.functional.") and (
+        tail.endswith("loss") or tail.startswith(("cross_", "binary_cross"))
+    ):
+        return loss(run, tail, kwargs.get("reduction", "mean"), args, kwargs)
+    if path.startswith("torch.nn.") and tail[:1].isupper():
+        return new_model(run, node)
+    framework = new_framework(path, kwargs) or new_driver(path, args) or new_parser(path)
+    if framework is not None:
+        return framework
+    made_of_data = function_of_data(run, path, args, kwargs)
+    if made_of_data is not NotImplemented:
+        return made_of_data
+    if path == "itertools.repeat" and len(args) == 1 and not kwargs:
+        return v.Repeated(text_of(node))
+    if path == "itertools.chain.from_iterable" and args and isinstance(args[0], v.Repeated):
+        return v.Stream.endless()
+    if path == "deepspeed.initialize":
+        return initialized(run, node, args, kwargs)
+    if path == "torch.autograd.backward":
+        return backward(run, node, v.Reference("torch.autograd"), args, kwargs)
+    return _unresolved(run, node, path, args, kwargs)
+
+
+def _held(tail: str) -> v.Holds:
+    """What a function of PyTorch that makes data makes."""
+    if tail == "randperm":
+        return v.Holds.PLACES
+    return v.Holds.CONSTANTS if tail in MAKES_CONSTANTS else v.Holds.VALUES
+
+
+def _rows(tail: str, args: list[Any], kwargs: dict[str, Any]) -> int | None:
+    place = PLACE_OF_SIZE.get(tail, 0)
+    sizes = kwargs.get("size", args[place] if len(args) > max(place, 0) else None)
+    if isinstance(sizes, (list, tuple)) and sizes:
+        sizes = sizes[0]
+    if tail in TAKES_VALUES:
+        return None
+    return sizes.value if isinstance(sizes, Num) and isinstance(sizes.value, int) else None
+
+
+def _unresolved(run: State, node: syntax.Call, name: str, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    """A call of something that this file does not define."""
+    given = all_arguments(args, kwargs)
+    owner, _, tail = name.rpartition(".")
+    if tail == "no_sync" and owner:
+        return pause(run, Symbol(owner), True)
+    if names.STEPS.fits(tail):
+        return Symbol(text_of(node))
+    inherited = is_inherited(run, name)
+    acts = bool(names.ACTS_ON_GRADIENTS.fits(tail)) and not names.SCHEDULE.fits(tail)
+    acts = acts and not names.WRITTEN_DOWN.fits(tail)
+    handed = any(as_optimizer(run, value) is not None for value in given)
+    if looks_like_optimizer(tail) and not (run.in_training and handed and tail[:1].islower()):
+        return new_optimizer(run, node, given)
+    if run.in_training and ((acts and (handed or inherited)) or names.CHANGES_GRADIENTS.fits(tail)):
+        run.recorder.opaque(node, f"a call of {tail}, which is defined elsewhere")
+    if _draws_a_batch(run, tail or call_name(node), given):
+        run.draw()
+        return v.Data()
+    if given and names.ENDLESS.fits(tail):
+        return v.Stream.endless()
+    if run.loops.depth and pads_to_the_longest(kwargs):
+        return v.Data(varies=True)
+    if any(isinstance(value, (Tensor, v.Data)) or v.is_data(value) or v.models_in(value) for value in given):
+        computed = computation(run, node, args, kwargs, root_of(name))
+        return computed.scaled(Factor(None)) if inherited else computed
+    if len(given) == 1 and isinstance(given[0], (v.Model, v.Parameters, v.Loader)):
+        return given[0]
+    whole = any(map(v.is_multiple_of_steps, given))
+    if whole or any(isinstance(value, Num) and value.tags & {v.STEPS, v.DERIVED} for value in given):
+        return v.Configured(f"{name}()", whole=whole)
+    if inherited or any(v.carries_steps(value) for value in given):
+        return Symbol(f"{name}()")
+    if not given:
+        got = f"{name}()" if name else ""
+        return v.Got(got, turn=run.loops.turn) if run.loops.depth else Symbol(got)
+    return _result_of(run, node, name, given)
+
+
+def _result_of(run: State, node: syntax.Call, name: str, args: list[Any]) -> Any:
+    """What an unresolved call gives that got nothing that is known to be data."""
+    if run.loops.depth and any(isinstance(value, Symbol) for value in args):
+        run.draw_made(args)
+        factors = (Factor(None),) if any(isinstance(value, v.Scaled) for value in args) else ()
+        part = v.Part(text_of(node.func)[:60], Reduction.MEAN, factors, run.recorder.micro_batch)
+        models = root_of(name or text_of(node.func))
+        if not run.no_graphs:
+            run.sync.forward(models)
+        return Tensor((part,), models)
+    return Symbol(f"{text_of(node)[:80]}{run.calls.turn}")

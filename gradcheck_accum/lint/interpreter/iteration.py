@@ -1,0 +1,449 @@
+"""What loops run over: passes over the data, windows of micro-batches, counters."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from gradcheck_accum.lint import syntax
+from gradcheck_accum.lint.control_flow.conditions import ask
+from gradcheck_accum.lint.program.names import BEGINNING
+from gradcheck_accum.lint.state import values as v
+from gradcheck_accum.lint.state.bindings import bind_steps
+from gradcheck_accum.lint.state.control import OutOfBudget
+from gradcheck_accum.lint.state.state import State
+from gradcheck_accum.lint.state.values import Num, Symbol, Tensor
+from gradcheck_accum.lint.syntax import Operator, text_of, walk
+from gradcheck_accum.lint.torch_calls.data import assumed_length, batches_of, given_by, length_of
+
+_FEW = 24
+"""Turns that are never too many: four times the fewest that stand for a loop without an end."""
+
+_FEW_EPOCHS = 3
+
+_FOR_A_GENERATOR = 10_000
+"""Evaluations in which a generator is to show how many batches it gives."""
+
+
+def plan(run: State, source: Any, loop: syntax.For, trains: bool) -> tuple[Iterable[Any], bool, bool]:
+    """What a for loop yields, whether each item is a new micro-batch, and whether it is a pass over the data."""
+    source = given_by(run, source) if trains else source
+    match source:
+        case v.Loader():
+            windows = _windows_of(run, source, loop) if trains else None
+            if windows is not None:
+                return windows, False, True
+            batches = _batches_from(run, source) if trains and run.knowledge.has_remainders else None
+            if batches is not None:
+                return batches, True, True
+            run.recorder.learn_units(source.rows)
+            if trains:
+                run.recorder.counted |= {v.tag_of_length(source), v.tag_of_length(Symbol(source.dataset))}
+            return batches_of(source, length_of(run, source)), True, True
+        case v.Chunks():
+            # What a loop cuts into windows is no window: all of the data, cut into micro-batches.
+            is_pass = trains and run.loops.passes == 0 and run.reach.steps(loop.body)
+            if is_pass and source.assumed:
+                return [source.piece] * assumed_length(run, source), True, True
+            return source.batches(), True, is_pass
+        case v.Data() if (along := _along(run, source, loop, trains)) is not None:
+            return along
+        case v.Stream():
+            run.recorder.assumed_turns = True
+            return [v.Data()] * run.knowledge.unbounded_length(), True, False
+        case v.Parameters():
+            return [source], False, False
+        case v.Model():
+            # One of its members stands for all.
+            return [v.Member(source=f"{source.name}.*")], False, False
+        case ("range", *bounds):
+            return _range(run, bounds, loop, trains), False, False
+        case ("enumerate", inner, start):
+            items, draws, is_pass = plan(run, inner, loop, trains)
+            first = start.value if isinstance(start, Num) else _first_number(loop) or 0
+            if trains and draws and not isinstance(start, Num):
+                return _numbered_from_somewhere(run, loop, items, int(first)), draws, is_pass
+            numbered = [(Num(first + i), item) for i, item in enumerate(items)]
+            return numbered, draws, is_pass
+        case ("zip", *sources):
+            sources = _cut_alike(sources)
+            plans = [plan(run, one, loop, trains) for one in sources]
+            items = list(zip(*(items for items, _, _ in plans), strict=False))
+            return items, any(draws for _, draws, _ in plans), any(is_pass for _, _, is_pass in plans)
+        case ("islice", inner, *bounds):
+            items, draws, is_pass = plan(run, inner, loop, trains)
+            limits = [bind_steps(run, bound) if trains and len(bounds) == 1 else bound for bound in bounds]
+            if trains and len(limits) == 1 and isinstance(limits[0], Num) and not run.reach.steps(loop.body):
+                run.knowledge.note_window(limits[0])
+            numbers = [int(b.value) if isinstance(b, Num) else None for b in limits]
+            known = numbers and all(n is None or n >= 0 for n in numbers[:2]) and numbers[2:] != [0]
+            return list(itertools.islice(items, *numbers)) if known else items, draws, is_pass
+        case dict():
+            return list(source), False, False
+        case list() if trains and id(source) in run.iterated.grown and not v.acts_on_gradients(source):
+            return _unknown_iteration(run, source, loop, trains)
+        case list() | tuple() if v.all_parameters(source):
+            # One after the other is all of them, once.
+            return [v.united(source)], False, False
+        case list() | tuple():
+            holds_data = v.is_data(source)
+            # A list of batches inside a pass over the data is a part of that pass, and so is one in a loop that steps
+            # once for all of it: a window.
+            is_part = run.loops.passes or (run.loops.depth and not run.reach.steps(loop.body))
+            return list(source), holds_data, holds_data and len(source) > 1 and not is_part
+    return _unknown_iteration(run, source, loop, trains)
+
+
+def _cut_alike(sources: Sequence[Any]) -> list[Any]:
+    """What is cut along with something is cut into as many pieces."""
+    cut = [one for one in sources if isinstance(one, v.Chunks) and not one.assumed]
+    return [cut[0] if cut and isinstance(one, v.Chunks) and one.assumed else one for one in sources]
+
+
+def _along(run: State, data: v.Data, loop: syntax.For, trains: bool) -> tuple[Iterable[Any], bool, bool] | None:
+    """What a loop goes through along the first of the dimensions that data was given; None where it trains on none.
+
+    A loop that has another one over each of its parts goes from window to window.
+    """
+    if not trains or not data.sizes:
+        return None
+    first, *rest = data.sizes
+    items = [replace(data, rows=int(rest[0].value) if rest else None, sizes=tuple(rest))]
+    inner = inner_training_loop(run, loop.body)
+    is_pass = not run.loops.passes and run.reach.steps(loop.body)
+    if inner is not None and _consumes(inner, loop):
+        return items * _windows_along(run, first), False, is_pass
+    if first.value <= 0:
+        return None
+    if not run.reach.steps(loop.body):
+        run.knowledge.note_window(first)
+    return items * int(first.value), True, is_pass
+
+
+def _windows_along(run: State, count: Num) -> int:
+    """How many windows are along a dimension; a few stand for a number that follows from others."""
+    if count.value > 0:
+        return int(count.value)
+    run.recorder.assumed_turns = True
+    return _FEW_EPOCHS
+
+
+def _windows_of(run: State, loader: v.Loader, loop: syntax.For) -> list[Any] | None:
+    """The lists of batches that a generator gives a loop that has an inner one over each; None if it gives others."""
+    inner = inner_training_loop(run, loop.body) if loader.carry_out is not None else None
+    if loader.carry_out is None or inner is None or not _consumes(inner, loop):
+        return None
+    found = loader.carry_out()
+    return found if found and all(isinstance(one, list) and v.is_data(one) for one in found) else None
+
+
+def _batches_from(run: State, loader: v.Loader) -> list[Any] | None:
+    """The batches that a generator gives, where the source shows how many; None where it gives others too."""
+    if loader.carry_out is None:
+        return None
+    outer, run.budget = run.budget, min(run.budget, run.spent + _FOR_A_GENERATOR)
+    try:
+        found = run.knowledge.unguessed(loader.carry_out)
+    except OutOfBudget:
+        return None
+    finally:
+        run.budget = outer
+    return found if found and all(v.is_data(one) and not isinstance(one, list) for one in found) else None
+
+
+def _unknown_iteration(run: State, source: Any, loop: syntax.For, trains: bool) -> tuple[Iterable[Any], bool, bool]:
+    element = Symbol(f"{source.name}[]") if isinstance(source, Symbol) and source.name else Symbol()
+    if not trains:
+        return [element], False, False
+    inner = inner_training_loop(run, loop.body)
+    if inner is not None and not _consumes(inner, loop) and not _goes_over_models(run, inner):
+        return [element, element], False, False
+    if run.loops.passes or isinstance(source, (v.Data, Tensor)):
+        return [element, element], False, False
+    if isinstance(source, Symbol):
+        run.recorder.counted.add(v.tag_of_length(source))
+    return [v.Data()] * assumed_length(run, source), True, True
+
+
+def _goes_over_models(run: State, inner: _Inner) -> bool:
+    """Whether an inner loop goes from model to model, each with the batch of the outer loop: then that is the pass."""
+    if inner.function is not None or not isinstance(inner.loop, syntax.For) or not run.calls.frames:
+        return False
+    if inner_training_loop(run, inner.loop.body) is not None:
+        return False
+    return any(_are_models(run.evaluate(node, run.calls.frames[-1])) for node in _collections_in(inner.loop.iter))
+
+
+def _collections_in(node: syntax.Expression) -> Iterator[syntax.Expression]:
+    """What a loop runs over, without what numbers or joins it: ``nets`` in ``enumerate(nets.items())``."""
+    match node:
+        case syntax.Name() | syntax.Attribute():
+            yield node
+        case syntax.Call(func=syntax.Attribute(value=holder, attr="items" | "values" | "keys"), args=()):
+            yield from _collections_in(holder)
+        case syntax.Call(func=syntax.Name(id="enumerate" | "zip" | "list" | "tuple"), args=arguments):
+            for argument in arguments:
+                yield from _collections_in(argument)
+
+
+def _are_models(value: Any) -> bool:
+    """Whether a value is a collection of models, or of what is theirs."""
+    if isinstance(value, (list, tuple, dict)):
+        items = value.values() if isinstance(value, dict) else value
+        return any(isinstance(item, (v.Model, v.Optimizer)) for item in items)
+    return isinstance(value, v.Model)
+
+
+def _numbered_from_somewhere(
+    run: State, loop: syntax.For, items: Iterable[Any], first: int
+) -> Iterator[tuple[Num, Any]]:
+    """Batches with their numbers, where the source does not show from which on they are counted.
+
+    A pass is counted from its own beginning (another one is for those that go on with a training that was broken off),
+    or on from where the pass before has ended, and then what that has left over goes with it. Either is a scenario, and
+    what they agree on is certain.
+    """
+    goes_on = not ask(run, f"{text_of(loop.iter)} restarts its count")
+    number = run.iterated.counted_to.get(loop, first) if goes_on else first
+    for item in items:
+        number += 1
+        run.iterated.counted_to[loop] = number
+        yield Num(number - 1), item
+
+
+def with_numbers(loop: syntax.For, source: Any, items: Iterable[Any]) -> Iterable[Any]:
+    """Batches from a source that does not show what it yields, each with its number where the loop counts by it.
+
+    One that was wrapped elsewhere (``for i, batch in progress_bar``) may be an ``enumerate``, or a ``range`` where
+    there is nothing but ``i``. The loop tells: it takes ``i`` modulo something. Where ``i + 1`` is what it takes, it
+    counts from 0, else from 1.
+    """
+    hidden = isinstance(source, Symbol) or (isinstance(source, v.Loader) and source.generated)
+    target = loop.target
+    first = _first_number(loop) if hidden else None
+    if first is None:
+        return items
+    if not isinstance(target, syntax.Tuple):
+        return [Num(first + i) for i, _ in enumerate(items)]
+    rest = len(target.elts) - 1
+    return [(Num(first + i), *[item] * rest) for i, item in enumerate(items)]
+
+
+def _first_number(loop: syntax.For) -> int | None:
+    """What a loop's counter begins at, by what it takes modulo something; None where it takes nothing so."""
+    target = loop.target
+    several = isinstance(target, syntax.Tuple) and len(target.elts) > 1
+    counter = target.elts[0] if isinstance(target, syntax.Tuple) and several else target
+    if not isinstance(counter, syntax.Name):
+        return None
+    nodes = [node for statement in loop.body for node in walk(statement)]
+    offsets = {counter.id: 0}
+    for node in nodes:
+        if isinstance(node, syntax.Assign) and isinstance(node.targets[0], syntax.Name):
+            offset = _offset(node.value, offsets)
+            if offset is not None:
+                offsets[node.targets[0].id] = offset
+    taken = [_offset(n.left, offsets) for n in nodes if isinstance(n, syntax.BinOp) and n.op is Operator.MOD]
+    counted = [offset for offset in taken if offset is not None]
+    if not counted:
+        return None
+    return 0 if any(counted) else 1
+
+
+def _offset(node: syntax.Expression, offsets: dict[str, int]) -> int | None:
+    """What an expression adds to the counter that it is, or None where it is none."""
+    match node:
+        case syntax.Name(id=name):
+            return offsets.get(name)
+        case syntax.BinOp(left=left, op=Operator.ADD, right=syntax.Constant(value=int() as more)):
+            base = _offset(left, offsets)
+            return None if base is None else base + more
+    return None
+
+
+def _range(run: State, bounds: Sequence[Any], loop: syntax.For, trains: bool) -> Iterable[Any]:
+    if bounds and all(isinstance(bound, Num) for bound in bounds):
+        numbers = [int(bound.value) for bound in bounds]
+        counted = range(*numbers) if len(numbers) < 3 or numbers[2] else range(0)
+        # A range inside of which nobody steps is the window itself.
+        is_window = not run.reach.steps(loop.body)
+        if trains and is_window and len(bounds) == 1 and isinstance(bounds[0], Num):
+            run.knowledge.note_window(bounds[0])
+        if trains and not is_window and len(bounds) == 3 and isinstance(bounds[2], Num):
+            _note_stride(run, bounds[2], loop)
+        if trains and not is_window and not _counts_windows(bounds) and len(counted) > _FEW:
+            length = run.knowledge.unbounded_length()
+            if len(counted) > 4 * length:
+                # So many turns show nothing that a few whole windows and the last few turns do not.
+                counted = counted[: run.knowledge.enough_of(len(counted))]
+                run.recorder.assumed_turns = True
+        if run.knowledge.hurries and len(counted) > _FEW_EPOCHS and inner_training_loop(run, loop.body) is not None:
+            # What the first epochs leave behind, and what the last one does at its end.
+            run.recorder.assumed_turns = True
+            return [Num(i) for i in (*counted[: _FEW_EPOCHS - 1], counted[-1])]
+        if len(counted) > v.LONGEST_LIST:
+            raise OutOfBudget
+        along = frozenset({v.POSITION} if _counts_windows(bounds) else ())
+        return [Num(i, along) for i in counted]
+    if not trains:
+        return [Num(0), Num(1)]
+    if inner_training_loop(run, loop.body) is not None:
+        run.recorder.assumed_turns = True
+        _note_turns(run, bounds, 2)
+        if len(bounds) == 3 and isinstance(bounds[0], Num) and isinstance(bounds[2], Num):
+            along = frozenset({v.POSITION})
+            return [Num(bounds[0].value, along), Num(bounds[0].value + bounds[2].value, along)]
+        return [Num(0), Num(1)]
+    if not run.reach.steps(loop.body) and len(bounds) == 1:
+        # Backward inside, the step outside: this range is the window itself.
+        bind_steps(run, bounds[0])
+        return [Num(0), Num(1)]
+    if (
+        len(bounds) == 1
+        and isinstance(bounds[0], Symbol)
+        and run.calls.stack
+        and run.reach.steps_beside(run.calls.stack[-1], loop)
+    ):
+        run.knowledge.bounds.add(bounds[0].name)
+    length = run.knowledge.unbounded_length()
+    run.recorder.assumed_turns = True
+    if len(bounds) >= 2 and isinstance(bounds[0], Num):
+        step = bounds[2] if len(bounds) == 3 else Num(1)
+        if isinstance(step, Symbol):
+            step = Num(run.recorder.units)
+        first, stride = int(bounds[0].value), int(step.value) if isinstance(step, Num) else 1
+        if len(bounds) == 3:
+            run.recorder.assumed_length = True
+            length = run.knowledge.pass_length()
+        return [Num(first + stride * i) for i in range(length)]
+    return [Num(i) for i in range(length)]
+
+
+def _note_stride(run: State, stride: Num, loop: syntax.For) -> None:
+    """Note what batches are cut into windows by, where a loop goes from one to the next, and has one over each."""
+    if inner_training_loop(run, loop.body) is not None:
+        run.knowledge.note_window(stride)
+
+
+def _note_turns(run: State, bounds: Sequence[Any], turns: int) -> None:
+    """Remember how many turns stand for an unknown number of epochs: schedules are planned by it."""
+    if not 1 <= len(bounds) <= 2:
+        return
+    first, last = (bounds[0] if len(bounds) > 1 else Num(0)), bounds[-1]
+    if _is_beginning(first):
+        first = Num(0)
+    if isinstance(last, v.Computed) and last.op is Operator.ADD and isinstance(last.right, Num):
+        # `range(1, epochs + 1)` has as many turns as there are epochs.
+        last, turns = last.left, turns - int(last.right.value)
+    if isinstance(last, Symbol) and last.name and isinstance(first, Num) and turns + first.value > 0:
+        run.iterated.turns[last.name] = turns + int(first.value)
+
+
+def _is_beginning(value: Any) -> bool:
+    """Whether epochs are counted from where a training begins, which is 0 but for those that go on with another."""
+    return v.is_named(value) and not value.default and bool(BEGINNING.fits(value.name.rpartition(".")[2]))
+
+
+def _counts_windows(bounds: Sequence[Any]) -> bool:
+    return any(v.LENGTH in bound.tags for bound in bounds)
+
+
+@dataclass(frozen=True, slots=True)
+class _Inner:
+    """A loop inside another; in ``function``, which ``call`` calls, where it does not stand there itself."""
+
+    loop: syntax.For | syntax.While
+    function: syntax.FunctionDef | None = None
+    call: syntax.Call | None = None
+
+    def head(self) -> set[str]:
+        """The names that it runs over, and the names that the outer loop has for those that it was given."""
+        names = _names_in(self.loop.iter if isinstance(self.loop, syntax.For) else self.loop.test)
+        if self.function is None or self.call is None:
+            return names
+        spec = self.function.args
+        parameters = [a.arg for a in (*spec.posonlyargs, *spec.args)]
+        if parameters[:1] == ["self"] and isinstance(self.call.func, syntax.Attribute):
+            parameters = parameters[1:]
+        given = dict(zip(parameters, self.call.args, strict=False))
+        given |= {keyword.arg: keyword.value for keyword in self.call.keywords if keyword.arg}
+        return names.union(*(_names_in(given[name]) for name in names & given.keys()))
+
+
+def inner_training_loop(run: State, body: Sequence[syntax.Statement]) -> _Inner | None:
+    """The first loop inside ``body`` that makes gradients, here or in a function that it calls."""
+    for statement in body:
+        for node in walk(statement):
+            if isinstance(node, (syntax.For, syntax.While)) and run.reach.backward_in(node.body):
+                return _Inner(node)
+            if isinstance(node, syntax.Call):
+                for function in run.reach.called(node):
+                    for inner in walk(function):
+                        if isinstance(inner, (syntax.For, syntax.While)) and run.reach.backward_in(inner.body):
+                            return _Inner(inner, function, node)
+    return None
+
+
+def items_of(run: State, source: Any, limit: int) -> list[Any] | None:
+    """The items of a collection that the source shows, or None."""
+    match source:
+        case ("range", *bounds) if bounds and all(isinstance(b, Num) for b in bounds):
+            counted = range(*(int(b.value) for b in bounds))
+            return [Num(i) for i in counted] if len(counted) <= limit else None
+        case ("range" | "islice" | "shape" | "slice", *_):
+            return None
+        case ("enumerate", inner, start):
+            items = items_of(run, inner, limit)
+            first = start.value if isinstance(start, Num) else 0
+            return [(Num(first + i), item) for i, item in enumerate(items)] if items is not None else None
+        case ("zip", *sources):
+            several = [items_of(run, one, limit) for one in _cut_alike(sources)]
+            known = [items for items in several if items is not None]
+            return list(zip(*known, strict=False)) if len(known) == len(several) else None
+        case list() | tuple() | dict():
+            return list(source)
+        case v.Chunks():
+            run.recorder.assumed_length = run.recorder.assumed_length or source.assumed
+            return source.batches()
+        case v.Optimizer():
+            return [source]
+        case v.Data() if source.rows is not None and source.rows <= limit:
+            return [v.Data() for _ in range(source.rows)]
+    return None
+
+
+def is_cut(source: Any) -> bool:
+    """Whether a loop runs over the pieces of a batch."""
+    match source:
+        case v.Chunks():
+            return True
+        case ("zip" | "enumerate" | "islice", *sources):
+            return any(map(is_cut, sources))
+    return False
+
+
+def is_guessed(run: State, source: Any) -> bool:
+    """Whether a loop over a source that is no training takes a number of turns that the source does not show."""
+    match source:
+        case v.Loader():
+            return source.length is None
+        case list() | tuple() if id(source) in run.iterated.grown:
+            return True
+    return items_of(run, source, v.LONGEST_LIST) is None
+
+
+def _consumes(inner: _Inner, loop: syntax.For) -> bool:
+    """Whether an inner loop runs over what an outer one yields: its items, or a list that they are collected in."""
+    names = _names_in(loop.target)
+    calls = [n for statement in loop.body for n in walk(statement) if isinstance(n, syntax.Call)]
+    for call in calls:
+        if isinstance(call.func, syntax.Attribute) and call.func.attr == "append":
+            collects = any(_names_in(argument) & names for argument in call.args)
+            names = names | _names_in(call.func.value) if collects else names
+    return bool(inner.head() & names)
+
+
+def _names_in(node: syntax.Expression) -> set[str]:
+    return {n.id for n in walk(node) if isinstance(n, syntax.Name)}

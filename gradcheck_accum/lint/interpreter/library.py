@@ -1,0 +1,423 @@
+"""Functions of Python and of PyTorch that have a meaning for batches, losses and counters."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from fractions import Fraction
+from typing import Any
+
+from gradcheck_accum.ledger.events import Factor, Reduction
+from gradcheck_accum.lint import syntax
+from gradcheck_accum.lint.control_flow.functions import call_function
+from gradcheck_accum.lint.interpreter.iteration import items_of
+from gradcheck_accum.lint.interpreter.objects import attribute
+from gradcheck_accum.lint.program.torch_names import DIVIDES, JOINS, MULTIPLIES, SAMPLES_ALL
+from gradcheck_accum.lint.state import values as v
+from gradcheck_accum.lint.state.bindings import bind_steps
+from gradcheck_accum.lint.state.state import State
+from gradcheck_accum.lint.state.values import Num, Symbol, Tensor
+from gradcheck_accum.lint.syntax import Operator, text_of
+from gradcheck_accum.lint.torch_calls.arithmetic import binary
+from gradcheck_accum.lint.torch_calls.data import (
+    chunks,
+    draw_from,
+    length_of_value,
+    new_loader,
+    rows_of_dataset,
+    split,
+    stream,
+)
+from gradcheck_accum.lint.torch_calls.masks import counted, is_left_out, is_own_count, selected
+from gradcheck_accum.lint.torch_calls.metrics import mean
+from gradcheck_accum.lint.torch_calls.models import sources_of
+
+
+def _len(run: State, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    return length_of_value(run, args[0]) if args else Symbol()
+
+
+def _range(run: State, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    return ("range", *args)
+
+
+def _enumerate(run: State, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    start = args[1] if len(args) > 1 else kwargs.get("start", Num(0))
+    return ("enumerate", args[0], start) if args else Symbol()
+
+
+def _slice(run: State, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    match args:
+        case [upper]:
+            return ("slice", None, upper)
+        case [lower, upper]:
+            return ("slice", lower, upper)
+    return Symbol()
+
+
+def _zip(run: State, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    return ("zip", *args)
+
+
+def _islice(run: State, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    return ("islice", *args) if args else Symbol()
+
+
+def _iter(run: State, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    return stream(run, args[0]) if args else Symbol()
+
+
+def _next(run: State, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    return draw_from(run, args[0]) if args else Symbol()
+
+
+def _first(run: State, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    return args[0] if args else kwargs.get("iterable", Symbol())
+
+
+def _list(run: State, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    if not args:
+        return []
+    if isinstance(args[0], (v.Loader, v.Parameters, v.Chunks)):
+        return args[0]
+    match args[0]:
+        case ("islice", v.Stream() as drawn, stop):
+            count = bind_steps(run, stop) if run.loops.depth else stop
+            known = isinstance(count, Num) and isinstance(count.value, int) and 0 <= count.value <= v.LONGEST_LIST
+            return list(itertools.islice(drawn.items, count.value)) if known else args[0]
+    items = items_of(run, args[0], limit=v.LONGEST_LIST)
+    return list(items) if items is not None else args[0]
+
+
+def _number(function: Callable[..., Any]) -> Callable[[State, list[Any], dict[str, Any]], Any]:
+    def apply(run: State, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        counts = [value for value in args if is_own_count(run, value)]
+        if len(counts) == 1 and all(isinstance(value, Num) for value in args if value is not counts[0]):
+            return counts[0]  # kept from being nothing, say
+        bounded_length = _length_that_is_bounded(args) if function is min else None
+        if bounded_length is not None:
+            return bounded_length
+        values = list(args[0]) if len(args) == 1 and isinstance(args[0], (list, tuple)) else args
+        if values and all(isinstance(value, Num) for value in values):
+            first, *rest = values
+            try:
+                return v.bounded(first.derive(function(*(value.value for value in values)), *rest))
+            except (ValueError, OverflowError, TypeError):
+                return Symbol()
+        fixed = not run.loops.depth or all(v.is_setting(value) or value == Num(1) for value in values)
+        if fixed and all(v.is_settled(value) for value in values):
+            names = (value.name if isinstance(value, Symbol) else str(value.value) for value in values)
+            return Symbol(f"{function.__name__}({', '.join(names)})")
+        return Symbol()
+
+    return apply
+
+
+def _length_that_is_bounded(args: list[Any]) -> Num | None:
+    """The length of a pass beside bounds that the source leaves open, taken not to bind: one pass is as good as a part.
+
+    What the loop compares with it is then the end of the pass, however that comes.
+    """
+    lengths = [value for value in args if isinstance(value, Num) and v.LENGTH in value.tags]
+    others = [value for value in args if not (isinstance(value, Num) and v.LENGTH in value.tags)]
+    return lengths[0] if len(lengths) == 1 and others and all(map(v.is_named, others)) else None
+
+
+def _convert(function: Callable[[Any], Any]) -> Callable[[State, list[Any], dict[str, Any]], Any]:
+    def apply(run: State, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        if len(args) == 1 and isinstance(args[0], Num):
+            value = function(args[0].value)
+            return replace(args[0], value=value)
+        if args and is_own_count(run, args[0]):
+            return args[0]
+        # int(args.k) is still the same unknown number; float(loss) is a metric.
+        return args[0] if args and isinstance(args[0], Symbol) else Symbol()
+
+    return apply
+
+
+def _sum(run: State, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    items = args[0] if args else None
+    if isinstance(items, (list, tuple)) and items:
+        total = items[0]
+        for item in items[1:]:
+            total = binary(run, Operator.ADD, total, item)
+        return total
+    if isinstance(items, Tensor):
+        return items.reduced(Reduction.SUM) if items.elementwise else items
+    return items if isinstance(items, v.Scaled) else Symbol()
+
+
+def _dict(run: State, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    known = all(isinstance(given, dict) for given in args) and "**" not in kwargs
+    return {name: value for given in (*args, kwargs) for name, value in given.items()} if known else Symbol()
+
+
+def _getattr(run: State, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    if len(args) >= 2 and isinstance(args[1], str):
+        value = v.known_as(run.resolve(attribute(run, args[0], args[1])), args[1])
+        by_default = args[2] if len(args) > 2 else None
+        if type(value) is Symbol and value.default is None and isinstance(by_default, str):
+            return replace(value, default=by_default)
+        return value
+    return Symbol()
+
+
+_LISTS = frozenset({"Iterable", "Sequence", "list"})
+
+
+def _isinstance(run: State, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    match args:
+        case [model, v.Reference() as cls] if cls.tail == "DistributedDataParallel":
+            return True if run.sync.is_wrapped(sources_of(model) or ()) else Symbol()
+        case [list() | v.Optimizer() as value, v.Reference() | Symbol() as cls]:
+            if (cls.tail if isinstance(cls, v.Reference) else cls.name) in _LISTS:
+                return isinstance(value, list)
+    return Symbol()
+
+
+def _ignored(run: State, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    return Symbol()
+
+
+def _divide(run: State, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    return binary(run, Operator.DIV, args[0], args[1]) if len(args) > 1 else Symbol()
+
+
+def _multiply(run: State, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    return binary(run, Operator.MULT, args[0], args[1]) if len(args) > 1 else Symbol()
+
+
+def _reduce(reduction: Reduction) -> Callable[[State, list[Any], dict[str, Any]], Any]:
+    def apply(run: State, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        value = args[0] if args else Symbol()
+        if isinstance(value, list) and reduction is Reduction.MEAN and any(isinstance(i, v.Figure) for i in value):
+            return mean(run, value)
+        if isinstance(value, v.Data) and reduction is Reduction.SUM and len(args) + len(kwargs) == 1:
+            return counted(run, value)
+        if not isinstance(value, Tensor):
+            return value
+        return value.reduced(reduction)
+
+    return apply
+
+
+def _along(args: list[Any], kwargs: dict[str, Any]) -> int | None:
+    """The dimension that a call joins tensors along, the first one where it does not say."""
+    dim = args[1] if len(args) > 1 else kwargs.get("dim", Num(0))
+    return dim.value if isinstance(dim, Num) and isinstance(dim.value, int) else None
+
+
+def _cat(run: State, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    items = args[0] if args else None
+    rows = _rows_of_each(items)
+    if rows is None:
+        return NotImplemented
+    along = _along(args, kwargs)
+    return v.Data(sum(rows) if along == 0 else rows[0] if along is not None else None)
+
+
+def _rows_of_each(items: Any) -> list[int] | None:
+    """How many rows each of several tensors of data has, where the source shows all of them."""
+    if not isinstance(items, (list, tuple)) or not items:
+        return None
+    rows = [item.rows for item in items if isinstance(item, v.Data) and item.rows is not None]
+    return rows if len(rows) == len(items) else None
+
+
+def _stack(run: State, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    items = args[0] if args else None
+    rows = _rows_of_each(items)
+    if rows is not None and not run.loops.depth:
+        along = _along(args, kwargs)
+        return v.Data(len(rows) if along == 0 else rows[0] if along is not None else None)
+    if isinstance(items, (list, tuple)) and items and all(isinstance(item, Tensor) for item in items):
+        joined = tuple(part for item in items for part in item.parts)
+        # How the stacked losses are reduced later decides their weights, so they are not known.
+        return Tensor(joined, v.models_in(items)).scaled(Factor(None))
+    return v.Data()
+
+
+def _clamp(run: State, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    return args[0] if args and isinstance(args[0], v.Data) else NotImplemented
+
+
+def _masked_select(run: State, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    return selected(args[0]) if args and isinstance(args[0], (Tensor, v.Data)) else NotImplemented
+
+
+def _padded(run: State, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    return v.Data(varies=True)
+
+
+def _where(run: State, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    data = next((value for value in args[1:] if isinstance(value, v.Data)), None)
+    return replace(data.changed(data.rows), ignored=True) if data and any(map(is_left_out, args)) else NotImplemented
+
+
+def _chunk(run: State, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    return chunks(run, args[1]) if len(args) > 1 else Symbol()
+
+
+def _split(run: State, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    return split(run, args[0], args[1]) if len(args) > 1 else Symbol()
+
+
+def _data_loader(run: State, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    dataset = args[0] if args else kwargs.get("dataset")
+    size = kwargs.get("batch_size", args[1] if len(args) > 1 else Num(1))
+    return new_loader(run, dataset, size, kwargs)
+
+
+def _tensor_dataset(run: State, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    known = [one for one in args if isinstance(one, v.Data) and one.rows is not None]
+    return known[0] if known else args[0] if args and isinstance(args[0], v.Data) else Symbol()
+
+
+def _of_all_rows(run: State, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    """A sampler that draws every row of a data set once, in any order: as many as there are."""
+    return args[0] if len(args) == 1 and not kwargs.keys() - {"generator"} else Symbol()
+
+
+def _subset(run: State, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    """``Subset(dataset, indices)``: as many rows as indices."""
+    indices = args[1] if len(args) > 1 else kwargs.get("indices")
+    if isinstance(indices, v.Data) and indices.rows is not None:
+        return v.Data(indices.rows)
+    items = items_of(run, indices, limit=v.LONGEST_LIST)
+    shown = not (isinstance(indices, list) and id(indices) in run.iterated.grown)
+    if isinstance(indices, tuple) and indices[:1] == ("range",):
+        shown = all(map(_is_shown, indices[1:]))
+    return v.Data(len(items)) if items and shown else v.Data()
+
+
+def _is_shown(number: Any) -> bool:
+    """Whether a number is what the source shows, and was made of no number that is assumed."""
+    return isinstance(number, Num) and number.tags.isdisjoint({v.WHOLE, v.ASSUMED})
+
+
+def _random_split(run: State, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    """``random_split(dataset, lengths)``: the rows of each part, given as numbers or as shares."""
+    lengths = args[1] if len(args) > 1 else kwargs.get("lengths")
+    if not isinstance(lengths, (list, tuple)) or not lengths:
+        return Symbol()
+    rows = rows_of_dataset(run, args[0] if args else kwargs.get("dataset"))
+    numbers = [length.value if _is_shown(length) else None for length in lengths]
+    if rows is not None and all(isinstance(n, (float, Fraction)) for n in numbers):
+        parts = [math.floor(rows * float(share)) for share in numbers if share is not None]
+        for place in range(rows - sum(parts)):  # what is left over goes round, as PyTorch has it
+            parts[place % len(parts)] += 1
+        return tuple(v.Data(part or None) for part in parts)
+    return tuple(v.Data(number if isinstance(number, int) and number > 0 else None) for number in numbers)
+
+
+def _chain(run: State, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    return v.united(args) if v.all_parameters(args) else Symbol()
+
+
+def _cycle(run: State, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    return v.Stream.endless() if args else Symbol()
+
+
+def _partial(run: State, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    return v.Partial(args[0], args[1:], kwargs) if args else Symbol()
+
+
+def _unfollowed(run: State, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    return Symbol()
+
+
+def _filter(run: State, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    if len(args) != 2 or not isinstance(args[1], v.Parameters):
+        return Symbol()
+    test, parameters = args
+    if isinstance(test, v.Function) and isinstance(test.node, syntax.Lambda):
+        holds = call_function(run, test, [parameters], {})
+        return parameters if isinstance(holds, bool) else parameters.chosen(text_of(test.node.body))
+    return parameters.chosen("chosen elsewhere")
+
+
+def _divmod(run: State, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    if len(args) != 2:
+        return Symbol()
+    return binary(run, Operator.FLOORDIV, args[0], args[1]), binary(run, Operator.MOD, args[0], args[1])
+
+
+def _namespace(run: State, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    """Settings that are read as attributes: given by name, or in a dictionary."""
+    if not args and kwargs.keys() == {"**"}:
+        return kwargs["**"]  # the very settings that it is made of
+    attributes = _dict(run, args, kwargs)
+    return v.Instance(v.Class(_NAMESPACE, v.Scope()), attributes) if isinstance(attributes, dict) else Symbol()
+
+
+_NAMESPACE = syntax.ClassDef(syntax.NOWHERE, None, "SimpleNamespace", (), (), (), (), ())
+
+
+BUILTINS: dict[str, Callable[[State, list[Any], dict[str, Any]], Any]] = {
+    "len": _len,
+    "range": _range,
+    "trange": _range,
+    "enumerate": _enumerate,
+    "slice": _slice,
+    "zip": _zip,
+    "divmod": _divmod,
+    "filter": _filter,
+    "iter": _iter,
+    "next": _next,
+    "tqdm": _first,
+    "reversed": _first,
+    "sorted": _first,
+    "track": _first,
+    "list": _list,
+    "dict": _dict,
+    "tuple": _list,
+    "sum": _sum,
+    "max": _number(max),
+    "min": _number(min),
+    "abs": _number(abs),
+    "round": _convert(round),
+    "int": _convert(int),
+    "float": _convert(lambda value: value),
+    "getattr": _getattr,
+    "print": _ignored,
+    "isinstance": _isinstance,
+    "hasattr": _ignored,
+    "bool": _first,
+    "vars": _first,
+}
+
+
+LIBRARY: dict[str, Callable[[State, list[Any], dict[str, Any]], Any]] = {
+    "partial": _partial,
+    **dict.fromkeys(("SimpleNamespace", "Namespace", "EasyDict", "AttrDict", "Munch"), _namespace),
+    **dict.fromkeys(DIVIDES, _divide),
+    **dict.fromkeys(MULTIPLIES, _multiply),
+    "mean": _reduce(Reduction.MEAN),
+    "sum": _reduce(Reduction.SUM),
+    "stack": _stack,
+    **dict.fromkeys(JOINS, _cat),
+    **dict.fromkeys(SAMPLES_ALL, _of_all_rows),
+    "Subset": _subset,
+    "random_split": _random_split,
+    "clamp": _clamp,
+    "masked_select": _masked_select,
+    "pad_sequence": _padded,
+    "where": _where,
+    "chunk": _chunk,
+    "split": _split,
+    "DataLoader": _data_loader,
+    "TensorDataset": _tensor_dataset,
+    "chain": _chain,
+    "cycle": _cycle,
+    "islice": _islice,
+    "tqdm": _first,
+    "trange": _range,
+    "track": _first,
+    "GradScaler": _unfollowed,
+    "autocast": _unfollowed,
+    "ceil": _convert(lambda value: -int(-value // 1)),
+    "floor": _convert(lambda value: int(value // 1)),
+}

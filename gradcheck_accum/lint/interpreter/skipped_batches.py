@@ -1,0 +1,86 @@
+"""Micro-batches that give no gradient now and then: a loss that is not finite, data with nothing to learn from, an
+error that is caught.
+
+A reading of the main path alone would never see what the loop makes of them. So every place that may skip one is
+remembered, and the loop is read once more for each, with one micro-batch skipped there in the midst of a pass: whether
+it is still counted, the ledger shows. Who clears the gradients there gives the window up, which is another matter.
+"""
+
+from __future__ import annotations
+
+import re
+
+from gradcheck_accum.lint import syntax
+from gradcheck_accum.lint.control_flow.conditions import depends_on_input
+from gradcheck_accum.lint.control_flow.refusals import gives_up
+from gradcheck_accum.lint.interpreter.iteration import inner_training_loop
+from gradcheck_accum.lint.program.names import FINITE
+from gradcheck_accum.lint.state import values as v
+from gradcheck_accum.lint.state.state import State
+from gradcheck_accum.lint.syntax import Comparison, call_name, text_of, walk
+
+_NO_ERROR = re.compile(r"StopIteration|KeyboardInterrupt|SystemExit|GeneratorExit")
+
+
+def leaves_out(run: State, node: syntax.If, scope: v.Scope) -> bool:
+    """Whether a branch leaves this micro-batch out, because its loss is not finite or by what its data hold."""
+    backs_out = node.body and not node.orelse and _ends_the_turn(run, node.body[-1])
+    asks = _asks_whether_finite(node.test) or _asks_the_data(run, node.test, scope)
+    return bool(backs_out and asks) and not run.reach.acts(node.body) and _skipped_here(run, node)
+
+
+def keeps_out(run: State, node: syntax.If, scope: v.Scope) -> bool:
+    """Whether a branch that is taken only for finite losses, or by what data hold, is not for this micro-batch."""
+    takes_in = not run.reach.acts(node.orelse) and run.reach.backward_in(node.body)
+    asks = _asks_whether_finite(node.test) or (run.loops.depth > 0 and _asks_the_data(run, node.test, scope))
+    return takes_in and asks and _skipped_here(run, node)
+
+
+def handler_of(run: State, node: syntax.Try) -> syntax.ExceptHandler | None:
+    """What handles an error that this micro-batch meets before its backward; None where it meets none."""
+    if not run.loops.depth or not run.reach.backward_in(node.body) or inner_training_loop(run, node.body) is not None:
+        return None
+    handlers = [h for h in node.handlers if h.type is None or not _NO_ERROR.search(text_of(h.type))]
+    swallowing = [h for h in handlers if not gives_up(h.body) and not run.reach.acts(h.body)]
+    return swallowing[0] if swallowing and _skipped_here(run, node) else None
+
+
+def _skipped_here(run: State, node: syntax.Statement) -> bool:
+    place = node.where.line, node.where.column - 1
+    count = run.skips.passed.get(place, 0)
+    run.skips.passed[place] = count + 1
+    return run.skips.wanted == (place, count)
+
+
+def _asks_whether_finite(test: syntax.Expression) -> bool:
+    calls = (call_name(node) for node in walk(test) if isinstance(node, syntax.Call))
+    names = (node.id for node in walk(test) if isinstance(node, syntax.Name))
+    return any(FINITE.fits(name) for name in (*calls, *names))
+
+
+def _asks_the_data(run: State, test: syntax.Expression, scope: v.Scope) -> bool:
+    """Whether a condition asks what a micro-batch holds: a mask that may be empty, a mark that it bears.
+
+    How many rows it has is another question (only the last of a pass has fewer), and so is whether it is there at all.
+    """
+    return depends_on_input(test, scope) and not any(map(_asks_something_else, walk(test)))
+
+
+def _asks_something_else(node: syntax.Node) -> bool:
+    match node:
+        case syntax.Call():
+            return call_name(node) in {"len", "size"}
+        case syntax.Attribute():
+            return node.attr == "shape"
+        case syntax.Compare():
+            return not {Comparison.IS, Comparison.ISNOT}.isdisjoint(node.ops)
+    return False
+
+
+def _ends_the_turn(run: State, last: syntax.Statement) -> bool:
+    """Whether a statement goes on to the next micro-batch, from the loop or from a function that it calls."""
+    if isinstance(last, syntax.Return):
+        function = run.calls.stack[-1] if run.calls.stack else None
+        own = function.body if isinstance(function, syntax.FunctionDef) else []
+        return run.loops.depth > 0 and inner_training_loop(run, own) is None
+    return isinstance(last, syntax.Continue) and run.loops.depth > 0

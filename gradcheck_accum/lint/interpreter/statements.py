@@ -1,0 +1,410 @@
+"""Statements, carried out one by one: branches, loops, assignments and definitions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager, nullcontext
+from typing import Any
+
+from gradcheck_accum.ledger.events import Operation
+from gradcheck_accum.lint import syntax
+from gradcheck_accum.lint.control_flow.conditions import choose, settled
+from gradcheck_accum.lint.control_flow.functions import call_function
+from gradcheck_accum.lint.control_flow.refusals import heed
+from gradcheck_accum.lint.frameworks import self_counting
+from gradcheck_accum.lint.frameworks.accelerate import accumulate
+from gradcheck_accum.lint.interpreter.assignment import assign
+from gradcheck_accum.lint.interpreter.iteration import inner_training_loop, is_cut, is_guessed, plan, with_numbers
+from gradcheck_accum.lint.interpreter.objects import make_class
+from gradcheck_accum.lint.interpreter.skipped_batches import handler_of, keeps_out, leaves_out
+from gradcheck_accum.lint.state import values as v
+from gradcheck_accum.lint.state.control import Broke, Continued, Exhausted, OutOfBudget, Raised, Returned
+from gradcheck_accum.lint.state.state import State
+from gradcheck_accum.lint.state.under_way import Sorting
+from gradcheck_accum.lint.state.values import Num, Tensor
+from gradcheck_accum.lint.syntax import Comparison, Operator, call_name, text_of, walk
+from gradcheck_accum.lint.torch_calls.arithmetic import binary, factor_of
+from gradcheck_accum.lint.torch_calls.distributed import context_of
+from gradcheck_accum.lint.torch_calls.gradient_changes import changes_unknown
+from gradcheck_accum.lint.torch_calls.learning_rates import note_rate
+from gradcheck_accum.lint.torch_calls.retained_graphs import appended, makes_no_graphs, summed
+
+
+def execute(run: State, statements: Iterable[syntax.Statement], scope: v.Scope) -> None:
+    """Carry out statements in order."""
+    for statement in statements:
+        run.spend()
+        handler = _HANDLERS.get(type(statement))
+        if handler is not None:
+            handler(run, statement, scope)
+
+
+def _expr(run: State, node: syntax.Expr, scope: v.Scope) -> None:
+    run.evaluate(node.value, scope)
+
+
+def _assign(run: State, node: syntax.Assign, scope: v.Scope) -> None:
+    value = run.evaluate(node.value, scope)
+    note_rate(run, node, value, scope)
+    for target in node.targets:
+        assign(run, target, value, scope)
+
+
+def _annotated(run: State, node: syntax.AnnAssign, scope: v.Scope) -> None:
+    if node.value is not None:
+        assign(run, node.target, run.evaluate(node.value, scope), scope)
+
+
+def _augmented(run: State, node: syntax.AugAssign, scope: v.Scope) -> None:
+    current = run.evaluate(node.target, scope)
+    change = run.evaluate(node.value, scope)
+    self_counting.begin(run, node, current)
+    if isinstance(current, v.Gradient):
+        if node.op in (Operator.DIV, Operator.MULT):
+            operation = Operation.DIVIDE if node.op is Operator.DIV else Operation.MULTIPLY
+            run.recorder.scale_grads(node, current.sources, factor_of(change, operation))
+        else:
+            run.recorder.opaque(node, "gradients changed by hand")
+        return
+    if changes_unknown(run, node.target, current):
+        return
+    note_rate(run, node, change, scope)
+    if isinstance(current, list) and isinstance(change, (list, tuple)) and node.op is Operator.ADD:
+        if len(current) + len(change) > v.LONGEST_LIST:
+            raise OutOfBudget
+        current.extend(change)
+        if run.loops.guessed:
+            run.iterated.grown[id(current)] = current
+        for item in change:
+            appended(run, node, current, item)
+        return
+    if isinstance(current, list) and isinstance(change, v.Parameters) and node.op is Operator.ADD:
+        current.append(change)
+        return
+    if isinstance(current, Num) and current.value == 0 and isinstance(change, Tensor):
+        result: Any = change
+    else:
+        result = binary(run, node.op, current, change)
+    result = summed(run, node, result)
+    if isinstance(result, Tensor) and not result.is_located:
+        result = result.located(run.recorder.locate(node))
+    target = node.target
+    if isinstance(target, (syntax.Attribute, syntax.Subscript)):
+        holder = run.evaluate(target.value, scope)
+        if isinstance(holder, Tensor) and isinstance(result, Tensor):
+            # `outputs.loss /= K`: the output that holds the loss is what the name is bound to.
+            assign(run, target.value, result, scope)
+            return
+    assign(run, target, result, scope)
+    self_counting.carry(run, target, result)
+
+
+def _if(run: State, node: syntax.If, scope: v.Scope) -> None:
+    if run.sorting and _sorts(run, node, scope):
+        return
+    if leaves_out(run, node, scope):
+        run.execute(node.body, scope)
+        return
+    if keeps_out(run, node, scope):
+        return
+    decides = run.reach.steps(node.body) or run.reach.steps(node.orelse) or _collects(run, node)
+    outer, run.question.in_boundary = run.question.in_boundary, decides
+    outer_condition, run.question.branch = run.question.branch, node
+    run.question.was_open = False
+    try:
+        chosen = choose(run, node.test, scope, (node.body, node.orelse))
+    finally:
+        run.question.in_boundary, run.question.branch = outer, outer_condition
+    is_open = run.question.was_open and run.loops.depth > 0
+    if is_open:
+        run.question.open_around.append((node.test, scope))
+    run.question.branches.append(node)
+    try:
+        run.execute(node.body if chosen else node.orelse, scope)
+    finally:
+        run.question.branches.pop()
+        if is_open:
+            run.question.open_around.pop()
+
+
+def _sorts(run: State, node: syntax.If, scope: v.Scope) -> bool:
+    """Carry out both branches where a condition sorts parameters, each for those that it chooses; whether it does."""
+    name, names = run.sorting[-1]
+    parameters = scope.names.get(name)
+    mentioned = {n.id for n in walk(node.test) if isinstance(n, syntax.Name)}
+    if not isinstance(parameters, v.Parameters) or mentioned.isdisjoint(names):
+        return False
+    if settled(run, node.test, scope) is not None:
+        return False
+    test = text_of(node.test)
+    left: list[v.Parameters] = []
+    for branch, chosen in ((node.body, parameters.chosen(test)), (node.orelse, parameters.chosen(f"not ({test})"))):
+        scope.names[name] = chosen
+        try:
+            run.execute(branch, scope)
+            left.append(chosen)
+        except Continued:
+            pass
+    if not left:
+        raise Continued
+    scope.names[name] = parameters if len(left) == 2 else left[0]
+    return True
+
+
+def _are_drawn_together(source: Any, micro_batch: int) -> bool:
+    """Whether a loop runs over batches of one micro-batch: those that several loaders gave together, one of each task.
+
+    A list of batches is one of micro-batches.
+    """
+    match source:
+        case ("enumerate", inner, _):
+            return _are_drawn_together(inner, micro_batch)
+        case ("zip", *sources):
+            return any(_are_drawn_together(one, micro_batch) for one in sources)
+        case tuple() if len(source) > 1:
+            return all(v.is_drawn_with(one, micro_batch) for one in source)
+    return False
+
+
+def _for(run: State, node: syntax.For, scope: v.Scope) -> None:
+    source = run.evaluate(node.iter, scope)
+    trains = run.reach.backward_in(node.body)
+    items, draws, is_pass = plan(run, source, node, trains or _collects(run, node))
+    if draws and _are_drawn_together(source, run.recorder.micro_batch):
+        draws = is_pass = False
+    if draws and trains:
+        items = with_numbers(node, source, items)
+    if is_pass and trains:
+        run.recorder.open_pass()
+        run.loops.passes += 1
+    elif trains and isinstance(source, tuple) and run.loops.passes == 0:
+        run.recorder.epoch = None
+    cuts = draws and not is_pass and is_cut(source)
+    guessed = not (trains or run.in_training or run.calls.yielded is not None) and is_guessed(run, source)
+    run.loops.guessed += guessed
+    run.loops.depth += trains
+    outer_turn = run.loops.turn
+    try:
+        for number, item in enumerate(items):
+            run.loops.begin_turn(trains)
+            if draws and trains:
+                run.draw()
+                # The batches of a list may differ in size.
+                learn = run.recorder.learn_rows_of_part if cuts else run.recorder.learn_units
+                learn(v.rows_in(item))
+                item = v.drawn_with(item, run.recorder.micro_batch)
+            run.loops.last_slice = ()
+            assign(run, node.target, item, scope)
+            try:
+                apart = nullcontext() if run.loops.depth else run.calls.in_turn(number)
+                with _sorting(run, source, node.target), apart:
+                    run.execute(node.body, scope)
+            except Continued:
+                continue
+        run.execute(node.orelse, scope)
+    except Broke:
+        pass
+    finally:
+        run.loops.guessed -= guessed
+        run.loops.depth -= trains
+        run.loops.turn = outer_turn
+        if is_pass and trains:
+            run.loops.passes -= 1
+
+
+@contextmanager
+def _sorting(run: State, source: Any, target: syntax.Expression) -> Iterator[None]:
+    """A loop over parameters, with or without their names, may sort them."""
+    names = [n.id for n in walk(target) if isinstance(n, syntax.Name)]
+    sorts = isinstance(source, v.Parameters) and 0 < len(names) <= 2
+    if sorts:
+        run.sorting.append(Sorting(names[-1], frozenset(names)))
+    try:
+        yield
+    finally:
+        if sorts:
+            run.sorting.pop()
+
+
+def _collects(run: State, node: syntax.Statement) -> bool:
+    """Whether a statement belongs to a generator that is being carried out for the lists of batches that it yields."""
+    return run.calls.yielded is not None and run.reach.yields(node)
+
+
+def _most_turns(run: State, loop: syntax.While, trains: bool) -> int:
+    """How often a loop is run whose condition is open."""
+    run.recorder.assumed_turns = run.recorder.assumed_turns or trains
+    if trains and inner_training_loop(run, loop.body) is not None:
+        return 3
+    return run.knowledge.unbounded_length() if trains or _collects(run, loop) else 2
+
+
+def _while(run: State, node: syntax.While, scope: v.Scope) -> None:
+    trains = run.reach.backward_in(node.body)
+    if trains and run.loops.depth and isinstance(node.test, syntax.Constant) and not run.reach.draws(node.body):
+        run.recorder.opaque(node, "how often a loop runs over one batch")
+    if trains:
+        run.recorder.epoch = None
+    run.loops.depth += trains
+    outer_turn, turns = run.loops.turn, 0
+    try:
+        while True:
+            known = settled(run, node.test, scope)  # whether a loop goes on is no setting
+            endless = known is None or isinstance(node.test, syntax.Constant)
+            if known is False or (endless and turns >= _most_turns(run, node, trains)) or turns > 5_000:
+                break
+            turns += 1
+            run.loops.begin_turn(trains)
+            run.loops.last_slice = ()
+            try:
+                run.execute(node.body, scope)
+            except Continued:
+                continue
+    except Broke:
+        pass
+    finally:
+        run.loops.depth -= trains
+        run.loops.turn = outer_turn
+
+
+def _with(run: State, node: syntax.With, scope: v.Scope) -> None:
+    entries: list[tuple[syntax.Expression, Any]] = []
+    for item in node.items:
+        entered = item.context_expr
+        value = run.evaluate(entered, scope)
+        entries.append((entered, value))
+        if isinstance(entered, syntax.Call) and call_name(entered) == "accumulate":
+            owner = run.evaluate(entered.func.value, scope) if isinstance(entered.func, syntax.Attribute) else None
+            if not accumulate(run, owner):
+                run.recorder.opaque(entered, "a framework that gates its own steps")
+        given = _of_its_own(run, value, "__enter__")
+        if item.optional_vars is not None:
+            assign(run, item.optional_vars, value if given is None else given, scope)
+    contexts = [context_of(run, entered, value, scope) for entered, value in entries]
+    without_graphs = any(makes_no_graphs(item.context_expr) for item in node.items)
+    run.no_graphs += without_graphs
+    try:
+        with ExitStack() as stack:
+            for context in filter(None, contexts):
+                stack.enter_context(run.sync.entered(context))
+            run.execute(node.body, scope)
+    finally:
+        run.no_graphs -= without_graphs
+    for _, value in reversed(entries):
+        _of_its_own(run, value, "__exit__", None, None, None)
+
+
+def _of_its_own(run: State, value: Any, name: str, *args: Any) -> Any:
+    """What a method gives of an object whose class the source shows; None where it shows no such method."""
+    method = value.cls.bound(name, value) if isinstance(value, v.Instance) else None
+    return None if method is None else call_function(run, method, list(args), {})
+
+
+def _try(run: State, node: syntax.Try, scope: v.Scope) -> None:
+    handler = handler_of(run, node)
+    if handler is not None:
+        run.execute(handler.body, scope)
+        run.execute(node.finalbody, scope)
+        return
+    catching = [h for h in node.handlers if h.type is None or "StopIteration" in text_of(h.type)]
+    run.loops.catching += bool(catching)
+    try:
+        run.execute(node.body, scope)
+    except Exhausted:
+        if not catching:
+            raise
+        run.execute(catching[0].body, scope)
+    except Raised:
+        if not node.handlers:
+            raise
+    else:
+        run.execute(node.orelse, scope)
+    finally:
+        run.loops.catching -= bool(catching)
+    run.execute(node.finalbody, scope)
+
+
+def _assert(run: State, node: syntax.Assert, scope: v.Scope) -> None:
+    heed(run, node.test, scope)
+
+
+def _match(run: State, node: syntax.Match, scope: v.Scope) -> None:
+    for case in node.cases:
+        match case.pattern:
+            case syntax.MatchValue(value=value):
+                test = syntax.Compare(value.where, None, node.subject, (Comparison.EQ,), (value,))
+            case syntax.MatchAs(pattern=None, name=None) if case.guard is None:
+                run.execute(case.body, scope)
+                return
+            case _:
+                if run.reach.acts(case.body):
+                    run.recorder.opaque(case.body[0], "what a match by structure chooses")
+                continue
+        if choose(run, test, scope, (case.body, [])):
+            run.execute(case.body, scope)
+            return
+
+
+def _return(run: State, node: syntax.Return, scope: v.Scope) -> None:
+    raise Returned(run.evaluate(node.value, scope) if node.value is not None else None)
+
+
+def _break(run: State, node: syntax.Break, scope: v.Scope) -> None:
+    raise Broke
+
+
+def _continue(run: State, node: syntax.Continue, scope: v.Scope) -> None:
+    raise Continued
+
+
+def _raise(run: State, node: syntax.Raise, scope: v.Scope) -> None:
+    raise Raised
+
+
+def _function(run: State, node: syntax.FunctionDef, scope: v.Scope) -> None:
+    scope.assign(node.name, v.Function(node, scope))
+
+
+def _class(run: State, node: syntax.ClassDef, scope: v.Scope) -> None:
+    scope.assign(node.name, make_class(run, node, scope))
+
+
+def _import(run: State, node: syntax.Import, scope: v.Scope) -> None:
+    for alias in node.names:
+        name = alias.asname or alias.name.partition(".")[0]
+        scope.assign(name, v.Reference(alias.name if alias.asname else name))
+
+
+def _import_from(run: State, node: syntax.ImportFrom, scope: v.Scope) -> None:
+    for alias in node.names:
+        module = "." * node.level + (node.module or "")
+        defined = run.imported_name(node, alias.name)
+        scope.assign(alias.asname or alias.name, defined or v.Reference(f"{module}.{alias.name}"))
+
+
+def _global(run: State, node: syntax.Global, scope: v.Scope) -> None:
+    scope.shared.update(node.names)
+
+
+_HANDLERS: dict[type[syntax.Statement], Callable[[State, Any, v.Scope], None]] = {
+    syntax.Expr: _expr,
+    syntax.Assign: _assign,
+    syntax.AnnAssign: _annotated,
+    syntax.AugAssign: _augmented,
+    syntax.If: _if,
+    syntax.For: _for,
+    syntax.While: _while,
+    syntax.With: _with,
+    syntax.Try: _try,
+    syntax.Assert: _assert,
+    syntax.Match: _match,
+    syntax.Return: _return,
+    syntax.Break: _break,
+    syntax.Continue: _continue,
+    syntax.Raise: _raise,
+    syntax.FunctionDef: _function,
+    syntax.ClassDef: _class,
+    syntax.Import: _import,
+    syntax.ImportFrom: _import_from,
+    syntax.Global: _global,
+}

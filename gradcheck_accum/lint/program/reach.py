@@ -1,0 +1,387 @@
+"""What pieces of a file can do to gradients, asked of the syntax alone: which calls, which functions, which classes.
+
+These answers only steer the interpretation (what to inline, which branches matter); they never make a finding.
+"""
+
+from __future__ import annotations
+
+import builtins
+import itertools
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from functools import cached_property
+
+from gradcheck_accum.lint import syntax
+from gradcheck_accum.lint.program.facts import (
+    CALLS_A_NAME,
+    TOUCH_GRADIENTS,
+    YIELDS,
+    Facts,
+    Function,
+    called_as,
+    last_part,
+    names_called,
+    stepper,
+    switched,
+)
+from gradcheck_accum.lint.program.torch_names import BACKWARD, MOVES_WEIGHTS
+from gradcheck_accum.lint.syntax import call_name, text_of, walk
+
+
+def _either(names: Iterable[str]) -> frozenset[str]:
+    """Names as they are called, plainly or as methods."""
+    return frozenset(form for name in names for form in (name, f".{name}"))
+
+
+_GATHERS = _either({"append", "clear", "next"})
+_DEEPEST_BASE = 4
+_LEAVES = (syntax.Break, syntax.Continue, syntax.Return, syntax.Raise)
+_NO_PLAIN_NAME = frozenset({"", ".", "("})
+"""How what stands among the names that are called begins that is none: a method, or one that stands for something."""
+_BUILTINS = frozenset(dir(builtins))
+
+
+class Reach:
+    """Answers about one parsed file, and the modules that its training runs on into."""
+
+    def __init__(self, own: Facts, *others: Facts) -> None:
+        every = self._facts = (own, *others)
+        self.module = own.module
+        body = own.module.body
+        self._last = body[-1].where.end_line if body else 0
+        """The last line of the file itself: those of other modules come after it."""
+        self.classes = [cls for facts in every for cls in facts.classes]
+        self._functions = _functions_of(own, others)
+        """The functions by the name that they are called by: a method's begins with a dot."""
+        self.steppers = frozenset().union(*(f.stepped for f in every)) & frozenset().union(*(f.cleared for f in every))
+        """Dotted names that are both stepped and cleared in this file: optimizers, whatever they are called."""
+        self._networks = frozenset().union(*(f.networks for f in every))
+        """Dotted names that are asked for their parameters: their ``train`` is PyTorch's, and none of this file's."""
+        self._calls = self._calls_of(every)
+        """The names that are called in each statement and below it, by the statement's identity."""
+        self._asked_of: list[syntax.Node] = []
+        """Nodes that are no statements of these modules, kept because another would be taken for one that is gone."""
+        self._inert: dict[int, bool] = {}
+        self._handles: dict[syntax.Node, bool] = {}
+        self._settings: dict[syntax.Node, frozenset[str]] = {}
+        self._counters: dict[syntax.FunctionDef, frozenset[str]] = {}
+        self._bound_in_loops: dict[syntax.Node, frozenset[str]] = {}
+        self._touching = TOUCH_GRADIENTS.union(
+            here for facts in every for here, name in facts.renamed if name in TOUCH_GRADIENTS
+        )
+        self.mentions_ranks = any(facts.mentions_ranks for facts in every)
+        """Whether the file has a word for leaving gradients local to their rank."""
+        self.engines = frozenset().union(*(facts.engines for facts in every))
+        """Dotted names that are asked for a boundary as DeepSpeed's engines are."""
+        imported = {a.asname or a.name for facts in every for node in facts.imports for a in node.names}
+        classes = {cls.name for cls in self.classes}
+        self._no_objects = _BUILTINS.union({YIELDS}, self._functions, classes, imported)
+        """The plain names that stand for functions and classes, and not for objects that can be called."""
+        callers = self._callers()
+        self._to_backward = _closure(_either(BACKWARD), callers)
+        self._to_step = _closure(_either({"step"}), callers)
+        self._to_gradients = _closure(_either(TOUCH_GRADIENTS) | _GATHERS, callers)
+        self._to_averages = _closure(_either(set().union(*(facts.updates for facts in every))), callers)
+        self.left_open = frozenset().union(*(facts.left_open for facts in every))
+        """The names of methods that are left to classes that derive from these."""
+        self.open_classes = {
+            cls.name for cls in self.classes if any(last_part(b) not in classes | {"object", "ABC"} for b in cls.bases)
+        }
+
+    def _calls_of(self, every: Sequence[Facts]) -> dict[int, set[str]]:
+        calls = {key: names for facts in every for key, names in facts.calls.items()}
+
+        def add(name: str, around: syntax.Node | None, facts: Facts) -> None:
+            while around is not None:
+                calls[id(around)] = calls[id(around)] | {name}
+                around = facts.around.get(id(around))
+
+        for facts in every:
+            for owner, statement in facts.named_otherwise:
+                # A step that is written in this file may do anything.
+                if owner in self.steppers or ".step" in self._functions:
+                    add(".step", statement, facts)
+            for owner, statement in facts.switches:
+                if owner not in self._networks:
+                    add(".train", statement, facts)
+        return calls
+
+    def _callers(self) -> dict[str, set[str]]:
+        """For each name the functions that call it."""
+        callers: dict[str, set[str]] = {}
+        for name, several in self._functions.items():
+            for function in several:
+                for called in self._calls[id(function)]:
+                    callers.setdefault(called, set()).add(name)
+        return callers
+
+    def _any(self, names: frozenset[str], node: syntax.Node) -> bool:
+        calls = self._calls.get(id(node))
+        if calls is None:
+            calls = self._calls[id(node)] = names_called(node)
+            self._asked_of.append(node)
+        if not names.isdisjoint(calls):
+            return True
+        # `loss_scaler(loss, ...)` may be an object of a class of this file that acts in __call__.
+        objects_act = ".__call__" in names and ".__call__" in self._functions and CALLS_A_NAME in calls
+        return objects_act and any(name[:1] not in _NO_PLAIN_NAME and name not in self._no_objects for name in calls)
+
+    def backward(self, node: syntax.Node) -> bool:
+        """Whether ``node`` calls ``backward``, itself or through this file's functions."""
+        return self._any(self._to_backward, node)
+
+    def backward_in(self, body: Iterable[syntax.Statement]) -> bool:
+        """Whether any of the statements does."""
+        return any(self.backward(statement) for statement in body)
+
+    def steps(self, body: Iterable[syntax.Statement]) -> bool:
+        """Whether any of the statements calls ``step``, itself or through this file's functions."""
+        return any(self._any(self._to_step, statement) for statement in body)
+
+    def steps_beside(self, function: syntax.Node, loop: syntax.Node) -> bool:
+        """Whether a function steps an optimizer outside of one of its loops that the loop does not step."""
+        within = self._stepped_in(loop)
+        return bool(within) and bool(self._stepped_in(function) - within)
+
+    def _stepped_in(self, node: syntax.Node) -> set[str]:
+        calls = [n.func for n in walk(node) if isinstance(n, syntax.Call)]
+        found = {text_of(f.value) for f in calls if isinstance(f, syntax.Attribute) and f.attr == "step"}
+        return found & self.steppers
+
+    def bound_in_loops(self, function: syntax.Node | None) -> frozenset[str]:
+        """What a function, or the module itself, binds in its loops, as it is written: it changes with their turns."""
+        node = self.module if function is None else function
+        known = self._bound_in_loops.get(node)
+        if known is None:
+            loops = [n for n in walk(node) if isinstance(n, (syntax.For, syntax.While))]
+            targets: list[syntax.Node] = [loop.target for loop in loops if isinstance(loop, syntax.For)]
+            for inner in (n for loop in loops for n in walk(loop)):
+                if isinstance(inner, syntax.Assign):
+                    targets += inner.targets
+                elif isinstance(inner, syntax.AugAssign):
+                    targets.append(inner.target)
+            named = (n for target in targets for n in walk(target) if isinstance(n, (syntax.Name, syntax.Attribute)))
+            known = self._bound_in_loops[node] = frozenset(text_of(n) for n in named)
+        return known
+
+    def counters(self, function: syntax.FunctionDef) -> frozenset[str]:
+        """The names that a function adds 1 to in its loops."""
+        known = self._counters.get(function)
+        if known is None:
+            known = self._counters[function] = frozenset(
+                inner.target.id
+                for loop in walk(function)
+                if isinstance(loop, (syntax.For, syntax.While))
+                for inner in walk(loop)
+                if isinstance(inner, syntax.AugAssign) and inner.op is syntax.Operator.ADD
+                if isinstance(inner.target, syntax.Name)
+                if isinstance(inner.value, syntax.Constant) and inner.value.value == 1
+            )
+        return known
+
+    def acts(self, body: Iterable[syntax.Statement]) -> bool:
+        """Whether any of the statements changes gradients."""
+        return any(self._any(self._to_gradients - _GATHERS, s) for s in body)
+
+    @cached_property
+    def unwritten_number(self) -> int:
+        """A number that no number of the source can be taken for: the first prime from 7 on that divides none."""
+        written = frozenset[int]().union(*(facts.numbers for facts in self._facts))
+        return next(n for n in itertools.count(7) if _is_prime(n) and all(other % n for other in written))
+
+    def decides(self, body: Iterable[syntax.Statement]) -> bool:
+        """Whether any of the statements changes gradients, or leaves what it stands in."""
+        return any(self._any(self._to_gradients, s) or any(isinstance(n, _LEAVES) for n in walk(s)) for s in body)
+
+    def draws(self, body: Iterable[syntax.Statement]) -> bool:
+        """Whether any of the statements may get a new batch, or runs over data in a loop of its own."""
+        nodes = [n for statement in body for n in walk(statement)]
+        return any(isinstance(n, syntax.For) for n in nodes) or any(
+            isinstance(n, syntax.Call) and (call_name(n) == "next" or "batch" in call_name(n)) for n in nodes
+        )
+
+    def is_inert(self, body: Sequence[syntax.Statement]) -> bool:
+        """Whether statements can change nothing that a ledger records: no gradients, no control flow, no names."""
+        return all(self._is_inert(statement) for statement in body)
+
+    def _is_inert(self, statement: syntax.Statement) -> bool:
+        known = self._inert.get(id(statement))
+        if known is None:
+            known = not self._any(self._to_gradients | self._to_averages, statement) and not any(
+                isinstance(n, (*_LEAVES, syntax.Assign, syntax.AugAssign, syntax.AnnAssign, syntax.NamedExpr))
+                for n in walk(statement)
+            )
+            self._inert[id(statement)] = known
+        return known
+
+    def settings_of(self, cls: syntax.ClassDef) -> frozenset[str]:
+        """The attributes that methods of a class set on the class itself: ``cls.every = args.every``."""
+        known = self._settings.get(cls)
+        if known is None:
+            known = self._settings[cls] = frozenset(
+                node.attr
+                for node in walk(cls)
+                if isinstance(node, syntax.Attribute)
+                and node.is_stored
+                and isinstance(node.value, syntax.Name)
+                and node.value.id in {"cls", cls.name}
+            )
+        return known
+
+    def is_own(self, node: syntax.Node) -> bool:
+        """Whether a node stands in the file itself, and in no module that it imports."""
+        return node.where.line <= self._last
+
+    def handles_gradients(self, function: syntax.FunctionDef) -> bool:
+        """Whether a function that makes no graphs does anything to gradients, or takes weights into an average.
+
+        One that moves weights by hand as well (sharpness-aware minimisation) begins or ends what is no window.
+        """
+        known = self._handles.get(function)
+        if known is None:
+            attributes = {n.attr for n in walk(function) if isinstance(n, syntax.Attribute)}
+            by_hand = "grad" in attributes or self.acts(function.body)
+            known = self.averages(function) or (by_hand and attributes.isdisjoint(MOVES_WEIGHTS))
+            self._handles[function] = known
+        return known
+
+    def averages(self, function: syntax.Node | None) -> bool:
+        """Whether a function takes weights into an average, itself or through this file's functions."""
+        return function is not None and self._any(self._to_averages, function)
+
+    def called(self, node: syntax.Call) -> Iterator[Function]:
+        """The functions of this file that a call may mean and that reach ``backward``."""
+        name = called_as(node)
+        if name in self._to_backward and switched(node) not in self._networks:
+            yield from self._functions.get(name, [])
+
+    def training_functions(self) -> list[Function]:
+        """The functions that reach ``backward``, those that no other of them calls first."""
+        found = [
+            (name, f) for name in sorted(self._to_backward) for f in self._functions.get(name, []) if self.backward(f)
+        ]
+        callers = {name for _, f in found for name in self._calls[id(f)]}
+        own = [(name, f) for name, f in found if f.where.line <= self._last]
+        return [f for name, f in sorted(own, key=lambda item: (item[0] in callers, item[1].where.line))]
+
+    def inherited_training(self) -> Iterator[tuple[Function, syntax.ClassDef]]:
+        """The methods that reach ``backward`` and that classes of this file have from other modules' classes.
+
+        Of each class only those that no other of its methods calls.
+        """
+        for cls in self.classes:
+            methods = self._methods_of(cls, 0) if cls.where.line <= self._last else {}
+            training = {name: f for name, f in methods.items() if self.backward(f)}
+            called = {name for f in training.values() for name in self._calls[id(f)]}
+            for name, f in training.items():
+                if f.where.line > self._last and f".{name}" not in called:
+                    yield f, cls
+
+    def _methods_of(self, cls: syntax.ClassDef, depth: int) -> dict[str, Function]:
+        """The methods of a class and those that it inherits, as far as its bases are known by name."""
+        methods: dict[str, Function] = {}
+        for base in reversed(cls.bases) if depth < _DEEPEST_BASE else ():
+            for other in self.classes:
+                if other.name == last_part(base) and other is not cls:
+                    methods |= self._methods_of(other, depth + 1)
+        return methods | {m.name: m for m in cls.body if isinstance(m, syntax.FunctionDef)}
+
+    def bases(self, cls: syntax.ClassDef, depth: int = 0) -> set[str]:
+        """The names of the classes that a class derives from, as far as those are known by name."""
+        names = {last_part(base) for base in cls.bases}
+        if depth < _DEEPEST_BASE:
+            names.update(*(self.bases(c, depth + 1) for c in self.classes if c.name in names and c is not cls))
+        return names
+
+    def callees(self, functions: Collection[syntax.Node], module: syntax.Module | None) -> set[Function]:
+        """What functions, or a module's own statements, may call, directly or through one another.
+
+        A name may mean any function of the file and any method of the functions' own classes.
+        """
+        classes = [c for c in self.classes if any(f in functions for f in c.body)]
+        own = {id(m) for c in classes for m in c.body}
+        methods = {id(m) for c in self.classes for m in c.body}
+        found: set[Function] = set()
+        names = {name for f in functions for name in self._calls.get(id(f), ())}
+        for statement in _own_statements(module):
+            names |= {called_as(n) for n in walk(statement) if isinstance(n, syntax.Call)}
+        while names:
+            near = [f for name in names for f in self._functions.get(name, []) if id(f) in own or id(f) not in methods]
+            new = [f for f in near if f not in found]
+            found.update(new)
+            names = {name for f in new for name in self._calls[id(f)]}
+        return found
+
+    def gradient_lines(self, functions: Collection[syntax.Node], module: syntax.Module | None) -> set[int]:
+        """The lines that may do something to gradients in functions and in what they may call."""
+        nodes = {*functions, *self.callees(functions, module), *_own_statements(module)}
+        return {
+            n.where.line
+            for node in nodes
+            for n in walk(node)
+            if (isinstance(n, syntax.Call) and call_name(n) in self._touching and not self._steps_no_weights(n))
+            or (isinstance(n, syntax.Attribute) and n.attr == "grad" and n.is_stored)
+        }
+
+    def _steps_no_weights(self, node: syntax.Call) -> bool:
+        """Whether a call is the step of a scheduler, a profiler or an environment, as its name says."""
+        owner = stepper(node)
+        return owner is not None and owner not in self.steppers
+
+    def yields(self, node: syntax.Statement) -> bool:
+        """Whether a function yields, or a statement of one does."""
+        return YIELDS in self._calls[id(node)]
+
+    @staticmethod
+    def never_ends(node: Function) -> bool:
+        """Whether a generator yields for ever: from a ``while True`` that nothing leaves."""
+        return any(
+            isinstance(s, syntax.While)
+            and _is_true(s.test)
+            and not any(isinstance(n, (syntax.Break, syntax.Return)) for n in walk(s))
+            for s in node.body
+        )
+
+
+def _functions_of(own: Facts, others: Sequence[Facts]) -> dict[str, list[Function]]:
+    """The functions by the name that they are called by, those of other modules by what they are imported as too."""
+    functions: dict[str, list[Function]] = {}
+    for facts in (own, *others):
+        for name, function in facts.functions:
+            functions.setdefault(name, []).append(function)
+    for facts in others:
+        for statement in facts.module.body:
+            if isinstance(statement, syntax.FunctionDef):
+                functions.setdefault(f".{statement.name}", []).append(statement)  # as `module.f(...)`
+    for facts in (own, *others) if others else ():
+        for name, original in facts.renamed:
+            if original in functions and name not in functions:
+                functions[name] = functions[original]
+    return functions
+
+
+def _closure(seeds: frozenset[str], callers: dict[str, set[str]]) -> frozenset[str]:
+    """The seeds and the names of the functions that call one, directly or through one another.
+
+    An object of a class that acts when called is called by the object's name, which is not among them.
+    """
+    names = set(seeds)
+    new = list(seeds)
+    for name in new:
+        more = callers.get(name, set()) - names
+        names |= more
+        new += more
+    return frozenset(names)
+
+
+def _own_statements(module: syntax.Module | None) -> list[syntax.Statement]:
+    """The statements that run when a module does."""
+    definitions = (syntax.FunctionDef, syntax.ClassDef)
+    return [s for s in module.body if not isinstance(s, definitions)] if module else []
+
+
+def _is_true(node: syntax.Expression) -> bool:
+    return isinstance(node, syntax.Constant) and bool(node.value)
+
+
+def _is_prime(number: int) -> bool:
+    return all(number % divisor for divisor in range(2, number))

@@ -1,0 +1,218 @@
+"""What the names of PyTorch, and of the libraries that people train with, mean: every list of them, in one table.
+
+Each entry says what its names mean and what comes of it. One that states something has to be right, as findings rest on
+it; one that leaves something unknown can be broad. A name may have several meanings, by what it is called on. Where a
+name means something that no other does, the function that carries it out says so (``METHODS``, ``LIBRARY``).
+"""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+from gradcheck_accum.lint.program.names import Effect
+
+STATES, LEAVES_OPEN = Effect.STATES, Effect.LEAVES_OPEN
+
+Told = TypeVar("Told")
+
+
+class Names(frozenset[str]):
+    """The names that mean one thing."""
+
+    what: str
+    effect: Effect
+
+    def __new__(cls, what: str, effect: Effect, *names: str) -> Names:
+        made = super().__new__(cls, names)
+        made.what, made.effect = what, effect
+        return made
+
+
+class Table(dict[str, Told]):
+    """The same, where each name tells something more."""
+
+    def __init__(self, what: str, effect: Effect, told: dict[str, Told]) -> None:
+        super().__init__(told)
+        self.what, self.effect = what, effect
+
+
+# What is done to gradients.
+
+BACKWARD = Names("runs backward", STATES, "backward", "manual_backward")
+GATES = Names(
+    "the argument that tells a callable that runs backward to step as well", STATES, "update_grad", "need_update"
+)
+ASKED_OF_OPTIMIZERS = Names(
+    "ends or begins a window, or takes out AMP's scale", STATES, "step", "zero_grad", "unscale_"
+)
+CLIPS = Names(
+    "clips gradients",
+    STATES,
+    *("clip_grad_norm_", "clip_grad_value_", "clip_grad_norm", "clip_grads_with_norm_"),
+)
+CLIPS_OF_FRAMEWORKS = Names("clips the gradients of the optimizer that it is given", STATES, "clip_gradients")
+PAUSES = Names("makes a context in which gradients stay on their rank", STATES, "no_sync", "no_backward_sync")
+SYNC_SWITCH = "require_backward_grad_sync"
+"""The attribute of DistributedDataParallel that ``no_sync`` sets."""
+ENGINE_BOUNDARY = "is_gradient_accumulation_boundary"
+"""The method of DeepSpeed's engines that says whether a window is complete: nothing else has it."""
+PARAMETERS = Names("gives the parameters of a network", STATES, "parameters", "named_parameters")
+NO_GRAPHS = Names("makes a context without graphs", STATES, "no_grad", "inference_mode")
+
+# What changes a tensor in place: a gradient, or a loss. Whatever else ends in an underscore leaves its values unknown.
+
+DIVIDES = Names("divides a loss", STATES, "div", "divide", "true_divide")
+DIVIDES_IN_PLACE = Names("divides what it is called on", STATES, *(f"{name}_" for name in DIVIDES))
+MULTIPLIES = Names("multiplies a loss", STATES, "mul", "multiply")
+MULTIPLIES_IN_PLACE = Names("multiplies what it is called on", STATES, *(f"{name}_" for name in MULTIPLIES))
+SETS_IN_PLACE = Names("clears gradients", STATES, "zero_", "fill_")
+BOUNDS_IN_PLACE = Names("clips what it is called on", STATES, "clamp_", "clip_")
+KEEPS_VALUES = Names(
+    "leaves the values as they are, where they are finite",
+    STATES,
+    *("detach_", "nan_to_num_", "requires_grad_", "share_memory_"),
+)
+MOVES_WEIGHTS = Names(
+    "moves weights by hand, which no window does",
+    LEAVES_OPEN,
+    *("add_", "sub_", "copy_", "addcdiv_", "addcmul_", "lerp_"),
+)
+BLENDS_IN_PLACE = Names("may take weights into an average", STATES, "lerp_", "add_")
+FOREACH = "_foreach_"
+"""How the name of a function begins that does to many tensors at once what the rest of its name says."""
+BLENDS_ALL = f"{FOREACH}lerp_"
+
+# Losses.
+
+LEAVE_TARGETS_OUT = Names(
+    "a loss that leaves targets out by their value, which has a default",
+    STATES,
+    *("CrossEntropyLoss", "NLLLoss", "cross_entropy", "nll_loss"),
+)
+REDUCES = Names("takes the mean or the sum of all elements", STATES, "mean", "sum", "nansum", "nanmean")
+READS = Names("reads the number off a loss", STATES, "item", "tolist", "numpy")
+ASKS_EACH = Names(
+    "asks each element something: a mask",
+    STATES,
+    *("bool", "isnan", "isinf", "isfinite", "isposinf", "isneginf"),
+    *("eq", "ne", "gt", "ge", "lt", "le", "greater", "greater_equal", "less", "less_equal", "not_equal"),
+    *("logical_not", "logical_and", "logical_or", "logical_xor"),
+)
+COUNTS_ELEMENTS = Names("counts the elements", STATES, "numel", "nelement")
+NO_LOSS = Names(
+    "makes something of a loss that is none",
+    LEAVES_OPEN,
+    *(*ASKS_EACH, *COUNTS_ELEMENTS, "all", "any", "dim", "size", "chunk", "split", "argmax", "max", "min", "topk"),
+)
+CUTS_GRAPH = Names("gives a loss without its graph", STATES, "detach", "detach_")
+SHOWS = Names(
+    "shows a number to a person",
+    STATES,
+    *("print", "info", "debug", "warning", "log", "write", "format"),
+    *("add_scalar", "log_metric", "log_metrics", "log_dict", "set_postfix", "set_postfix_str", "set_description"),
+)
+
+# Data, and the tensors that a source makes.
+
+CASTS = Names(
+    "gives the same on another device or in another precision",
+    STATES,
+    *("to", "cpu", "cuda", "half", "bfloat16", "float", "double"),
+)
+KEEPS_NUMBERS = Names("gives the same numbers", STATES, *CASTS, "clone", "detach")
+KEEPS_ROWS = Names(
+    "gives as many rows as it was asked of",
+    STATES,
+    *(*KEEPS_NUMBERS, *DIVIDES, *MULTIPLIES),
+    *("long", "bool", "int", "contiguous", "masked_fill", "clamp", "abs", "exp", "log", "sqrt", "square", "pow"),
+    *("add", "sub", "neg", "round", "sign", "tanh", "sigmoid", "cumsum", "softmax", "log_softmax", "nan_to_num"),
+    *("sin", "cos", "tan", "asin", "acos", "atan", "atan2", "sinh", "cosh", "erf", "floor", "ceil", "trunc", "frac"),
+    *("rsqrt", "reciprocal", "log1p", "log2", "log10", "expm1", "exp2", "relu", "maximum", "minimum", "clip", "lerp"),
+)
+KEEPS_ROWS_ALONG = Names(
+    "gives as many rows, if it works along another dimension than the first",
+    STATES,
+    *("unsqueeze", "squeeze", "argmax", "argmin", "flatten", "amax", "amin", "sum", "mean", "prod", "std", "var"),
+    *("norm", "logsumexp", "all", "any"),
+)
+GIVES_NO_DATA = Names(
+    "makes a number of data that nothing is known of",
+    LEAVES_OPEN,
+    *(*COUNTS_ELEMENTS, "item", "dim", "ndim", "tolist", "max", "min"),
+)
+COUNTS = Names("adds up all elements of data", STATES, "sum", "count_nonzero")
+RESHAPES = Names("gives data another shape", STATES, "view", "reshape")
+SPLITS = Names("cuts data into pieces of so many rows", STATES, "split", "tensor_split")
+JOINS = Names("joins data along a dimension that it has", STATES, "cat", "concat")
+MAKES_DATA = Names(
+    "makes a tensor that is no model's",
+    STATES,
+    *("arange", "as_tensor", "empty", "from_numpy", "full", "linspace", "ones", "rand", "randint", "randn"),
+    *("randperm", "tensor", "zeros"),
+)
+MAKES_CONSTANTS = Names("makes the same each time", STATES, "arange", "full", "linspace", "ones", "zeros")
+MAKES_AT_RANDOM = Names("makes another each time", STATES, "rand", "randint", "randn")
+TAKES_VALUES = Names("makes data of values, and is given no size", STATES, "tensor", "as_tensor", "from_numpy", "full")
+PLACE_OF_SIZE = Table("which argument is the number of rows, if not the first", STATES, {"randint": -1, "linspace": 2})
+SAMPLES_ALL = Names("a sampler that draws every row once", STATES, "RandomSampler", "SequentialSampler")
+MEMBERS_OF_LOADERS = Names("gives what a loader draws from", STATES, "dataset", "sampler", "batch_sampler")
+PROGRESS_BARS = Names("goes over what it is given and shows how far it is", STATES, "tqdm", "track", "trange")
+
+# Objects.
+
+OPTIMIZERS = Names(
+    "an optimizer's class, whichever library has it",
+    STATES,
+    *("Adadelta", "Adafactor", "Adagrad", "Adam", "AdamW", "Adamax", "ASGD", "Lamb", "LBFGS", "Lion", "Muon", "NAdam"),
+    *("RAdam", "RMSprop", "Rprop", "SGD", "SparseAdam"),
+)
+WRAPPERS = Names(
+    "gives the model that it is given, in another form",
+    STATES,
+    *("DataParallel", "DistributedDataParallel", "DDP", "compile", "FullyShardedDataParallel", "FSDP", "deepcopy"),
+)
+SAME_MODEL = Names("gives the very model that it is called on", STATES, *CASTS, "train", "eval", "apply")
+SAME_ENGINE = Names("gives the very engine that it is called on", STATES, *CASTS, *PARAMETERS, "train", "eval")
+RUNS_MODEL = Names(
+    "a member of a model by which it is run itself",
+    STATES,
+    *("forward", "module", "loss", "compute_loss", "training_step", "generate"),
+)
+PREPARES_ONE = Names("gives back the one thing that it is given first", STATES, "setup_module", "unwrap_model")
+PREPARES = Names(
+    "gives back what it is given, but for schedulers, which move by themselves",
+    STATES,
+    *(*PREPARES_ONE, "prepare", "setup", "setup_dataloaders", "setup_optimizers"),
+)
+HORIZONS = Table(
+    "a scheduler's class, or a function that makes one: the parameter that says for how many moves, and its position",
+    STATES,
+    {
+        "CosineAnnealingLR": ("T_max", 1),
+        "PolynomialLR": ("total_iters", 1),
+        "OneCycleLR": ("total_steps", 2),
+        "get_scheduler": ("num_training_steps", 3),
+        "get_linear_schedule_with_warmup": ("num_training_steps", 2),
+        "get_cosine_schedule_with_warmup": ("num_training_steps", 2),
+        "get_cosine_with_hard_restarts_schedule_with_warmup": ("num_training_steps", 2),
+        "get_polynomial_decay_schedule_with_warmup": ("num_training_steps", 2),
+    },
+)
+"""Others end before training does (a warm-up), begin again, or do not say."""
+HAVE_SCHEDULERS = ("torch.optim.lr_scheduler.", "torch.optim.swa_utils.SWALR", "transformers.", "diffusers.")
+"""How the paths of schedulers begin."""
+AVERAGES = Table(
+    "the class of a moving average of weights: the method by which it takes them in, at every call",
+    STATES,
+    {
+        "AveragedModel": "update_parameters",
+        "ModelEma": "update",
+        "ModelEmaV2": "update",
+        "ModelEmaV3": "update",
+        "EMA": "update",
+        "EMAModel": "step",
+        "ExponentialMovingAverage": "update",
+    },
+)
+HAVE_AVERAGES = ("torch.", "timm.", "diffusers.", "torch_ema.", "ema_pytorch.")
+"""The libraries whose averages these are."""

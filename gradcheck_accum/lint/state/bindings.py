@@ -1,0 +1,54 @@
+"""Numbers for the names that the source leaves open, given where the loop shows what they count: K, or a length."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gradcheck_accum.lint.program.names import LENGTH
+from gradcheck_accum.lint.state import values as v
+from gradcheck_accum.lint.state.control import Restart
+from gradcheck_accum.lint.state.knowledge import ASSUMED_STEPS, LARGEST_STEPS
+from gradcheck_accum.lint.state.state import State
+from gradcheck_accum.lint.state.values import Num, Symbol
+from gradcheck_accum.lint.syntax import Comparison
+
+
+def bind_steps(run: State, value: Any) -> Any:
+    """Make an unknown modulus a small number, and note a known one."""
+    value = v.as_setting(value)
+    if isinstance(value, Num):
+        if isinstance(value.value, int) and value.value > 0 and run.in_training:
+            run.knowledge.note_modulus(value, run.condition_acts, run.boundary)
+        return value
+    if isinstance(value, Symbol) and value.name:
+        known = isinstance(value.default, int) and 2 <= value.default <= LARGEST_STEPS
+        default = value.default if known and isinstance(value.default, int) else ASSUMED_STEPS
+        run.knowledge.take_for_modulus(default)
+        tag = v.tag_of_name(value.name)
+        bind(run, value.name, value.as_number(Num(default, frozenset({v.STEPS, tag}), frozenset({tag}))))
+    return value
+
+
+def bind(run: State, name: str, number: Num) -> None:
+    """Give a name its number. Raises Restart."""
+    run.knowledge.bindings[name] = number
+    raise Restart
+
+
+def bind_in_comparison(run: State, left: Any, right: Any, op: Comparison, literal: bool) -> tuple[Any, Any]:
+    """Give a symbol that a counter is compared with at a boundary its number: K, or the pass's length."""
+    if literal or run.question.in_guard or op not in (Comparison.EQ, Comparison.GTE):
+        # What a guard leaves a loop at may be the end of all passes, and says nothing of how long one is.
+        return left, right
+    for number, other in ((left, right), (right, left)):
+        other = v.as_setting(other)
+        if isinstance(number, Num) and isinstance(other, Symbol) and other.name:
+            if LENGTH.fits(other.name.rpartition(".")[2]) and run.loops.passes:
+                run.recorder.assumed_length = True
+                bind(run, other.name, Num(run.knowledge.pass_length(), frozenset({v.LENGTH})))
+            if run.question.in_boundary and number is left and v.UNITS in number.tags:
+                # A window that is full when it has seen so many samples: the whole window's units.
+                bind(run, other.name, Num(ASSUMED_STEPS * run.recorder.units, frozenset({v.UNITS})))
+            if run.question.in_boundary and number is left:
+                bind_steps(run, other)
+    return left, right

@@ -1,0 +1,309 @@
+"""Writes down what the interpreted loop does.
+
+`gradcheck_accum.lint.examination.tracing` turns it into events once all of it is known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from gradcheck_accum.ledger.events import (
+    Factor,
+    Operation,
+    Purpose,
+    Reduction,
+    Term,
+    WindowBound,
+)
+from gradcheck_accum.ledger.location import Location
+from gradcheck_accum.lint import syntax
+from gradcheck_accum.lint.state.control import OutOfBudget
+from gradcheck_accum.lint.state.values import Figure, Num, Optimizer, Part, Scheduler, Tensor
+
+_MOST_WORK = 5_000_000
+"""Steps times events beyond which no ledger is made: where nothing is cleared, each step reads all there is so far."""
+
+
+@dataclass(slots=True)
+class Recorded:
+    """One thing that the loop did; ``owner`` is an optimizer, the names of models, or None for all gradients."""
+
+    kind: str
+    where: Location
+    owner: Optimizer | frozenset[str] | None = None
+    details: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Recorder:
+    """The record of one interpretation of one loop.
+
+    ``units`` are those of a micro-batch: until the source shows its size, a number that the source does not hold.
+    """
+
+    path: str
+    units: int
+    raw: list[Recorded] = field(default_factory=list)
+    micro_batch: int = -1
+    epoch: int | None = None
+    passes: int = 0
+    schedulers: int = 0
+    """How many learning rate schedulers were made."""
+    entered: int = 0
+    """The first micro-batch of the present call from outside."""
+    averages: int = 0
+    """How many moving averages were."""
+    assumed_length: bool = False
+    assumed_turns: bool = False
+    """Whether the source leaves open how many passes over the data there are, or turns of a loop without an end."""
+    relied_on: set[str] = field(default_factory=set)
+    """The tags of the names that windows are counted by, or losses divided by."""
+    knows_units: bool = False
+    """Whether ``units`` is what the source shows, not the assumed number."""
+    cuts: bool = False
+    """Whether the micro-batch under way was cut out of a batch, and it is not known how many rows of it it holds."""
+    counts: dict[Location, int] = field(default_factory=dict)
+    """Where the source names numbers that the loop counts by."""
+    counted: set[str] = field(default_factory=set)
+    """What the loop counts by: tags of names, and of the lengths of what it runs over."""
+    divisors: dict[tuple[frozenset[str], int], frozenset[str]] = field(default_factory=dict)
+    """The origins of the numbers that losses have been divided by, by the models of a loss and the rounded number."""
+    ends: dict[str, dict[int, float]] = field(default_factory=dict)
+    """The settings that a count of the loop is compared with to end training, with that count at each micro-batch."""
+    graphs: dict[Hashable, Part] = field(default_factory=dict)
+    """The losses that ``backward`` has run on, by their flow."""
+    backwards: dict[Hashable, Location] = field(default_factory=dict)
+    """Where it has, by the same."""
+    keepers: dict[Location, None] = field(default_factory=dict)
+    """The places that keep losses of several micro-batches, in the order of their first time."""
+    _opened: int = 0
+    """The first micro-batch of the present pass."""
+    assumed_units: int = field(init=False)
+    """The number that ``units`` was at first."""
+    _is_of_part: bool = False
+    """Whether ``units`` is the size of what was cut out of a batch."""
+    _last: dict[tuple[int, int], tuple[int, int]] = field(default_factory=dict)
+    _called_on: list[int | None] = field(default_factory=list)
+    _ran: int = -1
+    """The micro-batch that was drawn last when a backward last ran."""
+    _steps: int = 0
+    _opaque: bool = False
+    _differentiated: bool = False
+
+    def __post_init__(self) -> None:
+        self.assumed_units = self.units
+
+    def learn_units(self, rows: int | None) -> None:
+        """Note the size of the micro-batches to come, where the source shows it."""
+        if rows is not None:
+            self.units, self.knows_units, self._is_of_part = rows, True, False
+
+    def learn_rows_of_part(self, rows: int | None) -> None:
+        """Note the size of the micro-batch under way, which was cut out of a batch, where the source shows it.
+
+        Where it does not, it is that of the parts before, and not that of the batch.
+        """
+        self.cuts = rows is None
+        if rows is not None:
+            self.units, self.knows_units, self._is_of_part = rows, True, True
+        elif not self._is_of_part:
+            self.units, self.knows_units = self.assumed_units, False
+
+    def locate(self, node: syntax.Node) -> Location:
+        """Where a node stands."""
+        where = node.where
+        return where if where.path == self.path else replace(where, path=self.path)
+
+    @property
+    def has_backward(self) -> bool:
+        """Whether any gradient has been made yet."""
+        return self._differentiated
+
+    @property
+    def lost_track(self) -> bool:
+        """Whether anything happened that could not be followed."""
+        return self._opaque
+
+    def draw(self) -> None:
+        """A new micro-batch of data begins."""
+        self.micro_batch += 1
+        self.cuts = False
+
+    def note_called_on(self, drawn: Sequence[int | None]) -> None:
+        """A model was called on data that were drawn with these micro-batches."""
+        self._called_on += drawn
+
+    def _micro_batch_of_models(self) -> int:
+        """The micro-batch whose data the models were called on since the last backward.
+
+        It is the one that was drawn last, unless all that they were given was drawn before: what a loop has drawn since
+        is the targets of another task, say.
+        """
+        own, self._called_on = self._called_on, []
+        known = [number for number in own if number is not None]
+        return max(known) if known and len(known) == len(own) else self.micro_batch
+
+    def backward(self, node: syntax.Node, tensor: Tensor, synced: bool | None) -> None:
+        """``backward`` was called on ``tensor``; ``synced`` says whether its gradients are averaged over the ranks."""
+        where = self.locate(node)
+        micro_batch = self._micro_batch_of_models()
+        batches = {part.micro_batch for part in tensor.parts if part.micro_batch >= 0}
+        place = (where.line, where.column)
+        if len(batches) > 1:
+            self.opaque(node, "one backward over the losses of several micro-batches")
+            return
+        if self._last.get(place) == (micro_batch, self._steps):
+            # The same line again over the same batch: a sum over tasks, samples or players, not micro-batches.
+            self.opaque(node, "several backwards over one batch at the same place")
+            return
+        self._last[place] = (micro_batch, self._steps)
+        self._ran = self.micro_batch
+        self._differentiated = True
+        self.graphs.update({part.flow: part for part in tensor.parts})
+        self.backwards.update({part.flow: where for part in tensor.parts})
+        self._note_divisors(tensor)
+        self.raw.append(
+            Recorded(
+                "backward",
+                where,
+                tensor.models,
+                {
+                    "micro_batch": max(self.micro_batch, 0),
+                    "epoch": self.epoch,
+                    "given": self._given(),
+                    "terms": _terms(tensor.parts, self.units),
+                    "grad_scaled": tensor.grad_scaled,
+                    "synced": synced,
+                },
+            )
+        )
+
+    @property
+    def has_run(self) -> bool:
+        """Whether the micro-batch that was drawn last has had a backward."""
+        return self._ran == self.micro_batch >= 0
+
+    def open_pass(self) -> None:
+        """A new pass over the data begins."""
+        self.epoch = self.passes
+        self.passes += 1
+        self._opened = self.micro_batch + 1
+
+    def _given(self) -> int | None:
+        """How many batches the pass gave so far."""
+        return None if self.epoch is None else self.micro_batch - self._opened + 1
+
+    def _note_divisors(self, tensor: Tensor) -> None:
+        """Note what a loss was divided by, all of it."""
+        each = [
+            {round(1 / f.value): f.origins for f in part.factors if f.value and f.operation is Operation.DIVIDE}
+            for part in tensor.parts
+        ]
+        for divisor in set.intersection(*map(set, each)) if each else set[int]():
+            origins = frozenset[str]().union(*(one[divisor] for one in each))
+            key = tensor.models, divisor
+            self.divisors[key] = self.divisors.get(key, frozenset()) | origins
+
+    def zero(self, node: syntax.Node, owner: Optimizer | frozenset[str] | None) -> None:
+        """Gradients were cleared."""
+        self.raw.append(Recorded("zero", self.locate(node), owner))
+
+    def renew(self, node: syntax.Node, optimizer: Optimizer) -> None:
+        """An optimizer was made once more inside the training loop, for a model that is new too (cross-validation).
+
+        None of what its earlier steps used stands in the new gradients.
+        """
+        steps = [i for i, raw in enumerate(self.raw) if raw.kind == "step" and raw.owner is optimizer]
+        if steps:
+            self.raw.insert(steps[-1] + 1, Recorded("zero", self.locate(node), optimizer))
+
+    def clip(self, node: syntax.Node, owner: frozenset[str] | None) -> None:
+        """Gradients were clipped."""
+        self.raw.append(Recorded("clip", self.locate(node), owner))
+
+    def scale_grads(self, node: syntax.Node, owner: frozenset[str] | None, factor: Factor) -> None:
+        """Gradients were multiplied in place."""
+        self.raw.append(Recorded("scale", self.locate(node), owner, {"factor": factor}))
+
+    def unscale(self, node: syntax.Node, optimizer: Optimizer) -> None:
+        """A grad scaler's scale was divided out."""
+        self.raw.append(Recorded("unscale", self.locate(node), optimizer))
+
+    def update_scaler(self, node: syntax.Node) -> None:
+        """A grad scaler chose its scale anew."""
+        self.raw.append(Recorded("scaler update", self.locate(node)))
+
+    def step(
+        self,
+        node: syntax.Node,
+        optimizer: Optimizer,
+        steps: int | None,
+        counted_by: WindowBound | None = None,
+        through_scaler: bool = False,
+    ) -> None:
+        """An optimizer stepped; ``steps`` is K where it is stated, ``counted_by`` what the loop counts to."""
+        self._steps += 1
+        if self._steps * len(self.raw) > _MOST_WORK:
+            raise OutOfBudget
+        details = {"steps": steps, "counted_by": counted_by, "through_scaler": through_scaler}
+        self.raw.append(Recorded("step", self.locate(node), optimizer, details))
+
+    def approach(self, end: str, count: Num) -> None:
+        """The training loop asks whether a count of its own has come to where a setting, ``end``, has training end."""
+        self.ends.setdefault(end, {})[self.micro_batch] = float(count.value)
+
+    def move(self, node: syntax.Node, scheduler: Scheduler, horizon: Num | str) -> None:
+        """A learning rate scheduler made a move; it was made for ``horizon`` moves, a number or a setting's."""
+        details = {"scheduler": scheduler.name, "since": scheduler.since, "horizon": horizon}
+        self.raw.append(Recorded("move", self.locate(node), scheduler.optimizer, details))
+
+    def rate(self, node: syntax.Node, name: str, owner: frozenset[str] | None) -> None:
+        """The learning rate of the weights of ``owner`` was changed by hand."""
+        details = {"scheduler": name, "since": self.entered, "by_hand": True}
+        self.raw.append(Recorded("rate", self.locate(node), owner, details))
+
+    def average(self, node: syntax.Node, name: str, since: int, owner: frozenset[str] | None) -> None:
+        """A moving average that was made before the micro-batch ``since`` took in the weights of ``owner``."""
+        self.raw.append(Recorded("average", self.locate(node), owner, {"average": name, "since": since}))
+
+    def show(self, node: syntax.Node, figure: Figure) -> None:
+        """A number that was read off losses is shown to a person."""
+        if figure.read_at is not None:
+            self.raw.append(Recorded("show", figure.read_at, None, {"shown_at": self.locate(node), "figure": figure}))
+
+    def held(self, where: Location, count: int) -> None:
+        """The graphs of ``count`` micro-batches are still held by what stands at ``where``."""
+        self.raw.append(Recorded("held", where, None, {"count": count}))
+
+    def opaque(self, node: syntax.Node, reason: str) -> None:
+        """Something happened that could not be followed."""
+        self._opaque = True
+        self.raw.append(Recorded("opaque", self.locate(node), None, {"reason": reason}))
+
+    def done(self) -> tuple[tuple[str, Location], ...]:
+        """What has been done to gradients, and where, in order: what tells one run from another."""
+        return tuple((raw.kind, raw.where) for raw in self.raw)
+
+
+def _terms(parts: tuple[Part, ...], units: int) -> tuple[Term, ...]:
+    terms: list[Term] = []
+    seen: dict[str, int] = {}
+    for part in parts:
+        seen[part.name] = seen.get(part.name, 0) + 1
+        name = part.name if seen[part.name] == 1 else f"{part.name} #{seen[part.name]}"
+        known = None if part.reduction is Reduction.NONE else float(units)
+        factors = _read(part.factors)
+        terms.append(Term(name, part.reduction, known, factors, known, leaves_out=part.leaves_out))
+    return tuple(terms)
+
+
+def _read(factors: tuple[Factor, ...]) -> tuple[Factor, ...]:
+    """The factors of a loss without the unknown coefficients of the objective, where the division by K is in sight.
+
+    Who divides by K does not hide another 1/K in a coefficient; without that division the coefficient may be it.
+    """
+    if not any(f.purpose is Purpose.ACCUMULATION and f.value is not None for f in factors):
+        return factors
+    return tuple(f for f in factors if f.value is not None or f.purpose is not Purpose.OBJECTIVE)

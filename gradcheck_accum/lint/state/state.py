@@ -1,0 +1,167 @@
+"""The state of one run of a loop: the ground that everything that carries out a piece of it stands on.
+
+`gradcheck_accum.lint.interpreter.machine` puts the two functions on it that know every kind of statement and
+expression: here they are declared, so that what a statement or a call means can be written without knowing the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from gradcheck_accum.ledger.location import Location
+from gradcheck_accum.lint import syntax
+from gradcheck_accum.lint.program.imported_modules import ImportedModules
+from gradcheck_accum.lint.program.reach import Reach
+from gradcheck_accum.lint.state import values as v
+from gradcheck_accum.lint.state.control import OutOfBudget
+from gradcheck_accum.lint.state.knowledge import Knowledge
+from gradcheck_accum.lint.state.recorder import Recorder
+from gradcheck_accum.lint.state.synchronisation import Synchronisation
+from gradcheck_accum.lint.state.under_way import Calls, Iterated, Loops, Made, Place, Question, Skips, Sorting, StepGate
+from gradcheck_accum.lint.state.values import Num, Reference, Symbol
+
+_BUDGET = 150_000
+
+
+class State:
+    """One run of one loop under one set of answers to the conditions that the source leaves open."""
+
+    def __init__(
+        self,
+        modules: ImportedModules,
+        reach: Reach,
+        knowledge: Knowledge,
+        decisions: dict[str, bool],
+        skip: tuple[Place, int] | None = None,
+    ) -> None:
+        self.recorder = Recorder(modules.path, units=reach.unwritten_number)
+        self.modules = modules
+        self.reach = reach
+        self.knowledge = knowledge
+        self.decisions = dict(decisions)
+        self.remoteness: dict[str, int] = {}
+        """How far from the gradients each decision is made: 0 where it decides what happens to them."""
+        self.loops = Loops()
+        self.iterated = Iterated()
+        self.calls = Calls()
+        self.question = Question()
+        self.made = Made()
+        self.gate = StepGate()
+        self.skips = Skips(skip)
+        self.sync = Synchronisation(mentioned=reach.mentions_ranks)
+        """Which models average their gradients over the ranks."""
+        self.module_scopes: dict[str, v.Scope] = {}
+        """The names of the modules that were imported from, by path."""
+        self.sorting: list[Sorting] = []
+        """The loops over parameters that are under way, innermost last."""
+        self.assigned: dict[str, Any] = {}
+        """What was assigned to attributes and items of objects that nothing else is known of, by dotted name."""
+        self.collected: dict[int, tuple[list[Any], Location]] = {}
+        """The lists that losses are collected in, by identity, with the place that does."""
+        self.no_graphs = 0
+        """How many blocks are under way in which PyTorch builds no graphs."""
+        self.spent = 0
+        """The evaluations so far."""
+        self.budget = _BUDGET
+
+    def evaluate(self, node: syntax.Expression, scope: v.Scope) -> Any:
+        """The value of an expression; `UNKNOWN` or a named symbol where the source does not tell."""
+        raise NotImplementedError
+
+    def execute(self, statements: Iterable[syntax.Statement], scope: v.Scope) -> None:
+        """Carry out statements in order."""
+        raise NotImplementedError
+
+    def imported_name(self, node: syntax.ImportFrom, name: str) -> Any:
+        """What a statement imports under ``name`` from a module that is read along, or None."""
+        raise NotImplementedError
+
+    def member_of_module(self, module: str, name: str) -> Any:
+        """What a whole module that was imported and is read along defines as ``name``, or None."""
+        raise NotImplementedError
+
+    def spend(self) -> None:
+        """Count one evaluation against the budget."""
+        self.spent += 1
+        if self.spent > self.budget:
+            raise OutOfBudget
+
+    @property
+    def in_training(self) -> bool:
+        """Whether a loop over data is under way, or has made gradients already."""
+        return self.loops.depth > 0 or self.recorder.has_backward
+
+    def draw(self) -> None:
+        """A new micro-batch begins, which a loop or a call gives."""
+        self.knowledge.note_given_data()
+        self.recorder.draw()
+
+    def draw_made(self, given: Iterable[Any]) -> None:
+        """A model is given values: those that a turn has made of random numbers are its micro-batch.
+
+        So are those that it has got from elsewhere. Unless data is given as well: then they are noise, or settings.
+        """
+        data = [value for value in given if isinstance(value, (v.Data, v.Got))]
+        turns = [value.made if isinstance(value, v.Data) else value.turn for value in data]
+        known = [turn for turn in turns if turn is not None]
+        made = self.iterated.made
+        if known and len(known) == len(data) and min(known) not in made and self.knowledge.note_made_data():
+            made.add(min(known))
+            self.recorder.draw()
+            self.recorder.learn_units(v.rows_in(data[0]))
+
+    @property
+    def boundary(self) -> syntax.If | None:
+        """The statement whose condition is being evaluated, if that decides on a step."""
+        return self.question.branch if self.question.in_boundary and not self.question.in_guard else None
+
+    def condition_acts(self) -> bool:
+        """Whether what is being evaluated may decide on what happens to gradients: any but an idle branch's test."""
+        node = self.question.branch
+        return node is None or self.question.in_boundary or self.reach.decides([*node.body, *node.orelse])
+
+    def condition_changes_gradients(self) -> bool:
+        """Whether the condition of a branch is being evaluated that decides on what happens to gradients."""
+        node = self.question.branch
+        trains = node is not None and self.in_training and self.reach.acts([*node.body, *node.orelse])
+        return self.question.in_boundary or trains
+
+    def freeze(self, sources: Iterable[str] | None, takes_gradients: Any) -> None:
+        """``requires_grad`` of models' parameters was set; what is frozen before training is not followed.
+
+        Before it, whoever freezes a model may put new layers into it.
+        """
+        if not self.loops.depth or sources is None:
+            return
+        if takes_gradients is False:
+            self.made.frozen.update(sources)
+        else:
+            self.made.frozen.difference_update(sources)
+
+    def note_count(self, node: syntax.Node, value: Any) -> None:
+        """Note where the source names a number that the loop may count by."""
+        if isinstance(value, Num) and isinstance(value.value, int) and value.value > 1 and self.in_training:
+            self.recorder.counts[self.recorder.locate(node)] = value.value
+            self.recorder.counted |= value.names
+        if isinstance(value, Num) and (self.question.in_boundary or self.question.branch is None):
+            self.recorder.relied_on |= value.names
+
+    def note_bound(self, value: Any) -> None:
+        """Note what a count is compared with where the loop decides on a step, if that is no length of the data."""
+        whole = isinstance(value, Num) and isinstance(value.value, int) and value.value > 1
+        if whole and self.boundary is not None and not value.tags & {v.LENGTH, v.TOTAL, v.UNITS}:
+            self.knowledge.note_bound(value, self.boundary)
+
+    def resolve(self, value: Any) -> Any:
+        """A symbol's value where one has become known, or that of a setting in a module elsewhere."""
+        if isinstance(value, Reference):
+            return self.knowledge.bindings.get(value.path, value)
+        if isinstance(value, Symbol) and value.name:
+            if value.name in self.assigned:
+                return self.assigned[value.name]
+            if self.knowledge.as_written and value.default is not None:
+                default = value.default
+                return default if isinstance(default, str) else value.as_number(Num(default))
+            return self.knowledge.bindings.get(value.name, value)
+        return value

@@ -1,0 +1,151 @@
+"""What is under way in a run, and what it has come by: loops, calls, the condition being evaluated, objects made."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from gradcheck_accum.lint import syntax
+from gradcheck_accum.lint.state import values as v
+
+Place = tuple[int, int]
+"""Line and column of what may skip a micro-batch."""
+
+
+@dataclass(slots=True)
+class Loops:
+    """The loops that are under way."""
+
+    depth: int = 0
+    """How many of them make gradients, one inside the other."""
+    passes: int = 0
+    """How many of them are passes over data."""
+    guessed: int = 0
+    """How many of them, in no training, take a number of turns that the source does not show."""
+    catching: int = 0
+    """How many blocks wait for the end of an iterator."""
+    turn: int = 0
+    """The turn of a training loop that is under way; no two have the same number."""
+    begun: int = 0
+    """How many turns have begun."""
+    last_slice: tuple[Any, ...] = ()
+    """The bounds of the data that this turn took last."""
+
+    def begin_turn(self, trains: bool) -> None:
+        """A loop begins another turn."""
+        if trains:
+            self.begun += 1
+            self.turn = self.begun
+
+
+@dataclass(slots=True)
+class Iterated:
+    """What loops have shown of what they run over."""
+
+    counted_to: dict[syntax.For, int] = field(default_factory=dict)
+    """Up to which number the last pass of a loop has counted, where the source does not show from which on."""
+    turns: dict[str, int] = field(default_factory=dict)
+    """How many turns loops over an unknown range were given, by the name of that number."""
+    grown: dict[int, list[Any]] = field(default_factory=dict)
+    """The lists that have grown in loops whose turns are guessed, by identity: their lengths are not known."""
+    made: set[int] = field(default_factory=set)
+    """The turns whose random numbers were a micro-batch."""
+
+
+@dataclass(slots=True)
+class Calls:
+    """The functions that are being carried out."""
+
+    stack: list[syntax.Node] = field(default_factory=list)
+    """They themselves, innermost last."""
+    sites: list[tuple[int, int]] = field(default_factory=list)
+    """The places of their calls, and the turns of what makes objects one after the other (`in_turn`)."""
+    frames: list[v.Scope] = field(default_factory=list)
+    """Their names, after those of the module."""
+    visited: set[syntax.Node] = field(default_factory=set)
+    """All that were carried out so far."""
+    told_at: syntax.Node | None = None
+    """The call that tells one of another module when to step: a helper is right whatever it is told."""
+    yielded: list[Any] | None = None
+    """What the generator among them has yielded; None while none is carried out."""
+
+    @property
+    def turn(self) -> str:
+        """What tells an unknown thing of a later turn from that of the first."""
+        return "".join(f" #{number + 1}" for line, number in self.sites if line < 0 < number)
+
+    @contextmanager
+    def in_turn(self, number: int) -> Iterator[None]:
+        """A turn of a loop that trains nothing, or of a comprehension: what it makes is none of another's."""
+        self.sites.append((-1, number))
+        try:
+            yield
+        finally:
+            self.sites.pop()
+
+
+@dataclass(slots=True)
+class Question:
+    """The condition that is being evaluated, and the open ones around it."""
+
+    branch: syntax.If | None = None
+    """The statement whose condition it is."""
+    in_boundary: bool = False
+    """Whether it decides on a step."""
+    in_guard: bool = False
+    """Whether it only decides on leaving a loop."""
+    was_open: bool = False
+    """Whether the one that was evaluated last was open, so that the scenario had to answer it."""
+    branches: list[syntax.If] = field(default_factory=list)
+    """The statements of which a branch is being carried out, innermost last."""
+    open_around: list[tuple[syntax.Expression, v.Scope]] = field(default_factory=list)
+    """The open conditions of the branches of the training loop that are under way, innermost last."""
+
+
+@dataclass(slots=True)
+class Made:
+    """The objects that a program has made, and what became of them."""
+
+    optimizers: dict[Any, v.Optimizer] = field(default_factory=dict)
+    models: dict[Any, v.Model] = field(default_factory=dict)
+    engines: dict[str, v.Engine] = field(default_factory=dict)
+    """DeepSpeed's engines, by name (`gradcheck_accum.lint.frameworks.deepspeed`)."""
+    scalers: set[str] = field(default_factory=set)
+    """What the source calls the grad scalers that have unscaled or stepped an optimizer."""
+    rates: dict[str, tuple[float, float | None]] = field(default_factory=dict)
+    """The learning rates that were set by hand last, each with its share of the one before, by their optimizer."""
+    hooked: set[str] = field(default_factory=set)
+    """The models that hooks on their parameters may give other gradients than backward does."""
+    frozen: set[str] = field(default_factory=set)
+    """The models whose parameters the training loop has told to take no gradients for now."""
+
+
+@dataclass(slots=True)
+class StepGate:
+    """A framework that decides by itself at which micro-batches its optimizers step."""
+
+    counted: int = 0
+    """How many micro-batches it has counted."""
+    is_shut: bool = False
+    """Whether it lets steps and clearings of its optimizers do nothing for now."""
+
+
+class Sorting(NamedTuple):
+    """A loop over parameters, which may sort them."""
+
+    parameter: str
+    """The name that it has for a parameter."""
+    names: frozenset[str]
+    """All names that it gives to what it runs over."""
+
+
+@dataclass(slots=True)
+class Skips:
+    """The places that may skip a micro-batch (`gradcheck_accum.lint.interpreter.skipped_batches`)."""
+
+    wanted: tuple[Place, int] | None = None
+    """Where one is skipped in this run, and which of those that come by."""
+    passed: dict[Place, int] = field(default_factory=dict)
+    """How many micro-batches have come by each of them."""

@@ -1,0 +1,216 @@
+"""Arithmetic on numbers and on losses: where every factor that a loss is scaled by comes from."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from dataclasses import replace
+from fractions import Fraction
+from typing import Any
+
+from gradcheck_accum.ledger.events import Factor, Operation, Purpose, Reduction
+from gradcheck_accum.ledger.stated_names import NAMES_OF_SIZE, is_literal
+from gradcheck_accum.lint.program.names import COUNTS_OR_SCALES
+from gradcheck_accum.lint.state import values as v
+from gradcheck_accum.lint.state.bindings import bind_steps
+from gradcheck_accum.lint.state.state import State
+from gradcheck_accum.lint.state.values import UNKNOWN, Num, Symbol, Tensor, bounded
+from gradcheck_accum.lint.syntax import Operator
+from gradcheck_accum.lint.torch_calls.masks import count_with_number, is_own_count, joined_masks, mean_over
+from gradcheck_accum.lint.torch_calls.metrics import combined
+
+_ARITHMETIC: dict[Operator, Callable[[Any, Any], Any]] = {
+    Operator.ADD: operator.add,
+    Operator.SUB: operator.sub,
+    Operator.MULT: operator.mul,
+    Operator.MOD: operator.mod,
+    Operator.FLOORDIV: operator.floordiv,
+}
+
+_MOST_PARTS = 512
+"""Losses in one sum beyond which none of them is followed."""
+
+
+def binary(run: State, op: Operator, left: Any, right: Any) -> Any:
+    """``left op right``."""
+    if isinstance(left, v.Figure) or isinstance(right, v.Figure):
+        return combined(run, op, left, right)
+    if isinstance(left, Num) and op in (Operator.MOD, Operator.FLOORDIV) and (left.tags or run.in_training):
+        # Of a setting divided by another (total_batch // batch) neither is K: what comes of it may be.
+        right = bind_steps(run, right)
+    if isinstance(left, Num) and isinstance(right, Num):
+        return of_numbers(op, left, right)
+    if isinstance(left, bool) or isinstance(right, bool):
+        return UNKNOWN
+    if isinstance(left, Tensor) or isinstance(right, Tensor):
+        return _tensor_arithmetic(run, op, left, right)
+    if op is Operator.ADD and isinstance(left, list) and isinstance(right, list):
+        return left + right if len(left) + len(right) <= v.LONGEST_LIST else UNKNOWN
+    if op is Operator.ADD and isinstance(left, tuple) and isinstance(right, tuple):
+        return left + right if len(left) + len(right) <= v.LONGEST_LIST else UNKNOWN
+    if op is Operator.MULT and isinstance(left, list) and isinstance(right, Num):
+        fits = isinstance(right.value, int) and 0 <= right.value * max(len(left), 1) <= v.LONGEST_LIST
+        return left * right.value if fits else UNKNOWN  # type: ignore[operator]
+    if isinstance(left, v.Parameters) and isinstance(right, v.Parameters):
+        return v.united((left, right))
+    if isinstance(left, v.Gradient) or isinstance(right, v.Gradient):
+        return UNKNOWN
+    match left, right:
+        case (v.Data() as data, Num()) | (Num(), v.Data() as data):
+            # Numbers that nothing has learned from yet.
+            return count_with_number(op, left, right) or data.changed(data.rows)
+        case v.Data(), v.Data() if (mask := joined_masks(op, left, right)) is not None:
+            return mask
+        case v.Data(), v.Data() if not run.in_training:
+            # Of two of unlike sizes, one is repeated along some dimension; a product of matrices has the left one's.
+            same = op is Operator.MATMULT or right.rows in (None, left.rows)
+            return v.Data(left.rows if same else right.rows if left.rows is None else None)
+    if v.is_data(left) or v.is_data(right):
+        return Tensor((_fresh(run, "expression"),), elementwise=True)
+    if isinstance(left, v.Samples):
+        return UNKNOWN
+    if isinstance(left, Symbol) and isinstance(right, Num) and right.tags & {v.STEPS, v.DERIVED} and not left.name:
+        # An unnamed result of a call, scaled by K: a loss whose making could not be followed.
+        return _tensor_arithmetic(run, op, Tensor((_fresh(run, "loss"),)), right)
+    scales = op in (Operator.MULT, Operator.DIV) or isinstance(left, v.Scaled) or isinstance(right, v.Scaled)
+    return v.SCALED if scales else UNKNOWN
+
+
+def _fresh(run: State, name: str) -> v.Part:
+    return v.Part(name, Reduction.MEAN, (), run.recorder.micro_batch)
+
+
+def of_numbers(op: Operator, left: Num, right: Num) -> Any:
+    """``left op right`` of known numbers."""
+    try:
+        result = _computed(op, left, right)
+    except (ZeroDivisionError, OverflowError, ValueError):
+        return UNKNOWN
+    if result is None:
+        return UNKNOWN
+    # What happens to be 1 in this turn is no 1 that the source has for an inverse.
+    inverse = op is Operator.DIV and left.value == 1 and is_literal(left.origins)
+    origins = right.origins if inverse else v.computed_from(left, right)
+    return bounded(replace(result, origins=origins))
+
+
+def _computed(op: Operator, left: Num, right: Num) -> Num | None:
+    if op is Operator.DIV:
+        if isinstance(left.value, float) or isinstance(right.value, float):
+            return left.derive(left.value / right.value, right)
+        return left.derive(Fraction(left.value) / Fraction(right.value), right)
+    if op is Operator.POW and abs(float(right.value)) < 64 and abs(float(left.value)) < 1e6:
+        if isinstance(left.value, int) and isinstance(right.value, int) and right.value >= 0:
+            return left.derive(left.value**right.value, right)
+        power = float(left.value) ** float(right.value)
+        # A negative number to a broken power is complex.
+        return left.derive(power, right) if isinstance(power, float) else None
+    if op in _ARITHMETIC:
+        return left.derive(_ARITHMETIC[op](left.value, right.value), right)
+    return None
+
+
+def _tensor_arithmetic(run: State, op: Operator, left: Any, right: Any) -> Any:
+    if isinstance(left, Tensor) and isinstance(right, Tensor):
+        if op in (Operator.ADD, Operator.SUB):
+            parts = (*left.parts, *right.parts)
+            if len(parts) > _MOST_PARTS:
+                return replace(left, parts=left.parts[:1]).scaled(Factor(None))
+            return Tensor(parts, left.models | right.models, left.grad_scaled or right.grad_scaled)
+        if left.elementwise:
+            return Tensor(left.parts, left.models | right.models, left.grad_scaled, elementwise=True)
+        return _product(run, op, left, right)
+    tensor, other = (left, right) if isinstance(left, Tensor) else (right, left)
+    if op in (Operator.ADD, Operator.SUB):
+        return tensor
+    if op in (Operator.MULT, Operator.DIV):
+        inverse = op is Operator.DIV
+        if tensor.elementwise and isinstance(other, v.Data) and other.counted is not None:
+            return tensor.scaled(Factor(None, Operation.DIVIDE if inverse else Operation.MULTIPLY))
+        if tensor.elementwise and v.is_data(other):
+            return tensor
+        if (tensor is left or not inverse) and isinstance(other, v.Data) and not (inverse and is_own_count(run, other)):
+            return _product(run, op, tensor, other)
+        if inverse and tensor is right:
+            return tensor.scaled(Factor(None))
+        return scaled(run, tensor, other, Operation.DIVIDE if inverse else Operation.MULTIPLY)
+    if op is Operator.POW and tensor is left and all(part.assumed and not part.factors for part in tensor.parts):
+        # What a model gave, not reduced yet by anything that the source shows.
+        return tensor
+    return tensor.scaled(Factor(None))
+
+
+def _product(run: State, op: Operator, tensor: Tensor, other: Tensor | v.Data) -> Tensor:
+    """A tensor multiplied or divided by another one.
+
+    What is not reduced yet is a product then, if both are of this micro-batch: a ratio times an advantage, say, or what
+    a mask leaves of it. By what a loss that has been reduced is multiplied so is not known.
+    """
+    now = run.recorder.micro_batch
+    if isinstance(other, Tensor):
+        is_of_now, models = all(part.micro_batch == now for part in other.parts), other.models
+    else:
+        is_of_now, models = other.counted is None, frozenset[str]()
+    factor = Factor(None, Operation.DIVIDE if op is Operator.DIV else Operation.MULTIPLY)
+    multiplies = op in (Operator.MULT, Operator.DIV)
+    if multiplies and is_of_now and all(part.is_unreduced for part in tensor.parts):
+        return tensor.times(factor, models)
+    return tensor.scaled(factor)
+
+
+def scaled(run: State, tensor: Tensor, other: Any, operation: Operation) -> Tensor:
+    """A loss multiplied or divided by a value.
+
+    What divides a sum may count units, of which the interpretation has an assumed number only: a count that was not
+    made from it is unknown.
+    """
+    if operation is Operation.DIVIDE and is_own_count(run, other):
+        mean = mean_over(tensor)
+        if mean is not None:
+            return mean if other.times is None else scaled(run, mean, other.times, operation)
+    if operation is Operation.MULTIPLY and isinstance(other, Num) and v.UNITS in other.tags:
+        # A mean made a sum: what divides it again may be any count of units.
+        return tensor.scaled(Factor(None, operation))
+    counts_units = operation is Operation.DIVIDE and isinstance(other, Num) and v.UNITS in other.tags
+    if counts_units and any(part.assumed for part in tensor.parts):
+        # Whoever divides by the size of the batch may have a sum.
+        return tensor.scaled(Factor(None, operation))
+    if counts_units and isinstance(other, Num) and v.WHOLE in other.tags and run.recorder.cuts:
+        # How many times a micro-batch goes into the batch that it was cut out of is not known.
+        return tensor.scaled(Factor(None, operation))
+    if operation is Operation.DIVIDE and isinstance(other, Symbol) and other.name in run.knowledge.bounds:
+        bind_steps(run, other)
+    if isinstance(other, Num):
+        run.recorder.relied_on |= other.names
+    factor = factor_of(other, operation)
+    summed = tensor.elementwise or any(part.reduction is Reduction.SUM for part in tensor.parts)
+    counts = operation is Operation.DIVIDE and isinstance(other, Num) and not other.tags & {v.UNITS, v.STEPS, v.DERIVED}
+    if summed and counts and not (run.recorder.knows_units and other.value == run.recorder.units):
+        return tensor.scaled(Factor(None, operation))
+    return tensor.scaled(factor)
+
+
+def _names_a_coefficient(name: str) -> bool:
+    """Whether a setting that multiplies a loss can only be a coefficient of the objective: one that counts nothing."""
+    return not COUNTS_OR_SCALES.fits(name)
+
+
+def factor_of(value: Any, operation: Operation) -> Factor:
+    """What multiplying or dividing by ``value`` does to a loss."""
+    if v.is_setting(value) and operation is Operation.MULTIPLY and _names_a_coefficient(value.name):
+        return Factor(None, operation, Purpose.OBJECTIVE)
+    if not isinstance(value, Num) or (operation is Operation.DIVIDE and value.value == 0):
+        return Factor(None, operation)
+    number = float(value.value)
+    if operation is Operation.DIVIDE and abs(number) < 1 / v.LARGEST:
+        return Factor(None, operation)
+    # What is computed from K is K's only as 1/K: the number of its pairs is another.
+    inverse = v.DERIVED in value.tags and isinstance(value.value, Fraction) and value.value.numerator == 1
+    purpose = Purpose.ACCUMULATION if inverse or v.STEPS in value.tags else Purpose.UNKNOWN
+    # What counts the units of a batch is its size, whatever it is called.
+    origins = value.origins | {NAMES_OF_SIZE[0]} if v.UNITS in value.tags else value.origins
+    if operation is Operation.DIVIDE:
+        return Factor(1 / number, operation, purpose, origins=origins)
+    # A quotient that was kept in a variable (scale = 1 / K) is still a division.
+    operation = Operation.DIVIDE if isinstance(value.value, Fraction) else operation
+    return Factor(number, operation, purpose, origins=origins)

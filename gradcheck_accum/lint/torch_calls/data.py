@@ -1,0 +1,242 @@
+"""Data: loaders and their lengths, batches and the pieces that they are cut into."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from fractions import Fraction
+from typing import Any
+
+from gradcheck_accum.lint.control_flow.functions import call_function
+from gradcheck_accum.lint.program.names import DATASET
+from gradcheck_accum.lint.state import values as v
+from gradcheck_accum.lint.state.bindings import bind, bind_steps
+from gradcheck_accum.lint.state.control import Exhausted
+from gradcheck_accum.lint.state.knowledge import ASSUMED_STEPS
+from gradcheck_accum.lint.state.state import State
+from gradcheck_accum.lint.state.values import Num, Symbol
+
+_LONGEST_PASS = 5_000
+_DEEPEST = 3
+"""Objects in objects are looked into this far."""
+
+
+def given_by(run: State, source: Any) -> Any:
+    """What a loop over a source runs over: what the class of an object says that it gives (``__iter__``).
+
+    What was made of a stream without an end has none that the source shows.
+    """
+    method = source.cls.bound("__iter__", source) if isinstance(source, v.Instance) else None
+    if method is None:
+        return source
+    if _runs_on(run, source):
+        return v.Stream.endless()
+    given = call_function(run, method, [], {})
+    return given if isinstance(given, (v.Loader, v.Stream)) else source
+
+
+def _runs_on(run: State, source: Any, depth: int = 0) -> bool:
+    """Whether an object is, or was made of, a stream without an end."""
+    if isinstance(source, v.Stream):
+        return source.is_endless
+    if not isinstance(source, v.Instance) or depth > _DEEPEST:
+        return False
+    method = source.cls.methods.get("__iter__")
+    if method is not None and run.reach.yields(method) and run.reach.never_ends(method):
+        return True
+    return any(_runs_on(run, held, depth + 1) for held in source.attributes.values())
+
+
+def stream(run: State, source: Any) -> Any:
+    """``iter(source)``."""
+    source = given_by(run, source)
+    if isinstance(source, v.Loader):
+        length = length_of(run, source)
+        run.recorder.learn_units(source.rows)
+        return v.Stream(iter(batches_of(source, length)))
+    if isinstance(source, v.Stream):
+        return source
+    if isinstance(source, (list, tuple)) and not (source and isinstance(source[0], str)):
+        return v.Stream(iter(source))
+    return v.Stream(iter([v.Data()] * assumed_length(run, source)))
+
+
+def draw_from(run: State, source: Any) -> Any:
+    """``next(source)``: a new micro-batch."""
+    run.draw()
+    if isinstance(source, v.Stream) and run.loops.catching:
+        for item in source.items:
+            run.recorder.learn_units(v.rows_in(item))
+            return v.drawn_with(item, run.recorder.micro_batch)
+        raise Exhausted
+    return v.Data(drawn=run.recorder.micro_batch)
+
+
+def chunks(run: State, count: Any) -> Any:
+    """A batch split into ``count`` micro-batches."""
+    count = bind_steps(run, count) if run.loops.depth else count
+    known = isinstance(count, Num) and isinstance(count.value, int) and 0 < count.value <= v.LONGEST_LIST
+    return v.Chunks(count.value) if known else Symbol()
+
+
+def split(run: State, data: Any, size: Any) -> Any:
+    """A batch split into micro-batches of ``size`` rows: as many as are assumed where the source does not show."""
+    if isinstance(data, v.Data) and data.rows and isinstance(size, Num) and isinstance(size.value, int) and size.value:
+        count, left = -(-data.rows // size.value), data.rows % size.value
+        return v.Chunks(count, None if left else size.value) if 0 < count <= v.LONGEST_LIST else Symbol()
+    return v.Chunks(ASSUMED_STEPS, assumed=True) if isinstance(data, (v.Data, Symbol)) else Symbol()
+
+
+def slice_of_data(run: State, data: Any, lower: Any, upper: Any) -> v.Data:
+    """Data sliced by position: other bounds than the last are another micro-batch, which holds its own rows alone."""
+    bounds = [bound for bound in (lower, upper) if bound is not None]
+    numbers = tuple(bound.value for bound in bounds if isinstance(bound, Num))
+    part = _part_of(data, lower, upper)
+    if run.loops.depth and numbers and numbers != run.loops.last_slice:
+        if not run.loops.last_slice:
+            run.draw()
+        run.loops.last_slice = numbers
+        run.recorder.learn_rows_of_part(part.rows)
+    return part
+
+
+def _part_of(data: Any, lower: Any, upper: Any) -> v.Data:
+    """The rows between two bounds, as many as the source shows."""
+    known = data if isinstance(data, v.Data) else v.Data()
+    rows = known.rows
+    places = [bound if bound is None else getattr(bound, "value", "") for bound in (lower, upper)]
+    shown = rows is not None and all(place is None or isinstance(place, int) for place in places)
+    count = len(range(*slice(*places).indices(rows))) if shown and rows is not None else None
+    return replace(known.changed(count or None), counted=None, is_part=True, drawn=None)
+
+
+def assumed_length(run: State, source: Any) -> int:
+    """How many micro-batches are assumed of what does not show it: with a remainder, but where there may be none.
+
+    That a length was assumed is noted, for what messages may state.
+    """
+    run.recorder.assumed_length = True
+    if isinstance(source, (v.Loader, v.Configured)) and source.whole:
+        return run.knowledge.unbounded_length()
+    return run.knowledge.pass_length()
+
+
+def length_of(run: State, loader: v.Loader) -> int:
+    """How many micro-batches a pass over ``loader`` has: what the source shows, else the assumed number."""
+    if loader.length is not None and run.knowledge.has_remainders:
+        # A number that the source shows is as good as one that the loop counts by.
+        run.recorder.counted.add(v.tag_of_length(loader))
+        if loader.length <= _LONGEST_PASS:
+            return loader.length
+        # So many micro-batches show nothing that a few whole windows and the remainder do not.
+        run.recorder.assumed_turns = True
+        return run.knowledge.enough_of(loader.length)
+    return assumed_length(run, loader)
+
+
+def batches_of(loader: v.Loader, length: int) -> list[v.Data]:
+    """The batches of a pass over ``loader``, of which there are ``length``."""
+    return [*[v.Data(loader.rows)] * (length - 1), v.Data(loader.last_rows)][:length]
+
+
+def batch_at(run: State, loader: v.Loader, index: Any) -> v.Data:
+    """A batch of a list of ``loader``'s, by its number: a new micro-batch."""
+    run.draw()
+    ends = (-1, length_of(run, loader) - 1) if loader.length is not None else ()
+    batch = v.Data(loader.last_rows if isinstance(index, Num) and index.value in ends else loader.rows)
+    run.recorder.learn_units(batch.rows)
+    return batch
+
+
+def length_of_value(run: State, value: Any) -> Any:
+    """``len(value)``."""
+    match value:
+        case v.Loader():
+            return Num(length_of(run, value), _tags_of_length(value, assumed=value.length is None))
+        case v.Data():
+            return rows_of(run, value)
+        case v.Chunks() if value.assumed and not run.loops.passes:
+            return Num(assumed_length(run, value), frozenset({v.LENGTH, v.ASSUMED}))
+        case v.Chunks():
+            return Num(value.count, frozenset({v.LENGTH}))
+        case ("enumerate", counted, _):
+            return length_of_value(run, counted)
+        case ("zip", *sources) if sources:
+            lengths = [length_of_value(run, source) for source in sources]
+            return _shortest([length for length in lengths if isinstance(length, Num)], len(lengths))
+        case ("range" | "zip" | "islice" | "shape" | "slice", *_):
+            return Symbol()
+        case list() if id(value) in run.iterated.grown:
+            return Num(assumed_length(run, value), _tags_of_length(value, assumed=True))
+        case list() if is_list_of_batches(value):
+            return Num(len(value), frozenset({v.TOTAL}))
+        case dict() if not v.shows_its_keys(value):
+            return Symbol()
+        case list() | tuple() | dict() | str():
+            return Num(len(value))
+        case v.Instance():
+            method = value.cls.bound("__len__", value)
+            if method is not None:
+                return call_function(run, method, [], {})
+        case Symbol() if value.name and DATASET.fits(value.name.rpartition(".")[2]):
+            return v.Samples(source=value.name)
+        case Symbol() if value.name:
+            return Num(assumed_length(run, value), _tags_of_length(value, assumed=True))
+    return Symbol()
+
+
+def batches_in(run: State, samples: v.Samples, size: Num) -> Num | None:
+    """How many batches of ``size`` a data set has: a pass over its loader, where that is the size of a micro-batch."""
+    if v.UNITS not in size.tags:
+        return None
+    each = Fraction(size.value) / run.recorder.units
+    tags = size.tags - {v.UNITS} | {v.LENGTH, v.ASSUMED, v.tag_of_length(Symbol(samples.source))}
+    return Num(run.knowledge.pass_length() / each, frozenset(tags)) if each else None
+
+
+def is_list_of_batches(value: Any) -> bool:
+    """Whether a value is a list that a loop over data may run over."""
+    return isinstance(value, list) and len(value) > 1 and v.is_data(value)
+
+
+def _tags_of_length(source: Any, *, assumed: bool) -> frozenset[str]:
+    return frozenset({v.LENGTH, v.tag_of_length(source)} | ({v.ASSUMED} if assumed else set()))
+
+
+def _shortest(lengths: list[Num], sources: int) -> Any:
+    return min(lengths, key=lambda length: length.value) if len(lengths) == sources else Symbol()
+
+
+def rows_of(run: State, data: v.Data) -> Num:
+    """The leading dimension of a batch; that of one that is cut into micro-batches is no micro-batch's."""
+    whole = {v.WHOLE} if data.rows is None and not data.is_part else set[str]()
+    return Num(data.rows or run.recorder.units, frozenset({v.UNITS} | whole))
+
+
+def rows_of_dataset(run: State, dataset: Any) -> int | None:
+    """How many rows a data set has, where the source shows it."""
+    match dataset:
+        case v.Data():
+            return dataset.rows
+        case list() if len(dataset) > 1 and id(dataset) not in run.iterated.grown:
+            return len(dataset)
+        case v.Instance():
+            length = length_of_value(run, dataset)
+            # The rows of data of which none are known are those of a micro-batch.
+            known = isinstance(length, Num) and not length.tags & {v.LENGTH, v.WHOLE}
+            return int(length.value) if known else None
+    return None
+
+
+def new_loader(run: State, dataset: Any, size: Any, options: dict[str, Any]) -> v.Loader:
+    """``DataLoader(dataset, batch_size=size)``."""
+    if isinstance(size, Symbol) and size.name:
+        bind(run, size.name, Num(run.recorder.units, frozenset({v.UNITS})))
+    rows = rows_of_dataset(run, options.get("sampler", dataset))
+    if not isinstance(size, Num) or not isinstance(size.value, int) or size.value < 1:
+        return v.Loader()
+    known = v.UNITS not in size.tags
+    if rows is None or not known or "batch_sampler" in options:
+        return v.Loader(rows=size.value, dataset=dataset.name if isinstance(dataset, Symbol) else "")
+    whole, left = divmod(rows, size.value)
+    ends_short = left > 0 and options.get("drop_last") is not True
+    return v.Loader(whole + ends_short, size.value, last_rows=left if ends_short else size.value)

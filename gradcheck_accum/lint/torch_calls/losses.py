@@ -1,0 +1,92 @@
+"""Losses as the calls that compute them leave them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gradcheck_accum.ledger.events import Factor, Purpose, Reduction
+from gradcheck_accum.lint import syntax
+from gradcheck_accum.lint.state import values as v
+from gradcheck_accum.lint.state.state import State
+from gradcheck_accum.lint.state.values import Tensor
+from gradcheck_accum.lint.syntax import text_of
+from gradcheck_accum.lint.torch_calls.masks import counts_what_is_left, targets_leave_out
+
+
+def all_arguments(args: list[Any], kwargs: dict[str, Any]) -> list[Any]:
+    """The values of a call's arguments, by position and by name."""
+    return [*args, *kwargs.values()]
+
+
+def computation(run: State, node: syntax.Call, args: list[Any], kwargs: dict[str, Any], models: frozenset[str]) -> Any:
+    """A call that computes a tensor from tensors."""
+    if not run.no_graphs:
+        run.sync.forward(models)
+    models = models - run.made.frozen
+    given = all_arguments(args, kwargs)
+    if models:
+        run.draw_made(given)
+        run.recorder.note_called_on([value.drawn for value in given if isinstance(value, v.Data)])
+    name = text_of(node.func)[:60]
+    # What nothing is known of may be what the loss is divided by.
+    hidden = any(
+        v.carries_steps(value) or _is_scaled_loss(value) or _is_unknown(value) or _is_counted_before(run, value)
+        for value in given
+    )
+    factors = (Factor(None),) if hidden else ()
+    part = v.Part(
+        name,
+        Reduction.MEAN,
+        factors,
+        run.recorder.micro_batch,
+        assumed=True,
+        given_divisor=hidden,
+        leaves_out=bool(models) and targets_leave_out(args, kwargs),
+    )
+    scaled = any(isinstance(value, Tensor) and value.grad_scaled for value in given)
+    return Tensor((part,), models | v.models_in(given), scaled)
+
+
+def _is_scaled_loss(value: Any) -> bool:
+    """Whether a value is a loss that has been divided for accumulation already: what a call makes of it may be too."""
+    return isinstance(value, Tensor) and any(
+        factor.purpose is Purpose.ACCUMULATION for part in value.parts for factor in part.factors
+    )
+
+
+def _is_counted_before(run: State, value: Any) -> bool:
+    """Whether a value was made of data, and of no model, before this micro-batch: it may count the whole window's."""
+    now = run.recorder.micro_batch
+    if isinstance(value, v.Data):
+        return value.counted is not None and value.counted < now
+    return (
+        isinstance(value, Tensor)
+        and all(name.startswith("torch.") for name in value.models)
+        and all(part.micro_batch < now and not isinstance(part.flow, v.Detached) for part in value.parts)
+    )
+
+
+def _is_unknown(value: Any) -> bool:
+    return isinstance(value, v.Symbol) and not value.name
+
+
+IGNORED = "ignore_index"
+"""The argument that says which targets are none."""
+
+
+def loss(
+    run: State,
+    name: str,
+    reduction: Any,
+    args: list[Any],
+    kwargs: dict[str, Any],
+    *,
+    leaves_out: bool = False,
+) -> Tensor:
+    """What a loss of PyTorch's own gives; ``leaves_out`` says that targets of a certain value are none of its units."""
+    models = v.models_in(all_arguments(args, kwargs))
+    kind = Reduction.SUM if reduction == "sum" else Reduction.MEAN
+    factors = () if reduction is None or isinstance(reduction, str) else (Factor(None),)
+    varies = counts_what_is_left(name, args, kwargs, reduction, leaves_out or IGNORED in kwargs)
+    part = v.Part(name, kind, factors, run.recorder.micro_batch, leaves_out=varies)
+    return Tensor((part,), models, elementwise=reduction == "none")

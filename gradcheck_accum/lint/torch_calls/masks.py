@@ -1,0 +1,117 @@
+"""How many elements of a batch count, where that is up to the data: masks, what they choose, and counts of them.
+
+A loss that leaves targets out by their value, one that is taken of what a mask chose, and a sum that is divided by a
+count of its own micro-batch's data are one thing: a mean over as many units as the data say. The source shows that it
+is, and not how many there are.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from fractions import Fraction
+from typing import Any
+
+from gradcheck_accum.ledger.events import Reduction
+from gradcheck_accum.lint.program.torch_names import LEAVE_TARGETS_OUT
+from gradcheck_accum.lint.state import values as v
+from gradcheck_accum.lint.state.state import State
+from gradcheck_accum.lint.state.values import Holds, Num, Tensor
+from gradcheck_accum.lint.syntax import Operator
+
+_LEFT_OUT = -100
+"""What targets hold that a loss of PyTorch's leaves out where it is told no other value."""
+_TO_THE_LONGEST = (True, "longest", "True")
+_JOINS_MASKS = frozenset({Operator.BITAND, Operator.BITOR, Operator.BITXOR, Operator.MULT})
+
+
+def mask_of(data: v.Data) -> v.Data:
+    """What comes of asking each element of data a question."""
+    return v.Data(data.rows, made=data.made, holds=Holds.MASK)
+
+
+def joined_masks(op: Operator, left: v.Data, right: v.Data) -> v.Data | None:
+    """Two masks in one, where both are."""
+    both = left.holds is Holds.MASK and right.holds is Holds.MASK
+    return mask_of(left) if both and op in _JOINS_MASKS else None
+
+
+def selected(value: Tensor | v.Data) -> Tensor | v.Data:
+    """As many elements of a value as a mask leaves."""
+    if isinstance(value, v.Data):
+        return v.Data(made=value.made, varies=True)
+    return replace(value, parts=tuple(replace(part, leaves_out=True) for part in value.parts))
+
+
+def chooses(index: Any) -> bool:
+    """Whether what stands between brackets chooses as many elements as the data say."""
+    return isinstance(index, v.Data) and (index.holds is Holds.MASK or index.varies)
+
+
+def counted(run: State, data: v.Data) -> v.Data:
+    """All of data added up to one number."""
+    return v.Data(counted=run.recorder.micro_batch, holds=data.holds)
+
+
+def count_with_number(op: Operator, left: Any, right: Any) -> v.Data | None:
+    """A count of data computed with a number: what is added to it only keeps it from being nothing."""
+    data, number = (left, right) if isinstance(left, v.Data) else (right, left)
+    if not isinstance(data, v.Data) or data.counted is None or not isinstance(number, Num):
+        return None
+    if op in (Operator.ADD, Operator.SUB):
+        return data
+    if op is Operator.DIV and data is left and number.value != 0:
+        number = number.derive(1 / Fraction(number.value))
+    elif op is not Operator.MULT:
+        return replace(data, counted=None, times=None)
+    return replace(data, times=number) if data.times is None else replace(data, counted=None, times=None)
+
+
+def is_own_count(run: State, value: Any) -> bool:
+    """Whether a value counts data of the micro-batch under way."""
+    if not isinstance(value, v.Data) or value.holds is Holds.CONSTANTS:
+        return False
+    return value.counted == run.recorder.micro_batch >= 0
+
+
+def mean_over(tensor: Tensor) -> Tensor | None:
+    """A sum that is divided by a count of its own micro-batch's data; None where it is no sum."""
+    if not all(part.reduction is Reduction.SUM and not part.is_unreduced for part in tensor.parts):
+        return None
+    parts = tuple(replace(part, reduction=Reduction.MEAN, leaves_out=True) for part in tensor.parts)
+    return replace(tensor, parts=parts)
+
+
+def counts_what_is_left(name: str, args: list[Any], kwargs: dict[str, Any], reduction: Any, told: bool) -> bool:
+    """Whether a loss of PyTorch's own takes as many units as the data say; ``told`` that it is told what to leave out.
+
+    What is not reduced yet holds a zero where a target is left out, and who reduces it counts that too.
+    """
+    given = [*args, *kwargs.values()]
+    if any(_is_chosen(value) for value in given):
+        return True
+    holds = name in LEAVE_TARGETS_OUT and any(isinstance(value, v.Data) and value.ignored for value in given)
+    return (told or holds) and reduction != "none"
+
+
+def targets_leave_out(args: list[Any], kwargs: dict[str, Any]) -> bool:
+    """Whether a model that computes its own loss is given targets of which as many count as the data say."""
+    labels = kwargs.get("labels")
+    padded = isinstance(labels, v.Data) and labels.varies
+    return padded or any(isinstance(value, v.Data) and value.ignored for value in (*args, *kwargs.values()))
+
+
+def pads_to_the_longest(kwargs: dict[str, Any]) -> bool:
+    """Whether a call is told to make all sequences of a batch as long as its longest."""
+    padding = kwargs.get("padding")
+    return isinstance(padding, (bool, str)) and padding in _TO_THE_LONGEST
+
+
+def is_left_out(value: Any) -> bool:
+    """Whether a number is the one by which PyTorch's losses leave targets out."""
+    return isinstance(value, Num) and value.value == _LEFT_OUT
+
+
+def _is_chosen(value: Any) -> bool:
+    if isinstance(value, Tensor):
+        return any(part.leaves_out for part in value.parts)
+    return isinstance(value, v.Data) and value.varies

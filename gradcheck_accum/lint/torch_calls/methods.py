@@ -1,0 +1,212 @@
+"""Methods of tensors, batches, gradients and of Python's lists and dicts."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from gradcheck_accum.ledger.events import Operation, Reduction
+from gradcheck_accum.lint import syntax
+from gradcheck_accum.lint.control_flow.functions import call_function
+from gradcheck_accum.lint.program.torch_names import (
+    ASKS_EACH,
+    COUNTS,
+    COUNTS_ELEMENTS,
+    CUTS_GRAPH,
+    DIVIDES,
+    DIVIDES_IN_PLACE,
+    GIVES_NO_DATA,
+    KEEPS_ROWS,
+    KEEPS_ROWS_ALONG,
+    MULTIPLIES,
+    MULTIPLIES_IN_PLACE,
+    NO_LOSS,
+    PREPARES,
+    READS,
+    REDUCES,
+    RESHAPES,
+    SAME_MODEL,
+    SPLITS,
+)
+from gradcheck_accum.lint.state import values as v
+from gradcheck_accum.lint.state.state import State
+from gradcheck_accum.lint.state.values import Num, Symbol, Tensor
+from gradcheck_accum.lint.torch_calls.arithmetic import scaled
+from gradcheck_accum.lint.torch_calls.data import chunks, rows_of, split
+from gradcheck_accum.lint.torch_calls.gradient_changes import change_gradients, changes_unknown
+from gradcheck_accum.lint.torch_calls.losses import all_arguments, computation
+from gradcheck_accum.lint.torch_calls.masks import counted, is_left_out, mask_of, selected
+from gradcheck_accum.lint.torch_calls.metrics import read
+from gradcheck_accum.lint.torch_calls.models import sources_of
+from gradcheck_accum.lint.torch_calls.retained_graphs import appended
+from gradcheck_accum.lint.torch_calls.schedulers import prepared
+from gradcheck_accum.lint.torch_calls.weight_averages import is_update
+
+
+def method_of_value(run: State, node: syntax.Call, base: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    name = node.func.attr if isinstance(node.func, syntax.Attribute) else ""
+    if name == "requires_grad_" and not isinstance(base, (Tensor, v.Data)):
+        run.freeze(sources_of(base), all_arguments(args, kwargs)[0] if args or kwargs else True)
+        return base
+    if isinstance(node.func, syntax.Attribute) and changes_unknown(run, node.func.value, base, name):
+        return base
+    match base:
+        case Tensor():
+            return _tensor_method(run, node, base, name, args, kwargs)
+        case v.Data():
+            return _data_method(run, base, name, args, kwargs)
+        case v.Gradient():
+            change_gradients(run, node, base, name, args)
+            return base
+        case v.Parameters() if name == "clone" and base.sources is not None:
+            # Their numbers are their own from here on.
+            return v.Parameters(frozenset(f"a copy of {source}" for source in base.sources))
+        case v.Parameters():
+            return base
+        case v.Optimizer():
+            return Symbol()
+        case v.Average() if is_update(base, name):
+            run.recorder.average(node, base.name, base.since, base.sources)
+            return Symbol()
+        case v.Model() if base.cls is not None and run.reach.averages(base.cls.methods.get(name)):
+            base.instance = base.instance or v.Instance(base.cls)
+            own = base.cls.bound(name, base.instance)
+            return call_function(run, own, args, kwargs) if own is not None else Symbol()
+        case v.Model():
+            return base if name in SAME_MODEL else computation(run, node, args, kwargs, frozenset({base.name}))
+        case v.Instance() if base.cls.is_model and base.cls.methods.get(name) is None and name not in base.attributes:
+            return base if name in SAME_MODEL else Symbol()
+        case v.Scaled() if name not in READS:
+            return base
+        case list():
+            return _list_method(run, node, base, name, args)
+        case dict():
+            return _dict_method(base, name, args)
+        case v.Got() if name in KEEPS_ROWS:
+            return base
+        case Symbol() if name in SAME_MODEL and (base.name or isinstance(base, v.Got)) and name != "apply":
+            return base
+        case Symbol() if name == "chunk" and args:
+            return chunks(run, args[0])
+        case Symbol() if name == "items" and base.name and not args:
+            # The values are what they are where they come alone, too.
+            return ("zip", Symbol(f"{base.name}.keys()"), Symbol(f"{base.name}.values()"))
+        case Symbol() if name == "get" and args and isinstance(args[0], str):
+            # What has a number for its default is a setting, in whatever it is looked up.
+            default = args[1].value if len(args) > 1 and isinstance(args[1], Num) else None
+            held = base.member(args[0]) if base.name or default is None else Symbol(args[0])
+            return replace(held, default=default) if isinstance(default, (int, float)) else held
+        case Symbol() | v.Reference() if name in PREPARES and args:
+            return prepared(name, args)
+    return NotImplemented
+
+
+def _tensor_method(
+    run: State, node: syntax.Call, base: Tensor, name: str, args: list[Any], kwargs: dict[str, Any]
+) -> Any:
+    if name in READS:
+        return read(run, node, base)
+    if name in CUTS_GRAPH:
+        return base.detached()
+    if name in REDUCES:
+        along = args[0] if args else kwargs.get("dim")
+        return base.reduced(Reduction.SUM if name.endswith("sum") else Reduction.MEAN, partly=isinstance(along, Num))
+    if name in DIVIDES | DIVIDES_IN_PLACE and args:
+        return scaled(run, base, args[0], Operation.DIVIDE)
+    if name in MULTIPLIES | MULTIPLIES_IN_PLACE and args:
+        return scaled(run, base, args[0], Operation.MULTIPLY)
+    if name == "masked_select":
+        return selected(base)
+    if name in NO_LOSS:
+        return Symbol()
+    return base
+
+
+def _data_method(run: State, base: v.Data, name: str, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    if name == "size":
+        if not args:
+            return ("shape", base)
+        return rows_of(run, base) if isinstance(args[0], Num) and args[0].value == 0 else Symbol()
+    if name in RESHAPES and len(args) > 1 and all(isinstance(size, Num) for size in args):
+        first = int(args[0].value)
+        return replace(base.changed(first if first > 0 else None), holds=base.holds, sizes=tuple(args))
+    if name == "chunk" and args:
+        return chunks(run, args[0])
+    if name in SPLITS and args:
+        return split(run, base, args[0])
+    if name == "item" and base.counted is not None:
+        return base
+    if name in COUNTS_ELEMENTS and base.varies:
+        return counted(run, base)
+    if name in GIVES_NO_DATA:
+        return Symbol()
+    if name in ASKS_EACH:
+        return mask_of(base)
+    if name == "masked_select":
+        return selected(base)
+    if name == "nonzero":
+        return v.Data(holds=v.Holds.PLACES, varies=True)
+    if name == "tolist" and base.rows is not None and base.rows <= v.LONGEST_LIST:
+        return [Symbol() for _ in range(base.rows)]
+    dimension = args[0] if args else kwargs.get("dim")
+    along = dimension.value if isinstance(dimension, Num) else None
+    keeps = name in KEEPS_ROWS or (name in KEEPS_ROWS_ALONG and isinstance(along, int) and along != 0)
+    if name in COUNTS and not args and not kwargs:
+        return counted(run, base)
+    changed = base.changed(base.rows) if keeps else replace(base.changed(), counted=None)
+    return replace(changed, ignored=True) if name.startswith("masked_fill") and any(map(is_left_out, args)) else changed
+
+
+def function_of_data(run: State, path: str, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    """What a function of PyTorch makes of data alone, row by row, as the method does; or NotImplemented."""
+    name = path.removeprefix("torch.")
+    if (
+        name not in KEEPS_ROWS | ASKS_EACH
+        or not args
+        or not isinstance(args[0], v.Data)
+        or any(isinstance(a, Tensor) for a in args)
+    ):
+        return NotImplemented
+    return _data_method(run, args[0], name, args[1:], kwargs)
+
+
+def _list_method(run: State, node: syntax.Call, base: list[Any], name: str, args: list[Any]) -> Any:
+    if run.loops.guessed and name in {"append", "extend"}:
+        run.iterated.grown[id(base)] = base
+    match name:
+        case "append" if args:
+            base.append(args[0])
+            appended(run, node, base, args[0])
+        case "extend" if args and isinstance(args[0], v.Parameters):
+            base.append(args[0])
+        case "extend" if args and isinstance(args[0], (list, tuple)) and len(base) + len(args[0]) <= v.LONGEST_LIST:
+            base.extend(args[0])
+        case "clear":
+            base.clear()
+        case "pop":
+            return base.pop() if base else Symbol()
+        case "copy":
+            return list(base)
+        case _:
+            return Symbol()
+    return None
+
+
+def _dict_method(base: dict[Any, Any], name: str, args: list[Any]) -> Any:
+    match name:
+        case "get" if args and isinstance(args[0], (str, Num, Symbol)):
+            shown = isinstance(args[0], str) and v.shows_its_keys(base)
+            return base.get(args[0], (args[1] if len(args) > 1 else None) if shown else Symbol())
+        case "items":
+            return list(base.items())
+        case "values":
+            return list(base.values())
+        case "keys":
+            return list(base)
+        case "update" if args and isinstance(args[0], dict):
+            base.update(args[0])
+            return None
+        case "clear":
+            base.clear()
+            return None
+    return Symbol()

@@ -1,0 +1,72 @@
+"""Numbers that are read off losses: how they are added up and divided, and where a person gets to see them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+from gradcheck_accum.ledger.events import Factor
+from gradcheck_accum.lint import syntax
+from gradcheck_accum.lint.control_flow.conditions import may_vary
+from gradcheck_accum.lint.program.names import SAYS_SCALED
+from gradcheck_accum.lint.program.torch_names import SHOWS
+from gradcheck_accum.lint.state import values as v
+from gradcheck_accum.lint.state.state import State
+from gradcheck_accum.lint.state.values import UNKNOWN, Figure, Num, Tensor
+from gradcheck_accum.lint.syntax import Operator, call_name, text_of
+
+_COMPUTES = ("math.", "numpy.", "torch.", "np.")
+_MOST_PARTS = 512
+_DEEPEST = 3
+
+
+def read(run: State, node: syntax.Node, tensor: Tensor) -> Figure:
+    """The number that a loss holds: ``loss.item()``, ``float(loss)``."""
+    return Figure(parts=tensor.parts, read_at=run.recorder.locate(node))
+
+
+def combined(run: State, op: Operator, left: Any, right: Any) -> Any:
+    """``left op right`` where at least one of them is a number read off losses."""
+    figure, other = (left, right) if isinstance(left, Figure) else (right, left)
+    if op is Operator.ADD:
+        if isinstance(other, Figure) and len(figure.parts) + len(other.parts) <= _MOST_PARTS:
+            return replace(right, parts=(*left.parts, *right.parts))
+        return figure if isinstance(other, Num) and other.value == 0 else UNKNOWN
+    if isinstance(other, Num) and v.LENGTH in other.tags and not other.tags & run.recorder.counted:
+        # The length of something else than what the loop runs over, a data set's say: its number is not known.
+        return UNKNOWN
+    if not isinstance(other, Num) or (op is Operator.DIV and (figure is right or other.value == 0)):
+        return UNKNOWN
+    if op in (Operator.MULT, Operator.DIV):
+        value = float(other.value) if op is Operator.MULT else 1.0 / float(other.value)
+        return replace(figure, parts=tuple(replace(p, factors=(*p.factors, Factor(value))) for p in figure.parts))
+    return UNKNOWN
+
+
+def mean(run: State, values: list[Any]) -> Any:
+    """The mean of several numbers."""
+    total: Any = Num(0)
+    for value in values:
+        if not isinstance(value, Figure) or not isinstance(total, (Figure, Num)):
+            return UNKNOWN
+        total = combined(run, Operator.ADD, total, value)
+    return combined(run, Operator.DIV, total, Num(len(values))) if isinstance(total, Figure) else UNKNOWN
+
+
+def shown_by_call(run: State, node: syntax.Call, base: Any, values: Iterable[Any]) -> None:
+    """Record what a call shows to a person, if it is one that does."""
+    computes = isinstance(base, v.Reference) and f"{base.path}.".startswith(_COMPUTES)
+    if call_name(node) in SHOWS and not computes:
+        shown(run, node, values)
+
+
+def shown(run: State, node: syntax.Expression, values: Iterable[Any], depth: int = 0) -> None:
+    """Record the numbers among some values that an expression shows to a person."""
+    for value in values:
+        if isinstance(value, (Figure, Tensor)) and not SAYS_SCALED.fits(text_of(node)):
+            # Of how many micro-batches a sum is that is begun anew where it is shown, is told by how often it is.
+            if len({part.micro_batch for part in value.parts}) == 1 or not may_vary(run):
+                run.recorder.show(node, value if isinstance(value, Figure) else read(run, node, value))
+        elif isinstance(value, (list, tuple, dict)) and depth < _DEEPEST:
+            shown(run, node, value.values() if isinstance(value, dict) else value[:8], depth + 1)

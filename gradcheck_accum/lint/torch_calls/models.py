@@ -1,0 +1,41 @@
+"""Models: those that calls make, and which of them a value or a name stands for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gradcheck_accum.lint import syntax
+from gradcheck_accum.lint.program.torch_names import RUNS_MODEL
+from gradcheck_accum.lint.state import values as v
+from gradcheck_accum.lint.state.state import State
+from gradcheck_accum.lint.state.values import Symbol
+from gradcheck_accum.lint.torch_calls.optimizers import name_of_made
+
+
+def new_model(run: State, node: syntax.Call, cls: v.Class | None = None) -> v.Model:
+    """A network made by a call; the same call, reached in the same way, makes the same one."""
+    way = (node.where.line, node.where.column - 1, *run.calls.sites)
+    return run.made.models.setdefault(way, v.Model(name_of_made(run, node, run.made.models), cls))
+
+
+def sources_of(base: Any) -> frozenset[str] | None:
+    """The root name of a model whose parameters are asked for."""
+    match base:
+        case v.Model() | v.Engine():
+            return frozenset({base.name})
+        case v.Instance():
+            return frozenset({base.cls.node.name})
+        case v.Parameters():
+            return base.sources
+        case v.Member():
+            return frozenset({base.source})
+        case Symbol() if base.name:
+            return frozenset({base.name})
+    return None
+
+
+def root_of(name: str) -> frozenset[str]:
+    """The model that an unresolved call runs."""
+    parent, _, last = name.rpartition(".")
+    own = parent and last in RUNS_MODEL
+    return frozenset({parent if own else name})

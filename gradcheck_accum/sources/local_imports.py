@@ -1,0 +1,149 @@
+"""Where the modules of a file's own project would stand that it imports: found by path, never imported."""
+
+from __future__ import annotations
+
+import functools
+import os
+
+from gradcheck_accum.sources.regular import read_regular
+
+TYPE_CHECKING = False  # as in `typing`, which takes a third of a bare start of Python to load
+if TYPE_CHECKING:
+    import re
+    from collections.abc import Iterable, Iterator
+
+LARGEST = 64 * 1024
+"""Bytes above which a neighbour is not read."""
+MOST_PASSED_ON = 3
+"""How many packages may pass a name on until it is defined."""
+_LARGEST_OF_ALL = 1024 * 1024
+"""Bytes above which nobody wrote it by hand."""
+_FROM = rb"(?m)^from[ \t]+(\.*)([\w.]*)[ \t]+import[ \t]+(?:\(([^)]*)\)|([\w, \t]*))"
+_HIGHEST = 8
+"""Packages around a file that are looked at."""
+
+
+def places(path: str, level: int, name: str) -> Iterator[str]:
+    """The files that ``from <level dots><name> import ...`` in the file at ``path`` may mean, the likeliest first.
+
+    Beside a script, below the directory that relative imports start from, or in the packages that the file stands in.
+    """
+    here = os.path.dirname(path)
+    parts = [part for part in name.split(".") if part]
+    if level:
+        if level > 1:
+            here = os.path.normpath(os.path.join(here, *[os.pardir] * (level - 1)))
+        yield from _files(here, parts)
+        return
+    top = os.path.join(here, parts[0]) if parts else here
+    # Most absolute imports are of other packages: one place stands for all that are not there then.
+    yield from _files(here, parts) if os.path.isdir(top) else [f"{top}.py"]
+    for root in _roots(here, parts[0]) if parts else ():
+        yield from _files(root, parts)
+
+
+def _files(directory: str, parts: list[str]) -> Iterator[str]:
+    if parts:
+        yield os.path.join(directory, *parts) + ".py"
+    yield os.path.join(directory, *parts, "__init__.py")
+
+
+@functools.lru_cache(maxsize=1024)
+def _roots(directory: str, package: str) -> tuple[str, ...]:
+    """The directories that hold a package of this name, of those that ``directory`` stands in."""
+    found = []
+    if package in os.path.abspath(directory).split(os.sep):
+        for _ in range(_HIGHEST):
+            if not os.path.isfile(os.path.join(directory, "__init__.py")):
+                break
+            above = os.path.join(directory, os.pardir)
+            if os.path.basename(os.path.abspath(directory)) == package:
+                found.append(os.path.normpath(above) if os.path.isabs(above) else os.path.relpath(above))
+            directory = above
+    return tuple(found)
+
+
+class Source:
+    """The bytes of a module, and where its functions and classes stand in them."""
+
+    def __init__(self, content: bytes) -> None:
+        self.content = content
+        self._definitions: dict[bytes, bytes] | None = None
+        self._held: dict[tuple[re.Pattern[bytes], str], bool] = {}
+        """What has been looked for, in the definition of a name or, without one, in all."""
+
+    def origin_of(self, name: str) -> tuple[int, str] | None:
+        """Where a module has a name from that it imports and passes on as it is: the level, and the module."""
+        if name.encode() not in self.content:
+            return None
+        import re  # not needed by most runs
+
+        for dots, module, several, some in re.findall(_FROM, self.content):
+            names = re.sub(rb"#[^\r\n]*", b"", several or some).decode("ascii", "replace").split(",")
+            if (dots or module) and name in map(str.strip, names):
+                return len(dots), module.decode("ascii", "replace")
+        return None
+
+    def holds(self, pattern: re.Pattern[bytes], names: Iterable[str]) -> bool:
+        """Whether the functions and classes of these names have such text in them; the whole module without names."""
+        everywhere = self._holds(pattern, "")
+        return everywhere and (not names or any(self._holds(pattern, name) for name in names))
+
+    def _holds(self, pattern: re.Pattern[bytes], name: str) -> bool:
+        known = self._held.get((pattern, name))
+        if known is None:
+            text = self._definition(name) if name else self.content
+            known = self._held[pattern, name] = bool(pattern.search(text))
+        return known
+
+    def _definition(self, name: str) -> bytes:
+        if self._definitions is None:
+            self._definitions = _definitions(self.content)
+        return self._definitions.get(name.encode(), b"")
+
+
+def _definitions(content: bytes) -> dict[bytes, bytes]:
+    """The text of the functions and classes that a module defines, by name."""
+    import re  # not needed by most runs
+
+    next_statement = re.compile(rb"^[^\s#)]", re.MULTILINE)
+    found: dict[bytes, bytes] = {}
+    for match in re.finditer(rb"^(?:async[ \t]+)?(?:def|class)[ \t]+(\w+)", content, re.MULTILINE):
+        end = next_statement.search(content, content.find(b":", match.end()))
+        text = content[match.start() : end.start() if end else len(content)]
+        found[match[1]] = found.get(match[1], b"") + text
+    return found
+
+
+def digest(source: Source | None) -> str:
+    """What a content is known by; nothing stands for no file."""
+    if source is None:
+        return ""
+    import hashlib  # not needed by most runs
+
+    return hashlib.blake2b(source.content, digest_size=12).hexdigest()
+
+
+def read(path: str) -> Source | None:
+    """A neighbour, or None where there is none that is worth reading."""
+    try:
+        found = os.stat(path)
+    except (OSError, ValueError):
+        return None
+    return _source(path, found.st_mtime_ns, found.st_size) if found.st_size <= LARGEST else None
+
+
+def too_large(path: str) -> Source | None:
+    """A neighbour that is there and too large to be read: for a look at its bytes alone."""
+    try:
+        found = os.stat(path)
+    except (OSError, ValueError):
+        return None
+    return _source(path, found.st_mtime_ns, found.st_size) if LARGEST < found.st_size <= _LARGEST_OF_ALL else None
+
+
+@functools.lru_cache(maxsize=256)
+def _source(path: str, changed: int, size: int) -> Source | None:
+    """What a file holds that was last ``changed`` then: the files of a package import the same ones again and again."""
+    content = read_regular(path, size)
+    return None if content is None else Source(content)

@@ -1,0 +1,138 @@
+"""Which sources could matter at all: a look at their bytes, before anything is parsed or imported for it."""
+
+from __future__ import annotations
+
+from gradcheck_accum.sources import local_imports
+
+TYPE_CHECKING = False  # as in `typing`, which takes a third of a bare start of Python to load
+if TYPE_CHECKING:
+    import re
+
+LARGEST_FILE = 4 * 1024 * 1024
+"""Bytes above which a source is not analysed: no person wrote it."""
+
+_BACKWARD = rb"backward(?:(?<=\bbackward)|(?<=\bmanual_backward))(?<!def backward)[\s\\]*\("
+"""Begins with a plain word, because `re` is quick to look for those."""
+_STEP = rb"\.[\s\\]*step[\s\\]*\("
+_TELLS_TO_STEP = rb"\b(?:update_grad|need_update)[\s\\]*=(?!=)"
+"""An argument that tells what runs backward to step as well (timm's scalers): both calls in one."""
+_NO_CODE = (
+    rb"#[^\r\n]*"
+    rb"|'''[^'\\]*(?:(?:\\.|'(?!''))[^'\\]*)*'''"
+    rb'|"""[^"\\]*(?:(?:\\.|"(?!""))[^"\\]*)*"""'
+    rb"|'[^'\\\n]*(?:\\.[^'\\\n]*)*'"
+    rb'|"[^"\\\n]*(?:\\.[^"\\\n]*)*"'
+)
+"""Comments and strings: what libraries show in them is the commonest backward that is none."""
+_FROM = rb"from[ \t]+(\.*)([\w.]*)[ \t]+import[ \t]+(?:\(([^()]*)\)|([\w, \t]*))"
+_IMPORT = rb"import[ \t]+(\w+)(?![\w.])"
+
+_LOADERS = (b"DataLoader", b"dataloader", b"train_loader", b"data_loader", b"train_dl", b"in loader", b"(loader")
+"""How a loop over data that leaves both calls to functions of other modules may be known."""
+
+
+def may_train(source: bytes) -> bool:
+    """Whether a source both calls ``backward`` and steps: without either there is no window to judge."""
+    if (b"backward" not in source or b"step" not in source) and not _may_tell_to_step(source):
+        return False
+    import re  # most sources are told apart without, and it costs a third of a bare start of Python
+
+    return bool(re.search(_TELLS_TO_STEP, source)) or all(re.search(call, source) for call in (_BACKWARD, _STEP))
+
+
+def _may_tell_to_step(source: bytes) -> bool:
+    return b"update_grad" in source or b"need_update" in source
+
+
+def may_train_with_others(source: bytes, path: str) -> bool:
+    """Whether a source at ``path`` trains, alone or with modules beside it.
+
+    It then has the loop, or a class that may inherit it, and what it lacks of both calls is done by what it imports.
+    """
+    if not path.endswith(".py"):
+        return may_train(source)
+    tells = _may_tell_to_step(source)
+    if not tells and b"backward" not in source and not _has_a_loop_for_others(source):
+        return False
+    import re
+
+    if tells and re.search(_TELLS_TO_STEP, re.sub(_NO_CODE, b"", source, flags=re.DOTALL)):
+        return True
+
+    missing = _missing(source)
+    if missing and not _may_delegate(source, len(missing)):
+        return False
+    code = re.sub(_NO_CODE, b"", source, flags=re.DOTALL)
+    missing = _missing(code)
+    if not missing:
+        return True
+    # Who calls backward elsewhere may step wherever that is.
+    return _may_delegate(code, len(missing)) and _others_call(missing[0], code, path)
+
+
+def _missing(source: bytes) -> list[re.Pattern[bytes]]:
+    """Which of the two calls a source does not make, backward first."""
+    import re
+
+    return [call for call in map(re.compile, (_BACKWARD, _STEP)) if not call.search(source)]
+
+
+def _may_delegate(source: bytes, calls: int) -> bool:
+    """Whether a source may leave one or both of the calls to functions or classes of other modules."""
+    return (
+        (_has_a_loop_for_others(source) or (calls == 1 and b"backward" in source))
+        and b"import" in source
+        and any(word in source for word in (b"for ", b"while ", b"class "))
+    )
+
+
+def _has_a_loop_for_others(source: bytes) -> bool:
+    if b"optim" not in source:
+        return False
+    if any(word in source for word in _LOADERS):
+        return True
+    if b"= next(" not in source or b"optim." not in source:
+        return False
+    import re
+
+    return bool(re.search(rb"optim\.[A-Z]\w*\(", source))  # many modules have iterators, few make optimizers too
+
+
+def _others_call(call: re.Pattern[bytes], source: bytes, path: str) -> bool:
+    """Whether any function or class that a source imports makes a call."""
+    import re
+
+    # Who imports the very package that it stands in calls it by dotted names.
+    for match in re.finditer(_IMPORT, source):
+        name = match[1].decode()
+        begins = not source[source.rfind(b"\n", 0, match.start()) + 1 : match.start()].strip()
+        if begins and name not in path and _has(call, path, 0, name, []):
+            return True
+    for dots, module, several, some in re.findall(_FROM, source):
+        home = module.decode("ascii", "replace")
+        found = (part.split()[:1] for part in (several or some).decode("ascii", "replace").split(","))
+        names = [name for part in found for name in part]
+        if home and _has(call, path, len(dots), home, names):
+            return True
+        if any(_has(call, path, len(dots), f"{home}.{name}" if home else name, []) for name in names):
+            return True
+    return False
+
+
+def _has(
+    call: re.Pattern[bytes],
+    path: str,
+    level: int,
+    module: str,
+    names: list[str],
+    passed_on: int = local_imports.MOST_PASSED_ON,
+) -> bool:
+    """Whether what a module beside ``path`` has under these names makes a call; all of it without names."""
+    for place in local_imports.places(path, level, module):
+        found = local_imports.read(place)
+        if found is not None:
+            origins = [(name, found.origin_of(name)) for name in names] if passed_on else []
+            return found.holds(call, names) or any(
+                _has(call, place, *origin, [name], passed_on - 1) for name, origin in origins if origin
+            )
+    return False

@@ -1,0 +1,23 @@
+"""Files that nobody named, and that are read all the same: settings, patterns to ignore, modules beside a script.
+
+Whoever wrote the tree that they stand in may have put something else there: a pipe that would be waited for without
+end, a device that never ends. Only regular files are read, and no more of them than can be meant.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+
+
+def read_regular(path: str, most: int) -> bytes | None:
+    """The content of a regular file up to ``most`` bytes; None where there is none, or none that can be read."""
+    try:
+        with open(path, "rb", opener=_without_waiting) as file:
+            return file.read(most) if stat.S_ISREG(os.fstat(file.fileno()).st_mode) else None
+    except (OSError, ValueError):
+        return None
+
+
+def _without_waiting(path: str, flags: int) -> int:
+    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))

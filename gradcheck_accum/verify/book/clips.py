@@ -1,0 +1,162 @@
+"""The loop's own clips: kept as they were made, and applied to a copy, to know what they should have left of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+import torch
+from torch.optim.optimizer import Optimizer
+
+from gradcheck_accum.verify.book.gradient_book import GradientBook
+from gradcheck_accum.verify.book.held import Change, Held, vector_of
+from gradcheck_accum.verify.book.parameters import parameters_of
+from gradcheck_accum.verify.vectors.inner_products import Made, Vector, combination, dense
+
+
+@dataclass(frozen=True, slots=True)
+class ClipCall:
+    """One clip as the loop made it: by ``norm`` of order ``norm_type``, by ``value``, or ``adaptive`` to the weights.
+
+    ``keys`` are the identities of the parameters that it was given. ``norm`` is the norm that it found over the shards
+    of all ranks, None where the parameters are not sharded; ``returned`` is what it said that it found.
+    """
+
+    keys: frozenset[int]
+    kind: str
+    limit: float
+    norm_type: float
+    norm: torch.Tensor | None = None
+    returned: torch.Tensor | None = None
+
+
+@dataclass(slots=True)
+class Clips:
+    """The clips of one optimizer's gradients since the last backward, and the gradients before the first of them.
+
+    ``changed_since`` says that somebody else has changed the gradients after that.
+    """
+
+    before: dict[int, Held | None]
+    calls: list[ClipCall] = field(default_factory=list)
+    changed_since: bool = False
+
+
+class ClipBook:
+    """Which optimizers' gradients were clipped since the last backward."""
+
+    def __init__(self, gradients: GradientBook) -> None:
+        self._gradients = gradients
+        self._of: dict[int, Clips] = {}
+
+    def of(self, optimizer: Optimizer) -> Clips | None:
+        """What was done to the gradients of ``optimizer``, None where nobody clipped them."""
+        return self._of.get(id(optimizer))
+
+    def begin(self, keys: Iterable[int]) -> None:
+        """A clip of the parameters ``keys`` is entered: their gradients are still as they were before it."""
+        for optimizer in self._owners(keys):
+            if id(optimizer) not in self._of:
+                self._of[id(optimizer)] = Clips(self._gradients.held(optimizer, beyond_change=True))
+
+    def end(self, call: ClipCall) -> None:
+        """A clip has been made."""
+        for optimizer in self._owners(call.keys):
+            self._of[id(optimizer)].calls.append(call)
+
+    def changed(self, keys: Iterable[int]) -> None:
+        """The gradients of the parameters ``keys`` were changed by other means."""
+        for optimizer in self._owners(keys):
+            if id(optimizer) in self._of:
+                self._of[id(optimizer)].changed_since = True
+
+    def forget(self, optimizer: Optimizer | None = None) -> None:
+        """Forget the clips of ``optimizer``, or all of them."""
+        if optimizer is None:
+            self._of.clear()
+        else:
+            self._of.pop(id(optimizer), None)
+
+    def _owners(self, keys: Iterable[int]) -> list[Optimizer]:
+        known = set(keys)
+        return [o for o in self._gradients.optimizers if any(id(p) in known for p in parameters_of(o))]
+
+
+def clipped(gradients: Vector, keys: Sequence[int], calls: Sequence[ClipCall]) -> Vector | None:
+    """``gradients`` of the parameters ``keys`` after ``calls``, in order; None where that does not follow from them.
+
+    It does not where a norm is over others as well, or a clip adapts to the weights.
+
+    The factor is that of ``torch.nn.utils.clip_grad_norm_``: min(1, limit / (norm + 1e-6)).
+    """
+    result = gradients
+    for call in calls:
+        change = _change(call, result, keys)
+        if change is None:
+            return None
+        result = _changed(result, keys, call.keys, change)
+    return result
+
+
+def clipped_sketch(held: dict[int, Held | None], keys: Sequence[int], calls: Sequence[ClipCall]) -> Vector | None:
+    """What is ``held`` of the parameters ``keys``, sketches, after ``calls``; None where it is not known to be scaled.
+
+    A sketch knows a norm within bounds only: each call is taken at its word, on what the gradients then were.
+    """
+    told = []
+    for call in calls:
+        own = next((each for key in call.keys if (each := held.get(key)) is not None), None)
+        if call.kind != "norm" or call.returned is None or own is None:
+            return None
+        told.append(replace(call, norm=own.done_to(call.returned)))
+    return clipped(vector_of(held, keys), keys, told)
+
+
+def change_by(call: ClipCall, norm: object) -> Change | None:
+    """What a clip has done to each element, by the ``norm`` that it says it found; None where that does not tell."""
+    if call.kind == "value":
+        return partial(torch.clamp, min=-call.limit, max=call.limit)
+    return _scaling(call, norm) if call.kind == "norm" and type(norm) is torch.Tensor else None
+
+
+def _change(call: ClipCall, gradients: Vector, keys: Sequence[int]) -> Change | None:
+    """What a clip does to the elements of ``gradients``, of the parameters ``keys``; None where they do not tell."""
+    if call.kind == "value":
+        return partial(torch.clamp, min=-call.limit, max=call.limit)
+    if call.kind == "adaptive" or not call.keys <= set(keys):
+        return None
+    norm = call.norm
+    if norm is None:
+        own = (gradients[position] for position, key in enumerate(keys) if key in call.keys)
+        norms = [torch.linalg.vector_norm(dense(g), call.norm_type) for g in own if g is not None]
+        if not norms:
+            return lambda gradient: gradient
+        norm = torch.linalg.vector_norm(torch.stack([own.to(norms[0].device) for own in norms]), call.norm_type)
+    return _scaling(call, norm)
+
+
+def _scaling(call: ClipCall, norm: torch.Tensor) -> Change:
+    factor = torch.clamp(call.limit / (norm + 1e-6), max=1.0)
+    return lambda gradient: gradient * factor.to(gradient)
+
+
+def _changed(gradients: Vector, keys: Sequence[int], chosen: frozenset[int], change: Change) -> Vector:
+    inside = [key in chosen for key in keys]
+
+    def make(position: int, parts: Sequence[torch.Tensor]) -> torch.Tensor:
+        return change(parts[0]) if inside[position] else parts[0]
+
+    return Made([gradients], make)
+
+
+def multiplied(gradients: Vector, keys: Sequence[int], factor: float, calls: Sequence[ClipCall]) -> Vector | None:
+    """``factor`` times ``gradients``, of the parameters ``keys``, after ``calls``; None where that is not known.
+
+    A norm over the shards of all ranks, which the clip found of the gradients themselves, is multiplied as they are:
+    after another clip it is another.
+    """
+    if len(calls) > 1 and any(call.norm is not None for call in calls):
+        return None
+    scaled = [replace(call, norm=None if call.norm is None else call.norm * factor) for call in calls]
+    return clipped(combination([(factor, gradients)]), keys, scaled)

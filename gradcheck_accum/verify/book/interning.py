@@ -1,0 +1,31 @@
+"""Equal values kept once: a run of many windows has very many events, and few kinds of them."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from typing import TypeVar
+
+from gradcheck_accum.ledger.events import Term
+
+_MOST = 1 << 12
+"""Values that are known at a time: a loop whose every loss counts other units has no few."""
+
+_T = TypeVar("_T", bound=Hashable)
+
+
+class Shared:
+    """Knows the first of every kind of value that it was given."""
+
+    def __init__(self) -> None:
+        self._known: dict[Hashable, object] = {}
+
+    def __call__(self, value: _T, *more: Hashable) -> _T:
+        """The first value that equalled ``value`` and came with the same ``more``."""
+        if len(self._known) >= _MOST:
+            self._known.clear()
+        return self._known.setdefault((value, more), value)  # type: ignore[return-value]
+
+    def terms(self, terms: Sequence[Term]) -> tuple[Term, ...]:
+        """Terms that are alike to the place and the origin of each factor, which do not count for their equality."""
+        factors = (factor for term in terms for factor in term.factors)
+        return self(tuple(terms), *((factor.where, factor.origins) for factor in factors))

@@ -1,0 +1,100 @@
+"""The parameters of the watched optimizers, and which of them are filled and cleared together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch.optim.optimizer import Optimizer
+
+from gradcheck_accum.engine.rank_local import is_flattened, is_sharded
+from gradcheck_accum.verify.book.interning import Shared
+from gradcheck_accum.verify.vectors.sharded import own_part
+
+
+class ParameterBook:
+    """Knows parameters by their identities, optimizers by their names, and the store of every parameter."""
+
+    def __init__(self) -> None:
+        self.optimizers: list[Optimizer] = []
+        self.parameters: dict[int, torch.Tensor] = {}
+        self.names: dict[int, str] = {}
+        self.sharded = False
+        """Whether there are parameters that are sharded over the ranks."""
+        self.elements = 0
+        """How many elements the parameters have, those that this rank holds of them."""
+        self._cells: dict[int, str] = {}
+        self._size = (-1, -1)
+        self._shared = Shared()
+
+    def adopt(self, optimizer: Optimizer) -> list[torch.Tensor]:
+        """Take in an optimizer, or the parameters that it has got since; the parameters that are new."""
+        if not any(known is optimizer for known in self.optimizers):
+            self.optimizers.append(optimizer)
+            same = sum(type(o) is type(optimizer) for o in self.optimizers)
+            self.names[id(optimizer)] = type(optimizer).__name__ + (f" #{same}" if same > 1 else "")
+        new = []
+        for parameter in parameters_of(optimizer):
+            self.sharded = self.sharded or is_sharded(parameter)
+            if is_flattened(parameter):
+                # Now it is one rank's part, now the whole, and its gradient is never the one that backward gave it.
+                continue
+            if id(parameter) not in self.parameters and parameter.is_leaf and parameter.requires_grad:
+                self.parameters[id(parameter)] = parameter
+                own = own_part(parameter)
+                self.elements += own.numel() if own is not None else 0
+                new.append(parameter)
+        return new
+
+    def cells(self) -> dict[int, str]:
+        """The store of every parameter: the parameters that the same optimizers own are filled and cleared together."""
+        size = sum(len(group["params"]) for o in self.optimizers for group in o.param_groups), len(self.optimizers)
+        if size != self._size:
+            owners: dict[int, list[str]] = {}
+            for optimizer in self.optimizers:
+                for parameter in parameters_of(optimizer):
+                    owners.setdefault(id(parameter), []).append(self.names[id(optimizer)])
+            self._cells = self._renamed({key: " + ".join(names) for key, names in owners.items()})
+            self._size = size
+        return self._cells
+
+    def _renamed(self, cells: dict[int, str]) -> dict[int, str]:
+        """New cells, with the old name where one holds what it held: events that are past know it by that name."""
+        before, after = _grouped(self._cells), _grouped(cells)
+        kept = {name: old for old, own in before.items() for name, new in after.items() if new == own}
+        names = {name: kept.get(name, name) for name in after}
+        return {key: names[name] for key, name in cells.items()} if len({*names.values()}) == len(names) else cells
+
+    def stores(self, keys: Iterable[int]) -> frozenset[str]:
+        """The stores of parameters, by their identities."""
+        cells = self.cells()
+        return self._shared(frozenset(cells[key] for key in keys if key in cells))
+
+    def places(self) -> dict[int, int]:
+        """The parameter whose gradient lies at each place of the memory."""
+        grads = {key: p.grad for key, p in self.parameters.items()}
+        return {g.data_ptr(): key for key, g in grads.items() if g is not None and g.layout is torch.strided}
+
+    def gradient(self, key: int) -> torch.Tensor | None:
+        """A parameter's gradient, of one that is sharded what this rank holds of it."""
+        gradient = self.parameters[key].grad
+        return own_part(gradient) if self.sharded else gradient
+
+
+def parameters_of(optimizer: Optimizer) -> list[torch.Tensor]:
+    """The parameters of all groups."""
+    return [p for group in optimizer.param_groups for p in group["params"]]
+
+
+def with_subclasses(kind: type[Any]) -> list[type[Any]]:
+    """A class and all that are made from it."""
+    return [kind, *(below for own in type.__subclasses__(kind) for below in with_subclasses(own))]
+
+
+def _grouped(cells: dict[int, str]) -> dict[str, set[int]]:
+    """The members of every cell."""
+    groups: dict[str, set[int]] = {}
+    for key, name in cells.items():
+        groups.setdefault(name, set()).add(key)
+    return groups

@@ -1,0 +1,124 @@
+"""What is kept of a run: one record for each backward, one measurement for each step."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import torch
+
+from gradcheck_accum.engine.independence import Proof
+from gradcheck_accum.engine.program import Program
+from gradcheck_accum.ledger.events import Backward, Reason, Step
+from gradcheck_accum.results.verdict import ByParameter
+from gradcheck_accum.verify.book.clips import ClipCall
+from gradcheck_accum.verify.book.given_data import NOTHING_GIVEN, Given
+from gradcheck_accum.verify.book.gradient_sums import GradientSum
+from gradcheck_accum.verify.provenance.lines import CallChain
+from gradcheck_accum.verify.vectors.inner_products import InnerProducts
+
+
+@dataclass(slots=True, eq=False)
+class Record:
+    """One backward, the part that its gradients went into, and how to run it again.
+
+    ``squares`` are ‖·‖² of its own gradients, by parameter identity, without a grad scaler's scale. ``changed`` says
+    who made something else of them on their way into ``.grad``, if anybody has. ``called_from`` is where the user's
+    code was, nothing where that is not known.
+    """
+
+    event: Backward
+    part: GradientSum | None
+    squares: Mapping[int, torch.Tensor]
+    program: Program | None
+    changed: Reason | None = None
+    called_from: CallChain = ()
+    given: Given = NOTHING_GIVEN
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """What a step did to the weights beside what it would have done with the reference gradient.
+
+    ``wrong`` is |Δw - Δw_ref| and ``moved`` |Δw_ref|. Where other ranks have a part of the reference, it was presumed
+    to be ``multiple`` times the gradient; that is held against all ranks' gradients when they are known.
+    """
+
+    wrong: float
+    moved: float
+    multiple: float | None = None
+    sampled: int = 0
+    """How many elements of the weights it was measured of, 0 where it was all."""
+
+    @property
+    def error(self) -> float | None:
+        """|Δw - Δw_ref| / |Δw_ref|, None where Δw_ref is zero."""
+        return self.wrong / self.moved if self.moved else (0.0 if self.wrong == 0 else None)
+
+
+@dataclass(slots=True)
+class Replay:
+    """The replayed gradient of the records of one place in the source; ``vectors`` are indices of inner products.
+
+    ``coefficients`` are what the terms of a large batch's loss were multiplied by, None where that is unknown: a count
+    of samples may be the large batch's own there, or still that of the first micro-batch.
+    """
+
+    records: list[int]
+    vectors: list[int]
+    kind: str
+    coefficients: tuple[float | None, ...] = ()
+
+
+@dataclass(slots=True)
+class Measured:
+    """One optimizer step as it was measured; vector 0 is the gradient before any clip, 1 the one that was used.
+
+    ``own_vectors`` are, for each record, the index of the vector that its gradient is in, together with those of other
+    records of its part; ``own_norms`` are ‖g_j‖.
+    ``presumed`` are the vectors that make up the reference, each with its factor, as far as the run had shown it when
+    the step was made: ``update``, ``drift`` and ``by_parameter`` were measured with it. ``update`` is None where the
+    reference's is unknown, ``too_large`` says that it is so because only some elements could be compared, and that the
+    optimizer may move one by what the others are; ``drift`` is how far the weights are from those of a reference run,
+    where one was asked for.
+    ``coupled_chunks`` is how far a part of a large batch that did not fit is from its halves together, and what
+    rounding allows, where that is less. ``normalises`` says that micro-batches normalised data over their own rows, and
+    that it is not for their units to undo that. ``may_be_groups`` says that each may be one sample (a sequence, a
+    query), for all that their data shows. ``proof`` is what was shown of single micro-batches, where no large batch
+    could be compared. ``unmeasured`` says why there are no ``products``, ``has_overflowed`` whether it is that a
+    gradient is not finite. ``sketched`` says that the vectors are sketches. ``shards`` is over how many ranks the
+    weights are sharded, 0 where they are not: the gradients' vectors then hold this rank's shards alone, those of
+    the micro-batches the rows of all shards.
+    """
+
+    step: Step
+    records: list[Record]
+    products: InnerProducts | None = None
+    own_vectors: list[int] = field(default_factory=list)
+    own_norms: list[float] = field(default_factory=list)
+    dtype: torch.dtype = torch.float32
+    compute_dtype: torch.dtype = torch.float32
+    device: str = ""
+    clips: list[ClipCall] = field(default_factory=list)
+    after_clip: int | None = None
+    replays: list[Replay] = field(default_factory=list)
+    replay_problem: str = ""
+    coupled_chunks: tuple[float, float] | None = None
+    proof: Proof | None = None
+    coupled_modules: list[str] = field(default_factory=list)
+    normalises: bool = False
+    may_be_groups: bool = False
+    presumed: tuple[tuple[int, float], ...] = ()
+    update: Update | None = None
+    too_large: bool = False
+    drift: float | None = None
+    by_parameter: ByParameter | None = None
+    unmeasured: str = ""
+    has_overflowed: bool = False
+    sketched: bool = False
+    shards: int = 0
+
+    @property
+    def is_zero(self) -> bool:
+        """Whether the gradient is zero, as far as one rank can tell: of a shard it holds a part alone."""
+        return self.products is not None and not self.shards and self.products.norm(0) == 0

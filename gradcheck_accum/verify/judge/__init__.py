@@ -1,0 +1,1 @@
+"""From what was seen of a run to its verdict, and to what else its reader should know."""

@@ -1,0 +1,184 @@
+"""The verdict beside the true large batch: replayed, or what stands in for it, and what couples its samples."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from gradcheck_accum.engine.independence import Proof
+from gradcheck_accum.engine.reference import MICRO_BATCHES
+from gradcheck_accum.engine.tolerance import CONFIDENCE
+from gradcheck_accum.ledger.events import Reduction
+from gradcheck_accum.results.verdict import Verdict
+from gradcheck_accum.verify.book.records import Measured
+from gradcheck_accum.verify.judge.distances import Apart, MeasuredWindow, Reference, is_coupled
+from gradcheck_accum.verify.judge.judged_window import JudgedWindow, Numbers
+from gradcheck_accum.verify.judge.options import Options
+
+_STATEFUL = (
+    "the model keeps state between its calls, or data of the loss is modified in place (--reference ledger compares "
+    "without replaying anything)"
+)
+
+_DIFFERENT = "as one large batch its micro-batches have a different gradient"
+_OF_GROUPS = (
+    f"{_DIFFERENT}, but these are sums over different numbers of rows, so each may be one sample whose rows belong "
+    "together (a sequence, an episode, a query); --reference ledger skips this check"
+)
+
+
+def beside_large_batch(
+    window: MeasuredWindow,
+    reference: Reference,
+    apart: Apart | None,
+    options: Options,
+    numbers: Numbers,
+) -> JudgedWindow:
+    """The ledger reference, which the gradient equals, beside the replayed large batch."""
+    measured = window.measured
+    open_question = needs_large_batch(window)
+    if apart is None:
+        reason = measured.replay_problem or "the terms of its loss are scaled differently"
+        return _without_large_batch(measured, options, JudgedWindow(Verdict.EQUIVALENT, reason, numbers), open_question)
+    one_by_one = [replay.kind == MICRO_BATCHES for replay in measured.replays]
+    if apart.is_open(options):
+        reason = (
+            f"the two references differ by {apart.within.low:.3g} to {apart.within.high:.3g} of their norm with "
+            f"{CONFIDENCE:.1%} confidence, and {apart.allowed:.1e} is allowed: the sketches cannot tell whether this "
+            "is rounding, so set the tolerance (--rtol and --atol)"
+        )
+        return JudgedWindow(Verdict.INCONCLUSIVE, reason, numbers)
+    if not apart.is_rounding(options):
+        if all(one_by_one):
+            again = "replaying a micro-batch does not reproduce the gradient that it had in the loop"
+            return JudgedWindow(Verdict.INCONCLUSIVE, f"{again}: {_STATEFUL}", numbers)
+        if open_question and not is_coupled(measured, reference.terms, apart.allowed * reference.addends.total):
+            return JudgedWindow(Verdict.INCONCLUSIVE, f"{open_question}, and {_DIFFERENT}", numbers)
+        if _may_be_groups(window):
+            return JudgedWindow(Verdict.INCONCLUSIVE, _OF_GROUPS, numbers)
+        return JudgedWindow(
+            Verdict.NOT_EQUIVALENT_BY_CONSTRUCTION, _coupling(measured, apart.distance, apart.allowed), numbers
+        )
+    if not any(one_by_one):
+        return JudgedWindow(Verdict.EQUIVALENT, "", numbers, apart.distance)
+    if measured.coupled_chunks is not None and _may_be_groups(window):
+        return JudgedWindow(Verdict.INCONCLUSIVE, _OF_GROUPS, numbers)
+    if measured.coupled_chunks is not None:
+        reason = _coupling(measured, *measured.coupled_chunks, "a part of the large batch", "its halves'")
+        return JudgedWindow(Verdict.NOT_EQUIVALENT_BY_CONSTRUCTION, reason, numbers)
+    found = JudgedWindow(Verdict.EQUIVALENT, measured.replay_problem, numbers, apart.distance)
+    return _without_large_batch(measured, options, found, open_question)
+
+
+def _without_large_batch(measured: Measured, options: Options, found: JudgedWindow, open_question: str) -> JudgedWindow:
+    """The verdict where no large batch was compared, ``found.reason`` says why: only a proof makes it equivalent."""
+    problem, proof = f"not replayed as one large batch ({found.reason})", measured.proof
+    if is_one_batch(measured) and not options.replay_alone:
+        return replace(found, reason="")
+    if proof is not None and proof.by_task and not open_question:
+        return replace(found, reason="", note=f"{found.reason}: compared with the mean over the tasks")
+    if measured.coupled_modules:
+        return replace(found, verdict=Verdict.NOT_EQUIVALENT_BY_CONSTRUCTION, reason=_cause(measured))
+    if proof is not None and proof.coupled:
+        return replace(found, verdict=Verdict.NOT_EQUIVALENT_BY_CONSTRUCTION, reason=_shown_coupling(measured, proof))
+    if open_question:
+        reason = f"{open_question}, and no large batch was run: {found.reason}"
+        return replace(found, verdict=Verdict.INCONCLUSIVE, reason=reason)
+    if options.replay_alone:
+        reason = f"not replayed as one large batch: {found.reason}"
+        return replace(found, verdict=Verdict.INCONCLUSIVE, reason=reason)
+    if measured.shards:
+        note = f"{problem}: compared only with the micro-batches' own gradients"
+        return replace(found, reason="", note=note)
+    if proof is None or proof.coupled is None:
+        unshown = f" ({proof.reason})" if proof is not None and proof.reason else ""
+        reason = (
+            f"{problem}, and samples could not be shown to be independent{unshown}; --reference ledger skips this check"
+        )
+        return replace(found, verdict=Verdict.INCONCLUSIVE, reason=reason)
+    note = f"{problem}: instead, its micro-batches were shown to treat every sample independently"
+    return replace(found, reason="", note=note)
+
+
+def is_one_batch(measured: Measured) -> bool:
+    """Whether the loop itself ran a window's large batch: one backward, of a loss that holds no two terms of a kind.
+
+    How its samples depend on each other is then part of that batch's own gradient. Two terms of a kind may be the
+    losses of two batches that were sent back together.
+    """
+    events = [record.event for record in measured.records]
+    return len(events) == 1 and events[0].ranks == 1 and all(term.name == term.kind for term in events[0].terms)
+
+
+def _may_be_groups(window: MeasuredWindow) -> bool:
+    """Whether micro-batches may be one sample each, and nothing is known that couples samples.
+
+    Whoever divides sums by a number of the whole window adds up what its micro-batches are, whatever their rows are.
+    """
+    if not window.measured.may_be_groups or window.measured.coupled_modules:
+        return False
+    readings = window.readings
+    return all(
+        readings.kind(part, series) is Reduction.SUM for part in window.parts for series in readings.series_of(part)
+    )
+
+
+def _shown_coupling(measured: Measured, proof: Proof) -> str:
+    return (
+        "replacing two parts of a micro-batch does not change its gradient by the sum of both changes: it is off by "
+        f"{proof.distance:.3g} of its norm (rounding: {proof.allowed:.1e}): {_cause(measured)}"
+    )
+
+
+def coupling_of_loss(window: MeasuredWindow, reference: Reference, apart: Apart | None, options: Options) -> str:
+    """What shows that a loss couples the samples of its batch, where the gradient is not the reference; or nothing."""
+    measured = window.measured
+    if measured.coupled_modules or needs_large_batch(window) or _may_be_groups(window):
+        return ""
+    if measured.proof is not None and measured.proof.coupled:
+        return _shown_coupling(measured, measured.proof)
+    replayed = all(replay.kind != MICRO_BATCHES for replay in measured.replays)
+    if apart is None or not replayed or apart.is_rounding(options) or apart.is_open(options):
+        return ""
+    return _coupling(measured, apart.distance, apart.allowed)
+
+
+def needs_large_batch(whole: MeasuredWindow) -> str:
+    """Why the weights of a window do not tell what its large batch's gradient is; nothing where they do."""
+    readings = whole.readings
+    for window in whole.parts:
+        kinds = set()
+        for series in readings.series_of(window):
+            kinds.add(readings.kind(window, series))
+            terms = (t for e in window.fresh() for t in e.backward.terms if series.holds(e.backward, t))
+            if readings.kind(window, series) is Reduction.MEAN and any(term.units is None for term in terms):
+                return f"the loss contains {series.name}, whose number of units cannot be read from its graph"
+        if {Reduction.MEAN, Reduction.SUM} <= kinds:
+            return "the loss contains a sum and a mean, and the sum may or may not be over the samples"
+        if Reduction.SUM in kinds and whole.measured.normalises:
+            return (
+                "the loss sums values that were normalized over the rows of their micro-batch, which may make it a mean"
+            )
+    return ""
+
+
+def _coupling(
+    measured: Measured,
+    distance: float,
+    allowed: float,
+    whole: str = "the true large batch",
+    parts: str = "the micro-batches'",
+) -> str:
+    return (
+        f"{whole}'s gradient differs from the sum of {parts} by {distance:.3g} of its norm (rounding: {allowed:.1e}): "
+        f"{_cause(measured)}"
+    )
+
+
+def _cause(measured: Measured) -> str:
+    if measured.coupled_modules:
+        cause = f"{', '.join(measured.coupled_modules)} in training mode uses statistics of its own batch"
+    elif measured.normalises:
+        cause = "each micro-batch normalizes data of its loss over its own rows instead of all rows of the large batch"
+    else:
+        cause = "the model's output for a sample depends on the other samples in its batch"
+    return f"{cause}, so accumulation cannot equal the large batch"

@@ -1,0 +1,1 @@
+"""Measures one step: its gradient and its update, each compared with its references."""

@@ -1,0 +1,108 @@
+"""Compares one step with its references before it is made, and its update once it has been."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+from torch.optim.optimizer import Optimizer
+
+from gradcheck_accum.ledger.weights import read_weights
+from gradcheck_accum.ledger.windows import Ledger
+from gradcheck_accum.verify.book.clips import clipped, multiplied
+from gradcheck_accum.verify.book.gradient_book import GradientBook
+from gradcheck_accum.verify.book.held import Held, vector_of
+from gradcheck_accum.verify.book.records import Measured, Update
+from gradcheck_accum.verify.measure.corrections import common_multiple, entry_corrections, in_vectors
+from gradcheck_accum.verify.measure.measurer import Measurer
+from gradcheck_accum.verify.measure.saved_weights import MovedWeights
+from gradcheck_accum.verify.measure.shadow_step import ShadowStep, is_too_large
+from gradcheck_accum.verify.measure.trajectory import Trajectory
+from gradcheck_accum.verify.measure.worst_parameters import Dissector
+from gradcheck_accum.verify.vectors.inner_products import Vector, are_equal, combination, dense
+from gradcheck_accum.verify.vectors.sharded import own_part
+
+_Gradients = dict[int, Held | None]
+
+
+@dataclass(slots=True)
+class Comparer:
+    """Measures steps on the gradients of ``book``, and trains the reference run along where there is one."""
+
+    book: GradientBook
+    measurer: Measurer
+    moved: MovedWeights
+    trajectory: Trajectory | None = None
+    loss_coefficient: float | None = None
+    """What the loss is meant to be multiplied by, where the caller states it."""
+    _dissector: Dissector = field(default_factory=Dissector)
+
+    def compare(
+        self,
+        optimizer: Optimizer,
+        measured: Measured,
+        parameters: list[torch.Tensor],
+        before_clip: _Gradients,
+        used: _Gradients,
+        ledger: Ledger,
+    ) -> ShadowStep | None:
+        """Measure a step on ``parameters``, whose gradients are given as they were before any clip and as they are.
+
+        ``ledger`` is that of the last windows. Returns the step that the reference gradient would make, None where
+        there is none or it is the loop's own.
+        """
+        readings = read_weights(ledger, coefficient=self.loss_coefficient)
+        members = {e.backward for w in ledger.windows if w.step is measured.step for e in w.entries}
+        with self.moved.as_they_were():
+            vectors = self.measurer.measure(
+                measured, members, parameters, before_clip, used, self.book.parameters, ledger, readings
+            )
+        if self.trajectory is not None:
+            self.trajectory.step(optimizer, self.book.optimizers, measured, ledger, readings, members)
+        if measured.products is None:
+            return None
+        keys = [id(p) for p in parameters]
+        if measured.shards or measured.sketched or any(r.event.ranks != 1 for r in measured.records):
+            # Other ranks' part of the reference is not known here, and no element of what was sketched: unless it is a
+            # multiple of the gradient.
+            multiple = common_multiple(measured, ledger, readings)
+            gradient = _as_held(measured, parameters, before_clip, used)
+            if multiple is None or gradient is None:
+                return None
+            presumed = multiplied(gradient, keys, multiple, measured.clips)
+            return None if presumed is None else ShadowStep.prepare(optimizer, parameters, presumed, multiple)
+        corrections = entry_corrections(measured, ledger, readings)
+        weighted = None if corrections is None else in_vectors(measured, corrections)
+        if weighted is None:
+            return None
+        measured.presumed = tuple(weighted)
+        sum_of_parts = combination([(weight, vectors[index]) for index, weight in weighted])
+        reference = clipped(sum_of_parts, keys, measured.clips)
+        is_right = reference is not None and are_equal(reference, vectors[1], parameters)
+        if measured.clips or not is_right:
+            # What a clip leaves may be right where the gradient before it was not.
+            measured.by_parameter = self._dissector.dissect(measured, weighted, vectors, parameters, optimizer)
+        if reference is None:
+            return None
+        if is_right:
+            # The same gradient makes the same update: nothing is learned from making it twice.
+            measured.update = Update(0.0, 0.0)
+            return None
+        measured.too_large = is_too_large(optimizer)
+        return ShadowStep.prepare(optimizer, parameters, reference)
+
+
+def _as_held(
+    measured: Measured, parameters: list[torch.Tensor], before_clip: _Gradients, used: _Gradients
+) -> Vector | None:
+    """The gradient of a step before any clip, None where no more than its sketch is left of that."""
+    keys = [id(p) for p in parameters]
+    if not any(held.sketched for held in map(before_clip.get, keys) if held is not None):
+        return vector_of(before_clip, keys)
+    if measured.clips:
+        return None
+    now = {}
+    for key, parameter in zip(keys, parameters, strict=True):
+        held, gradient = used.get(key), own_part(parameter.grad)
+        now[key] = None if held is None or gradient is None else Held(dense(gradient).detach(), held.changes)
+    return vector_of(now, keys)

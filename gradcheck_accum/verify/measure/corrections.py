@@ -1,0 +1,157 @@
+"""Joins what was measured with what the ledger says each entry should have weighed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from gradcheck_accum.ledger.events import Backward, Reduction, product_of
+from gradcheck_accum.ledger.weights import Readings, Series, Weight, total_of
+from gradcheck_accum.ledger.windows import Entry, Fate, Ledger, Window
+
+if TYPE_CHECKING:
+    from gradcheck_accum.verify.book.records import Measured, Replay
+
+
+def entry_corrections(measured: Measured, ledger: Ledger, readings: Readings) -> list[float] | None:
+    """For each record of a step, the factor that makes its own gradient its part of the large batch's.
+
+    The part is a n_j / N ∇L_j and the gradient c_j ∇L_j, so the factor is the inverse of the relative weight (before
+    the gradient was scaled by hand). What is in no window of this step, a remainder that was thrown away or a gradient
+    that was meant for another optimizer, gets 0, and so does what is stale in it. None where a weight is not known, or
+    where the terms of one backward would need different factors.
+    """
+    weights: dict[Backward, list[tuple[Window, Weight]]] = {record.event: [] for record in measured.records}
+    for window in ledger.closed_by(measured.step):
+        for series in readings.series_of(window):
+            for weight in _all_weights(window, series, readings):
+                if weight.entry.backward in weights and weight.entry.fate is not Fate.STALE:
+                    weights[weight.entry.backward].append((window, weight))
+    corrections: list[float] = []
+    for record in measured.records:
+        found: list[float] = []
+        for window, weight in weights[record.event]:
+            if weight.relative is None or weight.relative == 0:
+                return None
+            value = _hand_factor(weight.entry) / weight.relative / window.divisor
+            found.append(1.0 if readings.same(value, 1.0) else value)
+        if not found:
+            corrections.append(0.0)
+        elif any(not readings.same(value, found[0]) for value in found):
+            return None
+        else:
+            corrections.append(found[0])
+    return corrections
+
+
+def common_multiple(measured: Measured, ledger: Ledger, readings: Readings) -> float | None:
+    """How many times a step's gradient the reference is, where that is one number and not 1; else None.
+
+    It is where nothing but this step's own micro-batches is in the gradient, and all of them weigh the same.
+    """
+    windows = ledger.closed_by(measured.step)
+    weights = [weight for window in windows for weight in readings.relative_weights(window)]
+    if not weights or any(e.fate is not Fate.LIVE for window in windows for e in window.entries):
+        return None
+    first = weights[0]
+    if not first or readings.same(first, 1.0) or any(w is None or not readings.same(w, first) for w in weights):
+        return None
+    return 1 / first
+
+
+def in_vectors(measured: Measured, corrections: Sequence[float]) -> list[tuple[int, float]] | None:
+    """The corrections of a step's records as those of the vectors that they are in: (vector, factor).
+
+    None where records of one part would need different factors, which what a part is made of should rule out.
+    """
+    found: dict[int, float] = {}
+    for vector, correction in zip(measured.own_vectors, corrections, strict=True):
+        if not math.isclose(found.setdefault(vector, correction), correction, rel_tol=1e-9):
+            return None
+    return list(found.items())
+
+
+def replay_correction(measured: Measured, replay: Replay, ledger: Ledger, readings: Readings) -> list[float] | None:
+    """For each vector of a replay, the factor that makes it the large batch's gradient.
+
+    A large batch was run with the first micro-batch's factors: it needs a / c_0, and n_0 / N where the count that its
+    sum is divided by is the micro-batch's own. Where a factor was computed anew, it is c instead of c_0 that it has.
+    """
+    if len(replay.vectors) > 1:
+        corrections = entry_corrections(measured, ledger, readings)
+        return None if corrections is None else [corrections[i] for i in replay.records]
+    first = measured.records[replay.records[0]].event
+    anew = _changes(first, replay)
+    found: list[float] = []
+    for window in ledger.closed_by(measured.step):
+        own = {measured.records[i].event for i in replay.records}
+        for series, weight in _weights_of(first, window, readings):
+            ranks = ({e.backward for e in entries} for entries in window.by_rank())
+            rank = next((entries for entries in ranks if first in entries), set[Backward]())
+            weights = [w for w in _all_weights(window, series, readings) if w.entry.backward in rank]
+            whole = {w.entry.backward for w in weights}
+            position, term = next((i, t) for i, t in enumerate(first.terms) if series.holds(first, t))
+            change = anew[position] if anew else None
+            if change == 0.0 and all(_is_left_out(series, w.entry.backward) for w in weights):
+                # None of them has it: what a coefficient warms up from, say.
+                continue
+            if not weight.share or not change or whole != own or not readings.same_objective(window, series):
+                return None
+            if term.units is None and not readings.same(change, 1.0):
+                # Whether that was the count of a mean or a coefficient, nobody knows.
+                return None
+            factor = _hand_factor(weight.entry) / weight.share / change
+            kind = readings.kind(window, series)
+            if Reduction.NONE not in (term.reduction, kind) and term.reduction is not kind:
+                # A sum that was divided by its own number, or a mean that was multiplied by it.
+                units = total_of(w.units for w in weights)
+                if not weight.units or not units:
+                    return None
+                factor *= weight.units / units if kind is Reduction.MEAN else units / weight.units
+            factor *= readings.rank_share(window, series, weight.entry)
+            found.append(1.0 if readings.same(factor, 1.0) else factor)
+    if any(not readings.same(value, found[0]) for value in found):
+        return None
+    return [found[0]] if found else None
+
+
+def _changes(first: Backward, replay: Replay) -> list[float | None]:
+    """What each term of a replayed loss was multiplied by, beside the first micro-batch's; empty where they differ.
+
+    0 where both were multiplied by 0, so that the term adds nothing.
+    """
+    if not replay.coefficients:
+        return [1.0] * len(first.terms)
+    if len(replay.coefficients) != len(first.terms):
+        return []
+    own = (product_of(term.factors) for term in first.terms)
+    return [_change(coefficient, before) for coefficient, before in zip(replay.coefficients, own, strict=True)]
+
+
+def _is_left_out(series: Series, event: Backward) -> bool:
+    """Whether the terms of ``series`` are multiplied by 0 in a loss."""
+    return all(product_of(term.factors) == 0.0 for term in event.terms if series.holds(event, term))
+
+
+def _change(coefficient: float | None, before: float | None) -> float | None:
+    if coefficient == before == 0.0:
+        return 0.0
+    return coefficient / before if coefficient and before else None
+
+
+def _weights_of(event: Backward, window: Window, readings: Readings) -> Sequence[tuple[Series, Weight]]:
+    return [
+        (series, weight)
+        for series in readings.series_of(window)
+        for weight in _all_weights(window, series, readings)
+        if weight.entry.backward is event
+    ]
+
+
+def _all_weights(window: Window, series: Series, readings: Readings) -> Sequence[Weight]:
+    return (*readings.weights(window, series), *readings.weights_elsewhere(window, series))
+
+
+def _hand_factor(entry: Entry) -> float:
+    return math.prod(scaling.factor.value or 1.0 for scaling in entry.grad_factors)

@@ -1,0 +1,419 @@
+"""Measures one step, before it is made: its gradient beside its micro-batches' own and beside the replayed batch."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache
+
+import torch
+from torch import nn
+
+from gradcheck_accum.engine.cost import CostMeter
+from gradcheck_accum.engine.independence import Proof, Prover, summed, worst
+from gradcheck_accum.engine.joining import LAYOUTS, Layout, may_be_groups
+from gradcheck_accum.engine.prepared_data import own_preparations
+from gradcheck_accum.engine.program import Program
+from gradcheck_accum.engine.rank_local import is_sharded
+from gradcheck_accum.engine.reference import (
+    LARGE_BATCH,
+    MICRO_BATCHES,
+    SHARDED,
+    STREAMED,
+    CannotReplay,
+    DoesNotFit,
+    ReferenceEngine,
+    coefficient,
+)
+from gradcheck_accum.engine.streaming import CoupledChunks, Streamed, Streamer
+from gradcheck_accum.engine.tolerance import Addends, replay_tolerance, sketched_norm
+from gradcheck_accum.ledger.events import Backward
+from gradcheck_accum.ledger.location import Location
+from gradcheck_accum.ledger.weights import Readings
+from gradcheck_accum.ledger.windows import NOT_FINITE, Ledger
+from gradcheck_accum.verify.book.clips import clipped, clipped_sketch
+from gradcheck_accum.verify.book.gradient_sums import GradientSum, norms_of
+from gradcheck_accum.verify.book.held import Held, vector_of
+from gradcheck_accum.verify.book.records import Measured, Record, Replay
+from gradcheck_accum.verify.measure.corrections import entry_corrections, replay_correction
+from gradcheck_accum.verify.vectors.inner_products import (
+    Made,
+    Vector,
+    combination,
+    inner_products,
+    is_finite,
+    norm_over,
+)
+from gradcheck_accum.verify.vectors.sharded import Shards
+from gradcheck_accum.verify.vectors.sketch import Sketcher, joined
+
+_Gradients = dict[int, torch.Tensor]
+
+_Agrees = Callable[["_Found"], bool]
+
+_SEARCHES = 2
+"""Windows in which another layout of a large batch is looked for, before its model is taken for batch-coupled."""
+
+
+_PROOFS = 2
+"""Windows in which it is asked whether micro-batches treat each sample by itself, for each place of a backward."""
+
+_PROVEN = 3
+"""How many micro-batches of such a window are asked: those are passes by the dozen."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """What a replay gave for each parameter: once, or for each micro-batch; the rest is as in `Replay`."""
+
+    kind: str
+    gradients: Sequence[Sequence[torch.Tensor]]
+    coefficients: tuple[float | None, ...] = ()
+
+
+@dataclass(slots=True)
+class Measurer:
+    """Fills in measurements; a window that several optimizers step on is replayed once for all of them."""
+
+    engine: ReferenceEngine
+    replays: bool
+    shards: Shards | None = None
+    """The sharded weights of the run; none of a reference's own are."""
+    sketcher: Sketcher = field(default_factory=Sketcher)
+    costs: CostMeter = field(default_factory=CostMeter)
+    streamed: Streamed | None = None
+    """How the last large batch was had that had to be computed in chunks, without its gradients."""
+    _streamer: Streamer = field(init=False)
+    _layouts: dict[Location, Layout] = field(default_factory=dict)
+    _searches: Counter[Location] = field(default_factory=Counter)
+    _proofs: dict[Location, list[Proof]] = field(default_factory=dict)
+    _replayed: dict[tuple[int, ...], tuple[_Found, list[_Gradients]]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._streamer = Streamer(self.engine)
+
+    def measure(
+        self,
+        measured: Measured,
+        members: set[Backward],
+        parameters: list[torch.Tensor],
+        before_clip: dict[int, Held | None],
+        used: dict[int, Held | None],
+        everything: dict[int, torch.Tensor],
+        ledger: Ledger,
+        readings: Readings,
+    ) -> list[Vector]:
+        """Measure a step on ``parameters``, whose gradients are given as they were before any clip and as they are.
+
+        ``members`` are the backwards that belong to this window (a remainder that was thrown away
+        does not), ``everything`` are all watched parameters, by identity; ``ledger`` and ``readings`` are those of the
+        last windows. Returns the vectors that were measured, or their sketches: those two, the parts of the gradient,
+        then what the clips should have left and what was replayed.
+        """
+        keys = [id(p) for p in parameters]
+        before = vector_of(before_clip, keys)
+        unchanged = all(before_clip.get(key) is used.get(key) for key in keys)
+        vectors: list[Vector] = [before, before if unchanged else vector_of(used, keys)]
+        done = [_sketched_at(held, keys) for held in (before_clip, used)]
+        for part, vector in _parts(measured, keys):
+            vectors.append(vector)
+            done.append({i for i, key in enumerate(keys) if key in part.sketched})
+        if not _is_a_sum(vectors) and not is_finite(vectors[0]):
+            measured.unmeasured, measured.has_overflowed = NOT_FINITE.words, True
+            return []
+        if measured.clips:
+            clips = measured.clips
+            expected = clipped_sketch(before_clip, keys, clips) if done[0] else clipped(vectors[0], keys, clips)
+            if expected is not None:
+                vectors.append(expected)
+                done.append(done[0])
+                measured.after_clip = len(vectors) - 1
+        if self.shards is not None and any(map(is_sharded, parameters)):
+            held = {0, 1, measured.after_clip}
+            measured.products, measured.shards = self.shards.products(vectors, held, parameters)
+            measured.dtype = self.shards.dtype(parameters)
+            measured.coupled_modules = coupled_modules([record.program for record in measured.records])
+            measured.replay_problem = SHARDED
+            return vectors
+        measured.sketched = any(done)
+        if measured.sketched:
+            vectors = self._in_sketches(vectors, parameters, done)
+        if self.replays:
+            self.replay(measured, members, parameters, everything, vectors, (ledger, readings))
+        over_ranks = any(record.event.ranks != 1 for record in measured.records)
+        if not measured.sketched and not over_ranks:
+            measured.products = inner_products(vectors, parameters)
+            return vectors
+        sketches = vectors if measured.sketched else self._in_sketches(vectors, parameters, [set()] * len(vectors))
+        products = self.sketcher.products(sketches, parameters)
+        # Sketches of several ranks stand side by side when the run has ended: as they are.
+        measured.products = products if over_ranks else products.reduced()
+        return vectors
+
+    def _in_sketches(
+        self, vectors: Sequence[Vector], parameters: Sequence[torch.Tensor], done: Sequence[set[int]]
+    ) -> list[Vector]:
+        """The sketches of gradients, each read once; those at the positions ``done`` are sketches already."""
+        made: dict[int, Vector] = {}
+        for vector, own in zip(vectors, done, strict=True):
+            if id(vector) not in made:
+                made[id(vector)] = self.sketcher.of_vector(vector, parameters, own)
+        return [made[id(vector)] for vector in vectors]
+
+    def forget(self, awaited: set[int]) -> None:
+        """Drop the replays of records that no other optimizer has yet to step on."""
+        self._replayed = {key: value for key, value in self._replayed.items() if awaited & set(key)}
+
+    def replay(
+        self,
+        measured: Measured,
+        members: set[Backward],
+        parameters: list[torch.Tensor],
+        everything: dict[int, torch.Tensor],
+        vectors: list[Vector],
+        told: tuple[Ledger, Readings] | None = None,
+    ) -> None:
+        """Replay a window with the weights as they are; what it gives is added to ``vectors``.
+
+        ``told`` is what the ledger says of the window, where its micro-batches' gradients are of these weights.
+        """
+        programs = [record.program for record in measured.records]
+        coarsest = [p.coarsest for p in programs if p is not None and p.coarsest is not None]
+        measured.compute_dtype = coarsest[0] if coarsest else measured.dtype
+        measured.coupled_modules = coupled_modules(programs)
+        chosen = [i for i, record in enumerate(measured.records) if record.event in members]
+        for own in _alike(measured.records, chosen):
+            known = [p for p in (programs[i] for i in own) if p is not None]
+            if len(known) < len(own):
+                measured.replay_problem = "part of the loss was computed in a way that could not be recorded"
+                measured.proof = Proof(None)
+                return
+            prepared = own_preparations(known).values()
+            measured.normalises |= any(how.whole is None for each in prepared for how in each)
+            measured.may_be_groups |= may_be_groups(known)
+            records = [measured.records[i] for i in own]
+            where = records[0].event.where
+            # All that these micro-batches reached is replayed at the first step that uses them: after it the
+            # weights are no longer those that the gradients were computed with.
+            reached = {k for record in records for k in record.squares}
+            wanted = [p for k, p in everything.items() if k in reached]
+            key = tuple(id(record) for record in records)
+            if key not in self._replayed:
+
+                def agrees(found: _Found, own: list[int] = own, wanted: list[torch.Tensor] = wanted) -> bool:
+                    replayed: list[Vector] = [[one.get(id(p)) for p in parameters] for one in _by_key(found, wanted)]
+                    if measured.sketched:
+                        replayed = [self.sketcher.of_vector(one, parameters) for one in replayed]
+                    again = Replay(own, list(range(len(replayed))), found.kind, found.coefficients)
+                    return told is None or _agrees(measured, again, replayed, vectors, parameters, told)
+
+                try:
+                    found = self._run(measured, where, known, wanted, agrees)
+                except CannotReplay as error:
+                    measured.replay_problem = str(error)
+                    measured.proof = Proof(None)
+                    return
+                self._replayed[key] = found, _by_key(found, wanted)
+            found, gradients = self._replayed[key]
+            first = len(vectors)
+            for gradient in gradients:
+                vector: Vector = [gradient.get(id(p)) for p in parameters]
+                vectors.append(self.sketcher.of_vector(vector, parameters) if measured.sketched else vector)
+            again = Replay(own, list(range(first, len(vectors))), found.kind, found.coefficients)
+            measured.replays.append(again)
+            if told is not None and (found.kind == MICRO_BATCHES or not _can_be_weighed(measured, again, told)):
+                proof = self._prove(where, known, wanted, measured.compute_dtype)
+                measured.proof = worst([proof] if measured.proof is None else [measured.proof, proof])
+
+    def _prove(
+        self, where: Location, programs: Sequence[Program], parameters: Sequence[torch.Tensor], dtype: torch.dtype
+    ) -> Proof:
+        """What is known of the micro-batches of one place: these are asked if few others have been."""
+        known = self._proofs.setdefault(where, [])
+        if len(known) < _PROOFS and not any(proof.coupled for proof in known):
+            prover = Prover.of(self.engine, parameters, dtype)
+            asked: list[Proof] = []
+            for program in programs[:_PROVEN]:
+                asked.append(prover.prove(program, programs))
+                if asked[-1].coupled:
+                    break
+            known.append(summed(asked))
+        return summed(known)
+
+    def _run(
+        self,
+        measured: Measured,
+        where: Location,
+        programs: list[Program],
+        parameters: list[torch.Tensor],
+        agrees: _Agrees,
+    ) -> _Found:
+        @cache
+        def one_by_one() -> _Found:
+            return _Found(MICRO_BATCHES, [self.engine.one_by_one(p, parameters).gradients for p in programs])
+
+        def is_repeatable() -> bool:
+            return agrees(one_by_one())
+
+        try:
+            return self._one_batch(measured, where, programs, parameters, agrees, is_repeatable)
+        except CoupledChunks as error:
+            measured.coupled_chunks = error.distance, error.allowed
+        except CannotReplay as error:
+            measured.replay_problem = str(error)
+        return one_by_one()
+
+    def _one_batch(
+        self,
+        measured: Measured,
+        where: Location,
+        programs: list[Program],
+        parameters: list[torch.Tensor],
+        agrees: _Agrees,
+        is_repeatable: Callable[[], bool],
+    ) -> _Found:
+        """The large batch in the layout that the loop's batches have: the one in which it is what they are together.
+
+        No other layout comes so close by chance, so that only where none does the model couples its samples.
+        """
+        if any(program.learns for program in programs):
+            raise CannotReplay("each micro-batch is a separate task, whose loss includes a step on the weights")
+        known = self._layouts.get(where)
+        first: _Found | None = None
+        problem: CannotReplay | None = None
+        # What looks like numbers of rows by chance does so in some windows.
+        for layout in LAYOUTS if known is None else (known, replace(known, counts_on=not known.counts_on)):
+            try:
+                found = self._in_layout(layout, programs, parameters, measured.compute_dtype)
+            except (CoupledChunks, DoesNotFit):
+                raise
+            except CannotReplay as error:
+                problem = problem or error
+                continue
+            if agrees(found):
+                self._layouts[where] = layout
+                return found
+            if layout == (known or Layout()):
+                first = found
+            if measured.coupled_modules:
+                break
+        if first is not None and any(program.looks_up_rows for program in programs):
+            raise CannotReplay("its model looks up rows by index, and indices refer to different rows in a large batch")
+        if first is not None and any(program.by_position for program in programs):
+            raise CannotReplay("the loop splits its batches by the positions of their samples")
+        if first is None:
+            raise problem or CannotReplay("its data could not be concatenated")
+        if self._searches[where] < _SEARCHES and not is_repeatable():
+            raise CannotReplay("the model keeps state between its calls")
+        self._searches[where] += 1
+        if self._searches[where] >= _SEARCHES:
+            self._layouts[where] = Layout()
+        return first
+
+    def _in_layout(
+        self, layout: Layout, programs: list[Program], parameters: list[torch.Tensor], dtype: torch.dtype
+    ) -> _Found:
+        if self._streamer.size is None:
+            try:
+                whole = self.costs.large_batch(self.engine, programs, parameters, layout)
+                return _Found(LARGE_BATCH, [whole.gradients], tuple(coefficient(whole.reading)))
+            except DoesNotFit as error:
+                if len(programs) == 1:
+                    raise
+                self._streamer.most = error.chunk
+        streamed = self._streamer.large_batch(programs, parameters, layout, dtype)
+        self.streamed = replace(streamed, gradients=[])
+        return _Found(STREAMED, [streamed.gradients], tuple(coefficient(streamed.reading)))
+
+
+def _by_key(found: _Found, parameters: Sequence[torch.Tensor]) -> list[_Gradients]:
+    return [{id(p): g for p, g in zip(parameters, one, strict=True)} for one in found.gradients]
+
+
+def _agrees(
+    measured: Measured,
+    again: Replay,
+    replayed: Sequence[Vector],
+    vectors: Sequence[Vector],
+    parameters: Sequence[torch.Tensor],
+    told: tuple[Ledger, Readings],
+) -> bool:
+    """Whether what was replayed is what the micro-batches gave together, as far as their weights are known."""
+    corrections = entry_corrections(measured, *told)
+    scales = replay_correction(measured, again, *told)
+    if corrections is None or scales is None:
+        return True
+    weights = {measured.own_vectors[i]: corrections[i] for i in again.records}
+    reference = [(weight, vectors[index]) for index, weight in weights.items()]
+    difference = combination([*zip(scales, replayed, strict=True), *((-weight, part) for weight, part in reference)])
+    contributions = [abs(corrections[i]) * measured.own_norms[i] for i in again.records]
+    if measured.sketched:
+        total = float(torch.linalg.vector_norm(joined(combination(reference), parameters)))
+        distance = sketched_norm(float(torch.linalg.vector_norm(joined(difference, parameters)))).low
+    else:
+        total, distance = norm_over(combination(reference), parameters), norm_over(difference, parameters)
+    addends = Addends(contributions, total)
+    return distance <= total * replay_tolerance(addends, measured.dtype, measured.compute_dtype)
+
+
+def _can_be_weighed(measured: Measured, again: Replay, told: tuple[Ledger, Readings]) -> bool:
+    """Whether what was replayed can be compared with the micro-batches' own gradients."""
+    return replay_correction(measured, again, *told) is not None and entry_corrections(measured, *told) is not None
+
+
+def _sketched_at(held: dict[int, Held | None], keys: Sequence[int]) -> set[int]:
+    """The positions at which a gradient is held as its sketch."""
+    return {i for i, key in enumerate(keys) if (own := held.get(key)) is not None and own.sketched}
+
+
+def _parts(measured: Measured, keys: Sequence[int]) -> list[tuple[GradientSum, Vector]]:
+    """The sums that the records' gradients are in; one with an overflow in it is left out, its norms infinite."""
+    norms = norms_of([[r.squares[k] for k in keys if k in r.squares] for r in measured.records])
+    vectors: dict[GradientSum, Vector] = {}
+    for record, norm in zip(measured.records, norms, strict=True):
+        if record.part is not None:
+            vectors.setdefault(record.part, record.part.vector(keys))
+            if not math.isfinite(norm):
+                vectors[record.part] = [None] * len(keys)
+    places = {part: position for position, part in enumerate(vectors, 2)}
+    measured.own_vectors = [places[r.part] for r in measured.records if r.part is not None]
+    spoilt = {r.part for r, norm in zip(measured.records, norms, strict=True) if not math.isfinite(norm)}
+    measured.own_norms = [math.inf if r.part in spoilt else n for r, n in zip(measured.records, norms, strict=True)]
+    return list(vectors.items())
+
+
+def _is_a_sum(vectors: Sequence[Vector]) -> bool:
+    """Whether the gradient is one part's very tensors, whose contributions were seen to be finite."""
+    same = (part for part in vectors[2:] if not isinstance(part, Made) and not isinstance(vectors[0], Made))
+    return any(all(a is b for a, b in zip(vectors[0], part, strict=True)) for part in same)
+
+
+def coupled_modules(programs: Sequence[Program | None]) -> list[str]:
+    """The kinds of modules whose results depend on the whole batch."""
+    modules = (m for program in programs if program is not None for top in program.modules for m in top.modules())
+    return sorted({type(m).__name__ for m in modules if isinstance(m, nn.modules.batchnorm._BatchNorm) and m.training})
+
+
+def _alike(records: list[Record], chosen: list[int]) -> list[list[int]]:
+    """Those of the chosen records that can be one batch: other micro-batches of the same computation."""
+    groups: list[list[int]] = []
+    for index in chosen:
+        record = records[index]
+        for group in groups:
+            first = records[group[0]]
+            apart = all(records[i].event.micro_batch != record.event.micro_batch for i in group)
+            if apart and (
+                record.event.where == first.event.where
+                or (
+                    record.program is not None
+                    and first.program is not None
+                    and first.program.same_shape(record.program)
+                )
+            ):
+                group.append(index)
+                break
+        else:
+            groups.append([index])
+    return groups

@@ -1,0 +1,43 @@
+"""Weights that one optimizer has moved, while losses that were computed with them wait for another's step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager
+
+import torch
+
+from gradcheck_accum.engine.determinism import holding
+from gradcheck_accum.verify.book.records import Record
+
+
+class MovedWeights:
+    """What such weights were: a loss is run again with those that it had.
+
+    Two networks that are trained on one another are often stepped together, each frozen while the other's loss is
+    computed.
+    """
+
+    def __init__(self) -> None:
+        self._before: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+
+    def keep(self, parameters: Sequence[torch.Tensor], waiting: Iterable[Record]) -> None:
+        """A step is about to move ``parameters``; ``waiting`` are the backwards that other optimizers have yet to use.
+
+        Those that reached any of these parameters have been run again for this step already.
+        """
+        own = {id(p): p for p in parameters}
+        programs = [r.program for r in waiting if r.program is not None and own.keys().isdisjoint(r.squares)]
+        modules = {id(module): module for program in programs for module in program.modules}
+        for module in modules.values():
+            for parameter in module.parameters():
+                if id(parameter) in own:
+                    self._before.setdefault(id(parameter), (parameter, parameter.detach().clone()))
+
+    def as_they_were(self) -> AbstractContextManager[None]:
+        """Inside the block the weights are what they were."""
+        return holding(self._before.values())
+
+    def forget(self) -> None:
+        """Nothing waits any more."""
+        self._before.clear()

@@ -1,0 +1,149 @@
+"""Which parameters' gradients are furthest from the reference's: measured where a step's gradient is off, and rarely.
+
+A step whose gradient is right costs nothing more. Of those that are off, the first few of an optimizer are taken apart,
+and later one whose error is half as large again as any before: however long a run, they are few, and the worst is
+among them or hardly worse than one that is. It takes one pass over the gradients.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch.optim.optimizer import Optimizer
+
+from gradcheck_accum.engine.tolerance import Addends, sum_tolerance
+from gradcheck_accum.results.verdict import ByParameter, ParameterError
+from gradcheck_accum.verify.book.parameters import parameters_of
+from gradcheck_accum.verify.book.records import Measured, Record
+from gradcheck_accum.verify.vectors.inner_products import Pieces, Vector, numbers, pieces_of, stretches
+
+SHOWN = 24
+"""Of so many parameters, those with the largest shares of the error, is anything kept."""
+
+_FIRST = 4
+_WORSE = 1.5
+"""Steps of an optimizer that are taken apart however far they are off, and by what factor later ones must be worse."""
+
+Weighted = Sequence[tuple[int, float]]
+"""A combination of a window's vectors: (vector, factor)."""
+
+
+@dataclass(slots=True)
+class Worst:
+    """Which steps of each optimizer are taken apart: the first that are off, and later ones that are far worse."""
+
+    _taken: Counter[str] = field(default_factory=Counter)
+    _worst: dict[str, float] = field(default_factory=dict)
+
+    def takes(self, optimizer: str, error: float) -> bool:
+        """Whether a step that is so far off is one of them; it counts as taken then."""
+        if self._taken[optimizer] >= _FIRST and error < _WORSE * self._worst[optimizer]:
+            return False
+        self._taken[optimizer] += 1
+        self._worst[optimizer] = max(error, self._worst.get(optimizer, 0.0))
+        return True
+
+
+@dataclass(slots=True)
+class Dissector:
+    """Takes the error of a step apart by parameters, where it is off and as seldom as `Worst` says."""
+
+    _worst: Worst = field(default_factory=Worst)
+
+    def dissect(
+        self,
+        measured: Measured,
+        reference: Weighted,
+        vectors: Sequence[Vector],
+        parameters: Sequence[torch.Tensor],
+        optimizer: Optimizer,
+    ) -> ByParameter | None:
+        """The parts that the parameters have in the error of the gradient before any clip beside ``reference``.
+
+        None where it is within rounding, or as many steps that were as far off have been taken apart.
+        """
+        if not self._is_wanted(measured, reference):
+            return None
+        difference = [(0, 1.0), *((vector, -factor) for vector, factor in reference)]
+        squares = [
+            _squares(combined, vectors, position, parameter)
+            for combined in (difference, reference)
+            for position, parameter in enumerate(parameters)
+        ]
+        norms = [math.sqrt(value) for value in numbers(squares)]
+        wrong, right = norms[: len(parameters)], norms[len(parameters) :]
+        return by_parameter(wrong, right, parameters, names_of(parameters, measured.records, optimizer))
+
+    def _is_wanted(self, measured: Measured, reference: Weighted) -> bool:
+        products = measured.products
+        total = 0.0 if products is None else products.combined_norm(reference)
+        if products is None or not total or not math.isfinite(total):
+            return False
+        error = products.combined_norm([(0, 1.0), *((vector, -factor) for vector, factor in reference)]) / total
+        factors = dict(reference)
+        own = zip(measured.own_vectors, measured.own_norms, strict=True)
+        contributions = [abs(factors.get(vector, 0.0)) * norm for vector, norm in own]
+        if error <= sum_tolerance(Addends(contributions, total), measured.dtype).worst:
+            return False
+        return self._worst.takes(measured.step.optimizer, error)
+
+
+def by_parameter(
+    wrong: Sequence[float], right: Sequence[float], parameters: Sequence[torch.Tensor], names: Sequence[str]
+) -> ByParameter | None:
+    """The largest parts of an error, given |g - g_ref| and |g_ref| of each parameter; None where there is none."""
+    total = math.hypot(*wrong)
+    if not total or not math.isfinite(total):
+        return None
+    each = [
+        ParameterError(name, tuple(parameter.shape), off / size if size else None, (off / total) ** 2)
+        for name, parameter, off, size in zip(names, parameters, wrong, right, strict=True)
+    ]
+    return ByParameter(len(each), tuple(sorted(each, key=lambda one: -one.share)[:SHOWN]))
+
+
+def names_of(
+    parameters: Iterable[torch.Tensor], records: Iterable[Record], optimizer: Optimizer | None = None
+) -> list[str]:
+    """What the parameters are called: by the optimizer that was told, else by the modules that losses came from.
+
+    One that nobody names is called by its place in the optimizer.
+    """
+    called = _told(optimizer) if optimizer is not None else {}
+    programs = (record.program for record in records if record.program is not None)
+    modules = {id(m): m for program in programs for m in program.modules}
+    named = [(type(m).__name__, list(m.named_parameters())) for m in modules.values()]
+    owners = sorted(((kind, own) for kind, own in named if own), key=lambda owner: -len(owner[1]))
+    for kind, own in owners:
+        for name, parameter in own:
+            called.setdefault(id(parameter), name if len(owners) == 1 else f"{kind}.{name}")
+    return [called.get(id(p), f"parameter {place}") for place, p in enumerate(parameters)]
+
+
+def _told(optimizer: Optimizer) -> dict[int, str]:
+    """The names that an optimizer was given together with its parameters."""
+    names = [name for group in optimizer.param_groups for name in group.get("param_names") or group["params"]]
+    named = zip(parameters_of(optimizer), names, strict=False)
+    return {id(parameter): name for parameter, name in named if isinstance(name, str)}
+
+
+def _squares(combined: Weighted, vectors: Sequence[Vector], position: int, parameter: torch.Tensor) -> torch.Tensor:
+    """|Σ w_i v_i|² over one parameter, in float64."""
+    own = [(factor, pieces) for vector, factor in combined if (pieces := pieces_of(vectors[vector], position))]
+    total = torch.zeros((), dtype=torch.float64, device=parameter.device)
+    if own:
+        for start, stop in stretches(parameter.numel(), parameter.device):
+            total += (
+                sum((_real(factor, pieces, start, stop) for factor, pieces in own), total.new_zeros(())).square().sum()
+            )
+    return total
+
+
+def _real(factor: float, pieces: Pieces, start: int, stop: int) -> torch.Tensor:
+    """A stretch of a gradient, ``factor`` times, as real numbers in float64."""
+    piece = pieces(start, stop)
+    return factor * (torch.view_as_real(piece) if piece.is_complex() else piece).double()

@@ -1,0 +1,329 @@
+"""Verifying a script: starts it under observation in a child process, and reads the result. Never imports torch."""
+
+from __future__ import annotations
+
+import ast
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gradcheck_accum.portable import NotPortable, Portable
+from gradcheck_accum.results.verdict import VerifyResult
+from gradcheck_accum.run_options import MemoryBudget
+from gradcheck_accum.sources.decoding import NotText, text_of
+from gradcheck_accum.sources.notebooks import SUFFIX as NOTEBOOK
+from gradcheck_accum.verify.process.handed_back import read_result
+from gradcheck_accum.verify.ranks.launch import Launch, origin
+from gradcheck_accum.verify.ranks.mailbox import LaunchError
+
+if TYPE_CHECKING:
+    from gradcheck_accum.verify.watching.companion import Companion
+
+# The working directory is not on the path until PyTorch is loaded: a `random.py` there must not break it. The package
+# must be found from any of them, and its parent must shadow no module of the script's: it is on the path just for that.
+_CHILD = (
+    "import signal, sys; sys.path[:] = [*filter(None, sys.path), sys.argv[3]]; "
+    "signal.getsignal(2) is signal.SIG_IGN or signal.signal(2, signal.SIG_DFL); "
+    "from gradcheck_accum.verify.process.child import main{imports}; sys.path.pop(); main({classes})"
+)
+"""What interrupts it before the script begins ends it without a word (signal 2 is SIGINT on every system).
+
+``imports`` are of the ``classes`` that the request has instances of: it is data, and names nothing to be loaded."""
+
+_BEAT = 0.5
+_AFTER_ANOTHER = 5.0
+"""Seconds between two looks at the other ranks, and those that a rank gets to end when another has failed."""
+
+STOPPED = "stopped before the script ended: the report covers what was seen until then"
+"""The note on a run that somebody, or its time limit, has stopped."""
+
+NOTHING_SEEN = "interrupted before anything was seen"
+
+GRACE = 10.0
+"""Seconds that a script gets to write what was seen after its time is up."""
+
+
+def verify_script(
+    script: str | None,
+    arguments: Sequence[str] = (),
+    *,
+    module: str | None = None,
+    max_windows: int | None = None,
+    reference: str | None = None,
+    memory_budget: MemoryBudget | None = None,
+    dtype: str | None = None,
+    device: str | None = None,
+    timeout: float | None = None,
+    loss_coefficient: float | None = None,
+    rtol: float | None = None,
+    atol: float | None = None,
+    trajectory: bool = False,
+    companion: Callable[[], Companion] | None = None,
+    environment: Mapping[str, str] | None = None,
+    ending: Ending | None = None,
+) -> VerifyResult:
+    """Run a script (or a module, as ``python -m`` does), unmodified, and compare every step with the large batch.
+
+    The script's output goes to this process's standard error. ``timeout`` is in seconds. ``reference``,
+    ``memory_budget`` and the rest are those of `gradcheck_accum.verify.session.observe`. What
+    ``companion`` makes, in the process of the run, goes along with it; ``environment`` are variables that the run has
+    besides those of this process, and ``ending`` is what another thread stops it with. What goes wrong with the script
+    is the result's ``error``; nothing is raised for it.
+    """
+    name = script or module or ""
+    variables = {**os.environ, **(environment or {})}
+    problem = _unreadable(script) if script is not None else ""
+    if problem:
+        return VerifyResult.failed(name, problem)
+    try:
+        launch = Launch.from_environment(variables)
+        if launch is not None:
+            launch.enter()
+    except LaunchError as error:
+        return VerifyResult.failed(name, str(error))
+    if launch is not None and trajectory:
+        return VerifyResult.failed(name, "--trajectory supports a single process, and this is one of several ranks")
+    options = {
+        "reference": reference,
+        "memory_budget": memory_budget,
+        "max_windows": max_windows,
+        "dtype": dtype,
+        "device": device,
+        "loss_coefficient": loss_coefficient,
+        "rtol": rtol,
+        "atol": atol,
+        "trajectory": trajectory,
+    }
+    request = {
+        "script": script,
+        "module": module,
+        "arguments": list(arguments),
+        "options": options,
+        "launch": None if launch is None else launch.address(),
+        "companion": companion,
+    }
+    with tempfile.TemporaryDirectory(prefix="gradcheck-accum-") as folder:
+        asked, answer = Path(folder) / "request", Path(folder) / "answer"
+        classes = [] if companion is None else [type(companion)]
+        asked.write_bytes(request_of(*classes).dumps(request))
+        run = _ChildRun(asked, answer, _child(classes), variables, ending or Ending())
+        status, why = run.to_its_end(timeout, launch)
+        late = why is _Stopped.LATE
+        if not answer.exists():
+            said = f"the script did not end within {timeout:g} s" if late else _ending(status)
+            if why is _Stopped.ASKED:
+                said = NOTHING_SEEN
+            return VerifyResult.failed(name, said if launch is None else _ending_of_rank(launch, said, why))
+        try:
+            result = read_result(answer.read_bytes())
+        except (OSError, NotPortable) as error:
+            return VerifyResult.failed(name, f"the run's result cannot be read: {error}")
+    if launch is not None and launch.rank == 0:
+        launch.leave()
+    if late and not result.windows:
+        return VerifyResult.failed(name, f"the script did not end within {timeout:g} s, and no step was seen")
+    return result
+
+
+class _Stopped(Enum):
+    """Why a child was stopped before its own end: its time ran out, somebody asked for it, another rank had failed."""
+
+    LATE = "late"
+    ASKED = "asked"
+    ALONE = "alone"
+
+
+def request_of(*companions: type[Any]) -> Portable:
+    """What reads and writes the request to a child; ``companions`` are the classes of what goes along with its run."""
+    return Portable([MemoryBudget, *companions])
+
+
+def _child(classes: Sequence[type[Any]]) -> str:
+    """The code that a child starts with."""
+    imports = "".join(f"; from {kind.__module__} import {kind.__qualname__}" for kind in classes)
+    return _CHILD.format(imports=imports, classes=", ".join(kind.__qualname__ for kind in classes))
+
+
+class Ending:
+    """Stops a run from another thread than the one that waits for it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._child: subprocess.Popen[bytes] | None = None
+        self.asked = False
+        """Whether its end has been asked for."""
+
+    def begin(self, start: Callable[[], subprocess.Popen[bytes]]) -> subprocess.Popen[bytes]:
+        """Start the run's process, and know it."""
+        with self._lock:
+            self._child = start()
+            if self.asked:
+                _ask_to_end(self._child)
+            return self._child
+
+    def ask(self) -> None:
+        """Ask for its end, as Ctrl-C does: it still tells what was seen until then."""
+        with self._lock:
+            self.asked = True
+            if self._child is not None:
+                _ask_to_end(self._child)
+
+    def kill(self) -> None:
+        """End it now."""
+        with self._lock:
+            if self._child is not None:
+                self._child.kill()
+
+
+@dataclass(frozen=True, slots=True)
+class _ChildRun:
+    """A process that carries out the request in the file ``asked`` and writes its result to ``answer``."""
+
+    asked: Path
+    answer: Path
+    code: str
+    variables: Mapping[str, str]
+    ending: Ending
+
+    def to_its_end(self, timeout: float | None, launch: Launch | None) -> tuple[int, _Stopped | None]:
+        """Run it: its exit status, and why it was stopped if it was. Whatever is raised here, it has ended."""
+        child = self.ending.begin(self._started)
+        try:
+            status, why = self._ended(child, timeout, launch)
+        finally:
+            child.kill()
+            child.wait()
+        return status, _Stopped.ASKED if self.ending.asked else why
+
+    def _started(self) -> subprocess.Popen[bytes]:
+        package = str(Path(__file__).resolve().parents[3])
+        warnings_asked_for = [f"-W{option}" for option in sys.warnoptions]
+        command = [sys.executable, *warnings_asked_for, "-c", self.code, str(self.asked), str(self.answer), package]
+        return subprocess.Popen(command, stdout=_standard_error(), env=self.variables)
+
+    @staticmethod
+    def _ended(
+        child: subprocess.Popen[bytes], timeout: float | None, launch: Launch | None
+    ) -> tuple[int, _Stopped | None]:
+        stopped = _Stopped.LATE
+        try:
+            ended = child.wait(timeout) if launch is None else _wait_beside(child, timeout, launch)
+            if not isinstance(ended, _Stopped):
+                return ended, None
+            stopped = ended
+            child.terminate()
+        except subprocess.TimeoutExpired:
+            child.terminate()
+        except KeyboardInterrupt:
+            stopped = _Stopped.ASKED
+            _ask_to_end(child)
+        try:
+            return child.wait(GRACE), stopped
+        except subprocess.TimeoutExpired:
+            child.kill()
+            return child.wait(), stopped
+
+
+def _ask_to_end(child: subprocess.Popen[bytes]) -> None:
+    """Interrupt a child, as Ctrl-C does; what a shell has started in its background ignores that, and gets SIGTERM.
+
+    It still tells what was seen until then.
+    """
+    is_ignored = signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    child.send_signal(signal.SIGTERM if is_ignored else signal.SIGINT)
+
+
+def _wait_beside(child: subprocess.Popen[bytes], timeout: float | None, launch: Launch) -> int | _Stopped:
+    """Wait for one rank's child: its exit status, or why it should be stopped.
+
+    Most scripts fail with the rank that they are waiting for; what still waits after some seconds never ends by itself.
+    """
+    start, others_failed = time.monotonic(), 0.0
+    while True:
+        try:
+            return child.wait(_BEAT)
+        except subprocess.TimeoutExpired:
+            now = time.monotonic()
+        if timeout is not None and now - start > timeout:
+            return _Stopped.LATE
+        launch.beat()
+        if any(rank != launch.rank for rank in launch.failures()):
+            others_failed = others_failed or now
+            if now - others_failed > _AFTER_ANOTHER:
+                return _Stopped.ALONE
+
+
+def _ending_of_rank(launch: Launch, ending: str, stopped: _Stopped | None) -> str:
+    """Tell the other ranks how this one ended without an account; how the first of all ranks failed."""
+    launch.fail(ending, cut_off=stopped is _Stopped.ALONE)
+    if launch.orphaned():
+        return launch.orphaned()
+    failures = launch.failures()
+    first = origin(failures)
+    if launch.rank == 0:
+        launch.leave()
+    return ending if first is None else f"rank {first}: {failures[first].message}"
+
+
+def _standard_error() -> int:
+    try:
+        return sys.stderr.fileno()
+    except (AttributeError, OSError, ValueError):
+        # A notebook or a test has put something else in its place.
+        return 2
+
+
+def _unreadable(script: str) -> str:
+    """Why a script can not be run, or nothing."""
+    path = Path(script)
+    try:
+        if path.is_dir():
+            return "is a directory, not a script"
+        if not path.exists():
+            return "no such file"
+        if script.endswith(NOTEBOOK):
+            return (
+                "is a notebook, not a script: call gradcheck_accum.check() or watch() in one of its cells, or convert "
+                f"it to a script (jupyter nbconvert --to script {shlex.quote(script)})"
+            )
+        if not path.is_file():
+            return "is not a regular file and can be read only once: save the script first"
+        source = path.read_bytes()
+    except OSError as error:
+        return error.strerror or "cannot be read"
+    except ValueError as error:
+        return str(error)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            ast.parse(text_of(source))
+    except NotText as error:
+        return str(error)
+    except SyntaxError as error:
+        return f"not Python: {error.msg} (line {error.lineno})"
+    except (ValueError, RecursionError, MemoryError) as error:
+        return f"not Python: {error}"
+    return ""
+
+
+def _ending(status: int) -> str:
+    if status < 0:
+        try:
+            return f"the script was killed by {signal.Signals(-status).name}"
+        except ValueError:
+            return f"the script was killed by signal {-status}"
+    return f"the script terminated its process (exit status {status}) before a verdict could be given"
+
+
+__all__ = ["GRACE", "NOTHING_SEEN", "STOPPED", "Ending", "verify_script"]

@@ -1,0 +1,1 @@
+"""Runs of several ranks: how each is watched, and how what they saw comes together."""

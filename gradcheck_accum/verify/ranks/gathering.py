@@ -1,0 +1,94 @@
+"""What the ranks of one launch saw, put together by rank 0 when their scripts have ended."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+
+from gradcheck_accum.ledger.events import Backward
+from gradcheck_accum.portable import NotPortable
+from gradcheck_accum.results.verdict import VerifyResult
+from gradcheck_accum.verify.judge.run import judge_ranks
+from gradcheck_accum.verify.ranks.launch import Launch, origin
+from gradcheck_accum.verify.ranks.rank_report import RankReport
+from gradcheck_accum.verify.session import Observation
+
+INTERRUPTED = "interrupted"
+_PATIENCE = 5.0
+"""Seconds that rank 0 waits for running ranks when its own script did not come to its end."""
+
+_TRANSPORTS = ("gloo", "NCCL", "Connection closed by peer", "Connection reset by peer")
+
+
+def lost_connection(problem: BaseException) -> bool:
+    """Whether an exception says that another rank could not be reached, which then is the one that failed."""
+    return isinstance(problem, torch.distributed.DistError) or (
+        isinstance(problem, RuntimeError) and any(word in str(problem) for word in _TRANSPORTS)
+    )
+
+
+def report_of_rank(
+    launch: Launch, observation: Observation, script: str, error: str, *, cut_off: bool = False
+) -> VerifyResult:
+    """The one report, on rank 0; every other rank delivers its account and has nothing to say.
+
+    ``error`` is how the rank's own script failed, ``cut_off`` whether only because another rank was gone.
+    """
+    if error and error != INTERRUPTED:
+        launch.fail(error, cut_off=cut_off)
+    account = RankReport(observation.seen().portable(), error)
+    if launch.rank:
+        launch.deliver(account.written())
+        return VerifyResult.failed(script, launch.orphaned() or error)
+    patience = _PATIENCE if error else None
+    try:
+        accounts = [account, *(_account_of(launch, rank, patience) for rank in range(1, launch.ranks))]
+    except NotPortable as problem:
+        return replace(observation.result(), error=str(problem), ranks=launch.ranks)
+    known = [own for own in accounts if own is not None]
+    if len(known) == launch.ranks:
+        result = judge_ranks([own.seen for own in known], script, observation.options)
+    else:
+        result = observation.result()
+    if any(own.error == INTERRUPTED for own in known):
+        said = "stopped before the script ended: the report covers what was seen until then"
+        result = replace(result, notes=(*result.notes, said))
+    return replace(result, error=_error(launch, accounts), ranks=launch.ranks)
+
+
+def _account_of(launch: Launch, rank: int, patience: float | None) -> RankReport | None:
+    """The account that a rank has delivered, None where it has given none. Raises NotPortable where it is none."""
+    content = launch.wait_for(rank, patience)
+    try:
+        return None if content is None else RankReport.read(content)
+    except NotPortable as problem:
+        raise NotPortable(f"the account of rank {rank} cannot be read: {problem}") from None
+
+
+def _error(launch: Launch, accounts: list[RankReport | None]) -> str:
+    failures = launch.failures()
+    first = origin(failures)
+    if first is None:
+        silent = next((rank for rank, account in enumerate(accounts) if account is None), None)
+        return "" if silent is None else f"rank {silent} did not report"
+    message = f"rank {first}: {failures[first].message}"
+    if not failures[first].cut_off:
+        return message
+    silent = next((rank for rank, account in enumerate(accounts) if account is None), None)
+    if silent is not None:
+        return f"{message}; rank {silent} did not report (process or host lost)"
+    # Nobody failed by itself: those that had ended are missed by the others.
+    ended = [rank for rank, account in enumerate(accounts) if account is not None and not account.error]
+    if ended:
+        ran = [_micro_batches(account) for account in accounts]
+        message += (
+            f"; rank {ended[0]} had ended by then, after {ran[ended[0]]} micro-batches, rank {first} ran {ran[first]}: "
+            "give every rank the same number, or train inside the model's join()"
+        )
+    return message
+
+
+def _micro_batches(account: RankReport | None) -> int:
+    events = account.seen.trace.events if account is not None else ()
+    return len({event.micro_batch for event in events if isinstance(event, Backward)})

@@ -1,0 +1,1 @@
+"""The stack of the watched program: which of its lines are the user's, and how it looks without ours."""

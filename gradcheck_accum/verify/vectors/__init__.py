@@ -1,0 +1,1 @@
+"""Gradients as vectors: their inner products, their sketches, and each rank's part of them."""

@@ -1,0 +1,151 @@
+"""Gradients that ``torch.autograd.grad`` handed out, and what ``.grad`` holds of them.
+
+They reach no ``.grad`` by themselves: the loop adds them up, divides them and puts the result there. Which of them it
+holds, and how often, is measured then: a gradient g over far more elements than there are candidates g_j is Σ c_j g_j
+within rounding for one choice of the c_j at most, unless the g_j depend on each other. Where it is for none, or for
+several, nothing is known of it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+
+import torch
+
+from gradcheck_accum.ledger.location import Location
+from gradcheck_accum.verify.vectors.inner_products import InnerProducts, inner_products
+from gradcheck_accum.verify.watching.loss_reader import SentBack
+
+NOT_FOLLOWED = (
+    "torch.autograd.grad() computed gradients for this step, but .grad is not a linear combination of them: assign "
+    "one, or call backward()"
+)
+
+MOST_KEPT = 256
+"""Gradients that are kept for a step: more than a window has micro-batches, mostly."""
+
+_PER_CANDIDATE = 4
+"""Elements that a gradient must have for each candidate, so that it is no sum of them by chance."""
+
+_INDEPENDENT = 1e-6
+"""The least eigenvalue of the candidates' matrix of cosines at which their factors can be told apart."""
+
+
+@dataclass(slots=True, eq=False)
+class Handed:
+    """The gradients of one call, by parameter identity, and what they are the gradients of.
+
+    ``gradients`` are what is held of them, copies or sketches, and ``squares`` are ‖·‖² of each.
+    """
+
+    where: Location
+    sent_back: SentBack
+    micro_batch: int
+    epoch: int | None
+    gradients: dict[int, torch.Tensor]
+    squares: dict[int, torch.Tensor]
+
+
+@dataclass(slots=True)
+class HandedOut:
+    """What was handed out since the last step."""
+
+    _kept: list[Handed] = field(default_factory=list)
+
+    def __bool__(self) -> bool:
+        return bool(self._kept)
+
+    def add(self, handed: Handed) -> None:
+        """Keep what was handed out until the next step."""
+        self._kept.append(handed)
+        del self._kept[:-MOST_KEPT]
+
+    @property
+    def keys(self) -> set[int]:
+        """The parameters that any of it is of."""
+        return {key for handed in self._kept for key in handed.gradients}
+
+    def forget(self, keys: Collection[int]) -> None:
+        """These parameters have been stepped on: what was made of what they were is no gradient of the next step."""
+        self._kept = [h for h in self._kept if not any(key in h.gradients for key in keys)]
+
+    def take(self, gradient: Mapping[int, torch.Tensor], roundoff: float) -> list[tuple[Handed, float]]:
+        """Take out what ``gradient`` is the sum of, each with its factor; nothing where that is not known.
+
+        It is rounded to ``roundoff``, and in the form of what is held of gradients.
+
+        What has the factor 0 and was handed out before all others of its line was thrown away, and is taken out too;
+        the rest may be put in later.
+        """
+        own = [h for h in self._kept if not h.gradients.keys().isdisjoint(gradient)]
+        if not own or any(g.layout is not torch.strided for g in gradient.values()):
+            return []
+        factors = _factors(gradient, own, roundoff)
+        if factors is None:
+            return []
+        used = [position for position, factor in enumerate(factors) if factor]
+        lines = {own[position].where.place for position in used}
+        taken = [
+            (h, factor)
+            for position, (h, factor) in enumerate(zip(own, factors, strict=True))
+            if factor or (used and position < used[0] and h.where.place in lines)
+        ]
+        gone = {id(h) for h, _ in taken}
+        self._kept = [h for h in self._kept if id(h) not in gone]
+        return taken
+
+
+def _factors(gradient: Mapping[int, torch.Tensor], own: list[Handed], roundoff: float) -> list[float] | None:
+    """The c_j of ``gradient`` = Σ c_j g_j, None where there are none, or several."""
+    keys = list(gradient)
+    elements = sum(gradient[key].numel() for key in keys)
+    products = inner_products(
+        [[gradient[k] for k in keys], *([h.gradients.get(k) for k in keys] for h in own)],
+        [gradient[k] for k in keys],
+    )
+    if not bool(torch.isfinite(products.matrix).all()):
+        return None
+    norms = [products.norm(position) for position in range(len(own) + 1)]
+
+    def meets(factors: Iterable[float]) -> bool:
+        factors = list(factors)
+        parts = math.fsum(abs(c) * norm for c, norm in zip(factors, norms[1:], strict=True))
+        left = products.combined_norm([(0, 1.0), *((i, -c) for i, c in enumerate(factors, 1))])
+        # One rounding for each addition and product; inner products in float64 keep half of its digits.
+        return left <= (len(own) + 4) * roundoff * parts + (0.0 if products.is_factor else 1e-7 * parts)
+
+    one = _one_factor(products, len(own))
+    if one and elements >= _PER_CANDIDATE and meets([one] * len(own)):
+        return [one] * len(own)
+    each = _each_factor(products, norms) if elements >= _PER_CANDIDATE * len(own) else None
+    return each if each is not None and any(each) and meets(each) else None
+
+
+def _one_factor(products: InnerProducts, count: int) -> float:
+    """The c for which c Σ g_j is nearest to the gradient."""
+    together = [(position, 1.0) for position in range(1, count + 1)]
+    squared = products.combined_norm(together) ** 2
+    if not squared:
+        return 0.0
+    matrix = products.matrix.T @ products.matrix if products.is_factor else products.matrix
+    return float(matrix[0, 1:].sum()) / squared
+
+
+def _each_factor(products: InnerProducts, norms: list[float]) -> list[float] | None:
+    """The c_j for which Σ c_j g_j is nearest to the gradient, None where others would do as well."""
+    matrix = products.matrix.T @ products.matrix if products.is_factor else products.matrix
+    scale = torch.tensor(norms[1:], dtype=torch.float64)
+    if not bool((scale > 0).all()):
+        return None
+    cosines = matrix[1:, 1:] / scale[:, None] / scale[None, :]
+    if float(torch.linalg.eigvalsh(cosines)[0]) < _INDEPENDENT:
+        return None
+    if products.is_factor:
+        found = torch.linalg.lstsq(products.matrix[:, 1:], products.matrix[:, :1]).solution.flatten()
+    else:
+        found = torch.linalg.solve(cosines, matrix[1:, 0] / scale) / scale
+    parts = found * scale
+    largest = float(parts.abs().max())
+    return [0.0 if abs(part) < 1e-6 * largest else c for c, part in zip(found.tolist(), parts.tolist(), strict=True)]

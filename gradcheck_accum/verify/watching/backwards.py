@@ -1,0 +1,191 @@
+"""Backwards: what each was called on, and what it has added to which gradients."""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any
+
+import torch
+from torch import nn
+
+from gradcheck_accum.engine.loss_graph import LossReading
+from gradcheck_accum.ledger.events import Backward, Cause, DataGradientRead, Opaque, Reason
+from gradcheck_accum.ledger.location import Location
+from gradcheck_accum.verify.book.gradient_sums import GradientSum, kind_of
+from gradcheck_accum.verify.book.interning import Shared
+from gradcheck_accum.verify.book.records import Record
+from gradcheck_accum.verify.provenance.counting import call_chain
+from gradcheck_accum.verify.stack.frames import user_location
+from gradcheck_accum.verify.watching.arrivals import Arrivals
+from gradcheck_accum.verify.watching.batches import data_of, identity_of
+from gradcheck_accum.verify.watching.changes import Changes
+from gradcheck_accum.verify.watching.framework_remedies import Remark, remark
+from gradcheck_accum.verify.watching.held_graphs import HeldGraphs
+from gradcheck_accum.verify.watching.loss_reader import SentBack
+from gradcheck_accum.verify.watching.manual_updates import OwnSteps
+from gradcheck_accum.verify.watching.rank_averaging import AVERAGED_OTHERWISE
+from gradcheck_accum.verify.watching.run import Run
+from gradcheck_accum.verify.watching.schedules import Schedules
+
+_NO_STORES = frozenset[str]()
+"""One object for every event that has none: Python makes each empty set anew, and a long run has very many events."""
+
+PARTLY_AVERAGED = Reason(
+    "one backward averages some of its gradients over the ranks and leaves others local: use one no_sync() for the "
+    "whole model"
+)
+CHANGED_ON_ITS_WAY = Reason(
+    "a hook on the parameters changes their gradients while they accumulate: change the complete gradient once, right "
+    "before the step",
+    Cause.BY_HAND,
+)
+RAISED = Reason(
+    "a backward raised an exception, and what it had added by then is unknown: clear the gradients where the exception "
+    "is caught"
+)
+
+
+class Backwards:
+    """Enters each backward, when it has returned."""
+
+    def __init__(self, run: Run, arrivals: Arrivals, changes: Changes, schedules: Schedules) -> None:
+        self._run = run
+        self._attention, self._journal, self._awaited = run.attention, run.journal, run.awaited
+        self._losses, self._batches, self._book, self._clips = run.losses, run.batches, run.book, run.clips
+        self._arrivals, self._changes, self._schedules = arrivals, changes, schedules
+        self.depth = 0
+        """How many backwards are under way, one inside another."""
+        self.begun = 0
+        """How many have begun so far, but for those inside another."""
+        self.astray = 0
+        """How many have filled no gradient of an optimizer's parameters."""
+        self.own_steps = OwnSteps()
+        self.remarks: dict[tuple[str, int], Remark] = {}
+        """What a framework said about the backwards of a line, by path and line."""
+        self.graphs = HeldGraphs()
+        self._sent_back: tuple[SentBack, Location, GradientSum] | None = None
+        self._shared = Shared()
+        self._reads_data = True
+        """Whether it is known what data's gradient the last backward was for, or there is no backward yet."""
+        # The tape outlives its run, and must not hold it.
+        read = weakref.WeakMethod(self._gradient_read)
+
+        def reads(tensor: torch.Tensor) -> None:
+            told = read()
+            if told is not None:
+                told(tensor)
+
+        run.losses.tape.on_gradient_read = reads
+
+    def before(self, losses: Any, weights: Any) -> None:
+        """``backward`` is entered; ``weights`` is its gradient argument."""
+        self.depth += 1
+        if self.depth > 1:
+            # Reentrant checkpointing runs backwards inside a backward: what they give is part of the outer one's.
+            return
+        self.begun += 1
+        self._run.choose_mode()
+        where = user_location()
+        self._changes.notice(where, thoroughly=False)
+        self._schedules.notice(where)
+        tensors = [losses] if isinstance(losses, torch.Tensor) else list(losses)
+        sent_back = self._losses.read(tensors, weights, self._batches.drawn_since)
+        reading = sent_back.reading
+        if where.through and where.place not in self.remarks:
+            self.remarks[where.place] = remark(where, reading.terms)
+        for node in reading.reductions[:1]:
+            self.graphs.mark(node)
+        part = self._book.part_of(kind_of(where, reading.terms, self._batches.current_pass), reading.scale)
+        self._sent_back = sent_back, where, part
+        self._arrivals.begin()
+
+    def after(self, failed: bool) -> None:
+        """``backward`` has returned."""
+        self.depth -= 1
+        if self.depth or self._sent_back is None:
+            return
+        sent_back, where, part = self._sent_back
+        reading = sent_back.reading
+        arrived, self._sent_back = self._arrivals.end(), None
+        if arrived is None:
+            return
+        stores, cut_off = self._book.stores(arrived), self._cut_off(sent_back)
+        self._losses.next_segment()
+        if not arrived:
+            self.astray += not self._book.sharded
+            self._losses.went_astray(reading)
+            if not self._journal.measured:
+                self._look_for_own_steps(reading, where)
+            return
+        self._losses.next_micro_batch()
+        squares = {key: own / reading.scale**2 if reading.scale != 1.0 else own for key, own in arrived.items()}
+        averaged = self._arrivals.averaging.of_backward(arrived)
+        micro_batch = self._batches.backward(where, sent_back.program)
+        event = Backward(
+            where=where,
+            micro_batch=micro_batch,
+            stores=stores,
+            terms=self._shared.terms(reading.terms),
+            epoch=self._batches.current_pass,
+            given=self._batches.given,
+            batch=identity_of(sent_back.program),
+            grad_scaled=reading.scale != 1.0,
+            synced=averaged.synced if averaged is not None else None,
+            ranks=averaged.ranks if averaged is not None else 1,
+            kept_apart=averaged is not None and averaged.kept_apart,
+            rescale=averaged.rescale if averaged is not None else 1.0,
+            cut_off=cut_off - stores if cut_off else _NO_STORES,
+        )
+        self._journal.add(event)
+        self._reads_data = False
+        self._clips.forget()
+        self._awaited.reached(arrived)
+        if averaged is not None and (averaged.kept_apart or (averaged.keys and averaged.ranks != 1)):
+            # What the other ranks added is seen when the step is compared, and not here.
+            self._book.look(averaged.keys)
+            changed = AVERAGED_OTHERWISE if averaged.reworked else None
+        else:
+            changed = CHANGED_ON_ITS_WAY if self._book.arrived(arrived) else None
+        given = self._run.given.take(sent_back.program)
+        record = Record(event, part, squares, sent_back.program, changed, call_chain(), given)
+        self._awaited.add(record, reading.scale)
+        if record.changed:
+            self._journal.add(Opaque(where=where, stores=event.stores, reason=record.changed))
+        if sent_back.unknown:
+            self._journal.add(Opaque(where=where, stores=event.stores, reason=Reason(sent_back.unknown)))
+        if averaged is not None and averaged.synced is None:
+            self._journal.add(Opaque(where=where, stores=event.stores, reason=PARTLY_AVERAGED))
+        if failed:
+            self._journal.add(Opaque(where=where, stores=event.stores, reason=RAISED))
+
+    def _cut_off(self, sent_back: SentBack) -> frozenset[str]:
+        """The stores of the networks that made data of a loss, of which its graph knows nothing."""
+        if len(self._book.optimizers) < 2 or sent_back.program is None:
+            return _NO_STORES
+        with self._losses.tape.paused():
+            modules = self._losses.tape.makers_of(data_of(sent_back.program))
+        return self._book.stores(id(parameter) for module in modules for parameter in module.parameters())
+
+    def _gradient_read(self, tensor: torch.Tensor) -> None:
+        """The loop reads ``.grad`` of a tensor: of data, it is what the last backward was for."""
+        if self._attention.idle or self._reads_data:
+            return
+        is_weight = id(tensor) in self._book.parameters or isinstance(tensor, nn.Parameter)
+        if not is_weight and tensor.is_leaf and tensor.requires_grad:
+            self._reads_data = True
+            self._journal.add(DataGradientRead(where=user_location()))
+
+    def _look_for_own_steps(self, reading: LossReading, where: Location) -> None:
+        """A backward has filled gradients of no optimizer, and none has stepped: who changes its weights is a step."""
+        self.own_steps.filled(reading.reductions, where)
+        found, tape = weakref.ref(self.own_steps), self._losses.tape
+
+        def written(tensor: torch.Tensor) -> None:
+            own = found()
+            if own is None or not own.is_looking:
+                tape.on_write = None
+            else:
+                own.written(tensor)
+
+        if self.own_steps.is_looking:
+            tape.on_write = written

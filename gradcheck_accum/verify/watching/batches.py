@@ -1,0 +1,87 @@
+"""Which backwards are over the same batch of data, and in which pass over it."""
+
+from __future__ import annotations
+
+import weakref
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from gradcheck_accum.engine.memory import is_plain
+from gradcheck_accum.engine.program import Program
+from gradcheck_accum.ledger.location import Location
+
+
+def identity_of(program: Program | None) -> int | None:
+    """A number for the data that a backward ran on, None where there is none.
+
+    It is another for other data as long as the program is kept: memory is used again, and filled anew.
+    """
+    data = frozenset((t.data_ptr(), t._version) for t in data_of(program))
+    return hash(data) if data else None
+
+
+def data_of(program: Program | None) -> Iterator[torch.Tensor]:
+    """The data that a backward ran on, as far as it has a place in memory: what is sparse has several."""
+    leaves = program.leaves if program is not None else ()
+    return (leaf for leaf in leaves if not leaf.requires_grad and is_plain(leaf))
+
+
+class BatchCounter:
+    """Numbers micro-batches from 0; ``current_pass`` is None where no data loader tells passes apart."""
+
+    def __init__(self) -> None:
+        self.number = -1
+        self.current_pass: int | None = None
+        self._lines: set[tuple[str, int]] = set()
+        self._data: set[int] = set()
+        self._draws: Counter[int] = Counter()
+        """How many batches each loader gave since the last backward."""
+        self._given: Counter[int] = Counter()
+        """How many batches each pass gave."""
+        self._uses_loader = False
+        self._backwards = 0
+        self._passes: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+        self._pass_count = 0
+
+    def drawn(self, iterator: Any, is_first: bool) -> None:
+        """A data loader gave a batch, the first of a pass over its data or another."""
+        self._draws[id(iterator)] += 1
+        if is_first or iterator not in self._passes:
+            self._passes[iterator] = self._pass_count
+            self._pass_count += 1
+        self.current_pass = self._passes[iterator]
+        self._given[self.current_pass] += 1
+
+    @property
+    def drawn_since(self) -> int:
+        """How many batches one data loader gave since the last backward."""
+        return max(self._draws.values(), default=0)
+
+    @property
+    def given(self) -> int | None:
+        """How many batches the current pass gave so far, None where passes are not told apart."""
+        return None if self.current_pass is None else self._given[self.current_pass]
+
+    def backward(self, where: Location, program: Program | None) -> int:
+        """A backward has run: the number of its micro-batch."""
+        line = where.place
+        data = {leaf.data_ptr() for leaf in data_of(program)}
+        if self._draws:
+            # Batches that were all drawn before the first backward are a list, and no loader drives the loop.
+            self._uses_loader = max(self._draws.values()) == 1 or self._backwards > 0
+        if self._uses_loader:
+            new = bool(self._draws) or line in self._lines
+        else:
+            # Without a loader only the tensors themselves tell whether two losses share their data.
+            new = line in self._lines or (bool(data) and bool(self._data) and not data & self._data)
+        if new or self.number < 0:
+            self.number += 1
+            self._lines, self._data = set(), set()
+        self._draws.clear()
+        self._backwards += 1
+        self._lines.add(line)
+        self._data |= data
+        return self.number

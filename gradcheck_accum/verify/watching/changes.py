@@ -1,0 +1,120 @@
+"""What is done to gradients between the backwards and the step: cleared, clipped, unscaled, or changed by hand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.optim.optimizer import Optimizer
+
+from gradcheck_accum.ledger.events import Cause, Clip, Opaque, Reason, ScalerUpdate, Unscale, ZeroGrad
+from gradcheck_accum.ledger.location import Location
+from gradcheck_accum.verify.book.clips import ClipCall, change_by
+from gradcheck_accum.verify.book.gradient_book import PARTLY_CLEARED, is_cleared
+from gradcheck_accum.verify.book.parameters import parameters_of
+from gradcheck_accum.verify.stack.frames import user_location
+from gradcheck_accum.verify.vectors.sharded import whole_norm
+from gradcheck_accum.verify.watching.gradient_scaling import GradientScalings
+from gradcheck_accum.verify.watching.gradients_by_hand import GradientsByHand
+from gradcheck_accum.verify.watching.run import Run
+
+USED_BY_HAND = Reason(
+    "the weights were changed manually, and the gradients cleared without a step: only gradients passed to an "
+    "optimizer's step() are compared",
+    Cause.BY_HAND,
+)
+
+
+class Changes:
+    """Enters what changes ``.grad``: the calls that PyTorch has for it, and what else was done since the last look."""
+
+    def __init__(self, run: Run, by_hand: GradientsByHand) -> None:
+        self._journal, self._awaited, self._losses = run.journal, run.awaited, run.losses
+        self._counters = run.counters
+        self._book, self._clips, self._by_hand = run.book, run.clips, by_hand
+        self._scalings = GradientScalings(run.book)
+        run.losses.tape.on_scale = self._scalings.seen
+        self._partly: dict[str, Opaque] = {}
+        """By store: that only some of its gradients are cleared so far; the next call may clear the others."""
+
+    def notice(self, where: Location, *, thoroughly: bool = True) -> bool:
+        """Emit what was done to ``.grad`` since the last look by other means than a watched call, if anything was.
+
+        Clearing is over: what is not cleared by now stays.
+        """
+        for opaque in self._partly.values():
+            self._journal.add(opaque)
+        self._partly.clear()
+        return self._look(where, thoroughly=thoroughly)
+
+    def _look(self, where: Location, *, thoroughly: bool) -> bool:
+        taken_in = self._by_hand.take_in(where, thoroughly=thoroughly)
+        with self._losses.tape.paused():
+            # What is multiplied to find out what was done to gradients is not done to them.
+            events, changed = self._book.changes(where, thoroughly=thoroughly)
+        for event in events:
+            self._journal.add(self._scalings.with_origins(event, changed))
+        if thoroughly or changed:
+            self._scalings.forget()
+        # A clearing is one, whoever makes it: nothing that was clipped is left to compare.
+        self._clips.changed(key for key in changed if not is_cleared(self._book.gradient(key)))
+        return taken_in or bool(events)
+
+    def before_zero(self, parameters: list[torch.Tensor]) -> None:
+        """``zero_grad`` is entered; what values are cleared does not matter."""
+        where = user_location()
+        self._look(where, thoroughly=False)
+        if self._awaited.has_changed(parameters):
+            # A step by hand, or the first of two that belong together (sharpness-aware minimisation).
+            stores = self._book.stores(id(p) for p in parameters)
+            self._journal.add(Opaque(where=where, stores=stores, reason=USED_BY_HAND))
+
+    def after_zero(self, parameters: list[torch.Tensor]) -> None:
+        """``zero_grad`` has returned."""
+        whole, part = self._book.cleared({id(p) for p in parameters} & self._book.parameters.keys())
+        where = user_location()
+        if whole:
+            counted = self._counters.now(self._awaited.left_over())
+            self._journal.add(ZeroGrad(where=where, stores=whole, counted=counted))
+        for store in whole:
+            self._partly.pop(store, None)
+        for store in part:
+            self._partly.setdefault(store, Opaque(where=where, stores=frozenset({store}), reason=PARTLY_CLEARED))
+
+    def before_clip(self, parameters: Any) -> None:
+        """A clip is entered: the gradient before it is what the large batch is compared with."""
+        self.notice(user_location())
+        self._clips.begin(id(p) for p in parameters)
+
+    def after_clip(self, parameters: Any, kind: str, limit: float, norm_type: float, norm: Any = None) -> None:
+        """A clip has returned, and ``norm`` is what it did."""
+        keys = {id(p) for p in parameters} & self._book.parameters.keys()
+        self._journal.add(Clip(where=user_location(), stores=self._book.stores(keys)))
+        returned = norm.detach().clone() if type(norm) is torch.Tensor else None
+        call = ClipCall(frozenset(keys), kind, limit, norm_type, whole_norm(norm), returned)
+        self._clips.end(call)
+        # Of a sketch no element can be cut off.
+        unknown = self._book.sharded or (self._book.sketches and kind != "norm")
+        change = None if unknown else change_by(call, norm)
+        if change is None:
+            self._book.look(keys)
+        else:
+            self._book.changed_by(keys, change)
+
+    def before_unscale(self, optimizer: Optimizer) -> None:
+        """A grad scaler is about to divide its scale out."""
+        self.notice(user_location())
+
+    def after_unscale(self, scaler: Any, optimizer: Optimizer) -> None:
+        """A grad scaler has divided its scale out."""
+        keys = {id(p) for p in parameters_of(optimizer)} & self._book.parameters.keys()
+        self._awaited.unscaled.add(id(optimizer))
+        self._journal.add(Unscale(where=user_location(), stores=self._book.stores(keys)))
+        self._book.unscaled(keys, self._losses.scale_of(scaler))
+
+    def scaler_updated(self, scaler: Any) -> None:
+        """A grad scaler has chosen its scale anew."""
+        if not scaler.is_enabled():
+            return
+        self._awaited.unscaled.clear()
+        self._journal.add(ScalerUpdate(where=user_location()))

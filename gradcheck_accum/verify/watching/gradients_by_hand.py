@@ -1,0 +1,130 @@
+"""Gradients that ``torch.autograd.grad`` gives a loop, and that the loop puts into ``.grad`` itself."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from gradcheck_accum.engine.tolerance import unit_roundoff
+from gradcheck_accum.ledger.events import Backward, Factor, Opaque, Operation, Reason, ZeroGrad
+from gradcheck_accum.ledger.location import Location
+from gradcheck_accum.verify.book.gradient_sums import kind_of
+from gradcheck_accum.verify.book.records import Record
+from gradcheck_accum.verify.stack.frames import user_location
+from gradcheck_accum.verify.vectors.inner_products import dense, squared_norm
+from gradcheck_accum.verify.watching.autograd_grad import Handed, HandedOut
+from gradcheck_accum.verify.watching.loss_reader import SentBack
+from gradcheck_accum.verify.watching.run import Run
+
+
+class GradientsByHand:
+    """Enters each of them as a backward, once it is found in ``.grad``."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._attention, self._journal, self._awaited = run.attention, run.journal, run.awaited
+        self._losses, self._batches, self._book = run.losses, run.batches, run.book
+        self._handed = HandedOut()
+        self._asked: tuple[SentBack, Location] | None = None
+        """What ``torch.autograd.grad`` is computing the gradients of."""
+
+    @property
+    def waiting(self) -> set[int]:
+        """The parameters that gradients were handed out for which are not entered yet."""
+        return self._handed.keys
+
+    def forget(self, keys: Collection[int]) -> None:
+        """These parameters have been stepped on."""
+        self._handed.forget(keys)
+
+    def before(self, outputs: Any, inputs: Any, weights: Any) -> bool:
+        """``torch.autograd.grad`` is entered; whether its gradients are those of watched parameters."""
+        if self._asked is not None:
+            return False
+        if not any(id(own) in self._book.parameters for own in _listed(inputs)):
+            return False
+        self._run.choose_mode()
+        sent_back = self._losses.read(_listed(outputs), weights, self._batches.drawn_since)
+        self._asked = sent_back, user_location()
+        return True
+
+    def after(self, inputs: Any, gradients: Any, *, keeps_graph: bool) -> None:
+        """``torch.autograd.grad`` has returned gradients, or raised where they are None."""
+        asked, self._asked = self._asked, None
+        if self._attention.idle or asked is None or gradients is None:
+            return
+        sent_back, where = asked
+        with self._attention.own_work():
+            known = [
+                (own, gradient)
+                for own, gradient in zip(_listed(inputs), gradients, strict=True)
+                if id(own) in self._book.parameters and gradient is not None
+            ]
+            squares = {id(own): squared_norm(dense(g.detach())) / sent_back.reading.scale**2 for own, g in known}
+            kept = {id(own): self._book.kept(id(own), gradient) for own, gradient in known}
+        if sent_back.reading.scale != 1.0:
+            kept = {key: own / sent_back.reading.scale for key, own in kept.items()}
+        micro_batch = self._batches.backward(where, sent_back.program)
+        self._handed.add(Handed(where, sent_back, micro_batch, self._batches.current_pass, kept, squares))
+        if not keeps_graph:
+            self._losses.next_segment()
+
+    def take_in(self, where: Location, *, thoroughly: bool) -> bool:
+        """Enter what the loop has put into ``.grad`` of the gradients that were handed out to it, if it has any."""
+        if not self._handed:
+            return False
+        changed = self._book.unexpected(self._handed.keys, thoroughly=thoroughly)
+        if not changed:
+            return False
+        held = {key for key, (_, then) in changed.items() if then is not None and bool(then.any())}
+        with self._attention.own_work():
+            added = {key: now if then is None else now - then for key, (now, then) in changed.items()}
+            roundoff = max(unit_roundoff(self._book.parameters[key].dtype) for key in changed)
+            taken = self._handed.take(added, roundoff)
+            if not taken and held:
+                taken = self._handed.take({key: now for key, (now, _) in changed.items()}, roundoff)
+                if taken:
+                    self._journal.add(ZeroGrad(where=where, stores=self._book.stores(held)))
+        used = next((factor for _, factor in taken if factor), 1.0)
+        for position, (handed, factor) in enumerate(taken):
+            if factor and position and not taken[position - 1][1]:
+                # Those before it were thrown away, and would have been scaled as it is.
+                self._journal.add(ZeroGrad(where=where, stores=self._book.stores(handed.gradients)))
+            self._enter(handed, factor or used, where)
+        self._book.look(changed if taken else ())
+        return bool(taken)
+
+    def _enter(self, handed: Handed, factor: float, where: Location) -> None:
+        """Enter one of them, which the loop has put in ``factor`` times."""
+        reading, terms = handed.sent_back.reading, handed.sent_back.reading.terms
+        program = handed.sent_back.program
+        if not math.isclose(factor, 1.0, rel_tol=1e-6):
+            program = None if program is None else program.times(factor)
+            operation = Operation.DIVIDE if abs(factor) < 1 else Operation.MULTIPLY
+            applied = Factor(factor, operation, where=where)
+            terms = tuple(replace(term, factors=(*term.factors, applied)) for term in terms)
+        stores = self._book.stores(handed.gradients)
+        event = Backward(
+            where=handed.where,
+            micro_batch=handed.micro_batch,
+            stores=stores,
+            terms=terms,
+            epoch=handed.epoch,
+            grad_scaled=reading.scale != 1.0,
+        )
+        self._journal.add(event)
+        self._awaited.reached(handed.gradients)
+        with self._attention.own_work():
+            squares = {key: square * factor**2 for key, square in handed.squares.items()}
+            part = self._book.put_in(kind_of(handed.where, terms, handed.epoch), handed.gradients, factor)
+        self._awaited.add(Record(event, part, squares, program), 1.0)
+        if handed.sent_back.unknown:
+            self._journal.add(Opaque(where=handed.where, stores=stores, reason=Reason(handed.sent_back.unknown)))
+
+
+def _listed(tensors: Any) -> list[torch.Tensor]:
+    return [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)

@@ -1,0 +1,156 @@
+"""What a backward was called on: its losses' terms and factors, and how to compute them again."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from gradcheck_accum.engine.loss_graph import CACHED, SCALED_AT, SCALED_BY, LossReading, read_losses
+from gradcheck_accum.engine.program import Program
+from gradcheck_accum.engine.tape import Tape
+from gradcheck_accum.engine.tolerance import unit_roundoff
+from gradcheck_accum.ledger.events import Factor, Reduction, Term
+from gradcheck_accum.verify.provenance.operands import parts_of_operand
+from gradcheck_accum.verify.stack.frames import location_of, scaling_frame
+from gradcheck_accum.verify.watching.dispatch_modes import without_modes
+from gradcheck_accum.verify.watching.several_batches import SENT_BACK_TOGETHER, sent_back_together
+
+CACHED_UNSEEN = (
+    f"its loss contains {CACHED}: neither its reduction nor its units are visible, so its intended weight is unknown; "
+    "to compare, train with the original loss"
+)
+_KEPT_ASTRAY = 64
+"""Backwards that reach no weight before one that does: a cached loss has one for each of its chunks."""
+
+
+@dataclass(frozen=True, slots=True)
+class SentBack:
+    """The losses of one backward; ``unknown`` says why it is not known what they should weigh, or nothing."""
+
+    reading: LossReading
+    program: Program | None = None
+    unknown: str = ""
+
+
+class LossReader:
+    """Reads losses right before their backward; ``precision`` is the largest unit roundoff of a loss so far.
+
+    ``records`` says whether what computed them is on the tape.
+    """
+
+    def __init__(self, *, records: bool) -> None:
+        self.tape = Tape(on_scalar=_note_scaling)
+        self.precision = 0.0
+        self.records = records
+        self._scales: dict[Any, float] = {}
+        self._scale_read: weakref.WeakKeyDictionary[Any, tuple[tuple[int, int] | None, float]]
+        self._scale_read = weakref.WeakKeyDictionary()
+        self._unscaled: dict[int, tuple[Any, Any]] = {}
+        self._astray: list[LossReading] = []
+
+    def scaled(self, scaler: Any, before: Any, after: Any) -> None:
+        """A grad scaler multiplied ``before``, a loss or something else, by its scale, and gave ``after``."""
+        if not isinstance(after, torch.Tensor) or after.grad_fn is None or before is after:
+            return
+        self._scales[after.grad_fn] = self.scale_of(scaler)
+        self._unscaled[id(after)] = (after, before)
+
+    def scale_of(self, scaler: Any) -> float:
+        """A grad scaler's scale, read from its device only where it may have changed."""
+        held = getattr(scaler, "_scale", None)
+        state = (id(held), held._version) if isinstance(held, torch.Tensor) else None
+        known = self._scale_read.get(scaler)
+        if state is None or known is None or known[0] != state:
+            known = self._scale_read[scaler] = state, float(scaler.get_scale())
+        return known[1]
+
+    def read(self, losses: Sequence[torch.Tensor], weights: Any, drawn: int) -> SentBack:
+        """What ``losses`` are; ``weights`` is backward's gradient argument, ``drawn`` the batches drawn for it."""
+        numbers = _numbers(weights, len(losses))
+        if numbers is None or any(loss.numel() != 1 for loss in losses):
+            term = Term("a loss with a gradient argument", Reduction.MEAN, None, (Factor(None),))
+            return SentBack(LossReading((term,)))
+        with without_modes():
+            # A mode of the script's own (one that counts operations) would see plain numbers for tensors.
+            reading = read_losses(losses, self._scales, numbers, self.tape.preparations.shares_of)
+        roundoffs = [unit_roundoff(loss.dtype) for loss in losses if loss.is_floating_point()]
+        self.precision = max([self.precision, *roundoffs])
+
+        def recorded() -> Program | None:
+            originals = [self._unscaled.get(id(loss), (None, loss))[1] for loss in losses]
+            with self.tape.paused():
+                program = self.tape.program(originals)
+            # What backward is given as its gradient multiplies the loss: so it does where that is computed again.
+            return program if program is None or numbers[0] == 1.0 else program.times(numbers[0])
+
+        program = recorded() if self.records and len(set(numbers)) == 1 else None
+        if any(term.kind == CACHED for term in reading.terms):
+            terms, unknown = self._cached(reading.terms)
+            program = program if program is not None and program.is_cached else None
+            return SentBack(replace(reading, terms=terms), program, unknown)
+        if sent_back_together(reading, drawn, lambda: program or recorded()):
+            return SentBack(replace(reading, terms=_of_unknown_weight(reading.terms)), program, SENT_BACK_TOGETHER)
+        return SentBack(reading, program)
+
+    def _cached(self, terms: Iterable[Term]) -> tuple[tuple[Term, ...], str]:
+        """The terms of a loss of which some are cached, and why they weigh what nobody knows, or nothing.
+
+        What their gradients were computed from was sent back before, as far as it is known: means or sums.
+        """
+        kinds = {term.reduction for reading in self._astray for term in reading.terms}
+        if len(kinds) != 1:
+            return _of_unknown_weight(terms), CACHED_UNSEEN
+        (kind,) = kinds
+        return tuple(replace(term, reduction=kind) if term.kind == CACHED else term for term in terms), ""
+
+    def went_astray(self, reading: LossReading) -> None:
+        """A backward has reached no weight: it may have computed what a cached loss hands on."""
+        self._astray.append(reading)
+        del self._astray[:-_KEPT_ASTRAY]
+
+    def next_micro_batch(self) -> None:
+        """A backward has filled gradients: what was sent back for it alone is not needed any more."""
+        self._astray.clear()
+
+    def next_segment(self) -> None:
+        """A backward has run: what was noted for it is not needed any more."""
+        self._scales.clear()
+        self._unscaled.clear()
+        self.tape.next_segment()
+
+    def forget(self) -> None:
+        """What comes next is not watched: nothing of what was noted is needed any more."""
+        self.next_segment()
+        self.next_micro_batch()
+        self.tape.forget()
+
+
+def _note_scaling(loss: torch.Tensor) -> None:
+    """Write down who multiplied or divided a loss; what a module has noted of its own result stays."""
+    node = loss.grad_fn
+    if node is None or SCALED_AT in node.metadata:  # type: ignore[operator]
+        return
+    if node.name().startswith(("MulBackward", "DivBackward")):
+        frame = scaling_frame()
+        node.metadata[SCALED_AT] = location_of(frame)  # type: ignore[index]
+        node.metadata[SCALED_BY] = parts_of_operand(frame)  # type: ignore[index]
+
+
+def _of_unknown_weight(terms: Iterable[Term]) -> tuple[Term, ...]:
+    return tuple(replace(term, factors=(*term.factors, Factor(None))) for term in terms)
+
+
+def _numbers(weights: Any, count: int) -> list[float] | None:
+    """The gradient argument of ``backward`` as a number for each loss, 1 where there is none; else None."""
+    own = list(weights) if isinstance(weights, (list, tuple)) else [weights] * count
+    if len(own) != count or not all(_is_number(weight) for weight in own):
+        return None
+    return [1.0 if weight is None else float(weight) for weight in own]
+
+
+def _is_number(weight: Any) -> bool:
+    return weight is None or (isinstance(weight, torch.Tensor) and weight.numel() == 1 and not weight.requires_grad)

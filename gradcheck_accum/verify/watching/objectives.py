@@ -1,0 +1,56 @@
+"""Backwards of one line that are terms of one micro-batch's objective: heads or losses, sent back one by one.
+
+A micro-batch is a share of the data, not a call of ``backward``. What the model was called on says which share it was:
+backwards for which it was given the very same tensors are of one micro-batch, and so are those over batches that
+several loaders gave together (one for each task). The source's own count comes first: where a counter that decides on
+the step, or a loop's bound, counts as many as there were backwards, each of them is one.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+
+from gradcheck_accum.engine.loss_graph import numbered
+from gradcheck_accum.ledger.events import Backward
+from gradcheck_accum.verify.book.records import Record
+
+
+def merged(records: Sequence[Record], counted: int | None) -> dict[Backward, Backward]:
+    """Backwards of a window as they are once those over one micro-batch share its number, by what they were.
+
+    ``counted`` is how many micro-batches the source has counted in the window, None where it shows no count. Empty
+    where the numbers are right.
+    """
+    numbers = {record.event.micro_batch for record in records}
+    if len(numbers) < 2 or (counted is not None and counted >= len(numbers)):
+        return {}
+    found: dict[Backward, Backward] = {}
+    own: list[Record] = []
+    kinds = Counter[str]()
+    for record in records:
+        event = record.event
+        if own and own[0].event.where.place == event.where.place and _goes_on(own, record):
+            first, terms = own[0].event, tuple(numbered(event.terms, kinds))
+            own.append(record)
+            if event.micro_batch != first.micro_batch:
+                found[event] = replace(event, micro_batch=first.micro_batch, terms=terms)
+        else:
+            own, kinds = [record], Counter(term.kind for term in event.terms)
+    return found
+
+
+def _goes_on(own: Sequence[Record], record: Record) -> bool:
+    """Whether a backward is over the micro-batch of its ``own``, which came before it."""
+    if any(one.given.calls & record.given.calls for one in own):
+        return True
+    if not record.given.calls:
+        # No model was called on data again. Programs show what was called, however long ago.
+        return record.program is None and own[0].program is None and len(own[0].given.calls) == 1
+    together = all(one.given.loaders and one.given.drawn == record.given.drawn for one in own)
+    return (
+        together
+        and bool(record.given.loaders)
+        and all(one.given.loaders.isdisjoint(record.given.loaders) for one in own)
+    )

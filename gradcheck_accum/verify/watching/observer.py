@@ -1,0 +1,192 @@
+"""Watches a running loop: turns what PyTorch does into events, and keeps each window's gradients for its judgement.
+
+The observer itself only brings together those who do it, each for a part of what happens (`Backwards`, `Changes` of
+gradients, `GradientsByHand`, `Schedules`, `Steps`), and says whether what happens is to be told to them at all.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable
+from typing import Any, ParamSpec
+
+import torch
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim.optimizer import Optimizer
+
+from gradcheck_accum.engine.reference import ReferenceEngine
+from gradcheck_accum.verify.book.clips import ClipBook
+from gradcheck_accum.verify.book.given_data import GivenData
+from gradcheck_accum.verify.book.gradient_book import GradientBook
+from gradcheck_accum.verify.book.holding import Wanted
+from gradcheck_accum.verify.book.parameters import with_subclasses
+from gradcheck_accum.verify.measure.measurer import Measurer
+from gradcheck_accum.verify.provenance.counting import WindowCounters
+from gradcheck_accum.verify.watching.arrivals import Arrivals
+from gradcheck_accum.verify.watching.attention import Attention
+from gradcheck_accum.verify.watching.awaited import Awaited
+from gradcheck_accum.verify.watching.backwards import Backwards
+from gradcheck_accum.verify.watching.batches import BatchCounter
+from gradcheck_accum.verify.watching.changes import Changes
+from gradcheck_accum.verify.watching.companion import Companion
+from gradcheck_accum.verify.watching.gradients_by_hand import GradientsByHand
+from gradcheck_accum.verify.watching.journal import Journal
+from gradcheck_accum.verify.watching.loss_reader import LossReader
+from gradcheck_accum.verify.watching.run import Run
+from gradcheck_accum.verify.watching.schedules import Schedules
+from gradcheck_accum.verify.watching.step_measuring import StepMeasuring
+from gradcheck_accum.verify.watching.steps import Steps
+
+_P = ParamSpec("_P")
+
+
+class Observer:
+    """The observer of one run. Nothing that it is told of changes the loop's own state."""
+
+    def __init__(
+        self, *, wanted: Wanted, engine: ReferenceEngine, max_windows: int | None, companion: Companion | None = None
+    ) -> None:
+        # Nothing of a run may hold its observer in a circle: the run's model and optimizers would outlive it.
+        book, losses = GradientBook(), LossReader(records=wanted.records or companion is not None)
+        attention = Attention(losses.tape)
+        self.arrivals = Arrivals(attention, book)
+        measurer = Measurer(engine, wanted.records, self.arrivals.shards, book.sketcher)
+        self.run = Run(
+            wanted=wanted,
+            attention=attention,
+            losses=losses,
+            batches=BatchCounter(),
+            book=book,
+            clips=ClipBook(book),
+            journal=Journal(book),
+            awaited=Awaited(book, measurer),
+            measurer=measurer,
+            counters=WindowCounters(),
+            given=GivenData(),
+        )
+        self.schedules = Schedules(self.run)
+        self.by_hand = GradientsByHand(self.run)
+        self.changes = Changes(self.run, self.by_hand)
+        self.backwards = Backwards(self.run, self.arrivals, self.changes, self.schedules)
+        measuring = StepMeasuring(self.run, self.by_hand, self.arrivals.shards, companion)
+        self.comparer = measuring.comparer
+        self.steps = Steps(
+            self.run,
+            self.arrivals,
+            self.by_hand,
+            self.changes,
+            self.schedules,
+            self.backwards,
+            measuring,
+            max_windows=max_windows,
+        )
+        self.children = 0
+        """How many processes that may train the loop has started."""
+
+    # What PyTorch tells
+
+    @property
+    def idle(self) -> bool:
+        """Whether what happens now is to be told to nobody."""
+        return self.run.attention.idle
+
+    def tell(self, whom: Callable[_P, object], *told: _P.args, **named: _P.kwargs) -> None:
+        """Pass on what happens, if it is the loop's, and of a window that is watched."""
+        attention = self.run.attention
+        if not attention.idle:
+            with attention.unheard():
+                whom(*told, **named)
+
+    def is_at_work(self) -> bool:
+        """Whether what the calling thread does is our own reference's work."""
+        return self.run.attention.is_at_work()
+
+    def optimizer_made(self, optimizer: Optimizer) -> None:
+        """An optimizer has been made, or has got more parameters: to be known in windows that are watched later too."""
+        if self.run.attention.elsewhere:
+            return
+        if self.run.attention.asleep:
+            # Its parameters are listened to from the window that is watched next.
+            self.run.book.adopt(optimizer)
+        else:
+            self.arrivals.adopt(optimizer)
+
+    def after_step(self, optimizer: Optimizer) -> None:
+        """``optimizer.step`` has returned. Raises SeenEnough where no more are wanted."""
+        self.tell(self.steps.after, optimizer)
+
+    def loop_over(self) -> None:
+        """The loop has ended: what it did to gradients by hand after its last call that is watched is seen now."""
+        if self.run.journal.events:
+            self.tell(self.changes.notice, self.run.journal.events[-1].where, thoroughly=False)
+
+    def before_grad(self, outputs: Any, inputs: Any, weights: Any) -> bool:
+        """``torch.autograd.grad`` is entered; whether its gradients are those of watched parameters."""
+        if self.idle or self.backwards.depth:
+            return False
+        return self.by_hand.before(outputs, inputs, weights)
+
+    def module_called(self, module: nn.Module, call: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """A module is called."""
+        if self.run.attention.idle:
+            return call(*args, **kwargs)
+        return self.run.losses.tape.call_module(module, call, args, kwargs)
+
+    def drew(self, loader: Any, batch: Any) -> None:
+        """A data loader gave a batch."""
+        if not self.idle:
+            self.run.given.drew(loader, batch)
+
+    def model_called(self, args: Any, kwargs: Any) -> None:
+        """A module is called that none calls, where modules are not recorded."""
+        if not self.idle:
+            self.run.given.note(args, kwargs)
+
+    def checkpointed(self, function: Callable[..., Any], call: Callable[..., Any], args: Any) -> Any:
+        """A function is run that is checkpointed, with ``args`` by ``call``."""
+        return call(*args) if self.idle else self.run.losses.tape.call_checkpointed(function, call, args)
+
+    def ran_on_rank(self, model: DistributedDataParallel) -> None:
+        """A model has run forward whose gradients may be averaged over the ranks."""
+        if torch.is_grad_enabled():
+            self.arrivals.averaging.ran_forward(model)
+
+    def process_started(self) -> None:
+        """A process is started that may train, and is not watched."""
+        self.children += 1
+
+    # From when on, and until when
+
+    def adopt_existing(self) -> None:
+        """Take in the optimizers that were made before watching began."""
+        alive = _optimizers_alive()
+        if alive:
+            # What nobody holds any more would only be in the way.
+            del alive
+            gc.collect()
+            alive = _optimizers_alive()
+        for optimizer in alive:
+            if getattr(optimizer, "param_groups", None):
+                self.optimizer_made(optimizer)
+
+    def restart(self) -> None:
+        """Begin anew with the gradients as they are: what was seen before is forgotten."""
+        run = self.run
+        run.journal.restart()
+        run.awaited.restart()
+        run.clips.forget()
+        self.backwards.graphs.forget()
+        self.steps.restart()
+        run.choose_mode()
+        run.book.look(run.book.parameters)
+        run.book.close_part()
+
+
+def _optimizers_alive() -> list[Optimizer]:
+    # The type is asked, not the object: some objects answer isinstance with a warning of their own.
+    kinds = set(with_subclasses(Optimizer))
+    objects = gc.get_objects()
+    if kinds.isdisjoint(map(type, objects)):
+        return []
+    return [candidate for candidate in objects if type(candidate) in kinds]

@@ -1,0 +1,153 @@
+"""Measures a step right before it is made, and what it has done once it has been."""
+
+from __future__ import annotations
+
+import torch
+from torch.optim.optimizer import Optimizer
+
+from gradcheck_accum.engine.determinism import thawed
+from gradcheck_accum.engine.rank_local import is_sharded
+from gradcheck_accum.ledger.events import Step, Trace
+from gradcheck_accum.ledger.folding import fold
+from gradcheck_accum.verify.book.held import Held, tensors_of
+from gradcheck_accum.verify.book.parameters import parameters_of
+from gradcheck_accum.verify.book.records import Measured, Record
+from gradcheck_accum.verify.measure.comparer import Comparer
+from gradcheck_accum.verify.measure.shadow_step import ShadowStep
+from gradcheck_accum.verify.vectors.sharded import NORM_UNKNOWN, Shards
+from gradcheck_accum.verify.watching.autograd_grad import NOT_FOLLOWED
+from gradcheck_accum.verify.watching.companion import AtStep, Companion
+from gradcheck_accum.verify.watching.gradients_by_hand import GradientsByHand
+from gradcheck_accum.verify.watching.run import Run
+
+_Gradients = dict[int, Held | None]
+
+INSIDE_BACKWARD = "the step runs inside backward, on gradients that are not complete: step after it to compare"
+CHANGED_AFTER_CLIP = "the gradients were modified manually after clipping: modify them before clipping"
+SKIPPED = "skipped by the grad scaler (inf or nan)"
+NO_GRADIENT = (
+    "no gradient was computed for this step: none of its parameters has one, so check which parameters backward() "
+    "reaches"
+)
+PUT_IN = (
+    "the gradients of this step come from neither backward() nor torch.autograd.grad(): the micro-batches that they "
+    "come from are unknown, so compute them with one of these"
+)
+
+
+class StepMeasuring:
+    """Compares the gradient that a step uses, and the update that it makes, with their references."""
+
+    def __init__(self, run: Run, by_hand: GradientsByHand, shards: Shards, companion: Companion | None = None) -> None:
+        self._attention, self._journal, self._losses = run.attention, run.journal, run.losses
+        self._book, self._clips, self._awaited = run.book, run.clips, run.awaited
+        self._by_hand, self._shards, self._companion = by_hand, shards, companion
+        self.comparer = Comparer(run.book, run.measurer, run.awaited.moved)
+
+    def before(
+        self, optimizer: Optimizer, step: Step, records: list[Record], *, inside_backward: bool, has_closure: bool
+    ) -> tuple[Measured, ShadowStep | None]:
+        """Measure a step that uses what the backwards of ``records`` gave, the weights still those of its start.
+
+        With it comes the step that the reference gradient would make, None where that is not to be made.
+        """
+        measured, shadow = Measured(step, records), None
+        # What is frozen by now may have got its gradient before (two networks that are frozen in turn).
+        parameters = [
+            p
+            for p in parameters_of(optimizer)
+            if p.requires_grad or any(id(p) in record.squares for record in measured.records)
+        ]
+        if parameters:
+            measured.dtype, measured.device = parameters[0].dtype, parameters[0].device.type
+        if step.skipped:
+            measured.unmeasured = SKIPPED
+        else:
+            measured.unmeasured = INSIDE_BACKWARD if inside_backward else self._why_not(optimizer, measured, parameters)
+        if not measured.unmeasured:
+            with self._attention.own_work(), thawed(parameters):
+                shadow = self._measure(optimizer, measured, parameters)
+        if self._companion is not None and not inside_backward:
+            with self._attention.own_work():
+                self._companion.before_step(self._at_step(optimizer, measured, has_closure=has_closure))
+        self._awaited.save_weights(parameters)
+        return measured, shadow
+
+    def after(
+        self, optimizer: Optimizer, measured: Measured, shadow: ShadowStep | None, *, inside_backward: bool
+    ) -> None:
+        """The step has been made: compare what it did to the weights, and enter what was measured of it."""
+        if shadow is not None:
+            with self._attention.own_work():
+                measured.update = shadow.finish()
+        if self.comparer.trajectory is not None:
+            measured.drift = self.comparer.trajectory.drift(optimizer)
+        self._awaited.let_go(measured.records)
+        self._journal.measured.append(measured)
+        if self._companion is not None and not inside_backward:
+            with self._attention.own_work():
+                self._companion.after_step(optimizer)
+
+    def _why_not(self, optimizer: Optimizer, measured: Measured, parameters: list[torch.Tensor]) -> str:
+        """Why a step can not be measured, or nothing."""
+        unfollowed = self._shards.why_not(parameters) if any(map(is_sharded, parameters)) else ""
+        if unfollowed:
+            return unfollowed
+        if not measured.records or not parameters:
+            return self._why_no_gradient(parameters)
+        changed = next((record.changed for record in measured.records if record.changed), None)
+        if changed is not None:
+            return changed.words
+        clips = self._clips.of(optimizer)
+        if clips is not None and clips.changed_since:
+            return CHANGED_AFTER_CLIP
+        if clips is not None and any(is_sharded(p) for p in parameters):
+            return NORM_UNKNOWN if any(call.kind == "norm" and call.norm is None for call in clips.calls) else ""
+        return ""
+
+    def _why_no_gradient(self, parameters: list[torch.Tensor]) -> str:
+        """Why a step has no micro-batches."""
+        if self._by_hand.waiting & {id(p) for p in parameters}:
+            return NOT_FOLLOWED
+        return PUT_IN if any(p.grad is not None for p in parameters) else NO_GRADIENT
+
+    def _measure(self, optimizer: Optimizer, measured: Measured, parameters: list[torch.Tensor]) -> ShadowStep | None:
+        before, used = self._gradients(optimizer, through_scaler=measured.step.through_scaler)
+        clips = self._clips.of(optimizer)
+        if clips is not None:
+            measured.clips = clips.calls
+        ledger = fold(Trace(self._journal.last_events(), precision=self._losses.precision))
+        return self.comparer.compare(optimizer, measured, parameters, before, used, ledger)
+
+    def _gradients(self, optimizer: Optimizer, *, through_scaler: bool) -> tuple[_Gradients, _Gradients]:
+        """An optimizer's gradients as they were before any clip, and as they are."""
+        used = self._book.held(optimizer)
+        clips = self._clips.of(optimizer)
+        before = used if clips is None else clips.before
+        if through_scaler:
+            return before, used
+        # Nobody will divide the scale out any more: it is part of what the optimizer gets.
+        scales = {key: self._book.scale_inside.get(key, 1.0) for key in used}
+        return _multiplied(before, scales), _multiplied(used, scales)
+
+    def _at_step(self, optimizer: Optimizer, measured: Measured, *, has_closure: bool) -> AtStep:
+        before, used = self._gradients(optimizer, through_scaler=measured.step.through_scaler)
+        clips, where = self._clips.of(optimizer), measured.step.where
+        known = clips is None or not clips.changed_since
+        now = tensors_of(used)
+        return AtStep(
+            optimizer,
+            measured.step.optimizer,
+            measured.records,
+            now,
+            None if not known else now if clips is None else tensors_of(before),
+            where.path,
+            where.line,
+            parameters_of(optimizer),
+            window=len(self._journal.measured),
+            has_closure=has_closure,
+        )
+
+
+def _multiplied(gradients: _Gradients, factors: dict[int, float]) -> _Gradients:
+    return {key: None if own is None else own.times(factors.get(key, 1.0)) for key, own in gradients.items()}

@@ -1,0 +1,206 @@
+"""Steps of optimizers: when each begins and ends, which are parts of others, and which are none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from torch.optim.optimizer import Optimizer
+
+from gradcheck_accum.ledger.events import GraphsHeld, Opaque, Reason, Step
+from gradcheck_accum.verify.book.parameters import parameters_of
+from gradcheck_accum.verify.book.records import Measured, Record
+from gradcheck_accum.verify.measure.shadow_step import ShadowStep
+from gradcheck_accum.verify.stack.frames import user_location
+from gradcheck_accum.verify.watching.arrivals import Arrivals
+from gradcheck_accum.verify.watching.backwards import Backwards
+from gradcheck_accum.verify.watching.changes import Changes
+from gradcheck_accum.verify.watching.gradients_by_hand import GradientsByHand
+from gradcheck_accum.verify.watching.objectives import merged
+from gradcheck_accum.verify.watching.run import Run
+from gradcheck_accum.verify.watching.schedules import Schedules
+from gradcheck_accum.verify.watching.step_measuring import SKIPPED, StepMeasuring
+
+WITH_CLOSURE = (
+    "a step that calls its closure several times, or never, does not use a single gradient: to compare, train with an "
+    "optimizer that calls it once"
+)
+
+
+class SeenEnough(BaseException):
+    """As many windows as were asked for have been watched; no `except Exception` of a script stops it."""
+
+
+class Steps:
+    """Enters each step: right before it is made, or when the closure that computes its gradient has returned."""
+
+    def __init__(
+        self,
+        run: Run,
+        arrivals: Arrivals,
+        by_hand: GradientsByHand,
+        changes: Changes,
+        schedules: Schedules,
+        backwards: Backwards,
+        measuring: StepMeasuring,
+        *,
+        max_windows: int | None,
+    ) -> None:
+        self._journal, self._awaited, self._book, self._clips = run.journal, run.awaited, run.book, run.clips
+        self._counters = run.counters
+        self._arrivals, self._by_hand, self._changes = arrivals, by_hand, changes
+        self._schedules, self._backwards, self._measuring = schedules, backwards, measuring
+        self._max_windows = max_windows
+        self.accumulation_steps: int | None = None
+        """K, where the caller states it."""
+        self.on_step: Callable[[int], object] | None = None
+        """Told after every step how many there have been."""
+        self._scaler_step: list[bool] = []
+        """Of each ``scaler.step`` that is under way, whether its optimizer has stepped."""
+        self._pending: tuple[Measured, ShadowStep | None] | None = None
+        self._stepping: frozenset[int] = frozenset()
+        """The parameters of the step that is pending."""
+        self._begun_at = 0
+        """How many backwards had begun when it was."""
+        self._inner: set[int] = set()
+        """Optimizers whose step is a part of another's."""
+        self._closure_calls: dict[int, int] = {}
+
+    def restart(self) -> None:
+        """A scaler's step that was under way when nobody watched has ended since."""
+        self._scaler_step.clear()
+
+    def before_scaler(self) -> None:
+        """``scaler.step`` is entered."""
+        self._scaler_step.append(False)
+
+    def after_scaler(self, optimizer: Optimizer) -> None:
+        """``scaler.step`` has returned, with or without a step of the optimizer."""
+        if not self._scaler_step:
+            return
+        if not self._scaler_step.pop():
+            step = self._event(optimizer, skipped=True)
+            self._journal.add(step)
+            records = self._awaited.take(optimizer)
+            self._journal.measured.append(Measured(step, records, unmeasured=SKIPPED))
+            self._awaited.let_go(records)
+            self._awaited.unscaled.discard(id(optimizer))
+
+    def before(self, optimizer: Optimizer, with_closure: bool) -> None:
+        """``optimizer.step`` is entered, the weights still those of the window's start."""
+        if with_closure:
+            # What the step uses is complete when its closure has run.
+            self._closure_calls[id(optimizer)] = 0
+        else:
+            self._begin(optimizer)
+
+    def before_closure(self, optimizer: Optimizer) -> None:
+        """``optimizer.step`` calls its closure."""
+        if id(optimizer) not in self._closure_calls:
+            return
+        self._closure_calls[id(optimizer)] += 1
+        if self._closure_calls[id(optimizer)] == 2 and self._pending is not None:
+            # The optimizer looks at several gradients: none of them is the step's.
+            self._take_back()
+
+    def after_closure(self, optimizer: Optimizer) -> None:
+        """The closure of ``optimizer.step`` has returned."""
+        if self._closure_calls.get(id(optimizer)) == 1:
+            self._begin(optimizer)
+
+    def _begin(self, optimizer: Optimizer) -> None:
+        self._arrivals.adopt(optimizer)
+        where = user_location()
+        if not self._changes.notice(where) and self._pending is not None:
+            own = frozenset(id(p) for p in parameters_of(optimizer))
+            if own < self._pending_parameters():
+                # An optimizer hands its parameters out, a part to each of others (or of the ranks): it has been
+                # measured as a whole, with the gradients as they still are.
+                self._inner.add(id(optimizer))
+                self._awaited.take(optimizer)
+                return
+            if own == self._pending_parameters():
+                # An optimizer wraps another: the step is the other's, and what is done after it none of ours.
+                self._take_back()
+        # A fused optimizer is called all the same, and leaves its weights as they are.
+        step = self._event(optimizer, skipped=bool(getattr(optimizer, "found_inf", False)))
+        self._schedules.notice(where)
+        if self._scaler_step:
+            self._scaler_step[-1] = True
+        inside_backward = bool(self._backwards.depth)
+        if not inside_backward:
+            # Inside a backward its own graph is still in use.
+            self._journal.add(GraphsHeld(where=where, count=self._backwards.graphs.count()))
+        records = self._awaited.take(optimizer)
+        self._merge(records, self._counters.counted(step))
+        self._journal.add(step)
+        self._arrivals.averaging.stepped()
+        self._pending = self._measuring.before(
+            optimizer,
+            step,
+            records,
+            inside_backward=inside_backward,
+            has_closure=id(optimizer) in self._closure_calls,
+        )
+        self._stepping = frozenset(id(p) for p in parameters_of(optimizer))
+        self._begun_at = self._backwards.begun
+
+    def _merge(self, records: Sequence[Record], counted: int | None) -> None:
+        """Give backwards over one micro-batch its number."""
+        changed = merged(records, counted)
+        if changed:
+            self._journal.put_right(changed)
+            for record in records:
+                record.event = changed.get(record.event, record.event)
+
+    def _pending_parameters(self) -> frozenset[int]:
+        """The parameters of the step that is pending, as long as no backward follows it."""
+        return self._stepping if self._backwards.begun == self._begun_at else frozenset()
+
+    def _event(self, optimizer: Optimizer, skipped: bool = False) -> Step:
+        stores = self._book.stores(id(p) for p in parameters_of(optimizer))
+        name = self._book.names.get(id(optimizer), type(optimizer).__name__)
+        scaled = bool(self._scaler_step) or skipped
+        window = self._awaited.of(optimizer)
+        return Step(
+            where=user_location(),
+            optimizer=name,
+            stores=stores,
+            accumulation_steps=self.accumulation_steps,
+            counted_by=self._counters.at_step(name, (record.called_from for record in window)),
+            through_scaler=scaled,
+            skipped=skipped,
+        )
+
+    def _take_back(self) -> None:
+        """The step that is pending was none."""
+        if self._pending is not None:
+            (measured, _), self._pending = self._pending, None
+            self._journal.take_back(measured.step)
+
+    def after(self, optimizer: Optimizer) -> None:
+        """``optimizer.step`` has returned. Raises SeenEnough where no more are wanted."""
+        called = self._closure_calls.pop(id(optimizer), 1)
+        if id(optimizer) in self._inner:
+            self._inner.discard(id(optimizer))
+            return
+        if called != 1:
+            self._give_up(optimizer)
+        if self._pending is None:
+            return
+        (measured, shadow), self._pending = self._pending, None
+        self._clips.forget(optimizer)
+        self._schedules.stepped()
+        self._by_hand.forget({id(p) for p in parameters_of(optimizer)})
+        self._awaited.has_stepped(optimizer)
+        self._measuring.after(optimizer, measured, shadow, inside_backward=bool(self._backwards.depth))
+        if self.on_step is not None:
+            self.on_step(len(self._journal.measured))
+        if self._max_windows is not None and len(self._journal.measured) >= self._max_windows:
+            raise SeenEnough
+
+    def _give_up(self, optimizer: Optimizer) -> None:
+        """A step whose closure was called several times, or never, has been made."""
+        step = self._event(optimizer)
+        self._journal.add(Opaque(where=step.where, stores=step.stores, reason=Reason(WITH_CLOSURE)))
+        self._journal.add(step)
+        self._pending = Measured(step, self._awaited.take(optimizer), unmeasured=WITH_CLOSURE), None

@@ -1,0 +1,148 @@
+"""Micro-batches that a turn of the loop gets from a call which is given nothing, whatever it is called."""
+
+from __future__ import annotations
+
+import pytest
+
+from gradcheck_accum.lint import lint_source
+
+HEAD = """\
+import torch
+from torch import nn
+from torch.nn import functional as F
+from tools import build, feeding, rewards_of
+
+"""
+LOOP = """\
+def train(data, feed, schedule, first, last):
+    {before}
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for i in range(first, last):
+        {get}
+        loss = {loss}
+        (loss{scaling}).backward()
+        if (i + 1) % 3 == 0:
+            optimizer.step()
+            optimizer.zero_grad()
+"""
+GETS = {
+    "pairs": ("model = nn.Linear(5, 2)", "x, y = feed.get()", "F.cross_entropy(model(x), y)"),
+    "moved to a device": ("model = build()", "x, y = feed(); x = x.cuda()", "F.cross_entropy(model(x), y)"),
+    "a model from elsewhere": ("model = build()", "seen = feed.draw()", "F.mse_loss(model(seen), seen)"),
+    "what is made of a loader": (
+        "model = nn.Linear(5, 2); turns = feeding.Round(torch.utils.data.DataLoader(data, batch_size=5))",
+        "x, y = turns.following()",
+        "F.cross_entropy(model(x), y)",
+    ),
+    "by names": ("model = build()", "seen = feed.pull()", 'F.cross_entropy(model(seen["x"]), seen["y"])'),
+}
+
+
+def codes(source: str) -> list[str]:
+    return sorted(finding.mistake.code for finding in lint_source(HEAD + source, "train.py"))
+
+
+@pytest.mark.parametrize("parts", GETS.values(), ids=GETS.keys())
+def test_every_turn_gets_a_micro_batch(parts: tuple[str, str, str]) -> None:
+    before, get, loss = parts
+    assert codes(LOOP.format(before=before, get=get, loss=loss, scaling="")) == ["GA101"]
+    assert codes(LOOP.format(before=before, get=get, loss=loss, scaling=" / 3")) == []
+
+
+def test_what_a_turn_gets_beside_its_data_is_none() -> None:
+    source = """\
+def train(model, loader, feed, optimizer):
+    for i, (x, y) in enumerate(loader):
+        {get}
+        loss = F.cross_entropy(model(x, heat) / heat, y) / 3
+        loss.backward()
+        if (i + 1) % 3 == 0 or i + 1 == len(loader):
+            optimizer.step()
+            optimizer.zero_grad()
+"""
+    expected = codes(source.format(get="heat = 0.7"))
+    for get in ("heat = schedule.value()", "heat = feed.pull()", "heat = torch.rand(5); model(feed.pull())"):
+        assert codes(source.format(get=get)) == expected
+
+
+def test_what_a_turn_gets_twice_is_one_micro_batch() -> None:
+    before, loss = "model = nn.Linear(5, 2)", "F.mse_loss(model(x), model(noise))"
+    for get in ("x = feed.get(); noise = feed.noise()", "x, noise = feed.get(), feed.get()"):
+        assert codes(LOOP.format(before=before, get=get, loss=loss, scaling=" / 3")) == []
+
+
+def test_several_losses_of_what_a_turn_got_are_no_micro_batches() -> None:
+    source = """\
+def train(feed, tries):
+    model = nn.Linear(5, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for turn in range(400):
+        x, y = feed.get()
+        for attempt in range(tries):
+            F.cross_entropy(model(x), y).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+    assert codes(source) == []
+
+
+def test_what_a_setting_is_asked_for_in_the_loop_is_a_setting_still() -> None:
+    source = """\
+def train(model, loader, config, optimizer):
+    for i, (x, y) in enumerate(loader):
+        (F.cross_entropy(model(x), y){scaling}).backward()
+        if (i + 1) % config.window() == 0 or i + 1 == len(loader):
+            optimizer.step()
+            optimizer.zero_grad()
+"""
+    assert "GA101" in codes(source.format(scaling=""))
+    assert "GA101" not in codes(source.format(scaling=" / config.window()"))
+
+
+def test_an_episode_whose_rewards_are_summed_up() -> None:
+    source = """\
+def train(env, policy, optimizer):
+    for episode in range(12):
+        state, done, losses = env.reset(), False, []
+        while not done:
+            choice = torch.distributions.Categorical(logits=policy(state))
+            action = choice.sample()
+            state, reward, done = env.step(action)
+            losses.append(-choice.log_prob(action) * reward)
+        torch.stack(losses).sum().backward()
+        if (episode + 1) % 5 == 0:
+            optimizer.step()
+            optimizer.zero_grad()
+"""
+    assert codes(source) == []
+
+
+CUT = """\
+def train(samples, model, optimizer, size, device, K=3):
+    for step in range(len(samples) // size):
+        batch = {cut}
+        x = {made}
+        loss = model(input_ids=x, labels=x)[0]
+        (loss{scaling}).backward()
+        if (step + 1) % K == 0:
+            optimizer.step()
+            optimizer.zero_grad()
+"""
+CUTS = [
+    ("samples[step * size: (step + 1) * size]", "torch.tensor(batch).long().to(device)"),
+    ("samples[step * 4:step * 4 + 4]", "batch"),
+]
+
+
+@pytest.mark.parametrize(("cut", "made"), CUTS)
+def test_what_a_turn_cuts_out_of_something_unknown_is_its_data(cut: str, made: str) -> None:
+    source = HEAD + CUT.format(cut=cut, made=made, scaling="")
+    assert "GA101" in {finding.mistake.code for finding in lint_source(source, "train.py")}
+    right = HEAD + CUT.format(cut=cut, made=made, scaling=" / K")
+    assert {finding.mistake.code for finding in lint_source(right, "train.py")} <= {"GA301"}
+
+
+@pytest.mark.parametrize("cut", ["samples[:size]", "samples[2:size]"])
+def test_what_is_the_same_in_every_turn_is_not_known_to_be_new(cut: str) -> None:
+    source = HEAD + CUT.format(cut=cut, made="batch", scaling="")
+    assert lint_source(source, "train.py") == []

@@ -1,0 +1,114 @@
+"""What lint follows through objects, classes and what they inherit: each form with the look-alike that it must not."""
+
+from __future__ import annotations
+
+import pytest
+
+from gradcheck_accum.lint import lint_source
+
+LOOP = """\
+from dataclasses import dataclass
+import torch
+
+{before}
+
+model = torch.nn.Linear(6, 3)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+criterion = torch.nn.MSELoss()
+data = torch.utils.data.TensorDataset(torch.randn({rows}, 6), torch.randn({rows}, 3))
+batches = torch.utils.data.DataLoader(data, batch_size=5)
+for i, (x, y) in enumerate(batches):
+    loss = {loss}
+    loss.backward()
+    if {boundary}:
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+
+
+def found(
+    before: str = "",
+    *,
+    rows: str = "45",
+    loss: str = "criterion(model(x), y)",
+    boundary: str = "(i + 1) % 3 == 0",
+) -> list[tuple[str, str]]:
+    source = LOOP.format(before=before, rows=rows, loss=loss, boundary=boundary)
+    return [(finding.mistake.code, str(finding.message)) for finding in lint_source(source, "train.py")]
+
+
+SETTINGS = """\
+{decorators}
+class Settings:
+    steps: int
+    rate: float = 0.1
+
+settings = Settings(3)
+"""
+
+
+@pytest.mark.parametrize("decorators", ["@dataclass", "@dataclass(frozen=True)", "@register\n@dataclass"])
+def test_the_fields_of_a_data_class_are_what_it_is_called_with(decorators: str) -> None:
+    settings = SETTINGS.format(decorators=decorators)
+    ((code, said),) = found(settings, boundary="(i + 1) % settings.steps == 0")
+    assert (code, "3 are accumulated" in said) == ("GA101", True)
+
+
+def test_the_fields_of_another_class_are_not_known() -> None:
+    told = found(SETTINGS.format(decorators="@register"), boundary="(i + 1) % settings.steps == 0")
+    assert "GA101" in [code for code, _ in told]
+    assert not [said for _, said in told if "3 are accumulated" in said]
+
+
+def test_a_method_of_the_class_that_is_inherited() -> None:
+    classes = """\
+class Plain:
+    def loss(self, out, y):
+        return torch.nn.functional.mse_loss(out, y) {scaled}
+
+class Own(Plain):
+    def loss(self, out, y):
+        return super().loss(out, y)
+
+own = Own()
+"""
+    assert found(classes.format(scaled="/ 3"), loss="own.loss(model(x), y)") == []
+    assert [code for code, _ in found(classes.format(scaled=""), loss="own.loss(model(x), y)")] == ["GA101"]
+
+
+def test_what_a_class_is_given_later_is_what_it_holds() -> None:
+    settings = "class Settings:\n    steps = 5\n\nSettings.steps = 3\n"
+    ((code, said),) = found(settings, boundary="(i + 1) % Settings.steps == 0")
+    assert (code, "3 are accumulated" in said) == ("GA101", True)
+
+
+@pytest.mark.parametrize("shape", ["{rows}, 6", "({rows}, 6)", "[{rows}, 6]", "size=({rows}, 6)"])
+def test_the_rows_of_data_in_any_way_to_write_its_shape(shape: str) -> None:
+    """45 rows make 9 micro-batches of 5 and no remainder; 52 rows make 11."""
+    for rows, expected in (("45", []), ("52", ["GA301"])):
+        written = f"data = torch.utils.data.TensorDataset(torch.randn({shape.format(rows=rows)}))"
+        source = LOOP.format(before="", rows=rows, loss="criterion(model(x), x) / 3", boundary="(i + 1) % 3 == 0")
+        lines = [written if line.startswith("data = ") else line for line in source.splitlines()]
+        lines = [line.replace("(x, y)", "(x,)") for line in lines]
+        codes = [finding.mistake.code for finding in lint_source("\n".join(lines) + "\n", "train.py")]
+        assert codes == expected
+
+
+@pytest.mark.parametrize("count", ["len(batches)", "num_batches"])
+def test_the_last_batch_is_one_before_the_number_of_batches(count: str) -> None:
+    before = "num_batches = args.num_batches"
+    boundary = f"(i + 1) % 3 == 0 or i == {count} - 1"
+    told = found(before, rows="args.rows", loss="criterion(model(x), y) / 3", boundary=boundary)
+    assert [code for code, _ in told] == ["GA103"]
+
+
+@pytest.mark.parametrize(("division", "expected"), [("", ["GA101"]), (" / len(batches)", [])])
+def test_a_list_that_is_made_of_backwards_is_a_loop_over_micro_batches(division: str, expected: list[str]) -> None:
+    head = LOOP.partition("for i, ")[0].format(before="", rows="45")
+    source = f"""\
+{head}for epoch in range(3):
+    done = [(criterion(model(x), y){division}).backward() for x, y in batches if len(x) > 0]
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+    assert [finding.mistake.code for finding in lint_source(source, "train.py")] == expected

@@ -1,0 +1,59 @@
+"""What a window of a tiny model costs beside PyTorch: how often our code is called, whatever the load of a machine."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from functools import partial
+from typing import Any
+
+import pytest
+from tiny_runs import OURS, TinyLoop, calls_of
+
+from gradcheck_accum.engine.tape import ScalingNotes, Tape
+from gradcheck_accum.verify import observe
+
+_KNOWN = 12
+"""Windows after which a loop is known as well as it will be."""
+
+
+def heard(monkeypatch: pytest.MonkeyPatch, reference: Any) -> Counter[bool]:
+    """How many functions of PyTorch our mode hears of in two windows: those that we call ourselves, and others."""
+    found = Counter[bool]()
+    for kind in (ScalingNotes, Tape):
+        original = kind.__torch_function__
+
+        def told(self: Any, func: Any, *others: Any, original: Any = original, **named: Any) -> Any:
+            found[sys._getframe(1).f_code.co_filename.startswith(OURS)] += 1
+            return original(self, func, *others, **named)
+
+        monkeypatch.setattr(kind, "__torch_function__", told)
+    loop = TinyLoop(3)
+    with observe(reference=reference):
+        loop(_KNOWN)
+        found.clear()
+        loop(2)
+    return found
+
+
+@pytest.mark.parametrize("reference", ["ledger", "sketch"])
+def test_our_mode_hears_nothing_of_our_own_work(monkeypatch: pytest.MonkeyPatch, reference: str) -> None:
+    found = heard(monkeypatch, reference)
+    assert found[True] == 0 < found[False]
+
+
+def test_replays_are_not_heard_either(monkeypatch: pytest.MonkeyPatch) -> None:
+    # What is recorded is looked at while it is recorded, which is not much more than the loop itself.
+    found = heard(monkeypatch, "both")
+    assert found[True] < 2 * found[False]
+
+
+@pytest.mark.parametrize("reference", ["ledger", "sketch", "both"])
+def test_a_window_takes_no_more_work_the_longer_a_run_is(reference: Any) -> None:
+    loop = TinyLoop(3)
+    with observe(reference=reference):
+        loop(_KNOWN)
+        early = calls_of(partial(loop, 2))
+        loop(150)
+        late = calls_of(partial(loop, 2))
+    assert late < 1.05 * early

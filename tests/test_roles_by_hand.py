@@ -1,0 +1,251 @@
+"""What factors are read as, on hand-written traces that say where each number comes from.
+
+Every expected weight is worked out by hand: a micro-batch of n units that is multiplied by c weighs c N / n, N being
+the units of its window.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+import pytest
+from traces import MODEL, at, backward, codes, loop, step, weights, zero
+
+from gradcheck_accum.diagnosis import diagnose
+from gradcheck_accum.ledger.events import (
+    Backward,
+    Event,
+    Factor,
+    Operation,
+    Purpose,
+    Reduction,
+    ScaleGrads,
+    Term,
+    Trace,
+    WindowBound,
+)
+from gradcheck_accum.ledger.folding import fold
+from gradcheck_accum.ledger.ranks import joined
+from gradcheck_accum.ledger.weights import Readings, read_weights
+
+FLOAT32 = 2.0**-24
+"""The precision of a run; a trace without one was read in a source."""
+
+
+def by(divisor: float, *origins: str, line: int | None = None) -> Factor:
+    """A division of the loss, and what the source has for its number."""
+    where = None if line is None else at(line)
+    return Factor(1 / divisor, Operation.DIVIDE, where=where, origins=frozenset(origins))
+
+
+def times(value: float, *origins: str) -> Factor:
+    return Factor(value, origins=frozenset(origins))
+
+
+def term(*factors: Factor, units: float | None = 5, name: str = "loss", **kwargs: object) -> Term:
+    return Term(name, kwargs.pop("reduction", Reduction.MEAN), units, factors, **kwargs)  # type: ignore[arg-type]
+
+
+def windows(
+    each: Sequence[Iterable[Sequence[Term]]], bound: WindowBound | None = None, **kwargs: object
+) -> list[Event]:
+    """Windows of micro-batches, each of which sends back these terms."""
+    events: list[Event] = []
+    batch = 0
+    for window in each:
+        for terms in window:
+            own = Backward(where=at(10), micro_batch=batch, stores=MODEL, terms=tuple(terms), **kwargs)  # type: ignore[arg-type]
+            events.append(own)
+            batch += 1
+        events += [step(counted_by=bound), zero()]
+    return events
+
+
+def read(events: Iterable[Event], **trace: object) -> Readings:
+    return read_weights(fold(Trace(tuple(events), **trace)))  # type: ignore[arg-type]
+
+
+def test_passes_are_told_apart_only_where_a_window_holds_more_than_k() -> None:
+    """Passes of two in windows of four: what divides by 2 is no length of a window's part."""
+    events = [e for i in range(8) for e in (backward(i, 2, epoch=i // 2), *((step(), zero()) if i % 4 == 3 else ()))]
+    assert weights(events) == weights(loop([4, 4], 2)) == [[4.0] * 4] * 2
+
+
+def test_a_leak_of_sums_over_their_own_windows_where_no_pass_is_known() -> None:
+    """3 micro-batches are left over each time, divided by their own 15 units; they come with 4 that 20 divides."""
+    events: list[Event] = []
+    for window in range(2):
+        counts = [15] * 3 + [20] * 4
+        events += [backward(7 * window + i, n, units=5, reduction=Reduction.SUM) for i, n in enumerate(counts)]
+        events += [step(accumulation_steps=4), zero()]
+    assert weights(events) == [[pytest.approx(35 / 15, abs=1e-6)] * 3 + [35 / 20] * 4] * 2
+
+
+def test_a_longer_window_is_no_leak_where_the_full_ones_say_what_divides() -> None:
+    """A sum over 3 micro-batches of 5 units is divided by 15, and one over 5 of 7 units by the same constant."""
+
+    def window(first: int, length: int, units: float) -> list[Event]:
+        own = [backward(first + i, 15, units=units, reduction=Reduction.SUM) for i in range(length)]
+        return [*own, step(), zero()]
+
+    events = [*window(0, 3, 5), *window(3, 5, 7), *window(8, 3, 5)]
+    assert weights(events) == [[1.0] * 3, [pytest.approx(35 / 15, abs=1e-6)] * 5, [1.0] * 3]
+
+
+def test_two_losses_of_one_batch_from_two_lines_are_weighed_apart() -> None:
+    events: list[Event] = []
+    for i in range(6):
+        events += [backward(i, 3, line=10), backward(i, line=12), *((step(), zero()) if i % 3 == 2 else ())]
+    ledger = fold(Trace(tuple(events)))
+    assert weights(events) == [[1.0, 3.0] * 3] * 2
+    assert [(d.mistake.code, d.where.line) for d in diagnose(ledger)] == [("GA101", 12)]
+
+
+@pytest.mark.parametrize("over", ["units", "rows"])
+@pytest.mark.parametrize(("factor", "weight"), [(2.0, 1.0), (1.0, 0.5)])
+def test_a_sum_over_what_all_ranks_hold(over: str, factor: float, weight: float) -> None:
+    """Ranks of 5 and 7 units in 2 and 3 rows: the average over them divides by 2, be it undone or not."""
+    held = {"units": 3 * (5 + 7), "rows": 3 * (2 + 3)}[over]
+
+    def rank(units: float, rows: float) -> list[Event]:
+        own = term(times(factor), by(held), units=units, rows=rows, reduction=Reduction.SUM)
+        return windows([[[own]] * 3] * 2, synced=True, ranks=2)
+
+    for own in joined([fold(Trace(tuple(rank(5, 2)))), fold(Trace(tuple(rank(7, 3))))]):
+        found = [read_weights(own).relative_weights(window) for window in own.windows]
+        assert found == [pytest.approx([weight] * 6)] * 2
+
+
+def test_a_division_in_either_branch_is_one_of_each() -> None:
+    """By 3 in one branch, by 1.5 and then by 2 in the other; the objective's 0.7 follows both."""
+    common = Factor(0.7, where=at(9))
+    branches = [term(by(3, line=5), common), term(by(1.5, line=6), by(2, line=7), common)]
+    events = windows([[[branches[i % 2]] for i in range(3)], [[branches[i % 2]] for i in range(1, 4)]])
+    assert weights(events) == [[1.0] * 3] * 2
+    assert codes(events) == []
+
+
+def test_gradients_multiplied_for_the_objective_are_not_scaled_by_k() -> None:
+    third = ScaleGrads(where=at(18), stores=MODEL, factor=Factor(1 / 3, Operation.DIVIDE, Purpose.OBJECTIVE))
+    assert weights(loop([3, 3], closing=(third, step(), zero()))) == [[3.0] * 3] * 2
+
+
+@pytest.mark.parametrize(("rescale", "weight"), [(1 / 3, 1.0), (2.0, 6.0), (1.0, 3.0)])
+def test_what_an_average_multiplies_by_on_its_way(rescale: float, weight: float) -> None:
+    events = windows([[[term()]] * 3] * 2, rescale=rescale)
+    assert weights(events) == [[weight] * 3] * 2
+
+
+def test_a_mean_times_its_units_over_those_of_the_window() -> None:
+    counts = (5, 7, 3)
+    events = windows([[[term(times(n), by(15), units=n)] for n in counts]] * 2)
+    assert weights(events) == [[1.0] * 3] * 2
+    assert codes(events) == []
+
+
+def scaled_at(terms: Sequence[Term], bound: WindowBound | None = None) -> set[int]:
+    """The lines of what is read as the accumulation's in windows of 4."""
+    ledger = fold(Trace(tuple(windows([[terms] * 4] * 2, bound))))
+    return {place.line for place in read_weights(ledger).scaled_at(ledger.windows)}
+
+
+def test_of_two_factors_that_are_k_the_whole_losss_is_the_likelier() -> None:
+    """A term is multiplied by 0.25 by itself, and then all of the loss."""
+    own, whole = Factor(0.25, where=at(5)), Factor(0.25, where=at(9))
+    assert scaled_at([term(own, whole, name="mse"), term(whole, name="ce")]) == {9}
+
+
+def test_of_two_bare_numbers_that_are_k_the_divisor_is_the_likelier() -> None:
+    share = Factor(0.25, where=at(5), origins=frozenset({"train.py:5"}))
+    bound = WindowBound(4, frozenset({"train.py:2"}))
+    assert scaled_at([term(share, by(4, "train.py:9", line=9))], bound) == {9}
+
+
+@pytest.mark.parametrize(
+    ("half", "bound", "weight"),
+    [
+        # Both have names of their own, and K has another: by numbers alone they come to it.
+        (by(2, "cfg.heads"), WindowBound(6, frozenset({"cfg.accum"})), None),
+        # One is a bare number.
+        (by(2, "train.py:3"), WindowBound(6, frozenset({"cfg.accum"})), 1.0),
+        # Nothing shows what K is called.
+        (by(2, "cfg.heads"), None, 1.0),
+    ],
+)
+def test_names_that_come_to_k_together(half: Factor, bound: WindowBound | None, weight: float | None) -> None:
+    events = windows([[[term(half, by(3, "cfg.groups"))]] * 6] * 2, bound)
+    assert weights(events) == [[weight] * 6] * 2
+    said = "but come from elsewhere in the source" if weight is None else "and were read as loss scaling"
+    assert any(said in note for note in read(events).notes)
+
+
+WORTH = (0.3, 0.9, 0.6)
+
+
+@pytest.mark.parametrize(
+    ("others", "weight"),
+    [
+        ([by(3, "accumulation_steps")], 1.0),
+        ([], None),
+        ([by(5)], None),
+        ([times(0.7)], None),
+    ],
+)
+def test_what_data_says_that_a_micro_batch_is_worth_stands_beside_a_division_by_k(
+    others: list[Factor], weight: float | None
+) -> None:
+    events = windows([[[term(times(own, "data"), *others)] for own in WORTH]] * 2)
+    assert weights(events) == [[weight] * 3] * 2
+    assert codes(events) == []
+
+
+@pytest.mark.parametrize(
+    ("others", "dark"),
+    [
+        ([term()], False),
+        ([term(by(3))], True),
+        ([term(reduction=Reduction.SUM)], True),
+        ([term(name="mse"), term(reduction=Reduction.SUM)], True),
+        ([], True),
+    ],
+)
+def test_a_penalty_may_hold_the_division_unless_the_rest_of_its_loss_shows_none(others: list[Term], dark: bool) -> None:
+    penalty = term(times(0.01), units=None, name="penalty", reduction=Reduction.NONE)
+    readings = read(windows([[[*others, penalty]] * 3] * 2), precision=FLOAT32)
+    said = "the factor of penalty may be the division by K or part of the objective"
+    assert any(said in note for note in readings.notes) == dark
+
+
+@pytest.mark.parametrize(("names", "dark"), [(("mse", "mse #2", "mse #3"), True), (("mse", "ce", "huber"), False)])
+def test_a_mean_of_as_many_losses_as_k_is_open_where_they_are_of_one_kind(names: Sequence[str], dark: bool) -> None:
+    terms = [term(by(3), name=name) for name in names]
+    readings = read(windows([[terms] * 3] * 2), precision=FLOAT32)
+    assert any("the factor of mse may be the division by K" in note for note in readings.notes) == dark
+
+
+def counted(*windows: tuple[Sequence[int], int]) -> list[Event]:
+    """Windows of these micro-batches, each with what the source's own counter has come to at its step."""
+    events: list[Event] = []
+    for batches, reached in windows:
+        events += [backward(i, 3, units=5) for i in batches]
+        events += [step(counted_by=WindowBound(3, reached=reached, first=1)), zero()]
+    return events
+
+
+def test_a_micro_batch_that_the_counter_has_counted_and_that_never_ran() -> None:
+    events = counted(((0, 1, 2), 3), ((3, 4), 6), ((5, 6, 7), 9))
+    ledger = fold(Trace(tuple(events)))
+    assert [ledger.skipped(window) for window in ledger.windows] == [0, 1, 0]
+    assert codes(events) == ["GA303"]
+    assert codes(counted(((0, 1, 2), 3), ((3, 4, 5), 6), ((6, 7, 8), 9))) == []
+
+
+def test_a_batch_that_a_loader_gave_and_that_never_ran() -> None:
+    """The loader says so itself: what the source's counter has come to is not asked."""
+    events = counted(((0, 1, 2), 3), ((3, 4), 5), ((5, 6, 7), 8))
+    given = {0: 1, 1: 2, 2: 3, 3: 4, 4: 6, 5: 7, 6: 8, 7: 9}
+    events = [replace(e, epoch=0, given=given[e.micro_batch]) if isinstance(e, Backward) else e for e in events]
+    ledger = fold(Trace(tuple(events)))
+    assert [ledger.skipped(window) for window in ledger.windows] == [0, 1, 0]
+    assert codes(events) == ["GA303"]
