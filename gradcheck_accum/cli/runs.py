@@ -101,18 +101,20 @@ def and_a_page(page: output.PageFile | None, made: Callable[[], str]) -> Iterato
 def ended_politely() -> Iterator[None]:
     """While it is entered, who asks for the end of this process (SIGTERM) interrupts it, as Ctrl-C does.
 
-    So it still ends what it has started, removes what it has written, and reports what was seen. A launcher that is
-    interrupted itself asks for the end of each of its processes, which have been interrupted already: once is enough.
+    So it still ends what it has started, removes what it has written, and reports what was seen. Whoever interrupts it
+    again wants it to end now; but a launcher of ranks (``torchrun``) that is interrupted interrupts or ends each of its
+    processes, which the terminal has interrupted already, and ends those that do not: there, once is enough.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
     is_ending = False
+    is_launched = "RANK" in os.environ
 
     def end(number: int, frame: Any) -> None:
         nonlocal is_ending
         was_ending, is_ending = is_ending, True
-        if number == signal.SIGINT or not was_ending:
+        if not was_ending or (number == signal.SIGINT and not is_launched):
             raise KeyboardInterrupt
 
     heard = [signal.SIGTERM]
