@@ -29,6 +29,7 @@ from gradcheck_accum.ledger.events import Event
 from gradcheck_accum.ledger.windows import Fate
 from gradcheck_accum.portable import NotPortable, Portable
 from gradcheck_accum.results.verdict import Accepted, Verdict, VerifyResult
+from gradcheck_accum.verify.judge.options import Options
 from gradcheck_accum.verify.process.handed_back import read_result, written
 from gradcheck_accum.verify.ranks import rank_report
 from gradcheck_accum.verify.ranks.folder import Folder
@@ -282,6 +283,7 @@ def test_the_account_of_a_rank_that_is_none_is_one_line_and_2(
     launch.enter()
     Launch(1, 2, launch.mailbox).deliver(contents[kind])
     result = report_of_rank(launch, trained(), "train.py", "")
+    assert result is not None
     assert result.exit_status == 2
     assert result.error.startswith("the account of rank 1 cannot be read: not ")
     assert not trap.exists()
@@ -296,7 +298,7 @@ def test_every_event_can_be_told() -> None:
 
 def test_an_account_is_what_the_rank_saw() -> None:
     seen = trained().seen().portable()
-    read = RankReport.read(RankReport(seen, "interrupted").written())
+    read = RankReport.read(RankReport(seen, Options(), "interrupted").written())
     assert read.error == "interrupted"
     # What the judgement joins by identity is still joined.
     steps = [window.step for window in read.seen.ledger().windows]

@@ -12,8 +12,8 @@ from gradcheck_accum.comparing.messages import Arrival
 from gradcheck_accum.diagnosis.account import plural
 from gradcheck_accum.results.acceptance import accepted
 from gradcheck_accum.results.comparison import Compared, CompareResult, Configuration
+from gradcheck_accum.results.stopped import STOPPED
 from gradcheck_accum.results.verdict import Verdict, VerifyResult, WindowReport
-from gradcheck_accum.verify.process.parent import STOPPED
 
 _DRAWS = 3.0
 """How many times what two draws of random numbers are apart is more than such numbers do."""

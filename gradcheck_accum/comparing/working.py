@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from gradcheck_accum.results.verdict import VerifyResult
-from gradcheck_accum.verify.process.parent import GRACE
+from gradcheck_accum.verify.process.parent import GRACE, HEEDED
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,8 @@ class Working:
 def until_all_end(runs: Sequence[Working], before: Callable[[], object] | None = None) -> bool:
     """Do what comes ``before``, and wait for the ends of all runs; whether somebody has interrupted that (Ctrl-C).
 
-    Then, and if anything else goes wrong, they are asked to end, and ended where they do not.
+    Then, and if anything else goes wrong, they are asked to end, and ended where they do not; those that a terminal has
+    interrupted too may have heeded that already.
     """
     is_interrupted = False
     try:
@@ -64,9 +65,17 @@ def until_all_end(runs: Sequence[Working], before: Callable[[], object] | None =
             run.join()
     except KeyboardInterrupt:
         is_interrupted = True
+        _join(runs, HEEDED)
     finally:
         _end(runs)
     return is_interrupted
+
+
+def _join(runs: Sequence[Working], patience: float) -> None:
+    """Wait for the ends of all runs, so many seconds at most."""
+    latest = time.monotonic() + patience
+    for run in runs:
+        run.join(max(latest - time.monotonic(), 0.0))
 
 
 def _end(runs: Sequence[Working]) -> None:
@@ -74,9 +83,7 @@ def _end(runs: Sequence[Working]) -> None:
         for run in runs:
             if run.is_alive:
                 run.started.ask_to_end()
-        latest = time.monotonic() + GRACE
-        for run in runs:
-            run.join(max(latest - time.monotonic(), 0.0))
+        _join(runs, GRACE)
     finally:
         for run in runs:
             if run.is_alive:

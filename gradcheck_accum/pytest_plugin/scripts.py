@@ -13,8 +13,6 @@ import pytest
 from gradcheck_accum.pytest_plugin.failing import AccumFailure
 from gradcheck_accum.pytest_plugin.summary import remember
 
-_INTERRUPTED = "interrupted"
-
 
 @dataclass(frozen=True)
 class Run:
@@ -105,7 +103,7 @@ class AccumVerifyItem(pytest.Item):
         from gradcheck_accum.report.verify_text import verify_text
         from gradcheck_accum.results.acceptance import Acceptance, accepted
         from gradcheck_accum.settings import SettingsError, settings_for
-        from gradcheck_accum.verify import verify_script
+        from gradcheck_accum.verify.process.parent import Ending, verify_script
 
         if importlib.util.find_spec("torch") is None:
             pytest.fail("--accum-verify needs PyTorch 2.6 or later", pytrace=False)
@@ -116,8 +114,9 @@ class AccumVerifyItem(pytest.Item):
             raise pytest.fail.Exception(str(error), pytrace=False) from None
         told = dict(settings.verify.options)
         verbose = bool(told.pop("verbose", False))
-        result = accepted(verify_script(str(self.path), self.run.arguments, **told), acceptance)
-        if result.error == _INTERRUPTED:
+        ending = Ending()
+        result = accepted(verify_script(str(self.path), self.run.arguments, ending=ending, **told), acceptance)
+        if ending.asked:
             raise KeyboardInterrupt
         remember(self.config, result.accepted)
         if result.exit_status:

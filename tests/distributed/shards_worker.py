@@ -503,7 +503,7 @@ def measure(case: Case, rank: int, ranks: int) -> dict[str, Any]:
     with observe(script="case", **case.options) as observation:
         case.loop(run)
     accounts: list[Any] = [None] * ranks
-    dist.all_gather_object(accounts, RankReport(observation.seen().portable(), "").written())
+    dist.all_gather_object(accounts, RankReport(observation.seen().portable(), observation.options, "").written())
     result = judge_ranks([RankReport.read(account).seen for account in accounts], "case", observation.options)
     steps = [(w, used, [own[i] for own in batches for i in held]) for w, used, held in run.steps]
     return {

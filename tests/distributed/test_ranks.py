@@ -217,6 +217,22 @@ def test_a_rank_that_fails_ends_the_run_and_is_named(fault: str, message: str, t
     assert not list(temporary.glob("gradcheck-accum-*"))
 
 
+@pytest.mark.parametrize("stopped", [0, 1])
+def test_a_step_that_a_stopped_rank_had_yet_to_make_is_not_judged(stopped: int, tmp_path: Path) -> None:
+    """The other one makes its second step, and waits for it in the third, until its process has ended."""
+    interrupted = f"if dist.get_rank() == {stopped} and i == 7:\n                os.kill(os.getpid(), signal.SIGINT)"
+    twin(tmp_path, "        if last:\n", f"        if last:\n            {interrupted}\n")
+    source = (tmp_path / "train.py").read_text(encoding="utf-8")
+    (tmp_path / "train.py").write_text(f"import os\nimport signal\n{source}", encoding="utf-8")
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    ended = launch(tmp_path, "-m", "gradcheck_accum", "verify", "train.py", temporary=temporary)
+    assert ended.stdout.startswith("train.py: equivalent: all 1 steps match the large-batch gradient"), ended.stderr
+    assert "1 window watched on 2 ranks" in ended.stdout
+    assert "stopped before the script ended" in " ".join(ended.stdout.split())
+    assert not list(temporary.glob("gradcheck-accum-*"))
+
+
 # Several machines: as many launchers, which share no folder
 
 

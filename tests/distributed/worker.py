@@ -297,7 +297,7 @@ def measure(case: Case, rank: int, ranks: int) -> dict[str, Any]:
     with observe(script="case") as observation:
         case.loop(run)
     accounts: list[Any] | None = [None] * ranks if rank == 0 else None
-    dist.gather_object(RankReport(observation.seen().portable(), "").written(), accounts)
+    dist.gather_object(RankReport(observation.seen().portable(), observation.options, "").written(), accounts)
     if accounts is None:
         return {}
     result = judge_ranks([RankReport.read(account).seen for account in accounts], "case", observation.options)

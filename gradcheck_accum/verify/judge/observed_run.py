@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import takewhile
 
 import torch
 
@@ -13,7 +14,7 @@ from gradcheck_accum.engine.independence import worst
 from gradcheck_accum.engine.loss_graph import LossReading
 from gradcheck_accum.engine.reference import ReferenceEngine
 from gradcheck_accum.engine.streaming import Streamed
-from gradcheck_accum.ledger.events import Cause, Trace
+from gradcheck_accum.ledger.events import Backward, Cause, Trace
 from gradcheck_accum.ledger.folding import fold
 from gradcheck_accum.ledger.windows import NOT_FINITE, ZERO, Fate, Ledger, Window
 from gradcheck_accum.verify.book.holding import Mode
@@ -99,12 +100,40 @@ class ObservedRun:
 
         return replace(ledger, windows=tuple(map(marked, ledger.windows)))
 
+    def up_to(self, limits: Mapping[str, int]) -> ObservedRun:
+        """The account until the first step that is one more of its optimizer's than ``limits`` has; whole without."""
+        beyond = {own[limits[name]].step for name, own in self.by_optimizer().items() if len(own) > limits[name]}
+        if not beyond:
+            return self
+        events = tuple(takewhile(lambda event: event not in beyond, self.trace.events))
+        measured = list(takewhile(lambda m: m.step not in beyond, self.measured))
+        return replace(self, trace=replace(self.trace, events=events, complete=False), measured=measured)
+
     def by_optimizer(self) -> dict[str, list[Measured]]:
         """The steps of each optimizer as they were measured here, in order."""
         found: dict[str, list[Measured]] = {}
         for measured in self.measured:
             found.setdefault(measured.step.optimizer, []).append(measured)
         return found
+
+
+def up_to_the_stop(seen: Sequence[ObservedRun]) -> list[ObservedRun]:
+    """The accounts of all ranks, each up to the first step that a rank which was stopped had yet to make.
+
+    Ranks whose gradients are averaged make their steps together. One whose data has ended takes no part in those of
+    the others; but one that was stopped (by a person, a time limit, what its script raised) would have, and nobody
+    knows with what.
+    """
+    stopped = [own.by_optimizer() for own in seen if not own.trace.complete]
+    if len(seen) == 1 or not stopped or not all(map(_averages, seen)):
+        return list(seen)
+    optimizers = {measured.step.optimizer for own in seen for measured in own.measured}
+    limits = {name: min(len(steps.get(name, ())) for steps in stopped) for name in optimizers}
+    return [own.up_to(limits) for own in seen]
+
+
+def _averages(own: ObservedRun) -> bool:
+    return any(isinstance(event, Backward) and event.ranks != 1 for event in own.trace.events)
 
 
 def over_ranks(seen: Sequence[ObservedRun], rank: int, ledger: Ledger) -> list[Measured]:

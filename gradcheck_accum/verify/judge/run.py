@@ -44,7 +44,7 @@ from gradcheck_accum.verify.judge.notes import (
     on_thrown_away,
     on_updates,
 )
-from gradcheck_accum.verify.judge.observed_run import ObservedRun, over_ranks
+from gradcheck_accum.verify.judge.observed_run import ObservedRun, over_ranks, up_to_the_stop
 from gradcheck_accum.verify.judge.options import Options
 from gradcheck_accum.verify.judge.window import is_read_as_presumed, judge_window
 from gradcheck_accum.verify.watching.framework_remedies import in_place_of, with_remedy
@@ -79,6 +79,7 @@ def judge_ranks(
     Every rank's own gradient is held against the large batch of all of them; of each step the worst is reported.
     ``alone`` are the ledgers of the ranks, each by itself, where they are known already.
     """
+    seen = up_to_the_stop(seen)
     ledgers = joined(alone or [own.ledger() for own in seen])
     diagnosis: list[Diagnosis] = []
     notes: list[str] = []

@@ -27,9 +27,10 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from gradcheck_accum.errors import wants_tracebacks
 from gradcheck_accum.portable import NotPortable
+from gradcheck_accum.results.stopped import INTERRUPTED, STOPPED
 from gradcheck_accum.results.verdict import VerifyResult
-from gradcheck_accum.verify.process.handed_back import written
-from gradcheck_accum.verify.process.parent import STOPPED, request_of
+from gradcheck_accum.verify.process.handed_back import leave
+from gradcheck_accum.verify.process.parent import request_of
 from gradcheck_accum.verify.ranks.launch import Launch
 
 if TYPE_CHECKING:
@@ -144,8 +145,6 @@ class _Run:
 
     def interrupt(self, signum: int, frame: Any) -> None:
         """Stop the script: somebody asks for its end."""
-        from gradcheck_accum.verify.ranks.gathering import INTERRUPTED
-
         self._error, self._finished = INTERRUPTED, False
         raise KeyboardInterrupt
 
@@ -158,15 +157,15 @@ class _Run:
         with _undisturbed(self.interrupt):
             self._watching.close()
             observation.complete = self._finished
-            self._write(self._result(observation))
+            result = self._result(observation)
+            if result is not None:
+                self._write(result)
 
     def _give_when_threads_have_ended(self) -> None:
         # Exit handlers run when all threads have ended that the process waits for, and the last registered is first.
         at_exit(self.give)
 
     def _interrupted(self, problem: KeyboardInterrupt) -> None:
-        from gradcheck_accum.verify.ranks.gathering import INTERRUPTED
-
         with _undisturbed(self.interrupt):
             was_asked, self._error = self._error == INTERRUPTED, INTERRUPTED
             if os.getpid() != self._process or (not was_asked and sys.excepthook is not sys.__excepthook__):
@@ -196,8 +195,8 @@ class _Run:
                 traceback.print_exception(problem)
         raise SystemExit(status)
 
-    def _result(self, observation: Observation) -> VerifyResult:
-        from gradcheck_accum.verify.ranks.gathering import INTERRUPTED, report_of_rank
+    def _result(self, observation: Observation) -> VerifyResult | None:
+        from gradcheck_accum.verify.ranks.gathering import report_of_rank
 
         try:
             if self._launch is not None:
@@ -214,11 +213,8 @@ class _Run:
         return replace(result, error=self._error) if self._error else result
 
     def _write(self, result: VerifyResult) -> None:
-        """Leave the result for the parent, whole or not at all: a script may have deleted the folder for it."""
-        temporary = self._answer.with_suffix(".part")
-        with suppress(OSError):
-            temporary.write_bytes(written(result))
-            temporary.replace(self._answer)
+        with suppress(OSError):  # a script may have deleted the folder for it
+            leave(result, self._answer)
 
 
 def _run_as_main(script: str | None, module: str | None) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from gradcheck_accum.diagnosis import Diagnosis
 from gradcheck_accum.ledger.location import Location
 from gradcheck_accum.mistakes import Mistake, Severity
@@ -32,6 +34,13 @@ _RESULTS = Portable(
 def written(result: verdict.VerifyResult) -> bytes:
     """A result as bytes."""
     return _RESULTS.dumps(result)
+
+
+def leave(result: verdict.VerifyResult, answer: Path) -> None:
+    """Leave a result in the file ``answer``, whole or not at all. Raises OSError."""
+    temporary = answer.with_suffix(".part")
+    temporary.write_bytes(written(result))
+    temporary.replace(answer)
 
 
 def read_result(content: bytes) -> verdict.VerifyResult:

@@ -12,13 +12,15 @@ import tempfile
 import threading
 import time
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gradcheck_accum.portable import NotPortable, Portable
+from gradcheck_accum.results.stopped import NOTHING_SEEN
 from gradcheck_accum.results.verdict import VerifyResult
 from gradcheck_accum.run_options import MemoryBudget
 from gradcheck_accum.sources.decoding import NotText, text_of
@@ -34,24 +36,31 @@ if TYPE_CHECKING:
 # must be found from any of them, and its parent must shadow no module of the script's: it is on the path just for that.
 _CHILD = (
     "import signal, sys; sys.path[:] = [*filter(None, sys.path), sys.argv[3]]; "
-    "signal.getsignal(2) is signal.SIG_IGN or signal.signal(2, signal.SIG_DFL); "
-    "from gradcheck_accum.verify.process.child import main{imports}; sys.path.pop(); main({classes})"
+    "signal.getsignal(2) is signal.SIG_IGN or signal.signal(2, signal.SIG_DFL); {unblock}"
+    "from gradcheck_accum.verify.process.{module} import main{imports}; sys.path.pop(); main({classes})"
 )
 """What interrupts it before the script begins ends it without a word (signal 2 is SIGINT on every system).
 
-``imports`` are of the ``classes`` that the request has instances of: it is data, and names nothing to be loaded."""
+Python would say where it was while it starts: ``unblock`` lets in what has waited until then. ``imports`` are of the
+``classes`` that the request has instances of: it is data, and names nothing to be loaded."""
+
+_UNBLOCK = "signal.pthread_sigmask(signal.SIG_UNBLOCK, {2}); "
 
 _BEAT = 0.5
 _AFTER_ANOTHER = 5.0
 """Seconds between two looks at the other ranks, and those that a rank gets to end when another has failed."""
 
-STOPPED = "stopped before the script ended: the report covers what was seen until then"
-"""The note on a run that somebody, or its time limit, has stopped."""
-
-NOTHING_SEEN = "interrupted before anything was seen"
-
 GRACE = 10.0
 """Seconds that a script gets to write what was seen after its time is up."""
+
+_TOGETHER = 18.0
+"""Seconds for the report of interrupted ranks; with the rest, fewer than a launcher waits (``torchrun``: 30)."""
+
+HEEDED = 1.0
+"""Seconds in which a process ends that was interrupted too, as a terminal interrupts all that were started from it.
+
+Interrupted twice, it might break off its report.
+"""
 
 
 def verify_script(
@@ -117,9 +126,11 @@ def verify_script(
         asked, answer = Path(folder) / "request", Path(folder) / "answer"
         classes = [] if companion is None else [type(companion)]
         asked.write_bytes(request_of(*classes).dumps(request))
-        run = _ChildRun(asked, answer, _child(classes), variables, ending or Ending())
+        run = _ChildRun(asked, answer, classes, variables, ending or Ending())
         status, why = run.to_its_end(timeout, launch)
         late = why is _Stopped.LATE
+        if launch is not None and launch.rank == 0 and not answer.exists() and launch.mailbox.has("account-0"):
+            run.put_together()
         if not answer.exists():
             said = f"the script did not end within {timeout:g} s" if late else _ending(status)
             if why is _Stopped.ASKED:
@@ -149,10 +160,11 @@ def request_of(*companions: type[Any]) -> Portable:
     return Portable([MemoryBudget, *companions])
 
 
-def _child(classes: Sequence[type[Any]]) -> str:
+def _child(module: str, classes: Sequence[type[Any]], unblock: str) -> str:
     """The code that a child starts with."""
     imports = "".join(f"; from {kind.__module__} import {kind.__qualname__}" for kind in classes)
-    return _CHILD.format(imports=imports, classes=", ".join(kind.__qualname__ for kind in classes))
+    named = ", ".join(kind.__qualname__ for kind in classes)
+    return _CHILD.format(module=module, imports=imports, classes=named, unblock=unblock)
 
 
 class Ending:
@@ -192,7 +204,7 @@ class _ChildRun:
 
     asked: Path
     answer: Path
-    code: str
+    classes: Sequence[type[Any]]
     variables: Mapping[str, str]
     ending: Ending
 
@@ -206,15 +218,30 @@ class _ChildRun:
             child.wait()
         return status, _Stopped.ASKED if self.ending.asked else why
 
+    def put_together(self) -> None:
+        """Let the answer be made of the accounts that all ranks have left; there is none where that fails."""
+        command = self._command("put_together", "")
+        apart = subprocess.Popen(command, stdout=_standard_error(), env=self.variables, start_new_session=True)
+        try:
+            apart.wait(_TOGETHER)
+        except subprocess.TimeoutExpired:
+            pass
+        finally:
+            apart.kill()
+            apart.wait()
+
     def _started(self) -> subprocess.Popen[bytes]:
+        with _interrupts_wait() as unblock:
+            return subprocess.Popen(self._command("child", unblock), stdout=_standard_error(), env=self.variables)
+
+    def _command(self, module: str, unblock: str) -> list[str]:
         package = str(Path(__file__).resolve().parents[3])
         warnings_asked_for = [f"-W{option}" for option in sys.warnoptions]
-        command = [sys.executable, *warnings_asked_for, "-c", self.code, str(self.asked), str(self.answer), package]
-        return subprocess.Popen(command, stdout=_standard_error(), env=self.variables)
+        code = _child(module, self.classes, unblock)
+        return [sys.executable, *warnings_asked_for, "-c", code, str(self.asked), str(self.answer), package]
 
-    @staticmethod
     def _ended(
-        child: subprocess.Popen[bytes], timeout: float | None, launch: Launch | None
+        self, child: subprocess.Popen[bytes], timeout: float | None, launch: Launch | None
     ) -> tuple[int, _Stopped | None]:
         stopped = _Stopped.LATE
         try:
@@ -226,13 +253,29 @@ class _ChildRun:
         except subprocess.TimeoutExpired:
             child.terminate()
         except KeyboardInterrupt:
-            stopped = _Stopped.ASKED
-            _ask_to_end(child)
+            self.ending.asked, stopped = True, _Stopped.ASKED
+            try:
+                return child.wait(HEEDED), stopped
+            except subprocess.TimeoutExpired:
+                _ask_to_end(child)
         try:
             return child.wait(GRACE), stopped
         except subprocess.TimeoutExpired:
             child.kill()
             return child.wait(), stopped
+
+
+@contextmanager
+def _interrupts_wait() -> Iterator[str]:
+    """While it is entered, interrupts wait, and in a process that is started here too until it runs what is given."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield ""
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield "" if signal.SIGINT in before else _UNBLOCK
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _ask_to_end(child: subprocess.Popen[bytes]) -> None:
@@ -326,4 +369,4 @@ def _ending(status: int) -> str:
     return f"the script terminated its process (exit status {status}) before a verdict could be given"
 
 
-__all__ = ["GRACE", "NOTHING_SEEN", "STOPPED", "Ending", "verify_script"]
+__all__ = ["GRACE", "HEEDED", "Ending", "verify_script"]

@@ -8,13 +8,13 @@ import torch
 
 from gradcheck_accum.ledger.events import Backward
 from gradcheck_accum.portable import NotPortable
+from gradcheck_accum.results.stopped import INTERRUPTED, STOPPED
 from gradcheck_accum.results.verdict import VerifyResult
 from gradcheck_accum.verify.judge.run import judge_ranks
 from gradcheck_accum.verify.ranks.launch import Launch, origin
 from gradcheck_accum.verify.ranks.rank_report import RankReport
 from gradcheck_accum.verify.session import Observation
 
-INTERRUPTED = "interrupted"
 _PATIENCE = 5.0
 """Seconds that rank 0 waits for running ranks when its own script did not come to its end."""
 
@@ -30,30 +30,34 @@ def lost_connection(problem: BaseException) -> bool:
 
 def report_of_rank(
     launch: Launch, observation: Observation, script: str, error: str, *, cut_off: bool = False
-) -> VerifyResult:
+) -> VerifyResult | None:
     """The one report, on rank 0; every other rank delivers its account and has nothing to say.
 
-    ``error`` is how the rank's own script failed, ``cut_off`` whether only because another rank was gone.
+    ``error`` is how the rank's own script failed, ``cut_off`` whether only because another rank was gone. None where
+    rank 0 was interrupted: another may wait for it in a collective, until this process has ended; who started it puts
+    the accounts together (`gathered`).
     """
     if error and error != INTERRUPTED:
         launch.fail(error, cut_off=cut_off)
-    account = RankReport(observation.seen().portable(), error)
-    if launch.rank:
-        launch.deliver(account.written())
-        return VerifyResult.failed(script, launch.orphaned() or error)
-    patience = _PATIENCE if error else None
+    account = RankReport(observation.seen().portable(), observation.options, error)
+    if launch.rank == 0 and error != INTERRUPTED:
+        return gathered(launch, script, account)
+    launch.deliver(account.written())
+    return VerifyResult.failed(script, launch.orphaned() or error) if launch.rank else None
+
+
+def gathered(launch: Launch, script: str, first: RankReport) -> VerifyResult:
+    """The one report of all ranks, put together by rank 0, of which ``first`` is the account."""
+    patience = _PATIENCE if first.error else None
     try:
-        accounts = [account, *(_account_of(launch, rank, patience) for rank in range(1, launch.ranks))]
+        accounts = [first, *(_account_of(launch, rank, patience) for rank in range(1, launch.ranks))]
     except NotPortable as problem:
-        return replace(observation.result(), error=str(problem), ranks=launch.ranks)
+        return replace(judge_ranks([first.seen], script, first.asked), error=str(problem), ranks=launch.ranks)
     known = [own for own in accounts if own is not None]
-    if len(known) == launch.ranks:
-        result = judge_ranks([own.seen for own in known], script, observation.options)
-    else:
-        result = observation.result()
+    judged = known if len(known) == launch.ranks else [first]
+    result = judge_ranks([own.seen for own in judged], script, first.asked)
     if any(own.error == INTERRUPTED for own in known):
-        said = "stopped before the script ended: the report covers what was seen until then"
-        result = replace(result, notes=(*result.notes, said))
+        result = replace(result, notes=(*result.notes, STOPPED))
     return replace(result, error=_error(launch, accounts), ranks=launch.ranks)
 
 
@@ -69,7 +73,9 @@ def _account_of(launch: Launch, rank: int, patience: float | None) -> RankReport
 def _error(launch: Launch, accounts: list[RankReport | None]) -> str:
     failures = launch.failures()
     first = origin(failures)
-    if first is None:
+    is_interrupted = any(account is not None and account.error == INTERRUPTED for account in accounts)
+    # Who only lost a connection may have lost it to a rank that was interrupted.
+    if first is None or (failures[first].cut_off and is_interrupted):
         silent = next((rank for rank, account in enumerate(accounts) if account is None), None)
         return "" if silent is None else f"rank {silent} did not report"
     message = f"rank {first}: {failures[first].message}"

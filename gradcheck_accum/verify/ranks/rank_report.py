@@ -19,6 +19,7 @@ from gradcheck_accum.verify.book.given_data import Given
 from gradcheck_accum.verify.book.holding import Mode
 from gradcheck_accum.verify.book.records import Measured, Record, Replay, Update
 from gradcheck_accum.verify.judge.observed_run import ObservedRun
+from gradcheck_accum.verify.judge.options import Options
 from gradcheck_accum.verify.vectors.inner_products import InnerProducts
 from gradcheck_accum.verify.watching.framework_remedies import Remark
 from gradcheck_accum.verify.watching.manual_updates import OwnSteps
@@ -27,9 +28,10 @@ from gradcheck_accum.verify.watching.rank_averaging import Needless
 
 @dataclass(frozen=True, slots=True)
 class RankReport:
-    """What one rank saw, and how its script ended: ``error`` is empty where it came to its own end."""
+    """What one rank saw, what its caller ``asked``, and how its script ended: ``error`` is empty at its own end."""
 
     seen: ObservedRun
+    asked: Options
     error: str
 
     def written(self) -> bytes:
@@ -43,6 +45,7 @@ class RankReport:
         if (
             not isinstance(found, RankReport)
             or not isinstance(found.seen, ObservedRun)
+            or not isinstance(found.asked, Options)
             or not isinstance(found.error, str)
         ):
             raise NotPortable("not the account of a rank")
@@ -61,6 +64,7 @@ _REPORTS = Portable(
         Measured,
         Mode,
         Needless,
+        Options,
         OwnSteps,
         Proof,
         Record,

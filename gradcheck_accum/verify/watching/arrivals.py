@@ -88,14 +88,19 @@ class Arrivals:
                 # Our own arithmetic needs no mode of anybody's, the tape among them.
                 with torch._C.DisableTorchFunction():
                     own = dense(gradient.detach())
-                    self._arriving.setdefault(key, []).append(squared_norm(own))
+                    self._note(key, squared_norm(own))
                     self._book.arrives(key, own)
 
         return arrived
+
+    def _note(self, key: int, norm: torch.Tensor) -> None:
+        """A parameter has got a gradient of a norm² ``norm``; whatever interrupts this, there is no empty list."""
+        if self._arriving is not None:
+            self._arriving[key] = [*self._arriving.get(key, ()), norm]
 
     def _shard_filled(self, key: int, gradient: torch.Tensor) -> None:
         if self._arriving is not None and not self._attention.idle and key in self._book.parameters:
             with torch._C.DisableTorchFunction():
                 own = dense(gradient.detach())
-                self._arriving.setdefault(key, []).append(squared_norm(own))
+                self._note(key, squared_norm(own))
                 self._book.arrives_apart(key, self.shards.sketch(key, own))
