@@ -361,3 +361,43 @@ for first in range(0, 12, 6):
 def test_samples_with_targets_of_their_own_number_are_not_swapped_for_others(tmp_path: Path) -> None:
     result = watch_source(BOXES, tmp_path)
     assert result.verdict in (Verdict.EQUIVALENT, Verdict.INCONCLUSIVE) and not result.diagnosis, result.reason
+
+
+SETS = """
+import torch
+from torch import nn
+torch.manual_seed(4)
+lengths = [3, 2, 5, 4, 3, 2, 6, 3, 2, 4, 3, 5]
+sets = [torch.randn(n, 2, dtype=torch.float64) for n in lengths]
+targets = torch.stack([one.norm(dim=1).max() for one in sets])
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.each = nn.Sequential(nn.Linear(2, 7), nn.Tanh()).double()
+        self.head = nn.Linear(7, 1).double()
+    def forward(self, sets):
+        return torch.cat([self.head(self.each(one).sum(0)) for one in sets])
+model = Model()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for rows in torch.arange(12).split(3):
+    output = model([sets[i] for i in rows])
+    error = output - targets[rows]
+    (error.abs().mean() / 2 {and_more}).backward()
+    if int(rows[-1]) % 6 == 5:
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+
+
+@pytest.mark.parametrize(
+    ("and_more", "verdict"),
+    [
+        ("", Verdict.EQUIVALENT),
+        # What a set is told apart from are the other two.
+        ("+ torch.tanh(output - output.flip(0).roll(1)).square().mean() / 2", Verdict.NOT_EQUIVALENT_BY_CONSTRUCTION),
+    ],
+    ids=["apart", "coupled"],
+)
+def test_a_tensor_of_a_list_is_a_sample_however_long(and_more: str, verdict: Verdict, tmp_path: Path) -> None:
+    result = watch_source(SETS.format(and_more=and_more), tmp_path)
+    assert result.verdict is verdict, result.reason

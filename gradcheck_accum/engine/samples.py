@@ -96,16 +96,24 @@ def inputs_of(program: Program) -> set[int]:
     Empty where a call with weights was given tensors in an object of a kind that is not known.
     """
     found: set[int] = set()
+    for _, own, given in _calls_with_weights(program):
+        if any(_hides_tensors(value) for value in given):
+            return set()
+        found |= {*own}
+    return found
+
+
+def _calls_with_weights(program: Program) -> Iterator[tuple[object, list[int], list[object]]]:
+    """What each call with weights called or computed with, the leaves that it was given, and all of that."""
     for function, args, kwargs, _ in program.steps:
         given = list(leaves_of((args, kwargs)))
         given = [item for value in given for item in (value.fields if isinstance(value, Packed) else (value,))]
         own = [value.index for value in given if isinstance(value, Leaf)]
-        module = isinstance(function, nn.Module) and any(p.requires_grad for p in function.parameters())
-        if module or any(isinstance(program.leaves[i], nn.Parameter) for i in own):
-            if any(_hides_tensors(value) for value in given):
-                return set()
-            found |= {*own}
-    return found
+        weights = tuple(i for i in own if isinstance(program.leaves[i], nn.Parameter))
+        if isinstance(function, nn.Module) and any(p.requires_grad for p in function.parameters()):
+            yield function, own, given
+        elif weights:
+            yield weights, own, given
 
 
 def _hides_tensors(value: object) -> bool:
@@ -119,7 +127,15 @@ def by_sample(program: Program, data: Sequence[int], own: Sequence[int]) -> Iter
     Where a leaf has several rows for each sample, these stand together, or in as many parts of the leaf, or their
     number is that by chance and the leaf is left out. A leaf as wide as it is long may have been transposed. Nothing
     where there is one sample.
+
+    First of all, tensors of a list, or what the same weights were called on one by one, are a sample each, however long
+    (a set, a sequence), where they are as many as other leaves have rows.
     """
+    for each in _listed(program, data):
+        rows = [i for i in data if i not in each and len(program.leaves[i]) == len(each)]
+        held = tuple(SampleAxis(i, 0, lambda sample: [sample]) for i in rows)
+        if rows:
+            yield Samples(program, len(each), held, (each,))
     count = _count(program, own)
     if count is None:
         return
@@ -133,6 +149,20 @@ def by_sample(program: Program, data: Sequence[int], own: Sequence[int]) -> Iter
         if known not in seen:
             seen.append(known)
             yield Samples(program, count, held, single)
+
+
+def _listed(program: Program, data: Sequence[int]) -> list[tuple[int, ...]]:
+    """Data that a call was given in a list, or the same weights were called on, one leaf in each of several calls."""
+    calls: dict[object, list[list[int]]] = {}
+    for called, own, _ in _calls_with_weights(program):
+        of_data = [i for i in own if i in data]
+        if of_data:
+            calls.setdefault(called, []).append(of_data)
+    found = [[own[0] for own in each] for each in calls.values() if all(len(own) == 1 for own in each)]
+    for _, args, kwargs, _ in program.steps:
+        lists = [given for given in (*args, *kwargs.values()) if isinstance(given, (list, tuple))]
+        found += [[item.index for item in given if isinstance(item, Leaf) and item.index in data] for given in lists]
+    return list(dict.fromkeys(tuple(each) for each in found if len({*each}) == len(each) > 1))
 
 
 def _one_by_one(program: Program, data: Sequence[int], count: int) -> tuple[tuple[int, ...], ...]:
