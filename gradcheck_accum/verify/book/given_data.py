@@ -32,34 +32,29 @@ class Draw:
     loader_of: dict[Hashable, int] = field(default_factory=dict)
 
 
+@dataclass(eq=False)
 class Given:
-    """What models were called on for one backward, which came after ``draw``.
+    """What models were called on for one backward, which came after ``draw``: in its program, or as it was noted.
 
     Most backwards are never asked: a program is looked through when one is.
     """
 
-    def __init__(self, source: Program | frozenset[DataOfCall], draw: Draw) -> None:
-        self._source = source
-        self._draw = draw
+    source: Program | frozenset[DataOfCall]
+    draw: Draw
 
     @cached_property
     def calls(self) -> frozenset[DataOfCall]:
         """The data of each call."""
-        return frozenset(_calls_of(self._source)) if isinstance(self._source, Program) else self._source
+        return frozenset(_calls_of(self.source)) if isinstance(self.source, Program) else self.source
 
     @cached_property
     def loaders(self) -> frozenset[int]:
         """Those that gave all of it, if several gave one batch each."""
-        loader_of, batches = self._draw.loader_of, self._draw.batches
+        loader_of, batches = self.draw.loader_of, self.draw.batches
         if len(batches) < 2 or max(batches.values()) > 1:
             return frozenset()
         data = {tensor for call in self.calls for tensor in call}
         return frozenset(loader_of[one] for one in data) if data <= loader_of.keys() else frozenset()
-
-    @property
-    def drawn(self) -> int:
-        """The number of the draw."""
-        return self._draw.number
 
 
 NOTHING_GIVEN = Given(frozenset(), Draw(0))
