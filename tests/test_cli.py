@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 import os
 import subprocess
 import sys
@@ -13,6 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from command_line import CommandLine
 from plain_loops import plain_loop
 
 from gradcheck_accum import __version__
@@ -31,55 +31,38 @@ def scripts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-class Output:
-    """Runs the command line and keeps what it said."""
-
-    def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
-        self._capsys = capsys
-        self.out = self.err = ""
-
-    def __call__(self, *arguments: str) -> int:
-        status = main(arguments)
-        self.out, self.err = self._capsys.readouterr()
-        return status
-
-    @property
-    def json(self) -> Any:
-        return json.loads(self.out)
-
-
 @pytest.fixture
-def run(capsys: pytest.CaptureFixture[str]) -> Output:
-    return Output(capsys)
+def run(capsys: pytest.CaptureFixture[str]) -> CommandLine:
+    return CommandLine(capsys)
 
 
 # lint
 
 
-def test_lint_reports_and_exits_with_1(scripts: Path, run: Output) -> None:
+def test_lint_reports_and_exits_with_1(scripts: Path, run: CommandLine) -> None:
     assert run("lint", "bad.py") == 1
     assert "bad.py:4:9: GA101 [missing-loss-scaling]" in run.out
     assert run.out.splitlines()[-2:] == ["Found 1 mistake in 1 file.", "1 fixable with --fix."]
     assert run.err == ""
 
 
-def test_lint_of_nothing_wrong_exits_with_0(scripts: Path, run: Output) -> None:
+def test_lint_of_nothing_wrong_exits_with_0(scripts: Path, run: CommandLine) -> None:
     assert run("lint", "plain.py") == 0
     assert run.out == "No mistakes found in 1 file.\n"
 
 
-def test_lint_reads_the_working_directory_where_no_path_is_given(scripts: Path, run: Output) -> None:
+def test_lint_reads_the_working_directory_where_no_path_is_given(scripts: Path, run: CommandLine) -> None:
     assert run("lint", "--output-format", "json") == 1
     assert run.json["summary"]["files"] == 2
 
 
-def test_exit_zero_is_for_findings_only(scripts: Path, run: Output) -> None:
+def test_exit_zero_is_for_findings_only(scripts: Path, run: CommandLine) -> None:
     assert run("lint", "--exit-zero", "bad.py") == 0
     assert "GA101" in run.out
     assert run("lint", "--exit-zero", "bad.py", "gone.py") == 2
 
 
-def test_an_unreadable_path_is_one_line_and_2(scripts: Path, run: Output) -> None:
+def test_an_unreadable_path_is_one_line_and_2(scripts: Path, run: CommandLine) -> None:
     (scripts / "broken.py").write_text("def train(:\n    loss.backward()\n")
     assert run("lint", "gone.py", "broken.py", "bad.py") == 2
     gone, broken = run.err.splitlines()
@@ -88,7 +71,7 @@ def test_an_unreadable_path_is_one_line_and_2(scripts: Path, run: Output) -> Non
     assert "GA101" in run.out
 
 
-def test_lint_json(scripts: Path, run: Output) -> None:
+def test_lint_json(scripts: Path, run: CommandLine) -> None:
     assert run("lint", "bad.py", "gone.py", "--output-format", "json") == 2
     (finding,) = run.json["findings"]
     assert (finding["code"], finding["line"], finding["column"]) == ("GA101", 4, 9)
@@ -110,12 +93,12 @@ def test_lint_json(scripts: Path, run: Output) -> None:
         (["--select", "GA1", "--ignore", "GA101"], 0),
     ],
 )
-def test_selectors(scripts: Path, run: Output, options: list[str], status: int) -> None:
+def test_selectors(scripts: Path, run: CommandLine, options: list[str], status: int) -> None:
     assert run("lint", "bad.py", *options) == status
 
 
 @pytest.mark.parametrize("selector", ["GA999", "", "GA101,", "E501", "GA1011"])
-def test_a_bad_selector_is_one_line_and_2(scripts: Path, run: Output, selector: str) -> None:
+def test_a_bad_selector_is_one_line_and_2(scripts: Path, run: CommandLine, selector: str) -> None:
     assert run("lint", "bad.py", f"--select={selector}") == 2
     assert run.out == ""
     assert len(run.err.splitlines()) == 1
@@ -126,7 +109,7 @@ def stdin(monkeypatch: pytest.MonkeyPatch, text: bytes) -> None:
     monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=io.BytesIO(text)))
 
 
-def test_standard_input(run: Output, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_standard_input(run: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
     stdin(monkeypatch, BAD.encode())
     assert run("lint", "-", "--stdin-filename", "src/bad.py") == 1
     assert run.out.startswith("src/bad.py:4:9: GA101")
@@ -138,7 +121,7 @@ def test_standard_input(run: Output, monkeypatch: pytest.MonkeyPatch) -> None:
     assert run.err.startswith("gradcheck-accum: -: not valid Python ")
 
 
-def test_standard_input_is_alone(run: Output) -> None:
+def test_standard_input_is_alone(run: CommandLine) -> None:
     assert run("lint", "-", "train.py") == 2
     assert "cannot be combined" in run.err
 
@@ -162,7 +145,7 @@ def verify(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     return fake
 
 
-def test_verify_passes_on_what_was_asked(scripts: Path, run: Output, verify: SimpleNamespace) -> None:
+def test_verify_passes_on_what_was_asked(scripts: Path, run: CommandLine, verify: SimpleNamespace) -> None:
     options = "--max-windows 3 --reference replay --dtype float64 --device cpu --timeout 9.5"
     numbers = "--loss-coefficient 0.5 --rtol 1e-3 --atol 0"
     assert run("verify", *options.split(), *numbers.split(), "bad.py", "--", "--epochs", "2", "--", "x") == 0
@@ -182,7 +165,7 @@ def test_verify_passes_on_what_was_asked(scripts: Path, run: Output, verify: Sim
     assert run.out == "train.py: equivalent: all right\n"
 
 
-def test_verify_a_module(run: Output, verify: SimpleNamespace) -> None:
+def test_verify_a_module(run: CommandLine, verify: SimpleNamespace) -> None:
     assert run("verify", "-m", "package.train") == 0
     assert verify.args == (None, [])
     assert verify.kwargs["module"] == "package.train"
@@ -199,14 +182,14 @@ def test_verify_a_module(run: Output, verify: SimpleNamespace) -> None:
     ],
 )
 def test_verify_exit_status(
-    scripts: Path, run: Output, verify: SimpleNamespace, change: dict[str, Any], status: int
+    scripts: Path, run: CommandLine, verify: SimpleNamespace, change: dict[str, Any], status: int
 ) -> None:
     verify.result = replace(verify.result, **change)
     assert run("verify", "bad.py", "--output-format", "json") == status
     assert run.json["verdict"] == verify.result.verdict.value
 
 
-def test_a_script_that_cannot_be_judged_is_one_line_and_2(run: Output, verify: SimpleNamespace) -> None:
+def test_a_script_that_cannot_be_judged_is_one_line_and_2(run: CommandLine, verify: SimpleNamespace) -> None:
     verify.result = replace(verify.result, script="gone.py", error="no such file")
     assert run("verify", "gone.py") == 2
     assert (run.out, run.err) == ("", "gradcheck-accum: gone.py: no such file\n")
@@ -247,7 +230,7 @@ def test_a_script_that_cannot_be_judged_is_one_line_and_2(run: Output, verify: S
     ],
 )
 def test_usage_errors_are_one_line_and_2(
-    scripts: Path, run: Output, verify: SimpleNamespace, arguments: list[str], complaint: str
+    scripts: Path, run: CommandLine, verify: SimpleNamespace, arguments: list[str], complaint: str
 ) -> None:
     assert run(*arguments) == 2
     assert run.out == ""
@@ -256,7 +239,7 @@ def test_usage_errors_are_one_line_and_2(
     assert complaint in line
 
 
-def test_the_command_alone_shows_its_help(run: Output) -> None:
+def test_the_command_alone_shows_its_help(run: CommandLine) -> None:
     assert run() == 2
     assert (run.out, run.err.split()[:2]) == ("", ["usage:", "gradcheck-accum"])
 
@@ -265,14 +248,14 @@ def test_the_command_alone_shows_its_help(run: Output) -> None:
 
 
 @pytest.mark.parametrize("name", ["GA101", "ga101", "missing-loss-scaling"])
-def test_explain_prints_the_page(run: Output, name: str) -> None:
+def test_explain_prints_the_page(run: CommandLine, name: str) -> None:
     assert run("explain", name) == 0
     assert run.out.startswith(
         "missing-loss-scaling (GA101)\n\n4 micro-batches make a gradient that is 4 times too large"
     )
 
 
-def test_rules(run: Output) -> None:
+def test_rules(run: CommandLine) -> None:
     assert run("rules") == 0
     table, legend = run.out.rstrip("\n").split("\n\n")
     assert [line.split()[0] for line in table.splitlines()] == list(CATALOGUE)
@@ -284,7 +267,7 @@ def test_rules(run: Output) -> None:
 # the door itself
 
 
-def test_an_error_of_ours_is_one_line_and_2(scripts: Path, run: Output, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_of_ours_is_one_line_and_2(scripts: Path, run: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object, **__: object) -> None:
         raise ValueError("two\nlines")
 
@@ -298,7 +281,7 @@ def test_an_error_of_ours_is_one_line_and_2(scripts: Path, run: Output, monkeypa
         run("lint", "bad.py")
 
 
-def test_an_interrupt_is_quiet(scripts: Path, run: Output, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupt_is_quiet(scripts: Path, run: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupt(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
@@ -347,7 +330,7 @@ def test_no_report_is_lost_to_the_encoding_of_a_stream(scripts: Path, encoding: 
 
 
 def test_verify_and_explain_lose_nothing_either(
-    run: Output, verify: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+    run: CommandLine, verify: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     done = command("explain", "GA101", PYTHONIOENCODING="ascii")
     assert (done.returncode, done.stderr) == (0, b"")
@@ -391,7 +374,7 @@ def test_other_streams_that_are_closed(scripts: Path) -> None:
     ],
 )
 def test_color_where_it_is_asked_for(
-    scripts: Path, run: Output, monkeypatch: pytest.MonkeyPatch, environment: dict[str, str], painted: bool
+    scripts: Path, run: CommandLine, monkeypatch: pytest.MonkeyPatch, environment: dict[str, str], painted: bool
 ) -> None:
     for name in ("FORCE_COLOR", "NO_COLOR"):
         monkeypatch.delenv(name, raising=False)
@@ -418,7 +401,7 @@ def test_a_pipe_is_a_path(scripts: Path) -> None:
     assert "Found 1 mistake in 1 file." in done.stdout
 
 
-def test_a_named_pipe_is_read_once_and_not_written(scripts: Path, run: Output) -> None:
+def test_a_named_pipe_is_read_once_and_not_written(scripts: Path, run: CommandLine) -> None:
     pipe = scripts / "pipe"
     os.mkfifo(pipe)
     assert run("lint", "--fix", "pipe") == 2

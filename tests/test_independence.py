@@ -14,6 +14,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
+from watching import trained
 
 from gradcheck_accum.engine.program import Program
 from gradcheck_accum.engine.samples import Samples
@@ -34,18 +35,6 @@ def network(outputs: int, *more: nn.Module) -> nn.Module:
 def batches(sizes: Sequence[int]) -> list[Batch]:
     torch.manual_seed(1)
     return [(torch.randn(n, 6), torch.randn(n, 6), torch.rand(n), torch.randint(0, 2, (n,))) for n in sizes]
-
-
-def trained(model: nn.Module, data: Sequence[Any], loss: Loss, scale: float = K, **options: Any) -> VerifyResult:
-    """The verdict on a loop over ``data``, three micro-batches a window."""
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    with observe(**options) as observation:
-        for i, batch in enumerate(data):
-            (loss(model, *batch) / scale).backward()
-            if (i + 1) % K == 0:
-                optimizer.step()
-                optimizer.zero_grad()
-    return observation.result()
 
 
 def gradient(model: nn.Module, batch: Sequence[torch.Tensor], loss: Loss) -> torch.Tensor:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from loops_with_places import WINDOWS_IN_EPOCHS, codes_in, filled
 
 from gradcheck_accum.lint import lint_source
 
-LOOP = """\
+LOOP = (
+    """\
 import copy
 import torch
 from diffusers.training_utils import EMAModel
@@ -41,26 +43,14 @@ def follow(target, source, decay=0.999):
 
 def train(model, teacher, loader, optimizer, criterion, K, epochs, ema=None):
     average = {average}
-    for epoch in range(epochs):
-        for i, (x, y) in enumerate(loader):
-            loss = criterion(model(x), y) / K
-            loss.backward()
-            {before}
-            if (i + 1) % K == 0:
-                optimizer.step()
-                optimizer.zero_grad()
-                {inside}
-            {after}
-        optimizer.zero_grad()
-        {end}
 """
+    + WINDOWS_IN_EPOCHS
+)
 USUAL = "t.mul_(decay).add_(s, alpha=1 - decay)"
 
 
 def codes(average: str = "None", rule: str = USUAL, **places: str) -> list[str]:
-    slots = dict.fromkeys(("before", "inside", "after", "end"), "pass") | places
-    found = lint_source(LOOP.format(average=average, rule=rule, **slots), "train.py")
-    return [f.mistake.code for f in found if f.mistake.code == "GA602"]
+    return codes_in(filled(LOOP, average=average, rule=rule, **places), "GA602")
 
 
 AVERAGES = [
@@ -147,11 +137,10 @@ def test_what_is_not_known_to_be_an_average_of_every_micro_batch(average: str, u
     ],
 )
 def test_two_averages_that_are_updated_once_per_step(average: str, update: str) -> None:
-    places = {"average": average, "rule": USUAL, "before": "pass", "end": "pass"}
-    right = LOOP.format(inside=update, after="pass", **places).replace("% K", "% 2")
-    wrong = LOOP.format(inside="pass", after=update, **places).replace("% K", "% 2")
-    assert "GA602" not in [f.mistake.code for f in lint_source(right, "train.py")]
-    assert "GA602" in [f.mistake.code for f in lint_source(wrong, "train.py")]
+    right = filled(LOOP, average=average, rule=USUAL, inside=update).replace("% K", "% 2")
+    wrong = filled(LOOP, average=average, rule=USUAL, after=update).replace("% K", "% 2")
+    assert codes_in(right, "GA602") == []
+    assert "GA602" in codes_in(wrong)
 
 
 COPIED = """\

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from loops_with_places import filled
 
 from gradcheck_accum.lint import lint_source
 from gradcheck_accum.lint.fixes import fix_source
@@ -40,8 +41,7 @@ def train(model, loader, optimizer, criterion, K, epochs):
 
 
 def source(**places: str) -> str:
-    slots = dict.fromkeys(("before", "start", "early", "each", "inside", "end"), "pass") | places
-    return LOOP.format(**slots)
+    return filled(LOOP, **places)
 
 
 def lines(text: str) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from loops_with_places import codes_in, filled
 
 from gradcheck_accum.lint import lint_source
 
@@ -48,10 +49,11 @@ def train(model, loader, optimizer, criterion, K, epochs):
 """
 
 
+USUAL = {"divide": "loss = loss / K", "backward": "loss.backward()"}
+
+
 def codes(**places: str) -> list[str]:
-    slots = dict.fromkeys(("early", "each", "scale", "inside", "end"), "pass")
-    slots |= {"divide": "loss = loss / K", "backward": "loss.backward()"} | places
-    return [f.mistake.code for f in lint_source(LOOP.format(**slots), "train.py")]
+    return codes_in(filled(LOOP, **(USUAL | places)))
 
 
 def is_flagged(**places: str) -> bool:
@@ -122,10 +124,9 @@ def test_other_ways_to_divide(divide: str) -> None:
 )
 @pytest.mark.parametrize("weight", ["9", "0.7"])
 def test_a_weight_of_the_objective_divides_nothing(places: dict[str, str], flagged: bool, weight: str) -> None:
-    slots = dict.fromkeys(("early", "each", "scale", "inside"), "pass")
-    slots |= {"backward": "loss.backward()", "end": "print(running / len(loader))"} | places
-    source = f"weight = {weight}\n" + LOOP.format(**slots).replace("% K", "% 9")
-    assert ("GA802" in [f.mistake.code for f in lint_source(source, "train.py")]) is flagged
+    loop = filled(LOOP, **(USUAL | {"end": "print(running / len(loader))"} | places))
+    source = f"weight = {weight}\n" + loop.replace("% K", "% 9")
+    assert ("GA802" in codes_in(source)) is flagged
 
 
 @pytest.mark.parametrize(
@@ -178,15 +179,7 @@ def test_a_loss_that_is_not_divided_is_shown_right() -> None:
 
 
 def test_the_message_names_both_places() -> None:
-    text = LOOP.format(
-        early="pass",
-        divide="loss = loss / K",
-        backward="loss.backward()",
-        each=ADD,
-        scale="pass",
-        inside="pass",
-        end="print(running / len(loader))",
-    )
+    text = filled(LOOP, **(USUAL | {"each": ADD, "end": "print(running / len(loader))"}))
     (finding,) = [f for f in lint_source(text, "train.py") if f.mistake.code == "GA802"]
     lines = [number for number, line in enumerate(text.splitlines(), 1) if "backward" in line or "print(run" in line]
     assert text.splitlines()[finding.where.line - 1].strip() == ADD

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from loops_with_places import WINDOWS_IN_EPOCHS, codes_in, filled
 
 from gradcheck_accum.lint import lint_source
 
-LOOP = """\
+LOOP = (
+    """\
 import math
 import torch
 import transformers
@@ -16,25 +18,13 @@ from torch.optim.lr_scheduler import CosineAnnealingLR, OneCycleLR, StepLR
 def train(model, loader, criterion, epochs, K, accelerator):
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     scheduler = {scheduler}
-    for epoch in range(epochs):
-        for i, (x, y) in enumerate(loader):
-            loss = criterion(model(x), y)
-            (loss / K).backward()
-            {before}
-            if (i + 1) % K == 0:
-                optimizer.step()
-                optimizer.zero_grad()
-                {inside}
-            {after}
-        optimizer.zero_grad()
-        {per_epoch}
 """
+    + WINDOWS_IN_EPOCHS
+)
 
 
-def codes(scheduler: str, **places: str) -> list[str]:
-    slots = dict.fromkeys(("before", "inside", "after", "per_epoch"), "pass") | places
-    found = lint_source(LOOP.format(scheduler=scheduler, **slots), "train.py")
-    return [f.mistake.code for f in found if f.mistake.code.startswith("GA6")]
+def codes(scheduler: str, *, loop: str = LOOP, **places: str) -> list[str]:
+    return codes_in(filled(loop, scheduler=scheduler, **places), "GA6")
 
 
 IN_STEPS = [
@@ -76,7 +66,7 @@ def test_planned_in_micro_batches_and_moved_with_them_is_right(scheduler: str) -
     assert codes(scheduler, after="scheduler.step()") == []
 
 
-@pytest.mark.parametrize("place", ["before", "inside", "after", "per_epoch"])
+@pytest.mark.parametrize("place", ["before", "inside", "after", "end"])
 @pytest.mark.parametrize("scheduler", NOT_TOLD)
 def test_a_length_that_is_not_told_is_no_finding(scheduler: str, place: str) -> None:
     assert codes(scheduler, **{place: "scheduler.step()"}) == []
@@ -90,20 +80,17 @@ def test_moved_by_a_number_of_its_own(scheduler: str, call: str) -> None:
 
 @pytest.mark.parametrize("scheduler", [*IN_STEPS, *IN_MICRO_BATCHES])
 def test_moved_once_per_epoch_is_none_of_these(scheduler: str) -> None:
-    assert codes(scheduler, per_epoch="scheduler.step()") == []
+    assert codes(scheduler, end="scheduler.step()") == []
 
 
 def test_two_schedulers_that_move_once_per_step_are_none_that_moves_twice() -> None:
     schedulers = "[CosineAnnealingLR(optimizer, len(loader) // K * epochs), StepLR(optimizer, 10)]"
     assert codes(schedulers, inside="[s.step() for s in scheduler]") == []
-    source = LOOP.format(scheduler=schedulers, before="pass", inside="pass", after="pass", per_epoch="pass")
-    assert "GA601" not in [f.mistake.code for f in lint_source(source.replace("% K", "% 2"), "train.py")]
+    assert codes(schedulers, loop=LOOP.replace("% K", "% 2"), inside="[s.step() for s in scheduler]") == []
 
 
 def test_the_message_names_the_step() -> None:
-    source = LOOP.format(
-        scheduler=IN_STEPS[0], before="scheduler.step()", inside="pass", after="pass", per_epoch="pass"
-    )
+    source = filled(LOOP, scheduler=IN_STEPS[0], before="scheduler.step()")
     (message,) = [f.message for f in lint_source(source, "train.py") if f.mistake.code == "GA601"]
     assert "at every micro-batch" in message
     assert "(at line 16)" in message
@@ -134,27 +121,23 @@ EPOCHS = [
 
 @pytest.mark.parametrize("counted", EPOCHS)
 def test_epochs_that_are_counted_from_where_a_training_begins(counted: str) -> None:
-    def found(scheduler: str, **places: str) -> list[str]:
-        slots = dict.fromkeys(("before", "inside", "after", "per_epoch"), "pass") | places
-        source = LOOP.replace("range(epochs)", counted).format(scheduler=scheduler, **slots)
-        return [f.mistake.code for f in lint_source(source, "train.py") if f.mistake.code.startswith("GA6")]
-
-    assert found(IN_STEPS[0], after="scheduler.step()") == ["GA601"]
-    assert found(IN_STEPS[0], inside="scheduler.step()") == []
-    assert found(IN_MICRO_BATCHES[0], inside="scheduler.step()") == ["GA603"]
-    assert found(IN_MICRO_BATCHES[0], after="scheduler.step()") == []
+    loop = LOOP.replace("range(epochs)", counted)
+    assert codes(IN_STEPS[0], loop=loop, after="scheduler.step()") == ["GA601"]
+    assert codes(IN_STEPS[0], loop=loop, inside="scheduler.step()") == []
+    assert codes(IN_MICRO_BATCHES[0], loop=loop, inside="scheduler.step()") == ["GA603"]
+    assert codes(IN_MICRO_BATCHES[0], loop=loop, after="scheduler.step()") == []
 
 
 @pytest.mark.parametrize("counted", ["range(warm, epochs)", "range(2, epochs, 2)", "range(first + 1, epochs)"])
 def test_epochs_that_are_counted_from_elsewhere_are_not_told(counted: str) -> None:
+    loop = LOOP.replace("range(epochs)", counted)
     for scheduler in (IN_STEPS[0], IN_MICRO_BATCHES[0]):
         for place in ("inside", "after"):
-            slots = dict.fromkeys(("before", "inside", "after", "per_epoch"), "pass") | {place: "scheduler.step()"}
-            source = LOOP.replace("range(epochs)", counted).format(scheduler=scheduler, **slots)
-            assert not [f for f in lint_source(source, "train.py") if f.mistake.code.startswith("GA6")]
+            assert codes(scheduler, loop=loop, **{place: "scheduler.step()"}) == []
 
 
-FROM_SAMPLES = """\
+FROM_SAMPLES = (
+    """\
 import math
 import torch
 from torch.optim.lr_scheduler import CosineAnnealingLR
@@ -164,22 +147,13 @@ def train(model, train_dataset, other_dataset, criterion, epochs, K, args):
     loader = DataLoader(train_dataset, batch_size=args.batch_size, shuffle=True)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     scheduler = CosineAnnealingLR(optimizer, T_max={moves})
-    for epoch in range(epochs):
-        for i, (x, y) in enumerate(loader):
-            (criterion(model(x), y) / K).backward()
-            if (i + 1) % K == 0:
-                optimizer.step()
-                optimizer.zero_grad()
-                {inside}
-            {after}
-        optimizer.zero_grad()
 """
+    + WINDOWS_IN_EPOCHS
+)
 
 
 def from_samples(moves: str, place: str) -> list[str]:
-    slots = dict.fromkeys(("inside", "after"), "pass") | {place: "scheduler.step()"}
-    found = lint_source(FROM_SAMPLES.format(moves=moves, **slots), "train.py")
-    return [f.mistake.code for f in found if f.mistake.code.startswith("GA6")]
+    return codes_in(filled(FROM_SAMPLES, moves=moves, **{place: "scheduler.step()"}), "GA6")
 
 
 @pytest.mark.parametrize(
@@ -241,9 +215,7 @@ def get_warmed_up_schedule(optimizer, length):
 )
 def test_a_schedule_of_ones_own_whose_function_is_bound_to_its_length(schedule: str, told: bool) -> None:
     def codes_of(length: str, place: str) -> list[str]:
-        slots = dict.fromkeys(("before", "inside", "after", "per_epoch"), "pass") | {place: "scheduler.step()"}
-        source = OF_ITS_OWN + LOOP.format(scheduler=f"{schedule}(optimizer, {length})", **slots)
-        return [f.mistake.code for f in lint_source(source, "train.py") if f.mistake.code.startswith("GA6")]
+        return codes(f"{schedule}(optimizer, {length})", loop=OF_ITS_OWN + LOOP, **{place: "scheduler.step()"})
 
     steps, batches = "len(loader) // K * epochs", "len(loader) * epochs"
     assert codes_of(steps, "before") == ["GA601"] * told

@@ -14,9 +14,9 @@ from xml.etree import ElementTree
 
 import jsonschema
 import pytest
+from command_line import Folder
 from plain_loops import plain_loop
 
-from gradcheck_accum.cli import main
 from gradcheck_accum.diagnosis import Diagnosis
 from gradcheck_accum.ledger.location import Location
 from gradcheck_accum.mistakes import CATALOGUE
@@ -36,31 +36,12 @@ NOTEBOOK = {
 }
 
 
-class Command:
-    """Runs the command line in a directory of its own and keeps what it said."""
-
-    def __init__(self, root: Path, capsys: pytest.CaptureFixture[str]) -> None:
-        self.root = root
-        self._capsys = capsys
-        self.out = self.err = ""
-
-    def __call__(self, *arguments: str) -> int:
-        status = main(arguments)
-        self.out, self.err = self._capsys.readouterr()
-        return status
-
-    def write(self, path: str, text: str = BAD) -> None:
-        file = self.root / path
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(text, encoding="utf-8")
-
-
 @pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Folder:
     monkeypatch.chdir(tmp_path)
     for name in ("GITHUB_WORKSPACE", "FORCE_COLOR", "NO_COLOR"):
         monkeypatch.delenv(name, raising=False)
-    command = Command(tmp_path, capsys)
+    command = Folder(tmp_path, capsys, BAD)
     command.write("bad.py")
     command.write("plain.py", "print('no loop here')\n")
     return command
@@ -87,7 +68,7 @@ MISSING = Diagnosis(CATALOGUE["GA101"], Location("bad.py", 4), "the loss, 100% o
 # concise
 
 
-def test_concise_is_a_line_for_each_finding_and_the_summary(run: Command) -> None:
+def test_concise_is_a_line_for_each_finding_and_the_summary(run: Folder) -> None:
     assert run("lint", "bad.py", "--output-format", "concise") == 1
     first, second, *rest = run.out.splitlines()
     assert re.fullmatch(r"bad\.py:4:9: GA101 \[missing-loss-scaling\] .+", first)
@@ -99,7 +80,7 @@ def test_concise_is_a_line_for_each_finding_and_the_summary(run: Command) -> Non
 
 
 @pytest.mark.parametrize("form", ["text", "concise"])
-def test_quiet_leaves_the_findings_alone(run: Command, form: str) -> None:
+def test_quiet_leaves_the_findings_alone(run: Folder, form: str) -> None:
     assert run("lint", "plain.py", "--quiet", "--output-format", form) == 0
     assert (run.out, run.err) == ("", "")
     assert run("lint", "bad.py", "-q", "--output-format", form) == 1
@@ -107,7 +88,7 @@ def test_quiet_leaves_the_findings_alone(run: Command, form: str) -> None:
     assert "Found" not in run.out and "fixable" not in run.out
 
 
-def test_quiet_fixing_and_listing_say_nothing(run: Command) -> None:
+def test_quiet_fixing_and_listing_say_nothing(run: Folder) -> None:
     assert run("lint", "bad.py", "--diff", "--quiet") == 1
     assert run.err == ""
     assert run("lint", "bad.py", "--fix", "--unsafe-fixes", "--quiet") == 0
@@ -117,7 +98,7 @@ def test_quiet_fixing_and_listing_say_nothing(run: Command) -> None:
     assert run.out == ""
 
 
-def test_a_quiet_verify_says_what_is_wrong_and_nothing_of_a_pass(run: Command, measured: SimpleNamespace) -> None:
+def test_a_quiet_verify_says_what_is_wrong_and_nothing_of_a_pass(run: Folder, measured: SimpleNamespace) -> None:
     assert run("verify", "bad.py", "--quiet") == 0
     assert run.out == ""
     measured.result = replace(
@@ -130,7 +111,7 @@ def test_a_quiet_verify_says_what_is_wrong_and_nothing_of_a_pass(run: Command, m
 
 
 @pytest.mark.parametrize("form", ["text", "concise", "json", "sarif", "github", "junit"])
-def test_a_report_in_a_file_is_the_one_that_would_be_printed(run: Command, form: str) -> None:
+def test_a_report_in_a_file_is_the_one_that_would_be_printed(run: Folder, form: str) -> None:
     status = run("lint", "bad.py", "--output-format", form)
     printed = run.out
     assert run("lint", "bad.py", "--output-format", form, "--output-file", "report") == status == 1
@@ -138,14 +119,14 @@ def test_a_report_in_a_file_is_the_one_that_would_be_printed(run: Command, form:
     assert (run.root / "report").read_text(encoding="utf-8") == printed
 
 
-def test_verify_writes_to_a_file_too(run: Command, measured: SimpleNamespace) -> None:
+def test_verify_writes_to_a_file_too(run: Folder, measured: SimpleNamespace) -> None:
     assert run("verify", "bad.py", "--output-file", "report.txt") == 0
     assert run.out == ""
     assert (run.root / "report.txt").read_text() == "bad.py: equivalent: all right\n"
 
 
 def test_a_file_that_cannot_be_written_is_said_before_the_script_runs(
-    run: Command, measured: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+    run: Folder, measured: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     called: list[str] = []
     monkeypatch.setattr(sys.modules["gradcheck_accum.verify"], "verify_script", lambda *_, **__: called.append("ran"))
@@ -157,7 +138,7 @@ def test_a_file_that_cannot_be_written_is_said_before_the_script_runs(
 
 
 @pytest.mark.parametrize("option", ["--diff", "--add-noqa", "--write-baseline=known.json"])
-def test_what_gives_no_report_takes_no_file_for_it(run: Command, option: str) -> None:
+def test_what_gives_no_report_takes_no_file_for_it(run: Folder, option: str) -> None:
     assert run("lint", "bad.py", option, "--output-file", "report") == 2
     assert run.err.startswith("gradcheck-accum: --output-file cannot be combined with ")
     assert not (run.root / "report").exists()
@@ -171,7 +152,7 @@ def test_what_gives_no_report_takes_no_file_for_it(run: Command, option: str) ->
     [([], False), (["--color", "always"], True), (["--color=never"], False), (["--color=auto"], False)],
 )
 def test_color_is_as_it_was_asked_for(
-    run: Command, measured: SimpleNamespace, arguments: list[str], painted: bool
+    run: Folder, measured: SimpleNamespace, arguments: list[str], painted: bool
 ) -> None:
     for command in ("lint", "verify"):
         run(command, "bad.py", *arguments)
@@ -180,7 +161,7 @@ def test_color_is_as_it_was_asked_for(
         assert ("\x1b[" in (run.root / "report").read_text()) == painted
 
 
-def test_the_option_has_the_last_word_on_color(run: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_option_has_the_last_word_on_color(run: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FORCE_COLOR", "1")
     run("lint", "bad.py", "--color", "never")
     assert "\x1b[" not in run.out
@@ -206,7 +187,7 @@ def annotations(text: str) -> list[tuple[str, dict[str, str], str]]:
     return found
 
 
-def test_github_annotations_point_to_the_findings(run: Command) -> None:
+def test_github_annotations_point_to_the_findings(run: Folder) -> None:
     assert run("lint", "bad.py", "gone.py", "--output-format", "github") == 2
     (error, place, message), (warning, _, _), (unreadable, gone, reason) = annotations(run.out)
     assert (error, warning, unreadable) == ("error", "warning", "error")
@@ -224,14 +205,14 @@ def test_github_annotations_point_to_the_findings(run: Command) -> None:
     assert run.err == ""
 
 
-def test_a_path_cannot_end_a_command_or_part_its_properties(run: Command) -> None:
+def test_a_path_cannot_end_a_command_or_part_its_properties(run: Folder) -> None:
     name = "a,b: 50%::notice file=x::.py"
     run.write(name)
     run("lint", name, "--output-format", "github")
     assert {place["file"] for _, place, _ in annotations(run.out)} == {name}
 
 
-def test_paths_are_those_of_the_repository(run: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_paths_are_those_of_the_repository(run: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
     run.write("sub/train.py")
     monkeypatch.setenv("GITHUB_WORKSPACE", str(run.root))
     monkeypatch.chdir(run.root / "sub")
@@ -241,7 +222,7 @@ def test_paths_are_those_of_the_repository(run: Command, monkeypatch: pytest.Mon
     assert {place["artifactLocation"]["uri"] for place in places(run.out)} == {"sub/train.py"}
 
 
-def test_the_lines_of_a_cell_are_none_of_its_file(run: Command) -> None:
+def test_the_lines_of_a_cell_are_none_of_its_file(run: Folder) -> None:
     run.write("train.ipynb", json.dumps(NOTEBOOK))
     assert run("lint", "train.ipynb", "--output-format", "github") == 1
     (_, place, message), _ = annotations(run.out)
@@ -249,7 +230,7 @@ def test_the_lines_of_a_cell_are_none_of_its_file(run: Command) -> None:
     assert message.startswith("cell 2, line 4: ")
 
 
-def test_verify_annotates_causes_and_says_the_verdict(run: Command, measured: SimpleNamespace) -> None:
+def test_verify_annotates_causes_and_says_the_verdict(run: Folder, measured: SimpleNamespace) -> None:
     assert run("verify", "bad.py", "--output-format", "github") == 0
     assert run.out == "::notice title=gradcheck-accum%3A verify::bad.py: equivalent: all right\n"
     measured.result = replace(measured.result, verdict=Verdict.DEVIATES, reason="2 of 2", diagnosis=(MISSING,))
@@ -288,7 +269,7 @@ def fingerprints(text: str) -> list[str]:
     return [result["partialFingerprints"]["gradcheckAccum/v1"] for result in sarif(text)["results"]]
 
 
-def test_sarif_holds_findings_and_their_rules(run: Command) -> None:
+def test_sarif_holds_findings_and_their_rules(run: Folder) -> None:
     assert run("lint", "bad.py", "--output-format", "sarif") == 1
     log = sarif(run.out)
     rules = log["tool"]["driver"]["rules"]
@@ -313,7 +294,7 @@ def test_sarif_holds_findings_and_their_rules(run: Command) -> None:
     assert log["originalUriBaseIds"]["%SRCROOT%"]["uri"] == f"{run.root.resolve().as_uri()}/"
 
 
-def test_the_fixes_of_a_sarif_log_repair_the_file(run: Command) -> None:
+def test_the_fixes_of_a_sarif_log_repair_the_file(run: Folder) -> None:
     run("lint", "bad.py", "--output-format", "sarif")
     fixes = [fix for result in sarif(run.out)["results"] for fix in result["fixes"]]
     assert [fix["properties"]["applicability"] for fix in fixes] == ["safe", "unsafe"]
@@ -328,7 +309,7 @@ def test_the_fixes_of_a_sarif_log_repair_the_file(run: Command) -> None:
     assert "".join(lines) == (run.root / "bad.py").read_text()
 
 
-def test_fingerprints_outlive_edits_elsewhere(run: Command) -> None:
+def test_fingerprints_outlive_edits_elsewhere(run: Folder) -> None:
     run("lint", "bad.py", "--output-format", "sarif")
     before = fingerprints(run.out)
     assert len(set(before)) == 2
@@ -340,14 +321,14 @@ def test_fingerprints_outlive_edits_elsewhere(run: Command) -> None:
     assert fingerprints(run.out)[0] != before[0]  # another line is another finding
 
 
-def test_fingerprints_part_what_is_alike(run: Command) -> None:
+def test_fingerprints_part_what_is_alike(run: Folder) -> None:
     run.write("twice.py", f"{BAD}\n\n{BAD.replace('train', 'train_again')}")
     run.write("other.py")
     run("lint", "twice.py", "other.py", "--select", "GA101", "--output-format", "sarif")
     assert len(set(fingerprints(run.out))) == 3
 
 
-def test_sarif_of_odd_places_holds_to_the_schema(run: Command) -> None:
+def test_sarif_of_odd_places_holds_to_the_schema(run: Folder) -> None:
     run.write("a b/trän%.py")
     run.write("train.ipynb", json.dumps(NOTEBOOK))
     assert run("lint", "a b", "train.ipynb", "gone.py", "--output-format", "sarif") == 2
@@ -378,7 +359,7 @@ def suites(text: str) -> list[ElementTree.Element]:
     return list(root)
 
 
-def test_junit_has_a_suite_for_each_file_and_a_case_for_each_finding(run: Command) -> None:
+def test_junit_has_a_suite_for_each_file_and_a_case_for_each_finding(run: Folder) -> None:
     assert run("lint", "bad.py", "gone.py", "--output-format", "junit") == 2
     bad, gone = suites(run.out)
     assert [case.get("name") for case in bad] == [
@@ -394,13 +375,13 @@ def test_junit_has_a_suite_for_each_file_and_a_case_for_each_finding(run: Comman
     assert error.get("message") == "no such file or directory"
 
 
-def test_junit_of_nothing_wrong_is_a_test_that_passes(run: Command) -> None:
+def test_junit_of_nothing_wrong_is_a_test_that_passes(run: Folder) -> None:
     assert run("lint", "plain.py", "--output-format", "junit") == 0
     ((case,),) = suites(run.out)
     assert [child.tag for child in case] == ["system-out"]
 
 
-def test_junit_takes_any_text(run: Command, measured: SimpleNamespace) -> None:
+def test_junit_takes_any_text(run: Folder, measured: SimpleNamespace) -> None:
     measured.result = VerifyResult.failed("bad\x1b.py", "RuntimeError: <&> \x00 \udcff")
     assert run("verify", "bad.py", "--output-format", "junit") == 2
     ((case,),) = suites(run.out)
@@ -429,7 +410,7 @@ def test_junit_takes_any_text(run: Command, measured: SimpleNamespace) -> None:
     ],
 )
 def test_junit_of_verify_fails_where_the_exit_status_says_so(
-    run: Command, measured: SimpleNamespace, change: dict[str, Any], status: int, tags: list[str | None]
+    run: Folder, measured: SimpleNamespace, change: dict[str, Any], status: int, tags: list[str | None]
 ) -> None:
     measured.result = replace(measured.result, **change)
     assert run("verify", "bad.py", "--output-format", "junit") == status

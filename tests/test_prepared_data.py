@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import gc
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
+from watching import trained
 
 from gradcheck_accum.results.verdict import Verdict, VerifyResult
 from gradcheck_accum.verify import observe
@@ -33,18 +34,6 @@ def batches(*, total: float | None = None) -> list[Batch]:
     torch.manual_seed(1)
     drawn = [(torch.randn(ROWS, 6), torch.randn(ROWS), torch.rand(ROWS) + 0.1) for _ in range(K * WINDOWS)]
     return drawn if total is None else [(x, y, w / w.sum() * total) for x, y, w in drawn]
-
-
-def trained(data: Iterable[Batch], loss: Loss, scale: float = K) -> VerifyResult:
-    model = network()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    with observe() as observation:
-        for i, batch in enumerate(data):
-            (loss(model, *batch) / scale).backward()
-            if (i + 1) % K == 0:
-                optimizer.step()
-                optimizer.zero_grad()
-    return observation.result()
 
 
 def codes(result: VerifyResult) -> set[str]:
@@ -107,7 +96,7 @@ def test_weights_that_add_up_to_one_in_each_micro_batch_are_a_mean_of_means(loss
     data = batches()
     expected = weights_of(data)
     assert max(expected) > 1.1
-    result = trained(data, loss)
+    result = trained(network(), data, loss)
     assert (result.verdict, codes(result)) == (Verdict.DEVIATES, {"GA104"}), result.reason
     assert result.windows[0].weights == pytest.approx(expected, rel=1e-5)
     assert result.windows[0].units == pytest.approx(sum(float(w.double().sum()) for *_, w in data[:K]), rel=1e-5)
@@ -115,14 +104,14 @@ def test_weights_that_add_up_to_one_in_each_micro_batch_are_a_mean_of_means(loss
 
 @pytest.mark.parametrize("loss", NORMALISED)
 def test_weights_with_equal_sums_are_right(loss: Loss) -> None:
-    result = trained(batches(total=2.3), loss)
+    result = trained(network(), batches(total=2.3), loss)
     assert (result.verdict, codes(result)) == (Verdict.EQUIVALENT, set()), result.reason
     assert "as one large batch" in result.reference.kind
 
 
 @pytest.mark.parametrize("loss", [by_sum, by_mean])
 def test_weights_that_are_not_divided_by_k_are_too_large(loss: Loss) -> None:
-    result = trained(batches(total=2.3), loss, scale=1)
+    result = trained(network(), batches(total=2.3), loss, scale=1)
     assert (result.verdict, codes(result)) == (Verdict.DEVIATES, {"GA101"}), result.reason
 
 
@@ -135,7 +124,7 @@ def test_a_softmax_over_the_rows_counts_exponentials(has_graph: bool) -> None:
 
     data = batches()
     exponentials = [(x, y, (1.7 * w.double()).exp()) for x, y, w in data]
-    result = trained(data, loss)
+    result = trained(network(), data, loss)
     assert (result.verdict, codes(result)) == (Verdict.DEVIATES, {"GA104"}), result.reason
     assert result.windows[0].weights == pytest.approx(weights_of(exponentials), rel=1e-5)
 
@@ -151,7 +140,7 @@ def over_time(model: nn.Module, x: torch.Tensor, y: torch.Tensor, w: torch.Tenso
 
 
 def test_weights_beside_data_that_cannot_be_put_together_are_proven() -> None:
-    result = trained(of_unlike_lengths(), over_time)
+    result = trained(network(), of_unlike_lengths(), over_time)
     assert (result.verdict, codes(result)) == (Verdict.EQUIVALENT, set()), result.reason
 
 
@@ -179,7 +168,7 @@ def by_the_largest(model: nn.Module, x: torch.Tensor, y: torch.Tensor, w: torch.
 
 @pytest.mark.parametrize("loss", [standardised, standardised_in_place, inputs_standardised, by_the_largest])
 def test_data_that_is_normalised_over_its_micro_batch_couples_samples(loss: Loss) -> None:
-    result = trained(batches(), loss)
+    result = trained(network(), batches(), loss)
     assert (result.verdict, codes(result)) == (Verdict.NOT_EQUIVALENT_BY_CONSTRUCTION, {"GA901"}), result.reason
     assert "normalizes data of its loss over its own rows" in result.windows[0].reason
 
@@ -188,7 +177,7 @@ def test_normalised_data_that_cannot_be_put_together_is_not_proven_right() -> No
     def loss(model: nn.Module, x: torch.Tensor, y: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
         return F.mse_loss(model(x).squeeze(-1).mean(1), (y - y.mean()) / y.std())
 
-    result = trained(of_unlike_lengths(), loss)
+    result = trained(network(), of_unlike_lengths(), loss)
     assert result.verdict is Verdict.INCONCLUSIVE
     assert "was normalized over the rows of its micro-batch" in result.reason
 
@@ -255,7 +244,7 @@ BY_THEMSELVES = [
 
 @pytest.mark.parametrize("loss", BY_THEMSELVES)
 def test_data_whose_rows_are_treated_by_themselves_is_right(loss: Loss) -> None:
-    result = trained(batches(), loss)
+    result = trained(network(), batches(), loss)
     assert (result.verdict, codes(result)) == (Verdict.EQUIVALENT, set()), result.reason
 
 
@@ -290,7 +279,7 @@ def by_a_running_mean() -> Iterator[Batch]:
 def test_data_that_was_normalised_over_more_than_its_micro_batch_is_right(
     source: Callable[[], Iterator[Batch]], loss: Loss
 ) -> None:
-    result = trained(source(), loss)
+    result = trained(network(), source(), loss)
     assert (result.verdict, codes(result)) == (Verdict.EQUIVALENT, set()), result.reason
 
 
@@ -307,7 +296,7 @@ def test_weights_that_add_up_to_one_in_a_window_are_right() -> None:
     def loss(model: nn.Module, x: torch.Tensor, y: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
         return (w * errors(model, x, y)).sum()
 
-    result = trained(window_by_window(), loss, scale=1)
+    result = trained(network(), window_by_window(), loss, scale=1)
     assert (result.verdict, codes(result)) == (Verdict.EQUIVALENT, set()), result.reason
 
 
@@ -344,7 +333,7 @@ MASKED = [over_its_places, over_its_places_as_numbers, chosen, inside_the_sum]
 def test_a_masked_mean_counts_what_its_mask_leaves(loss: Loss) -> None:
     data = masked()
     left = [int(m.sum()) for *_, m in data[:K]]
-    result = trained(data, loss)
+    result = trained(network(), data, loss)
     assert (result.verdict, codes(result)) == (Verdict.DEVIATES, {"GA104"}), result.reason
     assert result.windows[0].units == sum(left)
     assert result.windows[0].weights == pytest.approx([sum(left) / (K * own) for own in left])
@@ -354,7 +343,7 @@ def test_a_masked_mean_counts_what_its_mask_leaves(loss: Loss) -> None:
 
 @pytest.mark.parametrize("loss", MASKED)
 def test_masks_that_leave_as_many_places_are_right(loss: Loss) -> None:
-    result = trained(masked(whole=True), loss)
+    result = trained(network(), masked(whole=True), loss)
     assert (result.verdict, codes(result)) == (Verdict.EQUIVALENT, set()), result.reason
     assert result.windows[0].units == 13 * K
 
@@ -373,7 +362,7 @@ def test_a_sum_over_what_the_windows_masks_leave_counts_them() -> None:
         return (errors(model, x, y[0]) * m).sum() / float(y[1, 0, 0])
 
     left = [int(m.sum()) for *_, m in masked()]
-    result = trained(over_its_window(), loss, scale=1)
+    result = trained(network(), over_its_window(), loss, scale=1)
     assert (result.verdict, codes(result)) == (Verdict.EQUIVALENT, set()), result.reason
     assert [window.units for window in result.windows] == [sum(left[:K]), sum(left[K:])]
     assert not any("divided by" in note for note in result.notes)
@@ -383,7 +372,7 @@ def test_a_masked_sum_over_all_places_counts_all_of_them() -> None:
     def loss(model: nn.Module, x: torch.Tensor, y: torch.Tensor, m: torch.Tensor) -> torch.Tensor:
         return (errors(model, x, y) * m).sum() / m.numel()
 
-    right, wrong = trained(masked(), loss), trained(masked(), loss, scale=1)
+    right, wrong = trained(network(), masked(), loss), trained(network(), masked(), loss, scale=1)
     assert (right.verdict, right.windows[0].units) == (Verdict.EQUIVALENT, K * ROWS * 4)
     assert (wrong.verdict, codes(wrong)) == (Verdict.DEVIATES, {"GA101"})
 

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
+from watching import trained
 
 from gradcheck_accum.engine.joining import Layout
 from gradcheck_accum.engine.program import Program
@@ -65,26 +66,17 @@ def batches(count: int, rows: Sequence[int] = (ROWS,)) -> list[tuple[torch.Tenso
 Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 
-def trained(model: nn.Module, data: Sequence[tuple[torch.Tensor, ...]], loss: Loss, **options: object) -> VerifyResult:
+def in_eights(
+    model: nn.Module, data: Sequence[tuple[torch.Tensor, ...]], loss: Loss = F.cross_entropy, scale: float = 8
+) -> VerifyResult:
     """The verdict on a loop over ``data``, eight micro-batches a window."""
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    with observe(**options) as observation:  # type: ignore[arg-type]
-        for i, (x, y) in enumerate(data):
-            loss(model(x), y).backward()
-            if (i + 1) % 8 == 0:
-                optimizer.step()
-                optimizer.zero_grad()
-    return observation.result()
-
-
-def mean_over_eight(scores: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    return F.cross_entropy(scores, y) / 8
+    return trained(model, data, lambda model, x, y: loss(model(x), y), scale, steps=8)
 
 
 @pytest.mark.parametrize("error", OUT_OF_MEMORY, ids=lambda e: f"{type(e).__name__}-{str(e)[:12]}")
 def test_a_large_batch_that_does_not_fit_is_streamed_and_the_verdict_says_so(error: Exception) -> None:
     model = Small(layers(), 2 * ROWS, error)
-    result = trained(model, batches(16), mean_over_eight)
+    result = in_eights(model, batches(16))
     assert result.verdict is Verdict.EQUIVALENT, result.reason
     assert "in chunks" in result.reference.kind
     assert any("does not fit in memory" in note and "4 chunks" in note for note in result.notes)
@@ -93,20 +85,20 @@ def test_a_large_batch_that_does_not_fit_is_streamed_and_the_verdict_says_so(err
 
 
 def test_a_streamed_reference_still_finds_the_mistake() -> None:
-    result = trained(Small(layers(), 8, MemoryError()), batches(16), F.cross_entropy)
+    result = in_eights(Small(layers(), 8, MemoryError()), batches(16), scale=1)
     assert result.verdict is Verdict.DEVIATES
     assert [d.mistake.code for d in result.diagnosis] == ["GA101"]
 
 
 def test_a_batch_coupled_model_is_not_streamed() -> None:
-    result = trained(Small(layers(nn.BatchNorm1d(8)), 8, MemoryError()), batches(16), mean_over_eight)
+    result = in_eights(Small(layers(nn.BatchNorm1d(8)), 8, MemoryError()), batches(16))
     assert result.verdict is Verdict.NOT_EQUIVALENT_BY_CONSTRUCTION
     assert "a part of the large batch's gradient differs from the sum of its halves'" in result.reason
     assert "in chunks" not in result.reference.kind
 
 
 def test_where_only_single_samples_fit_nothing_is_proven_and_the_verdict_says_so() -> None:
-    result = trained(Small(layers(), 1, MemoryError()), batches(16, [1]), mean_over_eight)
+    result = in_eights(Small(layers(), 1, MemoryError()), batches(16, [1]))
     assert result.verdict is Verdict.INCONCLUSIVE
     assert "the large batch does not fit in memory, and chunks could not be shown to be equivalent" in result.reason
     assert "one by one" in result.reference.kind
@@ -206,16 +198,16 @@ def test_dropout_is_drawn_again_as_the_loop_drew_it() -> None:
 
 def contrastive(scores: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     one = F.normalize(scores)
-    return F.cross_entropy(one @ one.T / 0.1, y) / 8
+    return F.cross_entropy(one @ one.T / 0.1, y)
 
 
 @pytest.mark.parametrize(
     ("model", "loss"),
-    [(by_hand(True), contrastive), (layers(nn.BatchNorm1d(8), nn.Dropout(0.1)), mean_over_eight)],
+    [(by_hand(True), contrastive), (layers(nn.BatchNorm1d(8), nn.Dropout(0.1)), F.cross_entropy)],
     ids=["in-batch negatives", "BatchNorm"],
 )
 def test_dropout_does_not_hide_that_a_model_couples_its_batch(model: nn.Module, loss: Loss) -> None:
-    result = trained(model, batches(16), loss)
+    result = in_eights(model, batches(16), loss)
     assert result.verdict is Verdict.NOT_EQUIVALENT_BY_CONSTRUCTION
     assert "one large batch" in result.reason or "the true large batch" in result.reason
 
@@ -227,7 +219,7 @@ def test_numbers_drawn_once_for_a_batch_are_no_coupling() -> None:
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return super().forward(x * torch.rand(6))
 
-    result = trained(Warped(6, 3), batches(16), mean_over_eight)
+    result = in_eights(Warped(6, 3), batches(16))
     assert result.verdict is Verdict.EQUIVALENT
     assert any("do not belong to individual rows" in note for note in result.notes)
 
@@ -236,16 +228,13 @@ def test_time_may_come_first() -> None:
     # (time, rows, features), as recurrent layers have it by default, and flat labels.
     torch.manual_seed(0)
     rnn, head = nn.RNN(3, 5), nn.Linear(5, 2)
-    optimizer = torch.optim.SGD([*rnn.parameters(), *head.parameters()], lr=0.1)
-    with observe() as observation:
-        for i in range(8):
-            x, y = torch.randn(7, 4, 3), torch.randint(0, 2, (7, 4))
-            states, _ = rnn(x)
-            (F.cross_entropy(head(states).view(-1, 2), y.reshape(-1)) / 4).backward()
-            if (i + 1) % 4 == 0:
-                optimizer.step()
-                optimizer.zero_grad()
-    result = observation.result()
+
+    def loss(_: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        states, _ = rnn(x)
+        return F.cross_entropy(head(states).view(-1, 2), y.reshape(-1))
+
+    data = [(torch.randn(7, 4, 3), torch.randint(0, 2, (7, 4))) for _ in range(8)]
+    result = trained(nn.ModuleList([rnn, head]), data, loss, steps=4)
     assert (result.verdict, result.diagnosis) == (Verdict.EQUIVALENT, ())
     assert "as one large batch" in result.reference.kind
 
@@ -254,17 +243,13 @@ def test_parts_of_a_batch_that_belong_together_row_by_row() -> None:
     # Instance images first, prior images after them: the large batch has all the instances first.
     torch.manual_seed(0)
     model = nn.Linear(6, 6)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    with observe() as observation:
-        for i in range(8):
-            x, target = torch.randn(4, 6), torch.randn(4, 6)
-            own, prior = model(x).chunk(2)
-            wanted, usual = target.chunk(2)
-            ((F.mse_loss(own, wanted) + 0.5 * F.mse_loss(prior, usual)) / 4).backward()
-            if (i + 1) % 4 == 0:
-                optimizer.step()
-                optimizer.zero_grad()
-    result = observation.result()
+
+    def loss(model: nn.Module, x: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        own, prior = model(x).chunk(2)
+        wanted, usual = target.chunk(2)
+        return F.mse_loss(own, wanted) + 0.5 * F.mse_loss(prior, usual)
+
+    result = trained(model, [(torch.randn(4, 6), torch.randn(4, 6)) for _ in range(8)], loss, steps=4)
     assert (result.verdict, result.diagnosis) == (Verdict.EQUIVALENT, ())
     assert "as one large batch" in result.reference.kind
 
@@ -334,6 +319,6 @@ class CastsItself(nn.Module):
 
 
 def test_autocast_inside_a_model_is_not_taken_for_coupling() -> None:
-    result = trained(CastsItself(), batches(16), mean_over_eight)
+    result = in_eights(CastsItself(), batches(16))
     assert (result.verdict, result.diagnosis) == (Verdict.EQUIVALENT, ())
     assert "as one large batch" in result.reference.kind

@@ -1,12 +1,16 @@
-"""Runs scripts under observation in the test's own process."""
+"""Runs scripts and loops under observation in the test's own process."""
 
 from __future__ import annotations
 
 import contextlib
 import io
 import runpy
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
+
+import torch
+from torch import nn
 
 from gradcheck_accum.results.verdict import VerifyResult
 from gradcheck_accum.verify import observe
@@ -27,6 +31,28 @@ def watch_source(source: str, folder: Path, **options: Any) -> VerifyResult:
     path = folder / "train.py"
     path.write_text(source, encoding="utf-8")
     return watch_script(path, **options)
+
+
+def trained(
+    model: nn.Module,
+    data: Iterable[Sequence[Any]],
+    loss: Callable[..., torch.Tensor],
+    scale: float | None = None,
+    steps: int = 3,
+    **options: Any,
+) -> VerifyResult:
+    """The result of a loop over ``data`` in windows of ``steps`` micro-batches, by which it divides losses by default.
+
+    A remainder stays in ``.grad``.
+    """
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with observe(**options) as observation:
+        for i, batch in enumerate(data):
+            (loss(model, *batch) / (scale or steps)).backward()
+            if (i + 1) % steps == 0:
+                optimizer.step()
+                optimizer.zero_grad()
+    return observation.result()
 
 
 def found(result: VerifyResult) -> set[tuple[int, str]]:

@@ -216,6 +216,11 @@ def scalers(shares: Shares) -> list[Location]:
     return list(dict.fromkeys(f.where for f in factors if f.where is not None and f.value != 1.0))
 
 
+def scaling_framework(shares: Shares) -> str:
+    """The package that scaled the losses, where one did."""
+    return next((place.through for place in scalers(shares) if place.through), "")
+
+
 def times(weight: float) -> str:
     """A relative weight in words: 4 is "4x"."""
     return f"{weight:.4g}x"

@@ -8,41 +8,27 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from command_line import Folder
 from plain_loops import plain_loop
-
-from gradcheck_accum.cli import main
 
 BAD = plain_loop(4, flush=True)
 """One mistake: GA101 at line 4."""
 
 
-class Project:
+class Project(Folder):
     """Files below a directory that is the working directory, and what ``lint`` said of them last."""
-
-    def __init__(self, root: Path, capsys: pytest.CaptureFixture[str]) -> None:
-        self.root = root
-        self._capsys = capsys
-        self.out = self.err = ""
-
-    def write(self, path: str, content: str | bytes = BAD) -> Path:
-        file = self.root / path
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_bytes(content if isinstance(content, bytes) else content.encode())
-        return file
 
     def settings(self, text: str) -> None:
         self.write("pyproject.toml", f"[tool.gradcheck-accum]\n{text}\n")
 
     def lint(self, *arguments: str) -> int:
-        status = main(["lint", *arguments])
-        self.out, self.err = self._capsys.readouterr()
-        return status
+        return self("lint", *arguments)
 
     def report(self, *arguments: str) -> Any:
         """The JSON report."""
         self.lint("--output-format", "json", *arguments)
         assert self.err == ""
-        return json.loads(self.out)
+        return self.json
 
     def found(self, *arguments: str) -> list[tuple[str, str]]:
         """Each finding as path and code."""
@@ -57,7 +43,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
     root = tmp_path / "project"
     root.mkdir()
     monkeypatch.chdir(root)
-    return Project(root, capsys)
+    return Project(root, capsys, BAD)
 
 
 Cells = Callable[..., str]

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from gradcheck_accum.lint import syntax
 from gradcheck_accum.lint.control_flow.functions import call_function
+from gradcheck_accum.lint.program.facts import adds_one
 from gradcheck_accum.lint.state import values as v
 from gradcheck_accum.lint.state.control import Restart
 from gradcheck_accum.lint.state.state import State
@@ -32,12 +33,7 @@ def counters(reach: Reach, function: Function) -> set[str]:
     counted = {
         n.target.attr
         for n in nodes
-        if isinstance(n, syntax.AugAssign)
-        and n.op is Operator.ADD
-        and isinstance(n.target, syntax.Attribute)
-        and text_of(n.target.value) == "self"
-        and isinstance(n.value, syntax.Constant)
-        and n.value.value == 1
+        if adds_one(n) and isinstance(n.target, syntax.Attribute) and text_of(n.target.value) == "self"
     }
     tested = {
         n.attr
@@ -68,9 +64,7 @@ def begin(run: State, node: syntax.AugAssign, current: Any) -> None:
     Nothing shows what it was when the loop began. Whoever tests it before it is raised has it begin at 1, and who tests
     it raised, or one more than it, at 0: so the first window is as long as the others, which is no mistake's doing.
     """
-    if not (v.is_named(current) and type(current) is Symbol and run.loops.depth and node.op is Operator.ADD):
-        return
-    if not (isinstance(node.value, syntax.Constant) and node.value.value == 1):
+    if not (v.is_named(current) and type(current) is Symbol and run.loops.depth and adds_one(node)):
         return
     name, around = text_of(node.target), run.calls.stack[-1] if run.calls.stack else run.reach.module
     tested = [

@@ -3,33 +3,26 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Sequence
-from dataclasses import replace
-from functools import lru_cache
+from collections.abc import Callable
 from typing import Any
 
 from gradcheck_accum.lint import syntax
-from gradcheck_accum.lint.control_flow.conditions import answered, choose, decide, settled, truth_of
+from gradcheck_accum.lint.control_flow.conditions import answered, choose, decide, truth_of
 from gradcheck_accum.lint.interpreter.assignment import assign
 from gradcheck_accum.lint.interpreter.calls import call
+from gradcheck_accum.lint.interpreter.comprehensions import comprehension, dict_comprehension
 from gradcheck_accum.lint.interpreter.iteration import items_of
 from gradcheck_accum.lint.interpreter.objects import attribute, known_otherwise
+from gradcheck_accum.lint.interpreter.subscripts import subscript
 from gradcheck_accum.lint.state import values as v
 from gradcheck_accum.lint.state.bindings import bind_in_comparison
 from gradcheck_accum.lint.state.state import State
 from gradcheck_accum.lint.state.values import UNKNOWN, Num, Symbol, Tensor, bounded, is_named, is_settled
-from gradcheck_accum.lint.syntax import Comparison, Junction, Operator, UnaryOperator, text_of, walk
+from gradcheck_accum.lint.syntax import Comparison, Junction, Operator, UnaryOperator, text_of
 from gradcheck_accum.lint.torch_calls.arithmetic import binary, of_numbers
-from gradcheck_accum.lint.torch_calls.data import (
-    batch_at,
-    batches_of,
-    length_of,
-    length_of_value,
-    rows_of,
-    slice_of_data,
-)
+from gradcheck_accum.lint.torch_calls.data import batches_of, length_of
 from gradcheck_accum.lint.torch_calls.gradient_changes import is_gradient
-from gradcheck_accum.lint.torch_calls.masks import chooses, mask_of, selected
+from gradcheck_accum.lint.torch_calls.masks import mask_of
 from gradcheck_accum.lint.torch_calls.metrics import shown
 from gradcheck_accum.lint.torch_calls.retained_graphs import summed
 from gradcheck_accum.lint.torch_calls.weight_averages import note_update
@@ -79,120 +72,6 @@ def _attribute(run: State, node: syntax.Attribute, scope: v.Scope) -> Any:
     if node.attr == "grad" and isinstance(value, Tensor):
         run.recorder.opaque(node, "a backward that was made for the gradients of activations")
     return v.known_as(attribute(run, value, node.attr), node.attr)
-
-
-def _subscript(run: State, node: syntax.Subscript, scope: v.Scope) -> Any:
-    value = evaluate(run, node.value, scope)
-    index = UNKNOWN if isinstance(node.slice, syntax.Slice) else evaluate(run, node.slice, scope)
-    match value:
-        case ("shape", v.Data() as data):
-            return rows_of(run, data) if isinstance(index, Num) and index.value == 0 else UNKNOWN
-        case ("zip" | "enumerate" | "islice" | "range" | "shape" | "slice", *_):
-            # What stands for an iterator is no tuple of its parts.
-            return UNKNOWN
-        case list() | tuple() if isinstance(index, Num) and isinstance(index.value, int):
-            if isinstance(value, list) and len(value) > 1 and not run.loops.passes and v.is_data(value):
-                # A list of batches that is counted through by hand.
-                slice_of_data(run, value, index, None)
-                chosen = value[index.value] if -len(value) <= index.value < len(value) else UNKNOWN
-                run.recorder.learn_units(v.rows_in(chosen))
-                return chosen
-            return value[index.value] if -len(value) <= index.value < len(value) else UNKNOWN
-        case list() if isinstance(node.slice, syntax.Slice) and id(value) in run.iterated.grown:
-            # Of how many there are nothing is known, and so it is of a part of them.
-            part = list(value)
-            run.iterated.grown[id(part)] = part
-            return part
-        case list() | tuple() if isinstance(node.slice, syntax.Slice):
-            return _slice(run, value, node.slice, scope)
-        case dict():
-            key = v.key_of(index, text_of(node.slice))
-            held = value.get(key, UNKNOWN)
-            if isinstance(key, Num) and isinstance(held, Num):
-                return UNKNOWN  # a table of numbers has another one for every turn
-            return v.known_as(held, key) if isinstance(key, str) else held
-        case v.Data():
-            # Rows are what the first of several dimensions counts.
-            rows = node.slice.elts[0] if isinstance(node.slice, syntax.Tuple) and node.slice.elts else node.slice
-            if isinstance(rows, syntax.Constant) and rows.value is ...:
-                return value
-            match index:
-                case ("slice", lower, upper):
-                    return slice_of_data(run, value, lower, upper)
-            if isinstance(rows, syntax.Slice):
-                lower, upper = (None if b is None else evaluate(run, b, scope) for b in (rows.lower, rows.upper))
-                return slice_of_data(run, value, lower, upper)
-            # Rows that are chosen at random are as new as the choice, and as many where their places are.
-            if isinstance(index, v.Data):
-                rows_chosen = index.rows if index.holds is v.Holds.PLACES else None
-                return v.Data(rows_chosen, made=index.made, varies=value.varies or chooses(index))
-            # What is at a number may be a tensor of the batch, or a row of one.
-            return replace(value.changed(), counted=None, drawn=None)
-        case v.Chunks() if isinstance(node.slice, syntax.Slice):
-            length = length_of_value(run, value)
-            return _slice(run, [value.piece] * int(length.value), node.slice, scope)
-        case v.Loader():
-            if isinstance(node.slice, syntax.Slice):
-                # A list of batches, sliced: the micro-batches of one window, say.
-                return _slice(run, batches_of(value, length_of(run, value)), node.slice, scope)
-            return batch_at(run, value, index)
-        case Tensor() if chooses(index):
-            return selected(value)
-        case Tensor():
-            item = attribute(run, value, str(index) if isinstance(index, str) else "item")
-            return item.element(index) if isinstance(item, Tensor) and isinstance(index, Num) else item
-        case v.Parameters() | v.Gradient():
-            return value
-        case v.Model() if isinstance(index, Num):
-            return v.Member(source=f"{value.name}.{index.value}")
-        case Symbol():
-            if isinstance(index, str):
-                return value.member(index)
-            if (
-                isinstance(index, Num)
-                and isinstance(node.slice, syntax.Constant)
-                and not run.in_training
-                and value.name
-            ):
-                return value.member(str(index.value))  # one of several things that a call gave together
-            return _slice_of_batches(run, value, node.slice, scope)
-    return UNKNOWN
-
-
-def _slice(run: State, items: Any, node: syntax.Slice, scope: v.Scope) -> Any:
-    bounds: list[int | None] = []
-    for bound in (node.lower, node.upper, node.step):
-        number = evaluate(run, bound, scope) if bound is not None else None
-        if number is not None and not (isinstance(number, Num) and isinstance(number.value, int)):
-            return UNKNOWN
-        bounds.append(number.value if isinstance(number, Num) else None)  # type: ignore[arg-type]
-    return items[slice(*bounds)] if bounds[2] != 0 else UNKNOWN
-
-
-def _slice_of_batches(run: State, batches: Symbol, index: syntax.Expression, scope: v.Scope) -> Any:
-    """An unknown sequence cut at a multiple of K, or along its own length: so only lists of batches are.
-
-    What else a turn of a training loop cuts out of one, elsewhere in every turn, is its data, as far as anybody knows.
-    """
-    if not isinstance(index, syntax.Slice):
-        return UNKNOWN
-    bounds = [evaluate(run, bound, scope) for bound in (index.lower, index.upper) if bound is not None]
-    if not any(isinstance(b, Num) and b.tags & {v.STEPS, v.DERIVED, v.LENGTH, v.POSITION} for b in bounds):
-        moves = run.loops.depth and index.lower is not None and index.upper is not None and _changes(run, index)
-        return v.Got(turn=run.loops.turn) if moves else UNKNOWN
-    length = length_of_value(run, batches)
-    if not isinstance(length, Num):
-        # Nobody cuts a window where there is none: as long as the bounds are apart.
-        length = max((b for b in bounds if isinstance(b, Num)), key=lambda bound: bound.value)
-        run.recorder.assumed_length = True
-    return _slice(run, [v.Data()] * int(length.value), index, scope)
-
-
-def _changes(run: State, index: syntax.Slice) -> bool:
-    """Whether both bounds of a slice are made of what changes with the turns of a loop."""
-    changing = run.reach.bound_in_loops(run.calls.stack[-1] if run.calls.stack else None)
-    bounds = [bound for bound in (index.lower, index.upper) if bound is not None]
-    return all(changing & {text_of(inner) for inner in walk(bound)} for bound in bounds)
 
 
 def _binary(run: State, node: syntax.BinOp, scope: v.Scope) -> Any:
@@ -331,121 +210,6 @@ def _dict(run: State, node: syntax.Dict, scope: v.Scope) -> Any:
     return pairs
 
 
-def _comprehension(run: State, node: syntax.ListComp | syntax.GeneratorExp | syntax.SetComp, scope: v.Scope) -> Any:
-    return _comprehended(run, node.elt, node.generators, scope)
-
-
-def _comprehended(
-    run: State, elt: syntax.Expression, generators: Sequence[syntax.Comprehension], scope: v.Scope
-) -> Any:
-    generator, *inner_generators = generators
-    if not inner_generators and run.reach.backward(elt):
-        run.execute((_loop_of(elt, generator),), v.Scope(outer=scope))
-        return UNKNOWN
-    source = evaluate(run, generator.iter, scope)
-    inner = v.Scope(outer=scope)
-
-    def element(of: Any) -> Any:
-        assign(run, generator.target, of, inner)
-        return _comprehended(run, elt, inner_generators, inner) if inner_generators else evaluate(run, elt, inner)
-
-    if isinstance(source, (list, tuple)) and v.all_parameters(source):
-        source = v.united(source)
-    if isinstance(source, v.Parameters):
-        # What is made of them is as good as they are; what is done to their gradients counts.
-        chosen = _chosen(run, source, generator, inner)
-        made = element(chosen)
-        return made if isinstance(made, (v.Gradient, v.Parameters)) else chosen
-    if inner_generators:
-        return _flattened(run, source, element)
-    if isinstance(source, v.Chunks):
-        made = element(source.piece)
-        return source if v.is_data(made) else [made] * source.count
-    if isinstance(source, v.Loader):
-        return _of_every_batch(run, elt, generator.target, source, scope)
-    if isinstance(source, Tensor):
-        # The losses that a model returned in a dictionary, say.
-        return element(source)
-    items = items_of(run, source, limit=v.LONGEST_LIST)
-    if items is None:
-        if any(is_gradient(part) for part in walk(elt)):
-            element(Symbol())
-        return UNKNOWN
-    results: list[Any] = []
-    for number, item in enumerate(items):
-        assign(run, generator.target, item, inner)
-        if all(choose(run, test, inner, ()) for test in generator.ifs):
-            with run.calls.in_turn(number):
-                results.append(evaluate(run, elt, inner))
-    return results
-
-
-@lru_cache(maxsize=64)
-def _loop_of(elt: syntax.Expression, generator: syntax.Comprehension) -> syntax.For:
-    """The loop that a comprehension is which makes gradients; the same each time."""
-    where, origin = generator.where, generator.origin
-    body: syntax.Statement = syntax.Expr(elt.where, elt.origin, elt)
-    for test in reversed(generator.ifs):
-        body = syntax.If(test.where, test.origin, test, (body,), ())
-    return syntax.For(where, origin, generator.target, generator.iter, (body,), ())
-
-
-def _chosen(run: State, source: v.Parameters, generator: syntax.Comprehension, scope: v.Scope) -> v.Parameters:
-    """The parameters of a comprehension's source that its conditions choose."""
-    assign(run, generator.target, source, scope)
-    for test in generator.ifs:
-        if settled(run, test, scope) is None:
-            source = source.chosen(text_of(test))
-    return source
-
-
-def _flattened(run: State, source: Any, element: Callable[[Any], Any]) -> Any:
-    """What several ``for`` in one comprehension make: the parameters of several models, or nothing that is known."""
-    items = items_of(run, source, limit=v.LONGEST_LIST)
-    pieces = [element(item) for item in ([Symbol()] if items is None else items)]
-    return v.united(pieces) if v.all_parameters(pieces) else UNKNOWN
-
-
-def _dict_comprehension(run: State, node: syntax.DictComp, scope: v.Scope) -> Any:
-    """``{k: t.to(device) for k, t in batch.items()}`` is a batch still; what is made of other items has their keys."""
-    generator, *others = node.generators
-    source = evaluate(run, generator.iter, scope)
-    if v.is_data(source):
-        return v.Data(v.rows_in(source))
-    items = None if others else items_of(run, source, limit=v.LONGEST_LIST)
-    if items is None:
-        return UNKNOWN
-    inner = v.Scope(outer=scope)
-    made: dict[Any, Any] = {}
-    for number, item in enumerate(items):
-        assign(run, generator.target, item, inner)
-        if all(choose(run, test, inner, ()) for test in generator.ifs):
-            key = v.key_of(evaluate(run, node.key, inner), text_of(node.key))
-            with run.calls.in_turn(number):
-                made[key] = evaluate(run, node.value, inner)
-    return made
-
-
-def _of_every_batch(
-    run: State, element: syntax.Expression, target: syntax.Expression, loader: v.Loader, scope: v.Scope
-) -> Any:
-    """What a comprehension makes of a loader's batches: batches again, or something that is counted of each."""
-    inner = v.Scope(outer=scope)
-
-    def of(batch: v.Data) -> Any:
-        assign(run, target, batch, inner)
-        return evaluate(run, element, inner)
-
-    value = of(v.Data(loader.rows))
-    if isinstance(value, Num):
-        if loader.length is None or loader.length > v.LONGEST_LIST:
-            return UNKNOWN
-        batches = batches_of(loader, loader.length)
-        each = {batch: of(batch) for batch in dict.fromkeys(batches)}
-        return [each[batch] for batch in batches]
-    return replace(loader, length=length_of(run, loader)) if loader.length is not None else loader
-
-
 def _lambda(run: State, node: syntax.Lambda, scope: v.Scope) -> Any:
     return v.Function(node, scope)
 
@@ -495,7 +259,7 @@ _HANDLERS: dict[type[syntax.Expression], Callable[[State, Any, v.Scope], Any]] =
     syntax.Constant: _constant,
     syntax.Name: _name,
     syntax.Attribute: _attribute,
-    syntax.Subscript: _subscript,
+    syntax.Subscript: subscript,
     syntax.BinOp: _binary,
     syntax.UnaryOp: _unary,
     syntax.BoolOp: _boolean,
@@ -505,10 +269,10 @@ _HANDLERS: dict[type[syntax.Expression], Callable[[State, Any, v.Scope], Any]] =
     syntax.Tuple: _collection,
     syntax.Set: _collection,
     syntax.Dict: _dict,
-    syntax.ListComp: _comprehension,
-    syntax.GeneratorExp: _comprehension,
-    syntax.SetComp: _comprehension,
-    syntax.DictComp: _dict_comprehension,
+    syntax.ListComp: comprehension,
+    syntax.GeneratorExp: comprehension,
+    syntax.SetComp: comprehension,
+    syntax.DictComp: dict_comprehension,
     syntax.Lambda: _lambda,
     syntax.NamedExpr: _named,
     syntax.Call: _call,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeGuard
 
 from gradcheck_accum.lint import syntax
 from gradcheck_accum.lint.program.blends import blended
@@ -89,6 +89,13 @@ def switched(node: syntax.Call) -> str | None:
     given = [*node.args, *(keyword.value for keyword in node.keywords)]
     is_mode = len(given) <= 1 and all(isinstance(value, syntax.Constant) for value in given)
     return text_of(func.value) if is_mode else None
+
+
+def adds_one(node: syntax.Node) -> TypeGuard[syntax.AugAssign]:
+    """Whether a statement counts one more: ``count += 1``."""
+    if not isinstance(node, syntax.AugAssign) or node.op is not Operator.ADD:
+        return False
+    return isinstance(node.value, syntax.Constant) and node.value.value == 1
 
 
 def is_left_open(function: Function) -> bool:

@@ -17,6 +17,7 @@ from gradcheck_accum.lint.program.facts import (
     YIELDS,
     Facts,
     Function,
+    adds_one,
     called_as,
     last_part,
     names_called,
@@ -172,9 +173,7 @@ class Reach:
                 for loop in walk(function)
                 if isinstance(loop, (syntax.For, syntax.While))
                 for inner in walk(loop)
-                if isinstance(inner, syntax.AugAssign) and inner.op is syntax.Operator.ADD
-                if isinstance(inner.target, syntax.Name)
-                if isinstance(inner.value, syntax.Constant) and inner.value.value == 1
+                if adds_one(inner) and isinstance(inner.target, syntax.Name)
             )
         return known
 

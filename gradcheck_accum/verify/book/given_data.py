@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Hashable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import count
 from typing import Any
 
@@ -22,20 +23,41 @@ DataOfCall = tuple[Hashable, ...]
 """The tensors of data of one call. A program holds its own, which differ in where they are; others have numbers."""
 
 
-@dataclass(frozen=True, slots=True)
-class Given:
-    """What models were called on for one backward.
+@dataclass(frozen=True, slots=True, eq=False)
+class Draw:
+    """What data loaders gave between two backwards: how many batches each, and for each tensor the loader."""
 
-    ``loaders`` are those that gave all of it, if several gave one batch each since the backward before theirs, which
-    was draw ``drawn``.
+    number: int
+    batches: Counter[int] = field(default_factory=Counter)
+    loader_of: dict[Hashable, int] = field(default_factory=dict)
+
+
+@dataclass(eq=False)
+class Given:
+    """What models were called on for one backward, which came after ``draw``: in its program, or as it was noted.
+
+    Most backwards are never asked: a program is looked through when one is.
     """
 
-    calls: frozenset[DataOfCall] = frozenset()
-    loaders: frozenset[int] = frozenset()
-    drawn: int = 0
+    source: Program | frozenset[DataOfCall]
+    draw: Draw
+
+    @cached_property
+    def calls(self) -> frozenset[DataOfCall]:
+        """The data of each call."""
+        return frozenset(_calls_of(self.source)) if isinstance(self.source, Program) else self.source
+
+    @cached_property
+    def loaders(self) -> frozenset[int]:
+        """Those that gave all of it, if several gave one batch each."""
+        loader_of, batches = self.draw.loader_of, self.draw.batches
+        if len(batches) < 2 or max(batches.values()) > 1:
+            return frozenset()
+        data = {tensor for call in self.calls for tensor in call}
+        return frozenset(loader_of[one] for one in data) if data <= loader_of.keys() else frozenset()
 
 
-NOTHING_GIVEN = Given()
+NOTHING_GIVEN = Given(frozenset(), Draw(0))
 
 
 class GivenData:
@@ -45,21 +67,17 @@ class GivenData:
         self._numbers = WeakIdKeyDictionary()
         self._next = count()
         self._calls: deque[DataOfCall] = deque(maxlen=_MOST_CALLS)
-        self._draws = 0
+        self._draw = Draw(0)
         self._has_run = True
-        self._loaders: Counter[int] = Counter()
-        self._drawn: dict[Hashable, int] = {}
-        """By tensor that was drawn since the last backward before: the loader that gave it."""
 
     def drew(self, loader: Any, batch: Any) -> None:
         """A data loader gave a batch."""
         if self._has_run:
-            self._draws, self._has_run = self._draws + 1, False
-            self._loaders.clear()
-            self._drawn.clear()
-        self._loaders[id(loader)] += 1
+            self._draw, self._has_run = Draw(self._draw.number + 1), False
+        self._draw.batches[id(loader)] += 1
         for tensor in tensors_in(batch):
-            self._drawn[self._number(tensor)] = self._drawn[_place(tensor)] = id(loader)
+            place = _place(tensor, tensor._version)
+            self._draw.loader_of[self._number(tensor)] = self._draw.loader_of[place] = id(loader)
 
     def note(self, args: Any, kwargs: Any) -> None:
         """A module is called, and none that calls it, where no program is recorded."""
@@ -72,14 +90,9 @@ class GivenData:
     def take(self, program: Program | None) -> Given:
         """What was given for a backward that has run, by its program where there is one."""
         self._has_run = True
-        calls = frozenset(self._calls if program is None else _calls_of(program))
+        given = Given(frozenset(self._calls) if program is None else program, self._draw)
         self._calls.clear()
-        if not calls:
-            return NOTHING_GIVEN
-        data = {tensor for call in calls for tensor in call}
-        apart = len(self._loaders) > 1 and max(self._loaders.values()) == 1
-        whole = apart and data <= self._drawn.keys()
-        return Given(calls, frozenset(self._drawn[one] for one in data) if whole else frozenset(), self._draws)
+        return given
 
     def _number(self, tensor: torch.Tensor) -> int:
         known: int | None = self._numbers.get(tensor)  # type: ignore[no-untyped-call]
@@ -92,11 +105,12 @@ def _calls_of(program: Program) -> Iterator[DataOfCall]:
     """What the modules with weights were called on in a program, of those that were given data."""
     for function, args, kwargs, _ in program.steps:
         if isinstance(function, nn.Module) and next(function.parameters(), None) is not None:
-            given = (program.leaves[leaf.index] for leaf in leaves_of((args, kwargs)) if isinstance(leaf, Leaf))
-            data = tuple(_place(tensor) for tensor in given if not tensor.requires_grad)
+            given = (leaf.index for leaf in leaves_of((args, kwargs)) if isinstance(leaf, Leaf))
+            own = ((program.leaves[index], program.versions[index]) for index in given)
+            data = tuple(_place(tensor, version) for tensor, version in own if not tensor.requires_grad)
             if data:
                 yield data
 
 
-def _place(tensor: torch.Tensor) -> Hashable:
-    return (tensor.data_ptr(), tensor._version, tensor.shape) if is_plain(tensor) else id(tensor)
+def _place(tensor: torch.Tensor, version: int) -> Hashable:
+    return (tensor.data_ptr(), version, tensor.shape) if is_plain(tensor) else id(tensor)

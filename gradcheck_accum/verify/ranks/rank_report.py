@@ -15,7 +15,7 @@ from gradcheck_accum.ledger.location import Location
 from gradcheck_accum.portable import NotPortable, Portable
 from gradcheck_accum.results.verdict import ByParameter, ParameterError
 from gradcheck_accum.verify.book.clips import ClipCall
-from gradcheck_accum.verify.book.given_data import Given
+from gradcheck_accum.verify.book.given_data import Draw, Given
 from gradcheck_accum.verify.book.holding import Mode
 from gradcheck_accum.verify.book.records import Measured, Record, Replay, Update
 from gradcheck_accum.verify.judge.observed_run import ObservedRun
@@ -57,6 +57,7 @@ _REPORTS = Portable(
         RankReport,
         ClipCall,
         Cost,
+        Draw,
         Given,
         InnerProducts,
         Location,

@@ -48,7 +48,7 @@ def _goes_on(own: Sequence[Record], record: Record) -> bool:
     if not record.given.calls:
         # No model was called on data again. Programs show what was called, however long ago.
         return record.program is None and own[0].program is None and len(own[0].given.calls) == 1
-    together = all(one.given.loaders and one.given.drawn == record.given.drawn for one in own)
+    together = all(one.given.loaders and one.given.draw.number == record.given.draw.number for one in own)
     return (
         together
         and bool(record.given.loaders)

@@ -133,15 +133,10 @@ class Observer:
             return call(*args, **kwargs)
         return self.run.losses.tape.call_module(module, call, args, kwargs)
 
-    def drew(self, loader: Any, batch: Any) -> None:
-        """A data loader gave a batch."""
-        if not self.idle:
-            self.run.given.drew(loader, batch)
-
-    def model_called(self, args: Any, kwargs: Any) -> None:
-        """A module is called that none calls, where modules are not recorded."""
-        if not self.idle:
-            self.run.given.note(args, kwargs)
+    def drew(self, loader: Any, batch: Any, is_first: bool) -> None:
+        """A data loader gave a batch, the first of a pass over its data or another."""
+        self.run.batches.drawn(loader, is_first)
+        self.run.given.drew(loader, batch)
 
     def checkpointed(self, function: Callable[..., Any], call: Callable[..., Any], args: Any) -> Any:
         """A function is run that is checkpointed, with ``args`` by ``call``."""

@@ -77,7 +77,7 @@ def _patch_outermost_modules(observer: Observer, stack: ExitStack) -> None:
         nonlocal depth
         if depth or attention.asleep or torch.compiler.is_compiling():
             return original(module, *args, **kwargs)
-        observer.tell(observer.model_called, args, kwargs)
+        observer.tell(observer.run.given.note, args, kwargs)
         depth = 1
         try:
             return original(module, *args, **kwargs)
@@ -299,8 +299,7 @@ def _patch_data(observer: Observer, stack: ExitStack) -> None:
     def draw(self: Any) -> Any:
         item = original(self)
         # Workers that persist keep one iterator for every pass; it counts what it gave from the start of each.
-        observer.tell(observer.run.batches.drawn, self, self._num_yielded == 1)
-        observer.tell(observer.drew, self, item)
+        observer.tell(observer.drew, self, item, self._num_yielded == 1)
         return item
 
     _replace(iterator, "__next__", functools.wraps(original)(draw), stack)

@@ -1,0 +1,360 @@
+"""Splits the columns of a series' factors: those that are the accumulation's, and those that are the objective's.
+
+The steps, and what counts as evidence, are on the page "How a loop is read" (docs/readings.md: Columns, A reading).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import combinations
+
+from gradcheck_accum.ledger.events import Reduction
+from gradcheck_accum.ledger.roles import (
+    COUNTS,
+    COUNTS_OVER_RANKS,
+    MISTAKEN,
+    SHARES,
+    Column,
+    Evidence,
+    Point,
+    Source,
+    is_mean_of_terms,
+    others_have_the_like,
+    over_steps,
+)
+from gradcheck_accum.ledger.stated_names import is_literal
+
+_MOST_OPEN = 6
+"""Columns that are tried together: no loss is scaled in more places."""
+
+
+def is_from_elsewhere(column: Column, evidence: Evidence) -> bool:
+    """Whether the source has a number from elsewhere than what decides on a step."""
+    if not evidence.counter:
+        return False
+    named = not is_literal(evidence.counter)
+    return column.source is Source.NAMED or (column.source is Source.LITERAL and named)
+
+
+def _over_terms(point: Point) -> float:
+    return 1.0 / len(point.backward.terms)
+
+
+@dataclass(slots=True)
+class ColumnSplit:
+    """The columns of a series, each the ``accumulation``'s or the ``objective``'s.
+
+    ``normalised`` says whether units count once however many there are: else there is nothing to scale.
+    """
+
+    evidence: Evidence
+    columns: Sequence[Column]
+    kind: Reduction
+    normalised: bool
+    accumulation: list[Column] = field(default_factory=list)
+    objective: list[Column] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    is_coincidence: bool = False
+    """Whether it is right by numbers alone that come to 1/K together, all of which have names of their own."""
+
+    def make(self) -> None:
+        """Split the columns."""
+        if not self.normalised:
+            self.objective = list(self.columns)
+            return
+        shown = [c for c in self.columns if self._is_shown(c)]
+        self._take(shown)
+        if self._is_right(shown):
+            self._note_what_is_not_needed()
+            return
+        more = next(self._right_with(shown), None)
+        if more is not None:
+            self._take([*shown, *more])
+            self._note_equality(more)
+            return
+        self._take([*shown, *(c for c in self.objective if self._is_mistaken(c))])
+
+    def _take(self, columns: Sequence[Column]) -> None:
+        self.accumulation = list(columns)
+        self.objective = [c for c in self.columns if c not in columns]
+
+    # What a column is by itself
+
+    def _is_shown(self, column: Column) -> bool:
+        """Whether a column is the accumulation's by its source, by a change, or by its role where no source shows."""
+        evidence = self.evidence
+        constant = evidence.is_constant(column)
+        if column.scales_nothing or (column.source is Source.STEPS and constant):
+            return True
+        if column.source is Source.OBJECTIVE or (constant and evidence.is_plain_training):
+            return False
+        if column.source is Source.STEPS:
+            # What is computed from K may be anything: which window it is, say.
+            return self._is_predicted(column)
+        if evidence.follows_units(column):
+            return True
+        if self._counts_a_mean_again(column):
+            return True
+        if self._is_of_its_term(column):
+            return False
+        if constant and column.source in (Source.LITERAL, Source.NAMED):
+            # Where the source shows what K is, this is another number; else it may be K under its name.
+            by_k = column.divides and evidence.equals_any(column, SHARES[:2])
+            named = evidence.counter or any(map(self._is_division_by_steps, self.columns))
+            return by_k and not named and not self._is_mean_of_terms(column)
+        if not constant and evidence.equals_any(column, SHARES):
+            return True
+        return column.divides and not self._is_mean_of_terms(column) and self._is_predicted(column)
+
+    def _counts_a_mean_again(self, column: Column) -> bool:
+        """Whether a mean is divided by the size of its batch, which it has been divided by."""
+        by_size = column.source is Source.SIZE and column.divides and column.whole
+        return by_size and self.kind is Reduction.MEAN and not self._is_mean_of_terms(column)
+
+    def _is_predicted(self, column: Column) -> bool:
+        return any(self.evidence.matches(column, role) for role in (*SHARES, *COUNTS))
+
+    def _is_of_its_term(self, column: Column) -> bool:
+        """Whether a column weighs one of several terms that the others are not weighed alike."""
+        if column.whole or len(self.evidence.points[0].backward.terms) < 2:
+            return False
+        return not (column.divides and others_have_the_like(column, self.evidence))
+
+    def _is_mean_of_terms(self, column: Column) -> bool:
+        """Whether a column is the division by the number of a loss's terms that makes their mean: the first such."""
+        points = self.evidence.points
+        if len(points[0].backward.terms) < 2:
+            return False
+        by_number = [c for c in self.columns if c.divides and self.evidence.equals(c, _over_terms)]
+        by_number = [c for c in by_number if not self._counts_something_else(c)]
+        return bool(by_number) and by_number[0] is column
+
+    def _counts_something_else(self, column: Column) -> bool:
+        """Whether the source says that a number which equals that of the terms counts micro-batches, or samples.
+
+        The terms may be the losses of the samples: then all are of one kind.
+        """
+        if column.source is Source.STEPS:
+            return True
+        kinds = {term.kind for point in self.evidence.points for term in point.backward.terms}
+        return column.source is Source.SIZE and len(kinds) > 1
+
+    def _is_mistaken(self, column: Column) -> bool:
+        """Whether a division of the whole loss is the accumulation's, though it makes nothing right.
+
+        It divides by a number that a role predicts, if only in one of the full windows, or by one that is K but
+        for one: a mistake about K.
+        """
+        open_ = column.whole and column.divides and column.source is not Source.OBJECTIVE
+        if not open_ or self.evidence.is_plain_training or self._is_mean_of_terms(column):
+            return False
+        if self._is_predicted(column) or self._is_right_somewhere(column):
+            return True
+        unknown = any(point.term.units is None for point in self.evidence.points)
+        if unknown or is_from_elsewhere(column, self.evidence):
+            return False
+        return self.evidence.equals_any(column, (*MISTAKEN, *COUNTS_OVER_RANKS))
+
+    def _may_be_needed(self, column: Column) -> bool:
+        """Whether a column that its source does not explain may be the accumulation's, if that makes windows right."""
+        evidence = self.evidence
+        if column.source is Source.OBJECTIVE:
+            return False
+        if column.source is Source.SIZE and self._is_mean_of_terms(column):
+            # Its terms are the losses of a batch's samples.
+            return False
+        roles = any(evidence.matches(column, role) for role in SHARES)
+        if self._is_of_its_term(column):
+            scaled = any(c.whole and not c.scales_nothing for c in self.accumulation)
+            # A number that no source shows is what its role says, whatever the other terms are divided by.
+            alone = column.source is Source.UNSEEN and column.divides
+            return roles and not scaled and (alone or others_have_the_like(column, evidence, SHARES[:2]))
+        return roles or self._undoes(column) or evidence.varies_within_a_window(column)
+
+    @staticmethod
+    def _undoes(column: Column) -> bool:
+        """Whether the loss is multiplied by more than one, no number of its own: that may undo a division."""
+        enlarges = not column.divides and all(value > 1.0 for value in column.values)
+        return enlarges and column.source not in (Source.LITERAL, Source.NAMED)
+
+    # What columns are together
+
+    def _is_right(self, columns: Sequence[Column]) -> bool:
+        left = [c for c in self.columns if c not in columns]
+        if any(self._changes_within_a_window(c) and not self._is_worth(c) for c in left):
+            return False
+        if self.kind is Reduction.SUM:
+            # Where a sum is divided by the units of its window, nothing is left to scale.
+            return all(self.evidence.same(value, 1.0) for value in self.evidence.product(columns))
+        return self.evidence.shares_add_up(columns)
+
+    def _right_with(self, shown: Sequence[Column]) -> Iterator[Sequence[Column]]:
+        """Further columns that make a right reading of those that are shown, the fewest and the likeliest first."""
+        if self.evidence.is_plain_training:
+            return
+        open_ = [c for c in self.objective if c.source is not Source.OBJECTIVE][:_MOST_OPEN]
+        likely = [c for c in open_ if self._may_be_needed(c)]
+        likely.sort(key=lambda c: (not c.whole, not c.divides))
+        for count in range(1, len(likely) + 1):
+            yield from (own for own in combinations(likely, count) if self._is_right([*shown, *own]))
+        together = [c for c in open_ if c.whole]
+        divided = any(c.divides for c in (*shown, *together))
+        if self.kind is Reduction.SUM or not divided or any(self._is_division_by_steps(c) for c in shown):
+            return
+        # Several factors of the whole loss may come to it: a micro-batch's rows over those of the window, say.
+        for count in range(1, len(together) + 1):
+            for own in combinations(together, count):
+                several = [*shown, *own]
+                if len([c for c in several if not c.scales_nothing]) < 2 or self._cancels_what_is_measured(several):
+                    continue
+                if self._is_right(several):
+                    named = all(c.source is Source.NAMED for c in own)
+                    self.is_coincidence = named and all(is_from_elsewhere(c, self.evidence) for c in own)
+                    self.notes.append(self._come_together(several))
+                    yield own
+
+    @staticmethod
+    def _cancels_what_is_measured(columns: Sequence[Column]) -> bool:
+        """Whether a constant of the source multiplies what a size divides.
+
+        No one undoes what was measured by a number of its own: both are written out (8 and 32), or both are measured.
+        """
+        constants = [c for c in columns if c.source in (Source.LITERAL, Source.NAMED)]
+        enlarges = any(not c.divides and all(value > 1.0 for value in c.values) for c in constants)
+        return enlarges and any(c.divides and c.source is Source.SIZE for c in columns)
+
+    def _is_right_somewhere(self, column: Column) -> bool:
+        """Whether a column that changes is 1/K throughout a full window: others were scaled for other windows."""
+        points = self.evidence.points
+        return not self.evidence.is_constant(column) and any(
+            all(self.evidence.same(column.values[i] * points[i].steps, 1.0) for i in own)
+            for own in self.evidence.windows()
+            if points[own[0]].is_full and points[own[0]].steps > 1
+        )
+
+    def _changes_within_a_window(self, column: Column) -> bool:
+        return column.whole and self.evidence.varies_within_a_window(column)
+
+    @staticmethod
+    def _is_division_by_steps(column: Column) -> bool:
+        return column.source is Source.STEPS and column.divides and not column.scales_nothing
+
+    def _is_worth(self, column: Column) -> bool:
+        """Whether a column is what data says that each micro-batch is worth, beside a division by K that shows."""
+        divided = any(self._is_division_by_steps(c) and self.evidence.is_constant(c) for c in self.columns)
+        return divided and column.source is Source.DATA
+
+    def unsteady(self) -> Iterator[int]:
+        """The positions of the points of windows in which whole losses are weighed unlike, for no reason that is known.
+
+        What the large batch of such a window would weigh is not known.
+        """
+        unexplained = [c for c in self.accumulation if not self._is_shown(c) and self._is_right_somewhere(c)]
+        weighing = [c for c in self.objective if not self._is_worth(c)]
+        changing = [c for c in (*weighing, *unexplained) if self._changes_within_a_window(c)]
+        for own in self.evidence.windows() if changing else ():
+            if any(self.evidence.varies_in(own, column) for column in changing):
+                yield from own
+
+    def is_right_without(self, positions: Collection[int]) -> bool:
+        """Whether all other full windows are right, and there is one."""
+        product = self.evidence.product(self.accumulation)
+        points = self.evidence.points
+        others = [own for own in self.evidence.windows() if own[0] not in positions and points[own[0]].is_full]
+        return bool(others) and all(
+            self.evidence.same(math.fsum(product[i] for i in own), float(points[own[0]].divisor)) for own in others
+        )
+
+    # What is said of it
+
+    @property
+    def _name(self) -> str:
+        return self.evidence.points[0].term.name
+
+    def _come_together(self, columns: Iterable[Column]) -> str:
+        factors = ", ".join(f"{c.values[0]:.6g}" for c in columns if not c.scales_nothing)
+        if self.is_coincidence:
+            product = math.prod(c.values[0] for c in columns)
+            return (
+                f"the factors {factors} of {self._name} multiply to 1/K, but come from elsewhere in the source: if "
+                "they divide by the accumulation steps, state --loss-coefficient 1; if they belong to the objective, "
+                "state "
+                f"--loss-coefficient {product:.6g}"
+            )
+        return (
+            f"the factors {factors} of {self._name} multiply to 1/K and were read as loss scaling; if they are "
+            "part of the objective, state --loss-coefficient"
+        )
+
+    def _note_what_is_not_needed(self) -> None:
+        self.notes += [
+            f"the factor {column.values[0]:.6g} of {self._name} was read as part of the objective, because another "
+            "factor already scales the window"
+            for column in self.objective
+            if column.source is not Source.OBJECTIVE and self.evidence.equals(column, over_steps)
+        ]
+
+    def _note_equality(self, needed: Sequence[Column]) -> None:
+        told = [c for c in self.accumulation if not c.scales_nothing]
+        if len(needed) == 1 and len(told) == 1 and not needed[0].divides and self.evidence.is_constant(needed[0]):
+            self.notes.append(
+                f"the factor {needed[0].values[0]:.6g} of {self._name} equals 1/K and was read as loss scaling; if it "
+                "is part of the objective, state --loss-coefficient"
+            )
+
+    def what_may_be_steps(self) -> list[str]:
+        """How a divisor could be read otherwise where every micro-batch steps: it may be a K that never shows."""
+        if not self.normalised or not self.evidence.is_plain_training or len(self.evidence.points) < 2:
+            return []
+        return [
+            f"every window is one micro-batch, and the division of {self._name} by {1 / c.values[0]:.6g} was "
+            "read as part of the objective; if it is the accumulation steps, the optimizer steps at every micro-batch "
+            "and each gradient is too small (GA304): state --loss-coefficient 1 to check this"
+            for c in self.objective
+            if self._may_divide_for_nothing(c)
+        ]
+
+    def _may_divide_for_nothing(self, column: Column) -> bool:
+        """Whether the whole loss is divided by one whole number that is neither 2 nor the number of its terms."""
+        if not column.divides or not column.whole or not self.evidence.is_constant(column):
+            return False
+        if column.source is Source.OBJECTIVE:
+            return False
+        count = round(1.0 / column.values[0])
+        usual = count == 2 or any(count == len(point.backward.terms) for point in self.evidence.points)
+        return count > 1 and not usual and self.evidence.same(column.values[0] * count, 1.0)
+
+    def _others_are_undivided(self) -> bool:
+        """Whether a penalty's loss has other terms, all of them means that nothing scales."""
+        evidence = self.evidence
+        for point in evidence.points:
+            others = [t for t in point.backward.terms if t.reduction is not Reduction.NONE]
+            ways = [n for role in SHARES[:2] if (n := role(point)) is not None]
+            if not others or any(t.reduction is Reduction.SUM for t in others):
+                return False
+            if any(f.value is not None and evidence.same(f.value, n) for t in others for f in t.factors for n in ways):
+                return False
+        return True
+
+    def is_in_the_dark(self) -> bool:
+        """Whether a run's graph does not tell what the one factor that may be the accumulation's is there for.
+
+        Where it does not tell either what a loss was reduced over, each factor may be one over the units of a
+        micro-batch or of the window; so that there has to be one that is K, and no other of unknown source.
+        """
+        evidence = self.evidence
+        told = [c for c in self.accumulation if not c.scales_nothing]
+        unsure = [c for c in (*told, *self.objective) if c.source is not Source.STEPS]
+        if self.kind is Reduction.NONE:
+            # What a penalty is multiplied by may hold the division, unless nothing of its loss is divided, or the
+            # source has every such number from elsewhere than K.
+            accumulated = any(p.steps > 1 for p in evidence.points)
+            unknown = [c for c in self.objective if not is_from_elsewhere(c, evidence)]
+            return accumulated and bool(unknown) and not told and not self._others_are_undivided()
+        accumulated = any(p.steps > 1 and p.term.units is None for p in evidence.points)
+        if accumulated and unsure and (len(told) > 1 or (self.objective and not told)):
+            return True
+        means = [c for c in unsure if is_mean_of_terms(c, evidence.points, evidence.same)]
+        return len(told) == 1 and means == told

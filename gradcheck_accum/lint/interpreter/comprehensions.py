@@ -1,0 +1,135 @@
+"""Comprehensions of a training loop: of batches, of parameters, and of whatever else can be counted through."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any
+
+from gradcheck_accum.lint import syntax
+from gradcheck_accum.lint.control_flow.conditions import choose, settled
+from gradcheck_accum.lint.interpreter.assignment import assign
+from gradcheck_accum.lint.interpreter.iteration import items_of
+from gradcheck_accum.lint.state import values as v
+from gradcheck_accum.lint.state.state import State
+from gradcheck_accum.lint.state.values import UNKNOWN, Num, Symbol, Tensor
+from gradcheck_accum.lint.syntax import text_of, walk
+from gradcheck_accum.lint.torch_calls.data import batches_of, length_of
+from gradcheck_accum.lint.torch_calls.gradient_changes import is_gradient
+
+
+def comprehension(run: State, node: syntax.ListComp | syntax.GeneratorExp | syntax.SetComp, scope: v.Scope) -> Any:
+    """A list of what is made of each item; batches of batches, parameters of parameters, a loop of what trains."""
+    return _comprehended(run, node.elt, node.generators, scope)
+
+
+def _comprehended(
+    run: State, elt: syntax.Expression, generators: Sequence[syntax.Comprehension], scope: v.Scope
+) -> Any:
+    generator, *inner_generators = generators
+    if not inner_generators and run.reach.backward(elt):
+        run.execute((_loop_of(elt, generator),), v.Scope(outer=scope))
+        return UNKNOWN
+    source = run.evaluate(generator.iter, scope)
+    inner = v.Scope(outer=scope)
+
+    def element(of: Any) -> Any:
+        assign(run, generator.target, of, inner)
+        return _comprehended(run, elt, inner_generators, inner) if inner_generators else run.evaluate(elt, inner)
+
+    if isinstance(source, (list, tuple)) and v.all_parameters(source):
+        source = v.united(source)
+    if isinstance(source, v.Parameters):
+        # What is made of them is as good as they are; what is done to their gradients counts.
+        chosen = _chosen(run, source, generator, inner)
+        made = element(chosen)
+        return made if isinstance(made, (v.Gradient, v.Parameters)) else chosen
+    if inner_generators:
+        return _flattened(run, source, element)
+    if isinstance(source, v.Chunks):
+        made = element(source.piece)
+        return source if v.is_data(made) else [made] * source.count
+    if isinstance(source, v.Loader):
+        return _of_every_batch(run, elt, generator.target, source, scope)
+    if isinstance(source, Tensor):
+        # The losses that a model returned in a dictionary, say.
+        return element(source)
+    items = items_of(run, source, limit=v.LONGEST_LIST)
+    if items is None:
+        if any(is_gradient(part) for part in walk(elt)):
+            element(Symbol())
+        return UNKNOWN
+    results: list[Any] = []
+    for number, item in enumerate(items):
+        assign(run, generator.target, item, inner)
+        if all(choose(run, test, inner, ()) for test in generator.ifs):
+            with run.calls.in_turn(number):
+                results.append(run.evaluate(elt, inner))
+    return results
+
+
+@lru_cache(maxsize=64)
+def _loop_of(elt: syntax.Expression, generator: syntax.Comprehension) -> syntax.For:
+    """The loop that a comprehension is which makes gradients; the same each time."""
+    where, origin = generator.where, generator.origin
+    body: syntax.Statement = syntax.Expr(elt.where, elt.origin, elt)
+    for test in reversed(generator.ifs):
+        body = syntax.If(test.where, test.origin, test, (body,), ())
+    return syntax.For(where, origin, generator.target, generator.iter, (body,), ())
+
+
+def _chosen(run: State, source: v.Parameters, generator: syntax.Comprehension, scope: v.Scope) -> v.Parameters:
+    """The parameters of a comprehension's source that its conditions choose."""
+    assign(run, generator.target, source, scope)
+    for test in generator.ifs:
+        if settled(run, test, scope) is None:
+            source = source.chosen(text_of(test))
+    return source
+
+
+def _flattened(run: State, source: Any, element: Callable[[Any], Any]) -> Any:
+    """What several ``for`` in one comprehension make: the parameters of several models, or nothing that is known."""
+    items = items_of(run, source, limit=v.LONGEST_LIST)
+    pieces = [element(item) for item in ([Symbol()] if items is None else items)]
+    return v.united(pieces) if v.all_parameters(pieces) else UNKNOWN
+
+
+def dict_comprehension(run: State, node: syntax.DictComp, scope: v.Scope) -> Any:
+    """``{k: t.to(device) for k, t in batch.items()}`` is a batch still; what is made of other items has their keys."""
+    generator, *others = node.generators
+    source = run.evaluate(generator.iter, scope)
+    if v.is_data(source):
+        return v.Data(v.rows_in(source))
+    items = None if others else items_of(run, source, limit=v.LONGEST_LIST)
+    if items is None:
+        return UNKNOWN
+    inner = v.Scope(outer=scope)
+    made: dict[Any, Any] = {}
+    for number, item in enumerate(items):
+        assign(run, generator.target, item, inner)
+        if all(choose(run, test, inner, ()) for test in generator.ifs):
+            key = v.key_of(run.evaluate(node.key, inner), text_of(node.key))
+            with run.calls.in_turn(number):
+                made[key] = run.evaluate(node.value, inner)
+    return made
+
+
+def _of_every_batch(
+    run: State, element: syntax.Expression, target: syntax.Expression, loader: v.Loader, scope: v.Scope
+) -> Any:
+    """What a comprehension makes of a loader's batches: batches again, or something that is counted of each."""
+    inner = v.Scope(outer=scope)
+
+    def of(batch: v.Data) -> Any:
+        assign(run, target, batch, inner)
+        return run.evaluate(element, inner)
+
+    value = of(v.Data(loader.rows))
+    if isinstance(value, Num):
+        if loader.length is None or loader.length > v.LONGEST_LIST:
+            return UNKNOWN
+        batches = batches_of(loader, loader.length)
+        each = {batch: of(batch) for batch in dict.fromkeys(batches)}
+        return [each[batch] for batch in batches]
+    return replace(loader, length=length_of(run, loader)) if loader.length is not None else loader

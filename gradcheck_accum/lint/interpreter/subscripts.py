@@ -1,0 +1,137 @@
+"""Items and slices of what a training loop holds: of lists, batches, loaders, tensors, and of what is unknown."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from gradcheck_accum.lint import syntax
+from gradcheck_accum.lint.interpreter.objects import attribute
+from gradcheck_accum.lint.state import values as v
+from gradcheck_accum.lint.state.state import State
+from gradcheck_accum.lint.state.values import UNKNOWN, Num, Symbol, Tensor
+from gradcheck_accum.lint.syntax import text_of, walk
+from gradcheck_accum.lint.torch_calls.data import (
+    batch_at,
+    batches_of,
+    length_of,
+    length_of_value,
+    rows_of,
+    slice_of_data,
+)
+from gradcheck_accum.lint.torch_calls.masks import chooses, selected
+
+
+def subscript(run: State, node: syntax.Subscript, scope: v.Scope) -> Any:
+    """What is at an index, or in a slice."""
+    value = run.evaluate(node.value, scope)
+    index = UNKNOWN if isinstance(node.slice, syntax.Slice) else run.evaluate(node.slice, scope)
+    match value:
+        case ("shape", v.Data() as data):
+            return rows_of(run, data) if isinstance(index, Num) and index.value == 0 else UNKNOWN
+        case ("zip" | "enumerate" | "islice" | "range" | "shape" | "slice", *_):
+            # What stands for an iterator is no tuple of its parts.
+            return UNKNOWN
+        case list() | tuple() if isinstance(index, Num) and isinstance(index.value, int):
+            if isinstance(value, list) and len(value) > 1 and not run.loops.passes and v.is_data(value):
+                # A list of batches that is counted through by hand.
+                slice_of_data(run, value, index, None)
+                chosen = value[index.value] if -len(value) <= index.value < len(value) else UNKNOWN
+                run.recorder.learn_units(v.rows_in(chosen))
+                return chosen
+            return value[index.value] if -len(value) <= index.value < len(value) else UNKNOWN
+        case list() if isinstance(node.slice, syntax.Slice) and id(value) in run.iterated.grown:
+            # Of how many there are nothing is known, and so it is of a part of them.
+            part = list(value)
+            run.iterated.grown[id(part)] = part
+            return part
+        case list() | tuple() if isinstance(node.slice, syntax.Slice):
+            return _slice(run, value, node.slice, scope)
+        case dict():
+            key = v.key_of(index, text_of(node.slice))
+            held = value.get(key, UNKNOWN)
+            if isinstance(key, Num) and isinstance(held, Num):
+                return UNKNOWN  # a table of numbers has another one for every turn
+            return v.known_as(held, key) if isinstance(key, str) else held
+        case v.Data():
+            # Rows are what the first of several dimensions counts.
+            rows = node.slice.elts[0] if isinstance(node.slice, syntax.Tuple) and node.slice.elts else node.slice
+            if isinstance(rows, syntax.Constant) and rows.value is ...:
+                return value
+            match index:
+                case ("slice", lower, upper):
+                    return slice_of_data(run, value, lower, upper)
+            if isinstance(rows, syntax.Slice):
+                lower, upper = (None if b is None else run.evaluate(b, scope) for b in (rows.lower, rows.upper))
+                return slice_of_data(run, value, lower, upper)
+            # Rows that are chosen at random are as new as the choice, and as many where their places are.
+            if isinstance(index, v.Data):
+                rows_chosen = index.rows if index.holds is v.Holds.PLACES else None
+                return v.Data(rows_chosen, made=index.made, varies=value.varies or chooses(index))
+            # What is at a number may be a tensor of the batch, or a row of one.
+            return replace(value.changed(), counted=None, drawn=None)
+        case v.Chunks() if isinstance(node.slice, syntax.Slice):
+            length = length_of_value(run, value)
+            return _slice(run, [value.piece] * int(length.value), node.slice, scope)
+        case v.Loader():
+            if isinstance(node.slice, syntax.Slice):
+                # A list of batches, sliced: the micro-batches of one window, say.
+                return _slice(run, batches_of(value, length_of(run, value)), node.slice, scope)
+            return batch_at(run, value, index)
+        case Tensor() if chooses(index):
+            return selected(value)
+        case Tensor():
+            item = attribute(run, value, str(index) if isinstance(index, str) else "item")
+            return item.element(index) if isinstance(item, Tensor) and isinstance(index, Num) else item
+        case v.Parameters() | v.Gradient():
+            return value
+        case v.Model() if isinstance(index, Num):
+            return v.Member(source=f"{value.name}.{index.value}")
+        case Symbol():
+            if isinstance(index, str):
+                return value.member(index)
+            if (
+                isinstance(index, Num)
+                and isinstance(node.slice, syntax.Constant)
+                and not run.in_training
+                and value.name
+            ):
+                return value.member(str(index.value))  # one of several things that a call gave together
+            return _slice_of_batches(run, value, node.slice, scope)
+    return UNKNOWN
+
+
+def _slice(run: State, items: Any, node: syntax.Slice, scope: v.Scope) -> Any:
+    bounds: list[int | None] = []
+    for bound in (node.lower, node.upper, node.step):
+        number = run.evaluate(bound, scope) if bound is not None else None
+        if number is not None and not (isinstance(number, Num) and isinstance(number.value, int)):
+            return UNKNOWN
+        bounds.append(number.value if isinstance(number, Num) else None)  # type: ignore[arg-type]
+    return items[slice(*bounds)] if bounds[2] != 0 else UNKNOWN
+
+
+def _slice_of_batches(run: State, batches: Symbol, index: syntax.Expression, scope: v.Scope) -> Any:
+    """An unknown sequence cut at a multiple of K, or along its own length: so only lists of batches are.
+
+    What else a turn of a training loop cuts out of one, elsewhere in every turn, is its data, as far as anybody knows.
+    """
+    if not isinstance(index, syntax.Slice):
+        return UNKNOWN
+    bounds = [run.evaluate(bound, scope) for bound in (index.lower, index.upper) if bound is not None]
+    if not any(isinstance(b, Num) and b.tags & {v.STEPS, v.DERIVED, v.LENGTH, v.POSITION} for b in bounds):
+        moves = run.loops.depth and index.lower is not None and index.upper is not None and _changes(run, index)
+        return v.Got(turn=run.loops.turn) if moves else UNKNOWN
+    length = length_of_value(run, batches)
+    if not isinstance(length, Num):
+        # Nobody cuts a window where there is none: as long as the bounds are apart.
+        length = max((b for b in bounds if isinstance(b, Num)), key=lambda bound: bound.value)
+        run.recorder.assumed_length = True
+    return _slice(run, [v.Data()] * int(length.value), index, scope)
+
+
+def _changes(run: State, index: syntax.Slice) -> bool:
+    """Whether both bounds of a slice are made of what changes with the turns of a loop."""
+    changing = run.reach.bound_in_loops(run.calls.stack[-1] if run.calls.stack else None)
+    bounds = [bound for bound in (index.lower, index.upper) if bound is not None]
+    return all(changing & {text_of(inner) for inner in walk(bound)} for bound in bounds)

@@ -1,0 +1,80 @@
+"""What a value is, or holds: questions that look into lists, tuples and dictionaries too."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+from gradcheck_accum.lint.program.names import SETTINGS
+from gradcheck_accum.lint.state.values.data import Data
+from gradcheck_accum.lint.state.values.definitions import Function, Instance
+from gradcheck_accum.lint.state.values.numbers import DERIVED, STEPS, Num
+from gradcheck_accum.lint.state.values.parameters import Gradient, Parameters
+from gradcheck_accum.lint.state.values.symbols import Symbol
+from gradcheck_accum.lint.state.values.tensors import Tensor
+from gradcheck_accum.lint.state.values.training import Engine, Model, Optimizer
+
+_DEEPEST = 4
+"""Lists in lists are looked into this far."""
+
+
+def _held(value: Any, depth: int = 0) -> Iterator[Any]:
+    """A value, or what lists, tuples and dicts hold, as far as it is worth looking."""
+    if isinstance(value, (list, tuple, dict)):
+        items = value.values() if isinstance(value, dict) else value
+        for item in itertools.islice(items, 8) if depth < _DEEPEST else ():
+            yield from _held(item, depth + 1)
+    else:
+        yield value
+
+
+def is_data(value: Any) -> bool:
+    """Whether a value is, or holds, input data."""
+    return any(isinstance(item, Data) for item in _held(value))
+
+
+def acts_on_gradients(value: Any) -> bool:
+    """Whether a value is, or holds, something that makes gradients or uses them."""
+    kinds = (Tensor, Model, Optimizer, Engine, Parameters, Gradient, Instance, Function)
+    return any(isinstance(item, kinds) for item in _held(value))
+
+
+def rows_in(value: Any) -> int | None:
+    """The leading dimension of the input data that a value is or holds, where the source shows it."""
+    return next((item.rows for item in _held(value) if isinstance(item, Data)), None)
+
+
+def models_in(value: Any) -> frozenset[str]:
+    """The models whose output flows into a value."""
+    return frozenset().union(*(item.models for item in _held(value) if isinstance(item, Tensor)))
+
+
+def drawn_with(value: Any, micro_batch: int) -> Any:
+    """What a loop or an iterator gives with a new micro-batch: the data in it are that one's."""
+    match value:
+        case Data():
+            return replace(value, drawn=micro_batch)
+        case tuple() if not hasattr(value, "_fields"):
+            return tuple(drawn_with(item, micro_batch) for item in value)
+    return value
+
+
+def is_drawn_with(value: Any, micro_batch: int) -> bool:
+    """Whether the data in a value are all those of one micro-batch, as far as it is known, and it holds some."""
+    data = [item for item in _held(value) if isinstance(item, Data)]
+    return bool(data) and all(item.drawn == micro_batch for item in data)
+
+
+def carries_steps(value: Any) -> bool:
+    """Whether a value could tell a function what K is: K itself, or an object of settings."""
+    return any(_tells_steps(item) for item in _held(value) if not isinstance(value, dict))
+
+
+def _tells_steps(value: Any) -> bool:
+    if isinstance(value, Num):
+        return bool(value.tags & {STEPS, DERIVED})
+    if isinstance(value, Instance):
+        return not value.cls.is_model
+    return isinstance(value, Symbol) and bool(SETTINGS.fits(value.name.rpartition(".")[2]))

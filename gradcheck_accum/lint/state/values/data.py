@@ -1,0 +1,108 @@
+"""Input data: batches, what gives them (loaders, chunks, iterators), and what is cut out of them."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from typing import Any
+
+from gradcheck_accum.lint.state.values.numbers import Num
+
+
+class Holds(Enum):
+    """What data are."""
+
+    VALUES = "values"
+    PLACES = "the numbers of rows"
+    MASK = "of each element of other data, whether it counts"
+    CONSTANTS = "what the source writes, as much of it in every micro-batch"
+
+
+@dataclass(frozen=True, slots=True)
+class Data:
+    """Tensors of input data, or a batch of them; ``rows`` is the leading dimension where the source shows it.
+
+    ``counted`` is the micro-batch under way when data was added up to this one number, where it is one, and ``times``
+    what that was multiplied by. ``made`` is the turn of a training loop in which random numbers were drawn for it, or
+    for the rows that it takes. ``is_part`` says that it was cut out of other data, ``varies`` that it has as many
+    elements as the data say (chosen by a mask, or padded to the longest), and ``ignored`` that some of them hold what
+    losses leave out. ``sizes`` are its dimensions where it was given them, a negative one for what follows from others.
+    ``drawn`` is the number of the micro-batch that it was drawn with, None where that is not known. ``is_tensor`` says
+    that a call has made it: it is no batch of several tensors.
+    """
+
+    rows: int | None = None
+    counted: int | None = None
+    made: int | None = None
+    is_part: bool = False
+    holds: Holds = Holds.VALUES
+    varies: bool = False
+    ignored: bool = False
+    times: Num | None = None
+    sizes: tuple[Num, ...] = ()
+    drawn: int | None = field(default=None, compare=False)
+    is_tensor: bool = field(default=False, compare=False)
+
+    def changed(self, rows: int | None = None) -> Data:
+        """What an operation on each of its elements gives."""
+        holds = Holds.VALUES if self.holds is Holds.PLACES else self.holds
+        return replace(self, rows=rows, is_part=False, holds=holds, sizes=())
+
+
+@dataclass(slots=True, eq=False)
+class Loader:
+    """A source of micro-batches. ``length`` is None where the source does not show it.
+
+    ``dataset`` is the name of the data set that they are cut from, where that is all that is known of it.
+    ``generated`` says that a generator of the file yields them, and may yield a number beside each; ``whole`` that it
+    was given a multiple of K, so that they may be whole windows. ``last_rows`` are those of the last micro-batch.
+    ``carry_out`` runs the generator and gives what it yields.
+    """
+
+    length: int | None = None
+    rows: int | None = None
+    generated: bool = False
+    whole: bool = False
+    last_rows: int | None = None
+    carry_out: Callable[[], list[Any]] | None = None
+    dataset: str = ""
+
+
+@dataclass(slots=True, eq=False)
+class Chunks:
+    """A batch split into ``count`` micro-batches, each of ``rows`` rows where the source shows that they are alike.
+
+    ``assumed`` says that the source does not show how many.
+    """
+
+    count: int
+    rows: int | None = None
+    assumed: bool = False
+
+    @property
+    def piece(self) -> Data:
+        """One of the micro-batches."""
+        return Data(self.rows, is_part=True)
+
+    def batches(self) -> list[Data]:
+        """The micro-batches in order."""
+        return [self.piece] * self.count
+
+
+@dataclass(slots=True, eq=False)
+class Stream:
+    """An iterator: ``next`` draws from it."""
+
+    items: Iterator[Any]
+
+    @classmethod
+    def endless(cls) -> Stream:
+        """Batches for ever."""
+        return cls(itertools.repeat(Data()))
+
+    @property
+    def is_endless(self) -> bool:
+        """Whether it never ends."""
+        return isinstance(self.items, itertools.repeat)

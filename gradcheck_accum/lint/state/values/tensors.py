@@ -1,0 +1,133 @@
+"""Results of computations: of which losses a tensor is the sum, and what each was multiplied by since."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass, field, replace
+
+from gradcheck_accum.ledger.events import Factor, Operation, Reduction
+from gradcheck_accum.ledger.location import Location
+from gradcheck_accum.lint.state.values.symbols import Symbol
+
+_MOST_FACTORS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Detached:
+    """The flow of what has left its graph: the same numbers."""
+
+    flow: Hashable
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One reduced loss inside a tensor, with the factors that it was multiplied by since.
+
+    ``flow`` tells what was computed at one time from what was at another: parts with the same one share a graph.
+    """
+
+    name: str
+    reduction: Reduction
+    factors: tuple[Factor, ...] = ()
+    micro_batch: int = -1
+    flow: Hashable = field(default_factory=object, compare=False)
+    assumed: bool = False
+    """Whether the reduction is what such losses usually have, and not what the source shows."""
+    given_divisor: bool = False
+    """Whether the call that made it got something that it may have divided its losses by."""
+    within: frozenset[int] = frozenset()
+    """Those of the factors, by their place, that are other tensors of its micro-batch: what is yet to be reduced is
+    their product."""
+    leaves_out: bool = False
+    """Whether as many units are in it as the data say: some are left out, or chosen (`torch_calls.masks`)."""
+    partly: bool = False
+    """Whether its units were reduced along a dimension, which leaves others."""
+
+    @property
+    def is_unreduced(self) -> bool:
+        """Whether nothing shows yet that it is one number."""
+        return self.assumed or self.partly
+
+    def reduced(self, reduction: Reduction, *, partly: bool) -> Part:
+        """This part after its units were averaged or summed.
+
+        The mean of a product is a mean. The sum of quotients may be one too, over any number.
+        """
+        kept = [
+            factor
+            for place, factor in enumerate(self.factors)
+            if place not in self.within or (reduction is Reduction.SUM and factor.operation is not Operation.MULTIPLY)
+        ]
+        return replace(self, reduction=reduction, factors=tuple(kept), assumed=False, within=frozenset(), partly=partly)
+
+    @property
+    def origin(self) -> Hashable:
+        """The flow of the numbers, whether they have left their graph or not."""
+        flow = self.flow
+        while isinstance(flow, Detached):
+            flow = flow.flow
+        return flow
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """The result of a computation: of which models (by root name), and of which losses it is the sum.
+
+    ``summed_at`` is the place that added the losses of several micro-batches up.
+    """
+
+    parts: tuple[Part, ...]
+    models: frozenset[str] = frozenset()
+    grad_scaled: bool = False
+    elementwise: bool = False
+    summed_at: Location | None = field(default=None, compare=False)
+
+    def element(self, key: Hashable) -> Tensor:
+        """One of several things that a call gave together, as far as their flows tell them apart."""
+        return replace(self, parts=tuple(replace(part, flow=(part.flow, key)) for part in self.parts))
+
+    def scaled(self, factor: Factor) -> Tensor:
+        """This tensor times a constant."""
+        if any(len(part.factors) >= _MOST_FACTORS for part in self.parts):
+            parts = tuple(replace(p, factors=(Factor(None),), within=frozenset()) for p in self.parts)
+        else:
+            parts = tuple(replace(p, factors=(*p.factors, factor)) for p in self.parts)
+        return replace(self, parts=parts)
+
+    def detached(self) -> Tensor:
+        """The same numbers without their graph."""
+        parts = tuple(replace(part, flow=Detached(part.flow)) for part in self.parts)
+        return replace(self, parts=parts, models=frozenset())
+
+    @property
+    def is_located(self) -> bool:
+        """Whether it is known where the last factor of every part was applied."""
+        return all(not part.factors or part.factors[-1].where is not None for part in self.parts)
+
+    def located(self, where: Location) -> Tensor:
+        """This tensor with ``where`` as the place of the factors that have none yet."""
+        parts = tuple(
+            replace(part, factors=(*part.factors[:-1], replace(part.factors[-1], where=where)))
+            if part.factors and part.factors[-1].where is None
+            else part
+            for part in self.parts
+        )
+        return replace(self, parts=parts)
+
+    def times(self, factor: Factor, models: frozenset[str]) -> Tensor:
+        """This tensor, of which nothing shows that it was reduced yet, times another one of its micro-batch."""
+        parts = tuple(replace(part, within=part.within | {len(part.factors)}) for part in self.parts)
+        return replace(self, parts=parts, models=self.models | models).scaled(factor)
+
+    def reduced(self, reduction: Reduction, *, partly: bool = False) -> Tensor:
+        """This tensor after its units were averaged or summed; ``partly`` says along a dimension."""
+        parts = tuple(part.reduced(reduction, partly=partly) for part in self.parts)
+        return replace(self, parts=parts, elementwise=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Figure(Symbol):
+    """A number read off losses at ``read_at``, with all that they were multiplied by since."""
+
+    parts: tuple[Part, ...] = ()
+    read_at: Location | None = None

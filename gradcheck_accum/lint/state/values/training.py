@@ -1,0 +1,113 @@
+"""What PyTorch and its frameworks train with: models, optimizers, engines, schedulers, averages, loss modules."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from gradcheck_accum.lint.state.values.definitions import Class, Instance
+from gradcheck_accum.lint.state.values.parameters import reaches
+
+
+@dataclass(slots=True, eq=False)
+class Model:
+    """A network made in this file; ``name`` tells it from others, and ``cls`` is its class if that is in the file."""
+
+    name: str
+    cls: Class | None = None
+    instance: Instance | None = None
+    """The object that its class's own methods are carried out on, once one has been."""
+
+
+@dataclass(slots=True, eq=False)
+class Optimizer:
+    """An optimizer; ``sources`` are the root names of the models whose parameters it updates, where known.
+
+    ``engine`` is what steps and clears it, where that is not the loop.
+    """
+
+    name: str
+    sources: frozenset[str] | None = None
+    engine: Engine | None = None
+
+    def may_update(self, models: frozenset[str]) -> bool:
+        """Whether any of ``models``, by their names, may be one whose parameters it updates."""
+        return not (self.sources and models) or any(reaches(model, own) for model in models for own in self.sources)
+
+
+@dataclass(slots=True, eq=False)
+class Engine:
+    """DeepSpeed's engine around a model: it divides losses by ``divisor``, its accumulation steps.
+
+    ``counted`` are the micro-batches that it was stepped after, ``pending`` the backwards since.
+    """
+
+    name: str
+    divisor: Any
+    optimizer: Optimizer
+    counted: int = 0
+    pending: int = 0
+
+    @property
+    def is_used(self) -> bool:
+        """Whether it has seen any gradients yet."""
+        return bool(self.counted or self.pending)
+
+
+@dataclass(slots=True, eq=False)
+class Scheduler:
+    """A learning rate scheduler, made before the micro-batch ``since``, for ``horizon`` moves where it says.
+
+    ``optimizer`` is whose rate it moves, None where that is not known.
+    """
+
+    name: str
+    since: int
+    optimizer: Optimizer | None
+    horizon: Any = None
+
+
+@dataclass(slots=True, eq=False)
+class Average:
+    """A moving average of a model's weights, of a kind that a library has; made before the micro-batch ``since``.
+
+    ``sources`` are the root names of the models whose weights it takes in, None where they are not known.
+    """
+
+    kind: str
+    name: str
+    since: int
+    sources: frozenset[str] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Criterion:
+    """A loss module whose reduction the source shows."""
+
+    name: str
+    reduction: str | None
+    leaves_out: bool = False
+    """Whether it was given the value of targets that it leaves out."""
+
+
+@dataclass(frozen=True, slots=True)
+class LocalGradients:
+    """A context in which the gradients of models stay local if it is ``enabled``; None where that is not known.
+
+    ``made_here`` is False for one that was not seen to be made.
+    """
+
+    sources: frozenset[str]
+    enabled: bool | None
+    made_here: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Framework:
+    """An object whose ``backward`` divides the loss by ``divisor`` and is PyTorch's own otherwise.
+
+    ``name`` is what the file calls it, where that is all that is known of it.
+    """
+
+    divisor: Any
+    name: str = ""
