@@ -132,6 +132,8 @@ def found_in(*body: str) -> list[tuple[str, Severity]]:
         ("keep = y != pad", "loss = F.cross_entropy(model(x)[keep], y[keep])", BACK),
         (NOT_REDUCED, "loss = per.masked_select(mask.bool()).mean()", BACK),
         (NOT_REDUCED, "loss = per[(y != pad) & mask.bool()].mean()", BACK),
+        ("kept = torch.rand(8, 9) < 0.4", "loss = (model(x) - x)[kept].square().mean()", BACK),
+        ("kept = torch.rand(8, 9).argsort(1)[:, :5] < 4", "loss = (model(x) - x)[kept].square().mean()", BACK),
         ("y[y == pad] = -100", "loss = F.cross_entropy(model(x), y)", BACK),
         ("loss = model(x, labels=y.masked_fill(y == pad, -100)).loss", BACK),
         ("loss = model(x, labels=torch.where(y == pad, -100, y)).loss", BACK),
@@ -157,6 +159,8 @@ def test_a_mean_over_as_many_as_the_data_say_is_likely_one_of_means(body: tuple[
         ("batch = tokenizer(x, padding=True)", "loss = model(**batch, labels=y).loss", BACK),
         ("batch = tokenizer(x, padding='max_length')", "loss = model(**batch, labels=batch['input_ids']).loss", BACK),
         ("rows = torch.randperm(8)[:5]", "loss = F.cross_entropy(model(x[rows]), y[rows])", BACK),
+        ("kept = torch.rand(8, 9).argsort(1) < 4", "loss = (model(x) - x)[kept].square().mean()", BACK),
+        ("kept = torch.argsort(x, dim=1) >= 4", "loss = (model(x) - x)[kept].square().mean()", BACK),
     ],
     ids=lambda body: body[-2],
 )

@@ -153,7 +153,7 @@ def _compare(run: State, node: syntax.Compare, scope: v.Scope) -> Any:
         left = right
     compared = [value for value in (left, right) if isinstance(value, v.Data)]
     if result is UNKNOWN and compared:
-        return mask_of(compared[0])
+        return mask_of(compared[0], isinstance(left, Num) or isinstance(right, Num))
     return result
 
 

@@ -24,9 +24,10 @@ _TO_THE_LONGEST = (True, "longest", "True")
 _JOINS_MASKS = frozenset({Operator.BITAND, Operator.BITOR, Operator.BITXOR, Operator.MULT})
 
 
-def mask_of(data: v.Data) -> v.Data:
-    """What comes of asking each element of data a question."""
-    return v.Data(data.rows, made=data.made, holds=Holds.MASK)
+def mask_of(data: v.Data, against_number: bool = False) -> v.Data:
+    """What comes of asking each element of data a question, or of comparing it ``against_number``."""
+    is_same_count = data.is_order and against_number
+    return v.Data(data.rows, made=data.made, holds=Holds.CONSTANTS if is_same_count else Holds.MASK)
 
 
 def joined_masks(op: Operator, left: v.Data, right: v.Data) -> v.Data | None:

@@ -15,6 +15,7 @@ from gradcheck_accum.lint.program.torch_names import (
     CUTS_GRAPH,
     DIVIDES,
     DIVIDES_IN_PLACE,
+    GIVES_AN_ORDER,
     GIVES_NO_DATA,
     KEEPS_ROWS,
     KEEPS_ROWS_ALONG,
@@ -144,6 +145,8 @@ def _data_method(run: State, base: v.Data, name: str, args: list[Any], kwargs: d
         return mask_of(base)
     if name == "masked_select":
         return selected(base)
+    if name in GIVES_AN_ORDER:
+        return replace(base.changed(base.rows), holds=v.Holds.PLACES)
     if name == "nonzero":
         return v.Data(holds=v.Holds.PLACES, varies=True)
     if name == "tolist" and base.rows is not None and base.rows <= v.LONGEST_LIST:
@@ -161,7 +164,7 @@ def function_of_data(run: State, path: str, args: list[Any], kwargs: dict[str, A
     """What a function of PyTorch makes of data alone, row by row, as the method does; or NotImplemented."""
     name = path.removeprefix("torch.")
     if (
-        name not in KEEPS_ROWS | ASKS_EACH
+        name not in KEEPS_ROWS | ASKS_EACH | GIVES_AN_ORDER
         or not args
         or not isinstance(args[0], v.Data)
         or any(isinstance(a, Tensor) for a in args)

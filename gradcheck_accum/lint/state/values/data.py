@@ -45,6 +45,11 @@ class Data:
     drawn: int | None = field(default=None, compare=False)
     is_tensor: bool = field(default=False, compare=False)
 
+    @property
+    def is_order(self) -> bool:
+        """Whether it holds each place once: as many of them are below a number in every micro-batch."""
+        return self.holds is Holds.PLACES and not self.is_part and not self.varies
+
     def changed(self, rows: int | None = None) -> Data:
         """What an operation on each of its elements gives."""
         holds = Holds.VALUES if self.holds is Holds.PLACES else self.holds
