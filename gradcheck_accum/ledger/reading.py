@@ -39,7 +39,7 @@ from gradcheck_accum.ledger.roles import (
     over_steps,
 )
 from gradcheck_accum.ledger.stated_names import is_literal, is_place
-from gradcheck_accum.ledger.unit_counts import read_sum, undone_mean
+from gradcheck_accum.ledger.unit_counts import counted_by, read_sum, undone_mean
 
 _MOST_OPEN = 6
 """Columns that are tried together: no loss is scaled in more places."""
@@ -85,20 +85,21 @@ def read_series(evidence: Evidence, coefficient: float | None, *, in_a_run: bool
     dark = {point.step for point in evidence.points if product_of(point.factors) is None}
     if dark:
         return _read_apart_from(dark, evidence, coefficient, in_a_run)
+    columns = evidence.columns()
     if coefficient is not None:
-        return _read(evidence, coefficient, in_a_run)
+        return _read(evidence, columns, coefficient, in_a_run)
     contested: list[Column] = []
-    without = _read(evidence, None, in_a_run, contested)
+    without = _read(evidence, columns, None, in_a_run, contested)
     if not contested or is_right(without, evidence):
         return without
     if all(_is_of_another_constant(c, evidence) for c in contested):
         return without
-    trusting = _read(evidence, None, in_a_run)
+    trusting = _read(evidence, columns, None, in_a_run)
     if not is_right(trusting, evidence):
         # Neither is right: of K, the mistake is what the reading says that leaves the objective the fewest divisions,
         # unless another division by K is in sight. A count of the batch is not what a loop without its scaling divides
         # by.
-        if any(_divides_by_steps(column, evidence) for column in evidence.columns() if column not in contested):
+        if any(_divides_by_steps(column, evidence) for column in columns if column not in contested):
             return without
         by_steps = all(evidence.equals_any(column, SHARES[:2]) for column in contested)
         return trusting if by_steps else without
@@ -131,11 +132,14 @@ def _blank(evidence: Evidence) -> SeriesReading:
 
 
 def _read(
-    evidence: Evidence, coefficient: float | None, in_a_run: bool, contested: list[Column] | None = None
+    evidence: Evidence,
+    columns: Sequence[Column],
+    coefficient: float | None,
+    in_a_run: bool,
+    contested: list[Column] | None = None,
 ) -> SeriesReading:
     """One reading; columns that are contested go to the objective, and are noted, where a list for them is given."""
     reading = _blank(evidence)
-    columns = evidence.columns()
     normalised = reading.kind is not Reduction.SUM
     undone = undone_mean(evidence, columns) if reading.kind is Reduction.MEAN else None
     if undone is not None:
@@ -145,7 +149,7 @@ def _read(
             reading.coefficient[key] = (reading.coefficient[key] or 0.0) / (value or 1.0)
             reading.units[key] = value
         columns = [column for column in columns if column is not undone]
-        evidence = _counted_by(evidence, undone)
+        evidence = counted_by(evidence, undone)
     if reading.kind is Reduction.SUM:
         found = read_sum(evidence, columns)
         reading.notes += found.notes
@@ -186,22 +190,6 @@ def _read(
         return reading.give_up()
     reading.coefficient |= dict.fromkeys(evidence.points[i].backward for i in unsteady)
     return reading
-
-
-def _counted_by(evidence: Evidence, column: Column) -> Evidence:
-    """The same points, whose units are what ``column`` multiplies them by."""
-    if evidence.equals(column, lambda point: point.term.units):
-        return evidence
-    points = [
-        replace(
-            point,
-            term=replace(point.term, units=point.term.rows),
-            window_units=point.window_rows,
-            shared_units=point.shared_rows,
-        )
-        for point in evidence.points
-    ]
-    return replace(evidence, points=points)
 
 
 def _weigh(
@@ -256,7 +244,7 @@ def _is_contested(column: Column, evidence: Evidence) -> bool:
     """
     if column.scales_nothing or not evidence.is_constant(column) or not _is_from_elsewhere(column, evidence):
         return False
-    return evidence.equals_any(column, (*SHARES[:2], *COUNTS))
+    return any(evidence.matches(column, role) for role in (*SHARES[:2], *COUNTS))
 
 
 def _is_from_elsewhere(column: Column, evidence: Evidence) -> bool:
@@ -410,9 +398,14 @@ class _Split:
         if self._is_predicted(column) or self._is_right_somewhere(column):
             return True
         unknown = any(point.term.units is None for point in self.evidence.points)
-        if unknown or _is_from_elsewhere(column, self.evidence):
+        if unknown or self._is_another_number(column):
             return False
         return self.evidence.equals_any(column, (*MISTAKEN, *COUNTS_OVER_RANKS))
+
+    def _is_another_number(self, column: Column) -> bool:
+        """Whether the source shows K, where it decides on a step or divides the loss, and this is not that number."""
+        beside = column.source in (Source.LITERAL, Source.NAMED) and any(map(self._is_division_by_steps, self.columns))
+        return beside or _is_from_elsewhere(column, self.evidence)
 
     def _may_be_needed(self, column: Column) -> bool:
         """Whether a column that its source does not explain may be the accumulation's, if that makes windows right."""
