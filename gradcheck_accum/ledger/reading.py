@@ -45,6 +45,10 @@ _MOST_OPEN = 6
 """Columns that are tried together: no loss is scaled in more places."""
 
 
+Applied = tuple[Location, tuple[float, ...]]
+"""A factor: where it was applied, and its numbers. It is one and the same for all terms of the loss."""
+
+
 @dataclass(slots=True)
 class SeriesReading:
     """How one series' factors were read: per backward its coefficient, objective and units.
@@ -63,6 +67,10 @@ class SeriesReading:
     """What the objective multiplies the whole loss by, at the first point."""
     scaled_at: frozenset[Location] = frozenset()
     """Where the factors were applied that are read as the accumulation's."""
+    scaled_by: frozenset[Applied] = frozenset()
+    """The factors of the whole loss, of all its terms, that are: those by which a sum's units are counted too."""
+    weighed_by: frozenset[Applied] = frozenset()
+    """Those that are read as the objective's."""
 
     @property
     def is_dark(self) -> bool:
@@ -140,6 +148,7 @@ def _read(
 ) -> SeriesReading:
     """One reading; columns that are contested go to the objective, and are noted, where a list for them is given."""
     reading = _blank(evidence)
+    every = columns
     normalised = reading.kind is not Reduction.SUM
     undone = undone_mean(evidence, columns) if reading.kind is Reduction.MEAN else None
     if undone is not None:
@@ -184,12 +193,20 @@ def _read(
     reading.intended = math.prod(column.values[0] for column in split.objective if column.whole)
     places = (factor.where for column in split.accumulation for factor in column.factors)
     reading.scaled_at = frozenset(place for place in places if place is not None)
+    reading.weighed_by = _applied(split.objective)
+    reading.scaled_by = _applied(every) - reading.weighed_by
     unsteady = set(split.unsteady())
     if unsteady and not split.is_right_without(unsteady):
         # What changes has no reading, and what is the same elsewhere has none either.
         return reading.give_up()
     reading.coefficient |= dict.fromkeys(evidence.points[i].backward for i in unsteady)
     return reading
+
+
+def _applied(columns: Iterable[Column]) -> frozenset[Applied]:
+    """The factors of whole losses in these columns, as far as it is known where they were applied."""
+    whole = (column for column in columns if column.whole and not column.scales_nothing)
+    return frozenset((column.factors[0].where, column.values) for column in whole if column.factors[0].where)
 
 
 def _weigh(
