@@ -151,7 +151,9 @@ def _read(
     every = columns
     normalised = reading.kind is not Reduction.SUM
     undone = undone_mean(evidence, columns) if reading.kind is Reduction.MEAN else None
-    if undone is not None:
+    if undone is not None and contested is not None and _is_named_elsewhere(undone, evidence):
+        contested.append(undone)
+    elif undone is not None:
         reading.kind = Reduction.SUM
         for value, point in zip(undone.values, evidence.points, strict=True):
             key = point.backward
@@ -272,10 +274,17 @@ def _is_from_elsewhere(column: Column, evidence: Evidence) -> bool:
     return column.source is Source.NAMED or (column.source is Source.LITERAL and named)
 
 
+def _is_named_elsewhere(column: Column, evidence: Evidence) -> bool:
+    return column.source is Source.NAMED and _is_from_elsewhere(column, evidence)
+
+
 def _is_of_another_constant(column: Column, evidence: Evidence) -> bool:
     """Whether a number and what decides on a step are known to be two constants of the source, each with a name."""
     origins = frozenset[str]().union(*(factor.origins for factor in column.factors))
     if column.source is not Source.NAMED or is_literal(evidence.counter):
+        return False
+    if column.values[0] > 1.0:
+        # It makes a mean a sum, together with a divisor: numbers of the batch may have names of any kind.
         return False
     return all(any(map(is_place, own)) for own in (origins, evidence.counter))
 

@@ -802,6 +802,25 @@ for i in range(len(loader)):
     assert judged(body, tmp_path, count=5) == (Verdict.EQUIVALENT, codes, codes)
 
 
+def test_two_constants_that_come_to_a_sum_over_a_window_are_no_division(tmp_path: Path) -> None:
+    # Two rows of each of two, and four of both: other names than those of a batch, and no division by K.
+    body = """\
+{numbers}
+criterion = nn.MSELoss()
+for i in range(len(loader)):
+    loss = {loss}
+    loss.backward()
+    if (i + 1) % K == 0:
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+    data = "criterion(model(torch.randn(2, 4)), torch.randn(2, 3))"
+    by_name = body.format(numbers="heads = 2; terms = 4", loss=f"heads * {data} / terms")
+    assert judged(by_name, tmp_path) == (Verdict.INCONCLUSIVE, set(), set())
+    by_size = body.format(numbers="batch_size = 2; effective = 4", loss=f"batch_size * {data} / effective")
+    assert judged(by_size, tmp_path) == (Verdict.EQUIVALENT, set(), set())
+
+
 @pytest.mark.parametrize(
     ("scheduled", "codes"),
     # As long as there are micro-batches, it is too long for the optimizer that steps at every second, and right for
