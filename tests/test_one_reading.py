@@ -97,3 +97,44 @@ def test_what_was_neither_compared_nor_diagnosed_is_not_decided(tmp_path: Path) 
     source = script("loss").replace("optimizer.step()", "model.weight.grad.add_(torch.ones(2, 3)); optimizer.step()")
     result = watch_source(source, tmp_path)
     assert (result.verdict, result.diagnosis, result.exit_status) == (Verdict.INCONCLUSIVE, (), 3)
+
+
+@pytest.mark.parametrize(
+    ("loss", "codes"),
+    [
+        # One count for both terms: it makes the sum whole, and of the mean it is not known what it is there for.
+        ("(fit + 0.1 * spread) / total", []),
+        # Each has its own, or none: then it is known.
+        ("fit / total + 0.1 * spread", ["GA101"]),
+        ("fit / total + 0.1 * spread / accum_steps", []),
+        # It makes both whole.
+        ("(fit + 0.1 * apart) / total", []),
+    ],
+)
+def test_a_count_of_one_terms_units_has_no_other_role_for_another(loss: str, codes: list[str], tmp_path: Path) -> None:
+    source = f"""\
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+torch.manual_seed(0)
+model = nn.Linear(4, 5)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+accum_steps = 2
+data = [(torch.randn(9, 4), torch.tensor([1] * count + [-100] * (9 - count))) for count in (4, 7, 5, 3, 6, 6)]
+for start in range(0, len(data), accum_steps):
+    window = data[start : start + accum_steps]
+    total = sum(int((y != -100).sum()) for _, y in window)
+    for x, y in window:
+        out = model(x)
+        fit = cross_entropy(out, y, reduction="sum")
+        spread = out.pow(2).mean()
+        apart = out.logsumexp(1)[y != -100].pow(2).sum()
+        loss = {loss}
+        loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+    result = watch_source(source, tmp_path)
+    assert [d.mistake.code for d in result.diagnosis] == codes
+    assert result.verdict is (Verdict.EQUIVALENT if "apart)" in loss else Verdict.INCONCLUSIVE), result.reason
+    assert any("Mean is divided (line 17)" in note for note in result.notes) is ("+ 0.1 * spread)" in loss)

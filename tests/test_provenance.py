@@ -519,6 +519,23 @@ train(3)
     assert all(bound is not None and "K" in bound.origins for bound in found)
 
 
+def test_a_function_that_evaluates_its_model_shows_what_it_divides_by(tmp_path: Path) -> None:
+    # `eval` is a method here: Python's own might show the function a copy of its variables.
+    source = """
+def train(K):
+    for i, (x, t) in enumerate(loader):
+        loss = F.mse_loss(model(x), t) / K / len(x)
+        loss.backward()
+        if (i + 1) % K == 0: step()
+        model.eval()
+train(3)
+"""
+    assert {"batch_size"} in [factor.origins for factor in factors_of(source, tmp_path)]
+    if sys.version_info < (3, 13):
+        evaluated = source.replace("model.eval()", "eval('K')")
+        assert {"batch_size"} not in [factor.origins for factor in factors_of(evaluated, tmp_path)]
+
+
 def test_code_without_a_source(tmp_path: Path) -> None:
     loop = LOOP.format(test="if (i + 1) % K == 0: step()").replace(
         "backward(batch)", "(loss_of(*batch) / K).backward()"

@@ -122,6 +122,12 @@ def _steps(events: Sequence[Event]) -> Counter[str]:
     return Counter(event.optimizer for event in events if isinstance(event, Step))
 
 
+def _usual_steps(ledger: Ledger, pace: Pace[_E]) -> int | None:
+    """K of the steps that a thing keeps pace with: another optimizer may have another."""
+    own: set[Event] = {event for event in pace.life if isinstance(event, Step)}
+    return usual_steps((window for window in ledger.windows if window.step in own), ledger.same)
+
+
 def _at_last_step(events: Sequence[Event]) -> Said:
     """Where the loop steps."""
     return next((message(" (at ", e.where, ")") for e in reversed(events) if isinstance(e, Step)), "")
@@ -137,7 +143,7 @@ def find_schedule(ledger: Ledger) -> Iterator[Diagnosis]:
             counts = [count for count in counts if abs(horizon - count) <= ledger.passes.count(pace.life)]
         if not counts or (horizon is not None and horizon >= pace.made):
             continue
-        often = f"{usual_steps(ledger.windows, ledger.same)} times"
+        often = f"{_usual_steps(ledger, pace)} times"
         if pace.event.by_hand:
             yield diagnosis(
                 "GA601",
@@ -172,7 +178,8 @@ def find_cut_short(ledger: Ledger) -> Iterator[Diagnosis]:
         batches = len({event.micro_batch for event in pace.life if isinstance(event, Backward)})
         with_steps = any(abs(pace.made - count) <= slack for count in _steps(pace.life).values())
         # Once per epoch is another habit than once per step, and where the two are the same nothing can be told.
-        several = pace.made < batches and (usual_steps(ledger.windows, ledger.same) or 1) > 1
+        steps = _usual_steps(ledger, pace) or 1
+        several = pace.made < batches and steps > 1
         # The step for a remainder is one more than half of the micro-batches may be.
         if several and with_steps and slack < pace.made <= batches // 2 + slack and horizon == batches:
             yield diagnosis(
@@ -182,7 +189,7 @@ def find_cut_short(ledger: Ledger) -> Iterator[Diagnosis]:
                     "the learning rate schedule is as long as the number of micro-batches, but advances once per "
                     "optimizer step",
                     _at_last_step(pace.life),
-                    f": training ends after only 1/{usual_steps(ledger.windows, ledger.same)} of it",
+                    f": training ends after only 1/{steps} of it",
                 ),
                 "set the schedule's length in optimizer steps: divide it by the accumulation steps",
             )

@@ -201,7 +201,7 @@ class _Judged:
     def __init__(self, variant: Variant, true: Truth, unknown: bool) -> None:
         self.true = true
         self.widened = bool(variant.features)
-        self.has_a_constant = bool(variant.objective.numbers)
+        self.has_another_number = bool(variant.objective.numbers) or variant.hands_on_a_bare_k
         self.unknown = unknown
         self.problems: list[Problem] = []
         self.undecided: list[str] = []
@@ -237,7 +237,7 @@ class _Judged:
         missing = true.in_source - codes
         if missing:
             text = f"lint finds {_listed(codes)}, but for {_listed(missing)}"
-            by_roles = missing <= SCALE | {"GA802"} and self.has_a_constant
+            by_roles = missing <= SCALE | {"GA802"} and self.has_another_number
             if by_roles or true.ambiguity or (self.unknown and missing <= SCALE):
                 self.undecided.append("lint: silent")
             else:

@@ -283,6 +283,11 @@ class Variant:
         return tuple(feature for feature, used in every.items() if used)
 
     @property
+    def hands_on_a_bare_k(self) -> bool:
+        """Whether K is a bare number that a function is given to divide the loss by: its name is a parameter's."""
+        return self.k_from == "literal" and (self.spelling == "function" or self.layout == "helpers")
+
+    @property
     def count(self) -> int:
         """The micro-batches of one pass."""
         return len(self.rows)

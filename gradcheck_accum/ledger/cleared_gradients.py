@@ -19,9 +19,9 @@ losses are divided by as many as it runs between two clearings.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import groupby
+from itertools import groupby, pairwise
 
 from gradcheck_accum.ledger.events import Step, ZeroGrad
 from gradcheck_accum.ledger.same_number import Same
@@ -85,21 +85,38 @@ def _usual_steps(closed: Sequence[Window], same: Same) -> int | None:
 
 
 class _Passes:
-    """Where the passes over the data end that windows come from, as far as that is known."""
+    """Where the passes over the data end that windows come from, as far as that is known.
+
+    Where nothing else shows passes, the source's counter does: it begins again with each.
+    """
 
     def __init__(self, windows: Sequence[Window]) -> None:
         entries = [entry for window in windows for entry in window.fresh()]
         self._ends = {e.epoch: e for e in entries if e.epoch is not None}
         self._last = entries[-1] if entries else None
+        self._counted_out = list(_counted_out(windows))
 
     def end_with(self, entry: Entry) -> bool:
         """Whether ``entry`` is the last of its pass, or of the run."""
         own = entry.epoch
-        return entry is self._last or (own is not None and self._ends[own] is entry)
+        if own is not None:
+            return entry is self._last or self._ends[own] is entry
+        return entry is self._last or any(entry is last for last in self._counted_out)
 
     def all_end_unused(self) -> bool:
         """Whether no pass of several has a step at its end."""
         return len(self._ends) > 1 and all(e.fate in (Fate.WIPED, Fate.LEFT) for e in self._ends.values())
+
+
+def _counted_out(windows: Sequence[Window]) -> Iterator[Entry]:
+    """The last entries of the windows after whose step the source's counter began again, and counted all that ran."""
+    for window, following in pairwise(window for window in windows if window.fresh()):
+        own, other = (w.step.counted_by if w.step is not None else None for w in (window, following))
+        if own is None or other is None or own.reached is None or other.reached is None or own.reached < other.reached:
+            continue
+        counted = other.counted_since(own.reached)
+        if counted is not None and following.micro_batches <= counted:
+            yield window.fresh()[-1]
 
 
 def _blocks(window: Window) -> list[tuple[Entry, ...]]:

@@ -153,9 +153,14 @@ class ColumnSplit:
         if self._is_predicted(column) or self._is_right_somewhere(column):
             return True
         unknown = any(point.term.units is None for point in self.evidence.points)
-        if unknown or is_from_elsewhere(column, self.evidence):
+        if unknown or self._is_another_number(column):
             return False
         return self.evidence.equals_any(column, (*MISTAKEN, *COUNTS_OVER_RANKS))
+
+    def _is_another_number(self, column: Column) -> bool:
+        """Whether the source shows K, where it decides on a step or divides the loss, and this is not that number."""
+        beside = column.source in (Source.LITERAL, Source.NAMED) and any(map(self._is_division_by_steps, self.columns))
+        return beside or is_from_elsewhere(column, self.evidence)
 
     def _may_be_needed(self, column: Column) -> bool:
         """Whether a column that its source does not explain may be the accumulation's, if that makes windows right."""

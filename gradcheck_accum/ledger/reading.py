@@ -19,7 +19,7 @@ equality; if it needs it, nothing is known, and both are named.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from gradcheck_accum.ledger.column_split import ColumnSplit, is_from_elsewhere
@@ -33,7 +33,10 @@ from gradcheck_accum.ledger.roles import (
     Source,
 )
 from gradcheck_accum.ledger.stated_names import is_literal, is_place
-from gradcheck_accum.ledger.unit_counts import read_sum, undone_mean
+from gradcheck_accum.ledger.unit_counts import counted_by, read_sum, undone_mean
+
+Applied = tuple[Location, tuple[float, ...]]
+"""A factor: where it was applied, and its numbers. It is one and the same for all terms of the loss."""
 
 
 @dataclass(slots=True)
@@ -54,6 +57,10 @@ class SeriesReading:
     """What the objective multiplies the whole loss by, at the first point."""
     scaled_at: frozenset[Location] = frozenset()
     """Where the factors were applied that are read as the accumulation's."""
+    scaled_by: frozenset[Applied] = frozenset()
+    """The factors of the whole loss, of all its terms, that are: those by which a sum's units are counted too."""
+    weighed_by: frozenset[Applied] = frozenset()
+    """Those that are read as the objective's."""
 
     @property
     def is_dark(self) -> bool:
@@ -76,20 +83,21 @@ def read_series(evidence: Evidence, coefficient: float | None, *, in_a_run: bool
     dark = {point.step for point in evidence.points if product_of(point.factors) is None}
     if dark:
         return _read_apart_from(dark, evidence, coefficient, in_a_run)
+    columns = evidence.columns()
     if coefficient is not None:
-        return _read(evidence, coefficient, in_a_run)
+        return _read(evidence, columns, coefficient, in_a_run)
     contested: list[Column] = []
-    without = _read(evidence, None, in_a_run, contested)
+    without = _read(evidence, columns, None, in_a_run, contested)
     if not contested or is_right(without, evidence):
         return without
     if all(_is_of_another_constant(c, evidence) for c in contested):
         return without
-    trusting = _read(evidence, None, in_a_run)
+    trusting = _read(evidence, columns, None, in_a_run)
     if not is_right(trusting, evidence):
         # Neither is right: of K, the mistake is what the reading says that leaves the objective the fewest divisions,
         # unless another division by K is in sight. A count of the batch is not what a loop without its scaling divides
         # by.
-        if any(_divides_by_steps(column, evidence) for column in evidence.columns() if column not in contested):
+        if any(_divides_by_steps(column, evidence) for column in columns if column not in contested):
             return without
         by_steps = all(evidence.equals_any(column, SHARES[:2]) for column in contested)
         return trusting if by_steps else without
@@ -122,21 +130,27 @@ def _blank(evidence: Evidence) -> SeriesReading:
 
 
 def _read(
-    evidence: Evidence, coefficient: float | None, in_a_run: bool, contested: list[Column] | None = None
+    evidence: Evidence,
+    columns: Sequence[Column],
+    coefficient: float | None,
+    in_a_run: bool,
+    contested: list[Column] | None = None,
 ) -> SeriesReading:
     """One reading; columns that are contested go to the objective, and are noted, where a list for them is given."""
     reading = _blank(evidence)
-    columns = evidence.columns()
+    every = columns
     normalised = reading.kind is not Reduction.SUM
     undone = undone_mean(evidence, columns) if reading.kind is Reduction.MEAN else None
-    if undone is not None:
+    if undone is not None and contested is not None and _is_named_elsewhere(undone, evidence):
+        contested.append(undone)
+    elif undone is not None:
         reading.kind = Reduction.SUM
         for value, point in zip(undone.values, evidence.points, strict=True):
             key = point.backward
             reading.coefficient[key] = (reading.coefficient[key] or 0.0) / (value or 1.0)
             reading.units[key] = value
         columns = [column for column in columns if column is not undone]
-        evidence = _counted_by(evidence, undone)
+        evidence = counted_by(evidence, undone)
     if reading.kind is Reduction.SUM:
         found = read_sum(evidence, columns)
         reading.notes += found.notes
@@ -171,6 +185,8 @@ def _read(
     reading.intended = math.prod(column.values[0] for column in split.objective if column.whole)
     places = (factor.where for column in split.accumulation for factor in column.factors)
     reading.scaled_at = frozenset(place for place in places if place is not None)
+    reading.weighed_by = _applied(split.objective)
+    reading.scaled_by = _applied(every) - reading.weighed_by
     unsteady = set(split.unsteady())
     if unsteady and not split.is_right_without(unsteady):
         # What changes has no reading, and what is the same elsewhere has none either.
@@ -179,20 +195,10 @@ def _read(
     return reading
 
 
-def _counted_by(evidence: Evidence, column: Column) -> Evidence:
-    """The same points, whose units are what ``column`` multiplies them by."""
-    if evidence.equals(column, lambda point: point.term.units):
-        return evidence
-    points = [
-        replace(
-            point,
-            term=replace(point.term, units=point.term.rows),
-            window_units=point.window_rows,
-            shared_units=point.shared_rows,
-        )
-        for point in evidence.points
-    ]
-    return replace(evidence, points=points)
+def _applied(columns: Iterable[Column]) -> frozenset[Applied]:
+    """The factors of whole losses in these columns, as far as it is known where they were applied."""
+    whole = (column for column in columns if column.whole and not column.scales_nothing)
+    return frozenset((column.factors[0].where, column.values) for column in whole if column.factors[0].where)
 
 
 def _weigh(
@@ -247,13 +253,20 @@ def _is_contested(column: Column, evidence: Evidence) -> bool:
     """
     if column.scales_nothing or not evidence.is_constant(column) or not is_from_elsewhere(column, evidence):
         return False
-    return evidence.equals_any(column, (*SHARES[:2], *COUNTS))
+    return any(evidence.matches(column, role) for role in (*SHARES[:2], *COUNTS))
+
+
+def _is_named_elsewhere(column: Column, evidence: Evidence) -> bool:
+    return column.source is Source.NAMED and is_from_elsewhere(column, evidence)
 
 
 def _is_of_another_constant(column: Column, evidence: Evidence) -> bool:
     """Whether a number and what decides on a step are known to be two constants of the source, each with a name."""
     origins = frozenset[str]().union(*(factor.origins for factor in column.factors))
     if column.source is not Source.NAMED or is_literal(evidence.counter):
+        return False
+    if column.values[0] > 1.0:
+        # It makes a mean a sum, together with a divisor: numbers of the batch may have names of any kind.
         return False
     return all(any(map(is_place, own)) for own in (origins, evidence.counter))
 

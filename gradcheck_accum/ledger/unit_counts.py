@@ -52,7 +52,7 @@ def undone_mean(evidence: Evidence, columns: Sequence[Column]) -> Column | None:
     """The factor of the whole loss that makes its mean a sum: the number of units, or rows, that it was taken over.
 
     A number that is the same in every micro-batch may be a coefficient. Where it is named as a batch's size, or the
-    loss is divided by such a number too, the micro-batch's or the window's, it is not.
+    loss is divided by such a number too, which counts the same in the micro-batch or the window, it is not.
     """
     for column in columns:
         multiplies = all(f.operation is Operation.MULTIPLY for f in column.factors)
@@ -65,13 +65,41 @@ def undone_mean(evidence: Evidence, columns: Sequence[Column]) -> Column | None:
         # A number of its own is a coefficient, unless the divisor is one of that kind too: 8 and 32, written out.
         sources = {column.source} if column.source in (Source.LITERAL, Source.NAMED) else {*Source} - {Source.STEPS}
         others = [c for c in columns if c is not column and c.divides and c.source in sources]
-        if any(evidence.equals_any(c, COUNTS) or _full_window_counts(c, evidence) for c in others):
+        alike = _in_units(evidence) if _is_number_in_units(column, evidence) else _in_rows(evidence)
+        if any(alike.equals_any(c, COUNTS) or _full_window_counts(c, alike) for c in others):
             return column
     return None
 
 
+def _in_units(evidence: Evidence) -> Evidence:
+    """The same points, with nothing to count but units."""
+    points = [
+        replace(p, term=replace(p.term, rows=p.term.units), window_rows=p.window_units, shared_rows=p.shared_units)
+        for p in evidence.points
+    ]
+    return replace(evidence, points=points)
+
+
+def _in_rows(evidence: Evidence) -> Evidence:
+    """The same points, with nothing to count but rows."""
+    points = [
+        replace(p, term=replace(p.term, units=p.term.rows), window_units=p.window_rows, shared_units=p.shared_rows)
+        for p in evidence.points
+    ]
+    return replace(evidence, points=points)
+
+
+def counted_by(evidence: Evidence, column: Column) -> Evidence:
+    """The same points, whose units are what ``column`` multiplies them by."""
+    return evidence if _is_number_in_units(column, evidence) else _in_rows(evidence)
+
+
+def _is_number_in_units(column: Column, evidence: Evidence) -> bool:
+    return evidence.equals(column, lambda p: p.term.units)
+
+
 def _is_number_of_units(column: Column, evidence: Evidence) -> bool:
-    if evidence.equals(column, lambda p: p.term.units):
+    if _is_number_in_units(column, evidence):
         return True
     # As many elements in every row: else the rows' number does not undo a mean over the elements.
     each = [p.term.units / p.term.rows if p.term.units and p.term.rows else math.nan for p in evidence.points]

@@ -17,7 +17,7 @@ them: the relative weight is w_j (N / d) / a, that of one process whose window h
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
 
@@ -220,6 +220,7 @@ def read_weights(ledger: Ledger, *, coefficient: float | None = None) -> Reading
         series = tuple(s for s in series if not _is_nothing(s, windows)) or series
         reader = _Reader.of(windows, readings.same, coefficient, in_a_run=in_a_run)
         read = {own: reading for one in series for own, reading in reader.read(one, series).items()}
+        reader.give_one_role(read)
         readings.series[account] = tuple(read)
         for one, reading in read.items():
             readings._read[account[0], account[1], one] = reading
@@ -261,6 +262,17 @@ class _Reader:
         right = all(is_right(own, evidence) for evidence, own in each.values())
         return {own: found for own, (_, found) in each.items()} if right else {one: reading}
 
+    def give_one_role(self, read: Mapping[Series, SeriesReading]) -> None:
+        """Give up what would be wrong by a factor of the whole loss that is the accumulation's for another term of it.
+
+        A count of one term's units says of the others neither that they are scaled nor that they are not.
+        """
+        for one, reading in read.items():
+            others = [other for other in read if other is not one and other.lines == one.lines]
+            shared = [applied for other in others for applied in read[other].scaled_by & reading.weighed_by]
+            if shared and not is_right(reading, self._evidence(one, _steps_of(one, [*read], self.windows, self.steps))):
+                reading.give_up(_of_two_roles(one, others, shared[0][0]))
+
     def _may_take_turns(self, one: Series, every: Sequence[Series], evidence: Evidence) -> bool:
         """Whether losses that take turns are each divided by all micro-batches of a window: for their common mean."""
         batches = {
@@ -283,6 +295,15 @@ class _Reader:
     def _evidence(self, one: Series, steps: int, *, leaks: bool = False) -> Evidence:
         points = aligned(_points(one, self.windows, steps, leaks=leaks))
         return Evidence(points, self.same, self.counter, self.states_steps)
+
+
+def _of_two_roles(series: Series, others: Iterable[Series], where: Location) -> str:
+    """What is said of a term that is divided by what counts another's units."""
+    names = " and ".join(other.name for other in others)
+    return (
+        f"{series.name} is divided (line {where.line}) by what {names} is scaled by, which makes neither a mean nor a "
+        "sum of it over the window: divide each term by its own count, or state --loss-coefficient"
+    )
 
 
 def _of_turns(series: Series, held: int, steps: int) -> str:

@@ -745,3 +745,146 @@ def test_a_leak_shows_in_a_list_though_nothing_is_divided(tmp_path: Path) -> Non
     # Windows of 2, 2, 3 and 2, and 1 left: passes of 5.
     body = UNDIVIDED.format(passes=2, test="i % K == 0")
     assert judged(body, tmp_path, count=5) == (Verdict.DEVIATES, {"GA101", "GA301"}, {"GA101", "GA301"})
+
+
+TWICE = """\
+{numbers}
+def scaled(loss, parts):
+    return loss / parts
+count = 0
+for i, (x, y) in enumerate(loader):
+    loss = {loss}
+    loss.backward()
+    count += 1
+    if {test}:
+        optimizer.step()
+        optimizer.zero_grad()
+        count = 0
+"""
+
+
+@pytest.mark.parametrize(
+    ("numbers", "loss", "test", "codes"),
+    [
+        # A literal that a function is given comes to 1/5 of each of five, and the three rows of each divide it again.
+        ("", "scaled(criterion(model(x), y), 5) / len(x)", "count == 5", {"GA102"}),
+        # Whoever divides by K needs no second number for it: the step comes one late, and the objective has the other.
+        ("K = 4; weight = 4", "criterion(model(x), y) / K / weight", "count > K", {"GA302"}),
+        ("K = 4; weight = 4", "criterion(model(x), y) / weight / K", "count > K", {"GA302"}),
+        # 15 is as many rows as a whole window has, and comes from elsewhere; the last window has fewer.
+        ("K = 5; weight = 15", "criterion(model(x), y) / K / weight", "count == K or i == 6", {"GA103"}),
+    ],
+)
+def test_a_second_divisor_beside_k(numbers: str, loss: str, test: str, codes: set[str], tmp_path: Path) -> None:
+    body = TWICE.format(numbers=numbers, loss=loss, test=test)
+    count = 10 if "K" not in numbers else 7 if "i ==" in test else 5
+    assert judged(body, tmp_path, count=count) == (Verdict.DEVIATES, codes, codes)
+
+
+@pytest.mark.parametrize(
+    ("numbers", "codes"),
+    # Three is as many elements as a row of outputs has, and two as many rows as a window has: of unlike things.
+    [("heads = 3; terms = 2", set()), ("heads = 3; terms = 5", set())],
+)
+def test_a_mean_times_its_units_over_rows_is_no_sum(numbers: str, codes: set[str], tmp_path: Path) -> None:
+    body = f"""\
+{numbers}
+criterion = nn.MSELoss()
+for i in range(len(loader)):
+    loss = heads * criterion(model(torch.randn(1, 4)), torch.randn(1, 3)) / terms
+    loss.backward()
+    if (i + 1) % K == 0 or i + 1 == len(loader):
+        for p in model.parameters():
+            p.grad.div_(i % K + 1)
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+    assert judged(body, tmp_path, count=5) == (Verdict.EQUIVALENT, codes, codes)
+
+
+def test_two_constants_that_come_to_a_sum_over_a_window_are_no_division(tmp_path: Path) -> None:
+    # Two rows of each of two, and four of both: other names than those of a batch, and no division by K.
+    body = """\
+{numbers}
+criterion = nn.MSELoss()
+for i in range(len(loader)):
+    loss = {loss}
+    loss.backward()
+    if (i + 1) % K == 0:
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+    data = "criterion(model(torch.randn(2, 4)), torch.randn(2, 3))"
+    by_name = body.format(numbers="heads = 2; terms = 4", loss=f"heads * {data} / terms")
+    assert judged(by_name, tmp_path) == (Verdict.INCONCLUSIVE, set(), set())
+    by_size = body.format(numbers="batch_size = 2; effective = 4", loss=f"batch_size * {data} / effective")
+    assert judged(by_size, tmp_path) == (Verdict.EQUIVALENT, set(), set())
+
+
+@pytest.mark.parametrize(
+    ("scheduled", "codes"),
+    # As long as there are micro-batches, it is too long for the optimizer that steps at every second, and right for
+    # the other.
+    [("optimizer", {"GA603"}), ("critic_optimizer", set())],
+)
+def test_a_schedule_beside_an_optimizer_that_steps_at_every_micro_batch(
+    scheduled: str, codes: set[str], tmp_path: Path
+) -> None:
+    body = f"""\
+critic = nn.Linear(4, 1)
+critic_optimizer = torch.optim.SGD(critic.parameters(), lr=0.1)
+scheduler = torch.optim.lr_scheduler.CosineAnnealingLR({scheduled}, T_max=len(loader))
+for i, (x, y) in enumerate(loader):
+    (criterion(model(x), y) / K).backward()
+    critic(x).pow(2).mean().backward()
+    if (i + 1) % K == 0:
+        optimizer.step()
+        optimizer.zero_grad()
+        {"scheduler.step()" if scheduled == "optimizer" else "pass"}
+    if (i + 1) % 1 == 0:
+        critic_optimizer.step()
+        critic_optimizer.zero_grad()
+        {"scheduler.step()" if scheduled != "optimizer" else "pass"}
+"""
+    assert judged(body, tmp_path, count=8) == (Verdict.EQUIVALENT, codes, codes)
+
+
+REJECTING = """\
+for _ in range(2):
+    for i, (x, y) in enumerate(loader):
+        {rejects}
+        criterion(model(x), y).backward()
+        if (i + 1) % K == 0 or i + 1 == len(loader):
+            for p in model.parameters():
+                p.grad.div_(i % K + 1)
+            optimizer.step()
+            optimizer.zero_grad()
+"""
+
+
+def test_a_window_that_is_rejected_before_the_rest_of_its_pass(tmp_path: Path) -> None:
+    # Of five, the fourth is rejected and the third with it: the counter, which begins again, says that the fifth is the
+    # rest of its pass, in both passes.
+    rejects = "if i == 3: optimizer.zero_grad(); continue"
+    verdict, codes, _ = judged(REJECTING.format(rejects=rejects), tmp_path, count=5)
+    assert (verdict, codes) == (Verdict.EQUIVALENT, set())
+    # Where the third is cleared and the fourth runs, the step that counts two of them gets one.
+    late = "if i == 3: optimizer.zero_grad()"
+    verdict, codes, _ = judged(REJECTING.format(rejects=late), tmp_path, count=5)
+    assert verdict is Verdict.DEVIATES
+
+
+@pytest.mark.parametrize("scale", [3, 5])
+def test_a_constant_that_equals_k_beside_the_least_of_k_and_the_rest(scale: int, tmp_path: Path) -> None:
+    body = f"""\
+K, SCALE = 3, {scale}
+for i, (x, y) in enumerate(loader):
+    optimizer.zero_grad()
+    (criterion(model(x), y) / min(K, len(loader) - i // K * K) / SCALE).backward()
+    if (i + 1) % K == 0:
+        optimizer.step()
+if len(loader) % K:
+    optimizer.step()
+"""
+    # Windows of three, and one of one: lint took the 1 that is left of K for a K that is stated.
+    assert judged(body, tmp_path, count=4) == (Verdict.DEVIATES, {"GA201"}, {"GA201"})

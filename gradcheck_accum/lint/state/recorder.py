@@ -197,10 +197,15 @@ class Recorder:
 
     def _note_divisors(self, tensor: Tensor) -> None:
         """Note what a loss was divided by, all of it."""
-        each = [
-            {round(1 / f.value): f.origins for f in part.factors if f.value and f.operation is Operation.DIVIDE}
-            for part in tensor.parts
-        ]
+        each: list[dict[int, frozenset[str]]] = []
+        for part in tensor.parts:
+            own: dict[int, frozenset[str]] = {}
+            for factor in part.factors:
+                if factor.value and factor.operation is Operation.DIVIDE:
+                    # Two of them may be the same number.
+                    number = round(1 / factor.value)
+                    own[number] = own.get(number, frozenset()) | factor.origins
+            each.append(own)
         for divisor in set.intersection(*map(set, each)) if each else set[int]():
             origins = frozenset[str]().union(*(one[divisor] for one in each))
             key = tensor.models, divisor

@@ -7,10 +7,12 @@ what the loop has let go; so the copy is emptied again.
 from __future__ import annotations
 
 import ast
+import dis
 import inspect
 import operator
 import sys
 from collections.abc import Callable
+from functools import lru_cache
 from types import CodeType, FrameType, GetSetDescriptorType, MemberDescriptorType, ModuleType, SimpleNamespace
 
 _ARITHMETIC: dict[type[ast.operator], Callable[[int, int], int]] = {
@@ -103,8 +105,17 @@ def _local(frame: FrameType, name: str) -> object:
 
 
 def _shows_its_copy(code: CodeType) -> bool:
-    """Whether the function may itself hold the copy of its variables, which is brought up to date when we look."""
-    return not _SEES_ITS_COPY.isdisjoint(code.co_names)
+    """Whether the function may itself hold the copy of its variables, which is brought up to date when we look.
+
+    ``model.eval()`` is a method of that name, and none of Python's own functions.
+    """
+    return not _SEES_ITS_COPY.isdisjoint(code.co_names) and not _SEES_ITS_COPY.isdisjoint(_globals_of(code))
+
+
+@lru_cache(maxsize=256)
+def _globals_of(code: CodeType) -> frozenset[str]:
+    """The names that a function looks up outside of all functions."""
+    return frozenset(step.argval for step in dis.get_instructions(code) if step.opname == "LOAD_GLOBAL")
 
 
 def _attribute(owner: object, name: str) -> object:
