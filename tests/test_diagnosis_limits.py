@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 import pytest
@@ -169,6 +169,53 @@ def test_a_micro_batch_that_is_left_out_by_a_factor_of_0_takes_no_mean_of_means(
         events.append(backward(batch, 3, units=6, multiply=(0.0,) if batch == 4 else ()))
         events += [step(), zero()] if batch % 3 == 2 else []
     assert codes(events) == []
+
+
+@pytest.mark.parametrize("units", [(4, 6, 8), (8, 6, 4)])
+def test_a_micro_batch_that_weighs_nothing_is_left_out_of_what_is_uneven(units: Sequence[float]) -> None:
+    """Each is weighted by its share of the 18 units of the window, but for one in each that counts for nothing."""
+
+    def events(weighing: Callable[[float], float]) -> Iterator[Event]:
+        for batch in range(9):
+            count = units[batch % 3]
+            yield backward(batch, units=count, multiply=(0.0 if batch % 3 == 2 else weighing(count),))
+            yield from (step(), zero()) if batch % 3 == 2 else ()
+
+    assert codes(events(lambda count: count / 18)) == []
+    assert "GA104" in codes(events(lambda count: 1 / 3))
+
+
+@pytest.mark.parametrize(
+    ("units", "left_out", "held"),
+    [
+        ([5, 9], [0], ["5, 18", "18, 5"]),
+        ([4, 5, 9], [0, 1], ["0, 10, 18", "10, 0, 18", "18, 0, 10"]),
+    ],
+)
+def test_what_weighs_nothing_adds_no_units_to_those_of_its_rank(
+    units: list[float], left_out: list[int], held: list[str]
+) -> None:
+    """Two micro-batches of as many units on each rank, of which the first rank's weigh nothing, or one of them."""
+    ledgers = []
+    for rank, count in enumerate(units):
+        events: list[Event] = []
+        for batch in range(4):
+            last = batch % 2 == 1
+            factors = (0.0,) if rank == 0 and batch % 2 in left_out else ()
+            one = backward(batch, 2, units=count, synced=last, multiply=factors)
+            events += [replace(one, ranks=len(units)), *([step(), zero()] if last else [])]
+        ledgers.append(fold(Trace(tuple(events))))
+    told = [[str(d.message) for d in diagnose(ledger) if d.mistake.code == "GA104"] for ledger in joined(ledgers)]
+    for own, each in zip(held, told, strict=True):
+        (said,) = each
+        assert f"{len(units)} ranks hold {own} units" in said
+
+
+@pytest.mark.parametrize(("ranks", "ends"), [(8, "7, 9"), (9, "7, 9, …")])
+def test_the_units_of_eight_ranks_are_spelled_out(ranks: int, ends: str) -> None:
+    units = [5, 9, 5, 9, 5, 9, 7, 9, 5][:ranks]
+    ((_, said),) = of_ranks(*([count] for count in units), divisor=1)[0]
+    assert f"{ranks} ranks hold 5, 9, 5, 9, 5, 9, {ends} units" in said
 
 
 def test_a_rank_without_any_units_takes_its_share_from_the_other() -> None:

@@ -164,7 +164,7 @@ def test_a_file_of_many_faulty_loops_is_no_longer_searched_for_fixes_than_others
 PATHOLOGICAL = {
     "parentheses": ("x = " + "(" * 5000 + "1" + ")" * 5000, 2),
     "attributes": ("x = a" + ".b" * 20_000, 2),
-    "signs": ("x = " + "-" * 3000 + "1", 2),
+    "signs": ("x = " + "-" * 6000 + "1", 2),
     "elifs": ("if a: pass\n" + "".join(f"elif a == {i}: pass\n" for i in range(5000)), 2),
     "lambdas": ("f = " + "lambda: " * 2000 + "1", 0),
     "a null byte": ("x = 1\0", 2),

@@ -9,6 +9,7 @@ from dataclasses import replace
 from gradcheck_accum.diagnosis.account import Account, Diagnosis, Shares, diagnosis, times
 from gradcheck_accum.ledger.events import Reduction
 from gradcheck_accum.ledger.location import Location
+from gradcheck_accum.ledger.weights import Weight
 
 
 def find_left_out(account: Account) -> Iterator[Diagnosis]:
@@ -44,20 +45,24 @@ def find_left_out(account: Account) -> Iterator[Diagnosis]:
 
 
 def judge_evenness(account: Account, shares: Shares, where: Location) -> Iterator[Diagnosis]:
-    weights = (*shares.weights, *shares.elsewhere)
-    counting = [w.relative or 0.0 for w in weights if w.units != 0]
+    """GA104 where the units of a window weigh unlike; what weighs nothing was left out, and is no mean of means."""
+    own = [w for w in shares.weights if w.relative]
+    weights = [*own, *(w for w in shares.elsewhere if w.relative)]
+    counting = _relatives(w for w in weights if w.units != 0)
     if not counting:
         return
     low, high = _bounds(counting)
     # The mean of no units at all (every target ignored) takes its share from the others.
-    robbed = shares.kind is Reduction.MEAN and any(w.units == 0 and w.share for w in weights)
+    robbed = shares.kind is Reduction.MEAN and any(w.units == 0 for w in weights)
     if account.same(low, high) and not robbed:
         return
-    if shares.elsewhere and account.same(*_bounds(w.relative or 0.0 for w in shares.weights)):
+    counts = [w.units for w in weights if w.units is not None]
+    if len(counts) < len(weights):
+        return
+    if shares.elsewhere and (not own or account.same(*_bounds(_relatives(own)))):
         yield from _judge_evenness_of_ranks(account, shares, where, low, high)
         return
-    counts = [w.units for w in weights]
-    if None in counts or all(account.same(count or 0.0, counts[0] or 0.0) for count in counts):
+    if all(account.same(count, counts[0]) for count in counts):
         return
     spoken = ", ".join(f"{count:g}" for count in counts[:8]) + (", …" if len(counts) > 8 else "")
     yield diagnosis(
@@ -74,7 +79,7 @@ def _judge_evenness_of_ranks(
     account: Account, shares: Shares, where: Location, low: float, high: float
 ) -> Iterator[Diagnosis]:
     """GA104 over ranks: each rank's loss is a mean over its own units, and the ranks hold unequal numbers of them."""
-    units = {w.entry: w.units or 0.0 for w in (*shares.live, *shares.elsewhere)}
+    units = {w.entry: w.units for w in (*shares.live, *shares.elsewhere) if w.relative and w.units is not None}
     sums = [math.fsum(units.get(entry, 0.0) for entry in own) for own in shares.window.by_rank()]
     if account.same(*_bounds(sums)):
         return
@@ -89,6 +94,10 @@ def _judge_evenness_of_ranks(
         "number of ranks, by which averaging divides",
         shares.window,
     )
+
+
+def _relatives(weights: Iterable[Weight]) -> list[float]:
+    return [w.relative for w in weights if w.relative is not None]
 
 
 def _bounds(values: Iterable[float]) -> tuple[float, float]:
