@@ -76,6 +76,35 @@ def test_what_is_counted_and_never_ran(loop: str, skipped: tuple[int, ...], wind
     assert [d.mistake.code for d in result.diagnosis] == ["GA303"], [d.message for d in result.diagnosis]
 
 
+SWALLOWED = """
+    for i, pair in enumerate(data):
+        try:
+            if bad(i):
+                raise ValueError(i)
+            backward(pair, 1 / K)
+            if (i + 1) % K == 0:
+                step()
+        except ValueError:
+            pass
+"""
+
+
+def test_what_never_ran_takes_its_step_with_it_though_no_window_holds_k(tmp_path: Path) -> None:
+    """Of every six micro-batches the third and the fifth raise: the step that is left comes after four, of 4/3."""
+    result = watch_source(SCRIPT.format(skipped=(2, 4, 8, 10), loop=SWALLOWED), tmp_path)
+    assert [window.micro_batches for window in result.windows] == [4, 4, 4, 4]
+    assert [window.grad_rel_error for window in result.windows] == pytest.approx([1 / 3] * 4, abs=1e-5)
+    assert result.verdict is Verdict.DEVIATES
+
+
+def test_a_window_that_is_short_is_interrupted_though_no_window_holds_k(tmp_path: Path) -> None:
+    """The third and the seventh raise: a step comes after five micro-batches, of 5/3, the next after two, of 2/3."""
+    result = watch_source(SCRIPT.format(skipped=(2, 7), loop=SWALLOWED).replace("12, 0", "9, 0"), tmp_path)
+    assert [window.micro_batches for window in result.windows] == [5, 2, 5, 2]
+    assert [window.grad_rel_error for window in result.windows] == pytest.approx([2 / 3, 1 / 3] * 2, abs=1e-5)
+    assert [(d.mistake.code, d.windows) for d in result.diagnosis] == [("GA303", (1, 3))]
+
+
 RIGHT = {
     "only what ran is counted": """
     ran = 0

@@ -5,7 +5,7 @@ data. Evidence comes in this order:
 
 1. What is stated: by the caller, or by a framework.
 2. What the source counts to before it steps, if as many ran in a window, or between two clearings, or if losses are
-   divided by that very number.
+   divided by that very number (of a number without a name, by its like, where all windows hold fewer).
 3. A length that explains every window.
 4. Lengths whose windows' losses are made whole: what they are multiplied by adds up to 1.
 5. The length that explains the most micro-batches.
@@ -60,7 +60,13 @@ def _counted(windows: Sequence[Window], same: Same) -> int | None:
     numbers = Counter(own.steps for own in counters if own.steps)
     origins = frozenset[str]().union(*(own.origins for own in counters))
     lengths = {w.micro_batches for w in windows} | {length for w in windows for length in _stretches(w)}
-    borne_out = [n for n in numbers if n in lengths or (n > max(lengths) and _divide_by(n, origins, windows, same))]
+    borne_out = [
+        n
+        for n in numbers
+        if n in lengths
+        or _divide_by(origins, windows)
+        or (n > max(lengths) and _divide_by_literal(n, origins, windows, same))
+    ]
     return max(borne_out, key=lambda n: (numbers[n] * n, n)) if borne_out else None
 
 
@@ -70,15 +76,23 @@ def _stretches(window: Window) -> Iterator[int]:
         yield len({entry.backward.micro_batch for entry in own})
 
 
-def _divide_by(count: int, origins: frozenset[str], windows: Iterable[Window], same: Same) -> bool:
-    """Whether losses are divided by a number of these origins: two equal literals are one number without a name."""
-    backwards = (entry.backward for window in windows for entry in window.entries)
-    factors = (factor for backward in backwards for term in backward.terms for factor in term.factors)
-    return any(
-        not factor.origins.isdisjoint(origins)
-        or (is_literal(origins) and is_literal(factor.origins) and divides_by(factor, count, same))
-        for factor in factors
+def _divide_by(origins: frozenset[str], windows: Iterable[Window]) -> bool:
+    """Whether losses are divided by the very number that the source counts to: one that has a name."""
+    return any(not factor.origins.isdisjoint(origins) for factor in _all_factors(windows))
+
+
+def _divide_by_literal(count: int, origins: frozenset[str], windows: Iterable[Window], same: Same) -> bool:
+    """Whether losses are divided by a number without a name, and it equals that which the source counts to."""
+    return is_literal(origins) and any(
+        is_literal(factor.origins) and divides_by(factor, count, same) for factor in _all_factors(windows)
     )
+
+
+def _all_factors(windows: Iterable[Window]) -> Iterator[Factor]:
+    for window in windows:
+        for entry in window.entries:
+            for term in entry.backward.terms:
+                yield from term.factors
 
 
 def divides_by(factor: Factor, count: int, same: Same) -> bool:

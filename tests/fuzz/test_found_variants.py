@@ -211,10 +211,6 @@ TOLD: dict[str, tuple[str, str]] = {
 }
 """The codes that verify and lint tell of each: of those with two mistakes the arithmetic demands none."""
 
-ONE_LATE = "windows that are all one long, of losses that are divided by as many rows too"
-"""Every number is that of a loop for one K more, with 1/K in its objective, and the source tells them apart: what the
-losses are divided by beside K is the rows of a micro-batch."""
-
 
 @pytest.mark.parametrize(
     "what",
@@ -226,11 +222,6 @@ losses are divided by beside K is the rows of a micro-batch."""
             ),
         )
         if what == UNDECIDED
-        else pytest.param(
-            what,
-            marks=pytest.mark.xfail(strict=True, reason="rows that equal a window's length pass for it (issue 16)"),
-        )
-        if what == ONE_LATE
         else what
         for what in FOUND
     ],
