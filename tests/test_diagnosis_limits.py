@@ -211,6 +211,16 @@ def test_what_weighs_nothing_adds_no_units_to_those_of_its_rank(
         assert f"{len(units)} ranks hold {own} units" in said
 
 
+@pytest.mark.parametrize("units", [(6, 6, 6), (5, None, 9)])
+def test_uneven_weights_are_no_mean_of_means_where_units_are_alike_or_unknown(units: Sequence[float | None]) -> None:
+    events: list[Event] = []
+    for batch in range(9):
+        last = batch % 3 == 2
+        events.append(backward(batch, *(() if last else (3,)), units=units[batch % 3]))
+        events += [step(), zero()] if last else []
+    assert "GA104" not in codes(events)
+
+
 @pytest.mark.parametrize(("ranks", "ends"), [(8, "7, 9"), (9, "7, 9, …")])
 def test_the_units_of_eight_ranks_are_spelled_out(ranks: int, ends: str) -> None:
     units = [5, 9, 5, 9, 5, 9, 7, 9, 5][:ranks]

@@ -31,7 +31,7 @@ def at(line: int) -> Location:
 def backward(
     batch: int,
     *divisors: float,
-    units: float = 7,
+    units: float | None = 7,
     epoch: int | None = None,
     line: int = 10,
     reduction: Reduction = Reduction.MEAN,
