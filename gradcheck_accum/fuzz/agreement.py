@@ -301,7 +301,9 @@ def still_wrong_once_fixed(comparison: Comparison) -> tuple[Problem, ...]:
     if truth(replace(comparison.variant, mutations=frozenset())).verdict == "deviates":
         return ()
     result, _ = run(repaired.source, replay=False)
-    if result.verdict is Verdict.EQUIVALENT and not result.diagnosis:
+    # A fix decides nothing that the source leaves open.
+    may_be = {Verdict.EQUIVALENT, comparison.result.verdict} - {Verdict.DEVIATES}
+    if result.verdict in may_be and not result.diagnosis:
         return ()
     codes = _listed({d.mistake.code for d in result.diagnosis})
     text = f"fixed, it {result.verdict.value} ({result.reason}; {codes}):\n{repaired.source}"

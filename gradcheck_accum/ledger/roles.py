@@ -293,8 +293,11 @@ class Evidence:
             return Source.STEPS if factor.purpose is Purpose.ACCUMULATION else Source.OBJECTIVE
         if not factor.origins:
             return Source.UNSEEN
-        is_mean_of_terms = factor.value is not None and self.same(factor.value * len(point.backward.terms), 1.0)
-        if names_steps(factor.origins) and not is_mean_of_terms:
+        # What is added up may be the losses of K micro-batches: then all are of one kind.
+        terms = point.backward.terms
+        one_kind = len({term.kind for term in terms}) == 1
+        may_be_mean = one_kind and factor.value is not None and self.same(factor.value * len(terms), 1.0)
+        if names_steps(factor.origins) and not may_be_mean:
             return Source.STEPS
         if not factor.origins.isdisjoint(self.counter):
             return Source.STEPS

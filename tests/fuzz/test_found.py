@@ -888,3 +888,22 @@ if len(loader) % K:
 """
     # Windows of three, and one of one: lint took the 1 that is left of K for a K that is stated.
     assert judged(body, tmp_path, count=4) == (Verdict.DEVIATES, {"GA201"}, {"GA201"})
+
+
+@pytest.mark.parametrize("name", ["K", "grad_accum"])
+def test_a_name_of_k_that_equals_the_number_of_unlike_terms(name: str, tmp_path: Path) -> None:
+    body = f"""\
+{name} = 2
+count = 0
+for x, y in loader:
+    out = model(x)
+    loss = (criterion(out, y) + out.pow(2).mean()) / {name}
+    loss.backward()
+    count += 1
+    if count > {name}:
+        optimizer.step()
+        optimizer.zero_grad()
+        count = 0
+"""
+    # Two losses of unlike kinds, divided by K: windows of three that are divided by two.
+    assert judged(body, tmp_path, count=6) == (Verdict.DEVIATES, {"GA302"}, {"GA302"})
