@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from gradcheck_accum.ledger.events import Factor, Reduction
@@ -318,12 +319,27 @@ def _unresolved(run: State, node: syntax.Call, name: str, args: list[Any], kwarg
     whole = any(map(v.is_multiple_of_steps, given))
     if whole or any(isinstance(value, Num) and value.tags & {v.STEPS, v.DERIVED} for value in given):
         return v.Configured(f"{name}()", whole=whole)
+    wrapped = _wrapped_loader(given)
+    if wrapped is not None:
+        return wrapped
     if inherited or any(v.carries_steps(value) for value in given):
         return Symbol(f"{name}()")
     if not given:
         got = f"{name}()" if name else ""
         return v.Got(got, turn=run.loops.turn) if run.loops.depth else Symbol(got)
     return _result_of(run, node, name, given)
+
+
+def _wrapped_loader(given: list[Any]) -> v.Loader | None:
+    """What goes on giving the batches of a loader: a progress bar that was given its parent and its title, say.
+
+    What else it was given may have said how many of them, so that this is not known.
+    """
+    loaders = [value for value in given if isinstance(value, v.Loader)]
+    others = [value for value in given if not isinstance(value, v.Loader)]
+    if len(loaders) != 1 or not all(isinstance(value, (Symbol, str)) or value is None for value in others):
+        return None
+    return loaders[0] if not any(isinstance(value, Symbol) for value in others) else replace(loaders[0], length=None)
 
 
 def _result_of(run: State, node: syntax.Call, name: str, args: list[Any]) -> Any:

@@ -54,6 +54,8 @@ class Reach:
         """The functions by the name that they are called by: a method's begins with a dot."""
         self.steppers = frozenset().union(*(f.stepped for f in every)) & frozenset().union(*(f.cleared for f in every))
         """Dotted names that are both stepped and cleared in this file: optimizers, whatever they are called."""
+        self.switched = frozenset(owner for one in every for owner, _ in one.switches)
+        """Dotted names that are told to train: models, also where they step themselves, as an engine does."""
         self._networks = frozenset().union(*(f.networks for f in every))
         """Dotted names that are asked for their parameters: their ``train`` is PyTorch's, and none of this file's."""
         self._calls = self._calls_of(every)
