@@ -166,6 +166,33 @@ def main(path, net, loader):
 main("a.json", make_net(), make_loader())
 """,
     ),
+    "a criterion that sums, in a dictionary's settings (may be right)": (
+        [],
+        """\
+from easydict import EasyDict
+
+class BoxLoss(torch.nn.Module):
+    def forward(self, found, wanted):
+        place = F.mse_loss(found[..., :4], wanted[..., :4], reduction="sum")
+        kind = F.binary_cross_entropy(found[..., 4:], wanted[..., 4:], reduction="sum")
+        return place + kind, place, kind
+
+def train(net, loader, opts):
+    criterion = BoxLoss()
+    opt = torch.optim.SGD(net.parameters(), lr=opts.lr / opts.batch)
+    turn = 0
+    for _ in range(opts.rounds):
+        for x, y in loader:
+            turn += 1
+            loss, place, kind = criterion(net(x), y)
+            loss.backward()
+            if turn % opts.subdivisions == 0:
+                opt.step()
+                net.zero_grad()
+
+train(make_net(), make_loader(), EasyDict(read_settings()))
+""",
+    ),
     "rows by the batch size": (
         ["GA301"],
         """\

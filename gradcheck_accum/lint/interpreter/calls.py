@@ -166,7 +166,9 @@ def call_value(run: State, node: syntax.Call, callee: Any, args: list[Any], kwar
                 return _carry_out(run, node, method, args, kwargs)
             return computation(run, node, args, kwargs, sources_of(callee) or frozenset())
         case v.Model() | v.Engine():
-            return computation(run, node, args, kwargs, frozenset({callee.name}))
+            computed = computation(run, node, args, kwargs, frozenset({callee.name}))
+            cls = callee.cls if isinstance(callee, v.Model) else None
+            return computed.scaled(Factor(None)) if cls and run.reach.sums_losses(cls.node) else computed
         case v.Criterion():
             return loss(run, callee.name, callee.reduction, args, kwargs, leaves_out=callee.leaves_out)
         case v.Partial():
