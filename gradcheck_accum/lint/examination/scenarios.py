@@ -331,7 +331,8 @@ def _enter(
 ) -> None:
     """Call a function as a stranger would, twice: what one call leaves behind, the next one meets.
 
-    One that makes several passes over the data itself is a whole training, and what it leaves behind meets no other.
+    One that makes several passes over the data itself, or never ends, is a whole training, and what it leaves behind
+    meets no other.
     """
     owner = owner or next((cls for cls in reach.classes if function in cls.body), None)
     instance: v.Instance | None = None
@@ -353,7 +354,7 @@ def _enter(
         return
     for _ in range(1 if function.name.startswith(_A_TEST) else 2):
         call_from_outside(run, v.Function(function, scope, instance))
-        if run.recorder.passes > 1:
+        if run.recorder.passes > 1 or run.recorder.is_cut_off:
             break
         run.recorder.assumed_turns = True
 

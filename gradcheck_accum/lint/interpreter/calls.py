@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from gradcheck_accum.ledger.events import Factor, Reduction
@@ -165,7 +166,9 @@ def call_value(run: State, node: syntax.Call, callee: Any, args: list[Any], kwar
                 return _carry_out(run, node, method, args, kwargs)
             return computation(run, node, args, kwargs, sources_of(callee) or frozenset())
         case v.Model() | v.Engine():
-            return computation(run, node, args, kwargs, frozenset({callee.name}))
+            computed = computation(run, node, args, kwargs, frozenset({callee.name}))
+            cls = callee.cls if isinstance(callee, v.Model) else None
+            return computed.scaled(Factor(None)) if cls and run.reach.sums_losses(cls.node) else computed
         case v.Criterion():
             return loss(run, callee.name, callee.reduction, args, kwargs, leaves_out=callee.leaves_out)
         case v.Partial():
@@ -318,12 +321,27 @@ def _unresolved(run: State, node: syntax.Call, name: str, args: list[Any], kwarg
     whole = any(map(v.is_multiple_of_steps, given))
     if whole or any(isinstance(value, Num) and value.tags & {v.STEPS, v.DERIVED} for value in given):
         return v.Configured(f"{name}()", whole=whole)
+    wrapped = _wrapped_loader(given)
+    if wrapped is not None:
+        return wrapped
     if inherited or any(v.carries_steps(value) for value in given):
         return Symbol(f"{name}()")
     if not given:
         got = f"{name}()" if name else ""
         return v.Got(got, turn=run.loops.turn) if run.loops.depth else Symbol(got)
     return _result_of(run, node, name, given)
+
+
+def _wrapped_loader(given: list[Any]) -> v.Loader | None:
+    """What goes on giving the batches of a loader: a progress bar that was given its parent and its title, say.
+
+    What else it was given may have said how many of them, so that this is not known.
+    """
+    loaders = [value for value in given if isinstance(value, v.Loader)]
+    others = [value for value in given if not isinstance(value, v.Loader)]
+    if len(loaders) != 1 or not all(isinstance(value, (Symbol, str)) or value is None for value in others):
+        return None
+    return loaders[0] if not any(isinstance(value, Symbol) for value in others) else replace(loaders[0], length=None)
 
 
 def _result_of(run: State, node: syntax.Call, name: str, args: list[Any]) -> Any:

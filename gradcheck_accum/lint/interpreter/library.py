@@ -151,6 +151,8 @@ def _sum(run: State, args: list[Any], kwargs: dict[str, Any]) -> Any:
 
 
 def _dict(run: State, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    if len(args) == 1 and not kwargs and isinstance(args[0], Symbol):
+        return args[0]  # what it is made of has the same entries
     known = all(isinstance(given, dict) for given in args) and "**" not in kwargs
     return {name: value for given in (*args, kwargs) for name, value in given.items()} if known else Symbol()
 
@@ -350,7 +352,7 @@ def _namespace(run: State, args: list[Any], kwargs: dict[str, Any]) -> Any:
     if not args and kwargs.keys() == {"**"}:
         return kwargs["**"]  # the very settings that it is made of
     attributes = _dict(run, args, kwargs)
-    return v.Instance(v.Class(_NAMESPACE, v.Scope()), attributes) if isinstance(attributes, dict) else Symbol()
+    return v.Instance(v.Class(_NAMESPACE, v.Scope()), attributes) if isinstance(attributes, dict) else attributes
 
 
 _NAMESPACE = syntax.ClassDef(syntax.NOWHERE, None, "SimpleNamespace", (), (), (), (), ())

@@ -251,7 +251,10 @@ def _while(run: State, node: syntax.While, scope: v.Scope) -> None:
         while True:
             known = settled(run, node.test, scope)  # whether a loop goes on is no setting
             endless = known is None or isinstance(node.test, syntax.Constant)
-            if known is False or (endless and turns >= _most_turns(run, node, trains)) or turns > 5_000:
+            cut_off = endless and turns >= _most_turns(run, node, trains)
+            if known is False or cut_off or turns > 5_000:
+                only_a_break_ends = trains and cut_off and isinstance(node.test, syntax.Constant)
+                run.recorder.is_cut_off = run.recorder.is_cut_off or only_a_break_ends
                 break
             turns += 1
             run.loops.begin_turn(trains)

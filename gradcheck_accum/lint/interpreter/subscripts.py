@@ -93,8 +93,8 @@ def subscript(run: State, node: syntax.Subscript, scope: v.Scope) -> Any:
             if (
                 isinstance(index, Num)
                 and isinstance(node.slice, syntax.Constant)
-                and not run.in_training
                 and value.name
+                and (not run.in_training or _is_the_same_in_every_turn(run, node.value))
             ):
                 return value.member(str(index.value))  # one of several things that a call gave together
             return _slice_of_batches(run, value, node.slice, scope)
@@ -128,6 +128,12 @@ def _slice_of_batches(run: State, batches: Symbol, index: syntax.Expression, sco
         length = max((b for b in bounds if isinstance(b, Num)), key=lambda bound: bound.value)
         run.recorder.assumed_length = True
     return _slice(run, [v.Data()] * int(length.value), index, scope)
+
+
+def _is_the_same_in_every_turn(run: State, node: syntax.Expression) -> bool:
+    """Whether no loop of the function binds what stands in an expression, nor calls anything for it."""
+    changing = run.reach.bound_in_loops(run.calls.stack[-1] if run.calls.stack else None)
+    return all(not isinstance(inner, syntax.Call) and text_of(inner) not in changing for inner in walk(node))
 
 
 def _changes(run: State, index: syntax.Slice) -> bool:

@@ -55,6 +55,8 @@ class Reach:
         """The functions by the name that they are called by: a method's begins with a dot."""
         self.steppers = frozenset().union(*(f.stepped for f in every)) & frozenset().union(*(f.cleared for f in every))
         """Dotted names that are both stepped and cleared in this file: optimizers, whatever they are called."""
+        self.switched = frozenset(owner for one in every for owner, _ in one.switches)
+        """Dotted names that are told to train: models, also where they step themselves, as an engine does."""
         self._networks = frozenset().union(*(f.networks for f in every))
         """Dotted names that are asked for their parameters: their ``train`` is PyTorch's, and none of this file's."""
         self._calls = self._calls_of(every)
@@ -64,6 +66,7 @@ class Reach:
         self._inert: dict[int, bool] = {}
         self._handles: dict[syntax.Node, bool] = {}
         self._settings: dict[syntax.Node, frozenset[str]] = {}
+        self._sums: dict[syntax.Node, bool] = {}
         self._counters: dict[syntax.FunctionDef, frozenset[str]] = {}
         self._bound_in_loops: dict[syntax.Node, frozenset[str]] = {}
         self._touching = TOUCH_GRADIENTS.union(
@@ -226,6 +229,16 @@ class Reach:
             )
         return known
 
+    def sums_losses(self, cls: syntax.ClassDef) -> bool:
+        """Whether a class computes losses that are sums (``reduction="sum"``), so that what it gives may be one."""
+        known = self._sums.get(cls)
+        if known is None:
+            known = self._sums[cls] = any(
+                isinstance(node, syntax.Call) and any(_is_a_sum(keyword) for keyword in node.keywords)
+                for node in walk(cls)
+            )
+        return known
+
     def is_own(self, node: syntax.Node) -> bool:
         """Whether a node stands in the file itself, and in no module that it imports."""
         return node.where.line <= self._last
@@ -376,6 +389,12 @@ def _own_statements(module: syntax.Module | None) -> list[syntax.Statement]:
     """The statements that run when a module does."""
     definitions = (syntax.FunctionDef, syntax.ClassDef)
     return [s for s in module.body if not isinstance(s, definitions)] if module else []
+
+
+def _is_a_sum(keyword: syntax.Keyword) -> bool:
+    """Whether an argument asks a loss for a sum, by its name of today or by the one before."""
+    value = keyword.value.value if isinstance(keyword.value, syntax.Constant) else None
+    return (keyword.arg == "reduction" and value == "sum") or (keyword.arg == "size_average" and value is False)
 
 
 def _is_true(node: syntax.Expression) -> bool:

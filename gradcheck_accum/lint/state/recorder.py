@@ -58,6 +58,8 @@ class Recorder:
     assumed_length: bool = False
     assumed_turns: bool = False
     """Whether the source leaves open how many passes over the data there are, or turns of a loop without an end."""
+    is_cut_off: bool = False
+    """Whether a loop over data that only a break can end was left without one: what called it is never returned to."""
     relied_on: set[str] = field(default_factory=set)
     """The tags of the names that windows are counted by, or losses divided by."""
     knows_units: bool = False

@@ -9,10 +9,10 @@ from fractions import Fraction
 from typing import Any
 
 from gradcheck_accum.ledger.events import Factor, Operation, Purpose, Reduction
-from gradcheck_accum.ledger.stated_names import NAMES_OF_SIZE, is_literal
+from gradcheck_accum.ledger.stated_names import NAMES_OF_SIZE, is_literal, names_size
 from gradcheck_accum.lint.program.names import COUNTS_OR_SCALES
 from gradcheck_accum.lint.state import values as v
-from gradcheck_accum.lint.state.bindings import bind_steps
+from gradcheck_accum.lint.state.bindings import bind, bind_steps
 from gradcheck_accum.lint.state.state import State
 from gradcheck_accum.lint.state.values import UNKNOWN, Num, Symbol, Tensor, bounded
 from gradcheck_accum.lint.syntax import Operator
@@ -31,10 +31,27 @@ _MOST_PARTS = 512
 """Losses in one sum beyond which none of them is followed."""
 
 
+def _micro_batches_of(run: State, length: Any, size: Any) -> Num | None:
+    """How many micro-batches the data has whose unknown length is divided by what the source calls a batch size.
+
+    None where anything else is divided, or by anything else.
+    """
+    known = isinstance(length, Num) and {v.LENGTH, v.ASSUMED} <= length.tags and v.DERIVED not in length.tags
+    if known and v.is_named(size) and names_size({size.name.rpartition(".")[2]}):
+        bind(run, size.name, size.as_number(Num(run.recorder.units, frozenset({v.UNITS}))))
+    if not known or not isinstance(size, Num) or v.UNITS not in size.tags:
+        return None
+    run.recorder.assumed_length = True
+    return Num(run.knowledge.pass_length(), frozenset({v.ASSUMED}))
+
+
 def binary(run: State, op: Operator, left: Any, right: Any) -> Any:
     """``left op right``."""
     if isinstance(left, v.Figure) or isinstance(right, v.Figure):
         return combined(run, op, left, right)
+    micro_batches = _micro_batches_of(run, left, right) if op is Operator.FLOORDIV else None
+    if micro_batches is not None:
+        return micro_batches
     if isinstance(left, Num) and op in (Operator.MOD, Operator.FLOORDIV) and (left.tags or run.in_training):
         # Of a setting divided by another (total_batch // batch) neither is K: what comes of it may be.
         right = bind_steps(run, right)

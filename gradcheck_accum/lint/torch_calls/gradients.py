@@ -16,7 +16,12 @@ from gradcheck_accum.lint.state.values import Symbol, Tensor
 from gradcheck_accum.lint.syntax import text_of
 from gradcheck_accum.lint.torch_calls.distributed import pause
 from gradcheck_accum.lint.torch_calls.models import sources_of
-from gradcheck_accum.lint.torch_calls.optimizers import is_lost_optimizer, optimizer_called_on, optimizer_given
+from gradcheck_accum.lint.torch_calls.optimizers import (
+    is_lost_optimizer,
+    looks_like_optimizer,
+    optimizer_called_on,
+    optimizer_given,
+)
 from gradcheck_accum.lint.torch_calls.retained_graphs import count_held_graphs
 from gradcheck_accum.lint.torch_calls.schedulers import move
 
@@ -133,8 +138,17 @@ def _zero_grad(run: State, node: syntax.Call, base: Any, args: list[Any], kwargs
         return None
     if optimizer is not None and run.gate.is_shut:
         return None
-    run.recorder.zero(node, optimizer if optimizer is not None else sources_of(base))
+    is_optimizer = optimizer is not None and not _is_told_to_train(run, node, base)
+    run.recorder.zero(node, optimizer if is_optimizer else sources_of(base))
     return None
+
+
+def _is_told_to_train(run: State, node: syntax.Call, base: Any) -> bool:
+    """Whether a method is called on an unknown that is a model, also where it steps itself in another scenario."""
+    if not isinstance(base, Symbol) or not isinstance(node.func, syntax.Attribute):
+        return False
+    named = text_of(node.func.value)
+    return named in run.reach.switched and not looks_like_optimizer(named)
 
 
 def _unscale(run: State, node: syntax.Call, base: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:

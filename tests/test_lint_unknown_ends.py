@@ -1,0 +1,280 @@
+"""Loops whose data, settings or end come from elsewhere: what that leaves known, and what it does not."""
+
+from __future__ import annotations
+
+import pytest
+
+from gradcheck_accum.lint import lint_source
+
+HEAD = """\
+import json
+import torch
+import torch.nn.functional as F
+
+"""
+LOOPS: dict[str, tuple[list[str], str]] = {
+    "an endless stream whose first window is short": (
+        ["GA302"],
+        """\
+def pretrain(opts, net, feed):
+    opt = torch.optim.AdamW(net.parameters())
+    seen, updates = 0, 0
+    net.zero_grad()
+    while True:
+        sample = next(feed)
+        seen += 1
+        loss = net(**sample)[0] / opts.accumulation_steps
+        loss.backward()
+        if (seen + 1) % opts.accumulation_steps == 0:
+            opt.step()
+            opt.zero_grad()
+            updates += 1
+        if opts.most_updates > 0 and updates > opts.most_updates:
+            break
+""",
+    ),
+    "an endless stream (right)": (
+        [],
+        """\
+def pretrain(opts, net, feed):
+    opt = torch.optim.AdamW(net.parameters())
+    seen, updates = 0, 0
+    net.zero_grad()
+    while True:
+        sample = next(feed)
+        seen += 1
+        loss = net(**sample)[0] / opts.accumulation_steps
+        loss.backward()
+        if seen % opts.accumulation_steps == 0:
+            opt.step()
+            opt.zero_grad()
+            updates += 1
+        if opts.most_updates > 0 and updates > opts.most_updates:
+            break
+""",
+    ),
+    "passes that an endless loop starts again leak": (
+        ["GA301"],
+        """\
+def pretrain(opts, net, loader):
+    opt = torch.optim.AdamW(net.parameters())
+    updates = 0
+    while True:
+        for turn, sample in enumerate(loader):
+            loss = net(**sample)[0] / opts.accumulation_steps
+            loss.backward()
+            if (turn + 1) % opts.accumulation_steps == 0:
+                opt.step()
+                opt.zero_grad()
+                updates += 1
+        if updates >= opts.most_updates:
+            break
+""",
+    ),
+    "a bar with a parent": (
+        ["GA301"],
+        """\
+from fastbars import inner_bar, outer_bar
+
+def finetune(opts, net, data):
+    loader = torch.utils.data.DataLoader(data, batch_size=opts.batch_size)
+    opt = torch.optim.AdamW(net.parameters())
+    outer = outer_bar(range(opts.rounds))
+    for _ in outer:
+        bar = inner_bar(loader, parent=outer)
+        for turn, (x, y) in enumerate(bar):
+            loss = F.cross_entropy(net(x), y) / opts.accumulation_steps
+            loss.backward()
+            if (turn + 1) % opts.accumulation_steps == 0:
+                opt.step()
+                opt.zero_grad()
+""",
+    ),
+    "a bar with a parent, cleared and flushed (right)": (
+        [],
+        """\
+from fastbars import inner_bar, outer_bar
+
+def finetune(opts, net, data):
+    loader = torch.utils.data.DataLoader(data, batch_size=opts.batch_size)
+    opt = torch.optim.AdamW(net.parameters())
+    outer = outer_bar(range(opts.rounds))
+    for _ in outer:
+        bar = inner_bar(loader, parent=outer)
+        left = len(loader) % opts.accumulation_steps
+        for turn, (x, y) in enumerate(bar):
+            whole = turn + left < len(loader)
+            loss = F.cross_entropy(net(x), y) / (opts.accumulation_steps if whole else left)
+            loss.backward()
+            if (turn + 1) % opts.accumulation_steps == 0 or turn + 1 == len(loader):
+                opt.step()
+                opt.zero_grad()
+""",
+    ),
+    "one of several loaders": (
+        ["GA101"],
+        """\
+def one_round(loader, net, opt, every):
+    opt.zero_grad()
+    for turn, (x, y) in enumerate(loader):
+        F.cross_entropy(net(x), y).backward()
+        if (turn + 1) % every == 0 or turn + 1 == len(loader):
+            opt.step()
+            opt.zero_grad()
+
+def train(loaders, net, opt, cfg):
+    for _ in range(cfg.rounds):
+        one_round(loaders[0], net, opt, cfg.accumulation_steps)
+""",
+    ),
+    "one of several loaders, every micro-batch steps (right)": (
+        [],
+        """\
+def one_round(loader, net, opt, every):
+    for turn, (x, y) in enumerate(loader):
+        opt.zero_grad()
+        F.cross_entropy(net(x), y).backward()
+        opt.step()
+        if (turn + 1) % every == 0 or turn + 1 == len(loader):
+            print(turn)
+
+def train(loaders, net, opt, cfg):
+    for _ in range(cfg.rounds):
+        one_round(loaders[0], net, opt, cfg.log_every)
+""",
+    ),
+    "settings in a dictionary with attributes": (
+        ["GA301"],
+        """\
+from attrdict import AttrDict
+
+def finetune(opts, net, loader):
+    opt = torch.optim.AdamW(net.parameters())
+    for _ in range(3):
+        for turn, (x, y) in enumerate(loader):
+            loss = F.cross_entropy(net(x), y) / opts.accumulation_steps
+            loss.backward()
+            if (turn + 1) % opts.accumulation_steps == 0:
+                opt.step()
+                opt.zero_grad()
+
+def main(path, net, loader):
+    with open(path) as file:
+        opts = AttrDict(json.load(file))
+    finetune(opts, net, loader)
+
+main("a.json", make_net(), make_loader())
+""",
+    ),
+    "a criterion that sums, in a dictionary's settings (may be right)": (
+        [],
+        """\
+from easydict import EasyDict
+
+class BoxLoss(torch.nn.Module):
+    def forward(self, found, wanted):
+        place = F.mse_loss(found[..., :4], wanted[..., :4], reduction="sum")
+        kind = F.binary_cross_entropy(found[..., 4:], wanted[..., 4:], reduction="sum")
+        return place + kind, place, kind
+
+def train(net, loader, opts):
+    criterion = BoxLoss()
+    opt = torch.optim.SGD(net.parameters(), lr=opts.lr / opts.batch)
+    turn = 0
+    for _ in range(opts.rounds):
+        for x, y in loader:
+            turn += 1
+            loss, place, kind = criterion(net(x), y)
+            loss.backward()
+            if turn % opts.subdivisions == 0:
+                opt.step()
+                net.zero_grad()
+
+train(make_net(), make_loader(), EasyDict(read_settings()))
+""",
+    ),
+    "rows by the batch size": (
+        ["GA301"],
+        """\
+def fit(net, rows, labels, rounds, batch_size, accumulation_steps):
+    count = len(rows) // batch_size
+    opt = torch.optim.AdamW(net.parameters())
+    for _ in range(rounds):
+        order = torch.randperm(len(rows))
+        for turn in range(count):
+            chosen = order[turn * batch_size : (turn + 1) * batch_size]
+            loss = F.cross_entropy(net(rows[chosen]), labels[chosen]) / accumulation_steps
+            loss.backward()
+            if (turn + 1) % accumulation_steps == 0:
+                opt.step()
+                opt.zero_grad()
+""",
+    ),
+    "a pass that is as long as the rows say, its remainder divided by its length (right)": (
+        [],
+        """\
+def fit(net, data, loader, batch_size, accumulation_steps):
+    opt = torch.optim.AdamW(net.parameters())
+    count = len(data) // batch_size
+    for _ in range(3):
+        for turn, (x, y) in enumerate(loader):
+            begin = turn - turn % accumulation_steps
+            loss = F.cross_entropy(net(x), y) / min(accumulation_steps, count - begin)
+            loss.backward()
+            if (turn + 1) % accumulation_steps == 0 or turn + 1 == count:
+                opt.step()
+                opt.zero_grad()
+""",
+    ),
+    "a model that is an engine in another branch (right)": (
+        [],
+        """\
+class Trainer:
+    def __init__(self, opts):
+        self.every, self.turn = opts.accumulation_steps, 1
+
+    def loss_of(self, batch, model):
+        raise NotImplementedError
+
+    def train(self, opts, loader, model, optimizer):
+        model.train()
+        feed = iter(loader)
+        while True:
+            if self.turn == opts.total_steps + 1:
+                break
+            loss = self.loss_of(next(feed), model) / self.every
+            if opts.deepspeed:
+                model.backward(loss)
+            else:
+                loss.backward()
+            if self.turn % self.every == 0:
+                if opts.deepspeed:
+                    model.step()
+                else:
+                    optimizer.step()
+                    model.zero_grad()
+            self.turn += 1
+""",
+    ),
+    "another model is cleared than the one that steps": (
+        ["GA204"],
+        """\
+def train(teacher, student, loader, rounds):
+    optimizer = torch.optim.SGD(student.parameters(), lr=0.1)
+    second = torch.optim.SGD(teacher.parameters(), lr=0.1)
+    teacher.train()
+    student.train()
+    for x, y in loader:
+        (F.cross_entropy(student(x), y) + F.cross_entropy(teacher(x), y)).backward()
+        optimizer.step()
+        second.step()
+        teacher.zero_grad()
+""",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", LOOPS)
+def test_is_found(name: str) -> None:
+    codes, source = LOOPS[name]
+    assert sorted({finding.mistake.code for finding in lint_source(HEAD + source, "train.py")}) == codes
