@@ -471,6 +471,78 @@ def test_a_loss_that_is_read_right_is_no_difference(loop: Loop) -> None:
     assert all(not one.notes for one in result.compared)
 
 
+def looking_at_norms(
+    read: Callable[[torch.Tensor], object] = torch.Tensor.item,
+    *,
+    divides_gradients: bool = False,
+    after_division: bool = False,
+    every_time: bool = False,
+    scaled: bool = True,
+) -> Loop:
+    """A loop that reads the norm of its gradient, before its clip or before it divides its gradients by K itself."""
+
+    def loop(
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        loader: list[Batch],
+        accumulation_steps: int,
+    ) -> None:
+        for i, (x, y) in enumerate(loader):
+            loss = nn.functional.cross_entropy(model(x), y)
+            (loss if divides_gradients or not scaled else loss / accumulation_steps).backward()
+            at_step = (i + 1) % accumulation_steps == 0
+            if (at_step or every_time) and not after_division:
+                read(torch.stack([p.grad.norm() for p in model.parameters() if p.grad is not None]).norm())
+            if not at_step:
+                continue
+            for parameter in model.parameters() if divides_gradients else ():
+                assert parameter.grad is not None
+                parameter.grad.div_(accumulation_steps)
+            if after_division:
+                read(nn.utils.clip_grad_norm_(model.parameters(), 100.0))
+            optimizer.step()
+            optimizer.zero_grad()
+
+    return loop
+
+
+def test_a_gradient_norm_that_is_read_before_the_gradients_are_divided_is_said() -> None:
+    result = compare(looking_at_norms(divides_gradients=True))
+    assert (result.verdict, result.exit_status) == (Verdict.EQUIVALENT, 1)
+    (one,) = result.compared
+    assert [(each.kind, each.message) for each in one.differences] == [
+        (
+            "gradient norm",
+            "the gradient norm that the script reads is 3 times too large: as many times as a step has micro-batches; "
+            "the gradient is right",
+        )
+    ]
+
+
+@pytest.mark.parametrize(
+    "loop",
+    [
+        looking_at_norms(),
+        looking_at_norms(float),
+        looking_at_norms(after_division=True),
+        looking_at_norms(divides_gradients=True, after_division=True),
+        # Norms of half a window are no reference's.
+        looking_at_norms(every_time=True),
+        # Nobody reads it.
+        looking_at_norms(lambda norm: None, divides_gradients=True),
+    ],
+    ids=["itself", "as a number", "of the clip", "after the division", "every time", "not read"],
+)
+def test_a_gradient_norm_that_is_read_right_is_no_difference(loop: Loop) -> None:
+    result = compare(loop)
+    assert (result.exit_status, differences(result)) == (0, [])
+
+
+def test_the_norm_of_a_gradient_that_deviates_is_no_difference_of_its_own() -> None:
+    result = compare(looking_at_norms(scaled=False))
+    assert (result.verdict, differences(result)) == (Verdict.DEVIATES, [])
+
+
 def test_the_loss_of_the_last_micro_batch_alone_is_a_note_and_no_mistake() -> None:
     result = compare(logging(lambda losses, k, at_step: losses[-1].item()))
     assert (result.exit_status, differences(result)) == (0, [])
@@ -552,6 +624,47 @@ def test_a_loss_over_the_rows_of_its_batch_is_named() -> None:
     result = compare(contrastive)
     assert result.verdict is Verdict.NOT_EQUIVALENT_BY_CONSTRUCTION
     assert "indexes the rows of its own batch" in result.reason
+
+
+def hardest_triplets(embedded: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    apart = torch.cdist(embedded, embedded)
+    same = labels.unsqueeze(0) == labels.unsqueeze(1)
+    farthest = apart.masked_fill(~same, 0.0).amax(1)
+    nearest = apart.masked_fill(same, 1e3).amin(1)
+    return nn.functional.softplus(farthest - nearest).mean()
+
+
+@pytest.mark.parametrize("of", [((5, 3), (15, 1)), ((15, 1), (5, 3))])
+def test_samples_that_are_compared_with_each_other_are_no_mistake_of_the_loop(of: tuple[tuple[int, int], ...]) -> None:
+    def mining(
+        model: nn.Module, optimizer: torch.optim.Optimizer, loader: list[Batch], accumulation_steps: int
+    ) -> None:
+        for i, (x, y) in enumerate(loader):
+            (hardest_triplets(model(x), y) / accumulation_steps).backward()
+            if (i + 1) % accumulation_steps == 0:
+                optimizer.step()
+                optimizer.zero_grad()
+
+    result = compare(mining, of=of)
+    assert (result.verdict, result.exit_status) == (Verdict.NOT_EQUIVALENT_BY_CONSTRUCTION, 3)
+    assert "the samples of a batch influence each other" in result.reason
+
+
+def test_gradients_that_are_changed_by_hand_deviate_where_samples_are_independent() -> None:
+    def weakened(
+        model: nn.Module, optimizer: torch.optim.Optimizer, loader: list[Batch], accumulation_steps: int
+    ) -> None:
+        for i, (x, y) in enumerate(loader):
+            (nn.functional.cross_entropy(model(x), y) / accumulation_steps).backward()
+            if (i + 1) % accumulation_steps == 0:
+                for parameter in model.parameters():
+                    assert parameter.grad is not None
+                    parameter.grad[..., 0] *= 1.0 if accumulation_steps == 1 else 0.5
+                optimizer.step()
+                optimizer.zero_grad()
+
+    result = compare(weakened)
+    assert (result.verdict, verdicts(result)) == (Verdict.DEVIATES, ["deviates"] * 3)
 
 
 def test_a_shuffle_after_dropout_is_still_the_same_stream() -> None:

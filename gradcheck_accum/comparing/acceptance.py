@@ -3,7 +3,7 @@
 A step is accepted as one of `verify` is: where every mistake that the ledger of the same run names in it has been, and
 where these account for what was measured beside the reference. What the comparison itself shows is a mistake of the
 catalogue too, at a place of its own: samples that influence each other (GA901), where they were run backward, and a
-loss that is misreported (GA802), where it is read.
+loss or a gradient norm that is misreported (GA802), where it is read.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ def nobody(diagnosis: Diagnosis) -> str:
 
 
 _COUPLED, _MISREPORTED, _REACHED_NO_STEP = "GA901", "GA802", "GA301"
+_NUMBERS_READ = frozenset({"loss", "gradient norm"})
 _OF_SCHEDULES = frozenset({"GA601", "GA603"})
 
 
@@ -77,7 +78,7 @@ class PutUpWith:
 
     def difference(self, one: Difference) -> Difference:
         """A difference, with where it was accepted."""
-        if one.kind == "loss":
+        if one.kind in _NUMBERS_READ:
             where = Location(one.path, one.line)
             return replace(one, accepted=self._by(Diagnosis(CATALOGUE[_MISREPORTED], where, one.message, "")))
         of_schedules = [own for own in self.accepted if own.diagnosis.mistake.code in _OF_SCHEDULES]

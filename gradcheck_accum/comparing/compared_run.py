@@ -19,10 +19,13 @@ from torch.optim.optimizer import Optimizer
 from gradcheck_accum.comparing.distances import Distances
 from gradcheck_accum.comparing.dropout import spread_of, without_dropout
 from gradcheck_accum.comparing.fingerprints import fingerprint, rows_seen
-from gradcheck_accum.comparing.losses_read import LossesRead
 from gradcheck_accum.comparing.messages import Apart, Arrival, Numbers, Order, Over, receive, send
+from gradcheck_accum.comparing.numbers_read import NumbersRead
 from gradcheck_accum.comparing.state import Gradient, State, generators, kept_by, seed_generators
+from gradcheck_accum.engine.independence import Prover
+from gradcheck_accum.engine.program import Program
 from gradcheck_accum.engine.rank_local import is_sharded
+from gradcheck_accum.engine.reference import ReferenceEngine
 from gradcheck_accum.engine.tape import Tape
 from gradcheck_accum.engine.tolerance import CLIP_ROUNDINGS, Addends, replay_tolerance, unit_roundoff
 from gradcheck_accum.portable import NotPortable
@@ -35,6 +38,8 @@ from gradcheck_accum.verify.watching.companion import AtStep
 from gradcheck_accum.verify.watching.steps import SeenEnough
 
 _SEED = 0
+_Place = tuple[str, int]
+
 _SHARDED = "compare does not support weights that are sharded over the ranks: use verify"
 _COUNTS = "a loss that indexes the rows of its own batch"
 
@@ -59,7 +64,7 @@ class Side:
         self._tolerance = tolerance
         self._is_free = is_free
         self._process = os.getpid()
-        self._reads = LossesRead()
+        self._reads = NumbersRead()
         self._pending: tuple[AtStep, Arrival] | None = None
         self._computed_in = torch.float32
         self._starts: dict[str, list[torch.Tensor]] = {}
@@ -67,6 +72,8 @@ class Side:
         self._worst = {"used": Worst(), "before a clip": Worst()}
         self._spread: float | None = None
         self._is_alone = False
+        self._coupled: dict[_Place, bool] = {}
+        self._asked_of: dict[_Place, list[Program]] = {}
         self._steps = 0
         self._names: dict[str, str] = {}
         self._while_stepping = ExitStack()
@@ -93,6 +100,7 @@ class Side:
         with torch._C.DisableTorchFunction():
             arrival = self._arrival(step)
         self._spread = spread_of(step) if arrival.random and not self._is_alone else None
+        self._asked_of = self._unasked(step.records)
         self._pending = step, arrival
         if not step.has_closure:
             # What the optimizer computes is part of no loss, and takes most of the time that a tape costs.
@@ -135,20 +143,26 @@ class Side:
         self._steps += 1
         self._reads.window = self._steps
         try:
-            send(self._leader, arrival)
-            while not self._is_alone:
-                order, path = receive(self._leader)
-                if order is Order.STOP:
-                    raise SeenEnough
-                if order in (Order.GO, Order.ALONE):
-                    self._is_alone = order is Order.ALONE
-                    return
-                with torch._C.DisableTorchFunction():
-                    answer = self._obey(order, Path(path), step)
-                send(self._leader, answer)
+            self._led(step, arrival)
         except (EOFError, OSError):
             # Nobody leads any more: nobody will read what would be seen.
             raise SeenEnough from None
+        finally:
+            self._asked_of = {}
+
+    def _led(self, step: AtStep, arrival: Arrival) -> None:
+        """Say that the step has been made, and obey; raises EOFError and OSError where nobody leads any more."""
+        send(self._leader, arrival)
+        while not self._is_alone:
+            order, path = receive(self._leader)
+            if order is Order.STOP:
+                raise SeenEnough
+            if order in (Order.GO, Order.ALONE):
+                self._is_alone = order is Order.ALONE
+                return
+            with torch._C.DisableTorchFunction():
+                answer = self._obey(order, Path(path), step)
+            send(self._leader, answer)
 
     def over(self, left: Mapping[str, Sequence[Record]]) -> None:
         """The run has ended."""
@@ -205,7 +219,25 @@ class Side:
         before = None
         if step.before_clip is not None and theirs.before_clip is not None and step.before_clip is not step.used:
             before = self._apart(step, _listed(step, step.before_clip), theirs.before_clip, "before a clip")
-        return Numbers(used, before, self._drift(step, theirs), theirs.spread)
+        is_apart = any(one.error is not None and one.error > one.allowed for one in (used, before) if one is not None)
+        return Numbers(used, before, self._drift(step, theirs), theirs.spread, is_apart and self._is_coupled(step))
+
+    def _unasked(self, records: Sequence[Record]) -> dict[_Place, list[Program]]:
+        """Of each place whose losses have not been asked about, one to ask, and another to know its data by."""
+        found: dict[_Place, list[Program]] = {}
+        for record in records:
+            where, program = record.event.where.place, record.program
+            if program is not None and not program.random and where not in self._coupled:
+                found.setdefault(where, []).append(program)
+        return {where: programs[:2] for where, programs in found.items()}
+
+    def _is_coupled(self, step: AtStep) -> bool:
+        """Whether the samples of a step's losses influence each other, as far as that can be told."""
+        wanted = [p for p in step.parameters if p.requires_grad]
+        for where, programs in self._asked_of.items():
+            prover = Prover.of(ReferenceEngine(), wanted, self._computed_in)
+            self._coupled[where] = bool(prover.prove(programs[0], programs).coupled)
+        return any(self._coupled.get(record.event.where.place) for record in step.records)
 
     def _drift(self, step: AtStep, theirs: State) -> float | None:
         """How far the weights have drifted from the reference's, of the way that these have moved.

@@ -1,8 +1,9 @@
-"""What is another in two runs on the same data though no gradient shows it: learning rates, and losses that are read.
+"""What is another in two runs on the same data though no gradient shows it: learning rates, and numbers that are read.
 
 A loss that is read once a step in both runs is compared as it is. One that is read at every micro-batch here and once
 in the reference is right if the numbers of a step add up to the reference's, or are it on average: which of the two
-the script makes of them in Python is not seen.
+the script makes of them in Python is not seen. A gradient norm is compared where both runs read it as often, and where
+the gradients themselves are equal.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from gradcheck_accum.comparing.lockstep import Course, Lockstep, Met
-from gradcheck_accum.comparing.messages import LossRead
+from gradcheck_accum.comparing.messages import NumberRead
 from gradcheck_accum.results.comparison import Difference
 
 _SAME_RATE = 1e-9
@@ -21,12 +22,16 @@ _SAME_RATE = 1e-9
 
 @dataclass(frozen=True, slots=True)
 class _Window:
-    """The losses of one window that both runs read; ``micro_batches`` are those that it has here."""
+    """The numbers of one window that both runs read; ``micro_batches`` are those that it has here.
 
-    mine: Sequence[LossRead]
-    theirs: Sequence[LossRead]
+    ``allowed`` is how exact its losses are, ``norms_allowed`` how exact its gradient norms; None if they are not equal.
+    """
+
+    mine: Sequence[NumberRead]
+    theirs: Sequence[NumberRead]
     micro_batches: int
     allowed: float
+    norms_allowed: float | None
 
 
 def differences(
@@ -44,12 +49,23 @@ def differences(
             theirs.get(one.theirs.index, ()),
             one.mine.micro_batches_of_reader,
             one.mine.loss_tolerance,
+            _allowed_of_norms(one),
         )
         for one in met
         if one.same_weights and one.same_losses and not (one.mine.random or one.theirs.random)
     ]
     found, notes = _losses(windows, is_right=is_right)
-    return (*_rates(met), *found), tuple(notes)
+    return (*_rates(met), *found, *_norms(windows)), tuple(notes)
+
+
+def _allowed_of_norms(met: Met) -> float | None:
+    """How far norms of a step's gradient may be apart; None where the gradients themselves are."""
+    numbers = met.numbers
+    if numbers is None:
+        return None
+    both = [numbers.used] if numbers.before_clip is None else [numbers.used, numbers.before_clip]
+    is_equal = all(apart.error is not None and apart.error <= apart.allowed for apart in both)
+    return max(apart.allowed for apart in both) if is_equal else None
 
 
 def _in_a_row(course: Course) -> Iterator[Met]:
@@ -85,8 +101,7 @@ def _are_close(mine: Sequence[float], theirs: Sequence[float]) -> bool:
 
 def _losses(windows: Sequence[_Window], *, is_right: bool) -> tuple[list[Difference], list[str]]:
     found, notes = [], []
-    lines = sorted({(read.path, read.line) for window in windows for read in window.mine})
-    for path, line in lines:
+    for path, line in _lines(windows, of_gradient=False):
         pairs = [pair for window in windows for pair in _pairs(window, path, line)]
         wrong = [pair for pair in pairs if not pair.is_same(1.0)]
         if not wrong:
@@ -104,9 +119,35 @@ def _losses(windows: Sequence[_Window], *, is_right: bool) -> tuple[list[Differe
     return found, notes
 
 
+def _norms(windows: Sequence[_Window]) -> Iterator[Difference]:
+    """The gradient norms that are read off by one factor, where the gradients are equal."""
+    for path, line in _lines(windows, of_gradient=True):
+        pairs: list[_Pair] = []
+        for window in windows:
+            mine, theirs = (_values(reads, path, line, True) for reads in (window.mine, window.theirs))
+            if window.norms_allowed is not None and len(mine) == len(theirs):
+                for own, other in zip(mine, theirs, strict=True):
+                    pairs += _pair(own, other, window.norms_allowed, window.micro_batches)
+        said = _factor(pairs) if any(not pair.is_same(1.0) for pair in pairs) else ""
+        if said:
+            message = f"the gradient norm that the script reads is {said}; the gradient is right"
+            yield Difference("gradient norm", message, path, line)
+
+
+def _lines(windows: Sequence[_Window], *, of_gradient: bool) -> list[tuple[str, int]]:
+    """Where numbers of one kind are read."""
+    reads = (read for window in windows for read in window.mine)
+    return sorted({(read.path, read.line) for read in reads if read.is_of_gradient is of_gradient})
+
+
+def _values(reads: Sequence[NumberRead], path: str, line: int, of_gradient: bool) -> list[float]:
+    """The numbers of one kind that are read at a line."""
+    return [read.value for read in reads if (read.path, read.line, read.is_of_gradient) == (path, line, of_gradient)]
+
+
 @dataclass(frozen=True, slots=True)
 class _Pair:
-    """A loss that was read here, as a multiple of the reference's, and how exact that is."""
+    """A number that was read here, as a multiple of the reference's, and how exact that is."""
 
     ratio: float
     allowed: float
@@ -118,8 +159,7 @@ class _Pair:
 
 
 def _pairs(window: _Window, path: str, line: int) -> Iterator[_Pair]:
-    mine = [read.value for read in window.mine if (read.path, read.line) == (path, line)]
-    theirs = [read.value for read in window.theirs if (read.path, read.line) == (path, line)]
+    mine, theirs = (_values(reads, path, line, False) for reads in (window.mine, window.theirs))
     if len(mine) == len(theirs):
         pairs = list(zip(mine, theirs, strict=True))
     elif len(theirs) == 1 and len(mine) == window.micro_batches:
@@ -129,8 +169,13 @@ def _pairs(window: _Window, path: str, line: int) -> Iterator[_Pair]:
     else:
         return
     for own, other in pairs:
-        if other and math.isfinite(own) and math.isfinite(other):
-            yield _Pair(own / other, window.allowed, window.micro_batches)
+        yield from _pair(own, other, window.allowed, window.micro_batches)
+
+
+def _pair(own: float, other: float, allowed: float, micro_batches: int) -> Iterator[_Pair]:
+    """One number as a multiple of the other, where it can be told."""
+    if other and math.isfinite(own) and math.isfinite(other):
+        yield _Pair(own / other, allowed, micro_batches)
 
 
 def _factor(pairs: Sequence[_Pair]) -> str:

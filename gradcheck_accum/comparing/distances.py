@@ -1,7 +1,8 @@
 """How far two gradients are from each other, parameter by parameter.
 
-In float64, where no square overflows and small numbers stay exact, and a stretch at a time: what a processor has at
-hand it computes several times as fast, and no whole gradient is there in float64.
+Squares are added up in float64, where none overflows and small ones are not lost, and a stretch at a time: what a
+processor has at hand it computes several times as fast, and no whole gradient is there once more. A difference is
+rounded to float32 at least, by far less than the error that it is the numerator of may tell.
 """
 
 from __future__ import annotations
@@ -45,10 +46,11 @@ def _enter(norms: list[torch.Tensor], mine: torch.Tensor | None, theirs: torch.T
     own, other = (None if one is None else one.reshape(-1) for one in (mine, theirs))
     for start, stop in stretches(known.numel(), known.device):
         a, b = (_stretch(one, start, stop, like=known) for one in (own, other))
-        norms += [torch.linalg.vector_norm(a), torch.linalg.vector_norm(b), torch.linalg.vector_norm(a - b)]
+        norms += [torch.linalg.vector_norm(each, dtype=torch.float64) for each in (a, b, a - b)]
 
 
 def _stretch(gradient: torch.Tensor | None, start: int, stop: int, *, like: torch.Tensor) -> torch.Tensor:
     if gradient is None:
-        return torch.zeros(stop - start, dtype=torch.float64, device=like.device)
-    return gradient[start:stop].double()
+        return torch.zeros(stop - start, device=like.device)
+    part = gradient[start:stop]
+    return part if part.dtype is torch.float64 else part.float()

@@ -19,6 +19,10 @@ _DRAWS = 3.0
 """How many times what two draws of random numbers are apart is more than such numbers do."""
 
 _OTHER_WEIGHTS = "made from different weights than the reference's, so the gradients cannot be compared"
+_COUPLED = (
+    "the samples of a batch influence each other (replacing one changes what another contributes): micro-batches "
+    "cannot equal the large batch"
+)
 _GONE = "one of the two runs ended before it was compared"
 NO_DROPOUT = "run it with --no-dropout, which disables dropout in every configuration"
 
@@ -208,6 +212,8 @@ def _verdict_of_step(met: Met, *, is_diagnosed: bool) -> tuple[Verdict, str]:
             f"{' and '.join(couples)} uses statistics of all rows of a batch: micro-batches cannot equal the large "
             "batch"
         )
+    if numbers.is_coupled and not is_diagnosed:
+        return Verdict.NOT_EQUIVALENT_BY_CONSTRUCTION, _COUPLED
     after = " after clipping, but not before it" if numbers.before_clip is not None and len(wrong) == 1 else ""
     return Verdict.DEVIATES, f"the gradient differs{after}" if after and wrong[0] is numbers.used else ""
 

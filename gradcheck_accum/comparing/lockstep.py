@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from gradcheck_accum.comparing.messages import Arrival, LossRead, Numbers, Order, Over
+from gradcheck_accum.comparing.messages import Arrival, NumberRead, Numbers, Order, Over
 from gradcheck_accum.comparing.rows import Alignment, Relation, Rows, relation
 
 
@@ -103,7 +103,7 @@ class Lockstep:
         self.is_free = is_free
         self.reference = -1
         self.arrivals: dict[int, list[Arrival]] = {number: [] for number in runs}
-        self.reads: dict[int, dict[int, list[LossRead]]] = {number: {} for number in runs}
+        self.reads: dict[int, dict[int, list[NumberRead]]] = {number: {} for number in runs}
         self.ends: dict[int, Over | None] = {}
         self._followers: dict[int, _Follower] = {}
         self._weights: dict[tuple[int, str], bytes] = {}
@@ -167,7 +167,7 @@ class Lockstep:
                 if stands is Relation.AHEAD:
                     break
                 if stands is Relation.SAME:
-                    published = published or self._publish()
+                    published = published or self._publish(their)
                     self._meet(number, follower, mine, their)
                     break
                 if stands is Relation.OTHER:
@@ -181,9 +181,10 @@ class Lockstep:
             return Relation.OTHER
         return follower.between.relation
 
-    def _publish(self) -> bool:
-        for old in self._folder.glob(f"{self._file.name}-*"):
-            old.unlink()  # of a rank that makes this step no more
+    def _publish(self, their: Arrival) -> bool:
+        if their.parts:
+            for old in self._folder.glob(f"{self._file.name}-*"):
+                old.unlink()  # of a rank that makes this step no more
         self._runs[self.reference].tell(Order.PUBLISH, str(self._file))
         return True
 
@@ -251,7 +252,7 @@ class Lockstep:
         self._take(number, told.reads if told is not None else ())
         return None
 
-    def _take(self, number: int, reads: Sequence[LossRead]) -> None:
+    def _take(self, number: int, reads: Sequence[NumberRead]) -> None:
         for read in reads:
             self.reads[number].setdefault(read.window, []).append(read)
 

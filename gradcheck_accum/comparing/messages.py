@@ -16,13 +16,17 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class LossRead:
-    """A loss that the script has read as a number, where, and of which window (by its number) it is."""
+class NumberRead:
+    """What the script has read as a number, where, and of which window (by its number) it is.
+
+    ``is_of_gradient`` says that it was computed from gradients (a norm), and is no loss.
+    """
 
     path: str
     line: int
     value: float
     window: int
+    is_of_gradient: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +46,7 @@ class Arrival:
     groups. ``random`` says that losses were computed with random numbers, ``couples`` names what looks at several
     samples at once, ``loss_tolerance`` is how exact its losses are. ``window`` is its number in the run's own report,
     ``backward`` the path and the line of the last backward before it. Where several ranks make the step together,
-    ``parts`` are theirs, and losses are those that the first of them has read.
+    ``parts`` are theirs, and ``reads`` are the numbers that the first of them has read.
     """
 
     index: int
@@ -52,7 +56,7 @@ class Arrival:
     micro_batches: int
     rows: Rows | None
     rates: tuple[float, ...]
-    reads: tuple[LossRead, ...]
+    reads: tuple[NumberRead, ...]
     weights: bytes = b""
     shapes: tuple[tuple[int, ...], ...] = ()
     random: bool = False
@@ -92,21 +96,23 @@ class Numbers:
     """What a run measured of its step beside the reference's.
 
     ``before_clip`` is None where one of them is not known; ``spread`` is how far two draws of random numbers move the
-    reference's own gradient, where any are drawn.
+    reference's own gradient, where any are drawn. ``is_coupled`` says that the samples of its micro-batches were shown
+    to influence each other: that is asked where the gradients are apart.
     """
 
     used: Apart
     before_clip: Apart | None
     drift: float | None
     spread: float | None
+    is_coupled: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Over:
-    """A run has come to its end, with rows that no step has used, by optimizer, and the losses read since the last."""
+    """A run has come to its end, with rows that no step has used, by optimizer, and the numbers read since the last."""
 
     left: dict[str, Rows | None]
-    reads: tuple[LossRead, ...]
+    reads: tuple[NumberRead, ...]
 
 
 class Order(Enum):
@@ -143,7 +149,7 @@ def _rows(parts: Any) -> Rows:
 
 
 _MESSAGES = Portable(
-    [Apart, Arrival, ByParameter, LossRead, Numbers, Order, Over, ParameterError], [Leaf(Rows, _parts_of_rows, _rows)]
+    [Apart, Arrival, ByParameter, NumberRead, Numbers, Order, Over, ParameterError], [Leaf(Rows, _parts_of_rows, _rows)]
 )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import sys
+from array import array
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -44,9 +45,12 @@ class State:
                 f"what the optimizer keeps cannot be passed to the other runs: {error} (--free: each keeps its own)"
             ) from None
         try:
-            with path.open("wb") as file:
+            # A step is written over the one before it: room on a disk is taken once.
+            with path.open("r+b" if path.exists() else "wb") as file:
                 file.writelines(pieces)
+                file.truncate()
         except OSError as error:
+            path.unlink(missing_ok=True)  # what is there now is of no step
             raise NotPortable(
                 f"a step cannot be passed to the other runs: {path.parent} cannot be written ({error.strerror}); set "
                 "TMPDIR to a folder with room for the weights and the optimizer's state"
@@ -55,7 +59,7 @@ class State:
     @classmethod
     def read(cls, path: Path) -> State:
         """What another run of ours has written. Raises NotPortable for anything else."""
-        with path.open("rb") as file:
+        with path.open("rb", buffering=0) as file:
             found = Portable([State], OF_OPTIMIZERS).read(file)
         if not isinstance(found, State):
             raise NotPortable("not the state of a run")
@@ -83,21 +87,23 @@ def kept_by(optimizer: Optimizer) -> list[dict[str, Any]]:
 
 
 def generators() -> tuple[Any, ...]:
-    """The states of all generators that a script may draw from."""
+    """The states of all generators that a script may draw from, their words as bytes: there are many of them."""
     numpy = sys.modules.get("numpy")
     drawn = None if numpy is None else numpy.random.get_state()
-    # NumPy takes the words of its generator as numbers too.
-    of_numpy = None if drawn is None else (drawn[0], drawn[1].tolist(), *drawn[2:])
-    return random_state(), random.getstate(), of_numpy
+    of_numpy = None if drawn is None else (drawn[0], drawn[1].tobytes(), *drawn[2:])
+    version, words, gauss = random.getstate()
+    return random_state(), (version, array("I", words).tobytes(), gauss), of_numpy
 
 
 def set_generators(states: tuple[Any, ...]) -> None:
     """Put them back."""
     numpy = sys.modules.get("numpy")
     set_random_state(states[0])
-    random.setstate(states[1])
+    version, words, gauss = states[1]
+    random.setstate((version, tuple(array("I", words)), gauss))
     if numpy is not None and states[2] is not None:
-        numpy.random.set_state(states[2])
+        name, words, *others = states[2]
+        numpy.random.set_state((name, numpy.frombuffer(words, dtype=numpy.uint32), *others))
 
 
 def seed_generators(seed: int) -> None:

@@ -72,6 +72,9 @@ SCALINGS = frozenset(
 _SCALES = SCALINGS | {"__truediv__", "__itruediv__", "__mul__", "__imul__", "__rmul__"}
 
 
+_PURE = frozenset({"__get__", "__getitem__", "__len__", "cat", "dim", "is_floating_point", "numel", "size", "stack"})
+"""What draws no random numbers and, without ``out``, writes nowhere: what data loaders call for each row."""
+
 _READ_GRADIENT = vars(torch._C.TensorBase)["grad"].__get__
 """What reads ``.grad`` of a tensor."""
 
@@ -160,8 +163,8 @@ class Tape(TorchFunctionMode):
             # A criterion may scale its loss too.
             return self.note_scaling(caller, func, args, kwargs, gradients=False)
         is_recording = torch.is_grad_enabled()
-        # To read an attribute of a tensor draws nothing, and writes nothing.
-        state = random_state() if name != "__get__" and (is_recording or self.preparations.is_noting) else None
+        is_pure = name in _PURE and "out" not in kwargs
+        state = random_state() if not is_pure and (is_recording or self.preparations.is_noting) else None
         if is_recording:
             result = self._call(caller, func, args, kwargs, state, writes=writes)
         else:

@@ -26,8 +26,9 @@ class Configuration:
 class Difference:
     """A difference that no gradient shows.
 
-    ``kind`` is "learning rate" or "loss" (one that the script reads), ``message`` states it, ``path`` and ``line`` are
-    its place. ``accepted`` is where it was accepted ("settings", or a "comment" in the source), if it was.
+    ``kind`` is "learning rate", "loss" or "gradient norm" (one that the script reads), ``message`` states it, ``path``
+    and ``line`` are its place. ``accepted`` is where it was accepted ("settings", or a "comment" in the source), if it
+    was.
     """
 
     kind: str
