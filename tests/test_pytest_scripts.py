@@ -14,6 +14,7 @@ from gradcheck_accum.diagnosis import Diagnosis
 from gradcheck_accum.ledger.location import Location
 from gradcheck_accum.mistakes import CATALOGUE
 from gradcheck_accum.results.verdict import ReferenceReport, Verdict, VerifyResult, WindowReport
+from gradcheck_accum.verify.process.parent import Ending
 
 SCRIPT = """\
 import sys
@@ -65,14 +66,19 @@ WRONG = replace(
 
 
 class Engine:
-    """Stands in for verify_script: says ``result``, and remembers the scripts and what it was told of them."""
+    """Stands in for verify_script: says ``result``, and remembers the scripts and what it was told of them.
+
+    ``is_interrupted`` says that somebody interrupts each run.
+    """
 
     def __init__(self) -> None:
         self.result = RIGHT
+        self.is_interrupted = False
         self.runs: list[tuple[str, tuple[str, ...]]] = []
         self.told: list[dict[str, Any]] = []
 
-    def __call__(self, script: str, arguments: tuple[str, ...], **told: Any) -> VerifyResult:
+    def __call__(self, script: str, arguments: tuple[str, ...], *, ending: Ending, **told: Any) -> VerifyResult:
+        ending.asked = self.is_interrupted
         self.runs.append((Path(script).name, tuple(arguments)))
         self.told.append(told)
         return self.result
@@ -204,7 +210,7 @@ def test_what_is_not_decided_is_no_pass(
 
 
 def test_an_interrupt_ends_the_run(project: pytest.Pytester, engine: Engine) -> None:
-    engine.result = replace(RIGHT, error="interrupted")
+    engine.is_interrupted = True
     run = project.inline_run("--accum-verify", "train.py", no_reraise_ctrlc=True)
     assert run.ret is pytest.ExitCode.INTERRUPTED
 

@@ -103,7 +103,8 @@ class AccumVerifyItem(pytest.Item):
         from gradcheck_accum.report.verify_text import verify_text
         from gradcheck_accum.results.acceptance import Acceptance, accepted
         from gradcheck_accum.settings import SettingsError, settings_for
-        from gradcheck_accum.verify.process.parent import Ending, verify_script
+        from gradcheck_accum.verify import verify_script
+        from gradcheck_accum.verify.process.parent import Ending
 
         if importlib.util.find_spec("torch") is None:
             pytest.fail("--accum-verify needs PyTorch 2.6 or later", pytrace=False)
