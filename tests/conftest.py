@@ -45,6 +45,7 @@ def in_float64() -> Iterator[None]:
 def _starts_alike() -> None:
     if torch:
         torch.manual_seed(0)
+        torch.set_default_dtype(torch.float32)  # scripts that run in this process may have set another
     random.seed(0)
     # An observation looks for optimizers among all objects that the garbage collector knows: pytest's, PyTorch's and
     # those that earlier tests left are taken out of its sight, or each observation takes a second.
