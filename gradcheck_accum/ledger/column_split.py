@@ -38,8 +38,14 @@ def is_from_elsewhere(column: Column, evidence: Evidence) -> bool:
     return column.source is Source.NAMED or (column.source is Source.LITERAL and named)
 
 
+def _terms_of(point: Point) -> int:
+    """How many terms a loss has; what is no mean and no sum over samples (a penalty) is none beside those that are."""
+    terms = point.backward.terms
+    return sum(term.reduction is not Reduction.NONE for term in terms) or len(terms)
+
+
 def _over_terms(point: Point) -> float:
-    return 1.0 / len(point.backward.terms)
+    return 1.0 / _terms_of(point)
 
 
 @dataclass(slots=True)
@@ -328,7 +334,7 @@ class ColumnSplit:
         if column.source is Source.OBJECTIVE:
             return False
         count = round(1.0 / column.values[0])
-        usual = count == 2 or any(count == len(point.backward.terms) for point in self.evidence.points)
+        usual = count == 2 or any(count == _terms_of(point) for point in self.evidence.points)
         return count > 1 and not usual and self.evidence.same(column.values[0] * count, 1.0)
 
     def _others_are_undivided(self) -> bool:

@@ -13,7 +13,7 @@ from gradcheck_accum.fuzz.campaign import judged
 from gradcheck_accum.fuzz.oracle import truth
 from gradcheck_accum.fuzz.render import render
 from gradcheck_accum.fuzz.tokens import contents
-from gradcheck_accum.fuzz.variants import Variant
+from gradcheck_accum.fuzz.variants import Number, Objective, Variant
 
 FOUND = {
     "the clearing was moved before a clip that was behind the step of a flush": Variant(
@@ -175,6 +175,21 @@ FOUND = {
         double=False,
         mutations=frozenset({"GA101", "GA302"}),
     ),
+    "a second division by K, which is the number of a loss and the penalties of its two weights": Variant(
+        k=3,
+        rows=(4,) * 6,
+        units=(4,) * 6,
+        boundary="islice",
+        scale="window",
+        spelling="function",
+        layout="class",
+        data_loader=True,
+        clearing="none",
+        metrics=True,
+        k_from="accum",
+        objective=Objective(penalty=Number("0.01", "decay")),
+        mutations=frozenset({"GA102"}),
+    ),
 }
 
 
@@ -208,6 +223,7 @@ TOLD: dict[str, tuple[str, str]] = {
         "GA101 GA302",
         "GA101 GA302",
     ),
+    "a second division by K, which is the number of a loss and the penalties of its two weights": ("GA102", "GA102"),
 }
 """The codes that verify and lint tell of each: of those with two mistakes the arithmetic demands none."""
 
