@@ -138,3 +138,5 @@ for start in range(0, len(data), accum_steps):
     assert [d.mistake.code for d in result.diagnosis] == codes
     assert result.verdict is (Verdict.EQUIVALENT if "apart)" in loss else Verdict.INCONCLUSIVE), result.reason
     assert any("Mean is divided (line 17)" in note for note in result.notes) is ("+ 0.1 * spread)" in loss)
+    # Why nothing was compared: each term by itself is known, and not what the one factor of both is there for.
+    assert ("which factors of a loss scale the accumulation" in result.reason) is ("+ 0.1 * spread)" in loss)
