@@ -401,3 +401,34 @@ for rows in torch.arange(12).split(3):
 def test_a_tensor_of_a_list_is_a_sample_however_long(and_more: str, verdict: Verdict, tmp_path: Path) -> None:
     result = watch_source(SETS.format(and_more=and_more), tmp_path)
     assert result.verdict is verdict, result.reason
+
+
+STEPS_OF_A_SEQUENCE = """
+import torch
+from torch import nn
+torch.manual_seed(0)
+class Reader(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed, self.cell, self.head = nn.Linear(3, 4), nn.RNNCell(4, 5), nn.Linear(5, 1)
+    def forward(self, steps):
+        state, out = torch.zeros(1, 5), []
+        for x in steps:
+            state = self.cell(self.embed(x), state)
+            out.append(self.head(state)[0])
+        return torch.cat(out)
+model = Reader()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for i in range(8):
+    steps, targets = list(torch.randn(6, 1, 3)), torch.randn(6)
+    (nn.functional.mse_loss(model(steps), targets) / 2).backward()
+    if i % 2 == 1:
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+
+
+def test_tensors_of_a_list_that_depend_on_each_other_may_be_one_sample(tmp_path: Path) -> None:
+    result = watch_source(STEPS_OF_A_SEQUENCE, tmp_path)
+    assert (result.verdict, result.diagnosis) == (Verdict.INCONCLUSIVE, ()), result.reason
+    assert "each of its micro-batches is one sample" in result.reason

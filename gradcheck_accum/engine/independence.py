@@ -139,9 +139,11 @@ class Prover:
         """Of samples whose places in the leaves are known: independent if they are, as any of these has them."""
         found: list[Proof] = []
         for samples in by_sample(program, data, own):
-            found.append(self._of_all(samples, data, base))
-            if found[-1].coupled is False:
-                return found[-1]
+            proof = self._of_all(samples, data, base)
+            if proof.coupled is False:
+                return proof
+            if not samples.may_be_parts:
+                found.append(proof)
         return next((proof for proof in found if proof.coupled), found[0] if found else Proof(None, reason=ONE_SAMPLE))
 
     def _of_all(self, samples: Samples, data: Sequence[int], base: Pass) -> Proof:

@@ -31,12 +31,17 @@ class SampleAxis:
 
 @dataclass(frozen=True, slots=True)
 class Samples:
-    """``count`` samples of one program: rows of leaves, or a leaf each where a loop takes them one by one."""
+    """``count`` samples of one program: rows of leaves, or a leaf each where a loop takes them one by one.
+
+    ``may_be_parts`` says that they may be parts of one sample (the steps of a sequence), so that what couples them does
+    not couple samples.
+    """
 
     program: Program
     count: int
     held: tuple[SampleAxis, ...]
     single: tuple[tuple[int, ...], ...] = ()
+    may_be_parts: bool = False
 
     @property
     def leaves(self) -> set[int]:
@@ -128,14 +133,14 @@ def by_sample(program: Program, data: Sequence[int], own: Sequence[int]) -> Iter
     number is that by chance and the leaf is left out. A leaf as wide as it is long may have been transposed. Nothing
     where there is one sample.
 
-    First of all, tensors of a list, or what the same weights were called on one by one, are a sample each, however long
-    (a set, a sequence), where they are as many as other leaves have rows.
+    First of all, tensors of a list, or what the same weights were called on one by one, may be a sample each, however
+    long (a set, a sequence), where they are as many as other leaves have rows.
     """
     for each in _listed(program, data):
         rows = [i for i in data if i not in each and len(program.leaves[i]) == len(each)]
         held = tuple(SampleAxis(i, 0, lambda sample: [sample]) for i in rows)
         if rows:
-            yield Samples(program, len(each), held, (each,))
+            yield Samples(program, len(each), held, (each,), may_be_parts=True)
     count = _count(program, own)
     if count is None:
         return
