@@ -41,7 +41,7 @@ EXAMPLES = [
 
 def test_every_example_of_the_page_is_here() -> None:
     page = (Path(__file__).parents[1] / "docs" / "readings.md").read_text(encoding="utf-8")
-    rows = page[page.index("| loop (K = 3) |") :].splitlines()[2:]
+    rows = page[page.index("| loop (K = 3) |") :].partition("\n\n")[0].splitlines()[2:]
     says = {Verdict.EQUIVALENT: "right", Verdict.INCONCLUSIVE: "inconclusive"}
     for row, (loop, _, _, verdict, codes, _) in zip(rows, EXAMPLES, strict=True):
         first, reading = row.strip("|").split("|")
@@ -57,6 +57,42 @@ def test_an_example_of_the_page(
     assert (result.verdict, [d.mistake.code for d in result.diagnosis]) == (verdict, codes), result.reason
     if ratio is not None:
         assert [w.grad_norm_ratio for w in result.windows] == pytest.approx([ratio] * 3, rel=1e-5)
+
+
+WINDOW = "data[i - i % K : i - i % K + K]"
+FLUSH = "\noptimizer.step()\n"
+REMAINDERS = [
+    ("`loss / K`, nothing after the loop", "mse / K", "", ["GA301"], [1.0, 1.0]),
+    ("`loss / K`, a step after the loop", "mse / K", FLUSH, ["GA103"], [1.0, 1.0, 1 / 3]),
+    (
+        "sums divided by the elements of the window, a step after the loop",
+        f"F.mse_loss(model(x), y, reduction='sum') / sum(own.numel() for _, own in {WINDOW})",
+        FLUSH,
+        [],
+        [1.0, 1.0, 1.0],
+    ),
+]
+"""The rows of the page's table of remainders."""
+
+
+def test_every_example_of_a_remainder_is_here() -> None:
+    page = (Path(__file__).parents[1] / "docs" / "readings.md").read_text(encoding="utf-8")
+    rows = page[page.index("| loop (K = 3, `% K`, 7 micro-batches) |") :].splitlines()[2:]
+    for row, (loop, _, _, codes, _) in zip(rows, REMAINDERS, strict=True):
+        first, reading = row.strip("|").split("|")
+        assert first.strip() == loop
+        assert (f"({codes[0]})" if codes else "right") in reading
+
+
+@pytest.mark.parametrize(("row", "loss", "after", "codes", "ratios"), REMAINDERS)
+def test_an_example_of_a_remainder(
+    row: str, loss: str, after: str, codes: list[str], ratios: list[float], tmp_path: Path
+) -> None:
+    source = SCRIPT.format(loss=loss, steps="K").replace("range(9)", "range(7)") + after
+    result = watch_source(source, tmp_path)
+    assert [d.mistake.code for d in result.diagnosis] == codes
+    assert result.verdict is (Verdict.DEVIATES if codes else Verdict.EQUIVALENT), result.reason
+    assert [w.grad_norm_ratio for w in result.windows] == pytest.approx(ratios, rel=1e-5)
 
 
 @pytest.mark.parametrize(
