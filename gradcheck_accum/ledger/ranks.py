@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from gradcheck_accum.ledger.events import Backward, Cause, Reason
+from gradcheck_accum.ledger.events import Backward, Cause, Reason, Trace
 from gradcheck_accum.ledger.windows import Entry, Ledger, Window
 
 
-def averages(ledger: Ledger) -> bool:
-    """Whether any gradient of this ledger is averaged with those of other ranks, or ought to be."""
-    return any(isinstance(event, Backward) and event.ranks != 1 for event in ledger.trace.events)
+def averages(trace: Trace) -> bool:
+    """Whether any gradient of this run is averaged with those of other ranks, or ought to be."""
+    return any(isinstance(event, Backward) and event.ranks != 1 for event in trace.events)
 
 
 def joined(ledgers: Sequence[Ledger]) -> list[Ledger]:

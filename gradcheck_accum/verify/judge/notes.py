@@ -54,7 +54,7 @@ def on_ranks(seen: Sequence[ObservedRun], ledgers: Sequence[Ledger]) -> list[str
     needless = seen[0].needless
     notes = []
     backwards = any(isinstance(event, Backward) for own in seen for event in own.trace.events)
-    if len(seen) > 1 and backwards and not any(averages(ledger) for ledger in ledgers):
+    if len(seen) > 1 and backwards and not any(averages(ledger.trace) for ledger in ledgers):
         said = (
             f"no DistributedDataParallel averages gradients over the {len(seen)} ranks: each rank was judged separately"
         )

@@ -14,8 +14,9 @@ from gradcheck_accum.engine.independence import worst
 from gradcheck_accum.engine.loss_graph import LossReading
 from gradcheck_accum.engine.reference import ReferenceEngine
 from gradcheck_accum.engine.streaming import Streamed
-from gradcheck_accum.ledger.events import Backward, Cause, Trace
+from gradcheck_accum.ledger.events import Cause, Trace
 from gradcheck_accum.ledger.folding import fold
+from gradcheck_accum.ledger.ranks import averages
 from gradcheck_accum.ledger.windows import NOT_FINITE, ZERO, Fate, Ledger, Window
 from gradcheck_accum.verify.book.holding import Mode
 from gradcheck_accum.verify.book.records import Measured, Record, Replay, Update
@@ -125,15 +126,11 @@ def up_to_the_stop(seen: Sequence[ObservedRun]) -> list[ObservedRun]:
     knows with what.
     """
     stopped = [own.by_optimizer() for own in seen if not own.trace.complete]
-    if len(seen) == 1 or not stopped or not all(map(_averages, seen)):
+    if len(seen) == 1 or not stopped or not all(averages(own.trace) for own in seen):
         return list(seen)
     optimizers = {measured.step.optimizer for own in seen for measured in own.measured}
     limits = {name: min(len(steps.get(name, ())) for steps in stopped) for name in optimizers}
     return [own.up_to(limits) for own in seen]
-
-
-def _averages(own: ObservedRun) -> bool:
-    return any(isinstance(event, Backward) and event.ranks != 1 for event in own.trace.events)
 
 
 def over_ranks(seen: Sequence[ObservedRun], rank: int, ledger: Ledger) -> list[Measured]:
