@@ -21,7 +21,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from ranks_data import CLASSES, FEATURES, Batch, data, everywhere, tokens
+from ranks_data import CLASSES, FEATURES, Batch, data, everywhere, leave, tokens
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FullyShardedDataParallel, MixedPrecisionPolicy, fully_shard
@@ -614,7 +614,7 @@ def main() -> None:
     results["undisturbed"] = same
     if rank == 0:
         Path(sys.argv[1]).write_text(json.dumps(results))
-    dist.destroy_process_group()
+    leave()
 
 
 if __name__ == "__main__":

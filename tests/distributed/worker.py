@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from ranks_data import CLASSES, FEATURES, Batch, data, everywhere, tokens
+from ranks_data import CLASSES, FEATURES, Batch, data, everywhere, leave, tokens
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.distributed.optim import ZeroRedundancyOptimizer
@@ -338,7 +338,7 @@ def main() -> None:
     results["undisturbed"] = undisturbed(rank)
     if rank == 0:
         Path(sys.argv[1]).write_text(json.dumps(results))
-    dist.destroy_process_group()
+    leave()
 
 
 if __name__ == "__main__":
