@@ -240,6 +240,29 @@ def test_what_every_pass_ends_with_is_no_decision(tmp_path: Path) -> None:
     assert linted(STEP_COMES_LATE)
 
 
+ENDS_WITH_A_SPIKE = """\
+for epoch in range(2):
+    for i, (a, b) in enumerate(loader):
+        loss = 0.7 * mse_loss(model(a), 1000 * b if i == 8 else b)
+        (loss / K).backward()
+        if (i + 1) % K == 0:
+            if {refused}:
+                optimizer.zero_grad()
+                continue
+            optimizer.step()
+            optimizer.zero_grad()
+"""
+
+
+@pytest.mark.parametrize("loader", LOADERS)
+@pytest.mark.parametrize("refused", ["loss.item() > 100", "i + 1 == len(loader)"], ids=["its data", "its place"])
+def test_why_every_pass_ends_with_a_refused_window_is_unknown(refused: str, loader: str, tmp_path: Path) -> None:
+    result = watched(ENDS_WITH_A_SPIKE.format(refused=refused), tmp_path, loader=loader, rows=45)
+    assert (result.verdict, codes(result)) == (Verdict.INCONCLUSIVE, set())
+    assert [w.micro_batches for w in result.windows] == [3, 3, 3, 3]
+    assert result.reason.endswith("run the loop on the data in another order (cleared at line 17)")
+
+
 def test_the_reason_counts_what_was_lost_and_not_what_was_rejected(tmp_path: Path) -> None:
     body = REMAINDER.replace(
         "            optimizer.step()", "            if epoch or i // K != 1:\n                optimizer.step()"

@@ -10,7 +10,9 @@ An update that is thrown away on purpose is no mistake. Three things look alike,
   same pass is seen too where the source's counter, which tells steps, has gone on over both.
 - Anything else is *lost*: the remainder of a pass over the data, or micro-batches that the step counts though they are
   gone. So is what every pass ends with: a decision of the script depends on the data, not on the place in the loop; but
-  for what was cleared at a micro-batch that was counted and never ran: the clearing was the answer to that one.
+  for what was cleared at a micro-batch that was counted and never ran: the clearing was the answer to that one. Where
+  every pass ends with a window that was counted to its end, and cleared in the loop that counts, both are possible: the
+  data at the end is the same each time. It is taken as rejected, and why is unknown.
 
 All of this depends on K. The windows that nothing was cleared from say what it is where they are the most: to reject
 is the exception. Where most windows were cleared, that is how the loop works, and K is what it counts, unless the
@@ -23,10 +25,17 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby, pairwise
 
-from gradcheck_accum.ledger.events import Step, ZeroGrad
+from gradcheck_accum.ledger.events import Reason, Step, ZeroGrad
 from gradcheck_accum.ledger.same_number import Same
 from gradcheck_accum.ledger.window_length import is_divided_by, usual_steps
 from gradcheck_accum.ledger.windows import Entry, Fate, Window, counted_before
+
+
+REFUSED_AT_EVERY_END = Reason(
+    "every pass over the data ends with a complete window whose gradients are cleared without a step, because of its "
+    "data or of its place: run the loop on the data in another order"
+)
+"""Why it is unknown whether a rejected window is a decision of the script, or a step that is missing."""
 
 
 @dataclass(slots=True)
@@ -54,7 +63,8 @@ def part(windows: Sequence[Window], same: Same) -> Parted:
             for block in _blocks(window):
                 if _is_rejected(block, window, steps, passes, counted):
                     kept = _without(kept, block)
-                    parted.rejected.append(_thrown_away(window, block))
+                    doubt = REFUSED_AT_EVERY_END if _ends_every_pass(block, window, passes, counted) else None
+                    parted.rejected.append(replace(_thrown_away(window, block), unknown=doubt))
                 elif _is_restarted(block, window, steps, counted):
                     kept = _without(kept, block)
                     parted.restarted.append(_thrown_away(window, block))
@@ -132,12 +142,23 @@ def _is_rejected(
     not_run = _never_ran(block, live, window, counted)
     if _count(block) != steps and _count(block) + not_run != steps:
         return False
-    if passes.end_with(block[-1]) and passes.all_end_unused() and not not_run:
+    cause = block[-1].wiped_by
+    was_due = cause is not None and counted.get(cause) == steps
+    if _ends_every_pass(block, window, passes, counted) and not was_due:
         return False
     if window.step is None:
         return True
     # Cleared between its last backward and the step it is no decision: the step is made all the same.
     return bool(live) and (_count(live) == steps or passes.end_with(live[-1]))
+
+
+def _ends_every_pass(
+    block: Sequence[Entry], window: Window, passes: _Passes, counted: Mapping[Step | ZeroGrad, int]
+) -> bool:
+    """Whether what was cleared ends its pass, as all passes end, and no micro-batch that never ran is the reason."""
+    if not passes.end_with(block[-1]) or not passes.all_end_unused():
+        return False
+    return not _never_ran(block, window.with_fate(Fate.LIVE), window, counted)
 
 
 def _never_ran(

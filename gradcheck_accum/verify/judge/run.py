@@ -12,6 +12,7 @@ from gradcheck_accum.diagnosis.account import plural
 from gradcheck_accum.engine.cost import WindowCost
 from gradcheck_accum.engine.reference import LARGE_BATCH, MICRO_BATCHES, STREAMED
 from gradcheck_accum.engine.tolerance import CONFIDENCE, unit_roundoff
+from gradcheck_accum.ledger.cleared_gradients import REFUSED_AT_EVERY_END
 from gradcheck_accum.ledger.events import Backward, Step
 from gradcheck_accum.ledger.location import Location
 from gradcheck_accum.ledger.ranks import joined
@@ -303,8 +304,17 @@ def _verdict(
     if verdict is Verdict.DEVIATES and not diagnosis:
         reason += "; the cause was not recognized"
     if verdict is Verdict.EQUIVALENT and all(own.trace.complete for own in seen):
-        return _unless_never_stepped(ledgers) or (verdict, reason)
+        return _unless_never_stepped(ledgers) or _unless_refused_at_every_end(ledgers) or (verdict, reason)
     return verdict, reason
+
+
+def _unless_refused_at_every_end(ledgers: Sequence[Ledger]) -> tuple[Verdict, str] | None:
+    """What a run comes to of which it is unknown whether the step at the end of each pass is missing."""
+    doubtful = [w for ledger in ledgers for w in ledger.rejected if w.unknown is REFUSED_AT_EVERY_END]
+    cleared = doubtful[0].entries[-1].wiped_by if doubtful else None
+    if cleared is None:
+        return None
+    return Verdict.INCONCLUSIVE, f"{REFUSED_AT_EVERY_END.words} (cleared at line {cleared.where.line})"
 
 
 def _unless_never_stepped(ledgers: Sequence[Ledger]) -> tuple[Verdict, str] | None:
