@@ -11,8 +11,8 @@ An update that is thrown away on purpose is no mistake. Three things look alike,
 - Anything else is *lost*: the remainder of a pass over the data, or micro-batches that the step counts though they are
   gone. So is what every pass ends with: a decision of the script depends on the data, not on the place in the loop; but
   for what was cleared at a micro-batch that was counted and never ran: the clearing was the answer to that one. Where
-  every pass ends with a window that was counted to its end, and cleared in the loop that counts, both are possible: the
-  data at the end is the same each time. It is taken as rejected, and why is unknown.
+  every pass ends with a complete window that is cleared in the very loop that steps, both are possible: the data at the
+  end is the same each time. It is taken as rejected, and why is unknown.
 
 All of this depends on K. The windows that nothing was cleared from say what it is where they are the most: to reject
 is the exception. Where most windows were cleared, that is how the loop works, and K is what it counts, unless the
@@ -143,7 +143,7 @@ def _is_rejected(
     if _count(block) != steps and _count(block) + not_run != steps:
         return False
     cause = block[-1].wiped_by
-    was_due = cause is not None and counted.get(cause) == steps
+    was_due = cause is not None and window.optimizer in cause.within
     if _ends_every_pass(block, window, passes, counted) and not was_due:
         return False
     if window.step is None:

@@ -140,11 +140,13 @@ class ZeroGrad(Event):
     """The gradients in ``stores`` were cleared (zeroed or set to None).
 
     ``counted`` is what the counters that decide on the steps of optimizers, by their names, had come to, where the loop
-    that they count the turns of was going on.
+    that they count the turns of was going on; ``within`` are the optimizers in whose loop, the innermost around their
+    steps, it happened.
     """
 
     stores: frozenset[str]
     counted: tuple[tuple[str, int], ...] = ()
+    within: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -88,7 +88,14 @@ def read_series(evidence: Evidence, coefficient: float | None, *, in_a_run: bool
         return _read(evidence, columns, coefficient, in_a_run)
     contested: list[Column] = []
     without = _read(evidence, columns, None, in_a_run, contested)
-    if not contested or is_right(without, evidence):
+    if is_right(without, evidence):
+        return without
+    undone = _undone_by_a_constant(evidence, columns)
+    if undone is not None:
+        as_mean = _read(evidence, [_as_objective(c) if c is undone else c for c in columns], None, in_a_run, [])
+        if is_right(as_mean, evidence):
+            return as_mean
+    if not contested:
         return without
     if all(_is_of_another_constant(c, evidence) for c in contested):
         return without
@@ -102,6 +109,12 @@ def read_series(evidence: Evidence, coefficient: float | None, *, in_a_run: bool
         by_steps = all(evidence.equals_any(column, SHARES[:2]) for column in contested)
         return trusting if by_steps else without
     return without.give_up(_two_readings(contested, evidence, trusting.intended, without.intended))
+
+
+def _undone_by_a_constant(evidence: Evidence, columns: Sequence[Column]) -> Column | None:
+    """The constant that makes a mean a sum because it equals a count: by that alone it is none."""
+    undone = undone_mean(evidence, columns)
+    return undone if undone is not None and evidence.is_constant(undone) and undone.source is not Source.SIZE else None
 
 
 def _read_apart_from(

@@ -63,8 +63,11 @@ class _Bound:
     first: int | None
 
 
-_read: dict[tuple[_Named, frozenset[_Named]], tuple[list[CallChain], _Bound | None]] = {}
-"""What was read at each place of a step, for backwards at these places; code is held, so that its identity is its."""
+_read: dict[tuple[_Named, frozenset[_Named]], tuple[list[CallChain], _Bound | None, _Turns | None]] = {}
+"""What was read at each place of a step, for backwards at these places, and the loop around it.
+
+Code is held, so that its identity is its.
+"""
 
 
 def call_chain() -> CallChain:
@@ -77,12 +80,13 @@ class WindowCounters:
 
     def __init__(self) -> None:
         self._bounds: dict[str, _Bound] = {}
+        self._loops: dict[str, _Turns | None] = {}
         self._reached: dict[str, int] = {}
 
     def at_step(self, optimizer: str, backwards: Iterable[CallChain]) -> WindowBound | None:
         """What the source counts to that decides on the step which is being made, with a window of these backwards."""
         frames = user_frames(MOST_FRAMES)
-        bound = _bound_at(frames, backwards)
+        bound, self._loops[optimizer] = _read_around(frames, backwards)
         if bound is None:
             self._bounds.pop(optimizer, None)
             return None
@@ -111,6 +115,12 @@ class WindowCounters:
         frames = [frame for frame in map(own_frame, user_frames(MOST_FRAMES)) if frame is not None]
         return tuple((name, reached) for name, bound in bounds if (reached := _reached_in(bound, frames)) is not None)
 
+    def stepping(self, optimizers: Iterable[str]) -> frozenset[str]:
+        """Those of ``optimizers`` that have stepped in a loop which goes on."""
+        loops = [(name, loop) for name in optimizers if (loop := self._loops.get(name)) is not None]
+        frames = [own_frame(frame) for frame in user_frames(MOST_FRAMES)] if loops else []
+        return frozenset(name for name, loop in loops if any(f is not None and loop.is_in(f) for f in frames))
+
 
 def _reached_in(bound: _Bound, frames: Iterable[FrameType]) -> int | None:
     if bound.turns is None or bound.counter is None:
@@ -119,7 +129,8 @@ def _reached_in(bound: _Bound, frames: Iterable[FrameType]) -> int | None:
     return None if counting is None else steps_of(bound.counter, counting)
 
 
-def _bound_at(frames: list[FrameType], backwards: Iterable[CallChain]) -> _Bound | None:
+def _read_around(frames: list[FrameType], backwards: Iterable[CallChain]) -> tuple[_Bound | None, _Turns | None]:
+    """What decides on the step that is being made, and the innermost loop that it is made in."""
     own, ran = _chain(frames), {_named(chain): chain for chain in backwards}
     key = _named(own), frozenset(ran)
     known = _read.get(key)
@@ -127,8 +138,9 @@ def _bound_at(frames: list[FrameType], backwards: Iterable[CallChain]) -> _Bound
         if len(_read) >= _MOST_PLACES:
             _read.clear()
         chains = list(ran.values())
-        known = _read[key] = [own, *chains], _search(frames, [chain for chain in chains if chain])
-    return known[1]
+        loop = next(filter(None, map(_turns_around, frames)), None)
+        known = _read[key] = [own, *chains], _search(frames, [chain for chain in chains if chain]), loop
+    return known[1:]
 
 
 def _read_at(node: ast.expr | None, level: int | None, frames: list[FrameType]) -> int | None:

@@ -74,8 +74,9 @@ class Changes:
         whole, part = self._book.cleared({id(p) for p in parameters} & self._book.parameters.keys())
         where = user_location()
         if whole:
-            counted = self._counters.now(self._awaited.left_over())
-            self._journal.add(ZeroGrad(where=where, stores=whole, counted=counted))
+            waiting = self._awaited.left_over()
+            counted, within = self._counters.now(waiting), self._counters.stepping(waiting)
+            self._journal.add(ZeroGrad(where=where, stores=whole, counted=counted, within=within))
         for store in whole:
             self._partly.pop(store, None)
         for store in part:
