@@ -369,6 +369,7 @@ def truth(variant: Variant) -> Truth:
         if len(planted) == 1
         and _shows(v, runs)
         and not _is_the_right_loops(v)
+        and not _is_off_by_one(v)
         and not (verdict == "equivalent" and _weighs(v, planted))
         else frozenset(),
         allowed=allowed,
@@ -408,6 +409,15 @@ def _is_the_right_loops(v: Variant) -> bool:
     return any(_are_alike(simulations(v, ROLES ^ frozenset(moved)), without) for moved in _subsets(_of_no_one(v)))
 
 
+def _is_off_by_one(v: Variant) -> bool:
+    """Whether an undivided loop is, character by character, another that divides by K and counts to K + 1 or K - 1."""
+    constant = v.objective.constant
+    bare = (
+        constant is not None and "constant" in _of_no_one(v) and v.k_from == "literal" and v.objective.operation == "/"
+    )
+    return "GA101" in v.mutations and bare and constant is not None and abs(constant.value - v.k) == 1
+
+
 def _are_alike(runs: list[Simulation], others: list[Simulation]) -> bool:
     """Whether all steps of two runs got the same, and the same is lost."""
     return all(a.steps == b.steps and a.lost == b.lost for a, b in zip(runs, others, strict=True))
@@ -415,7 +425,7 @@ def _are_alike(runs: list[Simulation], others: list[Simulation]) -> bool:
 
 def _consequences(v: Variant, runs: list[Simulation]) -> frozenset[str]:
     """Codes of what is a fact of these runs, whichever mistake it comes from."""
-    found = set()
+    found = {"GA302"} if _is_off_by_one(v) else set()
     if any(run.lost for run in runs):
         found.add("GA301")
     steps = [(run, step) for run in runs for step in run.steps]

@@ -30,7 +30,6 @@ from gradcheck_accum.ledger.same_number import Same
 from gradcheck_accum.ledger.window_length import is_divided_by, usual_steps
 from gradcheck_accum.ledger.windows import Entry, Fate, Window, counted_before
 
-
 REFUSED_AT_EVERY_END = Reason(
     "every pass over the data ends with a complete window whose gradients are cleared without a step, because of its "
     "data or of its place: run the loop on the data in another order"

@@ -72,6 +72,8 @@ class ColumnSplit:
             return
         shown = [c for c in self.columns if self._is_shown(c)]
         self._take(shown)
+        if self._is_divided_once_too_often(shown):
+            return
         if self._is_right(shown):
             self._note_what_is_not_needed()
             return
@@ -81,6 +83,17 @@ class ColumnSplit:
             self._note_equality(more)
             return
         self._take([*shown, *(c for c in self.objective if self._is_mistaken(c))])
+
+    def _is_divided_once_too_often(self, shown: Sequence[Column]) -> bool:
+        """Whether what is no size makes it right, so that a size which equals K is no K: all of that is taken then."""
+        scaling = [c for c in shown if not self._counts_a_mean_again(c)]
+        if len(scaling) == len(shown):
+            return False
+        more = () if self._is_right(scaling) else next(self._right_with(scaling), None)
+        if more is None:
+            return False
+        self._take([*shown, *more])
+        return True
 
     def _take(self, columns: Sequence[Column]) -> None:
         self.accumulation = list(columns)
