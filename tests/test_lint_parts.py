@@ -319,3 +319,55 @@ def train(loader, criterion, K):
 def test_a_range_of_nothing_is_no_crash() -> None:
     source = "def train(model, loader, optimizer):\n    for epoch in range():\n        for x in loader:\n"
     assert codes(source + "            model(x).backward()\n            optimizer.step()\n") in ([], ["GA203"])
+
+
+PARAMETERS = {
+    "lists": "list(encoder.parameters()) + list(head.parameters())",
+    "unpacked": "[*encoder.parameters(), *head.parameters()]",
+    "groups": "[{'params': encoder.parameters(), 'lr': 0.1}, {'params': head.parameters()}]",
+}
+
+
+@pytest.mark.parametrize("parameters", PARAMETERS.values(), ids=PARAMETERS.keys())
+@pytest.mark.parametrize(
+    ("clearing", "found"),
+    [
+        ("encoder.zero_grad()", ["GA204"]),
+        ("head.zero_grad()", ["GA204"]),
+        ("encoder.zero_grad(); head.zero_grad()", []),
+        ("optimizer.zero_grad()", []),
+        ("head.zero_grad(); optimizer.zero_grad()", []),
+    ],
+)
+def test_one_optimizer_of_two_networks_of_which_some_are_cleared(
+    parameters: str, clearing: str, found: list[str]
+) -> None:
+    source = f"""\
+def train(loader, criterion, K):
+    encoder, head = nn.Linear(5, 4), nn.Linear(4, 2)
+    optimizer = torch.optim.Adam({parameters}, lr=0.01)
+    assert len(loader) % K == 0
+    for i, (x, y) in enumerate(loader):
+        (criterion(head(encoder(x)), y) / K).backward()
+        if (i + 1) % K == 0:
+            nn.utils.clip_grad_norm_(encoder.parameters(), 1.0)
+            optimizer.step()
+            {clearing}
+"""
+    assert codes(source) == found
+
+
+def test_a_network_that_is_cleared_and_of_no_optimizer_is_none_of_its_parts() -> None:
+    source = """\
+def train(loader, criterion, K):
+    encoder, head, critic = nn.Linear(5, 4), nn.Linear(4, 2), nn.Linear(5, 1)
+    optimizer = torch.optim.Adam([*encoder.parameters(), *head.parameters()], lr=0.01)
+    assert len(loader) % K == 0
+    for i, (x, y) in enumerate(loader):
+        (criterion(head(encoder(x)), y) / K).backward()
+        if (i + 1) % K == 0:
+            optimizer.step()
+            critic.zero_grad()
+            optimizer.zero_grad()
+"""
+    assert codes(source) == []

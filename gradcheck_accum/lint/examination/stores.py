@@ -1,6 +1,7 @@
 """Which gradients belong together: the stores of a loop (`gradcheck_accum.ledger.events`), known at its end only.
 
-If one optimizer steps there is one store, and if several do each owns the models whose parameters it was given.
+If one optimizer steps there is one store, unless some of its models are cleared alone: then each of them is one. If
+several step, each owns the models whose parameters it was given.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ class Stores:
         """Those of the optimizers that step in a record."""
         owners = {id(one.owner): one.owner for one in record if one.kind == "step"}
         optimizers = [owner for owner in owners.values() if isinstance(owner, Optimizer)]
-        stores = _of_each(optimizers)
+        stores = _of_the_parts(record, optimizers) or _of_each(optimizers)
         is_team = not stores and bool(optimizers)
         if is_team:
             stores = _of_a_team(record, optimizers)
@@ -50,9 +51,17 @@ class Stores:
         owner = one.owner
         if isinstance(owner, Optimizer):
             return self.by_optimizer.get(id(owner), frozenset())
-        if len(self.by_optimizer) <= 1 or owner is None or self.is_team:
+        if len(everything) <= 1 or owner is None or self.is_team:
             return everything
         return frozenset(s for s in everything if any(reaches(source, s) for source in owner))
+
+
+def _of_the_parts(record: list[Recorded], optimizers: list[Optimizer]) -> dict[int, frozenset[str]]:
+    """The models of the only optimizer that steps, where some of them are cleared alone; nothing elsewhere."""
+    own = optimizers[0].sources if len(optimizers) == 1 else None
+    cleared = [one.owner for one in record if one.kind == "zero" and isinstance(one.owner, frozenset)]
+    alone = own and any({s for s in own if any(reaches(c, s) for c in owner)} not in (set(), own) for owner in cleared)
+    return {id(optimizers[0]): own} if own and alone else {}
 
 
 def _of_each(optimizers: list[Optimizer]) -> dict[int, frozenset[str]]:
