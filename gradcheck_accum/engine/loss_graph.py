@@ -65,7 +65,7 @@ _LARGEST_PENALTY = 2000
 SCALED_AT = "gradcheck-accum scaled at"
 """The key under which the metadata of a node that multiplies or divides hold the place that called for it."""
 SCALED_BY = "gradcheck-accum scaled by"
-"""The key under which they hold the numbers that it is the product of, and the names that the source has for each.
+"""The key under which they hold the numbers that it is made of, what the source has for each, and whether it divides.
 
 A number is None where it is what the others leave.
 """
@@ -268,16 +268,20 @@ def _factors(node: Any, name: str) -> tuple[Factor, ...] | None:
         if divides:
             return None
     where: Location | None = node.metadata.get(SCALED_AT)
-    parts: Sequence[tuple[float | None, frozenset[str]]] = node.metadata.get(SCALED_BY, ((None, frozenset()),))
-    operation = Operation.DIVIDE if divides else Operation.MULTIPLY
+    parts: Sequence[tuple[float | None, frozenset[str], bool]]
+    parts = node.metadata.get(SCALED_BY, ((None, frozenset(), False),))
     if other is None or (isinstance(other, torch.Tensor) and other.numel() != 1):
-        return (Factor(None, operation, where=where, origins=frozenset().union(*(origins for _, origins in parts))),)
-    rest = float(other) / math.prod(number or 1.0 for number, _ in parts)
-    values = ((rest if number is None else number, origins) for number, origins in parts)
-    return tuple(
-        Factor((1 / value if value else None) if divides else value, operation, where=where, origins=origins)
-        for value, origins in values
-    )
+        operation = Operation.DIVIDE if divides else Operation.MULTIPLY
+        return (Factor(None, operation, where=where, origins=frozenset().union(*(origins for _, origins, _ in parts))),)
+    known = [(1.0 / number if inverted else number) for number, _, inverted in parts if number is not None]
+    rest, found = float(other) / math.prod(known), iter(known)
+    factors = []
+    for number, origins, inverted in parts:
+        value = rest if number is None else next(found)
+        operation = Operation.DIVIDE if divides != inverted else Operation.MULTIPLY
+        effect = (1 / value if value else None) if divides else value
+        factors.append(Factor(effect, operation, where=where, origins=origins))
+    return tuple(factors)
 
 
 def _frontier(node: Any, name: str, factors: tuple[Factor, ...]) -> Term:

@@ -22,6 +22,8 @@ def encoding_of(content: bytes) -> str:
         named, _ = tokenize.detect_encoding(io.BytesIO(content).readline)
     except SyntaxError as error:
         raise NotText(f"not Python: {error.msg}") from None
+    except LookupError as error:  # a codec, but none of text, of which later versions of Python tell here
+        raise NotText(f"not Python: {str(error).partition(';')[0]}") from None
     return "utf-8" if named == "utf-8-sig" else named
 
 
@@ -31,7 +33,7 @@ def text_of(content: bytes) -> str:
     try:
         return content.removeprefix(codecs.BOM_UTF8).decode(encoding)
     except LookupError:  # a codec, but none of text
-        raise NotText(f"not Python: unknown encoding: {encoding}") from None
+        raise NotText(f"not Python: {encoding!r} is not a text encoding") from None
     except ValueError as error:
         byte = f" (byte {error.start})" if isinstance(error, UnicodeDecodeError) else ""
         named = "UTF-8" if encoding == "utf-8" else f"{encoding}, which its coding line names"

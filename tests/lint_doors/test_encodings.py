@@ -69,7 +69,7 @@ def test_standard_input_is_read_and_written_so(monkeypatch: pytest.MonkeyPatch) 
         (b"x = '\xe4'\n", "not UTF-8 (byte 5)"),
         (b"# coding: ascii\nx = '\xe4'\n", "not ascii, which its coding line names (byte 21)"),
         (b"# coding: klingon\nx = 1\n", "not Python: unknown encoding: klingon"),
-        (b"# coding: rot13\nx = 1\n", "not Python: unknown encoding: rot13"),
+        (b"# coding: rot13\nx = 1\n", "not Python: 'rot13' is not a text encoding"),
         (b"\xef\xbb\xbf# coding: latin-1\nx = 1\n", "not Python: encoding problem: utf-8"),
     ],
 )

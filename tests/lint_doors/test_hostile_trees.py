@@ -151,7 +151,12 @@ def test_settings_that_make_no_sense_are_one_line_and_2(project: Any, content: s
 )
 def test_what_is_nested_too_deeply_is_one_line_and_2(project: Any, loss: str) -> None:
     project.write("train.py", BAD.replace("criterion(model(x), y)", loss))
-    assert project.lint("--no-cache", "train.py") == 2
+    status = project.lint("--no-cache", "train.py")
+    if status == 0 and sys.version_info >= (3, 14):
+        # That Python reads deeper: of the loop it is said that it was not analyzed.
+        assert "1 loop too long to be analyzed" in project.out
+        return
+    assert status == 2
     assert project.err.count("\n") == 1
     assert "nested" in project.err
 

@@ -10,7 +10,7 @@ import torch
 
 from gradcheck_accum.engine.tape import SCALINGS
 from gradcheck_accum.ledger.stated_names import DATA
-from gradcheck_accum.verify.provenance.following import place_of
+from gradcheck_accum.verify.provenance.following import Place, place_of, sources_of
 from gradcheck_accum.verify.provenance.origins import Origins
 from gradcheck_accum.verify.provenance.readable import steps_of, value_of
 from gradcheck_accum.verify.provenance.syntax import syntax_of
@@ -19,7 +19,8 @@ from gradcheck_accum.verify.stack.frames import package_of
 _MOST_PLACES = 1024
 """Places beyond which what was read is forgotten: code that is made anew all the time is no loop's."""
 
-Part = tuple[float | None, frozenset[str]]
+Part = tuple[float | None, frozenset[str], bool]
+"""A number, its origins, and whether the others are divided by it."""
 
 Chain = tuple[tuple[int, int], ...]
 """A frame and its callers: for each its code and the instruction that it is at."""
@@ -33,10 +34,13 @@ _read: dict[Chain, tuple[list[CodeType], _Operand]] = {}
 
 @dataclass(frozen=True, slots=True)
 class _Operand:
-    """A number's ``origins``; and where it is a product itself, its ``sides``, each with its own."""
+    """A number's ``origins``; and where it is a product or quotient itself, its ``sides``, each with its own.
+
+    Of each it is said whether the others are divided by it.
+    """
 
     origins: frozenset[str] = frozenset()
-    sides: tuple[tuple[ast.expr, frozenset[str]], ...] = ()
+    sides: tuple[tuple[ast.expr, frozenset[str], bool], ...] = ()
 
 
 def origins_of_operand(frame: FrameType) -> frozenset[str]:
@@ -50,18 +54,16 @@ def origins_of_operand(frame: FrameType) -> frozenset[str]:
 def parts_of_operand(frame: FrameType) -> tuple[Part, ...]:
     """The numbers that ``frame`` multiplies or divides by, each with its origins; None is what the others leave.
 
-    One but where the source has their product, ``loss / (K * len(x))``: then its sides that can be read now, and the
-    rest, whose origins are known where it is one side.
+    One but where the source has their product, ``loss / (K * len(x))``, or ``w * loss`` where ``w = weight / K``: then
+    its sides that can be read now, and the rest, whose origins are known where it is one side.
     """
     operand = _operand_of(frame)
-    read = [(steps_of(side, frame), origins) for side, origins in operand.sides]
-    known = [(float(value), origins) for value, origins in read if value is not None]
-    rest = [origins for value, origins in read if value is None]
+    read = [(steps_of(side, frame), origins, inverted) for side, origins, inverted in operand.sides]
+    known: list[Part] = [(float(value), own, inverted) for value, own, inverted in read if value is not None]
+    rest: list[Part] = [(None, own, inverted) for value, own, inverted in read if value is None]
     if not known or len(rest) > 1:
-        return ((None, operand.origins),)
-    if rest:
-        return (*known, (None, rest[0]))
-    return (*known[:-1], (None, known[-1][1]))
+        return ((None, operand.origins, False),)
+    return (*known, *rest) if rest else (*known[:-1], (None, known[-1][1], known[-1][2]))
 
 
 def _operand_of(frame: FrameType) -> _Operand:
@@ -112,16 +114,28 @@ def _read_operand(frame: FrameType) -> tuple[_Operand, int]:
         frozenset({DATA}) if tensor is not None else reader.of(number, place) or frozenset()
         for number, tensor in numbers
     ]
-    sides = _sides(numbers[0][0]) if len(numbers) == 1 else []
-    apart = tuple((side, reader.of(side, place) or frozenset()) for side in sides) if len(sides) > 1 else ()
-    return _Operand(frozenset().union(*found), apart), max(place.depth, reader.depth)
+    sides = _sides(_computed_as(numbers[0][0], place)) if len(numbers) == 1 else []
+    apart = ((side, reader.of(side, place) or frozenset(), inverted) for side, inverted in sides)
+    return _Operand(frozenset().union(*found), tuple(apart) if len(sides) > 1 else ()), max(place.depth, reader.depth)
 
 
-def _sides(node: ast.expr) -> list[ast.expr]:
-    """The factors of a product, itself where it is none."""
-    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult):
-        return [*_sides(node.left), *_sides(node.right)]
-    return [node]
+def _computed_as(node: ast.expr, place: Place) -> ast.expr:
+    """What a variable of the running function is computed as, where that is written once; else the node itself."""
+    if not isinstance(node, ast.Name) or place.frame is None:
+        return node
+    sources = sources_of(node, place)
+    values = [value for value, at in sources.values if at.frame is place.frame]
+    return values[0] if sources.known and len(values) == len(sources.values) == 1 and not sources.imported else node
+
+
+def _sides(node: ast.expr, inverted: bool = False) -> list[tuple[ast.expr, bool]]:
+    """The factors of a product or a quotient, each with whether it divides; the node itself where it is neither."""
+    match node:
+        case ast.BinOp(left=left, op=ast.Mult(), right=right):
+            return [*_sides(left, inverted), *_sides(right, inverted)]
+        case ast.BinOp(left=left, op=ast.Div(), right=right) if not isinstance(left, ast.Constant):
+            return [*_sides(left, inverted), *_sides(right, not inverted)]
+    return [(node, inverted)]
 
 
 def _is_scaled(operand: ast.expr, tensor: torch.Tensor | None) -> bool:

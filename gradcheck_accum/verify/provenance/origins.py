@@ -47,6 +47,8 @@ class Origins:
                 return _entry(owner, key)
             case ast.Call(func=ast.Attribute(value=owner, attr="get"), args=[ast.Constant(value=str(key)), *_]):
                 return _entry(owner, key)
+            case ast.Subscript(value=owner) if place.frame is not None and type(value_of(owner, place.frame)) is dict:
+                return frozenset({ast.unparse(node)})
             case (
                 ast.Call(func=ast.Name(id="len"), args=[owner], keywords=[])
                 | ast.Call(func=ast.Attribute(value=owner, attr="size"), args=[ast.Constant(value=0)], keywords=[])
