@@ -600,7 +600,7 @@ def test_a_divisor_has_its_names_and_the_place_of_its_constant(division: str, tm
 )
 def test_the_names_of_a_divisor(operand: str, origins: set[str], tmp_path: Path) -> None:
     head = """N, M = 3, 3
-product = N * 1
+product = N + 0
 args = types.SimpleNamespace(accum=3)
 import argparse
 parser = argparse.ArgumentParser()

@@ -49,6 +49,15 @@ _KEPT_GRAPHLESS = 64
 KEPT_SEGMENTS = 3
 """How many backwards a recorded call stays usable for: a tensor may be made before one backward and used by another."""
 
+_MOST_OF_ONE_FORWARD = 32
+"""How many backwards after one forward pass count as one: losses that are sent back one by one, of a graph retained."""
+
+
+def _calls_a_model(segment: Iterable[Call]) -> bool:
+    """Whether a module with weights was called: a loss is none."""
+    modules = (call.function for call in segment if isinstance(call.function, nn.Module))
+    return any(next(module.parameters(), None) is not None for module in modules)
+
 
 def _copied(value: Any) -> Any:
     """The same tensors in lists, tuples and dictionaries of their own."""
@@ -117,6 +126,8 @@ class Tape(TorchFunctionMode):
     copies: CopiesOnWrite = field(default_factory=CopiesOnWrite)
     preparations: Preparations = field(init=False)
     _memories: list[_Memories] = field(default_factory=lambda: [_Memories()])
+    _of_the_same_forward: int = 0
+    """How many backwards have run since the last segment was closed, none of them after a forward pass of its own."""
     _paused: int = 0
     _depth: int = 0
     _inside: nn.ModuleList | None = None
@@ -327,17 +338,30 @@ class Tape(TorchFunctionMode):
             self._paused -= 1
 
     def next_segment(self) -> None:
-        """A backward has run: what was recorded long before it can be forgotten."""
+        """A backward has run: what was recorded long before it can be forgotten.
+
+        One before which no model was called again was of the forward pass before, and the next may be too.
+        """
+        if self._of_the_same_forward < _MOST_OF_ONE_FORWARD and not _calls_a_model(self.segments[-1]):
+            self._of_the_same_forward += any(map(_calls_a_model, self.segments[:-1]))
+            if self._of_the_same_forward:
+                return
+        # What was recorded before these backwards is older by so many; the last holds the forward pass of this one.
+        kept = max(KEPT_SEGMENTS - self._of_the_same_forward, 2)
+        self._close_segment(kept)
+
+    def _close_segment(self, kept: int = KEPT_SEGMENTS) -> None:
         self.segments.append([])
         self._memories.append(_Memories())
-        del self.segments[:-KEPT_SEGMENTS]
-        del self._memories[:-KEPT_SEGMENTS]
+        del self.segments[:-kept]
+        del self._memories[:-kept]
+        self._of_the_same_forward = 0
         self.preparations.next_segment()
 
     def forget(self) -> None:
         """Nothing that was recorded is needed any more."""
         for _ in range(KEPT_SEGMENTS):
-            self.next_segment()
+            self._close_segment()
         self._graphless.clear()
 
     def program(self, losses: Sequence[torch.Tensor]) -> Program | None:

@@ -10,7 +10,7 @@ here, for each place and each account (an optimizer on a store), from what becom
    no step misses it: it ran before the first window or after the last (a rehearsal), or in some windows only, that
    hold as many micro-batches all the same, and not on the passes over the data that steps learn from.
 3. Optimizers may take turns. What another optimizer's step has used before an optimizer's own losses first ran is of
-   that other's turn.
+   that other's turn; so is what it has used and this one's never does, where no backward is ever used by both.
 4. A loss that is computed from another network's output, but cut off from it (``detach()``, ``no_grad()``), keeps the
    two apart. The loss that flows through both is then the other network's.
 5. A loss that is sent back as it is, right before the gradient of data is read, is sent back for that gradient, where
@@ -134,6 +134,8 @@ def _never_used(history: History, uses: _Uses) -> set[Backward]:
     batches = {backward.micro_batch for backward in own}
     used_up = uses.of_others_there(history)
     gone = {e.backward for e in entries if e.fate in (Fate.WIPED, Fate.LEFT) and e.backward in used_up}
+    if own.keys().isdisjoint(elsewhere):
+        gone |= {e.backward for e in entries if e.fate in (Fate.WIPED, Fate.LEFT) and e.backward in elsewhere}
     unmissed = _unmissed(history, used)
     gone |= {
         e.backward

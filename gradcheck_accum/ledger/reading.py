@@ -270,7 +270,9 @@ def _is_contested(column: Column, evidence: Evidence) -> bool:
 
 
 def _is_named_elsewhere(column: Column, evidence: Evidence) -> bool:
-    return column.source is Source.NAMED and is_from_elsewhere(column, evidence)
+    """Whether a constant has a name of its own; what changes as the units do is their count, whatever it is called."""
+    named = column.source is Source.NAMED and evidence.is_constant(column)
+    return named and is_from_elsewhere(column, evidence)
 
 
 def _is_of_another_constant(column: Column, evidence: Evidence) -> bool:
