@@ -31,6 +31,10 @@ FLATTENED = (
     "the weights are sharded over the ranks by FullyShardedDataParallel (FSDP1), whose flattened gradients are not "
     "followed; those of fully_shard (FSDP2) are"
 )
+OTHERWISE_MADE = (
+    "the weights are sharded over the ranks (DTensor), and this version of PyTorch does not show what fully_shard "
+    "divides their gradients by: use a later one"
+)
 NOT_GATHERED = "the weights are sharded over the ranks (DTensor), and fully_shard was not seen to gather them"
 SEVERAL_MESHES = "the weights are sharded over the ranks in several ways (HSDP, tensor parallelism, several meshes)"
 PARTLY_SHARDED = "some weights are sharded over the ranks; the gradients of the others stay local"
@@ -83,6 +87,7 @@ class Shards:
         self._waited = 0.0
         """Seconds that FSDP2 has spent in the midst of backward since the last one ended, mostly on averages."""
         self._places: dict[int, int] = {}
+        self._is_made_otherwise = False
         self._sketched = Sketcher()
 
     def adopt(self, shard: torch.Tensor) -> None:
@@ -118,7 +123,8 @@ class Shards:
         self._restore = restore
 
     def _gathered(self, group: Any) -> None:
-        weights = group.fsdp_params if all(hasattr(group, name) for name in _OF_A_GROUP) else ()
+        self._is_made_otherwise = not all(hasattr(group, name) for name in _OF_A_GROUP)
+        weights = () if self._is_made_otherwise else group.fsdp_params
         for weight in weights:
             if not hasattr(weight, "_unsharded_param") or not all(hasattr(weight, name) for name in _OF_A_WEIGHT):
                 continue
@@ -181,7 +187,7 @@ class Shards:
             return SEVERAL_MESHES
         # A weight without a gradient was not used, and whether it would have been gathered does not matter.
         if any(id(shard) not in self._weights and own_part(shard.grad) is not None for shard in shards) or not known:
-            return NOT_GATHERED
+            return OTHERWISE_MADE if self._is_made_otherwise else NOT_GATHERED
         if any(group._all_reduce_hook is not None for _, group in known):
             return REWORKED
         if len({_rescale(group) for _, group in known}) > 1:

@@ -30,8 +30,8 @@ NO_GRADIENT = (
     "reaches"
 )
 PUT_IN = (
-    "the gradients of this step come from neither backward() nor torch.autograd.grad(): the micro-batches that they "
-    "come from are unknown, so compute them with one of these"
+    "neither backward() nor torch.autograd.grad() computed the gradients of this step for its own parameters (they may "
+    "be those of a copy): the micro-batches that they come from are unknown"
 )
 
 
