@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -47,12 +48,18 @@ class Changes:
         self._partly.clear()
         return self._look(where, thoroughly=thoroughly)
 
-    def _look(self, where: Location, *, thoroughly: bool) -> bool:
+    def _look(self, where: Location, *, thoroughly: bool, clears: bool = False) -> bool:
+        """Emit what was done by other means; ``clears`` says that a clearing is about to follow.
+
+        No backward came between: what the source has counted by then it had counted for both.
+        """
         taken_in = self._by_hand.take_in(where, thoroughly=thoroughly)
         with self._losses.tape.paused():
             # What is multiplied to find out what was done to gradients is not done to them.
             events, changed = self._book.changes(where, thoroughly=thoroughly)
         for event in events:
+            if clears and isinstance(event, ZeroGrad):
+                event = self._counted(event)
             self._journal.add(self._scalings.with_origins(event, changed))
         if thoroughly or changed:
             self._scalings.forget()
@@ -63,7 +70,7 @@ class Changes:
     def before_zero(self, parameters: list[torch.Tensor]) -> None:
         """``zero_grad`` is entered; what values are cleared does not matter."""
         where = user_location()
-        self._look(where, thoroughly=False)
+        self._look(where, thoroughly=False, clears=True)
         if self._awaited.has_changed(parameters):
             # A step by hand, or the first of two that belong together (sharpness-aware minimisation).
             stores = self._book.stores(id(p) for p in parameters)
@@ -74,13 +81,16 @@ class Changes:
         whole, part = self._book.cleared({id(p) for p in parameters} & self._book.parameters.keys())
         where = user_location()
         if whole:
-            waiting = self._awaited.left_over()
-            counted, within = self._counters.now(waiting), self._counters.stepping(waiting)
-            self._journal.add(ZeroGrad(where=where, stores=whole, counted=counted, within=within))
+            self._journal.add(self._counted(ZeroGrad(where=where, stores=whole)))
         for store in whole:
             self._partly.pop(store, None)
         for store in part:
             self._partly.setdefault(store, Opaque(where=where, stores=frozenset({store}), reason=PARTLY_CLEARED))
+
+    def _counted(self, clearing: ZeroGrad) -> ZeroGrad:
+        """The clearing with what the counters of steps have come to, and in whose loop it happens."""
+        waiting = self._awaited.left_over()
+        return replace(clearing, counted=self._counters.now(waiting), within=self._counters.stepping(waiting))
 
     def before_clip(self, parameters: Any) -> None:
         """A clip is entered: the gradient before it is what the large batch is compared with."""
