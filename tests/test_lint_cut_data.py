@@ -211,3 +211,47 @@ for start in range(0, 48, 12):
     optimizer.zero_grad()
 """
     assert [f.mistake.code for f in lint_source(source, "train.py")] == []
+
+
+MADE = """\
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, Dataset, Sampler
+
+class Rows(Dataset):
+    def __init__(self, n):
+        self.rows = {made}
+    def __len__(self): return self.rows.shape[0]
+    def __getitem__(self, i): return self.rows[i]
+
+class Balanced(Sampler):
+    def __init__(self, batches): self.batches = batches
+    def __len__(self): return self.batches
+    def __iter__(self):
+        for _ in range(self.batches): yield torch.randint(0, 9, (4,)).tolist()
+
+model = nn.Linear(3, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+loader = DataLoader(Rows({rows}), {batches})
+for epoch in range(3):
+    for i, x in enumerate(loader):
+        (model(x).mean() / 5).backward()
+        if (i + 1) % 5 == 0:
+            optimizer.step()
+            optimizer.zero_grad()
+"""
+
+
+@pytest.mark.parametrize(
+    "made", ["torch.poisson(torch.rand(n, 3))", "torch.bernoulli(torch.rand(n, 3))", "torch.full((n, 3), 0.7)"]
+)
+@pytest.mark.parametrize(("rows", "found"), [(100, set()), (104, {"GA301"})])
+def test_the_rows_of_data_that_is_drawn_element_by_element(made: str, rows: int, found: set[str]) -> None:
+    source = MADE.format(made=made, rows=rows, batches="batch_size=4")
+    assert {finding.mistake.code for finding in lint_source(source, "train.py")} == found
+
+
+@pytest.mark.parametrize(("batches", "found"), [(10, set()), (11, {"GA301"})])
+def test_a_sampler_of_batches_says_how_many_there_are(batches: int, found: set[str]) -> None:
+    source = MADE.format(made="torch.rand(n, 3)", rows=99, batches=f"batch_sampler=Balanced({batches})")
+    assert {finding.mistake.code for finding in lint_source(source, "train.py")} == found

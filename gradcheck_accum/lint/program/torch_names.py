@@ -128,6 +128,7 @@ KEEPS_ROWS = Names(
     *("add", "sub", "neg", "round", "sign", "tanh", "sigmoid", "cumsum", "softmax", "log_softmax", "nan_to_num"),
     *("sin", "cos", "tan", "asin", "acos", "atan", "atan2", "sinh", "cosh", "erf", "floor", "ceil", "trunc", "frac"),
     *("rsqrt", "reciprocal", "log1p", "log2", "log10", "expm1", "exp2", "relu", "maximum", "minimum", "clip", "lerp"),
+    *("poisson", "bernoulli"),
 )
 KEEPS_ROWS_ALONG = Names(
     "gives as many rows, if it works along another dimension than the first",
@@ -153,7 +154,7 @@ MAKES_DATA = Names(
 )
 MAKES_CONSTANTS = Names("makes the same each time", STATES, "arange", "full", "linspace", "ones", "zeros")
 MAKES_AT_RANDOM = Names("makes another each time", STATES, "rand", "randint", "randn")
-TAKES_VALUES = Names("makes data of values, and is given no size", STATES, "tensor", "as_tensor", "from_numpy", "full")
+TAKES_VALUES = Names("makes data of values, and is given no size", STATES, "tensor", "as_tensor", "from_numpy")
 PLACE_OF_SIZE = Table("which argument is the number of rows, if not the first", STATES, {"randint": -1, "linspace": 2})
 SAMPLES_ALL = Names("a sampler that draws every row once", STATES, "RandomSampler", "SequentialSampler")
 MEMBERS_OF_LOADERS = Names("gives what a loader draws from", STATES, "dataset", "sampler", "batch_sampler")

@@ -231,11 +231,14 @@ def new_loader(run: State, dataset: Any, size: Any, options: dict[str, Any]) -> 
     """``DataLoader(dataset, batch_size=size)``."""
     if isinstance(size, Symbol) and size.name:
         bind(run, size.name, Num(run.recorder.units, frozenset({v.UNITS})))
+    if "batch_sampler" in options:
+        # How many batches there are is for it to say.
+        return v.Loader(rows_of_dataset(run, options["batch_sampler"]))
     rows = rows_of_dataset(run, options.get("sampler", dataset))
     if not isinstance(size, Num) or not isinstance(size.value, int) or size.value < 1:
         return v.Loader()
     known = v.UNITS not in size.tags
-    if rows is None or not known or "batch_sampler" in options:
+    if rows is None or not known:
         return v.Loader(rows=size.value, dataset=dataset.name if isinstance(dataset, Symbol) else "")
     whole, left = divmod(rows, size.value)
     ends_short = left > 0 and options.get("drop_last") is not True
