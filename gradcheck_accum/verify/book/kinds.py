@@ -2,14 +2,15 @@
 
 A loop repeats itself. What an event says apart from such numbers (which micro-batch it is, how many batches a pass has
 given, what a counter has come to), together with how far they have run on since the event before, is its *kind*. A run
-of very many windows has few kinds of events: its past is kept as the numbers of their kinds, and what was read of a
-stretch of events holds for every stretch of the same kinds.
+of very many windows has few kinds of events: so its past is kept (`gradcheck_accum.verify.book.past_events`), and what
+was read of a stretch of events holds for every stretch of the same kinds.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Hashable
 from dataclasses import dataclass, field, replace
+from itertools import count
 from typing import Any, TypeAlias
 
 from gradcheck_accum.ledger.events import (
@@ -28,7 +29,7 @@ from gradcheck_accum.ledger.events import (
 _Beside: TypeAlias = tuple[bool, int | None]
 """A number beside the one before: that it went on from there, and by how much; or not, and what it is."""
 
-_MOST = 1 << 12
+_MOST = 1 << 10
 """Kinds that are known at a time: where every loss counts other units, each event is a kind of its own."""
 
 _REMEMBERED = 1 << 10
@@ -119,51 +120,53 @@ class RunningNumbers:
         self.ran_on.clear()
 
 
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A kind by its ``number``: how the running numbers of its events are ``beside`` those before them.
+
+    The ``first`` of them is kept for its terms, by whose identity the kind goes.
+    """
+
+    number: int
+    beside: Hashable
+    first: Event
+
+
 class Kinds:
-    """The kinds of events that a run has had, each with an example, by numbers from 0."""
+    """Numbers the kinds of events; it forgets those of long ago, which then get others."""
 
     def __init__(self) -> None:
-        self._numbers: dict[Hashable, int] = {}
-        self._examples: list[tuple[Event, Hashable]] = []
+        self._known: dict[Hashable, Kind] = {}
+        self._next = count()
 
-    def of(self, event: Event, numbers: RunningNumbers) -> int:
-        """The number of an event's kind; ``numbers`` are as they were before it."""
-        beside = numbers.beside(event)
-        said = _said(event)
+    def of(self, event: Event, numbers: RunningNumbers) -> Kind:
+        """The kind of an event; ``numbers`` are as they were before it."""
+        said = said_by(event)
         if said is None:
             # It is of no kind but its own.
-            return self._new(event, None)
+            return Kind(next(self._next), None, event)
+        beside = numbers.beside(event)
         key = said, beside
-        known = self._numbers.get(key)
+        known = self._known.get(key)
         if known is None:
-            if len(self._numbers) >= _MOST:
-                self._numbers.clear()
-            known = self._numbers[key] = self._new(event, beside)
+            if len(self._known) >= _MOST:
+                self._known.clear()
+            known = self._known[key] = Kind(next(self._next), beside, event)
         return known
 
-    def _new(self, event: Event, beside: Hashable) -> int:
-        self._examples.append((event, beside))
-        return len(self._examples) - 1
 
-    def events(self, kinds: Iterable[int]) -> Iterator[Event]:
-        """Events of these kinds, from the first of a run on; they are made anew, and no two are the same one."""
-        numbers = RunningNumbers()
-        for kind in kinds:
-            example, beside = self._examples[kind]
-            event = example if _said(example) is None else numbers.like(example, beside)
-            numbers.run_on(event)
-            yield event
+def said_by(event: Event, terms: Hashable = None) -> Hashable:
+    """What an event says but for the numbers that run on; None if no other is taken to be like it.
 
-
-def _said(event: Event) -> Hashable:
-    """What an event says but for the numbers that run on; None if no other is taken to be like it."""
+    Of a backward with ``terms`` in the place of what its terms are.
+    """
     where = type(event), event.where, event.where.through
     if isinstance(event, Backward):
         return (
             where,
             event.stores,
             # These are kept once for all events that have them, and compare equal where their factors' places differ.
-            id(event.terms),
+            id(event.terms) if terms is None else terms,
             event.grad_scaled,
             event.synced,
             event.ranks,

@@ -14,7 +14,7 @@ from gradcheck_accum.results.verdict import ByParameter
 from gradcheck_accum.verify.book.records import Measured, Record
 from gradcheck_accum.verify.vectors.inner_products import InnerProducts
 
-_MOST = 1 << 12
+_MOST = 1 << 10
 """Kinds that are known at a time."""
 
 _LARGEST = 256
@@ -94,13 +94,16 @@ def _said(measured: Measured) -> Hashable:
         len(measured.own_norms),
         (measured.dtype, measured.compute_dtype, measured.device),
         measured.after_clip,
-        tuple((tuple(r.records), tuple(r.vectors), r.kind, r.coefficients) for r in measured.replays),
+        tuple(
+            (tuple(r.records), tuple(r.vectors), r.kind, tuple(value is None for value in r.coefficients))
+            for r in measured.replays
+        ),
         measured.replay_problem,
         measured.coupled_chunks,
         measured.proof,
         tuple(measured.coupled_modules),
         (measured.normalises, measured.may_be_groups),
-        measured.presumed,
+        tuple(vector for vector, _ in measured.presumed),
         None if update is None else (update.multiple, update.sampled),
         measured.too_large,
         measured.drift is None,
@@ -114,6 +117,8 @@ def _numbers_of(measured: Measured) -> Iterator[float]:
     if measured.products is not None:
         yield from measured.products.matrix.reshape(-1).tolist()
     yield from measured.own_norms
+    yield from (factor for _, factor in measured.presumed)
+    yield from (value for replay in measured.replays for value in replay.coefficients if value is not None)
     if measured.update is not None:
         yield from (measured.update.wrong, measured.update.moved)
     if measured.drift is not None:
@@ -128,8 +133,21 @@ def _with_numbers(example: Measured, numbers: Iterator[float]) -> Measured:
         matrix = torch.tensor(list(islice(numbers, count)), dtype=torch.float64).reshape(shape)
         products = InnerProducts(matrix, products.is_factor, products.sampled)
     norms = list(islice(numbers, len(example.own_norms)))
+    presumed = tuple((vector, next(numbers)) for vector, _ in example.presumed)
+    replays = [
+        replace(own, coefficients=tuple(None if value is None else next(numbers) for value in own.coefficients))
+        for own in example.replays
+    ]
     if update is not None:
         update = replace(update, wrong=next(numbers), moved=next(numbers))
     if drift is not None:
         drift = next(numbers)
-    return replace(example, products=products, own_norms=norms, update=update, drift=drift)
+    return replace(
+        example,
+        products=products,
+        own_norms=norms,
+        presumed=presumed,
+        replays=replays,
+        update=update,
+        drift=drift,
+    )

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Collection, Iterator, Mapping
 
 from gradcheck_accum.ledger.events import Backward, Clip, Event, Opaque, ScaleGrads, Step, Unscale, ZeroGrad
 from gradcheck_accum.verify.book.gradient_book import GradientBook
-from gradcheck_accum.verify.book.kinds import Kinds, RunningNumbers
+from gradcheck_accum.verify.book.kinds import Kind, Kinds, RunningNumbers
+from gradcheck_accum.verify.book.past_events import PastEvents
 from gradcheck_accum.verify.book.past_steps import PastSteps
 from gradcheck_accum.verify.book.records import Measured
 
@@ -31,7 +31,7 @@ class Journal:
         self._events: list[Event] = []
         self._measured: list[Measured] = []
         self._kinds = Kinds()
-        self._known: list[int] = []
+        self._known: list[Kind] = []
         """The kinds of the first of the events at hand."""
         self._begin()
         self.from_start = True
@@ -39,9 +39,9 @@ class Journal:
 
     def _begin(self) -> None:
         """Nothing is past."""
-        self._past, self._past_steps = array("I"), PastSteps()
-        self._since, self._now = RunningNumbers(), RunningNumbers()
-        """The numbers before the first of the events at hand, and after those whose kinds are known."""
+        self._past, self._past_steps = PastEvents(), PastSteps()
+        self._now = RunningNumbers()
+        """What the running numbers have come to after the events whose kinds are known."""
         self._known.clear()
         self._full = _AT_HAND
 
@@ -111,11 +111,11 @@ class Journal:
         """The events that tell how this loop scales, those of the last few windows; and their kinds."""
         self._know()
         count = self._count_of_last(_TELLING)
-        return tuple(self._events[-count:]), tuple(self._known[-count:])
+        return tuple(self._events[-count:]), tuple(kind.number for kind in self._known[-count:])
 
     def whole(self) -> tuple[tuple[Event, ...], list[Measured]]:
         """All events, and the measured steps of the run, which are among them."""
-        events = (*self._kinds.events(self._past), *self._events)
+        events = (*self._past, *self._events)
         return events, [*self._past_steps.measured(events), *self._measured]
 
     def _count_of_last(self, windows: int) -> int:
@@ -131,7 +131,7 @@ class Journal:
         """The events at hand from ``position`` on are no more what they were."""
         if position < len(self._known):
             del self._known[position:]
-            self._now = self._since.copy()
+            self._now = self._past.after()
             for event in self._events[:position]:
                 self._now.run_on(event)
 
@@ -160,9 +160,8 @@ class Journal:
             self._past_steps.add(measured, places)
         del self._measured[:count]
         over = until - begin
-        for event in self._events[:over]:
-            self._since.run_on(event)
-        self._past.extend(self._known[:over])
+        for event, kind in zip(self._events[:over], self._known[:over], strict=True):
+            self._past.add(event, kind)
         del self._events[:over], self._known[:over]
 
 
