@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from torch.nn.functional import binary_cross_entropy_with_logits, mse_loss
+from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy, mse_loss
 from torch.utils.data import DataLoader, TensorDataset
 
 from gradcheck_accum.results.verdict import Verdict, VerifyResult
@@ -100,6 +100,20 @@ def adversaries() -> None:
         of_makes.step()
 
 
+def units_of_their_own() -> None:
+    """Every micro-batch has its share of the window's class weights, which no other has."""
+    model, weights = nn.Linear(3, 4), torch.rand(4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for _ in range(40):
+        labels = [torch.randint(0, 4, (ROWS,)) for _ in range(K)]
+        whole = sum(float(weights[own].sum()) for own in labels)
+        for own in labels:
+            loss = cross_entropy(model(torch.randn(ROWS, 3)), own, weights)
+            (loss * (float(weights[own].sum()) / whole)).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
 def never_used() -> None:
     """One optimizer waits for its only step until the end, which then uses what was added up all the time."""
     model, other = nn.Linear(3, 1), nn.Linear(3, 1)
@@ -120,7 +134,7 @@ def result_of(loop: Callable[[], None], **options: Any) -> VerifyResult:
     return observation.result()
 
 
-LOOPS = [right, undivided, mean_of_means, half_precision, heads, adversaries, never_used]
+LOOPS = [right, undivided, mean_of_means, half_precision, heads, adversaries, units_of_their_own, never_used]
 
 
 @pytest.mark.parametrize("reference", ["ledger", "both"])
