@@ -57,7 +57,7 @@ class Transformer(nn.Module):
 def train(model: Transformer, options: argparse.Namespace, between: Callable[[], None]) -> None:
     """A right loop, which calls ``between`` after each window."""
     torch.manual_seed(0)
-    optimizer = getattr(torch.optim, options.optimizer)(model.parameters(), lr=1e-4)
+    optimizer = getattr(torch.optim, options.optimizer)(model.parameters(), lr=1e-4, fused=options.fused or None)
     for _ in range(WINDOWS):
         for _ in range(options.k):
             text = torch.randint(0, model.vocabulary, (ROWS, options.tokens // ROWS + 1))
@@ -114,6 +114,7 @@ def main() -> None:
     parser.add_argument("--k", type=int, default=4)
     parser.add_argument("--dtype", default="float32")
     parser.add_argument("--amp", action="store_true", help="compute in bfloat16 (autocast)")
+    parser.add_argument("--fused", action="store_true", help="PyTorch's fused optimizers")
     parser.add_argument("--ways", nargs="+", choices=list(WAYS)[1:], default=list(WAYS)[1:])
     parser.add_argument("--zeros", action="store_true", help="zero_grad(set_to_none=False)")
     parser.add_argument("--child", help=argparse.SUPPRESS)

@@ -301,10 +301,11 @@ def kept_of(windows: int, reference: Any) -> int:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("reference", "most"), [("ledger", 3.0), ("sketch", 3.0), ("both", 4.0)])
+@pytest.mark.parametrize(("reference", "most"), [("ledger", 0.5), ("sketch", 0.5), ("both", 1.2)])
 def test_a_window_of_a_long_run_keeps_little(reference: str, most: float) -> None:
     """What is kept once, however long the run is, is not a window's: over many of them it weighs little."""
-    assert (kept_of(360, reference) - kept_of(60, reference)) / 300 < most * 1024
+    # As many windows as are packed at a time, 13 times.
+    assert (kept_of(372, reference) - kept_of(60, reference)) / 312 < most * 1024
 
 
 @pytest.mark.slow

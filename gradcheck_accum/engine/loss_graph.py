@@ -155,8 +155,10 @@ def _without_many_alike(found: Sequence[Term], kinds: dict[str, tuple[int, float
 def numbered(found: Iterable[Term], before: Counter[str]) -> Iterator[Term]:
     """The terms with names that tell those of one kind apart; ``before`` counts those that there are already."""
     for term in found:
-        before[term.kind] += 1
-        yield replace(term, name=term.kind if before[term.kind] == 1 else f"{term.kind} #{before[term.kind]}")
+        kind = term.kind
+        before[kind] += 1
+        name = kind if before[kind] == 1 else f"{kind} #{before[kind]}"
+        yield term if term.name == name else replace(term, name=name)
 
 
 @dataclass(slots=True)

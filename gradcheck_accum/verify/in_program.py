@@ -136,16 +136,16 @@ class SamplingObserver(Observer):
 
     def after_step(self, optimizer: Optimizer) -> None:
         """``optimizer.step`` has returned."""
-        attention, measured = self.run.attention, self.run.journal.measured
+        attention, journal = self.run.attention, self.run.journal
         if attention.elsewhere:
             return
         if not attention.asleep:
-            seen = len(measured)
+            seen = journal.steps
             super().after_step(optimizer)
             self._steps_awake[id(optimizer)] += 1
             # The first window of another optimizer may have begun while we slept.
             complete = self._every == 1 or self._steps_awake[id(optimizer)] > 1
-            if complete and len(measured) > seen and self._window % self._every == self._every - 1:
+            if complete and journal.steps > seen and self._window % self._every == self._every - 1:
                 self._judge()
         self._leader = self._leader or weakref.ref(optimizer)
         if self._leader() is optimizer:

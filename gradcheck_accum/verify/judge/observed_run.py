@@ -57,9 +57,10 @@ class ObservedRun:
         """The account of a watched run so far; ``complete`` says that the loop came to its own end."""
         run = observer.run
         precision = run.losses.precision
+        events, measured = run.journal.whole()
         return cls(
-            Trace(tuple(run.journal.events), complete=complete, precision=precision, from_start=run.journal.from_start),
-            run.journal.measured,
+            Trace(events, complete=complete, precision=precision, from_start=run.journal.from_start),
+            measured,
             run.measurer.replays,
             run.measurer.engine,
             observer.backwards.remarks,

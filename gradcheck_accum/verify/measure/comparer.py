@@ -7,16 +7,15 @@ from dataclasses import dataclass, field
 import torch
 from torch.optim.optimizer import Optimizer
 
-from gradcheck_accum.ledger.weights import read_weights
-from gradcheck_accum.ledger.windows import Ledger
 from gradcheck_accum.verify.book.clips import clipped, multiplied
 from gradcheck_accum.verify.book.gradient_book import GradientBook
 from gradcheck_accum.verify.book.held import Held, vector_of
 from gradcheck_accum.verify.book.records import Measured, Update
-from gradcheck_accum.verify.measure.corrections import common_multiple, entry_corrections, in_vectors
+from gradcheck_accum.verify.measure.corrections import in_vectors
 from gradcheck_accum.verify.measure.measurer import Measurer
 from gradcheck_accum.verify.measure.saved_weights import MovedWeights
 from gradcheck_accum.verify.measure.shadow_step import ShadowStep, is_too_large
+from gradcheck_accum.verify.measure.told import Told
 from gradcheck_accum.verify.measure.trajectory import Trajectory
 from gradcheck_accum.verify.measure.worst_parameters import Dissector
 from gradcheck_accum.verify.vectors.inner_products import Vector, are_equal, combination, dense
@@ -44,35 +43,30 @@ class Comparer:
         parameters: list[torch.Tensor],
         before_clip: _Gradients,
         used: _Gradients,
-        ledger: Ledger,
+        told: Told,
     ) -> ShadowStep | None:
         """Measure a step on ``parameters``, whose gradients are given as they were before any clip and as they are.
 
-        ``ledger`` is that of the last windows. Returns the step that the reference gradient would make, None where
-        there is none or it is the loop's own.
+        ``told`` is what the last windows tell of it. Returns the step that the reference gradient would make, None
+        where there is none or it is the loop's own.
         """
-        readings = read_weights(ledger, coefficient=self.loss_coefficient)
-        members = {e.backward for w in ledger.windows if w.step is measured.step for e in w.entries}
         with self.moved.as_they_were():
-            vectors = self.measurer.measure(
-                measured, members, parameters, before_clip, used, self.book.parameters, ledger, readings
-            )
+            vectors = self.measurer.measure(measured, parameters, before_clip, used, self.book.parameters, told)
         if self.trajectory is not None:
-            self.trajectory.step(optimizer, self.book.optimizers, measured, ledger, readings, members)
+            self.trajectory.step(optimizer, self.book.optimizers, measured, told)
         if measured.products is None:
             return None
         keys = [id(p) for p in parameters]
         if measured.shards or measured.sketched or any(r.event.ranks != 1 for r in measured.records):
             # Other ranks' part of the reference is not known here, and no element of what was sketched: unless it is a
             # multiple of the gradient.
-            multiple = common_multiple(measured, ledger, readings)
+            multiple = told.multiple
             gradient = _as_held(measured, parameters, before_clip, used)
             if multiple is None or gradient is None:
                 return None
             presumed = multiplied(gradient, keys, multiple, measured.clips)
             return None if presumed is None else ShadowStep.prepare(optimizer, parameters, presumed, multiple)
-        corrections = entry_corrections(measured, ledger, readings)
-        weighted = None if corrections is None else in_vectors(measured, corrections)
+        weighted = None if told.corrections is None else in_vectors(measured, told.corrections)
         if weighted is None:
             return None
         measured.presumed = tuple(weighted)

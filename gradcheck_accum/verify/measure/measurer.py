@@ -31,13 +31,12 @@ from gradcheck_accum.engine.streaming import CoupledChunks, Streamed, Streamer
 from gradcheck_accum.engine.tolerance import Addends, replay_tolerance, sketched_norm
 from gradcheck_accum.ledger.events import Backward
 from gradcheck_accum.ledger.location import Location
-from gradcheck_accum.ledger.weights import Readings
-from gradcheck_accum.ledger.windows import NOT_FINITE, Ledger
+from gradcheck_accum.ledger.windows import NOT_FINITE
 from gradcheck_accum.verify.book.clips import clipped, clipped_sketch
 from gradcheck_accum.verify.book.gradient_sums import GradientSum, norms_of
 from gradcheck_accum.verify.book.held import Held, vector_of
 from gradcheck_accum.verify.book.records import Measured, Record, Replay
-from gradcheck_accum.verify.measure.corrections import entry_corrections, replay_correction
+from gradcheck_accum.verify.measure.told import Told
 from gradcheck_accum.verify.vectors.inner_products import (
     Made,
     Vector,
@@ -97,20 +96,17 @@ class Measurer:
     def measure(
         self,
         measured: Measured,
-        members: set[Backward],
         parameters: list[torch.Tensor],
         before_clip: dict[int, Held | None],
         used: dict[int, Held | None],
         everything: dict[int, torch.Tensor],
-        ledger: Ledger,
-        readings: Readings,
+        told: Told,
     ) -> list[Vector]:
         """Measure a step on ``parameters``, whose gradients are given as they were before any clip and as they are.
 
-        ``members`` are the backwards that belong to this window (a remainder that was thrown away
-        does not), ``everything`` are all watched parameters, by identity; ``ledger`` and ``readings`` are those of the
-        last windows. Returns the vectors that were measured, or their sketches: those two, the parts of the gradient,
-        then what the clips should have left and what was replayed.
+        ``everything`` are all watched parameters, by identity; ``told`` is what the last windows tell of the step.
+        Returns the vectors that were measured, or their sketches: those two, the parts of the gradient, then what the
+        clips should have left and what was replayed.
         """
         keys = [id(p) for p in parameters]
         before = vector_of(before_clip, keys)
@@ -141,7 +137,7 @@ class Measurer:
         if measured.sketched:
             vectors = self._in_sketches(vectors, parameters, done)
         if self.replays:
-            self.replay(measured, members, parameters, everything, vectors, (ledger, readings))
+            self.replay(measured, told.members, parameters, everything, vectors, told)
         over_ranks = any(record.event.ranks != 1 for record in measured.records)
         if not measured.sketched and not over_ranks:
             measured.products = inner_products(vectors, parameters)
@@ -173,7 +169,7 @@ class Measurer:
         parameters: list[torch.Tensor],
         everything: dict[int, torch.Tensor],
         vectors: list[Vector],
-        told: tuple[Ledger, Readings] | None = None,
+        told: Told | None = None,
     ) -> None:
         """Replay a window with the weights as they are; what it gives is added to ``vectors``.
 
@@ -223,7 +219,7 @@ class Measurer:
                 vectors.append(self.sketcher.of_vector(vector, parameters) if measured.sketched else vector)
             again = Replay(own, list(range(first, len(vectors))), found.kind, found.coefficients)
             measured.replays.append(again)
-            if told is not None and (found.kind == MICRO_BATCHES or not _can_be_weighed(measured, again, told)):
+            if told is not None and (found.kind == MICRO_BATCHES or not _can_be_weighed(again, told)):
                 proof = self._prove(where, known, wanted, measured.compute_dtype)
                 measured.proof = worst([proof] if measured.proof is None else [measured.proof, proof])
 
@@ -338,11 +334,10 @@ def _agrees(
     replayed: Sequence[Vector],
     vectors: Sequence[Vector],
     parameters: Sequence[torch.Tensor],
-    told: tuple[Ledger, Readings],
+    told: Told,
 ) -> bool:
     """Whether what was replayed is what the micro-batches gave together, as far as their weights are known."""
-    corrections = entry_corrections(measured, *told)
-    scales = replay_correction(measured, again, *told)
+    corrections, scales = told.corrections, told.of_replay(again)
     if corrections is None or scales is None:
         return True
     weights = {measured.own_vectors[i]: corrections[i] for i in again.records}
@@ -358,9 +353,9 @@ def _agrees(
     return distance <= total * replay_tolerance(addends, measured.dtype, measured.compute_dtype)
 
 
-def _can_be_weighed(measured: Measured, again: Replay, told: tuple[Ledger, Readings]) -> bool:
+def _can_be_weighed(again: Replay, told: Told) -> bool:
     """Whether what was replayed can be compared with the micro-batches' own gradients."""
-    return replay_correction(measured, again, *told) is not None and entry_corrections(measured, *told) is not None
+    return told.of_replay(again) is not None and told.corrections is not None
 
 
 def _sketched_at(held: dict[int, Held | None], keys: Sequence[int]) -> set[int]:

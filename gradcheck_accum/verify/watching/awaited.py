@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import torch
 from torch.optim.optimizer import Optimizer
 
+from gradcheck_accum.ledger.events import Event
 from gradcheck_accum.verify.book.given_data import NOTHING_GIVEN
 from gradcheck_accum.verify.book.gradient_book import GradientBook
 from gradcheck_accum.verify.book.parameters import parameters_of
@@ -73,6 +74,10 @@ class Awaited:
 
     def _records(self) -> Iterator[Record]:
         return (record for records in self._since.values() for record in records)
+
+    def events(self) -> set[Event]:
+        """The events of the backwards that wait for any step."""
+        return {record.event for record in self._records()}
 
     def let_go(self, records: Iterable[Record]) -> None:
         """Keep no more than the numbers of a window that is over, unless another optimizer has yet to step on it."""

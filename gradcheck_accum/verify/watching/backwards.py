@@ -114,7 +114,7 @@ class Backwards:
         if not arrived:
             self.astray += not self._book.sharded
             self._losses.went_astray(reading)
-            if not self._journal.measured:
+            if not self._journal.steps:
                 self._look_for_own_steps(reading, where)
             return
         self._losses.next_micro_batch()

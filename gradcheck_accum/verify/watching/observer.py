@@ -118,8 +118,9 @@ class Observer:
 
     def loop_over(self) -> None:
         """The loop has ended: what it did to gradients by hand after its last call that is watched is seen now."""
-        if self.run.journal.events:
-            self.tell(self.changes.notice, self.run.journal.events[-1].where, thoroughly=False)
+        last = self.run.journal.last
+        if last is not None:
+            self.tell(self.changes.notice, last.where, thoroughly=False)
 
     def before_grad(self, outputs: Any, inputs: Any, weights: Any) -> bool:
         """``torch.autograd.grad`` is entered; whether its gradients are those of watched parameters."""

@@ -7,13 +7,13 @@ from torch.optim.optimizer import Optimizer
 
 from gradcheck_accum.engine.determinism import thawed
 from gradcheck_accum.engine.rank_local import is_sharded
-from gradcheck_accum.ledger.events import Step, Trace
-from gradcheck_accum.ledger.folding import fold
+from gradcheck_accum.ledger.events import Step
 from gradcheck_accum.verify.book.held import Held, tensors_of
 from gradcheck_accum.verify.book.parameters import parameters_of
 from gradcheck_accum.verify.book.records import Measured, Record
 from gradcheck_accum.verify.measure.comparer import Comparer
 from gradcheck_accum.verify.measure.shadow_step import ShadowStep
+from gradcheck_accum.verify.measure.told import Telling
 from gradcheck_accum.verify.vectors.sharded import NORM_UNKNOWN, Shards
 from gradcheck_accum.verify.watching.autograd_grad import NOT_FOLLOWED
 from gradcheck_accum.verify.watching.companion import AtStep, Companion
@@ -42,6 +42,7 @@ class StepMeasuring:
         self._attention, self._journal, self._losses = run.attention, run.journal, run.losses
         self._book, self._clips, self._awaited = run.book, run.clips, run.awaited
         self._by_hand, self._shards, self._companion = by_hand, shards, companion
+        self._telling = Telling()
         self.comparer = Comparer(run.book, run.measurer, run.awaited.moved)
 
     def before(
@@ -83,7 +84,7 @@ class StepMeasuring:
         if self.comparer.trajectory is not None:
             measured.drift = self.comparer.trajectory.drift(optimizer)
         self._awaited.let_go(measured.records)
-        self._journal.measured.append(measured)
+        self._journal.enter(measured, self._awaited.events())
         if self._companion is not None and not inside_backward:
             with self._attention.own_work():
                 self._companion.after_step(optimizer)
@@ -116,8 +117,13 @@ class StepMeasuring:
         clips = self._clips.of(optimizer)
         if clips is not None:
             measured.clips = clips.calls
-        ledger = fold(Trace(self._journal.last_events(), precision=self._losses.precision))
-        return self.comparer.compare(optimizer, measured, parameters, before, used, ledger)
+        told = self._telling.of(
+            measured,
+            *self._journal.last_events(),
+            precision=self._losses.precision,
+            coefficient=self.comparer.loss_coefficient,
+        )
+        return self.comparer.compare(optimizer, measured, parameters, before, used, told)
 
     def _gradients(self, optimizer: Optimizer, *, through_scaler: bool) -> tuple[_Gradients, _Gradients]:
         """An optimizer's gradients as they were before any clip, and as they are."""
@@ -144,7 +150,7 @@ class StepMeasuring:
             where.path,
             where.line,
             parameters_of(optimizer),
-            window=len(self._journal.measured),
+            window=self._journal.steps,
             has_closure=has_closure,
         )
 

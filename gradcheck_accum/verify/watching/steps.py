@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from torch.optim.optimizer import Optimizer
 
 from gradcheck_accum.ledger.events import GraphsHeld, Opaque, Reason, Step
+from gradcheck_accum.verify.book.interning import Shared
 from gradcheck_accum.verify.book.parameters import parameters_of
 from gradcheck_accum.verify.book.records import Measured, Record
 from gradcheck_accum.verify.measure.shadow_step import ShadowStep
@@ -54,6 +56,7 @@ class Steps:
         """K, where the caller states it."""
         self.on_step: Callable[[int], object] | None = None
         """Told after every step how many there have been."""
+        self._shared = Shared()
         self._scaler_step: list[bool] = []
         """Of each ``scaler.step`` that is under way, whether its optimizer has stepped."""
         self._pending: tuple[Measured, ShadowStep | None] | None = None
@@ -81,8 +84,8 @@ class Steps:
             step = self._event(optimizer, skipped=True)
             self._journal.add(step)
             records = self._awaited.take(optimizer)
-            self._journal.measured.append(Measured(step, records, unmeasured=SKIPPED))
             self._awaited.let_go(records)
+            self._journal.enter(Measured(step, records, unmeasured=SKIPPED), self._awaited.events())
             self._awaited.unscaled.discard(id(optimizer))
 
     def before(self, optimizer: Optimizer, with_closure: bool) -> None:
@@ -146,8 +149,9 @@ class Steps:
 
     def _merge(self, records: Sequence[Record], counted: int | None) -> None:
         """Give backwards over one micro-batch its number."""
-        changed = merged(records, counted)
-        if changed:
+        found = merged(records, counted)
+        if found:
+            changed = {event: replace(own, terms=self._shared.terms(own.terms)) for event, own in found.items()}
             self._journal.put_right(changed)
             for record in records:
                 record.event = changed.get(record.event, record.event)
@@ -194,8 +198,8 @@ class Steps:
         self._awaited.has_stepped(optimizer)
         self._measuring.after(optimizer, measured, shadow, inside_backward=bool(self._backwards.depth))
         if self.on_step is not None:
-            self.on_step(len(self._journal.measured))
-        if self._max_windows is not None and len(self._journal.measured) >= self._max_windows:
+            self.on_step(self._journal.steps)
+        if self._max_windows is not None and self._journal.steps >= self._max_windows:
             raise SeenEnough
 
     def _give_up(self, optimizer: Optimizer) -> None:

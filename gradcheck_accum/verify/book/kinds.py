@@ -1,0 +1,213 @@
+"""Kinds of events: what is the same again, but for numbers that run on from one event to the next.
+
+A loop repeats itself. What an event says apart from such numbers (which micro-batch it is, how many batches a pass has
+given, what a counter has come to), together with how far they have run on since the event before, is its *kind*. A run
+of very many windows has few kinds of events: so its past is kept (`gradcheck_accum.verify.book.past_events`), and what
+was read of a stretch of events holds for every stretch of the same kinds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass, field, replace
+from itertools import count
+from typing import Any, TypeAlias
+
+from gradcheck_accum.ledger.events import (
+    AverageUpdate,
+    Backward,
+    Clip,
+    Event,
+    GraphsHeld,
+    ScalerUpdate,
+    SchedulerStep,
+    Step,
+    Unscale,
+    ZeroGrad,
+)
+
+_Beside: TypeAlias = tuple[bool, int | None]
+"""A number beside the one before: that it went on from there, and by how much; or not, and what it is."""
+
+_MOST = 1 << 10
+"""Kinds that are known at a time: where every loss counts other units, each event is a kind of its own."""
+
+_REMEMBERED = 1 << 10
+"""Passes, and data, that numbers are told beside: those of long ago do not come again."""
+
+
+@dataclass(slots=True)
+class RunningNumbers:
+    """What the numbers that run on have come to."""
+
+    micro_batch: int = -1
+    epoch: int = 0
+    given: dict[int | None, int] = field(default_factory=dict)
+    reached: dict[str, int] = field(default_factory=dict)
+    backwards: int = 0
+    batches: dict[int, int] = field(default_factory=dict)
+    """By the identity of data: which backward ran on it last."""
+    ran_on: dict[int, int] = field(default_factory=dict)
+    """The same the other way round."""
+
+    def copy(self) -> RunningNumbers:
+        """The same numbers, which go on apart."""
+        return replace(
+            self,
+            given=dict(self.given),
+            reached=dict(self.reached),
+            batches=dict(self.batches),
+            ran_on=dict(self.ran_on),
+        )
+
+    def beside(self, event: Event) -> Hashable:
+        """The numbers of an event beside these; an event that is like it has them too."""
+        if isinstance(event, Backward):
+            return (
+                event.micro_batch - self.micro_batch,
+                None if event.epoch is None else event.epoch - self.epoch,
+                _beside(event.given, self.given.get(event.epoch), may_stay=True),
+                None if event.batch is None else self.backwards - self.batches.get(event.batch, self.backwards),
+            )
+        if isinstance(event, Step):
+            bound = event.counted_by
+            return None if bound is None else _beside(bound.reached, self.reached.get(event.optimizer))
+        if isinstance(event, ZeroGrad) and event.counted:
+            return tuple((name, _beside(count, self.reached.get(name))) for name, count in event.counted)
+        return None
+
+    def like(self, example: Event, beside: Any) -> Event:
+        """An event like ``example`` that has these numbers beside it."""
+        if isinstance(example, Backward):
+            ahead, passes, given, batch = beside
+            epoch = None if passes is None else self.epoch + passes
+            return replace(
+                example,
+                micro_batch=self.micro_batch + ahead,
+                epoch=epoch,
+                given=_number(given, self.given.get(epoch)),
+                batch=None if batch is None else self.ran_on.get(self.backwards - batch, -1 - self.backwards),
+            )
+        if isinstance(example, Step) and example.counted_by is not None:
+            reached = _number(beside, self.reached.get(example.optimizer))
+            return replace(example, counted_by=replace(example.counted_by, reached=reached))
+        if isinstance(example, ZeroGrad) and example.counted:
+            counts = ((name, _number(own, self.reached.get(name)) or 0) for name, own in beside)
+            return replace(example, counted=tuple(counts))
+        return replace(example)
+
+    def run_on(self, event: Event) -> None:
+        """An event has happened."""
+        if isinstance(event, Backward):
+            self.micro_batch = event.micro_batch
+            if event.epoch is not None:
+                self.epoch = event.epoch
+            if event.given is not None:
+                _remember(self.given, event.epoch, event.given)
+            if event.batch is not None:
+                _remember(self.batches, event.batch, self.backwards)
+                _remember(self.ran_on, self.backwards, event.batch)
+            self.backwards += 1
+        elif isinstance(event, Step):
+            if event.counted_by is not None and event.counted_by.reached is not None:
+                self.reached[event.optimizer] = event.counted_by.reached
+        elif isinstance(event, ZeroGrad):
+            self.reached.update(event.counted)
+
+    def forget_data(self) -> None:
+        """What data lay in is free for other data."""
+        self.batches.clear()
+        self.ran_on.clear()
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A kind by its ``number``: how the running numbers of its events are ``beside`` those before them.
+
+    The ``first`` of them is kept for its terms, by whose identity the kind goes.
+    """
+
+    number: int
+    beside: Hashable
+    first: Event
+
+
+class Kinds:
+    """Numbers the kinds of events; it forgets those of long ago, which then get others."""
+
+    def __init__(self) -> None:
+        self._known: dict[Hashable, Kind] = {}
+        self._next = count()
+
+    def of(self, event: Event, numbers: RunningNumbers) -> Kind:
+        """The kind of an event; ``numbers`` are as they were before it."""
+        said = said_by(event)
+        if said is None:
+            # It is of no kind but its own.
+            return Kind(next(self._next), None, event)
+        beside = numbers.beside(event)
+        key = said, beside
+        known = self._known.get(key)
+        if known is None:
+            if len(self._known) >= _MOST:
+                self._known.clear()
+            known = self._known[key] = Kind(next(self._next), beside, event)
+        return known
+
+
+def said_by(event: Event, terms: Hashable = None) -> Hashable:
+    """What an event says but for the numbers that run on; None if no other is taken to be like it.
+
+    Of a backward with ``terms`` in the place of what its terms are.
+    """
+    where = type(event), event.where, event.where.through
+    if isinstance(event, Backward):
+        return (
+            where,
+            event.stores,
+            # These are kept once for all events that have them, and compare equal where their factors' places differ.
+            id(event.terms) if terms is None else terms,
+            event.grad_scaled,
+            event.synced,
+            event.ranks,
+            event.kept_apart,
+            event.rescale,
+            event.cut_off,
+        )
+    if isinstance(event, Step):
+        bound = event.counted_by
+        counted = None if bound is None else (bound.steps, bound.origins, bound.first)
+        own = event.accumulation_steps, event.through_scaler, event.skipped
+        return where, event.optimizer, event.stores, counted, own
+    if isinstance(event, ZeroGrad):
+        return where, event.stores, event.within
+    if isinstance(event, SchedulerStep):
+        return where, event.scheduler, event.stores, event.horizon, event.since, event.by_hand
+    if isinstance(event, AverageUpdate):
+        return where, event.average, event.stores, event.since
+    if isinstance(event, GraphsHeld):
+        return where, event.count, event.read
+    if isinstance(event, (Clip, Unscale)):
+        return where, event.stores
+    return where if isinstance(event, ScalerUpdate) else None
+
+
+def _beside(number: int | None, before: int | None, *, may_stay: bool = False) -> _Beside:
+    """A number beside the one before; one that stays has not gone on unless it may."""
+    if number is None or before is None or number < before or (number == before and not may_stay):
+        return False, number
+    return True, number - before
+
+
+def _number(beside: _Beside, before: int | None) -> int | None:
+    """What a number is that is so beside the one before."""
+    goes_on, number = beside
+    return before + number if goes_on and before is not None and number is not None else number
+
+
+def _remember(known: dict[Any, int], key: Hashable, value: int) -> None:
+    """Keep a number by its key, the latest last; the oldest is forgotten."""
+    known.pop(key, None)
+    known[key] = value
+    if len(known) > _REMEMBERED:
+        del known[next(iter(known))]

@@ -1,0 +1,120 @@
+"""Events that are long over: of each its kind, and the numbers that tell it from others of its kind."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from gradcheck_accum.ledger.events import Backward, Event, Factor, Term
+from gradcheck_accum.verify.book.kinds import Kind, RunningNumbers, said_by
+
+_MOST = 1 << 10
+"""Kinds that are known at a time."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Example:
+    """An event of many that are alike, and how their running numbers are beside those before them.
+
+    ``varies`` says that the numbers in its terms are each event's own.
+    """
+
+    event: Event
+    beside: Hashable
+    varies: bool = False
+
+
+class PastEvents:
+    """The first events of a run.
+
+    What happened twice, to the same numbers of units and with the same factors, is kept once. Where each loss counts
+    other units, these are kept of each, and all else once.
+    """
+
+    def __init__(self) -> None:
+        self._events, self._numbers = array("I"), array("d")
+        self._kinds: list[_Example] = []
+        self._known: dict[Hashable, int] = {}
+        self._once: set[int] = set()
+        """The kinds of events, as `Kinds` numbers them, that there was one of."""
+        self._after = RunningNumbers()
+
+    def __len__(self) -> int:
+        return len(self._events)
+
+    def after(self) -> RunningNumbers:
+        """What the running numbers had come to by the end of the last of these events."""
+        return self._after.copy()
+
+    def add(self, event: Event, kind: Kind) -> None:
+        """The next event."""
+        if isinstance(event, Backward) and kind.number not in self._known and kind.number not in self._once:
+            if len(self._once) >= _MOST:
+                self._once.clear()
+            self._once.add(kind.number)
+            shape = said_by(event, _shape_of(event.terms)), kind.beside
+            self._events.append(self._number_of(shape, event, kind.beside, varies=True))
+            self._numbers.extend(_numbers_in(event.terms))
+        else:
+            self._events.append(self._number_of(kind.number, event, kind.beside))
+        self._after.run_on(event)
+
+    def _number_of(self, key: Hashable, event: Event, beside: Hashable, *, varies: bool = False) -> int:
+        known = self._known.get(key)
+        if known is None:
+            if len(self._known) >= _MOST:
+                self._known.clear()
+            known = self._known[key] = len(self._kinds)
+            self._kinds.append(_Example(event, beside, varies))
+        return known
+
+    def __iter__(self) -> Iterator[Event]:
+        """The events; they are made anew, and no two are the same one."""
+        running, numbers = RunningNumbers(), iter(self._numbers)
+        for kind in map(self._kinds.__getitem__, self._events):
+            # What is of no kind but its own is kept as it was.
+            event = kind.event if said_by(kind.event) is None else running.like(kind.event, kind.beside)
+            if kind.varies and isinstance(event, Backward):
+                event = replace(event, terms=tuple(_with_numbers(term, numbers) for term in event.terms))
+            running.run_on(event)
+            yield event
+
+
+def _shape_of(terms: Sequence[Term]) -> Hashable:
+    """What terms say but for their numbers."""
+    return tuple(
+        (
+            (term.name, term.reduction, term.summed, term.leaves_out),
+            (_unless_number(term.units), _unless_number(term.rows)),
+            tuple(_shape_of_factor(factor) for factor in term.factors),
+        )
+        for term in terms
+    )
+
+
+def _shape_of_factor(factor: Factor) -> Hashable:
+    place = None if factor.where is None else (factor.where, factor.where.through)
+    return _unless_number(factor.value), factor.operation, factor.purpose, place, factor.origins
+
+
+def _unless_number(value: float | None) -> Hashable:
+    """What stands for a value in the shape: itself if it is none of the numbers that are kept apart."""
+    return "number" if isinstance(value, float) else value
+
+
+def _numbers_in(terms: Sequence[Term]) -> Iterator[float]:
+    """The numbers of terms, in the order of `_with_numbers`."""
+    for term in terms:
+        values = (term.units, term.rows, *(factor.value for factor in term.factors))
+        yield from (value for value in values if isinstance(value, float))
+
+
+def _with_numbers(term: Term, numbers: Iterator[float]) -> Term:
+    """A term with the next of the numbers in the place of its own."""
+
+    def own(value: float | None) -> float | None:
+        return next(numbers) if isinstance(value, float) else value
+
+    units, rows = own(term.units), own(term.rows)
+    return replace(term, units=units, rows=rows, factors=tuple(replace(f, value=own(f.value)) for f in term.factors))
