@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import gc
 import math
 from collections.abc import Callable
@@ -13,8 +14,23 @@ from torch import nn
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy, mse_loss
 from torch.utils.data import DataLoader, TensorDataset
 
+from gradcheck_accum.ledger.events import (
+    AverageUpdate,
+    Backward,
+    Clip,
+    Event,
+    GraphsHeld,
+    ScalerUpdate,
+    SchedulerStep,
+    Step,
+    Unscale,
+    WindowBound,
+    ZeroGrad,
+)
+from gradcheck_accum.ledger.location import Location
 from gradcheck_accum.results.verdict import Verdict, VerifyResult
 from gradcheck_accum.verify import observe
+from gradcheck_accum.verify.book.kinds import RunningNumbers, said_by
 from gradcheck_accum.verify.watching import journal
 
 K, PASSES = 3, 6
@@ -169,3 +185,39 @@ def test_a_result_is_the_same_whenever_it_is_asked_for() -> None:
         undivided()
     assert first == again
     assert observation.result().windows[: len(first.windows)] == first.windows
+
+
+AT = Location("train.py", 3)
+EVENTS = [
+    Backward(where=AT, micro_batch=1, stores=frozenset({"a"}), terms=(), epoch=1, given=2, batch=3),
+    Step(where=AT, optimizer="SGD", stores=frozenset({"a"}), counted_by=WindowBound(3, reached=2)),
+    ZeroGrad(where=AT, stores=frozenset({"a"}), counted=(("SGD", 4),)),
+    SchedulerStep(where=AT),
+    AverageUpdate(where=AT),
+    GraphsHeld(where=AT, count=2),
+    Clip(where=AT, stores=frozenset({"a"})),
+    Unscale(where=AT, stores=frozenset({"a"})),
+    ScalerUpdate(where=AT),
+]
+OTHERS = {
+    "where": Location("train.py", 4),
+    "counted_by": WindowBound(3, reached=5),
+    "counted": (("SGD", 5),),
+    "accumulation_steps": 3,
+    "horizon": 30,
+}
+
+
+@pytest.mark.parametrize("event", EVENTS, ids=lambda event: type(event).__name__)
+def test_no_two_events_of_a_kind_differ_in_anything_that_is_forgotten(event: Event) -> None:
+    numbers = RunningNumbers()
+    for earlier in EVENTS[:3]:
+        numbers.run_on(earlier)
+    for field in dataclasses.fields(event):
+        value = getattr(event, field.name)
+        other = OTHERS.get(field.name)
+        if other is None:
+            other = not value if isinstance(value, bool) else value + 7 if isinstance(value, int) else frozenset({"b"})
+        changed = dataclasses.replace(event, **{field.name: other})
+        kinds = [(said_by(own), numbers.beside(own)) for own in (event, changed)]
+        assert kinds[0] != kinds[1], field.name
