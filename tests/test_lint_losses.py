@@ -134,3 +134,44 @@ def test_what_is_counted_over_the_window_may_be_what_the_model_divides_by(count:
 def test_what_is_counted_of_one_batch_is_no_division_by_the_window(count: str) -> None:
     own = WINDOW.format(window=count, batch="batch['y'].ne(-100)", given="count_here")
     assert [finding.mistake.code for finding in lint_source(own, "train.py")] == ["GA101"]
+
+
+RATED = """\
+import torch
+from detectors import Detector
+
+def train(args, batches, batch_size, subdivisions):
+    rate = {rate}
+    model = Detector(args.model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=rate, momentum=0.9)
+    for _ in range(100):
+        optimizer.zero_grad()
+        for _ in range(subdivisions):
+            x, t = next(batches)
+            loss = {loss}
+            loss.backward()
+        optimizer.step()
+"""
+
+
+@pytest.mark.parametrize(
+    "rate",
+    [
+        "args.lr / batch_size / subdivisions",
+        "args.lr / batch_size",
+        "args.lr / subdivisions",
+        "args.lr / (batch_size * subdivisions)",
+        "args.warm * (args.lr / batch_size)",
+    ],
+)
+def test_a_rate_that_is_divided_by_what_a_sum_grows_with_may_be_there_for_one(rate: str) -> None:
+    own = lint_source(RATED.format(rate=rate, loss="model(x, t)"), "train.py")
+    assert [finding.mistake.code for finding in own] == []
+    mean = lint_source(RATED.format(rate=rate, loss="torch.nn.functional.mse_loss(model(x), t)"), "train.py")
+    assert [finding.mistake.code for finding in mean] == ["GA101"]
+
+
+@pytest.mark.parametrize("rate", ["args.lr", "args.lr * batch_size", "args.lr / args.decay", "args.lr * subdivisions"])
+def test_a_rate_that_is_not_says_nothing_of_the_loss(rate: str) -> None:
+    found = lint_source(RATED.format(rate=rate, loss="model(x, t)"), "train.py")
+    assert [finding.mistake.code for finding in found] == ["GA101"]

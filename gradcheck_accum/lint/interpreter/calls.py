@@ -230,7 +230,8 @@ def _library(run: State, node: syntax.Call, callee: v.Reference, args: list[Any]
     if average is not None:
         return average
     if tail in OPTIMIZERS or (path.startswith("torch.optim.") and tail[:1].isupper() and "sched" not in path):
-        optimizer = new_optimizer(run, node, all_arguments(args, kwargs))
+        rate = kwargs.get("lr", args[1] if len(args) > 1 else None)
+        optimizer = new_optimizer(run, node, all_arguments(args, kwargs), rate)
         if run.loops.depth:
             run.recorder.renew(node, optimizer)
         return optimizer
