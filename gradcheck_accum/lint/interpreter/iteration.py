@@ -160,11 +160,21 @@ def _unknown_iteration(run: State, source: Any, loop: syntax.For, trains: bool) 
     inner = inner_training_loop(run, loop.body)
     if inner is not None and not _consumes(inner, loop) and not _goes_over_models(run, inner):
         return [element, element], False, False
-    if run.loops.passes or isinstance(source, (v.Data, Tensor)):
+    is_made = isinstance(source, (v.Data, Tensor)) and not _comes_before_data(run, source, loop)
+    if run.loops.passes or is_made:
         return [element, element], False, False
     if isinstance(source, Symbol):
         run.recorder.counted.add(v.tag_of_length(source))
     return [v.Data()] * assumed_length(run, source), True, True
+
+
+def _comes_before_data(run: State, source: v.Data | Tensor, loop: syntax.For) -> bool:
+    """Whether a loop that steps runs over what a call elsewhere made before any data was drawn that it could be of.
+
+    A progress bar around a loader that is a parameter is that: the loop gets its data from it.
+    """
+    none_drawn = run.recorder.micro_batch < 0 or run.recorder.has_run
+    return isinstance(source, Tensor) and none_drawn and run.reach.steps(loop.body)
 
 
 def _goes_over_models(run: State, inner: _Inner) -> bool:
