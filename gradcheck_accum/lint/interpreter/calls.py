@@ -168,7 +168,7 @@ def call_value(run: State, node: syntax.Call, callee: Any, args: list[Any], kwar
         case v.Model() | v.Engine():
             computed = computation(run, node, args, kwargs, frozenset({callee.name}))
             cls = callee.cls if isinstance(callee, v.Model) else None
-            return computed.scaled(Factor(None)) if cls and run.reach.sums_losses(cls.node) else computed
+            return computed.maybe_summed() if cls and run.reach.sums_losses(cls.node) else computed
         case v.Criterion():
             return loss(run, callee.name, callee.reduction, args, kwargs, leaves_out=callee.leaves_out)
         case v.Partial():

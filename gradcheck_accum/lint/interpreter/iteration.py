@@ -41,7 +41,10 @@ def plan(run: State, source: Any, loop: syntax.For, trains: bool) -> tuple[Itera
             run.recorder.learn_units(source.rows)
             if trains:
                 run.recorder.counted |= {v.tag_of_length(source), v.tag_of_length(Symbol(source.dataset))}
-            return batches_of(source, length_of(run, source)), True, True
+            given = batches_of(source, length_of(run, source))
+            if source.make is not None and run.reach.backward_in(loop.body):
+                return [v.Unmade(batch, source.make) for batch in given], True, True
+            return given, True, True
         case v.Chunks():
             # What a loop cuts into windows is no window: all of the data, cut into micro-batches.
             is_pass = trains and run.loops.passes == 0 and run.reach.steps(loop.body)
