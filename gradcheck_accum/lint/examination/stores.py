@@ -123,8 +123,8 @@ def _step_together(record: list[Recorded], optimizers: list[Optimizer]) -> bool:
 def _phases(record: list[Recorded]) -> dict[int, frozenset[str]]:
     """The store of each thing that was done, by its identity, if every optimizer finishes before the next one begins.
 
-    Each is then at work alone, and the gradients of that time are its own. None where one comes back, or none of them
-    has made more than one step: whose turn it is next is not known then. What the last step of a phase leaves over is
+    Each is then at work alone, and the gradients of that time are its own. Nothing where one comes back, or has made a
+    single step: whose turn it is next is not known then. What the last step of a phase leaves over is
     told from the next phase by its pass over the data, and by its line.
     """
     turns = [owner for owner, _ in itertools.groupby(_steppers(record))]
