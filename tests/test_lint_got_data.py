@@ -146,3 +146,32 @@ def test_what_a_turn_cuts_out_of_something_unknown_is_its_data(cut: str, made: s
 def test_what_is_the_same_in_every_turn_is_not_known_to_be_new(cut: str) -> None:
     source = HEAD + CUT.format(cut=cut, made="batch", scaling="")
     assert lint_source(source, "train.py") == []
+
+
+WRAPPED = """\
+from progress import Bar, around
+
+def train(model, loader, batches, optimizer, criterion, K=4):
+    for epoch in range(3):
+        {before}
+        for i, {item} in enumerate({source}):
+            {loss}.backward()
+            if (i + 1) % K == 0:
+                optimizer.step()
+                optimizer.zero_grad()
+"""
+
+
+@pytest.mark.parametrize("source", ["Bar(loader)", "Bar(loader, epoch)", "around(loader, title='training')"])
+def test_a_progress_bar_around_a_loader_gives_its_batches(source: str) -> None:
+    for before, given in (("pass", source), (f"bar = {source}", "bar")):
+        code = WRAPPED.format(before=before, item="(x, y)", source=given, loss="criterion(model(x), y)")
+        assert [f.mistake.code for f in lint_source(code, "train.py")] == ["GA101", "GA301"]
+        divided = WRAPPED.format(before=before, item="(x, y)", source=given, loss="(criterion(model(x), y) / K)")
+        assert [f.mistake.code for f in lint_source(divided, "train.py")] == ["GA301"]
+
+
+@pytest.mark.parametrize("before", ["x = next(batches); losses = around(model(x))", "losses = model(next(batches))"])
+def test_what_a_model_made_of_data_is_no_data(before: str) -> None:
+    code = WRAPPED.format(before=before, item="loss", source="losses", loss="loss")
+    assert [f.mistake.code for f in lint_source(code, "train.py")] == []

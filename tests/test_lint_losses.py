@@ -134,3 +134,93 @@ def test_what_is_counted_over_the_window_may_be_what_the_model_divides_by(count:
 def test_what_is_counted_of_one_batch_is_no_division_by_the_window(count: str) -> None:
     own = WINDOW.format(window=count, batch="batch['y'].ne(-100)", given="count_here")
     assert [finding.mistake.code for finding in lint_source(own, "train.py")] == ["GA101"]
+
+
+RATED = """\
+import torch
+from detectors import Detector
+
+def train(args, batches, batch_size, subdivisions):
+    rate = {rate}
+    model = Detector(args.model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=rate, momentum=0.9)
+    for _ in range(100):
+        optimizer.zero_grad()
+        for _ in range(subdivisions):
+            x, t = next(batches)
+            loss = {loss}
+            loss.backward()
+        optimizer.step()
+"""
+
+
+@pytest.mark.parametrize(
+    "rate",
+    [
+        "args.lr / batch_size / subdivisions",
+        "args.lr / batch_size",
+        "args.lr / subdivisions",
+        "args.lr / (batch_size * subdivisions)",
+        "args.warm * (args.lr / batch_size)",
+    ],
+)
+def test_a_rate_that_is_divided_by_what_a_sum_grows_with_may_be_there_for_one(rate: str) -> None:
+    own = lint_source(RATED.format(rate=rate, loss="model(x, t)"), "train.py")
+    assert [finding.mistake.code for finding in own] == []
+    mean = lint_source(RATED.format(rate=rate, loss="torch.nn.functional.mse_loss(model(x), t)"), "train.py")
+    assert [finding.mistake.code for finding in mean] == ["GA101"]
+
+
+@pytest.mark.parametrize("rate", ["args.lr", "args.lr * batch_size", "args.lr / args.decay", "args.lr * subdivisions"])
+def test_a_rate_that_is_not_says_nothing_of_the_loss(rate: str) -> None:
+    found = lint_source(RATED.format(rate=rate, loss="model(x, t)"), "train.py")
+    assert [finding.mistake.code for finding in found] == ["GA101"]
+
+
+OF_ITS_OWN = """\
+import torch
+from torch import nn
+
+class Smoothed(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.criterion = nn.KLDivLoss(reduction="{reduction}")
+
+    def forward(self, x, target):
+        return self.criterion(x, target)
+
+class Pairs:
+    def __init__(self, source, target):
+        self.source, self.target = source, target
+        self.tokens = (target != 0).sum()
+
+def train(model, data, optimizer, normaliser, K=4):
+    criterion = Smoothed()
+    loader = torch.utils.data.DataLoader(data, batch_size=32)
+    for i, batch in enumerate(Pairs(b[0], b[1]) for b in loader):
+        loss = criterion(model(batch.source), batch.target){division}
+        loss.backward()
+        if (i + 1) % K == 0 or i + 1 == len(loader):
+            optimizer.step()
+            optimizer.zero_grad()
+"""
+
+
+def of_its_own(division: str, reduction: str = "sum") -> list[str]:
+    found = lint_source(OF_ITS_OWN.format(division=division, reduction=reduction), "train.py")
+    return [finding.mistake.code for finding in found]
+
+
+@pytest.mark.parametrize("division", [" / batch.tokens", " / (batch.target != 0).sum()", " / (batch.tokens + 1e-6)"])
+def test_a_class_that_sums_gives_a_mean_where_its_units_divide_it(division: str) -> None:
+    assert of_its_own(division) == ["GA101"]
+    assert of_its_own(f"{division} / K") == ["GA104", "GA103"]
+
+
+@pytest.mark.parametrize("division", ["", " / normaliser", " / K", " / batch.source"])
+def test_a_class_that_sums_may_give_a_sum_elsewhere(division: str) -> None:
+    assert "GA101" not in of_its_own(division)
+
+
+def test_a_class_that_averages_is_divided_again_by_a_count() -> None:
+    assert "GA101" not in of_its_own(" / batch.tokens", reduction="mean")

@@ -10,7 +10,7 @@ from gradcheck_accum.lint.control_flow.refusals import gives_up, heed
 from gradcheck_accum.lint.state import values as v
 from gradcheck_accum.lint.state.state import State
 from gradcheck_accum.lint.state.values import Num, Symbol, Tensor
-from gradcheck_accum.lint.syntax import Comparison, Operator, UnaryOperator, text_of, walk
+from gradcheck_accum.lint.syntax import Comparison, Junction, Operator, UnaryOperator, text_of, walk
 
 _NAMES = (syntax.Name, syntax.Attribute)
 _GREATER = frozenset({Comparison.GT, Comparison.GTE})
@@ -48,8 +48,7 @@ def decide(run: State, node: syntax.Expression, value: Any, acts: bool, taken_fi
     """The scenario's answer to an open condition; ``acts`` says that it decides on what happens to gradients.
 
     ``taken_first`` says that the scenarios in which it holds come before the others; what is so by default comes before
-    all. A guard gets no answer: whether a
-    loop is left early is no setting.
+    all. A guard gets no answer: whether a loop is left early is no setting.
     """
     if run.question.in_guard:
         return None
@@ -60,16 +59,21 @@ def decide(run: State, node: syntax.Expression, value: Any, acts: bool, taken_fi
     if isinstance(node, syntax.Compare) and len(node.ops) == 1 and node.ops[0] in (Comparison.ISNOT, Comparison.NOTEQ):
         op = Comparison.IS if node.ops[0] is Comparison.ISNOT else Comparison.EQ
         node, negated = syntax.Compare(node.where, node.origin, node.left, (op,), node.comparators), not negated
-    is_named = isinstance(value, Symbol) and bool(value.name)
-    key = value.name if isinstance(value, Symbol) and value.name else text_of(node)
-    first = True if taken_first else negated and not is_named
+    key = text_of(node)
+    if isinstance(value, v.Negation):
+        key, negated = value.of, True
+    elif v.is_named(value):
+        key, negated = value.name, False
+    first = True if taken_first else negated
     if isinstance(value, v.ByDefault):
         first = value.holds != negated
+    if key in run.ruled and key not in run.decisions:
+        return run.ruled[key] != negated
     answer = run.decisions.setdefault(key, first)
     # What is decided in the training loop is worth trying both ways before what was set up outside it.
     remoteness = 0 if acts else 1 if run.loops.depth else 3
     run.remoteness[key] = min(remoteness, run.remoteness.get(key, remoteness))
-    return answer if is_named else answer != negated
+    return answer != negated
 
 
 def ask(run: State, question: str) -> bool:
@@ -110,6 +114,7 @@ def choose(run: State, test: syntax.Expression, scope: v.Scope, branches: Sequen
         return False
     if refuses:
         heed(run, test, scope)
+        rule_out(run, test, scope, holds=gives_up(orelse))
         return gives_up(orelse)  # what is refused here is not trained with
     if branches and run.reach.is_inert(body) and run.reach.is_inert(orelse):
         return False
@@ -124,6 +129,27 @@ def choose(run: State, test: syntax.Expression, scope: v.Scope, branches: Sequen
     if run.question.in_boundary and run.loops.depth and _counts_to_what_may_change(run, test, scope):
         run.recorder.opaque(test, "how many micro-batches a window has")
     return bool(decide(run, test, value, acts, taken_first=not leaves))
+
+
+def rule_out(run: State, test: syntax.Expression, scope: v.Scope, *, holds: bool) -> None:
+    """Note the settings to which a test leaves one answer, if the program goes on only where it ``holds``, or not.
+
+    All operands of an ``and`` hold where it does, and none of an ``or`` where that does not; otherwise the last that is
+    open decides. What a test calls is not called again.
+    """
+    match test:
+        case syntax.UnaryOp(op=UnaryOperator.NOT, operand=operand):
+            rule_out(run, operand, scope, holds=not holds)
+        case syntax.BoolOp(values=operands) if not any(isinstance(node, syntax.Call) for node in walk(test)):
+            known = [settled(run, operand, scope) for operand in operands]
+            open_ones = [operand for operand, truth in zip(operands, known, strict=True) if truth is None]
+            if holds is (test.op is Junction.AND) or (len(open_ones) == 1 and holds not in known):
+                for operand in open_ones:
+                    rule_out(run, operand, scope, holds=holds)
+        case syntax.Name() | syntax.Attribute() | syntax.Subscript():
+            value = settled_value(run, test, scope)
+            if v.is_setting(value) and truth_of(run, value) is None:
+                run.ruled.setdefault(value.name, holds)
 
 
 def _note_end(run: State, test: syntax.Expression, scope: v.Scope) -> None:

@@ -2,7 +2,8 @@
 
 Where the source does not show how many micro-batches a pass has, the interpretation assumes a number that leaves a
 remainder. A program that asks for whole windows first (``assert len(loader) % K == 0``) is never run with such a
-number: the assumption goes, not the loop.
+number: the assumption goes, not the loop. One that refuses two settings together (``if fused and K > 1: raise``) is
+never run with the one where the other is known (`conditions.rule_out`).
 """
 
 from __future__ import annotations

@@ -1,21 +1,27 @@
 """Which gradients belong together: the stores of a loop (`gradcheck_accum.ledger.events`), known at its end only.
 
 If one optimizer steps there is one store, unless some of its models are cleared alone: then each of them is one. If
-several step, each owns the models whose parameters it was given.
+several step, each owns the models whose parameters it was given. Those that work one after the other need own nothing
+apart: each has its own phase of the training.
 """
 
 from __future__ import annotations
 
+import itertools
+from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from gradcheck_accum.ledger.events import Backward, Event, Opaque, Step, Trace, ZeroGrad
 from gradcheck_accum.ledger.folding import fold
+from gradcheck_accum.ledger.location import Location
 from gradcheck_accum.ledger.windows import Fate
 from gradcheck_accum.lint.state.recorder import Recorded
 from gradcheck_accum.lint.state.values import Optimizer, is_member, is_part, reaches, whole_of
 
 _ONE_STORE = "the model"
+_OF_ALL = frozenset({"zero", "opaque"})
+"""What happens to the gradients of all phases, whichever is under way."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,10 +29,12 @@ class Stores:
     """The stores of each optimizer that steps, by its identity.
 
     ``is_team`` says that it is not known whose parameters each of them owns, but that all of them act together.
+    ``by_phase`` has the store of each thing that was done while only one of them was at work, by its identity.
     """
 
     by_optimizer: Mapping[int, frozenset[str]]
     is_team: bool
+    by_phase: Mapping[int, frozenset[str]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, record: list[Recorded]) -> Stores:
@@ -39,6 +47,9 @@ class Stores:
             stores = _of_a_team(record, optimizers)
         elif not (_tells_members_apart(record, stores) or _step_together(record, optimizers)):
             stores = dict.fromkeys(stores, frozenset[str]())
+        phases = _phases(record) if any(not own for own in stores.values()) else {}
+        if phases:
+            return cls({id(one): frozenset({one.name}) for one in optimizers}, is_team=False, by_phase=phases)
         return cls(stores, is_team)
 
     @property
@@ -51,6 +62,8 @@ class Stores:
         owner = one.owner
         if isinstance(owner, Optimizer):
             return self.by_optimizer.get(id(owner), frozenset())
+        if self.by_phase:
+            return self.by_phase.get(id(one), everything)
         if len(everything) <= 1 or owner is None or self.is_team:
             return everything
         return frozenset(s for s in everything if any(reaches(source, s) for source in owner))
@@ -114,6 +127,42 @@ def _step_together(record: list[Recorded], optimizers: list[Optimizer]) -> bool:
         elif one.kind == "step":
             stepped.add(id(one.owner))
     return stepped in (set(), everyone)
+
+
+def _phases(record: list[Recorded]) -> dict[int, frozenset[str]]:
+    """The store of each thing that was done, by its identity, if every optimizer finishes before the next one begins.
+
+    Each is then at work alone, and the gradients of that time are its own. Nothing where one comes back, or has made a
+    single step: whose turn it is next is not known then. What the last step of a phase leaves over is
+    told from the next phase by its pass over the data, and by its line.
+    """
+    turns = [owner for owner, _ in itertools.groupby(_steppers(record))]
+    steps = Counter(_steppers(record))
+    if len(turns) != len(steps) or min(steps.values(), default=0) < 2:
+        return {}
+    last = {
+        one.owner.name: i for i, one in enumerate(record) if isinstance(one.owner, Optimizer) and one.kind == "step"
+    }
+    following = iter(_steppers(record))
+    at_work = next(following)
+    of_pass: dict[tuple[int | None, Location], str] = {}
+    found: dict[int, frozenset[str]] = {}
+    for i, one in enumerate(record):
+        if one.kind == "step":
+            at_work = next(following, at_work)
+        elif one.kind == "backward":
+            name = of_pass.setdefault((one.details["epoch"], one.where), at_work)
+            if name != at_work and i < last[name]:
+                return {}
+            found[id(one)] = frozenset({name})
+        elif one.kind not in _OF_ALL:
+            found[id(one)] = frozenset({at_work})
+    return found if set(of_pass.values()) == set(steps) else {}
+
+
+def _steppers(record: list[Recorded]) -> list[str]:
+    """The names of the optimizers that step, one for each step."""
+    return [one.owner.name for one in record if one.kind == "step" and isinstance(one.owner, Optimizer)]
 
 
 def is_a_part(one: Recorded, everything: frozenset[str]) -> bool:

@@ -168,7 +168,7 @@ def call_value(run: State, node: syntax.Call, callee: Any, args: list[Any], kwar
         case v.Model() | v.Engine():
             computed = computation(run, node, args, kwargs, frozenset({callee.name}))
             cls = callee.cls if isinstance(callee, v.Model) else None
-            return computed.scaled(Factor(None)) if cls and run.reach.sums_losses(cls.node) else computed
+            return computed.maybe_summed() if cls and run.reach.sums_losses(cls.node) else computed
         case v.Criterion():
             return loss(run, callee.name, callee.reduction, args, kwargs, leaves_out=callee.leaves_out)
         case v.Partial():
@@ -230,7 +230,8 @@ def _library(run: State, node: syntax.Call, callee: v.Reference, args: list[Any]
     if average is not None:
         return average
     if tail in OPTIMIZERS or (path.startswith("torch.optim.") and tail[:1].isupper() and "sched" not in path):
-        optimizer = new_optimizer(run, node, all_arguments(args, kwargs))
+        rate = kwargs.get("lr", args[1] if len(args) > 1 else None)
+        optimizer = new_optimizer(run, node, all_arguments(args, kwargs), rate)
         if run.loops.depth:
             run.recorder.renew(node, optimizer)
         return optimizer

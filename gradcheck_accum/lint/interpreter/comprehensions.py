@@ -118,7 +118,7 @@ def dict_comprehension(run: State, node: syntax.DictComp, scope: v.Scope) -> Any
 def _of_every_batch(
     run: State, element: syntax.Expression, target: syntax.Expression, loader: v.Loader, scope: v.Scope
 ) -> Any:
-    """What a comprehension makes of a loader's batches: batches again, or something that is counted of each."""
+    """What a comprehension makes of a loader's batches: batches or objects again, or something counted of each."""
     inner = v.Scope(outer=scope)
 
     def of(batch: v.Data) -> Any:
@@ -132,4 +132,5 @@ def _of_every_batch(
         batches = batches_of(loader, loader.length)
         each = {batch: of(batch) for batch in dict.fromkeys(batches)}
         return [each[batch] for batch in batches]
-    return replace(loader, length=length_of(run, loader)) if loader.length is not None else loader
+    length = length_of(run, loader) if loader.length is not None else None
+    return replace(loader, length=length, make=of if isinstance(value, v.Instance) else None)

@@ -105,7 +105,7 @@ def _unary(run: State, node: syntax.UnaryOp, scope: v.Scope) -> Any:
     value = evaluate(run, node.operand, scope)
     if node.op is UnaryOperator.NOT:
         truth = answered(run, node.operand, value)
-        return UNKNOWN if truth is None else not truth
+        return v.negated(value) if truth is None else not truth
     if isinstance(value, Num):
         return value.derive(-value.value) if node.op is UnaryOperator.USUB else value
     return value if isinstance(value, (Tensor, v.Scaled, v.Data)) else UNKNOWN

@@ -41,7 +41,10 @@ def plan(run: State, source: Any, loop: syntax.For, trains: bool) -> tuple[Itera
             run.recorder.learn_units(source.rows)
             if trains:
                 run.recorder.counted |= {v.tag_of_length(source), v.tag_of_length(Symbol(source.dataset))}
-            return batches_of(source, length_of(run, source)), True, True
+            given = batches_of(source, length_of(run, source))
+            if source.make is not None and run.reach.backward_in(loop.body):
+                return [v.Unmade(batch, source.make) for batch in given], True, True
+            return given, True, True
         case v.Chunks():
             # What a loop cuts into windows is no window: all of the data, cut into micro-batches.
             is_pass = trains and run.loops.passes == 0 and run.reach.steps(loop.body)
@@ -160,11 +163,21 @@ def _unknown_iteration(run: State, source: Any, loop: syntax.For, trains: bool) 
     inner = inner_training_loop(run, loop.body)
     if inner is not None and not _consumes(inner, loop) and not _goes_over_models(run, inner):
         return [element, element], False, False
-    if run.loops.passes or isinstance(source, (v.Data, Tensor)):
+    is_made = isinstance(source, (v.Data, Tensor)) and not _comes_before_data(run, source, loop)
+    if run.loops.passes or is_made:
         return [element, element], False, False
     if isinstance(source, Symbol):
         run.recorder.counted.add(v.tag_of_length(source))
     return [v.Data()] * assumed_length(run, source), True, True
+
+
+def _comes_before_data(run: State, source: v.Data | Tensor, loop: syntax.For) -> bool:
+    """Whether a loop that steps runs over what a call elsewhere made before any data was drawn that it could be of.
+
+    A progress bar around a loader that is a parameter is that: the loop gets its data from it.
+    """
+    none_drawn = run.recorder.micro_batch < 0 or run.recorder.has_run
+    return isinstance(source, Tensor) and none_drawn and run.reach.steps(loop.body)
 
 
 def _goes_over_models(run: State, inner: _Inner) -> bool:

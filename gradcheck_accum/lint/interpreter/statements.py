@@ -8,7 +8,7 @@ from typing import Any
 
 from gradcheck_accum.ledger.events import Operation
 from gradcheck_accum.lint import syntax
-from gradcheck_accum.lint.control_flow.conditions import choose, settled
+from gradcheck_accum.lint.control_flow.conditions import choose, rule_out, settled
 from gradcheck_accum.lint.control_flow.functions import call_function
 from gradcheck_accum.lint.control_flow.refusals import heed
 from gradcheck_accum.lint.frameworks import self_counting
@@ -329,6 +329,7 @@ def _try(run: State, node: syntax.Try, scope: v.Scope) -> None:
 
 def _assert(run: State, node: syntax.Assert, scope: v.Scope) -> None:
     heed(run, node.test, scope)
+    rule_out(run, node.test, scope, holds=True)
 
 
 def _match(run: State, node: syntax.Match, scope: v.Scope) -> None:

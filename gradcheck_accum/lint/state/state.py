@@ -40,6 +40,8 @@ class State:
         self.reach = reach
         self.knowledge = knowledge
         self.decisions = dict(decisions)
+        self.ruled: dict[str, bool] = {}
+        """The settings that are so because the program refuses to run with them otherwise: no scenario varies them."""
         self.remoteness: dict[str, int] = {}
         """How far from the gradients each decision is made: 0 where it decides what happens to them."""
         self.loops = Loops()

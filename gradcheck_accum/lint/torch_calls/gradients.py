@@ -19,6 +19,7 @@ from gradcheck_accum.lint.torch_calls.models import sources_of
 from gradcheck_accum.lint.torch_calls.optimizers import (
     is_lost_optimizer,
     looks_like_optimizer,
+    may_take_sums,
     optimizer_called_on,
     optimizer_given,
 )
@@ -40,6 +41,8 @@ def record_backward(run: State, node: syntax.Node, value: Any, weighted: bool) -
     loss = as_loss(run, value)
     synced = run.sync.of_backward(loss.models)
     weighted = weighted or not run.made.hooked.isdisjoint(loss.models)
+    # What a rate is divided by that a sum grows with, a loss whose reduction is not in sight need not be divided by.
+    weighted = weighted or (any(part.assumed for part in loss.parts) and may_take_sums(run, loss.models))
     run.recorder.backward(run.calls.told_at or node, loss.scaled(Factor(None)) if weighted else loss, synced)
 
 

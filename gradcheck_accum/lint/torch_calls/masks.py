@@ -11,7 +11,6 @@ from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
-from gradcheck_accum.ledger.events import Reduction
 from gradcheck_accum.lint.program.torch_names import LEAVE_TARGETS_OUT
 from gradcheck_accum.lint.state import values as v
 from gradcheck_accum.lint.state.state import State
@@ -76,10 +75,8 @@ def is_own_count(run: State, value: Any) -> bool:
 
 def mean_over(tensor: Tensor) -> Tensor | None:
     """A sum that is divided by a count of its own micro-batch's data; None where it is no sum."""
-    if not all(part.reduction is Reduction.SUM and not part.is_unreduced for part in tensor.parts):
-        return None
-    parts = tuple(replace(part, reduction=Reduction.MEAN, leaves_out=True) for part in tensor.parts)
-    return replace(tensor, parts=parts)
+    parts = tuple(mean for part in tensor.parts if (mean := part.averaged()) is not None)
+    return replace(tensor, parts=parts) if len(parts) == len(tensor.parts) else None
 
 
 def counts_what_is_left(name: str, args: list[Any], kwargs: dict[str, Any], reduction: Any, told: bool) -> bool:

@@ -5,26 +5,51 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from gradcheck_accum.ledger.stated_names import names_size
 from gradcheck_accum.lint import syntax
 from gradcheck_accum.lint.program.names import NO_OPTIMIZER, OPTIMIZER
 from gradcheck_accum.lint.state import values as v
 from gradcheck_accum.lint.state.state import State
-from gradcheck_accum.lint.state.values import Symbol
-from gradcheck_accum.lint.syntax import text_of
+from gradcheck_accum.lint.state.values import Num, Symbol
+from gradcheck_accum.lint.syntax import Operator, text_of
 
 _DEEPEST = 4
 _MOST_GROUPS = 64
 
 
-def new_optimizer(run: State, node: syntax.Call, args: list[Any]) -> v.Optimizer:
+def new_optimizer(run: State, node: syntax.Call, args: list[Any], rate: Any = None) -> v.Optimizer:
     """An optimizer made by a call; the same call, reached in the same way and for the same models, makes the same one.
 
-    A helper that is called twice makes two.
+    A helper that is called twice makes two. ``rate`` is its learning rate, as far as that is known.
     """
     sources = [found for found in map(sources_in, args) if found is not None]
     known = frozenset().union(*sources) if sources else None
     way = (node.where.line, node.where.column - 1, *run.calls.sites, known or None)
-    return run.made.optimizers.setdefault(way, v.Optimizer(name_of_made(run, node, run.made.optimizers), known or None))
+    name = name_of_made(run, node, run.made.optimizers)
+    return run.made.optimizers.setdefault(way, v.Optimizer(name, known or None, takes_sums=_is_for_sums(rate)))
+
+
+def may_take_sums(run: State, models: frozenset[str]) -> bool:
+    """Whether an optimizer of any of ``models`` has a learning rate that may be there for losses that are sums."""
+    return any(one.takes_sums and one.may_update(models) for one in run.made.optimizers.values())
+
+
+def _is_for_sums(rate: Any) -> bool:
+    """Whether a learning rate was divided by the size of a batch, or by K, as it is for losses that are sums."""
+    if not isinstance(rate, v.Computed):
+        return False
+    if rate.op is Operator.DIV:
+        return _is_for_sums(rate.left) or _counts(rate.right)
+    return rate.op is Operator.MULT and (_is_for_sums(rate.left) or _is_for_sums(rate.right))
+
+
+def _counts(divisor: Any) -> bool:
+    """Whether a number is the size of a batch, K, or a product with one of them."""
+    if isinstance(divisor, v.Computed):
+        return divisor.op is Operator.MULT and (_counts(divisor.left) or _counts(divisor.right))
+    if isinstance(divisor, Num):
+        return not divisor.tags.isdisjoint({v.UNITS, v.STEPS, v.DERIVED})
+    return v.is_named(divisor) and names_size({divisor.name.rpartition(".")[2]})
 
 
 def name_of_made(run: State, node: syntax.Call, others: Mapping[Any, v.Optimizer | v.Model]) -> str:

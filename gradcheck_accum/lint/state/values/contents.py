@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from gradcheck_accum.lint.program.names import SETTINGS
-from gradcheck_accum.lint.state.values.data import Data
+from gradcheck_accum.lint.state.values.data import Data, Unmade
 from gradcheck_accum.lint.state.values.definitions import Function, Instance
 from gradcheck_accum.lint.state.values.numbers import DERIVED, STEPS, Num
 from gradcheck_accum.lint.state.values.parameters import Gradient, Parameters
@@ -32,7 +32,7 @@ def _held(value: Any, depth: int = 0) -> Iterator[Any]:
 
 def is_data(value: Any) -> bool:
     """Whether a value is, or holds, input data."""
-    return any(isinstance(item, Data) for item in _held(value))
+    return any(isinstance(item, (Data, Unmade)) for item in _held(value))
 
 
 def acts_on_gradients(value: Any) -> bool:
@@ -43,7 +43,8 @@ def acts_on_gradients(value: Any) -> bool:
 
 def rows_in(value: Any) -> int | None:
     """The leading dimension of the input data that a value is or holds, where the source shows it."""
-    return next((item.rows for item in _held(value) if isinstance(item, Data)), None)
+    data = (item.batch if isinstance(item, Unmade) else item for item in _held(value))
+    return next((item.rows for item in data if isinstance(item, Data)), None)
 
 
 def models_in(value: Any) -> frozenset[str]:
@@ -56,6 +57,8 @@ def drawn_with(value: Any, micro_batch: int) -> Any:
     match value:
         case Data():
             return replace(value, drawn=micro_batch)
+        case Unmade():
+            return value.make(replace(value.batch, drawn=micro_batch))
         case tuple() if not hasattr(value, "_fields"):
             return tuple(drawn_with(item, micro_batch) for item in value)
     return value

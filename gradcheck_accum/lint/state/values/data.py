@@ -63,7 +63,8 @@ class Loader:
     ``dataset`` is the name of the data set that they are cut from, where that is all that is known of it.
     ``generated`` says that a generator of the file yields them, and may yield a number beside each; ``whole`` that it
     was given a multiple of K, so that they may be whole windows. ``last_rows`` are those of the last micro-batch.
-    ``carry_out`` runs the generator and gives what it yields.
+    ``carry_out`` runs the generator and gives what it yields; ``make`` gives the object that the source makes of a
+    batch, where it makes one of each.
     """
 
     length: int | None = None
@@ -73,6 +74,15 @@ class Loader:
     last_rows: int | None = None
     carry_out: Callable[[], list[Any]] | None = None
     dataset: str = ""
+    make: Callable[[Data], Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Unmade:
+    """What ``make`` is to make of a batch of a loader once that is drawn."""
+
+    batch: Data
+    make: Callable[[Data], Any]
 
 
 @dataclass(slots=True, eq=False)

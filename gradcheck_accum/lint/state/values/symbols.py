@@ -37,6 +37,13 @@ class ByDefault(Symbol):
     holds: bool = True
 
 
+@dataclass(frozen=True, slots=True)
+class Negation(Symbol):
+    """``not x`` of an open condition with a name: the same question as ``x``, which is called ``of``."""
+
+    of: str = ""
+
+
 UNKNOWN = Symbol()
 """Something of which not even the name is known."""
 
@@ -167,6 +174,13 @@ def bounded(number: Num) -> Num | Symbol:
 def is_named(value: Any) -> bool:
     """Whether a value is an unknown with a name, which always stands for the same thing."""
     return isinstance(value, Symbol) and bool(value.name)
+
+
+def negated(value: Any) -> Symbol:
+    """What ``not`` makes of a value of which it is not known whether it holds."""
+    if isinstance(value, Negation):
+        return Symbol(value.of)
+    return Negation(of=value.name) if is_named(value) else UNKNOWN
 
 
 def is_settled(value: Any) -> bool:

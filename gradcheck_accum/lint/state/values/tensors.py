@@ -42,6 +42,8 @@ class Part:
     """Whether as many units are in it as the data say: some are left out, or chosen (`torch_calls.masks`)."""
     partly: bool = False
     """Whether its units were reduced along a dimension, which leaves others."""
+    may_be_sum: int | None = None
+    """The place of the factor that stands for the units where it may be a sum as well as a mean."""
 
     @property
     def is_unreduced(self) -> bool:
@@ -58,7 +60,22 @@ class Part:
             for place, factor in enumerate(self.factors)
             if place not in self.within or (reduction is Reduction.SUM and factor.operation is not Operation.MULTIPLY)
         ]
-        return replace(self, reduction=reduction, factors=tuple(kept), assumed=False, within=frozenset(), partly=partly)
+        of_now = replace(self, factors=tuple(kept), within=frozenset(), may_be_sum=None)
+        return replace(of_now, reduction=reduction, assumed=False, partly=partly)
+
+    def averaged(self) -> Part | None:
+        """This part divided by the number of its units, as many as the data say; None where it is no sum."""
+        if self.may_be_sum is not None:
+            # Who divides by their number has a sum.
+            at = self.may_be_sum
+            factors = (*self.factors[:at], *self.factors[at + 1 :])
+            within = frozenset(place - (place > at) for place in self.within)
+            of_sum = replace(self, factors=factors, within=within, may_be_sum=None, assumed=False)
+        elif self.reduction is Reduction.SUM and not self.is_unreduced:
+            of_sum = self
+        else:
+            return None
+        return replace(of_sum, reduction=Reduction.MEAN, leaves_out=True)
 
     @property
     def origin(self) -> Hashable:
@@ -89,10 +106,15 @@ class Tensor:
     def scaled(self, factor: Factor) -> Tensor:
         """This tensor times a constant."""
         if any(len(part.factors) >= _MOST_FACTORS for part in self.parts):
-            parts = tuple(replace(p, factors=(Factor(None),), within=frozenset()) for p in self.parts)
+            parts = tuple(replace(p, factors=(Factor(None),), within=frozenset(), may_be_sum=None) for p in self.parts)
         else:
             parts = tuple(replace(p, factors=(*p.factors, factor)) for p in self.parts)
         return replace(self, parts=parts)
+
+    def maybe_summed(self) -> Tensor:
+        """This tensor, where it is not known whether it is a mean or a sum."""
+        doubted = tuple(replace(part, may_be_sum=len(part.factors)) for part in self.parts)
+        return replace(self, parts=doubted).scaled(Factor(None))
 
     def detached(self) -> Tensor:
         """The same numbers without their graph."""

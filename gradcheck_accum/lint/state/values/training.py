@@ -23,12 +23,14 @@ class Model:
 class Optimizer:
     """An optimizer; ``sources`` are the root names of the models whose parameters it updates, where known.
 
-    ``engine`` is what steps and clears it, where that is not the loop.
+    ``engine`` is what steps and clears it, where that is not the loop. ``takes_sums`` says that its learning rate was
+    divided by what a sum grows with.
     """
 
     name: str
     sources: frozenset[str] | None = None
     engine: Engine | None = None
+    takes_sums: bool = False
 
     def may_update(self, models: frozenset[str]) -> bool:
         """Whether any of ``models``, by their names, may be one whose parameters it updates."""
