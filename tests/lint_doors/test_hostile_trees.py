@@ -153,8 +153,8 @@ def test_what_is_nested_too_deeply_is_one_line_and_2(project: Any, loss: str) ->
     project.write("train.py", BAD.replace("criterion(model(x), y)", loss))
     status = project.lint("--no-cache", "train.py")
     if status == 0 and sys.version_info >= (3, 14):
-        # That Python reads deeper: of the loop it is said that it was not analyzed.
-        assert "1 loop too long to be analyzed" in project.out
+        # That Python reads deeper: what such a loss weighs is not known.
+        assert project.out.startswith("No mistakes found in 1 file")
         return
     assert status == 2
     assert project.err.count("\n") == 1
