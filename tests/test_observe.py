@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import copy
+import gc
 import warnings
+import weakref
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import pytest
 import torch
@@ -454,3 +457,37 @@ def test_gradients_that_are_changed_by_hand_after_a_clip_are_not_compared() -> N
     result = watched(loop)
     assert result.verdict is Verdict.INCONCLUSIVE
     assert "manually after clipping" in result.reason
+
+
+def test_functions_that_were_kept_while_watching_do_what_pytorchs_own_do_and_hold_nothing() -> None:
+    kept: dict[str, Any] = {}
+
+    def loop() -> weakref.ref[torch.optim.Optimizer]:
+        # As a module has them that is imported inside the loop for the first time.
+        kept.update(grad=torch.autograd.grad, backward=torch.autograd.backward, clip=nn.utils.clip_grad_norm_)
+        kept.update(call=nn.Module.__call__, zero=torch.optim.Optimizer.zero_grad, zero_module=nn.Module.zero_grad)
+        model = nn.Linear(2, 1)
+        optimizer = torch.optim.AdamW(model.parameters())
+        for _ in range(3):
+            model(torch.ones(3, 2)).mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        return weakref.ref(optimizer)
+
+    with observe() as observation:
+        optimizer = loop()
+    assert observation.result().verdict is Verdict.EQUIVALENT
+    del observation
+    gc.collect()
+    assert optimizer() is None
+    model = nn.Linear(2, 1)
+    own = torch.optim.SGD(model.parameters(), lr=0.1)
+    (gradient,) = kept["grad"](kept["call"](model, torch.ones(1, 2)).sum(), [model.bias])
+    assert gradient.item() == 1.0
+    kept["backward"](model(torch.ones(1, 2)).sum())
+    assert kept["clip"](model.parameters(), 1.0) == pytest.approx(3**0.5)
+    kept["zero"](own)
+    assert model.bias.grad is None
+    kept["backward"](model(torch.ones(1, 2)).sum())
+    kept["zero_module"](model)
+    assert model.bias.grad is None

@@ -90,7 +90,45 @@ def _patch_outermost_modules(observer: Observer, stack: ExitStack) -> None:
 def _replace(owner: Any, name: str, replacement: Any, stack: ExitStack) -> None:
     original = owner.__dict__[name] if isinstance(owner, type) else getattr(owner, name)
     setattr(owner, name, replacement)
+    stack.callback(_let_go, replacement)
     stack.callback(setattr, owner, name, original)
+
+
+class _Nobody:
+    """Takes the observer's place in functions that are still called after watching has ended: nothing is done then."""
+
+    idle = True
+
+    def module_called(self, module: nn.Module, call: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        return call(*args, **kwargs)
+
+    def checkpointed(self, function: Callable[..., Any], call: Callable[..., Any], args: Any) -> Any:
+        return call(*args)
+
+    def before_grad(self, outputs: Any, inputs: Any, weights: Any) -> bool:
+        return False
+
+    def is_at_work(self) -> bool:
+        return False
+
+    def __getattr__(self, name: str) -> _Nobody:
+        return self
+
+    def __call__(self, *args: Any, **kwargs: Any) -> None:
+        """Whatever else the observer is told."""
+
+
+_NOBODY = _Nobody()
+
+
+def _let_go(replacement: Any) -> None:
+    """Make a function hold no observer any more, nor what that holds: the models, and their optimizers.
+
+    Somebody may have kept it: a module that was first imported meanwhile, or PyTorch's compiler, in its own tables.
+    """
+    for cell in replacement.__closure__ or ():
+        if isinstance(cell.cell_contents, (Observer, TimmPieces)):
+            cell.cell_contents = _NOBODY
 
 
 def _patch_backward(observer: Observer, stack: ExitStack) -> None:
