@@ -69,6 +69,8 @@ SCALED_BY = "gradcheck-accum scaled by"
 
 A number is None where it is what the others leave.
 """
+Part = tuple[float | None, frozenset[str], bool]
+"""One of these numbers, its origins, and whether the others are divided by it."""
 
 CACHED = "a cached loss, whose gradients a hook computes in separate backward passes"
 """A loss that its graph does not lead anywhere from: a number that was computed before, with a hook on it."""
@@ -270,8 +272,7 @@ def _factors(node: Any, name: str) -> tuple[Factor, ...] | None:
         if divides:
             return None
     where: Location | None = node.metadata.get(SCALED_AT)
-    parts: Sequence[tuple[float | None, frozenset[str], bool]]
-    parts = node.metadata.get(SCALED_BY, ((None, frozenset(), False),))
+    parts: Sequence[Part] = node.metadata.get(SCALED_BY, ((None, frozenset(), False),))
     if other is None or (isinstance(other, torch.Tensor) and other.numel() != 1):
         operation = Operation.DIVIDE if divides else Operation.MULTIPLY
         return (Factor(None, operation, where=where, origins=frozenset().union(*(origins for _, origins, _ in parts))),)

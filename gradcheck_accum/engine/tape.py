@@ -342,10 +342,11 @@ class Tape(TorchFunctionMode):
 
         One before which no model was called again was of the forward pass before, and the next may be too.
         """
-        if self._of_the_same_forward < _MOST_OF_ONE_FORWARD and not _calls_a_model(self.segments[-1]):
-            self._of_the_same_forward += any(map(_calls_a_model, self.segments[:-1]))
-            if self._of_the_same_forward:
-                return
+        *before, last = self.segments
+        goes_on = not _calls_a_model(last) and any(map(_calls_a_model, before))
+        if goes_on and self._of_the_same_forward < _MOST_OF_ONE_FORWARD:
+            self._of_the_same_forward += 1
+            return
         # What was recorded before these backwards is older by so many; the last holds the forward pass of this one.
         kept = max(KEPT_SEGMENTS - self._of_the_same_forward, 2)
         self._close_segment(kept)

@@ -132,10 +132,9 @@ def _never_used(history: History, uses: _Uses) -> set[Backward]:
     if not used or (not elsewhere and len({_place(e) for e in entries}) < 2):
         return set()
     batches = {backward.micro_batch for backward in own}
-    used_up = uses.of_others_there(history)
-    gone = {e.backward for e in entries if e.fate in (Fate.WIPED, Fate.LEFT) and e.backward in used_up}
-    if own.keys().isdisjoint(elsewhere):
-        gone |= {e.backward for e in entries if e.fate in (Fate.WIPED, Fate.LEFT) and e.backward in elsewhere}
+    take_turns = own.keys().isdisjoint(elsewhere)
+    theirs = elsewhere.keys() if take_turns else uses.of_others_there(history)
+    gone = {e.backward for e in entries if e.fate in (Fate.WIPED, Fate.LEFT) and e.backward in theirs}
     unmissed = _unmissed(history, used)
     gone |= {
         e.backward

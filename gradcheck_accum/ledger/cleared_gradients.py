@@ -60,9 +60,11 @@ def part(windows: Sequence[Window], same: Same) -> Parted:
         kept = window
         if steps is not None and not window.unknown:
             for block in _blocks(window):
-                if _is_rejected(block, window, steps, passes, counted):
+                at_every_end = _ends_every_pass(block, window, passes, counted)
+                is_missing = at_every_end and not _is_cleared_where_it_steps(block, window)
+                if not is_missing and _is_rejected(block, window, steps, passes, counted):
                     kept = _without(kept, block)
-                    doubt = REFUSED_AT_EVERY_END if _ends_every_pass(block, window, passes, counted) else None
+                    doubt = REFUSED_AT_EVERY_END if at_every_end else None
                     parted.rejected.append(replace(_thrown_away(window, block), unknown=doubt))
                 elif _is_restarted(block, window, steps, counted):
                     kept = _without(kept, block)
@@ -141,10 +143,6 @@ def _is_rejected(
     not_run = _never_ran(block, live, window, counted)
     if _count(block) != steps and _count(block) + not_run != steps:
         return False
-    cause = block[-1].wiped_by
-    was_due = cause is not None and window.optimizer in cause.within
-    if _ends_every_pass(block, window, passes, counted) and not was_due:
-        return False
     if window.step is None:
         return True
     # Cleared between its last backward and the step it is no decision: the step is made all the same.
@@ -158,6 +156,12 @@ def _ends_every_pass(
     if not passes.end_with(block[-1]) or not passes.all_end_unused():
         return False
     return not _never_ran(block, window.with_fate(Fate.LIVE), window, counted)
+
+
+def _is_cleared_where_it_steps(block: Sequence[Entry], window: Window) -> bool:
+    """Whether the loop that steps was still going on: the clearing may stand for a step that was refused."""
+    cause = block[-1].wiped_by
+    return cause is not None and window.optimizer in cause.within
 
 
 def _never_ran(

@@ -32,7 +32,8 @@ pytestmark = [
 SHOWS_DIVISORS = hasattr(getattr(fsdp, "FSDPModule", None), "set_gradient_divide_factor")
 """Whether PyTorch's fully_shard tells what it divides gradients by: from 2.8 on. Else verify says that it does not."""
 
-needs_divisors = pytest.mark.skipif(not SHOWS_DIVISORS, reason="PyTorch does not show what fully_shard divides by")
+SHOWS_NONE = "PyTorch does not show what fully_shard divides by"
+needs_divisors = pytest.mark.skipif(not SHOWS_DIVISORS, reason=SHOWS_NONE)
 
 RIGHT = [
     "right",
@@ -125,7 +126,7 @@ def launch(folder: Path, *command: str) -> subprocess.CompletedProcess[str]:
 def measured(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """What two ranks measured of every case, in one launch."""
     if not SHOWS_DIVISORS:
-        pytest.skip("PyTorch does not show what fully_shard divides by")
+        pytest.skip(SHOWS_NONE)
     written = tmp_path_factory.mktemp("shards") / "results.json"
     ended = launch(WORKER.parent, str(WORKER), str(written))
     assert ended.returncode == 0, ended.stderr

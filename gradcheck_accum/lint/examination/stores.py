@@ -66,14 +66,19 @@ class Stores:
             return self.by_phase.get(id(one), everything)
         if len(everything) <= 1 or owner is None or self.is_team:
             return everything
-        return frozenset(s for s in everything if any(reaches(source, s) for source in owner))
+        return _reached(everything, owner)
+
+
+def _reached(stores: frozenset[str], sources: frozenset[str]) -> frozenset[str]:
+    """Those of the stores that what happens to the sources happens to."""
+    return frozenset(store for store in stores if any(reaches(source, store) for source in sources))
 
 
 def _of_the_parts(record: list[Recorded], optimizers: list[Optimizer]) -> dict[int, frozenset[str]]:
     """The models of the only optimizer that steps, where some of them are cleared alone; nothing elsewhere."""
     own = optimizers[0].sources if len(optimizers) == 1 else None
     cleared = [one.owner for one in record if one.kind == "zero" and isinstance(one.owner, frozenset)]
-    alone = own and any({s for s in own if any(reaches(c, s) for c in owner)} not in (set(), own) for owner in cleared)
+    alone = own and any(_reached(own, owner) not in (frozenset(), own) for owner in cleared)
     return {id(optimizers[0]): own} if own and alone else {}
 
 

@@ -7,10 +7,11 @@ from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from gradcheck_accum.ledger.events import Backward, Event, Factor, Term
+from gradcheck_accum.verify.book.alike import Alike
 from gradcheck_accum.verify.book.kinds import Kind, RunningNumbers, said_by
 
 _MOST = 1 << 10
-"""Kinds that are known at a time."""
+"""Kinds of which it is known that there was one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,9 +34,7 @@ class PastEvents:
     """
 
     def __init__(self) -> None:
-        self._events, self._numbers = array("I"), array("d")
-        self._kinds: list[_Example] = []
-        self._known: dict[Hashable, int] = {}
+        self._events, self._numbers = Alike[_Example](), array("d")
         self._once: set[int] = set()
         """The kinds of events, as `Kinds` numbers them, that there was one of."""
         self._after = RunningNumbers()
@@ -49,30 +48,21 @@ class PastEvents:
 
     def add(self, event: Event, kind: Kind) -> None:
         """The next event."""
-        if isinstance(event, Backward) and kind.number not in self._known and kind.number not in self._once:
+        if isinstance(event, Backward) and kind.number not in self._once and not self._events.knows(kind.number):
             if len(self._once) >= _MOST:
                 self._once.clear()
             self._once.add(kind.number)
             shape = said_by(event, _shape_of(event.terms)), kind.beside
-            self._events.append(self._number_of(shape, event, kind.beside, varies=True))
+            self._events.add(shape, lambda: _Example(event, kind.beside, varies=True))
             self._numbers.extend(_numbers_in(event.terms))
         else:
-            self._events.append(self._number_of(kind.number, event, kind.beside))
+            self._events.add(kind.number, lambda: _Example(event, kind.beside))
         self._after.run_on(event)
-
-    def _number_of(self, key: Hashable, event: Event, beside: Hashable, *, varies: bool = False) -> int:
-        known = self._known.get(key)
-        if known is None:
-            if len(self._known) >= _MOST:
-                self._known.clear()
-            known = self._known[key] = len(self._kinds)
-            self._kinds.append(_Example(event, beside, varies))
-        return known
 
     def __iter__(self) -> Iterator[Event]:
         """The events; they are made anew, and no two are the same one."""
         running, numbers = RunningNumbers(), iter(self._numbers)
-        for kind in map(self._kinds.__getitem__, self._events):
+        for kind in self._events:
             # What is of no kind but its own is kept as it was.
             event = kind.event if said_by(kind.event) is None else running.like(kind.event, kind.beside)
             if kind.varies and isinstance(event, Backward):

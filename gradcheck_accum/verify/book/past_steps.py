@@ -11,11 +11,9 @@ import torch
 
 from gradcheck_accum.ledger.events import Backward, Event, Step
 from gradcheck_accum.results.verdict import ByParameter
+from gradcheck_accum.verify.book.alike import Alike
 from gradcheck_accum.verify.book.records import Measured, Record
 from gradcheck_accum.verify.vectors.inner_products import InnerProducts
-
-_MOST = 1 << 10
-"""Kinds that are known at a time."""
 
 _LARGEST = 256
 """Elements of a matrix that is kept as numbers: the sketches of several ranks are kept as they are."""
@@ -36,9 +34,7 @@ class PastSteps:
     """Measured steps in the order in which they were made, without what was needed at the step alone."""
 
     def __init__(self) -> None:
-        self._steps, self._numbers = array("I"), array("d")
-        self._known: dict[Hashable, int] = {}
-        self._kinds: list[_Kind] = []
+        self._steps, self._numbers = Alike[_Kind](), array("d")
         self._by_parameter: dict[int, ByParameter] = {}
         self._products: dict[int, InnerProducts] = {}
         """By the number of a step: what is kept of it as it is."""
@@ -58,22 +54,13 @@ class PastSteps:
             self._products[len(self)] = measured.products
             own.products = None
         self._numbers.extend(_numbers_of(own))
-        self._steps.append(self._kind(own, ahead, tuple(places[record.event] - place for record in measured.records)))
-
-    def _kind(self, example: Measured, ahead: int, records: tuple[int, ...]) -> int:
-        key = _said(example), ahead, records
-        known = self._known.get(key)
-        if known is None:
-            if len(self._known) >= _MOST:
-                self._known.clear()
-            known = self._known[key] = len(self._kinds)
-            self._kinds.append(_Kind(example, ahead, records))
-        return known
+        records = tuple(places[record.event] - place for record in measured.records)
+        self._steps.add((_said(own), ahead, records), lambda: _Kind(own, ahead, records))
 
     def measured(self, events: Sequence[Event]) -> Iterator[Measured]:
         """The steps, in order; ``events`` are all of the run."""
         place, numbers = 0, iter(self._numbers)
-        for number, kind in enumerate(map(self._kinds.__getitem__, self._steps)):
+        for number, kind in enumerate(self._steps):
             place += kind.ahead
             step, found = events[place], _with_numbers(kind.example, numbers)
             if isinstance(step, Step):

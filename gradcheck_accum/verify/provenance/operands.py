@@ -8,6 +8,7 @@ from types import CodeType, FrameType
 
 import torch
 
+from gradcheck_accum.engine.loss_graph import Part
 from gradcheck_accum.engine.tape import SCALINGS
 from gradcheck_accum.ledger.stated_names import DATA
 from gradcheck_accum.verify.provenance.following import Place, place_of, sources_of
@@ -18,9 +19,6 @@ from gradcheck_accum.verify.stack.frames import package_of
 
 _MOST_PLACES = 1024
 """Places beyond which what was read is forgotten: code that is made anew all the time is no loop's."""
-
-Part = tuple[float | None, frozenset[str], bool]
-"""A number, its origins, and whether the others are divided by it."""
 
 Chain = tuple[tuple[int, int], ...]
 """A frame and its callers: for each its code and the instruction that it is at."""

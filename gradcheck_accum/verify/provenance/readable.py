@@ -53,11 +53,9 @@ def _value(node: ast.expr, frame: FrameType) -> object:
             return _variable(frame, name)
         case ast.Attribute(value=owner, attr=name):
             return _attribute(_value(owner, frame), name)
-        case ast.Subscript(value=owner, slice=ast.Constant(value=str(key))):
-            return _item(_value(owner, frame), key, _NONE)
-        case ast.Subscript(value=owner, slice=ast.Name() as place):
-            at = _value(place, frame)
-            return _item(_value(owner, frame), at, _NONE) if type(at) is str else _NONE
+        case ast.Subscript(value=owner, slice=ast.Constant() | ast.Name() as place):
+            key = _value(place, frame)
+            return _item(_value(owner, frame), key, _NONE) if type(key) is str else _NONE
         case ast.Call(func=ast.Attribute(value=owner, attr="get"), args=[ast.Constant(value=str(key)), *rest]):
             default = _value(rest[0], frame) if rest else _NONE
             return _item(_value(owner, frame), key, default)
