@@ -217,6 +217,25 @@ def test_a_penalty_may_hold_the_division_unless_the_rest_of_its_loss_shows_none(
     assert any(said in note for note in readings.notes) == dark
 
 
+@pytest.mark.parametrize(
+    ("again", "found"),
+    [
+        # The sum is divided by the units of its window: what the penalty is divided by, nobody can say.
+        ([], []),
+        # Divided by K again, the sum itself is wrong.
+        ([by(3, "accumulation_steps", line=8)], ["GA102"]),
+    ],
+)
+def test_what_counts_the_units_of_one_term_says_nothing_of_a_penalty(again: list[Factor], found: list[str]) -> None:
+    def micro_batch(held: int) -> list[Term]:
+        mean = [*again, by(7 * held, line=9)]
+        penalty = term(times(0.01), *mean, units=None, name="penalty", reduction=Reduction.NONE)
+        return [term(*mean, units=7, reduction=Reduction.SUM), penalty]
+
+    events = windows([[micro_batch(held)] * held for held in (3, 3, 2)])
+    assert codes(events) == found
+
+
 @pytest.mark.parametrize(("names", "dark"), [(("mse", "mse #2", "mse #3"), True), (("mse", "ce", "huber"), False)])
 def test_a_mean_of_as_many_losses_as_k_is_open_where_they_are_of_one_kind(names: Sequence[str], dark: bool) -> None:
     terms = [term(by(3), name=name) for name in names]

@@ -19,6 +19,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from itertools import combinations
 
 from gradcheck_accum.ledger.events import Backward, Reduction, Term, WindowBound
@@ -267,11 +268,20 @@ class _Reader:
 
         A count of one term's units says of the others neither that they are scaled nor that they are not.
         """
+
+        @cache
+        def right(one: Series) -> bool:
+            return is_right(read[one], self._evidence(one, _steps_of(one, [*read], self.windows, self.steps)))
+
         for one, reading in read.items():
             others = [other for other in read if other is not one and other.lines == one.lines]
-            shared = [applied for other in others for applied in read[other].scaled_by & reading.weighed_by]
-            if shared and not is_right(reading, self._evidence(one, _steps_of(one, [*read], self.windows, self.steps))):
-                reading.give_up(_of_two_roles(one, others, shared[0][0]))
+            shared = [a for other in others for a in read[other].scaled_by & reading.weighed_by]
+            counts = [other for other in others if read[other].kind is Reduction.SUM and read[other].normalised]
+            counted = [(other, a) for other in counts for a in read[other].scaled_by & reading.scaled_by]
+            if (shared or counted) and not right(one):
+                shared += [a for other, a in counted if right(other)]
+                if shared:
+                    reading.give_up(_of_two_roles(one, others, shared[0][0]))
 
     def _may_take_turns(self, one: Series, every: Sequence[Series], evidence: Evidence) -> bool:
         """Whether losses that take turns are each divided by all micro-batches of a window: for their common mean."""
