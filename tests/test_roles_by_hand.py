@@ -156,6 +156,12 @@ def test_of_two_factors_that_are_k_the_whole_losss_is_the_likelier() -> None:
     assert scaled_at([term(own, whole, name="mse"), term(whole, name="ce")]) == {9}
 
 
+def test_of_two_divisions_that_are_k_the_one_that_makes_a_mean_of_the_terms_is_the_objectives() -> None:
+    of_terms, whole = by(4, "train.py:5", line=5), by(4, "train.py:9", line=9)
+    terms = [term(of_terms, whole, name=name) for name in ("ce", "mse", "huber", "kl")]
+    assert scaled_at(terms, WindowBound(4, frozenset({"train.py:2"}))) == {9}
+
+
 def test_of_two_bare_numbers_that_are_k_the_divisor_is_the_likelier() -> None:
     share = Factor(0.25, where=at(5), origins=frozenset({"train.py:5"}))
     bound = WindowBound(4, frozenset({"train.py:2"}))

@@ -220,7 +220,7 @@ class ColumnSplit:
             return
         open_ = [c for c in self.objective if c.source is not Source.OBJECTIVE][:_MOST_OPEN]
         likely = [c for c in open_ if self._may_be_needed(c)]
-        likely.sort(key=lambda c: (not c.whole, not c.divides))
+        likely.sort(key=lambda c: (self._is_mean_of_terms(c), not c.whole, not c.divides))
         for count in range(1, len(likely) + 1):
             yield from (own for own in combinations(likely, count) if self._is_right([*shown, *own]))
         together = [c for c in open_ if c.whole]

@@ -16,6 +16,23 @@ from gradcheck_accum.fuzz.tokens import contents
 from gradcheck_accum.fuzz.variants import Number, Objective, Variant
 
 FOUND = {
+    "a mean of two terms in windows of two": Variant(
+        k=2,
+        rows=(3,) * 8,
+        units=(9,) * 8,
+        boundary="chunks",
+        model="tied",
+        loss="tokens",
+        optimizer="AdamW",
+        double=False,
+        data_loader=False,
+        layout="function",
+        schedule="decay",
+        metrics=True,
+        seed=200,
+        objective=Objective(terms=2, mean=Number(text="2")),
+        k_from="literal",
+    ),
     "a division by K that a constant undoes, of batches of two rows": Variant(
         k=2,
         rows=(2,) * 6,
