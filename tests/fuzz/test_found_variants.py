@@ -16,6 +16,27 @@ from gradcheck_accum.fuzz.tokens import contents
 from gradcheck_accum.fuzz.variants import Number, Objective, Variant
 
 FOUND = {
+    "a window that is rejected, in a loop that defines a function which steps": Variant(
+        k=6,
+        rows=(3,) * 12,
+        units=(9,) * 12,
+        epochs=2,
+        boundary="islice",
+        scale="gradients",
+        spelling="inverse",
+        model="attention",
+        loss="smooth l1",
+        optimizer="SGD",
+        clearing="model",
+        double=True,
+        data_loader=False,
+        metrics=True,
+        disguise=("dead code",),
+        seed=668,
+        k_from="namespace",
+        rejects="window",
+        outliers=(5,),
+    ),
     "a mean of two terms in windows of two": Variant(
         k=2,
         rows=(3,) * 8,

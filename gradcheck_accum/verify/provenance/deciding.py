@@ -74,9 +74,11 @@ def _decisive(line: Line, tests: Sequence[tuple[ast.expr, bool]], region: Sequen
 def _bounds_of_loop(line: Line, loop: ast.For | ast.AsyncFor | ast.While) -> list[Bound]:
     """How often a loop runs that has ended; nothing where that is not written, or where it steps itself.
 
-    What comes after a loop that steps is for what the loop has left over.
+    What comes after a loop that steps is for what the loop has left over. What a function that is only defined there
+    calls is not called there.
     """
-    if line.calls and any(called(node) == line.calls for node in ast.walk(loop)):
+    scope_of, scope = line.place.syntax.scope_of, line.place.scope
+    if line.calls and any(called(node) == line.calls and scope_of(node) is scope for node in ast.walk(loop)):
         return []
     if isinstance(loop, ast.While):
         # It counts anew whenever it is entered.
