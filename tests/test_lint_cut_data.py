@@ -36,6 +36,13 @@ for window in torch.randperm({rows}).reshape(3, K, 5):
         (criterion(model(x[index]), y[index]){scaling}).backward()
     {step}
 """,
+    "indices some at a time": """
+for epoch in range(2):
+    for i, index in enumerate(torch.randperm({rows}).view(-1, 5)):
+        (criterion(model(x[index]), y[index]){scaling}).backward()
+        if i % K == K - 1:
+            {step}
+""",
     "slices of pieces": """
 pieces = torch.arange({rows}).split(5)
 for first in range(0, len(pieces), K):
@@ -65,6 +72,16 @@ def test_windows_that_are_cut_by_hand_are_as_long_as_they_are_cut(loop: str) -> 
     assert codes(loop, " / K") == []
     assert codes(loop, "") == ["GA101"]
     assert codes(loop, " / K / K") == ["GA102"]
+
+
+def test_indices_of_a_data_set_whose_length_is_not_shown_may_leave_a_remainder() -> None:
+    unknown = WINDOWS["indices some at a time"].replace("randperm({rows})", "randperm(len(given))")
+    loop = "import sys\ngiven = torch.load(sys.argv[1])\n" + unknown
+    assert codes(loop, " / K") == ["GA301"]
+    assert codes(loop, "") == ["GA101", "GA301"]
+    # 65 places are 13 micro-batches, the last of which reaches no step of its own.
+    assert codes(WINDOWS["indices some at a time"], " / K", rows=65) == ["GA301"]
+    assert codes(WINDOWS["indices some at a time"], " / K", rows=40) == []
 
 
 def test_what_is_left_of_pieces_that_are_cut_alike_is_known() -> None:

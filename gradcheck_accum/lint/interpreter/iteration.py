@@ -119,7 +119,8 @@ def _along(run: State, data: v.Data, loop: syntax.For, trains: bool) -> tuple[It
     if inner is not None and _consumes(inner, loop):
         return items * _windows_along(run, first), False, is_pass
     if first.value <= 0:
-        return None
+        # The places of a data set, some of them at a time: a pass over it, of a length that is not shown.
+        return (items * assumed_length(run, data), True, True) if is_pass and data.is_order else None
     if not run.reach.steps(loop.body):
         run.knowledge.note_window(first)
     return items * int(first.value), True, is_pass

@@ -129,8 +129,9 @@ def _data_method(run: State, base: v.Data, name: str, args: list[Any], kwargs: d
             return ("shape", base)
         return rows_of(run, base) if isinstance(args[0], Num) and args[0].value == 0 else Symbol()
     if name in RESHAPES and len(args) > 1 and all(isinstance(size, Num) for size in args):
-        first = int(args[0].value)
-        return replace(base.changed(first if first > 0 else None), holds=base.holds, sizes=tuple(args))
+        sizes = base.reshaped(args)
+        first = int(sizes[0].value)
+        return replace(base.changed(first if first > 0 else None), holds=base.holds, sizes=sizes)
     if name == "chunk" and args:
         return chunks(run, args[0])
     if name in SPLITS and args:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+import math
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any
@@ -49,6 +50,16 @@ class Data:
     def is_order(self) -> bool:
         """Whether it holds each place once: as many of them are below a number in every micro-batch."""
         return self.holds is Holds.PLACES and not self.is_part and not self.varies
+
+    def reshaped(self, sizes: Sequence[Num]) -> tuple[Num, ...]:
+        """The sizes that it is given, the first worked out from the others where it is -1 and the source shows all."""
+        first, *rest = sizes
+        others = math.prod(int(size.value) for size in rest)
+        own = [self.rows] if self.is_order and not self.sizes else [int(size.value) for size in self.sizes]
+        known = [count for count in own if count is not None and count > 0]
+        if first.value != -1 or others <= 0 or not known or len(known) < len(own) or math.prod(known) % others:
+            return tuple(sizes)
+        return (Num(math.prod(known) // others), *rest)
 
     def changed(self, rows: int | None = None) -> Data:
         """What an operation on each of its elements gives."""
