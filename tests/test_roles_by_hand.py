@@ -117,6 +117,17 @@ def test_a_sum_over_what_all_ranks_hold(over: str, factor: float, weight: float)
         assert found == [pytest.approx([weight] * 6)] * 2
 
 
+@pytest.mark.parametrize(("back", "found"), [(4 / 3, []), (None, ["GA103"]), (4 / 2, ["GA103"])])
+def test_what_makes_a_remainder_whole_after_windows_of_other_lengths_is_no_objective(
+    back: float | None, found: list[str]
+) -> None:
+    """K grows to 4; the remainder of 3 is divided by 4, and multiplied by 4/3. A window of 3 before was not."""
+    own = [] if back is None else [Factor(back, where=at(11))]
+    each = [(2, 2, []), (3, 3, []), (4, 4, []), (4, 4, []), (3, 4, own)]
+    events = windows([[[term(by(k, line=9), *more)]] * held for held, k, more in each])
+    assert codes(events) == found
+
+
 def test_a_division_in_either_branch_is_one_of_each() -> None:
     """By 3 in one branch, by 1.5 and then by 2 in the other; the objective's 0.7 follows both."""
     common = Factor(0.7, where=at(9))

@@ -75,6 +75,7 @@ class ColumnSplit:
         if self._is_divided_once_too_often(shown):
             return
         if self._is_right(shown):
+            self._take([*shown, *self._completing(shown)])
             self._note_what_is_not_needed()
             return
         more = next(self._right_with(shown), None)
@@ -213,6 +214,16 @@ class ColumnSplit:
             # Where a sum is divided by the units of its window, nothing is left to scale.
             return all(self.evidence.same(value, 1.0) for value in self.evidence.product(columns))
         return self.evidence.shares_add_up(columns)
+
+    def _completing(self, shown: Sequence[Column]) -> Sequence[Column]:
+        """A factor that some windows have, by which the shorter ones are right as well, if there is one.
+
+        It and what is shown change with the window's length together, though neither does alone where K changes too.
+        """
+        if self.kind is Reduction.SUM or self.evidence.adds_up_everywhere(shown):
+            return ()
+        changing = (c for c in self.objective if not self.evidence.is_constant(c) and c.source is not Source.OBJECTIVE)
+        return next(([c] for c in changing if self.evidence.adds_up_everywhere([*shown, c])), ())
 
     def _right_with(self, shown: Sequence[Column]) -> Iterator[Sequence[Column]]:
         """Further columns that make a right reading of those that are shown, the fewest and the likeliest first."""

@@ -398,7 +398,15 @@ class Evidence:
         full = [own for own in self.windows() if any(self.points[i].is_full for i in own)]
         if not full:
             return all(self.same(value * p.steps, 1.0) for value, p in zip(product, self.points, strict=True))
-        return all(self.same(math.fsum(product[i] for i in own), float(self.points[own[0]].divisor)) for own in full)
+        return all(self._is_whole(own, product) for own in full)
+
+    def adds_up_everywhere(self, columns: Iterable[Column]) -> bool:
+        """Whether they do in the windows that hold fewer as well."""
+        product = self.product(columns)
+        return all(self._is_whole(own, product) for own in self.windows())
+
+    def _is_whole(self, window: Sequence[int], product: Sequence[float]) -> bool:
+        return self.same(math.fsum(product[i] for i in window), float(self.points[window[0]].divisor))
 
 
 def _kind_of(point: Point) -> object:
