@@ -407,3 +407,23 @@ def test_what_is_cleared_after_the_loop_is_lost_whatever_was_refused(epochs: int
     body = SPIKES_LAST + AT_THE_END.format(epochs=epochs, answer="pass", after="optimizer.zero_grad()")
     result = watched(body, tmp_path, rows=45, loader="list")
     assert (result.verdict, codes(result)) == (Verdict.DEVIATES, {"GA301"})
+
+
+BY_HAND = "[setattr(p, 'grad', None) for p in model.parameters()]"
+
+
+@pytest.mark.parametrize("epochs", [1, 2])
+@pytest.mark.parametrize(("answer", "after"), [(BY_HAND, "pass"), ("pass", BY_HAND)])
+def test_what_is_cleared_by_hand_at_the_end_of_the_data_was_refused_or_lost(
+    answer: str, after: str, epochs: int, tmp_path: Path
+) -> None:
+    body = SPIKES_LAST + AT_THE_END.format(epochs=epochs, answer=answer, after=after)
+    result = watched(body, tmp_path, rows=45, loader="list")
+    assert (result.verdict, codes(result)) == (Verdict.INCONCLUSIVE, set())
+    assert result.reason.endswith("clear them with zero_grad() to see which")
+
+
+def test_a_remainder_that_nothing_clears_is_lost_however_others_are_cleared(tmp_path: Path) -> None:
+    body = AT_THE_END.format(epochs=1, answer="pass", after="pass").replace("optimizer.zero_grad()", BY_HAND)
+    result = watched("batches = [*loader][:8]\n" + body, tmp_path, rows=45, loader="list")
+    assert (result.verdict, codes(result)) == (Verdict.DEVIATES, {"GA301"})

@@ -12,7 +12,8 @@ An update that is thrown away on purpose is no mistake. Three things look alike,
   gone. So is what every pass ends with: a decision of the script depends on the data, not on the place in the loop; but
   for what was cleared at a micro-batch that was counted and never ran: the clearing was the answer to that one. Where
   every pass ends with a complete window that is cleared in the very loop that steps, both are possible: the data at the
-  end is the same each time. It is taken as rejected, and why is unknown.
+  end is the same each time. It is taken as rejected, and why is unknown. So is what was cleared at the end of a pass
+  by no call: it may have been in the loop, for a micro-batch that never ran.
 
 All of this depends on K. The windows that nothing was cleared from say what it is where they are the most: to reject
 is the exception. Where most windows were cleared, that is how the loop works, and K is what it counts, unless the
@@ -35,6 +36,12 @@ REFUSED_AT_EVERY_END = Reason(
     "data or of its place: run the loop on the data in another order"
 )
 """Why it is unknown whether a rejected window is a decision of the script, or a step that is missing."""
+
+CLEARED_UNSEEN = Reason(
+    "the gradients of the last micro-batches of a pass were cleared by assignment (p.grad = None), either "
+    "for a micro-batch that the loop discarded or after the loop: clear them with zero_grad() to see which"
+)
+"""Why it is unknown whether what is left at the end of a pass is a remainder."""
 
 
 @dataclass(slots=True)
@@ -69,6 +76,9 @@ def part(windows: Sequence[Window], same: Same) -> Parted:
                 elif _is_restarted(block, window, steps, counted):
                     kept = _without(kept, block)
                     parted.restarted.append(_thrown_away(window, block))
+                elif _is_cleared_unseen(block) and passes.end_with(block[-1]):
+                    kept = _without(kept, block)
+                    parted.rejected.append(replace(_thrown_away(window, block), unknown=CLEARED_UNSEEN))
         if window.step is None:
             parted.abandoned += [kept] if kept.fresh() else []
             continue
@@ -149,6 +159,12 @@ def _is_rejected(
     return bool(live) and (_count(live) == steps or passes.end_with(live[-1]))
 
 
+def _is_cleared_unseen(block: Sequence[Entry]) -> bool:
+    """Whether no call cleared ``block``: the loop may have gone on by then, to a micro-batch that never ran."""
+    cause = block[-1].wiped_by
+    return cause is not None and cause.seen_later
+
+
 def _ends_every_pass(
     block: Sequence[Entry], window: Window, passes: _Passes, counted: Mapping[Step | ZeroGrad, int]
 ) -> bool:
@@ -159,9 +175,9 @@ def _ends_every_pass(
 
 
 def _is_cleared_where_it_steps(block: Sequence[Entry], window: Window) -> bool:
-    """Whether the loop that steps was still going on: the clearing may stand for a step that was refused."""
+    """Whether the loop that steps may have been going on: then the clearing may stand for a step that was refused."""
     cause = block[-1].wiped_by
-    return cause is not None and window.optimizer in cause.within
+    return _is_cleared_unseen(block) or (cause is not None and window.optimizer in cause.within)
 
 
 def _never_ran(

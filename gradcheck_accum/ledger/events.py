@@ -141,12 +141,13 @@ class ZeroGrad(Event):
 
     ``counted`` is what the counters that decide on the steps of optimizers, by their names, had come to, where the loop
     that they count the turns of was going on; ``within`` are the optimizers in whose loop, the innermost around their
-    steps, it happened.
+    steps, it happened. ``seen_later`` says that it was no call (``p.grad = None``): when it happened is not known.
     """
 
     stores: frozenset[str]
     counted: tuple[tuple[str, int], ...] = ()
     within: frozenset[str] = frozenset()
+    seen_later: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -390,7 +390,7 @@ class GradientBook(ParameterBook):
         stores = frozenset({store})
         if all(is_cleared(self.gradient(key)) for key in changed):
             if set(filled) <= set(changed):
-                return ZeroGrad(where=where, stores=stores), None
+                return ZeroGrad(where=where, stores=stores, seen_later=True), None
             return Opaque(where=where, stores=stores, reason=PARTLY_CLEARED), None
         inner = squares = new = 0.0
         for key in filled:

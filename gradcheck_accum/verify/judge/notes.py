@@ -78,7 +78,7 @@ def on_accumulation(reports: Sequence[WindowReport], diagnosis: Sequence[Diagnos
 def on_thrown_away(ledgers: Sequence[Ledger]) -> list[str]:
     """The gradients that the script threw away on purpose: whole windows, and beginnings of windows."""
     notes = []
-    for line, windows in _by_clearing(window for ledger in ledgers for window in ledger.rejected).items():
+    for line, windows in _by_clearing(w for own in ledgers for w in own.rejected if w.unknown is None).items():
         count = f"{len(windows)} complete {'window' if len(windows) == 1 else 'windows'}"
         cleared = f"the gradients of {count} were cleared without a step, at line {line} ({_before(windows)})"
         notes.append(f"{cleared}: discarded by the script")

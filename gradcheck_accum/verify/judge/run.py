@@ -12,7 +12,6 @@ from gradcheck_accum.diagnosis.account import plural
 from gradcheck_accum.engine.cost import WindowCost
 from gradcheck_accum.engine.reference import LARGE_BATCH, MICRO_BATCHES, STREAMED
 from gradcheck_accum.engine.tolerance import CONFIDENCE, unit_roundoff
-from gradcheck_accum.ledger.cleared_gradients import REFUSED_AT_EVERY_END
 from gradcheck_accum.ledger.events import Backward, Step
 from gradcheck_accum.ledger.location import Location
 from gradcheck_accum.ledger.ranks import joined
@@ -304,17 +303,18 @@ def _verdict(
     if verdict is Verdict.DEVIATES and not diagnosis:
         reason += "; the cause was not recognized"
     if verdict is Verdict.EQUIVALENT and all(own.trace.complete for own in seen):
-        return _unless_never_stepped(ledgers) or _unless_refused_at_every_end(ledgers) or (verdict, reason)
+        return _unless_never_stepped(ledgers) or _unless_refused_in_doubt(ledgers) or (verdict, reason)
     return verdict, reason
 
 
-def _unless_refused_at_every_end(ledgers: Sequence[Ledger]) -> tuple[Verdict, str] | None:
-    """What a run comes to of which it is unknown whether the step at the end of each pass is missing."""
-    doubtful = [w for ledger in ledgers for w in ledger.rejected if w.unknown is REFUSED_AT_EVERY_END]
-    cleared = doubtful[0].entries[-1].wiped_by if doubtful else None
-    if cleared is None:
-        return None
-    return Verdict.INCONCLUSIVE, f"{REFUSED_AT_EVERY_END.words} (cleared at line {cleared.where.line})"
+def _unless_refused_in_doubt(ledgers: Sequence[Ledger]) -> tuple[Verdict, str] | None:
+    """What a run comes to of which it is unknown whether what was cleared without a step is a step that is missing."""
+    for window in (window for ledger in ledgers for window in ledger.rejected):
+        cleared = window.entries[-1].wiped_by
+        if window.unknown is not None and cleared is not None:
+            at = "" if cleared.seen_later else f" (cleared at line {cleared.where.line})"
+            return Verdict.INCONCLUSIVE, f"{window.unknown.words}{at}"
+    return None
 
 
 def _unless_never_stepped(ledgers: Sequence[Ledger]) -> tuple[Verdict, str] | None:
