@@ -112,3 +112,53 @@ def test_a_list_that_is_made_of_backwards_is_a_loop_over_micro_batches(division:
     optimizer.zero_grad()
 """
     assert [finding.mistake.code for finding in lint_source(source, "train.py")] == expected
+
+
+MAKES_ITS_OWN = """\
+import torch
+from torch import nn
+
+class Own(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.out = nn.Linear(6, 3)
+
+    def forward(self, x):
+        return self.out(x)
+
+    def configure(self, rate):
+        moved = [p for p in self.parameters() if p.requires_grad]
+        o = torch.optim.SGD(moved, lr=rate)
+        return o, torch.optim.lr_scheduler.StepLR(o, 9)
+
+def fit(net, other, data):
+    a, moves = net.configure(0.1)
+    b, _ = other.configure(0.2)
+    for i, (x, y) in enumerate(data):
+        {each}
+        (nn.functional.mse_loss(net(x), y){scaled}).backward()
+        nn.functional.mse_loss(other(x), y).backward()
+        b.step()
+        b.zero_grad()
+        if i % 4 == 3:
+            a.step()
+            a.zero_grad()
+            moves.step()
+
+fit(Own(), Own(), [(torch.randn(5, 6), torch.randn(5, 3)) for _ in range(8)])
+"""
+
+
+@pytest.mark.parametrize(
+    ("each", "scaled", "expected"),
+    [
+        ("pass", " / 4", []),
+        ("pass", "", ["GA101"]),
+        ("a.zero_grad()", " / 4", ["GA201"]),
+        # What the other network's optimizer clears is the other's.
+        ("b.zero_grad()", " / 4", []),
+    ],
+)
+def test_an_optimizer_that_a_network_makes_has_its_parameters(each: str, scaled: str, expected: list[str]) -> None:
+    source = MAKES_ITS_OWN.format(each=each, scaled=scaled)
+    assert [finding.mistake.code for finding in lint_source(source, "train.py")] == expected

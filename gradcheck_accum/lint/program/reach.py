@@ -24,7 +24,7 @@ from gradcheck_accum.lint.program.facts import (
     stepper,
     switched,
 )
-from gradcheck_accum.lint.program.torch_names import BACKWARD, MOVES_WEIGHTS
+from gradcheck_accum.lint.program.torch_names import BACKWARD, MOVES_WEIGHTS, OPTIMIZERS
 from gradcheck_accum.lint.syntax import call_name, text_of, walk
 
 
@@ -85,6 +85,7 @@ class Reach:
         self._to_step = _closure(_either({"step"}), callers)
         self._to_gradients = _closure(_either(TOUCH_GRADIENTS) | _GATHERS, callers)
         self._to_averages = _closure(_either(set().union(*(facts.updates for facts in every))), callers)
+        self._to_optimizers = _closure(_either(OPTIMIZERS), callers)
         self.left_open = frozenset().union(*(facts.left_open for facts in every))
         """The names of methods that are left to classes that derive from these."""
         self.open_classes = {
@@ -259,6 +260,10 @@ class Reach:
     def averages(self, function: syntax.Node | None) -> bool:
         """Whether a function takes weights into an average, itself or through this file's functions."""
         return function is not None and self._any(self._to_averages, function)
+
+    def makes_optimizers(self, function: syntax.Node | None) -> bool:
+        """Whether a function makes an optimizer, itself or through this file's functions."""
+        return function is not None and self._any(self._to_optimizers, function)
 
     def called(self, node: syntax.Call) -> Iterator[Function]:
         """The functions of this file that a call may mean and that reach ``backward``."""

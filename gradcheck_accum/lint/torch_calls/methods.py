@@ -73,6 +73,9 @@ def method_of_value(run: State, node: syntax.Call, base: Any, args: list[Any], k
             base.instance = base.instance or v.Instance(base.cls)
             own = base.cls.bound(name, base.instance)
             return call_function(run, own, args, kwargs) if own is not None else Symbol()
+        case v.Model() if base.cls is not None and run.reach.makes_optimizers(base.cls.methods.get(name)):
+            own = base.cls.bound(name, base)
+            return call_function(run, own, args, kwargs) if own is not None else Symbol()
         case v.Model():
             return base if name in SAME_MODEL else computation(run, node, args, kwargs, frozenset({base.name}))
         case v.Instance() if base.cls.is_model and base.cls.methods.get(name) is None and name not in base.attributes:

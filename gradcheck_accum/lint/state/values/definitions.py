@@ -14,7 +14,7 @@ class Function:
 
     node: syntax.FunctionDef | syntax.Lambda
     scope: Scope
-    owner: Instance | None = None
+    owner: object | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -39,7 +39,7 @@ class Class:
     attributes: dict[str, Any] = field(default_factory=dict)
     """What was assigned to the class since."""
 
-    def bound(self, name: str, instance: Instance) -> Function | None:
+    def bound(self, name: str, instance: object) -> Function | None:
         """A method of this class, of an object of it."""
         node = self.methods.get(name)
         return None if node is None else Function(node, self.origins.get(name, self.scope), instance)
