@@ -278,3 +278,41 @@ def train(teacher, student, loader, rounds):
 def test_is_found(name: str) -> None:
     codes, source = LOOPS[name]
     assert sorted({finding.mistake.code for finding in lint_source(HEAD + source, "train.py")}) == codes
+
+
+REPORTS_AFTERWARDS = """\
+import argparse
+import torch
+from torch import nn
+parser = argparse.ArgumentParser()
+parser.add_argument("--accum", type=int, default=4)
+args = parser.parse_args()
+STEPS = 3000
+model, criterion = nn.Linear(6, 3), nn.MSELoss()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+loader = torch.utils.data.DataLoader(torch.load("data.pt"), batch_size=5)
+for epoch in range(STEPS // (len(loader) // args.accum) + 1):
+    for i, (x, y) in enumerate(loader):
+        {work}
+        (criterion(model(x), y){scaled}).backward()
+        if (i + 1) % args.accum == 0 or i + 1 == len(loader):
+            optimizer.step()
+            optimizer.zero_grad()
+results = torch.load("results.pt")
+for i in range(1, STEPS):
+    step = i * 100
+    {report}
+    print(step, results[f"precision_{{step}}"], results[f"recall_{{step}}"], results[f"f1_{{step}}"])
+"""
+
+
+@pytest.mark.parametrize(
+    "report", ["pass", "print(results[f'loss_{step}'], results[f'rate_{step}'], results.get(step))"]
+)
+@pytest.mark.parametrize(("scaled", "expected"), [("", ["GA101"]), (" / args.accum", ["GA103"])])
+def test_a_long_report_after_the_training_keeps_nothing_from_being_analyzed(
+    scaled: str, expected: list[str], report: str
+) -> None:
+    work = "\n        ".join(f"a{n} = [t.abs() for t in (x, y, x, y, x, y, x, y)]" for n in range(110))
+    source = REPORTS_AFTERWARDS.format(scaled=scaled, report=report, work=work)
+    assert [finding.mistake.code for finding in lint_source(source, "train.py")] == expected

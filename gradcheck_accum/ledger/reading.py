@@ -100,6 +100,8 @@ def read_series(evidence: Evidence, coefficient: float | None, *, in_a_run: bool
     if all(_is_of_another_constant(c, evidence) for c in contested):
         return without
     trusting = _read(evidence, columns, None, in_a_run)
+    if undone is not None and not is_right(trusting, evidence):
+        trusting = _read(evidence, [_as_objective(c) if c is undone else c for c in columns], None, in_a_run)
     if not is_right(trusting, evidence):
         # Neither is right: of K, the mistake is what the reading says that leaves the objective the fewest divisions,
         # unless another division by K is in sight. A count of the batch is not what a loop without its scaling divides
