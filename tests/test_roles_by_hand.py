@@ -197,6 +197,23 @@ def test_names_that_come_to_k_together(half: Factor, bound: WindowBound | None, 
     assert any(said in note for note in read(events).notes)
 
 
+@pytest.mark.parametrize(
+    ("scaling", "weight", "found"),
+    [
+        # By the constant for a sum, the division is missing; by the division for K, nothing is.
+        ([by(9, "parts", "train.py:14")], None, []),
+        ([], 9.0, ["GA101"]),
+    ],
+)
+def test_a_constant_makes_no_sum_where_the_loss_is_divided_by_what_equals_k(
+    scaling: list[Factor], weight: float | None, found: list[str]
+) -> None:
+    constant = times(9.0, "SCALE", "train.py:3")
+    events = windows([[[term(constant, *scaling, units=9)]] * 9] * 2, WindowBound(9, frozenset({"train.py:18"})))
+    assert weights(events) == [[weight] * 9] * 2
+    assert codes(events) == found
+
+
 WORTH = (0.3, 0.9, 0.6)
 
 
