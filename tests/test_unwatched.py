@@ -155,6 +155,45 @@ def test_an_update_by_hand_is_named_with_its_line(update: Callable[[torch.Tensor
     assert not result.help, "nothing was started as a process of its own"
 
 
+def test_a_clip_before_an_update_by_hand_is_no_gradient_of_an_optimizer() -> None:
+    torch.manual_seed(0)
+    model = nn.Linear(3, 1)
+    with observe() as observation:
+        for _ in range(4):
+            model.zero_grad()
+            model(torch.randn(5, 3)).pow(2).mean().backward()
+            nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+            for weight in model.parameters():
+                subtracted_behind_autograd(weight)
+    result = observation.result()
+    assert result.verdict is Verdict.INCONCLUSIVE
+    assert "the weights were changed by hand" in result.reason
+    assert not result.help
+
+
+def test_an_optimizer_for_each_weight_that_steps_inside_backward_is_followed_nowhere() -> None:
+    """In its hook the backward under way is not over: a window that lacks it does not close too early."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 1))
+    optimizers = {p: torch.optim.SGD([p], lr=0.1) for p in model.parameters()}
+    arrived = dict.fromkeys(optimizers, 0)
+
+    def arrive(weight: torch.Tensor) -> None:
+        arrived[weight] += 1
+        if arrived[weight] % 4 == 0:
+            optimizers[weight].step()
+            optimizers[weight].zero_grad()
+
+    with observe() as observation:
+        for weight in optimizers:
+            weight.register_post_accumulate_grad_hook(arrive)
+        for _ in range(12):
+            (model(torch.randn(5, 3)).pow(2).mean() / 4).backward()
+    result = observation.result()
+    assert (result.verdict, result.diagnosis) == (Verdict.INCONCLUSIVE, ())
+    assert "inside backward" in result.reason
+
+
 def test_weights_that_nobody_changes_were_not_changed_by_hand() -> None:
     result = _updated(added_to, steps=False)
     assert result.verdict is Verdict.INCONCLUSIVE

@@ -138,7 +138,7 @@ def judge_ranks(
     if seen[0].lost:
         notes.append(f"the reference run could not be continued: {seen[0].lost}")
     verdict, reason = _verdict(reports, diagnosis, ledgers, seen)
-    gradients_seen = any(own.trace.events for own in seen)
+    gradients_seen = any(map(_has_backwards, seen))
     gradients_astray = any(own.stray_backwards for own in seen)
     advice = to_decide(
         verdict,
@@ -287,7 +287,7 @@ def _verdict(
     if not reports:
         if any(own.moved_unseen for own in seen):
             return Verdict.INCONCLUSIVE, UNSEEN_STEPS
-        if any(own.trace.events for own in seen):
+        if any(map(_has_backwards, seen)):
             return Verdict.INCONCLUSIVE, "gradients were computed, but optimizer.step() was never called"
         if any(own.stray_backwards for own in seen):
             return Verdict.INCONCLUSIVE, next(filter(None, (_own_step(own.own_steps) for own in seen)), STRAY)
@@ -305,6 +305,10 @@ def _verdict(
     if verdict is Verdict.EQUIVALENT and all(own.trace.complete for own in seen):
         return _unless_never_stepped(ledgers) or _unless_refused_in_doubt(ledgers) or (verdict, reason)
     return verdict, reason
+
+
+def _has_backwards(run: ObservedRun) -> bool:
+    return any(isinstance(event, Backward) for event in run.trace.events)
 
 
 def _unless_refused_in_doubt(ledgers: Sequence[Ledger]) -> tuple[Verdict, str] | None:

@@ -20,7 +20,7 @@ from gradcheck_accum.verify.watching.gradients_by_hand import GradientsByHand
 from gradcheck_accum.verify.watching.objectives import merged
 from gradcheck_accum.verify.watching.run import Run
 from gradcheck_accum.verify.watching.schedules import Schedules
-from gradcheck_accum.verify.watching.step_measuring import SKIPPED, StepMeasuring
+from gradcheck_accum.verify.watching.step_measuring import INSIDE_BACKWARD, SKIPPED, StepMeasuring
 
 WITH_CLOSURE = (
     "a step that calls its closure several times, or never, does not use a single gradient: to compare, train with an "
@@ -135,6 +135,9 @@ class Steps:
             self._journal.add(GraphsHeld(where=where, count=self._backwards.graphs.count()))
         records = self._awaited.take(optimizer)
         self._merge(records, self._counters.counted(step))
+        if inside_backward:
+            # The backward under way is entered when it has ended: the window does not hold it.
+            self._journal.add(Opaque(where=where, stores=step.stores, reason=Reason(INSIDE_BACKWARD)))
         self._journal.add(step)
         self._arrivals.averaging.stepped()
         self._pending = self._measuring.before(
