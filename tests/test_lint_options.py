@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from loops_with_places import codes_in
 
 from gradcheck_accum.lint import lint_source
 
@@ -45,7 +46,7 @@ def codes(
     rows: str, *, batch: str = "5", window: str = "3", given: str = "", scaling: str = " / args.window"
 ) -> list[str]:
     source = SCRIPT.format(rows=rows, batch=batch, window=window, given=given, scaling=scaling)
-    return sorted({finding.mistake.code for finding in lint_source(source, "train.py")})
+    return sorted(set(codes_in(source)))
 
 
 @pytest.mark.parametrize(("rows", "window"), [("30", "3"), ("60", "4"), ("35", "1")])
@@ -191,7 +192,7 @@ def test_sizes_of_parts_bound_the_micro_batches_of_a_pass(making: str, whole: in
         for rows, expected in ((whole, []), (left, ["GA301"])):
             if rows is not None:
                 source = SIZES.format(rows=rows, making=making.format(rows=rows), loader=loader)
-                assert [finding.mistake.code for finding in lint_source(source, "train.py")] == expected
+                assert codes_in(source) == expected
 
 
 @pytest.mark.parametrize(
@@ -205,4 +206,4 @@ def test_sizes_of_parts_bound_the_micro_batches_of_a_pass(making: str, whole: in
 )
 def test_parts_of_what_the_source_does_not_show_may_leave_a_remainder(making: str) -> None:
     source = SIZES.format(rows=30, making=making, loader="DataLoader(part, batch_size=5)")
-    assert [finding.mistake.code for finding in lint_source(source, "train.py")] == ["GA301"]
+    assert codes_in(source) == ["GA301"]

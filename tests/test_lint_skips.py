@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from loops_with_places import codes_in
 
 from gradcheck_accum.lint import lint_source
 
@@ -70,7 +71,7 @@ by_skip = pytest.mark.parametrize("skip", SKIPS.values(), ids=SKIPS.keys())
 
 
 def codes(source: str) -> list[str]:
-    return sorted(finding.mistake.code for finding in lint_source(HEAD + source, "train.py"))
+    return sorted(codes_in(HEAD + source))
 
 
 @by_skip
@@ -198,7 +199,7 @@ FORGOTTEN = "if {}:\n            optimizer.zero_grad()\n            continue"
 def test_a_window_that_is_rejected_ran_as_many_as_the_source_shows(spike: str, rows: int, found: list[str]) -> None:
     # 8 micro-batches are two whole windows, 10 leave two: to reject one after its backward changes neither.
     source = REJECTED.format(rows=rows, before="pass", after=FORGOTTEN.format(spike))
-    assert [f.mistake.code for f in lint_source(source, "train.py")] == found
+    assert codes_in(source) == found
 
 
 def test_how_many_are_left_of_those_that_their_data_leave_out_is_not_known() -> None:

@@ -11,6 +11,7 @@ from gradcheck_accum.report.paint import PLAIN, Paint
 from gradcheck_accum.report.verify_table import STYLES, table, windows_text
 from gradcheck_accum.report.words import plural, shown_path
 from gradcheck_accum.report.wrap import WIDTH, labelled
+from gradcheck_accum.results.comparison import CompareResult
 from gradcheck_accum.results.verdict import Accepted, Verdict, VerifyResult, WindowReport
 
 _REASONS = 20
@@ -34,7 +35,7 @@ def verify_text(
     """
     first = chosen(result)
     sources = sources or Sources()
-    verdict = [_verdict(result, paint), *action(result, first, paint, width)]
+    verdict = [verdict_line(result, reason_in_short(result), paint), *action(result, first, paint, width)]
     causes = [diagnosis_lines(one, sources, paint, width, helped=one is first) for one in result.diagnosis]
     if quiet:
         blocks = [verdict, *causes] if result.exit_status else []
@@ -48,12 +49,13 @@ def verify_text(
     return "\n\n".join("\n".join(block) for block in blocks if block)
 
 
-def _verdict(result: VerifyResult, paint: Paint) -> str:
+def verdict_line(result: VerifyResult | CompareResult, reason: str, paint: Paint) -> str:
+    """The script and its verdict with this reason, or the error that left none."""
     script = paint("bold", shown_path(result.script))
     if result.error:
         return f"{script}: {paint('red', 'error:')} {result.error}"
     verdict = paint(STYLES.get(result.verdict, "yellow"), f"{result.verdict.value}:")
-    return f"{script}: {verdict} {reason_in_short(result)}"
+    return f"{script}: {verdict} {reason}"
 
 
 def reason_in_short(result: VerifyResult) -> str:
