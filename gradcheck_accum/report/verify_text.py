@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
+from gradcheck_accum.control_characters import visible
 from gradcheck_accum.diagnosis import Diagnosis
 from gradcheck_accum.report.frame import Sources, code_frame
 from gradcheck_accum.report.paint import PLAIN, Paint
@@ -135,10 +136,10 @@ def diagnosis_lines(diagnosis: Diagnosis, sources: Sources, paint: Paint, width:
     where, mistake = diagnosis.where, diagnosis.mistake
     place = f"{paint('bold', shown_path(where.path))}:{where.line}:"
     seen = f" ({windows_text(diagnosis.windows)})" if diagnosis.windows else ""
-    lines = [f"{place} {paint('red', mistake.code)} [{mistake.name}] {diagnosis.in_words}{paint('dim', seen)}"]
+    lines = [f"{place} {paint('red', mistake.code)} [{mistake.name}] {visible(diagnosis.in_words)}{paint('dim', seen)}"]
     lines += code_frame(sources, where, paint)
     if diagnosis.help and not helped:
-        lines += labelled("help:", diagnosis.help, width, paint)
+        lines += labelled("help:", visible(diagnosis.help), width, paint)
     return lines
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import weakref
 from typing import Any
 
@@ -17,6 +18,7 @@ from gradcheck_accum.verify.book.records import Record
 from gradcheck_accum.verify.provenance.counting import call_chain
 from gradcheck_accum.verify.stack.frames import user_location
 from gradcheck_accum.verify.watching.arrivals import Arrivals
+from gradcheck_accum.verify.watching.attention import is_of_the_loop
 from gradcheck_accum.verify.watching.batches import data_of, identity_of
 from gradcheck_accum.verify.watching.changes import Changes
 from gradcheck_accum.verify.watching.framework_remedies import Remark, remark
@@ -55,6 +57,8 @@ class Backwards:
         self._arrivals, self._changes, self._schedules = arrivals, changes, schedules
         self.depth = 0
         """How many backwards are under way, one inside another."""
+        self._thread = 0
+        """In which thread the outermost of them began."""
         self.begun = 0
         """How many have begun so far, but for those inside another."""
         self.astray = 0
@@ -84,6 +88,7 @@ class Backwards:
             # Reentrant checkpointing runs backwards inside a backward: what they give is part of the outer one's.
             return
         self.begun += 1
+        self._thread = threading.get_ident()
         self._run.choose_mode()
         where = user_location()
         self._changes.notice(where, thoroughly=False)
@@ -98,6 +103,10 @@ class Backwards:
         part = self._book.part_of(kind_of(where, reading.terms, self._batches.current_pass), reading.scale)
         self._sent_back = sent_back, where, part
         self._arrivals.begin()
+
+    def is_in_another_thread(self) -> bool:
+        """Whether a backward is under way in another of the loop's threads than the calling one."""
+        return bool(self.depth) and self._thread != threading.get_ident() and is_of_the_loop()
 
     def after(self, failed: bool) -> None:
         """``backward`` has returned."""

@@ -83,6 +83,8 @@ class Observer:
         )
         self.children = 0
         """How many processes that may train the loop has started."""
+        self.threads_overlap = False
+        """Whether several threads have trained at the same time."""
 
     # What PyTorch tells
 
@@ -97,6 +99,20 @@ class Observer:
         if not attention.idle:
             with attention.unheard():
                 whom(*told, **named)
+
+    def before_backward(self, losses: Any, weights: Any) -> None:
+        """``backward`` is entered; ``weights`` is its gradient argument."""
+        self._notice_threads()
+        self.tell(self.backwards.before, losses, weights)
+
+    def before_step(self, optimizer: Optimizer, has_closure: bool) -> None:
+        """``optimizer.step`` is entered."""
+        self._notice_threads()
+        self.tell(self.steps.before, optimizer, has_closure)
+
+    def _notice_threads(self) -> None:
+        if self.run.attention.is_at_work_in_another_thread() or self.backwards.is_in_another_thread():
+            self.threads_overlap = True
 
     def is_at_work(self) -> bool:
         """Whether what the calling thread does is our own reference's work."""
