@@ -75,6 +75,23 @@ def test_where_the_source_leaves_a_number_open_a_remainder_may_be_dropped(
     assert codes(rows, batch=batch, window=window, given=given) == ["GA301"]
 
 
+@pytest.mark.parametrize(("default", "instead", "expected"), [("4", "3", []), ("3", "4", ["GA301"])])
+def test_a_default_that_is_set_for_the_whole_program_counts(default: str, instead: str, expected: list[str]) -> None:
+    source = SCRIPT.format(rows="30", batch="5", window=default, given="", scaling=" / args.window")
+    assert codes_in(source.replace("lr=0.1)", f"lr=0.1, window={instead})", 1)) == expected
+
+
+@pytest.mark.parametrize("flags", ['"-w", "--window"', '"--window", "-w"', '"--window"'])
+def test_an_option_is_called_after_its_first_long_flag(flags: str) -> None:
+    def found(rows: str, name: str, flags: str) -> list[str]:
+        source = SCRIPT.format(rows=rows, batch="5", window="3", given="", scaling=" / args.window")
+        return codes_in(source.replace('"--accumulate", dest="window"', flags).replace(".window", f".{name}"))
+
+    assert found("30", "window", flags) == []
+    assert found("35", "window", flags) == ["GA301"]
+    assert found("30", "w", '"-w"') == []
+
+
 def test_other_mistakes_do_not_depend_on_how_long_a_pass_is() -> None:
     assert codes("30", scaling="") == ["GA101"]
     assert codes("35", scaling="") == ["GA101", "GA301"]

@@ -28,6 +28,13 @@ SKIPS = {
             {way_out}
         loss.backward()
 """,
+    "a loss that is not finite, and others": """
+        loss = criterion(model(x), y) / 3
+        if not torch.isfinite(loss):
+            {way_out}
+        else:
+            loss.backward()
+""",
     "an error": """
         try:
             loss = criterion(model(x), y) / 3
@@ -96,6 +103,17 @@ def test_a_counter_of_those_that_ran(skip: str) -> None:
 @pytest.mark.parametrize("way_out", ["optimizer.zero_grad(); continue", "break", "raise"])
 def test_who_gives_the_window_or_the_training_up_skips_nothing(skip: str, way_out: str) -> None:
     assert codes(COUNTED.format(skip=skip.format(way_out=way_out))) == []
+
+
+@pytest.mark.parametrize("then", ["print(loss)", "loss = torch.nan_to_num(loss)", "loss = 0.0 * loss"])
+def test_a_micro_batch_whose_loss_is_only_mended_is_not_skipped(then: str) -> None:
+    skip = f"""
+        loss = criterion(model(x), y) / 3
+        if not torch.isfinite(loss):
+            {then}
+        loss.backward()
+"""
+    assert codes(COUNTED.format(skip=skip)) == []
 
 
 def test_an_error_around_the_step_too() -> None:
