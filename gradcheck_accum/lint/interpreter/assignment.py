@@ -84,9 +84,6 @@ def _unpack(value: Any, targets: Sequence[syntax.Expression]) -> list[Any]:
             return items
         last = len(items) - (count - starred - 1)
         return [*items[:starred], items[starred:last], *items[last:]]
-    if isinstance(value, Symbol) and starred is not None:
-        before, after = range(starred), range(starred + 1 - count, 0)
-        return [*(value.member(str(i)) for i in before), Symbol(), *(value.member(str(i)) for i in after)]
     if isinstance(value, Symbol):
         return [value.member(str(i)) for i in range(count)]
     if isinstance(value, v.Optimizer):
