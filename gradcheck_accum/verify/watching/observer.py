@@ -102,12 +102,14 @@ class Observer:
 
     def before_backward(self, losses: Any, weights: Any) -> None:
         """``backward`` is entered; ``weights`` is its gradient argument."""
-        self._notice_threads()
+        if not self.run.attention.asleep:
+            self._notice_threads()
         self.tell(self.backwards.before, losses, weights)
 
     def before_step(self, optimizer: Optimizer, has_closure: bool) -> None:
         """``optimizer.step`` is entered."""
-        self._notice_threads()
+        if not self.run.attention.asleep:
+            self._notice_threads()
         self.tell(self.steps.before, optimizer, has_closure)
 
     def _notice_threads(self) -> None:
