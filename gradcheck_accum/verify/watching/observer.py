@@ -100,19 +100,8 @@ class Observer:
             with attention.unheard():
                 whom(*told, **named)
 
-    def before_backward(self, losses: Any, weights: Any) -> None:
-        """``backward`` is entered; ``weights`` is its gradient argument."""
-        if not self.run.attention.asleep:
-            self._notice_threads()
-        self.tell(self.backwards.before, losses, weights)
-
-    def before_step(self, optimizer: Optimizer, has_closure: bool) -> None:
-        """``optimizer.step`` is entered."""
-        if not self.run.attention.asleep:
-            self._notice_threads()
-        self.tell(self.steps.before, optimizer, has_closure)
-
-    def _notice_threads(self) -> None:
+    def notice_threads(self) -> None:
+        """A backward or a step is entered: of all threads, it must be the only one."""
         if self.run.attention.is_at_work_in_another_thread() or self.backwards.is_in_another_thread():
             self.threads_overlap = True
 
