@@ -37,6 +37,11 @@ COVERED_BY = {
     "diagnosis": _BY_HAND,
     "engine/tolerance": ["tests/test_tolerance.py"],
     "lint": ["tests/test_lint.py", "tests/test_lint_*.py"],
+    "lint/interpreter/machine": [
+        "tests/lint_doors/test_imported_modules.py",
+        "tests/test_lint.py",
+        "tests/test_lint_*.py",
+    ],
 }
 """The quick tests that cover a module, by the longest of these names that its own begins with; the quickest first."""
 

@@ -8,11 +8,11 @@ has listed. Content that anybody may have written is at worst refused.
 from __future__ import annotations
 
 import io
-import json
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from enum import Enum
+from json import dumps, loads
 from typing import Any, BinaryIO
 
 _SEQUENCES: dict[str, type[Any]] = {kind.__name__: kind for kind in (list, tuple, set, frozenset)}
@@ -70,7 +70,7 @@ class Portable:
         """The bytes of a value in pieces, so that large ones need not be copied. Raises NotPortable."""
         writer = _Writer(self._classes, self._leaves)
         try:
-            header = json.dumps(writer.plain(value), separators=(",", ":")).encode()
+            header = dumps(writer.plain(value), separators=(",", ":")).encode()
         except RecursionError:
             raise NotPortable("it is nested too deeply, or in itself") from None
         pieces: list[bytes | memoryview] = [_BEGIN, _number(len(header)), header]
@@ -139,7 +139,7 @@ class _Reader:
         self._file.seek(start)
         if self._bytes(len(_BEGIN)) != _BEGIN:
             raise ValueError("it begins otherwise")
-        header = json.loads(self._bytes(self._count()))
+        header = loads(self._bytes(self._count()))
         while self._left:
             self._blobs.append(self._bytes(self._count()))
         return self._whole(header)

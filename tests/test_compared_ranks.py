@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from gradcheck_accum.comparing.lockstep import Lockstep
-from gradcheck_accum.comparing.messages import Apart, Arrival, Numbers, Order, Over
+from gradcheck_accum.comparing.messages import Arrival, GradientDistance, Numbers, Order, Over
 from gradcheck_accum.comparing.ranks import Ranks, worst_of
 from gradcheck_accum.comparing.rows import Rows
 
@@ -27,7 +27,7 @@ def end(names: str = "") -> Over:
     return Over({"SGD": rows(names)}, ())
 
 
-NUMBERS = Numbers(Apart(0.0, 1e-6, 1.0), None, None, None)
+NUMBERS = Numbers(GradientDistance(0.0, 1e-6, 1.0), None, None, None)
 
 
 class Scripted:
@@ -69,7 +69,7 @@ def test_the_data_of_a_step_is_that_of_all_ranks() -> None:
 
 def test_a_step_is_as_far_off_as_its_worst_rank_and_rounded_as_all_of_them() -> None:
     def apart(error: float | None, allowed: float) -> Numbers:
-        return Numbers(Apart(error, allowed, 1.0), None, None, None)
+        return Numbers(GradientDistance(error, allowed, 1.0), None, None, None)
 
     worst = worst_of([apart(0.1, 3e-6), apart(0.7, 1e-6), apart(0.2, 2e-6)])
     assert (worst.used.error, worst.used.allowed) == (0.7, pytest.approx(2e-6))

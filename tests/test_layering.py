@@ -18,7 +18,7 @@ import gradcheck_accum
 PACKAGE = Path(gradcheck_accum.__file__).parent
 
 FLOORS = [
-    {"errors", "files", "mistakes", "portable", "run_options", "spelling", "streams", "ledger"},
+    {"control_characters", "errors", "files", "mistakes", "portable", "run_options", "spelling", "streams", "ledger"},
     {"rule_pages", "sources", "wording"},
     {"diagnosis", "settings"},
     {"results"},

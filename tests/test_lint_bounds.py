@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import pytest
-
-from gradcheck_accum.lint import lint_source
+from loops_with_places import codes_in
 
 HEAD = """\
 import itertools
@@ -77,7 +76,7 @@ DIVIDED = "for p in model.parameters(): p.grad.div_(K)"
 
 def codes(loop: str, loss: str, gradients: str = "pass") -> list[str]:
     source = HEAD.format(rows=45) + loop.format(loss=loss, gradients=gradients)
-    return [f.mistake.code for f in lint_source(source, "train.py")]
+    return codes_in(source)
 
 
 @every_loop
@@ -122,7 +121,7 @@ for i, (x, y) in enumerate(data):
 def test_the_window_of_a_step_is_bounded_by_its_own_test(k: int, critic_steps: int, batches: int) -> None:
     def codes(scale: str) -> list[str]:
         source = TWO_RATES.format(k=k, critic_steps=critic_steps, batches=batches, scale=scale)
-        return [f.mistake.code for f in lint_source(source, "train.py")]
+        return codes_in(source)
 
     assert codes(" / K") == []
     assert codes("") == ["GA101"]
@@ -148,4 +147,4 @@ for i, (x, y) in enumerate(loader):
         optimizer.step()
         optimizer.zero_grad()
 """
-    assert [f.mistake.code for f in lint_source(source, "train.py")] == codes
+    assert codes_in(source) == codes

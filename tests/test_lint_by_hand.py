@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from loops_with_places import codes_in
 
 from gradcheck_accum.lint import lint_source
 
@@ -49,7 +50,7 @@ CLEARED = [
 
 def codes(gathered: str, cleared: str, *, scale: str = " / K", divided: str = "pass") -> list[str]:
     source = LOOP.format(gathered=f"params = {gathered}", cleared=cleared, scale=scale, divided=divided)
-    return [finding.mistake.code for finding in lint_source(source, "train.py")]
+    return codes_in(source)
 
 
 @pytest.mark.parametrize("gathered", GATHERED)
@@ -111,7 +112,7 @@ for x, y in zip(X.split(5), Y.split(5)):
 
 @pytest.mark.parametrize(("samples", "expected"), [(40, []), (50, ["GA301"])])
 def test_the_samples_of_a_split_are_counted(samples: int, expected: list[str]) -> None:
-    assert [f.mistake.code for f in lint_source(COUNTED.format(samples=samples), "train.py")] == expected
+    assert codes_in(COUNTED.format(samples=samples)) == expected
 
 
 FLUSHED = """
@@ -130,7 +131,7 @@ for i, (x, y) in enumerate(batches):
 
 @pytest.mark.parametrize(("samples", "expected"), [(32, []), (40, ["GA103"])])
 def test_a_list_of_zipped_batches_has_a_length(samples: int, expected: list[str]) -> None:
-    assert [f.mistake.code for f in lint_source(FLUSHED.format(samples=samples), "train.py")] == expected
+    assert codes_in(FLUSHED.format(samples=samples)) == expected
 
 
 def test_rows_are_cut_out_in_the_first_of_several_dimensions() -> None:
@@ -146,7 +147,7 @@ for i in range(0, 32, 4):
         optimizer.zero_grad()
 """
     assert lint_source(source.format(scale=" / 4"), "train.py") == []
-    assert [f.mistake.code for f in lint_source(source.format(scale=""), "train.py")] == ["GA101"]
+    assert codes_in(source.format(scale="")) == ["GA101"]
 
 
 CONFIGURED = """
@@ -175,7 +176,7 @@ for x, y in zip(X.split(4), Y.split(4)):
     ],
 )
 def test_settings_in_a_namespace_are_read(settings: str, expected: list[str]) -> None:
-    assert [f.mistake.code for f in lint_source(CONFIGURED.format(settings=settings), "train.py")] == expected
+    assert codes_in(CONFIGURED.format(settings=settings)) == expected
 
 
 BOUNDARY = """
@@ -209,7 +210,7 @@ for i, (x, y) in enumerate(zip(X.split(4), Y.split(4))):
 )
 def test_a_step_on_an_open_condition_is_not_at_every_batch(divisor: str, boundary: str, expected: list[str]) -> None:
     source = BOUNDARY.format(divisor=divisor, boundary=boundary)
-    assert [f.mistake.code for f in lint_source(source, "train.py")] == expected
+    assert codes_in(source) == expected
 
 
 @pytest.mark.parametrize(("divisor", "expected"), [("len(part)", []), ("4", ["GA103"]), ("1", ["GA101"])])
@@ -227,7 +228,7 @@ for start in range(0, len(batches), 4):
     optimizer.step()
     optimizer.zero_grad()
 """
-    assert [f.mistake.code for f in lint_source(source, "train.py")] == expected
+    assert codes_in(source) == expected
 
 
 WITHOUT_GRAPHS = """
@@ -270,7 +271,7 @@ for i, (x, y) in enumerate(zip(X.split(4), Y.split(4))):
     ],
 )
 def test_functions_without_graphs_act_on_gradients_all_the_same(body: str, expected: list[str]) -> None:
-    assert [f.mistake.code for f in lint_source(WITHOUT_GRAPHS.format(body=body), "train.py")] == expected
+    assert codes_in(WITHOUT_GRAPHS.format(body=body)) == expected
 
 
 OWN_OPTIMIZER = """
@@ -321,7 +322,7 @@ for i, (x, y) in enumerate(zip(X.split(4), Y.split(4))):
 def test_an_optimizer_of_ones_own_steps(made: str) -> None:
     right, wrong = (OWN_OPTIMIZER.format(made=made, scale=scale) for scale in (" / 4", ""))
     assert lint_source(right, "train.py") == []
-    assert [f.mistake.code for f in lint_source(wrong, "train.py")] == ["GA101"]
+    assert codes_in(wrong) == ["GA101"]
 
 
 def test_what_moves_weights_by_hand_is_no_clearing_in_the_middle_of_a_window() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from loops_with_places import codes_in
 
 from gradcheck_accum.lint import lint_source
 
@@ -63,7 +64,7 @@ every_way = pytest.mark.parametrize("loop", WINDOWS.values(), ids=list(WINDOWS))
 
 def codes(loop: str, scaling: str, rows: int = 60) -> list[str]:
     source = HEAD.format(rows=rows) + loop.format(rows=rows, scaling=scaling, step=STEP)
-    return [f.mistake.code for f in lint_source(source, "train.py")]
+    return codes_in(source)
 
 
 @every_way
@@ -119,7 +120,7 @@ for epoch in range(2):
             optimizer.step()
             optimizer.zero_grad()
 """
-    assert [f.mistake.code for f in lint_source(source, "train.py")] == codes
+    assert codes_in(source) == codes
 
 
 def test_data_that_weighs_what_is_yet_to_be_reduced_is_no_factor_of_the_loss() -> None:
@@ -135,7 +136,7 @@ def train(model, loader, optimizer, K):
             optimizer.zero_grad()
     optimizer.zero_grad()
 """
-    assert [f.mistake.code for f in lint_source(source, "train.py")] == ["GA101", "GA301"]
+    assert codes_in(source) == ["GA101", "GA301"]
 
 
 PIECES = """\
@@ -227,7 +228,7 @@ for start in range(0, 48, 12):
     optimizer.step()
     optimizer.zero_grad()
 """
-    assert [f.mistake.code for f in lint_source(source, "train.py")] == []
+    assert codes_in(source) == []
 
 
 MADE = """\
@@ -265,10 +266,10 @@ for epoch in range(3):
 @pytest.mark.parametrize(("rows", "found"), [(100, set()), (104, {"GA301"})])
 def test_the_rows_of_data_that_is_drawn_element_by_element(made: str, rows: int, found: set[str]) -> None:
     source = MADE.format(made=made, rows=rows, batches="batch_size=4")
-    assert {finding.mistake.code for finding in lint_source(source, "train.py")} == found
+    assert set(codes_in(source)) == found
 
 
 @pytest.mark.parametrize(("batches", "found"), [(10, set()), (11, {"GA301"})])
 def test_a_sampler_of_batches_says_how_many_there_are(batches: int, found: set[str]) -> None:
     source = MADE.format(made="torch.rand(n, 3)", rows=99, batches=f"batch_sampler=Balanced({batches})")
-    assert {finding.mistake.code for finding in lint_source(source, "train.py")} == found
+    assert set(codes_in(source)) == found

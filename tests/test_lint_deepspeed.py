@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import pytest
-
-from gradcheck_accum.lint import lint_source
+from loops_with_places import codes_in
 
 LOOP = """\
 import deepspeed
@@ -26,7 +25,7 @@ def codes(
     step: str = "engine.step()",
 ) -> list[str]:
     source = LOOP.format(config=config, divided=divided, backward=backward, step=step)
-    return [finding.mistake.code for finding in lint_source(source, "train.py")]
+    return codes_in(source)
 
 
 def test_the_engine_divides_steps_and_clears_by_itself() -> None:
@@ -95,7 +94,7 @@ def test_what_is_asked_for_a_boundary_is_an_engine_wherever_it_was_made() -> Non
         "            print(loss)\n"
         "        model.step()\n"
     )
-    assert [finding.mistake.code for finding in lint_source(source, "train.py")] == ["GA102"]
+    assert codes_in(source) == ["GA102"]
 
 
 def test_a_trainer_with_a_boundary_of_its_own_is_no_engine() -> None:
@@ -114,4 +113,4 @@ def test_a_trainer_with_a_boundary_of_its_own_is_no_engine() -> None:
         "                self.optimizer.step()\n"
         "                self.optimizer.zero_grad()\n"
     )
-    assert [finding.mistake.code for finding in lint_source(source, "train.py")] == ["GA101"]
+    assert codes_in(source) == ["GA101"]

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import pytest
-
-from gradcheck_accum.lint import lint_source
+from loops_with_places import codes_in
 
 HEAD = """\
 import torch
@@ -14,7 +13,7 @@ from torch import nn
 
 
 def codes(source: str) -> list[str]:
-    return sorted(finding.mistake.code for finding in lint_source(HEAD + source, "train.py"))
+    return sorted(codes_in(HEAD + source))
 
 
 BY_AN_UNKNOWN_NAME = """\

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from loops_with_places import codes_in
 
 from gradcheck_accum.lint import lint_source
 
@@ -39,7 +40,7 @@ GETS = {
 
 
 def codes(source: str) -> list[str]:
-    return sorted(finding.mistake.code for finding in lint_source(HEAD + source, "train.py"))
+    return sorted(codes_in(HEAD + source))
 
 
 @pytest.mark.parametrize("parts", GETS.values(), ids=GETS.keys())
@@ -137,9 +138,9 @@ CUTS = [
 @pytest.mark.parametrize(("cut", "made"), CUTS)
 def test_what_a_turn_cuts_out_of_something_unknown_is_its_data(cut: str, made: str) -> None:
     source = HEAD + CUT.format(cut=cut, made=made, scaling="")
-    assert "GA101" in {finding.mistake.code for finding in lint_source(source, "train.py")}
+    assert "GA101" in codes_in(source)
     right = HEAD + CUT.format(cut=cut, made=made, scaling=" / K")
-    assert {finding.mistake.code for finding in lint_source(right, "train.py")} <= {"GA301"}
+    assert set(codes_in(right)) <= {"GA301"}
 
 
 @pytest.mark.parametrize("cut", ["samples[:size]", "samples[2:size]"])
@@ -166,12 +167,12 @@ def train(model, loader, batches, optimizer, criterion, K=4):
 def test_a_progress_bar_around_a_loader_gives_its_batches(source: str) -> None:
     for before, given in (("pass", source), (f"bar = {source}", "bar")):
         code = WRAPPED.format(before=before, item="(x, y)", source=given, loss="criterion(model(x), y)")
-        assert [f.mistake.code for f in lint_source(code, "train.py")] == ["GA101", "GA301"]
+        assert codes_in(code) == ["GA101", "GA301"]
         divided = WRAPPED.format(before=before, item="(x, y)", source=given, loss="(criterion(model(x), y) / K)")
-        assert [f.mistake.code for f in lint_source(divided, "train.py")] == ["GA301"]
+        assert codes_in(divided) == ["GA301"]
 
 
 @pytest.mark.parametrize("before", ["x = next(batches); losses = around(model(x))", "losses = model(next(batches))"])
 def test_what_a_model_made_of_data_is_no_data(before: str) -> None:
     code = WRAPPED.format(before=before, item="loss", source="losses", loss="loss")
-    assert [f.mistake.code for f in lint_source(code, "train.py")] == []
+    assert codes_in(code) == []

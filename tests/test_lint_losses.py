@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from loops_with_places import codes_in
 
 from gradcheck_accum.lint import lint_source
 
@@ -48,7 +49,7 @@ NO_MEANS_FOR_SURE = [
 
 
 def codes(loss: str, scale: str = "") -> list[str]:
-    return [finding.mistake.code for finding in lint_source(LOOP.format(loss=loss, scale=scale), "train.py")]
+    return codes_in(LOOP.format(loss=loss, scale=scale))
 
 
 @pytest.mark.parametrize("loss", MEANS)
@@ -90,14 +91,12 @@ def train(model, loader, optimizer, accumulation_steps=4):
     ],
 )
 def test_a_model_that_is_handed_the_number_of_tokens_may_divide_by_it(count: str) -> None:
-    assert [f.mistake.code for f in lint_source(COUNTED.format(count=count, given="count"), "train.py")] == []
+    assert codes_in(COUNTED.format(count=count, given="count")) == []
 
 
 @pytest.mark.parametrize("other", ["batch['mask']", "batch['mask'].sum(1)"])
 def test_a_model_that_is_handed_more_data_divides_by_none(other: str) -> None:
-    assert [f.mistake.code for f in lint_source(COUNTED.format(count=len("window"), given=other), "train.py")] == [
-        "GA101"
-    ]
+    assert codes_in(COUNTED.format(count=len("window"), given=other)) == ["GA101"]
 
 
 WINDOW = """\
@@ -133,7 +132,7 @@ def test_what_is_counted_over_the_window_may_be_what_the_model_divides_by(count:
 @pytest.mark.parametrize("count", OF_THE_WINDOW)
 def test_what_is_counted_of_one_batch_is_no_division_by_the_window(count: str) -> None:
     own = WINDOW.format(window=count, batch="batch['y'].ne(-100)", given="count_here")
-    assert [finding.mistake.code for finding in lint_source(own, "train.py")] == ["GA101"]
+    assert codes_in(own) == ["GA101"]
 
 
 RATED = """\

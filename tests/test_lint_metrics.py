@@ -208,7 +208,7 @@ class Trainer:
 @pytest.mark.parametrize("count", ["self.state.steps", "self.steps"])
 def test_of_how_many_micro_batches_a_sum_is_may_not_be_known(count: str) -> None:
     right = SINCE_SHOWN.format(count=count)
-    assert [finding.mistake.code for finding in lint_source(right, "train.py")] == []
+    assert codes_in(right) == []
 
 
 def test_where_it_is_known_how_often_a_sum_is_shown_it_is_told() -> None:

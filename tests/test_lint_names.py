@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from loops_with_places import codes_in
 
 from gradcheck_accum.lint import lint_source
 
@@ -20,7 +21,7 @@ LOOP = """\
 
 
 def codes(source: str) -> list[str]:
-    return [finding.mistake.code for finding in lint_source(source, "train.py")]
+    return codes_in(source)
 
 
 @pytest.mark.parametrize(
@@ -354,4 +355,4 @@ def train(model, loader, optimizer):
             update(model, optimizer, {divisor})
     optimizer.zero_grad()
 """
-    assert [f.mistake.code for f in lint_source(source, "train.py")] == ["GA301"]
+    assert codes_in(source) == ["GA301"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from loops_with_places import codes_in
 
 from gradcheck_accum.lint import lint_source
 
@@ -45,7 +46,7 @@ def codes(
     rows: str, *, batch: str = "5", window: str = "3", given: str = "", scaling: str = " / args.window"
 ) -> list[str]:
     source = SCRIPT.format(rows=rows, batch=batch, window=window, given=given, scaling=scaling)
-    return sorted({finding.mistake.code for finding in lint_source(source, "train.py")})
+    return sorted(set(codes_in(source)))
 
 
 @pytest.mark.parametrize(("rows", "window"), [("30", "3"), ("60", "4"), ("35", "1")])
@@ -72,6 +73,23 @@ def test_where_the_source_leaves_a_number_open_a_remainder_may_be_dropped(
     rows: str, batch: str, window: str, given: str
 ) -> None:
     assert codes(rows, batch=batch, window=window, given=given) == ["GA301"]
+
+
+@pytest.mark.parametrize(("default", "instead", "expected"), [("4", "3", []), ("3", "4", ["GA301"])])
+def test_a_default_that_is_set_for_the_whole_program_counts(default: str, instead: str, expected: list[str]) -> None:
+    source = SCRIPT.format(rows="30", batch="5", window=default, given="", scaling=" / args.window")
+    assert codes_in(source.replace("lr=0.1)", f"lr=0.1, window={instead})", 1)) == expected
+
+
+@pytest.mark.parametrize("flags", ['"-w", "--window"', '"--window", "-w"', '"--window"'])
+def test_an_option_is_called_after_its_first_long_flag(flags: str) -> None:
+    def found(rows: str, name: str, flags: str) -> list[str]:
+        source = SCRIPT.format(rows=rows, batch="5", window="3", given="", scaling=" / args.window")
+        return codes_in(source.replace('"--accumulate", dest="window"', flags).replace(".window", f".{name}"))
+
+    assert found("30", "window", flags) == []
+    assert found("35", "window", flags) == ["GA301"]
+    assert found("30", "w", '"-w"') == []
 
 
 def test_other_mistakes_do_not_depend_on_how_long_a_pass_is() -> None:
@@ -191,7 +209,7 @@ def test_sizes_of_parts_bound_the_micro_batches_of_a_pass(making: str, whole: in
         for rows, expected in ((whole, []), (left, ["GA301"])):
             if rows is not None:
                 source = SIZES.format(rows=rows, making=making.format(rows=rows), loader=loader)
-                assert [finding.mistake.code for finding in lint_source(source, "train.py")] == expected
+                assert codes_in(source) == expected
 
 
 @pytest.mark.parametrize(
@@ -205,4 +223,4 @@ def test_sizes_of_parts_bound_the_micro_batches_of_a_pass(making: str, whole: in
 )
 def test_parts_of_what_the_source_does_not_show_may_leave_a_remainder(making: str) -> None:
     source = SIZES.format(rows=30, making=making, loader="DataLoader(part, batch_size=5)")
-    assert [finding.mistake.code for finding in lint_source(source, "train.py")] == ["GA301"]
+    assert codes_in(source) == ["GA301"]

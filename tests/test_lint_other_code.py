@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import pytest
+from loops_with_places import codes_in
 
 from gradcheck_accum.lint import lint_source
 
 
 def codes(source: str) -> list[str]:
-    return sorted(found.mistake.code for found in lint_source(source, "train.py"))
+    return sorted(codes_in(source))
 
 
 TRAINER = """\

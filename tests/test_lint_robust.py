@@ -11,6 +11,7 @@ import tracemalloc
 from pathlib import Path
 
 import pytest
+from loops_with_places import codes_in
 
 from gradcheck_accum.cli import main
 from gradcheck_accum.lint import LintError, lint_source
@@ -178,6 +179,16 @@ PATHOLOGICAL = {
 }
 
 
+def assert_answered(path: Path, status: int, capsys: pytest.CaptureFixture[str]) -> None:
+    """lint ends with this exit status, and says one clear line if it is 2."""
+    answered = main(["lint", "--no-cache", str(path)])
+    # Python 3.14 reads deeper than the versions before.
+    assert answered == status or (answered == 0 and sys.version_info >= (3, 14))
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == (answered == 2)
+    assert all(line.startswith("gradcheck-accum: ") and "internal error" not in line for line in lines)
+
+
 @pytest.mark.parametrize(
     ("piece", "status"),
     [
@@ -191,13 +202,7 @@ def test_one_clear_line_or_an_answer(
     path = tmp_path / "train.py"
     loop = LOOP.format(before="pass", inside="pass").replace("== 0:", "== 0 or i + 1 == len(loader):")
     path.write_text(f"{loop.replace('/ K', '/ min(K, len(loader) - i // K * K)')}{piece}\n")
-    answered = main(["lint", "--no-cache", str(path)])
-    # Python 3.14 reads deeper than the versions before.
-    assert answered == status or (answered == 0 and sys.version_info >= (3, 14))
-    status = answered
-    lines = capsys.readouterr().err.splitlines()
-    assert len(lines) == (status == 2)
-    assert all(line.startswith("gradcheck-accum: ") and "internal error" not in line for line in lines)
+    assert_answered(path, status, capsys)
 
 
 CELL = b'{"nbformat": 4, "cells": [{"cell_type": "code", "source": %s}]}'
@@ -218,13 +223,7 @@ def test_one_clear_line_for_a_strange_notebook(
 ) -> None:
     path = tmp_path / "train.ipynb"
     path.write_bytes(content)
-    answered = main(["lint", "--no-cache", str(path)])
-    # Python 3.14 reads deeper than the versions before.
-    assert answered == status or (answered == 0 and sys.version_info >= (3, 14))
-    status = answered
-    lines = capsys.readouterr().err.splitlines()
-    assert len(lines) == (status == 2)
-    assert all(line.startswith("gradcheck-accum: ") and "internal error" not in line for line in lines)
+    assert_answered(path, status, capsys)
 
 
 def test_an_endless_file_is_too_large(capsys: pytest.CaptureFixture[str]) -> None:
@@ -253,7 +252,7 @@ def train(model, loader, optimizer, K=4):
                 optimizer.step()
                 optimizer.zero_grad()
 """
-    assert [f.mistake.code for f in lint_source(source.format(every=50, steps="K"), "train.py")] == ["GA301"]
+    assert codes_in(source.format(every=50, steps="K")) == ["GA301"]
     assert examine(source.format(every=50, steps=60), "train.py").not_followed == 1
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from loops_with_places import codes_in
 
 from gradcheck_accum.lint import lint_source
 
@@ -26,6 +27,13 @@ SKIPS = {
             print("skipped", number)
             {way_out}
         loss.backward()
+""",
+    "a loss that is not finite, and others": """
+        loss = criterion(model(x), y) / 3
+        if not torch.isfinite(loss):
+            {way_out}
+        else:
+            loss.backward()
 """,
     "an error": """
         try:
@@ -70,7 +78,7 @@ by_skip = pytest.mark.parametrize("skip", SKIPS.values(), ids=SKIPS.keys())
 
 
 def codes(source: str) -> list[str]:
-    return sorted(finding.mistake.code for finding in lint_source(HEAD + source, "train.py"))
+    return sorted(codes_in(HEAD + source))
 
 
 @by_skip
@@ -95,6 +103,17 @@ def test_a_counter_of_those_that_ran(skip: str) -> None:
 @pytest.mark.parametrize("way_out", ["optimizer.zero_grad(); continue", "break", "raise"])
 def test_who_gives_the_window_or_the_training_up_skips_nothing(skip: str, way_out: str) -> None:
     assert codes(COUNTED.format(skip=skip.format(way_out=way_out))) == []
+
+
+@pytest.mark.parametrize("then", ["print(loss)", "loss = torch.nan_to_num(loss)", "loss = 0.0 * loss"])
+def test_a_micro_batch_whose_loss_is_only_mended_is_not_skipped(then: str) -> None:
+    skip = f"""
+        loss = criterion(model(x), y) / 3
+        if not torch.isfinite(loss):
+            {then}
+        loss.backward()
+"""
+    assert codes(COUNTED.format(skip=skip)) == []
 
 
 def test_an_error_around_the_step_too() -> None:
@@ -198,7 +217,7 @@ FORGOTTEN = "if {}:\n            optimizer.zero_grad()\n            continue"
 def test_a_window_that_is_rejected_ran_as_many_as_the_source_shows(spike: str, rows: int, found: list[str]) -> None:
     # 8 micro-batches are two whole windows, 10 leave two: to reject one after its backward changes neither.
     source = REJECTED.format(rows=rows, before="pass", after=FORGOTTEN.format(spike))
-    assert [f.mistake.code for f in lint_source(source, "train.py")] == found
+    assert codes_in(source) == found
 
 
 def test_how_many_are_left_of_those_that_their_data_leave_out_is_not_known() -> None:

@@ -15,34 +15,31 @@ from gradcheck_accum.settings import Settings
 from gradcheck_accum.wording import message
 
 MODEL = frozenset({"model"})
+LOOP = """\
+import torch
+from {module} import {function}
+
+def train(model, loader):
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for x, y in loader:
+        loss = torch.nn.functional.mse_loss(model(x), y)
+"""
 STEPS = """\
 def update(loss, optimizer):
     loss.backward()
     optimizer.zero_grad()
     optimizer.step()
 """
-LOOP = """\
-import torch
-from steps import update
-
-def train(model, loader):
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    for x, y in loader:
-        loss = torch.nn.functional.mse_loss(model(x), y)
+LOOP_THAT_UPDATES = f"""\
+{LOOP.format(module="steps", function="update")}\
         update(loss, optimizer)
 """
 CLEARS = """\
 def clear(optimizer):
     optimizer.zero_grad()
 """
-LOOP_THAT_CLEARS = """\
-import torch
-from clearing import clear
-
-def train(model, loader):
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    for x, y in loader:
-        loss = torch.nn.functional.mse_loss(model(x), y)
+LOOP_THAT_CLEARS = f"""\
+{LOOP.format(module="clearing", function="clear")}\
         loss.backward()
         clear(optimizer)
         optimizer.step()
@@ -98,7 +95,7 @@ def messages(here: Path) -> dict[tuple[str, int], str]:
 @pytest.mark.parametrize("runs", [1, 2], ids=["analysed", "remembered"])
 def test_a_module_beside_has_lines_of_its_own(here: Path, runs: int) -> None:
     (here / "steps.py").write_text(STEPS)
-    (here / "train.py").write_text(LOOP)
+    (here / "train.py").write_text(LOOP_THAT_UPDATES)
     for _ in range(runs):
         said = messages(here)
     ((place, text),) = said.items()

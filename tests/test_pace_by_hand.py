@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from loops_with_places import codes_in
 from torch import nn
 from watching import watch_source
 
@@ -71,7 +72,7 @@ def by_both(text: str, folder: Path) -> tuple[list[str], list[str]]:
     """The codes that `lint` and `verify` report of a script whose gradients are right."""
     result = watch_source(text, folder)
     assert result.verdict is Verdict.EQUIVALENT
-    return [f.mistake.code for f in lint_source(text, "train.py")], [d.mistake.code for d in result.diagnosis]
+    return codes_in(text), [d.mistake.code for d in result.diagnosis]
 
 
 @pytest.mark.parametrize(("code", "name"), CASES)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from loops_with_places import codes_in
 from watching import watch_source
 
-from gradcheck_accum.lint import lint_source
 from gradcheck_accum.results.verdict import Verdict, VerifyResult
 
 SCRIPT = """\
@@ -48,7 +48,7 @@ def both(
     """The codes that lint and verify report, and what verify says."""
     text = SCRIPT.format(made=made, each=each, step=step)
     result = watch_source(text, tmp_path)
-    return [f.mistake.code for f in lint_source(text, "train.py")], [d.mistake.code for d in result.diagnosis], result
+    return codes_in(text), [d.mistake.code for d in result.diagnosis], result
 
 
 @pytest.mark.parametrize(

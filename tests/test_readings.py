@@ -8,6 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from loops_with_places import codes_in
 from watching import watch_source
 
 from gradcheck_accum.lint import lint_source
@@ -46,7 +47,7 @@ BY_THEIR_NUMBER = "[p.grad.div_(count) for p in model.parameters()]"
 def judged(source: str, folder: Path) -> tuple[VerifyResult, list[str], list[str]]:
     """verify's result and codes, and lint's codes."""
     result = watch_source(source, folder, reference="ledger")
-    found = [finding.mistake.code for finding in lint_source(source, "train.py")]
+    found = codes_in(source)
     return result, [d.mistake.code for d in result.diagnosis], found
 
 

@@ -14,11 +14,11 @@ from typing import Any
 
 import pytest
 import torch
+from loops_with_places import codes_in
 from right_loops import OBJECTIVES, STEPS, Loop
 from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
 from watching import watch_source
 
-from gradcheck_accum.lint import lint_source
 from gradcheck_accum.results.verdict import Verdict
 
 MAY_BE_K = {"a third of a loss", "the mean of three losses", "the mean of a list of losses"}
@@ -62,7 +62,7 @@ def _gradients(source: str, folder: Path) -> list[torch.Tensor]:
 def _judged(source: str, folder: Path, reference: str = "both") -> tuple[Verdict, list[str], list[str]]:
     """verify's verdict and codes, and lint's."""
     result = watch_source(source, folder, reference=reference)
-    found = [finding.mistake.code for finding in lint_source(source, "train.py")]
+    found = codes_in(source)
     return result.verdict, [d.mistake.code for d in result.diagnosis], found
 
 

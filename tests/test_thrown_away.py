@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from loops_with_places import codes_in
 from watching import watch_source
 
-from gradcheck_accum.lint import lint_source
 from gradcheck_accum.results.verdict import Verdict, VerifyResult
 
 HEAD = """\
@@ -103,7 +103,7 @@ def codes(result: VerifyResult) -> set[str]:
 
 
 def linted(body: str, rows: int = 60, loader: str = "DataLoader") -> set[str]:
-    return {finding.mistake.code for finding in lint_source(script(body, rows, loader), "train.py")}
+    return set(codes_in(script(body, rows, loader)))
 
 
 def trained(windows: list[range], loader: str) -> torch.Tensor:

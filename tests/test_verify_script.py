@@ -90,7 +90,7 @@ def test_a_script_that_fails_is_one_line_and_2(ending: str, message: str, capfd:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("room", ["measure.told", "judge.observed_run"])
+@pytest.mark.parametrize("room", ["measure.expected_weights", "judge.observed_run"])
 def test_a_crash_of_our_own_is_told_as_ours(room: str, capfd: pytest.CaptureFixture[str]) -> None:
     Path("train.py").write_text(f"import gradcheck_accum.verify.{room} as room\nroom.fold = len\n" + LOOP)
     assert main(["verify", "train.py"]) == 2

@@ -19,8 +19,10 @@ INTERRUPTED, BROKEN_PIPE = 130, 141
 
 def complain(message: str) -> int:
     """Say what is wrong on standard error, in one line; the exit status of a command that ends so."""
+    from gradcheck_accum.control_characters import visible
+
     with contextlib.suppress(OSError):
-        print(f"{PROGRAM}: {message}", file=sys.stderr)
+        print(f"{PROGRAM}: {visible(message)}", file=sys.stderr)
     return ERROR
 
 

@@ -19,7 +19,7 @@ from torch.optim.optimizer import Optimizer
 from gradcheck_accum.comparing.distances import Distances
 from gradcheck_accum.comparing.dropout import spread_of, without_dropout
 from gradcheck_accum.comparing.fingerprints import fingerprint, rows_seen
-from gradcheck_accum.comparing.messages import Apart, Arrival, Numbers, Order, Over, receive, send
+from gradcheck_accum.comparing.messages import Arrival, GradientDistance, Numbers, Order, Over, receive, send
 from gradcheck_accum.comparing.numbers_read import NumbersRead
 from gradcheck_accum.comparing.state import Gradient, State, generators, kept_by, seed_generators
 from gradcheck_accum.engine.independence import Prover
@@ -215,10 +215,10 @@ class Side:
         )
 
     def _compared(self, step: AtStep, theirs: State) -> Numbers:
-        used = self._apart(step, _listed(step, step.used), theirs.used, "used")
+        used = self._distance(step, _listed(step, step.used), theirs.used, "used")
         before = None
         if step.before_clip is not None and theirs.before_clip is not None and step.before_clip is not step.used:
-            before = self._apart(step, _listed(step, step.before_clip), theirs.before_clip, "before a clip")
+            before = self._distance(step, _listed(step, step.before_clip), theirs.before_clip, "before a clip")
         is_apart = any(one.error is not None and one.error > one.allowed for one in (used, before) if one is not None)
         return Numbers(used, before, self._drift(step, theirs), theirs.spread, is_apart and self._is_coupled(step))
 
@@ -254,12 +254,12 @@ class Side:
         dtype = step.parameters[0].dtype if step.parameters else torch.float32
         return replay_tolerance(Addends(contributions, total), dtype, self._computed_in)
 
-    def _apart(self, step: AtStep, mine: Gradient, theirs: Gradient, kind: str) -> Apart:
+    def _distance(self, step: AtStep, mine: Gradient, theirs: Gradient, kind: str) -> GradientDistance:
         """How far a gradient is from the reference's, and how far rounding may take it."""
         between = Distances.between(mine, theirs)
         size, wrong = math.hypot(*between.theirs), math.hypot(*between.apart)
         if not size:
-            return Apart(0.0 if not wrong else None, 0.0, None)
+            return GradientDistance(0.0 if not wrong else None, 0.0, None)
         parts = [
             math.sqrt(float(sum(record.squares.values(), torch.zeros(())))) for record in step.records if record.squares
         ]
@@ -272,7 +272,7 @@ class Side:
         if error > allowed and self._worst[kind].takes(step.name, error):
             names = self._parameter_names[self._named(step.name)]
             parts_of_it = by_parameter(between.apart, between.theirs, step.parameters, names)
-        return Apart(error, allowed, math.hypot(*between.mine) / size, parts_of_it)
+        return GradientDistance(error, allowed, math.hypot(*between.mine) / size, parts_of_it)
 
 
 def _place_of_backward(records: Sequence[Record]) -> tuple[str, int]:

@@ -78,7 +78,7 @@ class Arrival:
 
 
 @dataclass(frozen=True, slots=True)
-class Apart:
+class GradientDistance:
     """How far two gradients are from each other: the relative error, what is allowed of it, the ratio of norms.
 
     ``by_parameter`` takes the error apart where it is more than is allowed, in the first such steps and in those that
@@ -100,8 +100,8 @@ class Numbers:
     to influence each other: that is asked where the gradients are apart.
     """
 
-    used: Apart
-    before_clip: Apart | None
+    used: GradientDistance
+    before_clip: GradientDistance | None
     drift: float | None
     spread: float | None
     is_coupled: bool = False
@@ -149,7 +149,8 @@ def _rows(parts: Any) -> Rows:
 
 
 _MESSAGES = Portable(
-    [Apart, Arrival, ByParameter, NumberRead, Numbers, Order, Over, ParameterError], [Leaf(Rows, _parts_of_rows, _rows)]
+    [GradientDistance, Arrival, ByParameter, NumberRead, Numbers, Order, Over, ParameterError],
+    [Leaf(Rows, _parts_of_rows, _rows)],
 )
 
 

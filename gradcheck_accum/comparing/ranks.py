@@ -12,7 +12,7 @@ from dataclasses import replace
 from statistics import fmean
 from typing import Any, Protocol
 
-from gradcheck_accum.comparing.messages import Apart, Arrival, Numbers, Order, Over, Part
+from gradcheck_accum.comparing.messages import Arrival, GradientDistance, Numbers, Order, Over, Part
 from gradcheck_accum.comparing.rows import Rows
 
 PATIENCE = 120.0
@@ -137,9 +137,9 @@ def worst_of(measured: Sequence[Numbers]) -> Numbers:
     return replace(worst, used=used, before_clip=before)
 
 
-def _both(numbers: Numbers) -> list[Apart]:
+def _both(numbers: Numbers) -> list[GradientDistance]:
     return [numbers.used] if numbers.before_clip is None else [numbers.used, numbers.before_clip]
 
 
-def _off(apart: Apart) -> float:
-    return math.inf if apart.error is None else apart.error
+def _off(distance: GradientDistance) -> float:
+    return math.inf if distance.error is None else distance.error

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from gradcheck_accum.diagnosis.account import Account, Diagnosis, Shares, diagnosis, times
@@ -64,15 +64,19 @@ def judge_evenness(account: Account, shares: Shares, where: Location) -> Iterato
         return
     if all(account.same(count, counts[0]) for count in counts):
         return
-    spoken = ", ".join(f"{count:g}" for count in counts[:8]) + (", …" if len(counts) > 8 else "")
     yield diagnosis(
         "GA104",
         where,
-        f"mean of means: the micro-batches of this window hold {spoken} units, but their means have equal weight, so "
-        f"per-unit weights range from {times(low)} to {times(high)} relative to the large batch",
+        f"mean of means: the micro-batches of this window hold {_listed(counts)} units, but their means have equal "
+        f"weight, so per-unit weights range from {times(low)} to {times(high)} relative to the large batch",
         "sum the loss over the micro-batch and divide by the units of the whole window",
         shares.window,
     )
+
+
+def _listed(counts: Sequence[float]) -> str:
+    """The counts, or the first of many."""
+    return ", ".join(f"{count:g}" for count in counts[:8]) + (", …" if len(counts) > 8 else "")
 
 
 def _judge_evenness_of_ranks(
@@ -83,13 +87,12 @@ def _judge_evenness_of_ranks(
     sums = [math.fsum(units.get(entry, 0.0) for entry in own) for own in shares.window.by_rank()]
     if account.same(*_bounds(sums)):
         return
-    spoken = ", ".join(f"{total:g}" for total in sums[:8]) + (", …" if len(sums) > 8 else "")
     yield diagnosis(
         "GA104",
         where,
-        f"mean of means: {len(sums)} ranks hold {spoken} units of this window, but averaging over the ranks gives "
-        f"their means equal weight, so per-unit weights range from {times(low)} to {times(high)} relative to the large "
-        "batch",
+        f"mean of means: {len(sums)} ranks hold {_listed(sums)} units of this window, but averaging over the ranks "
+        f"gives their means equal weight, so per-unit weights range from {times(low)} to {times(high)} relative to the "
+        "large batch",
         "sum the loss, divide it by the window's units on all ranks (all_reduce the count), and multiply it by the "
         "number of ranks, by which averaging divides",
         shares.window,

@@ -18,7 +18,7 @@ from gradcheck_accum.diagnosis.account import (
 from gradcheck_accum.diagnosis.assumed_numbers import if_any_is_left_over, says_steps_by_name, steps_in_words
 from gradcheck_accum.diagnosis.clearing import clears_every_batch
 from gradcheck_accum.ledger.events import Reduction, Step
-from gradcheck_accum.ledger.passes import ToldBy
+from gradcheck_accum.ledger.passes import KnownBy
 from gradcheck_accum.ledger.windows import Fate, Window
 
 
@@ -115,7 +115,7 @@ def outgrowing(account: Account) -> list[Window]:
 
 def _runs_on(account: Account, window: Window) -> bool:
     """Whether a window began in an earlier pass; what steps alone tell of passes, a right window contradicts."""
-    seen = account.ledger.passes.told_by is ToldBy.ENGINE
+    seen = account.ledger.passes.known_by is KnownBy.ENGINE
     return window.spans_passes and (seen or not _has_its_own_divisor(account, window))
 
 

@@ -16,8 +16,8 @@ from itertools import pairwise
 from gradcheck_accum.ledger.events import Backward, Event, Step
 
 
-class ToldBy(Enum):
-    """What tells passes apart."""
+class KnownBy(Enum):
+    """How passes are known."""
 
     ENGINE = "an engine has seen them"
     STEPS = "the steps come at the same places of each"
@@ -28,7 +28,7 @@ class ToldBy(Enum):
 class Passes:
     """Which pass over the data each backward is of."""
 
-    told_by: ToldBy
+    known_by: KnownBy
     _by_micro_batch: dict[int, int] = field(default_factory=dict)
 
     @classmethod
@@ -36,16 +36,16 @@ class Passes:
         """The passes of a loop."""
         backwards = [event for event in events if isinstance(event, Backward)]
         if any(backward.epoch is not None for backward in backwards):
-            return cls(ToldBy.ENGINE)
+            return cls(KnownBy.ENGINE)
         length = _length(events)
         if not length:
-            return cls(ToldBy.NOTHING)
+            return cls(KnownBy.NOTHING)
         numbers = dict.fromkeys(backward.micro_batch for backward in backwards)
-        return cls(ToldBy.STEPS, {number: position // length for position, number in enumerate(numbers)})
+        return cls(KnownBy.STEPS, {number: position // length for position, number in enumerate(numbers)})
 
     def of(self, backward: Backward) -> int | None:
         """The pass that a backward is of; None where nothing tells."""
-        return backward.epoch if self.told_by is ToldBy.ENGINE else self._by_micro_batch.get(backward.micro_batch)
+        return backward.epoch if self.known_by is KnownBy.ENGINE else self._by_micro_batch.get(backward.micro_batch)
 
     def count(self, events: Iterable[Event]) -> int:
         """How many passes events are of, at least one if there is any backward among them."""

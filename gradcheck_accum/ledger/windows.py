@@ -25,7 +25,7 @@ from gradcheck_accum.ledger.events import (
     Trace,
     ZeroGrad,
 )
-from gradcheck_accum.ledger.passes import Passes, ToldBy
+from gradcheck_accum.ledger.passes import KnownBy, Passes
 from gradcheck_accum.ledger.same_number import Same
 
 NOT_FINITE = Reason("the gradient is not finite", Cause.NOT_FINITE)
@@ -186,7 +186,7 @@ class Ledger:
     trace: Trace
     rejected: tuple[Window, ...] = ()
     restarted: tuple[Window, ...] = ()
-    passes: Passes = field(default_factory=lambda: Passes(ToldBy.NOTHING))
+    passes: Passes = field(default_factory=lambda: Passes(KnownBy.NOTHING))
     _by_step: dict[Step | None, list[Window]] = field(init=False, repr=False, compare=False)
     """The windows by their step: every step asks for its own, and there are very many of both."""
 

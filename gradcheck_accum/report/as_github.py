@@ -5,6 +5,7 @@ A runner shows at most ten errors and ten warnings of a step beside the source; 
 
 from __future__ import annotations
 
+from gradcheck_accum.control_characters import visible
 from gradcheck_accum.diagnosis import Diagnosis
 from gradcheck_accum.ledger.location import Location
 from gradcheck_accum.mistakes import Mistake, Severity
@@ -83,7 +84,7 @@ def _command(command: str, title: str, message: str, **properties: str | int) ->
 
 
 def _data(text: str) -> str:
-    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+    return visible(text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A"))
 
 
 def _property(text: str) -> str:

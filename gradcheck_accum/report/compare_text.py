@@ -5,7 +5,7 @@ from __future__ import annotations
 from gradcheck_accum.report.frame import Sources
 from gradcheck_accum.report.paint import PLAIN, Paint
 from gradcheck_accum.report.verify_table import STYLES, table, windows_text
-from gradcheck_accum.report.verify_text import accepted_line, action, chosen, diagnosis_lines
+from gradcheck_accum.report.verify_text import accepted_line, action, chosen, diagnosis_lines, verdict_line
 from gradcheck_accum.report.words import plural, shown_path
 from gradcheck_accum.report.wrap import WIDTH, labelled
 from gradcheck_accum.results.comparison import Compared, CompareResult, Configuration, Difference
@@ -30,21 +30,13 @@ def compare_text(
     if quiet and not result.exit_status:
         return ""
     sources = sources or Sources()
-    blocks = [[_verdict(result, paint), *_help(result, paint, width)]]
+    blocks = [[verdict_line(result, result.reason, paint), *_help(result, paint, width)]]
     if result.reference is not None and not quiet:
         blocks.append(labelled("reference:", made_of(result.reference), width, paint))
     for one in result.compared:
         head, causes, notes = _compared(one, result, sources, paint, width)
         blocks += causes if quiet else [*head, *causes, *notes]
     return "\n\n".join("\n".join(block) for block in blocks if block)
-
-
-def _verdict(result: CompareResult, paint: Paint) -> str:
-    script = paint("bold", shown_path(result.script))
-    if result.error:
-        return f"{script}: {paint('red', 'error:')} {result.error}"
-    verdict = paint(STYLES.get(result.verdict, "yellow"), f"{result.verdict.value}:")
-    return f"{script}: {verdict} {result.reason}"
 
 
 def _help(result: CompareResult, paint: Paint, width: int) -> list[str]:

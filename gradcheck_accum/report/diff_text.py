@@ -6,13 +6,13 @@ import difflib
 import re
 from collections.abc import Iterator
 
-from gradcheck_accum.report.words import shown_path
+from gradcheck_accum.report.words import typed_path
 from gradcheck_accum.results.findings import Piece
 
 
 def diff_text(path: str, piece: Piece) -> str:
     """What differs in a file; in a notebook, which no ``patch`` could take, in one of its cells."""
-    name, before, after = shown_path(path), piece.before, piece.after
+    name, before, after = typed_path(path), piece.before, piece.after
     if piece.cell:
         # Whether a cell's last line has an end is of no interest to anybody.
         name, before, after = f"{name}:cell {piece.cell}", before.rstrip("\n") + "\n", after.rstrip("\n") + "\n"

@@ -8,6 +8,7 @@ import unicodedata
 from collections.abc import Mapping
 from pathlib import Path
 
+from gradcheck_accum.control_characters import visible
 from gradcheck_accum.ledger.location import Location
 from gradcheck_accum.report.paint import PLAIN, Paint
 from gradcheck_accum.sources.decoding import shown_text
@@ -70,7 +71,7 @@ def code_frame(sources: Sources, where: Location, paint: Paint = PLAIN) -> list[
     frame = [f"{'':>{gutter}} {paint('blue', '|')}"]
     for number in range(first, last + 1):
         text = lines[number - 1]
-        shown = text.expandtabs(_TAB)[:_WIDEST].rstrip()
+        shown = visible(text.expandtabs(_TAB)[:_WIDEST].rstrip())
         frame.append(f"{paint('blue', f'{number:>{gutter}} |')} {shown}".rstrip())
         if number == where.line:
             start, width = _underline(text, where)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
+from gradcheck_accum.control_characters import visible
 from gradcheck_accum.ledger.location import Location
 from gradcheck_accum.mistakes import CATALOGUE
 from gradcheck_accum.report.frame import Sources, code_frame
@@ -17,9 +18,11 @@ def finding_text(finding: Finding, sources: Sources, paint: Paint = PLAIN, width
     """One finding: where and what, the code, and what to do about it."""
     lines = [_headline(finding, paint), *code_frame(sources, finding.where, paint)]
     if finding.help:
-        lines += labelled("help:", finding.help, width, paint)
+        lines += labelled("help:", visible(finding.help), width, paint)
     if finding.fix:
-        lines += labelled("fix:", f"{finding.fix.message}{'' if finding.fix.safe else ' (unsafe)'}", width, paint)
+        lines += labelled(
+            "fix:", f"{visible(finding.fix.message)}{'' if finding.fix.safe else ' (unsafe)'}", width, paint
+        )
     return "\n".join(lines)
 
 
@@ -67,11 +70,11 @@ def unreadable_text(result: LintResult) -> list[str]:
 
 def _headline(finding: Finding, paint: Paint) -> str:
     mistake = finding.mistake
-    return f"{_place(finding.where, paint)} {paint('red', mistake.code)} [{mistake.name}] {finding.message}"
+    return f"{_place(finding.where, paint)} {paint('red', mistake.code)} [{mistake.name}] {visible(finding.message)}"
 
 
 def _unused_headline(unused: UnusedSuppression, paint: Paint) -> str:
-    return f"{_place(unused.where, paint)} {paint('yellow', 'unused suppression:')} {unused.message}"
+    return f"{_place(unused.where, paint)} {paint('yellow', 'unused suppression:')} {visible(unused.message)}"
 
 
 def _place(where: Location, paint: Paint) -> str:

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
+from gradcheck_accum.control_characters import visible
 from gradcheck_accum.diagnosis import Diagnosis
 from gradcheck_accum.report.frame import Sources, code_frame
 from gradcheck_accum.report.paint import PLAIN, Paint
 from gradcheck_accum.report.verify_table import STYLES, table, windows_text
 from gradcheck_accum.report.words import plural, shown_path
 from gradcheck_accum.report.wrap import WIDTH, labelled
+from gradcheck_accum.results.comparison import CompareResult
 from gradcheck_accum.results.verdict import Accepted, Verdict, VerifyResult, WindowReport
 
 _REASONS = 20
@@ -34,7 +36,7 @@ def verify_text(
     """
     first = chosen(result)
     sources = sources or Sources()
-    verdict = [_verdict(result, paint), *action(result, first, paint, width)]
+    verdict = [verdict_line(result, reason_in_short(result), paint), *action(result, first, paint, width)]
     causes = [diagnosis_lines(one, sources, paint, width, helped=one is first) for one in result.diagnosis]
     if quiet:
         blocks = [verdict, *causes] if result.exit_status else []
@@ -48,12 +50,13 @@ def verify_text(
     return "\n\n".join("\n".join(block) for block in blocks if block)
 
 
-def _verdict(result: VerifyResult, paint: Paint) -> str:
+def verdict_line(result: VerifyResult | CompareResult, reason: str, paint: Paint) -> str:
+    """The script and its verdict with this reason, or the error that left none."""
     script = paint("bold", shown_path(result.script))
     if result.error:
         return f"{script}: {paint('red', 'error:')} {result.error}"
     verdict = paint(STYLES.get(result.verdict, "yellow"), f"{result.verdict.value}:")
-    return f"{script}: {verdict} {reason_in_short(result)}"
+    return f"{script}: {verdict} {reason}"
 
 
 def reason_in_short(result: VerifyResult) -> str:
@@ -133,10 +136,10 @@ def diagnosis_lines(diagnosis: Diagnosis, sources: Sources, paint: Paint, width:
     where, mistake = diagnosis.where, diagnosis.mistake
     place = f"{paint('bold', shown_path(where.path))}:{where.line}:"
     seen = f" ({windows_text(diagnosis.windows)})" if diagnosis.windows else ""
-    lines = [f"{place} {paint('red', mistake.code)} [{mistake.name}] {diagnosis.in_words}{paint('dim', seen)}"]
+    lines = [f"{place} {paint('red', mistake.code)} [{mistake.name}] {visible(diagnosis.in_words)}{paint('dim', seen)}"]
     lines += code_frame(sources, where, paint)
     if diagnosis.help and not helped:
-        lines += labelled("help:", diagnosis.help, width, paint)
+        lines += labelled("help:", visible(diagnosis.help), width, paint)
     return lines
 
 

@@ -6,6 +6,8 @@ import math
 import os
 from itertools import groupby
 
+from gradcheck_accum.control_characters import visible
+
 TYPE_CHECKING = False  # as in `typing`, which the short way through lint does without
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -72,7 +74,12 @@ def weights(values: Sequence[float | None], widest: int = 16) -> str:
 
 
 def shown_path(path: str) -> str:
-    """``path`` from the working directory where it is below it: what a person would type."""
+    """``path`` as a person would type it, with nothing in it that would command a terminal."""
+    return visible(typed_path(path))
+
+
+def typed_path(path: str) -> str:
+    """``path`` from the working directory where it is below it."""
     if not os.path.isabs(path):
         return path
     try:

@@ -1,16 +1,23 @@
-"""The data of each rank, and the counts of all of them, for the loops that run on several."""
+"""The model and the data of each rank, and the counts of all of them, for the loops that run on several."""
 
 from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 from typing import NoReturn
 
 import torch
 import torch.distributed as dist
+from torch import nn
+from torch.nn.functional import cross_entropy
 
 ROWS, FEATURES, CLASSES = 6, 8, 3
 Batch = tuple[torch.Tensor, torch.Tensor]
+
+
+def perceptron(width: int = 16) -> nn.Module:
+    return nn.Sequential(nn.Linear(FEATURES, width), nn.ReLU(), nn.Linear(width, CLASSES))
 
 
 def data(rank: int, batches: int = 6, *, ragged: bool = False) -> list[Batch]:
@@ -32,6 +39,12 @@ def everywhere(count: torch.Tensor) -> torch.Tensor:
     total = count.clone()
     dist.all_reduce(total)
     return total
+
+
+def share_of_all_tokens(windows: list[list[Batch]], factor: int = 1) -> Callable[..., torch.Tensor]:
+    """A loss that is the sum over the targets, times a factor, by all that the ranks' windows hold."""
+    totals = {id(window[0][0]): everywhere(tokens(window)) for window in windows}
+    return lambda out, y, window: cross_entropy(out, y, reduction="sum") * factor / totals[id(window[0][0])]
 
 
 def leave() -> NoReturn:

@@ -12,7 +12,7 @@ import json
 import math
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
@@ -21,7 +21,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from ranks_data import CLASSES, FEATURES, Batch, data, everywhere, leave, tokens
+from ranks_data import CLASSES, FEATURES, Batch, data, leave, perceptron, share_of_all_tokens, tokens
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FullyShardedDataParallel, MixedPrecisionPolicy, fully_shard
@@ -67,6 +67,12 @@ class Run:
     def sync(self, last: bool) -> None:
         self.model.set_requires_gradient_sync(last)
 
+    def synced(self, window: list[Batch]) -> Iterator[Batch]:
+        """The micro-batches of a window, of which the last alone is averaged over the ranks."""
+        for batch in window:
+            self.sync(batch is window[-1])
+            yield batch
+
     def note(self, held: range | None = None) -> None:
         first = K * len(self.steps)
         weights, gradients = [], []
@@ -94,10 +100,8 @@ def mean(out: torch.Tensor, y: torch.Tensor, window: list[Batch]) -> torch.Tenso
 
 
 def loop(run: Run, loss: Callable[..., torch.Tensor] = mean) -> None:
-    """The right way to synchronise: the last micro-batch of a window alone."""
     for window in run.windows():
-        for j, (x, y) in enumerate(window):
-            run.sync(j == len(window) - 1)
+        for x, y in run.synced(window):
             loss(run.model(x), y, window).backward()
         run.step()
 
@@ -111,15 +115,12 @@ def divided_by_k(run: Run) -> None:
 
 
 def sum_over_all_tokens(run: Run) -> None:
-    ranks = dist.get_world_size()
-    totals = {id(window[0][0]): everywhere(tokens(window)) for window in run.windows()}
-    loop(run, lambda out, y, window: cross_entropy(out, y, reduction="sum") * ranks / totals[id(window[0][0])])
+    loop(run, share_of_all_tokens(run.windows(), dist.get_world_size()))
 
 
 def scaled_by_hand(run: Run) -> None:
     for window in run.windows():
-        for j, (x, y) in enumerate(window):
-            run.sync(j == len(window) - 1)
+        for x, y in run.synced(window):
             cross_entropy(run.model(x), y).backward()
         torch._foreach_div_([p.grad for p in run.model.parameters()], len(window))
         run.step()
@@ -127,8 +128,7 @@ def scaled_by_hand(run: Run) -> None:
 
 def clipped(run: Run) -> None:
     for window in run.windows():
-        for j, (x, y) in enumerate(window):
-            run.sync(j == len(window) - 1)
+        for x, y in run.synced(window):
             mean(run.model(x), y, window).backward()
         run.note()
         run.norms.append(nn.utils.clip_grad_norm_(run.model.parameters(), 0.1).full_tensor())
@@ -137,8 +137,7 @@ def clipped(run: Run) -> None:
 
 def clipped_unscaled(run: Run) -> None:
     for window in run.windows():
-        for j, (x, y) in enumerate(window):
-            run.sync(j == len(window) - 1)
+        for x, y in run.synced(window):
             cross_entropy(run.model(x), y).backward()
         run.note()
         nn.utils.clip_grad_norm_(run.model.parameters(), LIMIT)
@@ -148,8 +147,7 @@ def clipped_unscaled(run: Run) -> None:
 def with_a_grad_scaler(run: Run) -> None:
     scaler = torch.amp.GradScaler("cpu")
     for window in run.windows():
-        for j, (x, y) in enumerate(window):
-            run.sync(j == len(window) - 1)
+        for x, y in run.synced(window):
             scaler.scale(mean(run.model(x), y, window)).backward()
         scaler.unscale_(run.optimizer)
         run.note()
@@ -161,8 +159,7 @@ def with_a_grad_scaler(run: Run) -> None:
 
 def clipped_by_value(run: Run) -> None:
     for window in run.windows():
-        for j, (x, y) in enumerate(window):
-            run.sync(j == len(window) - 1)
+        for x, y in run.synced(window):
             mean(run.model(x), y, window).backward()
         run.note()
         nn.utils.clip_grad_value_(run.model.parameters(), 0.01)
@@ -181,8 +178,7 @@ def clipped_early(run: Run) -> None:
 
 def one_shard_scaled_after_the_clip(run: Run) -> None:
     for window in run.windows():
-        for j, (x, y) in enumerate(window):
-            run.sync(j == len(window) - 1)
+        for x, y in run.synced(window):
             mean(run.model(x), y, window).backward()
         nn.utils.clip_grad_norm_(run.model.parameters(), 0.1)
         if dist.get_rank() == 1:
@@ -216,10 +212,9 @@ def zeroed_while_it_waits(run: Run) -> None:
 
 def clipped_while_it_waits(run: Run) -> None:
     for window in run.windows():
-        for j, (x, y) in enumerate(window):
-            run.sync(j == len(window) - 1)
+        for x, y in run.synced(window):
             (cross_entropy(run.model(x), y) / K).backward()
-            if j == len(window) - 1:
+            if x is window[-1][0]:
                 run.note()
             nn.utils.clip_grad_norm_(run.model.parameters(), 0.1)
         run.step(noted=True)
@@ -274,8 +269,7 @@ def kept_gathered(run: Run) -> None:
 
 def changed_by_hand(run: Run) -> None:
     for window in run.windows():
-        for j, (x, y) in enumerate(window):
-            run.sync(j == len(window) - 1)
+        for x, y in run.synced(window):
             mean(run.model(x), y, window).backward()
         if dist.get_rank() == 1:
             next(run.model.parameters()).grad.to_local()[0] += 1.0
@@ -299,8 +293,7 @@ def summed_over_ranks(run: Run) -> None:
 
 def sum_over_all_tokens_summed_over_ranks(run: Run) -> None:
     divide_by(run, 1.0, 1.0)
-    totals = {id(window[0][0]): everywhere(tokens(window)) for window in run.windows()}
-    loop(run, lambda out, y, window: cross_entropy(out, y, reduction="sum") / totals[id(window[0][0])])
+    loop(run, share_of_all_tokens(run.windows()))
 
 
 def divided_unevenly(run: Run) -> None:
@@ -322,10 +315,6 @@ def local(run: Run) -> None:
             (cross_entropy(run.model(x), y) / K).backward()
         run.optimizer.step()
         run.optimizer.zero_grad()
-
-
-def perceptron(width: int = 16) -> nn.Module:
-    return nn.Sequential(nn.Linear(FEATURES, width), nn.ReLU(), nn.Linear(width, CLASSES))
 
 
 class Tied(nn.Module):

@@ -7,18 +7,15 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
+from torchrun import TWO_RANKS, environment, needs_ranks
 
-import gradcheck_accum
 from gradcheck_accum.cli import main
-
-ROOT = Path(gradcheck_accum.__file__).parents[1]
 
 SCRIPT = """\
 import argparse
@@ -61,31 +58,16 @@ dist.destroy_process_group()
 REFERENCE, THREE_OF_5 = "--batch-size 15 --accum 1", "--batch-size 5 --accum 3"
 ON_ONE_RANK = "env WORLD_SIZE=1 --batch-size 5 --accum 6"
 
-needs_ranks = [
-    pytest.mark.slow,  # several processes, each of which loads PyTorch
-    pytest.mark.skipif(
-        not (torch.distributed.is_available() and torch.distributed.is_gloo_available()),
-        reason="PyTorch has no gloo here",
-    ),
-]
-
 
 def launch(folder: Path, source: str, *options: str, of: tuple[str, ...]) -> subprocess.Popen[str]:
     """Start ``compare`` of a script with this source on two ranks, with a temporary folder for it alone."""
     (folder / "train.py").write_text(source, encoding="utf-8")
     (folder / "temporary").mkdir()
-    environment = {
-        **os.environ,
-        "OMP_NUM_THREADS": "1",
-        "PYTHONPATH": str(ROOT),
-        "TMPDIR": str(folder / "temporary"),
-    }
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     each = [word for one in of for word in ("--with", one)]
     return subprocess.Popen(
-        [*torchrun, "-m", "gradcheck_accum", "compare", "train.py", *each, *options],
+        [*TWO_RANKS, "-m", "gradcheck_accum", "compare", "train.py", *each, *options],
         cwd=folder,
-        env=environment,
+        env=environment(folder / "temporary"),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import socket
 import subprocess
 import sys
@@ -11,21 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
+from torchrun import ROOT, TORCHRUN, environment, launch, needs_ranks
 
-import gradcheck_accum
-
-ROOT = Path(gradcheck_accum.__file__).parents[1]
 FIXTURE = ROOT / "fixtures" / "distributed" / "ddp.py"
 WORKER = Path(__file__).parent / "worker.py"
 
-pytestmark = [
-    pytest.mark.slow,  # several processes, each of which loads PyTorch
-    pytest.mark.skipif(
-        not (torch.distributed.is_available() and torch.distributed.is_gloo_available()),
-        reason="PyTorch has no gloo here",
-    ),
-]
+pytestmark = needs_ranks
 
 EXPECTED = {
     "right": ("equivalent", []),
@@ -82,16 +72,6 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 def results(measured: dict[str, Any]) -> dict[str, Any]:
     """What was measured of the cases."""
     return {name: found for name, found in measured.items() if name != "undisturbed"}
-
-
-def launch(folder: Path, *command: str, temporary: Path | None = None) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
-    if temporary is not None:
-        environment["TMPDIR"] = str(temporary)
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    return subprocess.run(
-        [*torchrun, *command], cwd=folder, env=environment, capture_output=True, text=True, timeout=300
-    )
 
 
 def test_every_case_is_expected(results: dict[str, Any]) -> None:
@@ -245,13 +225,11 @@ def launch_on_two_machines(folder: Path, *command: str) -> list[subprocess.Compl
     for machine in range(2):
         temporary = folder / f"machine-{machine}"
         temporary.mkdir()
-        environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "TMPDIR": str(temporary)}
         meeting = ["--nnodes", "2", "--node-rank", str(machine), "--master-addr", "127.0.0.1"]
-        torchrun = [sys.executable, "-m", "torch.distributed.run", *meeting, "--master-port", str(port)]
         started = subprocess.Popen(
-            [*torchrun, *command],
+            [*TORCHRUN, *meeting, "--master-port", str(port), *command],
             cwd=folder,
-            env=environment,
+            env=environment(temporary),
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -314,10 +292,10 @@ def test_a_machine_that_dies_is_told_by_the_other(rank: int, fault: str, message
 
 
 def test_ranks_on_several_machines_without_a_store_to_meet_at_are_refused(tmp_path: Path) -> None:
-    environment = {**os.environ, "RANK": "0", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "1", "PYTHONPATH": str(ROOT)}
-    environment.pop("TORCHELASTIC_USE_AGENT_STORE", None)
+    ranks = {**environment(), "RANK": "0", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "1"}
+    ranks.pop("TORCHELASTIC_USE_AGENT_STORE", None)
     ended = subprocess.run(
-        [sys.executable, *VERIFY, str(FIXTURE)], env=environment, capture_output=True, text=True, timeout=60
+        [sys.executable, *VERIFY, str(FIXTURE)], env=ranks, capture_output=True, text=True, timeout=60
     )
     assert ended.returncode == 2
     assert "2 ranks on several machines, not started by torchrun" in ended.stderr

@@ -3,28 +3,19 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch.distributed import fsdp
+from torchrun import ROOT, launch, needs_ranks
 
-import gradcheck_accum
-
-ROOT = Path(gradcheck_accum.__file__).parents[1]
 FIXTURE = ROOT / "fixtures" / "distributed" / "fsdp.py"
 WORKER = Path(__file__).parent / "shards_worker.py"
 
 pytestmark = [
-    pytest.mark.slow,  # several processes, each of which loads PyTorch
-    pytest.mark.skipif(
-        not (torch.distributed.is_available() and torch.distributed.is_gloo_available()),
-        reason="PyTorch has no gloo here",
-    ),
+    *needs_ranks,
     pytest.mark.skipif(
         not hasattr(torch.cpu.Stream, "record_event"), reason="PyTorch's own fully_shard raises on a CPU (2.6)"
     ),
@@ -112,14 +103,6 @@ LINES = {
 IS_NEWER = tuple(int(number) for number in torch.__version__.split(".")[:2]) > (2, 13)
 IN_BFLOAT16 = {"right, computed in bfloat16", "right, computed and averaged in bfloat16"}
 """Judged against the gradients that were computed in bfloat16, and not in float64."""
-
-
-def launch(folder: Path, *command: str) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    return subprocess.run(
-        [*torchrun, *command], cwd=folder, env=environment, capture_output=True, text=True, timeout=600
-    )
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ import copy
 import json
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from ranks_data import CLASSES, FEATURES, Batch, data, everywhere, leave, tokens
+from ranks_data import FEATURES, Batch, data, everywhere, leave, perceptron, share_of_all_tokens, tokens
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.distributed.optim import ZeroRedundancyOptimizer
@@ -56,13 +56,17 @@ class Run:
     def paused(self, pause: bool) -> Any:
         return self.model.no_sync() if pause else nullcontext()
 
+    def synced(self, window: list[Batch]) -> Iterator[Batch]:
+        """The micro-batches of a window, of which the last alone is averaged over the ranks."""
+        for batch in window:
+            with self.paused(batch is not window[-1]):
+                yield batch
+
 
 def loop(run: Run, scale: Callable[[torch.Tensor, torch.Tensor, list[Batch]], torch.Tensor]) -> None:
-    """The right way to synchronise: the last micro-batch of a window alone."""
     for window in run.windows():
-        for j, (x, y) in enumerate(window):
-            with run.paused(j < len(window) - 1):
-                scale(run.model(x), y, window).backward()
+        for x, y in run.synced(window):
+            scale(run.model(x), y, window).backward()
         run.step()
 
 
@@ -79,9 +83,7 @@ def remainder_divided_by_k(run: Run) -> None:
 
 
 def sum_over_all_tokens(run: Run) -> None:
-    ranks = dist.get_world_size()
-    totals = {id(window[0][0]): everywhere(tokens(window)) for window in run.windows()}
-    loop(run, lambda out, y, window: cross_entropy(out, y, reduction="sum") * ranks / totals[id(window[0][0])])
+    loop(run, share_of_all_tokens(run.windows(), dist.get_world_size()))
 
 
 def sum_over_one_ranks_part_of_all_tokens(run: Run) -> None:
@@ -90,8 +92,7 @@ def sum_over_one_ranks_part_of_all_tokens(run: Run) -> None:
 
 
 def sum_over_all_tokens_averaged_once_more(run: Run) -> None:
-    totals = {id(window[0][0]): everywhere(tokens(window)) for window in run.windows()}
-    loop(run, lambda out, y, window: cross_entropy(out, y, reduction="sum") / totals[id(window[0][0])])
+    loop(run, share_of_all_tokens(run.windows()))
 
 
 def sum_over_own_tokens(run: Run) -> None:
@@ -100,9 +101,8 @@ def sum_over_own_tokens(run: Run) -> None:
 
 def gradients_scaled_by_all_tokens(run: Run) -> None:
     for window in run.windows():
-        for j, (x, y) in enumerate(window):
-            with run.paused(j < len(window) - 1):
-                cross_entropy(run.model(x), y, reduction="sum").backward()
+        for x, y in run.synced(window):
+            cross_entropy(run.model(x), y, reduction="sum").backward()
         total = everywhere(tokens(window))
         for parameter in run.model.parameters():
             parameter.grad *= dist.get_world_size() / total
@@ -149,9 +149,8 @@ def last_one_local(run: Run) -> None:
 
 def clipped(run: Run) -> None:
     for window in run.windows():
-        for j, (x, y) in enumerate(window):
-            with run.paused(j < len(window) - 1):
-                (cross_entropy(run.model(x), y) / K).backward()
+        for x, y in run.synced(window):
+            (cross_entropy(run.model(x), y) / K).backward()
         nn.utils.clip_grad_norm_(run.model.parameters(), 1e9)
         run.step()
 
@@ -192,9 +191,8 @@ class WithLoss(nn.Sequential):
 
 def right_with_its_own_loss(run: Run, divisor: float = K) -> None:
     for window in run.windows():
-        for j, (x, y) in enumerate(window):
-            with run.paused(j < len(window) - 1):
-                (run.model(x, y)["loss"] / divisor).backward()
+        for x, y in run.synced(window):
+            (run.model(x, y)["loss"] / divisor).backward()
         run.step()
 
 
@@ -234,10 +232,6 @@ def undisturbed(rank: int) -> bool:
                     optimizer.zero_grad()
         ends.append(torch.cat([p.detach().reshape(-1) for p in model.parameters()]))
     return all(torch.equal(end, ends[0]) for end in ends)
-
-
-def perceptron(width: int = 16) -> nn.Module:
-    return nn.Sequential(nn.Linear(FEATURES, width), nn.ReLU(), nn.Linear(width, CLASSES))
 
 
 @dataclass(frozen=True)

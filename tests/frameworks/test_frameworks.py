@@ -123,6 +123,14 @@ def dividing(kind: str) -> tuple[str, str]:
     return before, after
 
 
+RUNS_ON_OVER_PASSES = (
+    (
+        "gradient_accumulation_steps=STEPS",
+        "gradient_accumulation_plugin=accelerate.utils.GradientAccumulationPlugin("
+        "num_steps=STEPS, sync_with_dataloader=False)",
+    ),
+    ("import torch\n", "import accelerate\nimport torch\n"),
+)
 COUNTED = (
     (
         "    for batch in loader:",
@@ -162,12 +170,7 @@ TWINS = [
         "the targets of the window counted",
         (
             *COUNTED,
-            (
-                "gradient_accumulation_steps=STEPS",
-                "gradient_accumulation_plugin=accelerate.utils.GradientAccumulationPlugin("
-                "num_steps=STEPS, sync_with_dataloader=False)",
-            ),
-            ("import torch\n", "import accelerate\nimport torch\n"),
+            *RUNS_ON_OVER_PASSES,
         ),
         "",
         condition="unequal",
@@ -195,14 +198,7 @@ TWINS = [
     Twin(
         "accelerate_loop",
         "windows that run on into the next pass",
-        (
-            (
-                "gradient_accumulation_steps=STEPS",
-                "gradient_accumulation_plugin=accelerate.utils.GradientAccumulationPlugin("
-                "num_steps=STEPS, sync_with_dataloader=False)",
-            ),
-            ("import torch\n", "import accelerate\nimport torch\n"),
-        ),
+        RUNS_ON_OVER_PASSES,
         "",
         condition="remainder",
         verdict=Verdict.EQUIVALENT,

@@ -3,16 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
-from frameworks.ground import not_installed
-
-ROOT = Path(__file__).parents[2]
-SCRIPTS = ROOT / "fixtures" / "frameworks"
+from frameworks.ground import SCRIPTS, not_installed
+from torchrun import launch
 
 
 @pytest.mark.parametrize(
@@ -31,12 +25,8 @@ SCRIPTS = ROOT / "fixtures" / "frameworks"
 def test_two_ranks(package: str, script: str, data: str, verdict: str, codes: list[str]) -> None:
     if not_installed(package):
         pytest.skip(not_installed(package))
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     verify = ["-m", "gradcheck_accum", "verify", "--output-format", "json", script, "--", data]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
-    ended = subprocess.run(
-        [*torchrun, *verify], cwd=SCRIPTS, env=environment, capture_output=True, text=True, timeout=300
-    )
+    ended = launch(SCRIPTS, *verify)
     report = json.loads(ended.stdout)
     assert (report["verdict"], [d["code"] for d in report["diagnosis"]]) == (verdict, codes), report["reason"]
     assert report["ranks"] == 2

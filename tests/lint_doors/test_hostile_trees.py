@@ -105,6 +105,42 @@ def test_a_directory_that_cannot_be_read_is_passed_over(project: Any) -> None:
     locked.chmod(0o700)
 
 
+# Names and lines that would command a terminal
+
+
+COMMANDS = "\x1b[1A\x1b[2K\r\x9b8m\u202e"
+"""Erases a line, goes back to its beginning, conceals what follows, and turns it round."""
+
+
+@pytest.mark.parametrize("form", ["text", "concise", "github", "text with a file of no Python"])
+def test_nothing_that_a_stranger_wrote_commands_a_terminal(project: Any, form: str) -> None:
+    project.write(f"a{COMMANDS}.py", BAD.replace("loss.backward()", f"loss.backward()  # {COMMANDS}".replace("\r", "")))
+    broken = form.startswith("text with")
+    if broken:
+        project.write(f"b{COMMANDS}\n.py", BAD + "(")
+    status = project.lint("--no-cache", "--output-format", form.split()[0], ".")
+    assert status == (2 if broken else 1)
+    assert "GA101" in project.out
+    assert not set(project.out + project.err) & set(COMMANDS) - set("[1A2K8m")
+    assert project.err.count("\n") == broken
+
+
+def test_a_name_that_is_no_unicode_is_one_like_any_other(project: Any) -> None:
+    path = os.fsencode(project.root) + b"/train\xff.py"
+    with open(path, "w") as file:
+        file.write(BAD)
+    (finding,) = project.report(".")["findings"]
+    assert os.fsencode(finding["path"]) == b"train\xff.py"
+    for form in ("text", "concise", "sarif", "github", "junit"):
+        assert project.lint("--output-format", form, "--output-file", "report", ".") == 1
+        assert (project.root / "report").stat().st_size
+    assert project.lint("--write-baseline", "known.json", ".") == 0
+    assert project.lint("--baseline", "known.json", ".") == 0
+    assert project.lint("--fix", ".") == 0
+    with open(path) as file:
+        assert file.read() == fix_source(BAD, "train.py", unsafe=False).source
+
+
 # Settings
 
 
@@ -272,6 +308,24 @@ from gradcheck_accum.files import write_atomically
 os.replace = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
 write_atomically(Path(sys.argv[1]), b"loss.backward()\\n" * 1000)
 """
+
+
+def test_a_file_that_vanishes_before_it_is_read_is_one_line(project: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    from gradcheck_accum.lint.project import run
+
+    project.write("a.py")
+    gone = project.write("gone.py")
+    discovered = run.source_files
+
+    def meanwhile(*given: Any) -> Any:
+        files = list(discovered(*given))
+        gone.unlink()
+        return files
+
+    monkeypatch.setattr(run, "source_files", meanwhile)
+    assert project.lint("--no-cache", ".") == 2
+    assert project.err == "gradcheck-accum: gone.py: No such file or directory\n"
+    assert "a.py:4:9: GA101" in project.out
 
 
 def test_a_kill_before_the_rename_leaves_the_file_and_nothing_that_lint_reads(project: Any) -> None:

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 from page_results import COMPARED, DEVIATING, EQUIVALENT, RESULTS, SCALE, SOURCE, result, right, window
+from torchrun import launch
 
 from gradcheck_accum import cli
 from gradcheck_accum.cli import main
@@ -513,9 +514,7 @@ def test_rank_0_writes_the_page_of_all(project: Path) -> None:
         "optimizer = ", "model = torch.nn.parallel.DistributedDataParallel(model)\noptimizer = ", 1
     )
     (project / "train.py").write_text(ranked)
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    command = [*torchrun, "-m", "gradcheck_accum", "verify", "--report", "out.html", "train.py"]
-    subprocess.run(command, capture_output=True, timeout=300)
+    launch(project, "-m", "gradcheck_accum", "verify", "--report", "out.html", "train.py")
     words = Page((project / "out.html").read_text(encoding="utf-8")).words
     assert in_order(words, "deviates train.py", "ranks 2", "SGD: 2 windows", "The error by parameter was not measured")
     assert sorted(path.name for path in project.iterdir()) == ["out.html", "train.py"]

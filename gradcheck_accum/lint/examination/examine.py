@@ -104,7 +104,7 @@ def examine(
     read, unread = (tuple(modules.read.items()), tuple(modules.unread)) if modules else ((), ())
     if module is None or not (found or module.comments):
         return Examination((), (), (), tuple(every), is_thorough, not_followed, cost, read, unread)
-    own = _Told(module, lines)
+    own = _CommentedSource(module, lines)
     files = {path: own}
     kept: list[tuple[Finding, Ledger]] = []
     suppressed: list[str] = []
@@ -113,7 +113,7 @@ def examine(
         where = told.where
         if modules and where.path not in files:
             theirs = modules.text_of(where.path)
-            files[where.path] = _Told(_parse(theirs, where.path), _LINE_BREAK.split(theirs))
+            files[where.path] = _CommentedSource(_parse(theirs, where.path), _LINE_BREAK.split(theirs))
         if files[where.path].hides(told):
             suppressed.append(told.mistake.code)
         else:
@@ -129,7 +129,7 @@ def examine(
     )
 
 
-class _Told:
+class _CommentedSource:
     """A source that findings stand in."""
 
     def __init__(self, module: syntax.Module, lines: list[str]) -> None:

@@ -75,10 +75,15 @@ def _assign_to_unknown(run: State, holder: Any, name: str, value: Any) -> None:
 
 def _unpack(value: Any, targets: Sequence[syntax.Expression]) -> list[Any]:
     count = len(targets)
+    starred = next((place for place, target in enumerate(targets) if isinstance(target, syntax.Starred)), None)
     if isinstance(value, (list, tuple)) and not (
         value and value[0] in ("range", "zip", "enumerate", "islice", "shape", "slice")
     ):
-        return list(value) if len(value) >= count else [*value, *[Symbol()] * (count - len(value))]
+        items = [*value, *[Symbol()] * (count - len(value))]
+        if starred is None:
+            return items
+        last = len(items) - (count - starred - 1)
+        return [*items[:starred], items[starred:last], *items[last:]]
     if isinstance(value, Symbol):
         return [value.member(str(i)) for i in range(count)]
     if isinstance(value, v.Optimizer):

@@ -185,11 +185,17 @@ def _ignored(run: State, args: list[Any], kwargs: dict[str, Any]) -> Any:
 
 
 def _divide(run: State, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    return binary(run, Operator.DIV, args[0], args[1]) if len(args) > 1 else Symbol()
+    return _of_two(run, Operator.DIV, args, kwargs)
 
 
 def _multiply(run: State, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    return binary(run, Operator.MULT, args[0], args[1]) if len(args) > 1 else Symbol()
+    return _of_two(run, Operator.MULT, args, kwargs)
+
+
+def _of_two(run: State, operator: Operator, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    """What a function of PyTorch's makes of ``input`` and ``other``."""
+    operands = [*args, *(kwargs[name] for name in ("input", "other") if name in kwargs)]
+    return binary(run, operator, operands[0], operands[1]) if len(operands) > 1 else Symbol()
 
 
 def _reduce(reduction: Reduction) -> Callable[[State, list[Any], dict[str, Any]], Any]:

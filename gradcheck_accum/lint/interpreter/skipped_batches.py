@@ -24,9 +24,9 @@ _NO_ERROR = re.compile(r"StopIteration|KeyboardInterrupt|SystemExit|GeneratorExi
 
 def leaves_out(run: State, node: syntax.If, scope: v.Scope) -> bool:
     """Whether a branch leaves this micro-batch out, because its loss is not finite or by what its data hold."""
-    backs_out = node.body and not node.orelse and _ends_the_turn(run, node.body[-1])
+    backs_out = bool(node.body) and _ends_the_turn(run, node.body[-1])
     asks = _asks_whether_finite(node.test) or _asks_the_data(run, node.test, scope)
-    return bool(backs_out and asks) and not run.reach.acts(node.body) and _skipped_here(run, node)
+    return backs_out and asks and not run.reach.acts(node.body) and _skipped_here(run, node)
 
 
 def keeps_out(run: State, node: syntax.If, scope: v.Scope) -> bool:

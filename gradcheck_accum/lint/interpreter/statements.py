@@ -21,7 +21,7 @@ from gradcheck_accum.lint.state import values as v
 from gradcheck_accum.lint.state.control import Broke, Continued, Exhausted, OutOfBudget, Raised, Returned
 from gradcheck_accum.lint.state.state import State
 from gradcheck_accum.lint.state.under_way import Sorting
-from gradcheck_accum.lint.state.values import Num, Tensor
+from gradcheck_accum.lint.state.values import Tensor
 from gradcheck_accum.lint.syntax import Comparison, Operator, call_name, text_of, walk
 from gradcheck_accum.lint.torch_calls.arithmetic import binary, factor_of
 from gradcheck_accum.lint.torch_calls.distributed import context_of
@@ -81,11 +81,7 @@ def _augmented(run: State, node: syntax.AugAssign, scope: v.Scope) -> None:
     if isinstance(current, list) and isinstance(change, v.Parameters) and node.op is Operator.ADD:
         current.append(change)
         return
-    if isinstance(current, Num) and current.value == 0 and isinstance(change, Tensor):
-        result: Any = change
-    else:
-        result = binary(run, node.op, current, change)
-    result = summed(run, node, result)
+    result = summed(run, node, binary(run, node.op, current, change))
     if isinstance(result, Tensor) and not result.is_located:
         result = result.located(run.recorder.locate(node))
     target = node.target

@@ -58,7 +58,8 @@ def write_baseline(path: Path, findings: Iterable[Finding]) -> None:
         for (where, code, text), count in sorted(counts.items())
     ]
     content = json.dumps({"version": VERSION, "findings": listed}, indent=2, ensure_ascii=False)
-    write_atomically(path, f"{content}\n".encode())
+    # A name of a file that is no Unicode: its bytes are escaped as JSON itself escapes them.
+    write_atomically(path, f"{content}\n".encode(errors="backslashreplace"))
 
 
 def _key(finding: Finding, directory: Path) -> _Key:

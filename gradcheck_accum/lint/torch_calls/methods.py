@@ -51,6 +51,8 @@ def method_of_value(run: State, node: syntax.Call, base: Any, args: list[Any], k
         return base
     if isinstance(node.func, syntax.Attribute) and changes_unknown(run, node.func.value, base, name):
         return base
+    if "other" in kwargs and not args and isinstance(base, (Tensor, v.Gradient)):
+        args = [kwargs["other"]]  # as arithmetic names its operand
     match base:
         case Tensor():
             return _tensor_method(run, node, base, name, args, kwargs)

@@ -55,7 +55,7 @@ class Reference:
 
 
 @dataclass(frozen=True, slots=True)
-class Apart:
+class ReplayDistance:
     """How far two references are apart, between what that lies, and how far they may be."""
 
     distance: float
@@ -136,7 +136,7 @@ def quotient(products: InnerProducts, norm: float, other: float) -> Bounds:
     return Bounds(above.low / below.high, above.high / below.low)
 
 
-def replay_distance(window: MeasuredWindow, reference: Reference) -> Apart | None:
+def replay_distance(window: MeasuredWindow, reference: Reference) -> ReplayDistance | None:
     """How far the replayed large batch is from the ledger reference, and how far it may be."""
     measured, addends = window.measured, reference.addends
     products = measured.products
@@ -153,7 +153,7 @@ def replay_distance(window: MeasuredWindow, reference: Reference) -> Apart | Non
         return None
     distance = products.combined_norm([*replayed, *((i, -w) for i, w in reference.terms)])
     allowed = replay_tolerance(addends, measured.dtype, measured.compute_dtype)
-    return Apart(distance / addends.total, quotient(products, distance, addends.total), allowed)
+    return ReplayDistance(distance / addends.total, quotient(products, distance, addends.total), allowed)
 
 
 def is_coupled(measured: Measured, reference: Terms, allowed: float) -> bool:

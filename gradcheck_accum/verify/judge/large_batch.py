@@ -10,7 +10,7 @@ from gradcheck_accum.engine.tolerance import CONFIDENCE
 from gradcheck_accum.ledger.events import Reduction
 from gradcheck_accum.results.verdict import Verdict
 from gradcheck_accum.verify.book.records import Measured
-from gradcheck_accum.verify.judge.distances import Apart, MeasuredWindow, Reference, is_coupled
+from gradcheck_accum.verify.judge.distances import MeasuredWindow, Reference, ReplayDistance, is_coupled
 from gradcheck_accum.verify.judge.judged_window import JudgedWindow, Numbers
 from gradcheck_accum.verify.judge.options import Options
 
@@ -29,7 +29,7 @@ _OF_GROUPS = (
 def beside_large_batch(
     window: MeasuredWindow,
     reference: Reference,
-    apart: Apart | None,
+    apart: ReplayDistance | None,
     options: Options,
     numbers: Numbers,
 ) -> JudgedWindow:
@@ -129,7 +129,9 @@ def _shown_coupling(measured: Measured, proof: Proof) -> str:
     )
 
 
-def coupling_of_loss(window: MeasuredWindow, reference: Reference, apart: Apart | None, options: Options) -> str:
+def coupling_of_loss(
+    window: MeasuredWindow, reference: Reference, apart: ReplayDistance | None, options: Options
+) -> str:
     """What shows that a loss couples the samples of its batch, where the gradient is not the reference; or nothing."""
     measured = window.measured
     if measured.coupled_modules or needs_large_batch(window) or _may_be_groups(window):

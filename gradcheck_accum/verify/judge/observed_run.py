@@ -32,8 +32,9 @@ class ObservedRun:
     """One process's account of a run.
 
     ``remarks`` are what frameworks said about backwards, by path and line; ``lost`` is why a reference run beside it
-    could not be carried on. ``children`` is how many processes it started that may train unwatched. ``mode`` is what
-    was compared, None where no gradient was made.
+    could not be carried on. ``children`` is how many processes it started that may train unwatched, and
+    ``threads_overlap`` whether several of its threads trained at the same time. ``mode`` is what was compared, None
+    where no gradient was made.
     """
 
     trace: Trace
@@ -44,6 +45,7 @@ class ObservedRun:
     stray_backwards: int = 0
     own_steps: OwnSteps = field(default_factory=OwnSteps)
     children: int = 0
+    threads_overlap: bool = False
     moved_unseen: bool = False
     """Whether weights that have a gradient were changed since, and not by a step that was seen."""
     streamed: Streamed | None = None
@@ -67,6 +69,7 @@ class ObservedRun:
             observer.backwards.astray,
             observer.backwards.own_steps,
             observer.children,
+            observer.threads_overlap,
             run.awaited.any_changed(),
             run.measurer.streamed,
             run.measurer.costs.cost,

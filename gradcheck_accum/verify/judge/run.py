@@ -62,6 +62,11 @@ UNSEEN_STEPS = (
     "__init__() calls super().__init__() are observed; train with one of these to compare"
 )
 
+SEVERAL_THREADS = (
+    "several threads train at the same time, and which of them changed which gradients is unknown: verify a run that "
+    "trains in one thread"
+)
+
 VISIBLE_LOSS = 0.05
 """The part of a gradient that rounding may eat before it is told as a mistake: no single rounding eats as much."""
 
@@ -79,6 +84,9 @@ def judge_ranks(
     Every rank's own gradient is held against the large batch of all of them; of each step the worst is reported.
     ``alone`` are the ledgers of the ranks, each by itself, where they are known already.
     """
+    if any(own.threads_overlap for own in seen):
+        unknown = ReferenceReport("none", "", "")
+        return VerifyResult(script, Verdict.INCONCLUSIVE, SEVERAL_THREADS, "", unknown, ranks=len(seen))
     seen = up_to_the_stop(seen)
     ledgers = joined(alone or [own.ledger() for own in seen])
     diagnosis: list[Diagnosis] = []

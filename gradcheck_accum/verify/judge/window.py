@@ -13,9 +13,9 @@ from gradcheck_accum.ledger.windows import Fate, Ledger, Window
 from gradcheck_accum.results.verdict import Verdict, WindowReport
 from gradcheck_accum.verify.book.records import Measured
 from gradcheck_accum.verify.judge.distances import (
-    Apart,
     MeasuredWindow,
     Reference,
+    ReplayDistance,
     compare,
     difference,
     is_as_presumed,
@@ -134,7 +134,7 @@ def _update_error(window: MeasuredWindow) -> float | None:
 
 
 def _beside_micro_batches(
-    window: MeasuredWindow, reference: Reference, apart: Apart | None, options: Options
+    window: MeasuredWindow, reference: Reference, apart: ReplayDistance | None, options: Options
 ) -> JudgedWindow:
     """The gradient beside the ledger reference, before and after the loop's clips."""
     measured = window.measured

@@ -12,10 +12,10 @@ from gradcheck_accum.verify.book.gradient_book import GradientBook
 from gradcheck_accum.verify.book.held import Held, vector_of
 from gradcheck_accum.verify.book.records import Measured, Update
 from gradcheck_accum.verify.measure.corrections import in_vectors
+from gradcheck_accum.verify.measure.expected_weights import ExpectedWeights
 from gradcheck_accum.verify.measure.measurer import Measurer
 from gradcheck_accum.verify.measure.saved_weights import MovedWeights
 from gradcheck_accum.verify.measure.shadow_step import ShadowStep, is_too_large
-from gradcheck_accum.verify.measure.told import Told
 from gradcheck_accum.verify.measure.trajectory import Trajectory
 from gradcheck_accum.verify.measure.worst_parameters import Dissector
 from gradcheck_accum.verify.vectors.inner_products import Vector, are_equal, combination, dense
@@ -43,30 +43,30 @@ class Comparer:
         parameters: list[torch.Tensor],
         before_clip: _Gradients,
         used: _Gradients,
-        told: Told,
+        expected: ExpectedWeights,
     ) -> ShadowStep | None:
         """Measure a step on ``parameters``, whose gradients are given as they were before any clip and as they are.
 
-        ``told`` is what the last windows tell of it. Returns the step that the reference gradient would make, None
+        ``expected`` is what the last windows say of it. Returns the step that the reference gradient would make, None
         where there is none or it is the loop's own.
         """
         with self.moved.as_they_were():
-            vectors = self.measurer.measure(measured, parameters, before_clip, used, self.book.parameters, told)
+            vectors = self.measurer.measure(measured, parameters, before_clip, used, self.book.parameters, expected)
         if self.trajectory is not None:
-            self.trajectory.step(optimizer, self.book.optimizers, measured, told)
+            self.trajectory.step(optimizer, self.book.optimizers, measured, expected)
         if measured.products is None:
             return None
         keys = [id(p) for p in parameters]
         if measured.shards or measured.sketched or any(r.event.ranks != 1 for r in measured.records):
             # Other ranks' part of the reference is not known here, and no element of what was sketched: unless it is a
             # multiple of the gradient.
-            multiple = told.multiple
+            multiple = expected.multiple
             gradient = _as_held(measured, parameters, before_clip, used)
             if multiple is None or gradient is None:
                 return None
             presumed = multiplied(gradient, keys, multiple, measured.clips)
             return None if presumed is None else ShadowStep.prepare(optimizer, parameters, presumed, multiple)
-        weighted = None if told.corrections is None else in_vectors(measured, told.corrections)
+        weighted = None if expected.corrections is None else in_vectors(measured, expected.corrections)
         if weighted is None:
             return None
         measured.presumed = tuple(weighted)

@@ -36,7 +36,7 @@ from gradcheck_accum.verify.book.clips import clipped, clipped_sketch
 from gradcheck_accum.verify.book.gradient_sums import GradientSum, norms_of
 from gradcheck_accum.verify.book.held import Held, vector_of
 from gradcheck_accum.verify.book.records import Measured, Record, Replay
-from gradcheck_accum.verify.measure.told import Told
+from gradcheck_accum.verify.measure.expected_weights import ExpectedWeights
 from gradcheck_accum.verify.vectors.inner_products import (
     Made,
     Vector,
@@ -100,11 +100,11 @@ class Measurer:
         before_clip: dict[int, Held | None],
         used: dict[int, Held | None],
         everything: dict[int, torch.Tensor],
-        told: Told,
+        expected: ExpectedWeights,
     ) -> list[Vector]:
         """Measure a step on ``parameters``, whose gradients are given as they were before any clip and as they are.
 
-        ``everything`` are all watched parameters, by identity; ``told`` is what the last windows tell of the step.
+        ``everything`` are all watched parameters, by identity; ``expected`` is what the last windows say of the step.
         Returns the vectors that were measured, or their sketches: those two, the parts of the gradient, then what the
         clips should have left and what was replayed.
         """
@@ -121,9 +121,9 @@ class Measurer:
             return []
         if measured.clips:
             clips = measured.clips
-            expected = clipped_sketch(before_clip, keys, clips) if done[0] else clipped(vectors[0], keys, clips)
-            if expected is not None:
-                vectors.append(expected)
+            after = clipped_sketch(before_clip, keys, clips) if done[0] else clipped(vectors[0], keys, clips)
+            if after is not None:
+                vectors.append(after)
                 done.append(done[0])
                 measured.after_clip = len(vectors) - 1
         if self.shards is not None and any(map(is_sharded, parameters)):
@@ -137,7 +137,7 @@ class Measurer:
         if measured.sketched:
             vectors = self._in_sketches(vectors, parameters, done)
         if self.replays:
-            self.replay(measured, told.members, parameters, everything, vectors, told)
+            self.replay(measured, expected.members, parameters, everything, vectors, expected)
         over_ranks = any(record.event.ranks != 1 for record in measured.records)
         if not measured.sketched and not over_ranks:
             measured.products = inner_products(vectors, parameters)
@@ -169,11 +169,11 @@ class Measurer:
         parameters: list[torch.Tensor],
         everything: dict[int, torch.Tensor],
         vectors: list[Vector],
-        told: Told | None = None,
+        expected: ExpectedWeights | None = None,
     ) -> None:
         """Replay a window with the weights as they are; what it gives is added to ``vectors``.
 
-        ``told`` is what the ledger says of the window, where its micro-batches' gradients are of these weights.
+        ``expected`` is what the ledger says of the window, where its micro-batches' gradients are of these weights.
         """
         programs = [record.program for record in measured.records]
         coarsest = [p.coarsest for p in programs if p is not None and p.coarsest is not None]
@@ -203,7 +203,7 @@ class Measurer:
                     if measured.sketched:
                         replayed = [self.sketcher.of_vector(one, parameters) for one in replayed]
                     again = Replay(own, list(range(len(replayed))), found.kind, found.coefficients)
-                    return told is None or _agrees(measured, again, replayed, vectors, parameters, told)
+                    return expected is None or _agrees(measured, again, replayed, vectors, parameters, expected)
 
                 try:
                     found = self._run(measured, where, known, wanted, agrees)
@@ -219,7 +219,7 @@ class Measurer:
                 vectors.append(self.sketcher.of_vector(vector, parameters) if measured.sketched else vector)
             again = Replay(own, list(range(first, len(vectors))), found.kind, found.coefficients)
             measured.replays.append(again)
-            if told is not None and (found.kind == MICRO_BATCHES or not _can_be_weighed(again, told)):
+            if expected is not None and (found.kind == MICRO_BATCHES or not _can_be_weighed(again, expected)):
                 proof = self._prove(where, known, wanted, measured.compute_dtype)
                 measured.proof = worst([proof] if measured.proof is None else [measured.proof, proof])
 
@@ -334,10 +334,10 @@ def _agrees(
     replayed: Sequence[Vector],
     vectors: Sequence[Vector],
     parameters: Sequence[torch.Tensor],
-    told: Told,
+    expected: ExpectedWeights,
 ) -> bool:
     """Whether what was replayed is what the micro-batches gave together, as far as their weights are known."""
-    corrections, scales = told.corrections, told.of_replay(again)
+    corrections, scales = expected.corrections, expected.of_replay(again)
     if corrections is None or scales is None:
         return True
     weights = {measured.own_vectors[i]: corrections[i] for i in again.records}
@@ -353,9 +353,9 @@ def _agrees(
     return distance <= total * replay_tolerance(addends, measured.dtype, measured.compute_dtype)
 
 
-def _can_be_weighed(again: Replay, told: Told) -> bool:
+def _can_be_weighed(again: Replay, expected: ExpectedWeights) -> bool:
     """Whether what was replayed can be compared with the micro-batches' own gradients."""
-    return told.of_replay(again) is not None and told.corrections is not None
+    return expected.of_replay(again) is not None and expected.corrections is not None
 
 
 def _sketched_at(held: dict[int, Held | None], keys: Sequence[int]) -> set[int]:

@@ -17,8 +17,8 @@ from gradcheck_accum.engine.reference import SHARDED, ReferenceEngine
 from gradcheck_accum.verify.book.clips import clipped
 from gradcheck_accum.verify.book.parameters import parameters_of
 from gradcheck_accum.verify.book.records import Measured
+from gradcheck_accum.verify.measure.expected_weights import ExpectedWeights
 from gradcheck_accum.verify.measure.measurer import Measurer
-from gradcheck_accum.verify.measure.told import Told
 from gradcheck_accum.verify.vectors.inner_products import Vector, combination, norm_of
 
 
@@ -37,7 +37,7 @@ class Trajectory:
         optimizer: Optimizer,
         optimizers: list[Optimizer],
         measured: Measured,
-        told: Told,
+        expected: ExpectedWeights,
     ) -> None:
         """Take the reference's own step for a window, before the loop takes its."""
         if measured.shards:
@@ -54,9 +54,9 @@ class Trajectory:
         scratch, vectors = Measured(measured.step, measured.records), list[Vector]()
         # The loop's own modules, with the reference's weights.
         with holding([(p, self._twins[key].data) for key, p in everything.items()]):
-            self._measurer.replay(scratch, told.members, own, everything, vectors)
+            self._measurer.replay(scratch, expected.members, own, everything, vectors)
         self._measurer.forget(set())
-        gradients = self._combined(scratch, vectors, told)
+        gradients = self._combined(scratch, vectors, expected)
         limited = None if gradients is None else clipped(gradients, [id(p) for p in own], measured.clips)
         if limited is None:
             self.lost = scratch.replay_problem or "a window's large batch could not be assembled"
@@ -94,10 +94,10 @@ class Trajectory:
                 self._start[id(parameter)] = parameter.detach().clone()
 
     @staticmethod
-    def _combined(scratch: Measured, vectors: list[Vector], told: Told) -> Vector | None:
+    def _combined(scratch: Measured, vectors: list[Vector], expected: ExpectedWeights) -> Vector | None:
         weighted: list[tuple[float, Vector]] = []
         for replay in scratch.replays:
-            weights = told.of_replay(replay)
+            weights = expected.of_replay(replay)
             if weights is None:
                 return None
             weighted += zip(weights, (vectors[index] for index in replay.vectors), strict=True)

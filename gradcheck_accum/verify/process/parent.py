@@ -130,7 +130,7 @@ def verify_script(
         status, why = run.to_its_end(timeout, launch)
         late = why is _Stopped.LATE
         if launch is not None and launch.rank == 0 and not answer.exists() and launch.mailbox.has("account-0"):
-            run.put_together()
+            run.report_of_interrupted_ranks()
         if not answer.exists():
             said = f"the script did not end within {timeout:g} s" if late else _ending(status)
             if why is _Stopped.ASKED:
@@ -218,9 +218,9 @@ class _ChildRun:
             child.wait()
         return status, _Stopped.ASKED if self.ending.asked else why
 
-    def put_together(self) -> None:
+    def report_of_interrupted_ranks(self) -> None:
         """Let the answer be made of the accounts that all ranks have left; there is none where that fails."""
-        command = self._command("put_together", "")
+        command = self._command("interrupted_ranks", "")
         apart = subprocess.Popen(command, stdout=_standard_error(), env=self.variables, start_new_session=True)
         try:
             apart.wait(_TOGETHER)

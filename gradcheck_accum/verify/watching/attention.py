@@ -14,6 +14,12 @@ from gradcheck_accum.verify.watching.dispatch_modes import without_modes
 from gradcheck_accum.verify.watching.function_modes import RemovableMode
 
 
+def is_of_the_loop() -> bool:
+    """Whether Python started the calling thread; autograd has threads of its own, in which it may call hooks."""
+    own = threading.get_ident()
+    return any(t.ident == own and not isinstance(t, threading._DummyThread) for t in threading.enumerate())
+
+
 class Attention:
     """Whether what happens now is the loop's, and of a window that is watched. Another process is not watched."""
 
@@ -59,6 +65,10 @@ class Attention:
     def is_at_work(self) -> bool:
         """Whether what the calling thread does is our own reference's work."""
         return bool(self._busy) and threading.get_ident() == self._worker
+
+    def is_at_work_in_another_thread(self) -> bool:
+        """Whether another thread does our own reference's work, while the loop goes on in this one."""
+        return bool(self._busy) and self._worker != threading.get_ident() and is_of_the_loop()
 
     @contextmanager
     def own_work(self) -> Iterator[None]:

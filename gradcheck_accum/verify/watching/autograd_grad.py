@@ -16,7 +16,7 @@ import torch
 
 from gradcheck_accum.ledger.location import Location
 from gradcheck_accum.verify.vectors.inner_products import InnerProducts, inner_products
-from gradcheck_accum.verify.watching.loss_reader import SentBack
+from gradcheck_accum.verify.watching.loss_reader import BackwardLosses
 
 NOT_FOLLOWED = (
     "torch.autograd.grad() computed gradients for this step, but .grad is not a linear combination of them: assign "
@@ -41,7 +41,7 @@ class Handed:
     """
 
     where: Location
-    sent_back: SentBack
+    backward_losses: BackwardLosses
     micro_batch: int
     epoch: int | None
     gradients: dict[int, torch.Tensor]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import weakref
 from typing import Any
 
@@ -17,11 +18,12 @@ from gradcheck_accum.verify.book.records import Record
 from gradcheck_accum.verify.provenance.counting import call_chain
 from gradcheck_accum.verify.stack.frames import user_location
 from gradcheck_accum.verify.watching.arrivals import Arrivals
+from gradcheck_accum.verify.watching.attention import is_of_the_loop
 from gradcheck_accum.verify.watching.batches import data_of, identity_of
 from gradcheck_accum.verify.watching.changes import Changes
 from gradcheck_accum.verify.watching.framework_remedies import Remark, remark
 from gradcheck_accum.verify.watching.held_graphs import HeldGraphs
-from gradcheck_accum.verify.watching.loss_reader import SentBack
+from gradcheck_accum.verify.watching.loss_reader import BackwardLosses
 from gradcheck_accum.verify.watching.manual_updates import OwnSteps
 from gradcheck_accum.verify.watching.rank_averaging import AVERAGED_OTHERWISE
 from gradcheck_accum.verify.watching.run import Run
@@ -55,6 +57,8 @@ class Backwards:
         self._arrivals, self._changes, self._schedules = arrivals, changes, schedules
         self.depth = 0
         """How many backwards are under way, one inside another."""
+        self._thread = 0
+        """In which thread the outermost of them began."""
         self.begun = 0
         """How many have begun so far, but for those inside another."""
         self.astray = 0
@@ -63,7 +67,7 @@ class Backwards:
         self.remarks: dict[tuple[str, int], Remark] = {}
         """What a framework said about the backwards of a line, by path and line."""
         self.graphs = HeldGraphs()
-        self._sent_back: tuple[SentBack, Location, GradientSum] | None = None
+        self._backward_losses: tuple[BackwardLosses, Location, GradientSum] | None = None
         self._shared = Shared()
         self._reads_data = True
         """Whether it is known what data's gradient the last backward was for, or there is no backward yet."""
@@ -84,32 +88,37 @@ class Backwards:
             # Reentrant checkpointing runs backwards inside a backward: what they give is part of the outer one's.
             return
         self.begun += 1
+        self._thread = threading.get_ident()
         self._run.choose_mode()
         where = user_location()
         self._changes.notice(where, thoroughly=False)
         self._schedules.notice(where)
         tensors = [losses] if isinstance(losses, torch.Tensor) else list(losses)
-        sent_back = self._losses.read(tensors, weights, self._batches.drawn_since)
-        reading = sent_back.reading
+        backward_losses = self._losses.read(tensors, weights, self._batches.drawn_since)
+        reading = backward_losses.reading
         if where.through and where.place not in self.remarks:
             self.remarks[where.place] = remark(where, reading.terms)
         for node in reading.reductions[:1]:
             self.graphs.mark(node)
         part = self._book.part_of(kind_of(where, reading.terms, self._batches.current_pass), reading.scale)
-        self._sent_back = sent_back, where, part
+        self._backward_losses = backward_losses, where, part
         self._arrivals.begin()
+
+    def is_in_another_thread(self) -> bool:
+        """Whether a backward is under way in another of the loop's threads than the calling one."""
+        return bool(self.depth) and self._thread != threading.get_ident() and is_of_the_loop()
 
     def after(self, failed: bool) -> None:
         """``backward`` has returned."""
         self.depth -= 1
-        if self.depth or self._sent_back is None:
+        if self.depth or self._backward_losses is None:
             return
-        sent_back, where, part = self._sent_back
-        reading = sent_back.reading
-        arrived, self._sent_back = self._arrivals.end(), None
+        backward_losses, where, part = self._backward_losses
+        reading = backward_losses.reading
+        arrived, self._backward_losses = self._arrivals.end(), None
         if arrived is None:
             return
-        stores, cut_off = self._book.stores(arrived), self._cut_off(sent_back)
+        stores, cut_off = self._book.stores(arrived), self._cut_off(backward_losses)
         self._losses.next_segment()
         if not arrived:
             self.astray += not self._book.sharded
@@ -120,7 +129,7 @@ class Backwards:
         self._losses.next_micro_batch()
         squares = {key: own / reading.scale**2 if reading.scale != 1.0 else own for key, own in arrived.items()}
         averaged = self._arrivals.averaging.of_backward(arrived)
-        micro_batch = self._batches.backward(where, sent_back.program)
+        micro_batch = self._batches.backward(where, backward_losses.program)
         event = Backward(
             where=where,
             micro_batch=micro_batch,
@@ -128,7 +137,7 @@ class Backwards:
             terms=self._shared.terms(reading.terms),
             epoch=self._batches.current_pass,
             given=self._batches.given,
-            batch=identity_of(sent_back.program),
+            batch=identity_of(backward_losses.program),
             grad_scaled=reading.scale != 1.0,
             synced=averaged.synced if averaged is not None else None,
             ranks=averaged.ranks if averaged is not None else 1,
@@ -146,24 +155,24 @@ class Backwards:
             changed = AVERAGED_OTHERWISE if averaged.reworked else None
         else:
             changed = CHANGED_ON_ITS_WAY if self._book.arrived(arrived) else None
-        given = self._run.given.take(sent_back.program)
-        record = Record(event, part, squares, sent_back.program, changed, call_chain(), given)
+        given = self._run.given.take(backward_losses.program)
+        record = Record(event, part, squares, backward_losses.program, changed, call_chain(), given)
         self._awaited.add(record, reading.scale)
         if record.changed:
             self._journal.add(Opaque(where=where, stores=event.stores, reason=record.changed))
-        if sent_back.unknown:
-            self._journal.add(Opaque(where=where, stores=event.stores, reason=Reason(sent_back.unknown)))
+        if backward_losses.unknown:
+            self._journal.add(Opaque(where=where, stores=event.stores, reason=Reason(backward_losses.unknown)))
         if averaged is not None and averaged.synced is None:
             self._journal.add(Opaque(where=where, stores=event.stores, reason=PARTLY_AVERAGED))
         if failed:
             self._journal.add(Opaque(where=where, stores=event.stores, reason=RAISED))
 
-    def _cut_off(self, sent_back: SentBack) -> frozenset[str]:
+    def _cut_off(self, backward_losses: BackwardLosses) -> frozenset[str]:
         """The stores of the networks that made data of a loss, of which its graph knows nothing."""
-        if len(self._book.optimizers) < 2 or sent_back.program is None:
+        if len(self._book.optimizers) < 2 or backward_losses.program is None:
             return _NO_STORES
         with self._losses.tape.paused():
-            modules = self._losses.tape.makers_of(data_of(sent_back.program))
+            modules = self._losses.tape.makers_of(data_of(backward_losses.program))
         return self._book.stores(id(parameter) for module in modules for parameter in module.parameters())
 
     def _gradient_read(self, tensor: torch.Tensor) -> None:

@@ -17,7 +17,7 @@ from gradcheck_accum.verify.book.records import Record
 from gradcheck_accum.verify.stack.frames import user_location
 from gradcheck_accum.verify.vectors.inner_products import dense, squared_norm
 from gradcheck_accum.verify.watching.autograd_grad import Handed, HandedOut
-from gradcheck_accum.verify.watching.loss_reader import SentBack
+from gradcheck_accum.verify.watching.loss_reader import BackwardLosses
 from gradcheck_accum.verify.watching.run import Run
 
 
@@ -29,7 +29,7 @@ class GradientsByHand:
         self._attention, self._journal, self._awaited = run.attention, run.journal, run.awaited
         self._losses, self._batches, self._book = run.losses, run.batches, run.book
         self._handed = HandedOut()
-        self._asked: tuple[SentBack, Location] | None = None
+        self._asked: tuple[BackwardLosses, Location] | None = None
         """What ``torch.autograd.grad`` is computing the gradients of."""
 
     @property
@@ -48,8 +48,8 @@ class GradientsByHand:
         if not any(id(own) in self._book.parameters for own in _listed(inputs)):
             return False
         self._run.choose_mode()
-        sent_back = self._losses.read(_listed(outputs), weights, self._batches.drawn_since)
-        self._asked = sent_back, user_location()
+        backward_losses = self._losses.read(_listed(outputs), weights, self._batches.drawn_since)
+        self._asked = backward_losses, user_location()
         return True
 
     def after(self, inputs: Any, gradients: Any, *, keeps_graph: bool) -> None:
@@ -57,19 +57,19 @@ class GradientsByHand:
         asked, self._asked = self._asked, None
         if self._attention.idle or asked is None or gradients is None:
             return
-        sent_back, where = asked
+        backward_losses, where = asked
         with self._attention.own_work():
             known = [
                 (own, gradient)
                 for own, gradient in zip(_listed(inputs), gradients, strict=True)
                 if id(own) in self._book.parameters and gradient is not None
             ]
-            squares = {id(own): squared_norm(dense(g.detach())) / sent_back.reading.scale**2 for own, g in known}
+            squares = {id(own): squared_norm(dense(g.detach())) / backward_losses.reading.scale**2 for own, g in known}
             kept = {id(own): self._book.kept(id(own), gradient) for own, gradient in known}
-        if sent_back.reading.scale != 1.0:
-            kept = {key: own / sent_back.reading.scale for key, own in kept.items()}
-        micro_batch = self._batches.backward(where, sent_back.program)
-        self._handed.add(Handed(where, sent_back, micro_batch, self._batches.current_pass, kept, squares))
+        if backward_losses.reading.scale != 1.0:
+            kept = {key: own / backward_losses.reading.scale for key, own in kept.items()}
+        micro_batch = self._batches.backward(where, backward_losses.program)
+        self._handed.add(Handed(where, backward_losses, micro_batch, self._batches.current_pass, kept, squares))
         if not keeps_graph:
             self._losses.next_segment()
 
@@ -100,8 +100,8 @@ class GradientsByHand:
 
     def _enter(self, handed: Handed, factor: float, where: Location) -> None:
         """Enter one of them, which the loop has put in ``factor`` times."""
-        reading, terms = handed.sent_back.reading, handed.sent_back.reading.terms
-        program = handed.sent_back.program
+        reading, terms = handed.backward_losses.reading, handed.backward_losses.reading.terms
+        program = handed.backward_losses.program
         if not math.isclose(factor, 1.0, rel_tol=1e-6):
             program = None if program is None else program.times(factor)
             operation = Operation.DIVIDE if abs(factor) < 1 else Operation.MULTIPLY
@@ -122,8 +122,8 @@ class GradientsByHand:
             squares = {key: square * factor**2 for key, square in handed.squares.items()}
             part = self._book.put_in(kind_of(handed.where, terms, handed.epoch), handed.gradients, factor)
         self._awaited.add(Record(event, part, squares, program), 1.0)
-        if handed.sent_back.unknown:
-            self._journal.add(Opaque(where=handed.where, stores=stores, reason=Reason(handed.sent_back.unknown)))
+        if handed.backward_losses.unknown:
+            self._journal.add(Opaque(where=handed.where, stores=stores, reason=Reason(handed.backward_losses.unknown)))
 
 
 def _listed(tensors: Any) -> list[torch.Tensor]:

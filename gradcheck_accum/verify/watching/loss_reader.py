@@ -28,7 +28,7 @@ _KEPT_ASTRAY = 64
 
 
 @dataclass(frozen=True, slots=True)
-class SentBack:
+class BackwardLosses:
     """The losses of one backward; ``unknown`` says why it is not known what they should weigh, or nothing."""
 
     reading: LossReading
@@ -68,12 +68,12 @@ class LossReader:
             known = self._scale_read[scaler] = state, float(scaler.get_scale())
         return known[1]
 
-    def read(self, losses: Sequence[torch.Tensor], weights: Any, drawn: int) -> SentBack:
+    def read(self, losses: Sequence[torch.Tensor], weights: Any, drawn: int) -> BackwardLosses:
         """What ``losses`` are; ``weights`` is backward's gradient argument, ``drawn`` the batches drawn for it."""
         numbers = _numbers(weights, len(losses))
         if numbers is None or any(loss.numel() != 1 for loss in losses):
             term = Term("a loss with a gradient argument", Reduction.MEAN, None, (Factor(None),))
-            return SentBack(LossReading((term,)))
+            return BackwardLosses(LossReading((term,)))
         with without_modes():
             # A mode of the script's own (one that counts operations) would see plain numbers for tensors.
             reading = read_losses(losses, self._scales, numbers, self.tape.preparations.shares_of)
@@ -91,10 +91,12 @@ class LossReader:
         if any(term.kind == CACHED for term in reading.terms):
             terms, unknown = self._cached(reading.terms)
             program = program if program is not None and program.is_cached else None
-            return SentBack(replace(reading, terms=terms), program, unknown)
+            return BackwardLosses(replace(reading, terms=terms), program, unknown)
         if sent_back_together(reading, drawn, lambda: program or recorded()):
-            return SentBack(replace(reading, terms=_of_unknown_weight(reading.terms)), program, SENT_BACK_TOGETHER)
-        return SentBack(reading, program)
+            return BackwardLosses(
+                replace(reading, terms=_of_unknown_weight(reading.terms)), program, SENT_BACK_TOGETHER
+            )
+        return BackwardLosses(reading, program)
 
     def _cached(self, terms: Iterable[Term]) -> tuple[tuple[Term, ...], str]:
         """The terms of a loss of which some are cached, and why they weigh what nobody knows, or nothing.

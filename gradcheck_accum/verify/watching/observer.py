@@ -83,6 +83,8 @@ class Observer:
         )
         self.children = 0
         """How many processes that may train the loop has started."""
+        self.threads_overlap = False
+        """Whether several threads have trained at the same time."""
 
     # What PyTorch tells
 
@@ -97,6 +99,11 @@ class Observer:
         if not attention.idle:
             with attention.unheard():
                 whom(*told, **named)
+
+    def notice_threads(self) -> None:
+        """A backward or a step is entered: of all threads, it must be the only one."""
+        if self.run.attention.is_at_work_in_another_thread() or self.backwards.is_in_another_thread():
+            self.threads_overlap = True
 
     def is_at_work(self) -> bool:
         """Whether what the calling thread does is our own reference's work."""

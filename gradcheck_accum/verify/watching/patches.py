@@ -136,6 +136,8 @@ def _patch_backward(observer: Observer, stack: ExitStack) -> None:
 
     @functools.wraps(original)
     def backward(tensors: Any, grad_tensors: Any = None, *args: Any, **kwargs: Any) -> None:
+        if not observer.run.attention.asleep:
+            observer.notice_threads()
         observer.tell(observer.backwards.before, tensors, grad_tensors)
         failed = True
         try:
@@ -207,6 +209,8 @@ def _patch_optimizers(observer: Observer, stack: ExitStack, pieces: TimmPieces) 
     def before(optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
         named = "closure" in kwargs
         closure = kwargs["closure"] if named else args[1] if len(args) > 1 and args[0] is optimizer else None
+        if not observer.run.attention.asleep:
+            observer.notice_threads()
         observer.tell(observer.steps.before, optimizer, callable(closure))
         if not callable(closure):
             return None

@@ -12,8 +12,8 @@ from gradcheck_accum.verify.book.held import Held, tensors_of
 from gradcheck_accum.verify.book.parameters import parameters_of
 from gradcheck_accum.verify.book.records import Measured, Record
 from gradcheck_accum.verify.measure.comparer import Comparer
+from gradcheck_accum.verify.measure.expected_weights import WeightReader
 from gradcheck_accum.verify.measure.shadow_step import ShadowStep
-from gradcheck_accum.verify.measure.told import Telling
 from gradcheck_accum.verify.vectors.sharded import NORM_UNKNOWN, Shards
 from gradcheck_accum.verify.watching.autograd_grad import NOT_FOLLOWED
 from gradcheck_accum.verify.watching.companion import AtStep, Companion
@@ -42,7 +42,7 @@ class StepMeasuring:
         self._attention, self._journal, self._losses = run.attention, run.journal, run.losses
         self._book, self._clips, self._awaited = run.book, run.clips, run.awaited
         self._by_hand, self._shards, self._companion = by_hand, shards, companion
-        self._telling = Telling()
+        self._weight_reader = WeightReader()
         self.comparer = Comparer(run.book, run.measurer, run.awaited.moved)
 
     def before(
@@ -117,13 +117,13 @@ class StepMeasuring:
         clips = self._clips.of(optimizer)
         if clips is not None:
             measured.clips = clips.calls
-        told = self._telling.of(
+        expected = self._weight_reader.of(
             measured,
             *self._journal.last_events(),
             precision=self._losses.precision,
             coefficient=self.comparer.loss_coefficient,
         )
-        return self.comparer.compare(optimizer, measured, parameters, before, used, told)
+        return self.comparer.compare(optimizer, measured, parameters, before, used, expected)
 
     def _gradients(self, optimizer: Optimizer, *, through_scaler: bool) -> tuple[_Gradients, _Gradients]:
         """An optimizer's gradients as they were before any clip, and as they are."""

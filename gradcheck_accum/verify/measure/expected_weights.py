@@ -1,4 +1,4 @@
-"""What the last windows of a run tell of a step that is about to be made: what its micro-batches should weigh.
+"""What micro-batches of a step that is about to be made should weigh, as the last windows of the run say it.
 
 To read them takes longer than a small model's window itself, and a loop repeats itself. What was read of a stretch of
 events is true of every stretch of the same kinds (`gradcheck_accum.verify.book.kinds`).
@@ -64,8 +64,8 @@ class Stretch:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
-    """What the last windows tell of one step.
+class ExpectedWeights:
+    """What the micro-batches of one step should weigh.
 
     ``members`` are the backwards that belong to its window (a remainder that was thrown away does not).
     """
@@ -88,8 +88,8 @@ class Told:
         return self.stretch.of_replay(replay)
 
 
-class Telling:
-    """Tells of steps; what was read of events is not read again where those of another step are of the same kinds."""
+class WeightReader:
+    """Reads the weights of steps; what was read of events is not read again where others are of the same kinds."""
 
     def __init__(self) -> None:
         self._known: dict[Hashable, Stretch] = {}
@@ -102,8 +102,8 @@ class Telling:
         *,
         precision: float,
         coefficient: float | None,
-    ) -> Told:
-        """What ``events``, the last of a run, of these ``kinds``, tell of the step ``measured``, one of them."""
+    ) -> ExpectedWeights:
+        """What ``events``, the last of a run, of these ``kinds``, say of the step ``measured``, one of them."""
         places = {event: place for place, event in enumerate(events)}
         records = tuple(places.get(record.event) for record in measured.records)
         key = tuple(kinds), places[measured.step], records, precision, coefficient
@@ -116,4 +116,4 @@ class Telling:
                 del self._known[next(iter(self._known))]
         self._known[key] = stretch
         members = {event for place in stretch.members if isinstance(event := events[place], Backward)}
-        return Told(members, stretch)
+        return ExpectedWeights(members, stretch)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from loops_with_places import codes_in
 
-from gradcheck_accum.lint import lint_source
 from gradcheck_accum.lint.state.values import Optimizer
 
 HEAD = """\
@@ -60,7 +60,7 @@ by_sorting = pytest.mark.parametrize("sorting", SORTINGS.values(), ids=SORTINGS.
 
 
 def codes(source: str) -> list[str]:
-    return sorted(finding.mistake.code for finding in lint_source(HEAD + source, "train.py"))
+    return sorted(codes_in(HEAD + source))
 
 
 @by_sorting
