@@ -21,6 +21,7 @@ from gradcheck_accum.comparing.dropout import spread_of, without_dropout
 from gradcheck_accum.comparing.fingerprints import fingerprint, rows_seen
 from gradcheck_accum.comparing.messages import Apart, Arrival, Numbers, Order, Over, receive, send
 from gradcheck_accum.comparing.numbers_read import NumbersRead
+from gradcheck_accum.comparing.rows import Rows
 from gradcheck_accum.comparing.state import Gradient, State, generators, kept_by, seed_generators
 from gradcheck_accum.engine.independence import Prover
 from gradcheck_accum.engine.program import Program
@@ -110,12 +111,13 @@ class Side:
         records, name = step.records, self._named(step.name)
         programs = [record.program for record in records]
         self._computed_in = _coarsest(records, step.parameters)
-        is_first = name not in self._parameter_names
+        is_idle = all(gradient is None for gradient in step.used.values())
+        is_first = name not in self._parameter_names and not is_idle
         if is_first:
             if self._is_free:
                 self._starts[name] = [p.detach().clone() for p in step.parameters]
             self._parameter_names[name] = names_of(step.parameters, records, step.optimizer)
-        rows = rows_seen(records)
+        rows = _rows_of(step)
         return Arrival(
             self._steps,
             name,
@@ -132,6 +134,8 @@ class Side:
             self._allowed(step, [1.0] * max(len(records), 1), 1.0),
             step.window,
             _place_of_backward(records),
+            tuple(dict.fromkeys(record.event.epoch for record in records if record.event.epoch is not None)),
+            is_idle,
         )
 
     def after_step(self, optimizer: Optimizer) -> None:
@@ -140,7 +144,7 @@ class Side:
         if self._pending is None or self._pending[0].optimizer is not optimizer:
             return
         (step, arrival), self._pending = self._pending, None
-        self._steps += 1
+        self._steps += not arrival.is_idle
         self._reads.window = self._steps
         try:
             self._led(step, arrival)
@@ -273,6 +277,16 @@ class Side:
             names = self._parameter_names[self._named(step.name)]
             parts_of_it = by_parameter(between.apart, between.theirs, step.parameters, names)
         return Apart(error, allowed, math.hypot(*between.mine) / size, parts_of_it)
+
+
+def _rows_of(step: AtStep) -> Rows | None:
+    """The rows that a step is made of; None where they are not known.
+
+    One that no backward came before has none, if there is nothing in its gradients either.
+    """
+    if step.records:
+        return rows_seen(step.records)
+    return None if any(bool(g.any()) for g in step.used.values() if g is not None) else Rows()
 
 
 def _place_of_backward(records: Sequence[Record]) -> tuple[str, int]:

@@ -45,8 +45,10 @@ class Arrival:
     its weights before its first step, and of what shape they are (``shapes``). ``rates`` are the learning rates of its
     groups. ``random`` says that losses were computed with random numbers, ``couples`` names what looks at several
     samples at once, ``loss_tolerance`` is how exact its losses are. ``window`` is its number in the run's own report,
-    ``backward`` the path and the line of the last backward before it. Where several ranks make the step together,
-    ``parts`` are theirs, and ``reads`` are the numbers that the first of them has read.
+    ``backward`` the path and the line of the last backward before it. ``epochs`` are the passes over the data that its
+    micro-batches are of, in order, as far as they are told apart. ``is_idle`` says that none of its parameters has a
+    gradient: it changes nothing. Where several ranks make the step together, ``parts`` are theirs, and ``reads`` are
+    the numbers that the first of them has read.
     """
 
     index: int
@@ -64,6 +66,8 @@ class Arrival:
     loss_tolerance: float = 0.0
     window: int = 0
     backward: tuple[str, int] = ("", 0)
+    epochs: tuple[int, ...] = ()
+    is_idle: bool = False
     parts: tuple[Part, ...] = ()
 
     @property

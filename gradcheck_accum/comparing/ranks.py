@@ -112,6 +112,7 @@ def stepped_together(arrived: Mapping[int, Arrival]) -> Arrival:
         random=any(one.random for one in each),
         couples=tuple(dict.fromkeys(name for one in each for name in one.couples)),
         loss_tolerance=max(one.loss_tolerance for one in each),
+        is_idle=all(one.is_idle for one in each),
         parts=tuple(Part(one.micro_batches, one.rows) for one in each),
     )
 
