@@ -23,6 +23,7 @@ from gradcheck_accum.comparing.messages import Apart, Arrival, Numbers, Order, O
 from gradcheck_accum.comparing.numbers_read import NumbersRead
 from gradcheck_accum.comparing.rows import Rows
 from gradcheck_accum.comparing.state import Gradient, State, generators, kept_by, seed_generators
+from gradcheck_accum.comparing.updates import Updates, settings_of
 from gradcheck_accum.engine.independence import Prover
 from gradcheck_accum.engine.program import Program
 from gradcheck_accum.engine.rank_local import is_sharded
@@ -77,6 +78,7 @@ class Side:
         self._asked_of: dict[_Place, list[Program]] = {}
         self._steps = 0
         self._names: dict[str, str] = {}
+        self._updates = Updates()
         self._while_stepping = ExitStack()
 
     @contextmanager
@@ -102,6 +104,7 @@ class Side:
             arrival = self._arrival(step)
         self._spread = spread_of(step) if arrival.random and not self._is_alone else None
         self._asked_of = self._unasked(step.records)
+        self._updates.before_step(step.optimizer, arrival.optimizer)
         self._pending = step, arrival
         if not step.has_closure:
             # What the optimizer computes is part of no loss, and takes most of the time that a tape costs.
@@ -116,6 +119,7 @@ class Side:
         if is_first:
             if self._is_free:
                 self._starts[name] = [p.detach().clone() for p in step.parameters]
+            self._updates.first(step.parameters)
             self._parameter_names[name] = names_of(step.parameters, records, step.optimizer)
         rows = _rows_of(step)
         return Arrival(
@@ -136,6 +140,7 @@ class Side:
             _place_of_backward(records),
             tuple(dict.fromkeys(record.event.epoch for record in records if record.event.epoch is not None)),
             is_idle,
+            settings_of(step.optimizer),
         )
 
     def after_step(self, optimizer: Optimizer) -> None:
@@ -162,7 +167,9 @@ class Side:
             if order is Order.STOP:
                 raise SeenEnough
             if order in (Order.GO, Order.ALONE):
-                self._is_alone = order is Order.ALONE
+                if order is Order.ALONE:
+                    self._is_alone = True
+                    self._updates.let_go()
                 return
             with torch._C.DisableTorchFunction():
                 answer = self._obey(order, Path(path), step)
@@ -191,6 +198,7 @@ class Side:
         optimizer = step.optimizer
         own = path.with_name(f"{path.name}-{self._rank}")
         if order is Order.PUBLISH:
+            self._updates.let_go()
             self._state(step).write(own)
             return None
         # Where the reference has fewer ranks, its first has all that they have in common.
@@ -203,6 +211,7 @@ class Side:
         numbers = None if order is Order.SETTLE else self._compared(step, theirs)
         if order is not Order.COMPARE:
             theirs.settle(optimizer, draws=is_of_this_rank)
+            self._updates.settled(parameters_of(optimizer), theirs.weights)
         return numbers
 
     def _state(self, step: AtStep) -> State:
@@ -219,12 +228,18 @@ class Side:
         )
 
     def _compared(self, step: AtStep, theirs: State) -> Numbers:
-        used = self._apart(step, _listed(step, step.used), theirs.used, "used")
+        mine = _listed(step, step.used)
+        used = self._apart(step, mine, theirs.used, "used")
         before = None
         if step.before_clip is not None and theirs.before_clip is not None and step.before_clip is not step.used:
             before = self._apart(step, _listed(step, step.before_clip), theirs.before_clip, "before a clip")
         is_apart = any(one.error is not None and one.error > one.allowed for one in (used, before) if one is not None)
-        return Numbers(used, before, self._drift(step, theirs), theirs.spread, is_apart and self._is_coupled(step))
+        name = self._named(step.name)
+        moved = self._updates.compared(step, mine, theirs, name=name, allowed=used.allowed)
+        if self._is_free:
+            self._updates.let_go()
+        is_coupled = is_apart and self._is_coupled(step)
+        return Numbers(used, before, self._drift(step, theirs), theirs.spread, is_coupled, moved)
 
     def _unasked(self, records: Sequence[Record]) -> dict[_Place, list[Program]]:
         """Of each place whose losses have not been asked about, one to ask, and another to know its data by."""

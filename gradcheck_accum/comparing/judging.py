@@ -227,7 +227,7 @@ def _step(met: Met, *, is_diagnosed: bool, is_free: bool) -> WindowReport:
         grad_rel_error=shown.error if shown else None,
         grad_norm_ratio=shown.ratio if shown else None,
         tolerance=shown.allowed if shown else None,
-        param_rel_error=None,
+        param_rel_error=numbers.update.error if numbers is not None and numbers.update and met.same_weights else None,
         verdict=verdict,
         drift=numbers.drift if numbers is not None and is_free else None,
         reason=reason,

@@ -135,7 +135,11 @@ def worst_of(measured: Sequence[Numbers]) -> Numbers:
     used = replace(worst.used, allowed=fmean(one.used.allowed for one in measured))
     clips = [one.before_clip.allowed for one in measured if one.before_clip is not None]
     before = None if worst.before_clip is None else replace(worst.before_clip, allowed=fmean(clips))
-    return replace(worst, used=used, before_clip=before)
+    moved = [one.update for one in measured if one.update is not None]
+    update = max(
+        moved, key=lambda one: (one.is_same is False, math.inf if one.error is None else one.error), default=None
+    )
+    return replace(worst, used=used, before_clip=before, update=update)
 
 
 def _both(numbers: Numbers) -> list[Apart]:

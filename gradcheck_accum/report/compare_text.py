@@ -11,7 +11,7 @@ from gradcheck_accum.report.wrap import WIDTH, labelled
 from gradcheck_accum.results.comparison import Compared, CompareResult, Configuration, Difference
 from gradcheck_accum.results.verdict import Verdict, VerifyResult
 
-_NOT_MEASURED = ("relative weights", "update error", "units")
+_NOT_MEASURED = ("relative weights", "units")
 """Columns of `verify`'s table that no second run can fill."""
 
 

@@ -28,9 +28,9 @@ class Configuration:
 class Difference:
     """A difference that no gradient shows.
 
-    ``kind`` is "learning rate", "loss" or "gradient norm" (one that the script reads), ``message`` states it, ``path``
-    and ``line`` are its place. ``accepted`` is where it was accepted ("settings", or a "comment" in the source), if it
-    was.
+    ``kind`` is "learning rate", "optimizer" (its class or settings), "update" (what a step makes of an equal gradient),
+    "loss" or "gradient norm" (one that the script reads), ``message`` states it, ``path`` and ``line`` are its
+    place. ``accepted`` is where it was accepted ("settings", or a "comment" in the source), if it was.
     """
 
     kind: str
