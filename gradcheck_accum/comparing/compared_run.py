@@ -114,7 +114,7 @@ class Side:
         records, name = step.records, self._named(step.name)
         programs = [record.program for record in records]
         self._computed_in = _coarsest(records, step.parameters)
-        is_idle = all(gradient is None for gradient in step.used.values())
+        is_idle = not records and all(gradient is None for gradient in step.used.values())
         is_first = name not in self._parameter_names and not is_idle
         if is_first:
             if self._is_free:
@@ -219,7 +219,8 @@ class Side:
         weights = [p.detach() for p in parameters_of(optimizer)]
         return State(
             _listed(step, step.used),
-            None if step.before_clip is None else _listed(step, step.before_clip),
+            None if step.before_clip is None or step.before_clip is step.used else _listed(step, step.before_clip),
+            step.before_clip is step.used,
             weights,
             [] if self._is_free else kept_by(optimizer),
             generators(),
@@ -231,8 +232,9 @@ class Side:
         mine = _listed(step, step.used)
         used = self._apart(step, mine, theirs.used, "used")
         before = None
-        if step.before_clip is not None and theirs.before_clip is not None and step.before_clip is not step.used:
-            before = self._apart(step, _listed(step, step.before_clip), theirs.before_clip, "before a clip")
+        unclipped = theirs.used if theirs.is_unclipped else theirs.before_clip
+        if step.before_clip is not None and unclipped is not None and step.before_clip is not step.used:
+            before = self._apart(step, _listed(step, step.before_clip), unclipped, "before a clip")
         is_apart = any(one.error is not None and one.error > one.allowed for one in (used, before) if one is not None)
         name = self._named(step.name)
         moved = self._updates.compared(step, mine, theirs, name=name, allowed=used.allowed)

@@ -46,10 +46,10 @@ class Arrival:
     groups. ``random`` says that losses were computed with random numbers, ``couples`` names what looks at several
     samples at once, ``loss_tolerance`` is how exact its losses are. ``window`` is its number in the run's own report,
     ``backward`` the path and the line of the last backward before it. ``epochs`` are the passes over the data that its
-    micro-batches are of, in order, as far as they are told apart. ``is_idle`` says that none of its parameters has
-    a gradient: it changes nothing. ``settings`` are those of its optimizer beside the learning rate, group by
-    group. Where several ranks make the step together, ``parts`` are theirs, and ``reads`` are the numbers that the
-    first of them has read.
+    micro-batches are of, in order, as far as they are told apart. ``is_idle`` says that no backward came before it
+    and none of its parameters has a gradient: it changes nothing. ``settings`` are those of its optimizer beside
+    the learning rate, group by group. Where several ranks make the step together, ``parts`` are theirs, and
+    ``reads`` are the numbers that the first of them has read.
     """
 
     index: int
