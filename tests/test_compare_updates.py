@@ -43,9 +43,13 @@ def rows(count: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def compare(
-    make: Make, count: int = 45, of: Sequence[tuple[int, int]] = ((5, 3), (15, 1)), **how: Any
+    make: Make,
+    count: int = 45,
+    of: Sequence[tuple[int, int]] = ((5, 3), (15, 1)),
+    clips: dict[int, float] | None = None,
+    **how: Any,
 ) -> CompareResult:
-    """A right loop with the optimizers that ``make`` makes for each K, one or several."""
+    """A right loop with the optimizers that ``make`` makes for each K, one or several; it ``clips`` to a norm by K."""
     x, y = rows(count)
 
     def train(loader: list[tuple[torch.Tensor, torch.Tensor]], accumulation_steps: int) -> None:
@@ -55,6 +59,8 @@ def compare(
         for i, (rows_, labels) in enumerate(loader):
             (nn.functional.cross_entropy(model(rows_), labels) / accumulation_steps).backward()
             if (i + 1) % accumulation_steps == 0:
+                if clips and accumulation_steps in clips:
+                    nn.utils.clip_grad_norm_(model.parameters(), clips[accumulation_steps])
                 for optimizer in optimizers:
                     optimizer.step()
                 model.zero_grad()
@@ -202,3 +208,13 @@ def test_only_the_first_update_is_compared_where_each_trains_its_own_weights() -
     first, *later = errors(result)
     assert first is not None and first < 1e-9
     assert later == [None, None]
+
+
+@pytest.mark.parametrize("clips", [{3: 0.01}, {1: 10.0, 3: 0.01}])
+def test_a_clip_of_one_of_them_is_said_of_the_gradient_after_it(clips: dict[int, float]) -> None:
+    """The reference clips nothing, or to a norm that is never reached: its update is as long as its gradient."""
+    result = compare(lambda model, k: torch.optim.SGD(model.parameters(), lr=RATE), clips=clips)
+    assert result.verdict is Verdict.DEVIATES
+    (one,) = result.compared
+    assert [step.reason for step in one.steps] == ["the gradient differs after clipping, but not before it"] * 3
+    assert errors(result)[0] == pytest.approx(1 - 0.01 / float(gradient().norm()), rel=1e-3)
