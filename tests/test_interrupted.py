@@ -121,7 +121,7 @@ def test_in_the_background_of_a_shell_where_interrupts_are_ignored(command: str,
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["SIGINT", "SIGTERM"])
 def test_before_anything_was_compared_it_is_one_line(number: signal.Signals, start: Start) -> None:
-    Path("train.py").write_text("import os\nos.write(1, b'begun\\n')\nimport threading\nthreading.Event().wait()")
+    Path("train.py").write_text("import sys\nprint('begun', flush=True)\nimport threading\nthreading.Event().wait()")
     started = start(*COMMANDS["compare"])
     assert started.stderr is not None
     assert started.stderr.readline() == "begun\n"

@@ -26,8 +26,7 @@ from gradcheck_accum.comparing.meeting_point import Led, Manner, NoFolder, led
 from gradcheck_accum.comparing.seat import Seat
 from gradcheck_accum.comparing.working import Started, Working, until_all_end
 from gradcheck_accum.results.comparison import CompareResult
-from gradcheck_accum.verify.process.parent import Ending, template_for, verify_script
-from gradcheck_accum.verify.process.template import Template
+from gradcheck_accum.verify.process.parent import Ending, verify_script
 from gradcheck_accum.verify.ranks.launch import Launch
 
 _NOTHING_COMPARED = "interrupted before any step was compared"
@@ -110,19 +109,11 @@ class _Runs:
         ports = Ports.free(len(self.configurations)) if launch is not None or "MASTER_PORT" in os.environ else None
         ranks = [ranks_of(one.variables, launch) for one in self.configurations]
 
-        # Each run of one rank is a copy of one process: PyTorch is loaded once for all of them.
-        template = template_for(Seat, "gradcheck_accum.comparing.compared_run") if ports is None else None
-
         def tell(address: str) -> None:
             if launch is not None and ports is not None:
                 announce(launch, Meeting(address, ports))
 
-        start = functools.partial(self._start, ports, template=template)
-        try:
-            return led(start, len(ranks), self.manner, ranks=ranks, announce=tell)
-        finally:
-            if template is not None:
-                template.close()
+        return led(functools.partial(self._start, ports), len(ranks), self.manner, ranks=ranks, announce=tell)
 
     def follow(self, launch: Launch) -> None:
         """Run what another rank than the first runs of them; it is led from there. Raises NotLaunched."""
@@ -137,7 +128,7 @@ class _Runs:
                 working.append(Working(self._start(meeting.ports, number, seat)))
         until_all_end(working)
 
-    def _start(self, ports: Ports | None, number: int, seat: Seat, *, template: Template | None = None) -> Started:
+    def _start(self, ports: Ports | None, number: int, seat: Seat) -> Started:
         configuration, ending = self.configurations[number], Ending()
         variables = configuration.variables if ports is None else ports.variables(number, configuration.variables)
         until_end = functools.partial(
@@ -147,7 +138,6 @@ class _Runs:
             companion=seat,
             environment=variables,
             ending=ending,
-            template=template,
             **self.options,
         )
         return Started(until_end, ending.ask, ending.kill)

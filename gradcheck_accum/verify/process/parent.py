@@ -13,7 +13,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -26,7 +26,6 @@ from gradcheck_accum.run_options import MemoryBudget
 from gradcheck_accum.sources.decoding import NotText, text_of
 from gradcheck_accum.sources.notebooks import SUFFIX as NOTEBOOK
 from gradcheck_accum.verify.process.handed_back import read_result
-from gradcheck_accum.verify.process.template import Copy, NoCopies, Template
 from gradcheck_accum.verify.ranks.launch import Launch, origin
 from gradcheck_accum.verify.ranks.mailbox import LaunchError
 
@@ -45,18 +44,7 @@ _CHILD = (
 Python would say where it was while it starts: ``unblock`` lets in what has waited until then. ``imports`` are of the
 ``classes`` that the request has instances of: it is data, and names nothing to be loaded."""
 
-_TEMPLATE = (
-    "import signal, sys; sys.path[:] = [*filter(None, sys.path), sys.argv[3]]; "
-    "signal.getsignal(2) is signal.SIG_IGN or signal.signal(2, signal.SIG_DFL); {unblock}"
-    "from gradcheck_accum.verify.process.template import copied; "
-    "from gradcheck_accum.verify.process.child import main{imports}; "
-    "sys.path.pop(); copied(int(sys.argv[1]), *sys.argv[2].split()); main({classes})"
-)
-"""What a template starts with: each of its copies goes on from there as a child does."""
-
 _UNBLOCK = "signal.pthread_sigmask(signal.SIG_UNBLOCK, {2}); "
-
-Process = subprocess.Popen[bytes] | Copy
 
 _BEAT = 0.5
 _AFTER_ANOTHER = 5.0
@@ -93,16 +81,14 @@ def verify_script(
     companion: Callable[[], Companion] | None = None,
     environment: Mapping[str, str] | None = None,
     ending: Ending | None = None,
-    template: Template | None = None,
 ) -> VerifyResult:
     """Run a script (or a module, as ``python -m`` does), unmodified, and compare every step with the large batch.
 
     The script's output goes to this process's standard error. ``timeout`` is in seconds. ``reference``,
     ``memory_budget`` and the rest are those of `gradcheck_accum.verify.session.observe`. What
     ``companion`` makes, in the process of the run, goes along with it; ``environment`` are variables that the run has
-    besides those of this process, and ``ending`` is what another thread stops it with. Where there is a ``template``,
-    the run is a copy of it, if that can be. What goes wrong with the script is the result's ``error``; nothing is
-    raised for it.
+    besides those of this process, and ``ending`` is what another thread stops it with. What goes wrong with the script
+    is the result's ``error``; nothing is raised for it.
     """
     name = script or module or ""
     variables = {**os.environ, **(environment or {})}
@@ -140,9 +126,7 @@ def verify_script(
         asked, answer = Path(folder) / "request", Path(folder) / "answer"
         classes = [] if companion is None else [type(companion)]
         asked.write_bytes(request_of(*classes).dumps(request))
-        # Some variables count only where a process starts.
-        copied = template if launch is None and not environment else None
-        run = _ChildRun(asked, answer, classes, variables, ending or Ending(), copied)
+        run = _ChildRun(asked, answer, classes, variables, ending or Ending())
         status, why = run.to_its_end(timeout, launch)
         late = why is _Stopped.LATE
         if launch is not None and launch.rank == 0 and not answer.exists() and launch.mailbox.has("account-0"):
@@ -176,30 +160,11 @@ def request_of(*companions: type[Any]) -> Portable:
     return Portable([MemoryBudget, *companions])
 
 
-def template_for(companion: type[Any], *loaded: str) -> Template:
-    """A template of runs that have such a companion, for which more modules are ``loaded``."""
-
-    def begin(inherited: int) -> subprocess.Popen[bytes]:
-        with _interrupts_wait() as unblock:
-            code = _code(_TEMPLATE, "", [companion], unblock)
-            command = _python(code, str(inherited), " ".join(loaded))
-            return subprocess.Popen(command, stdout=_standard_error(), pass_fds=[inherited])
-
-    return Template(begin)
-
-
-def _python(code: str, *arguments: str) -> list[str]:
-    """The command that runs code of ours, which finds this package where its third argument says."""
-    package = str(Path(__file__).resolve().parents[3])
-    warnings_asked_for = [f"-W{option}" for option in sys.warnoptions]
-    return [sys.executable, *warnings_asked_for, "-c", code, *arguments, package]
-
-
-def _code(template: str, module: str, classes: Sequence[type[Any]], unblock: str) -> str:
+def _child(module: str, classes: Sequence[type[Any]], unblock: str) -> str:
     """The code that a child starts with."""
     imports = "".join(f"; from {kind.__module__} import {kind.__qualname__}" for kind in classes)
     named = ", ".join(kind.__qualname__ for kind in classes)
-    return template.format(module=module, imports=imports, classes=named, unblock=unblock)
+    return _CHILD.format(module=module, imports=imports, classes=named, unblock=unblock)
 
 
 class Ending:
@@ -207,11 +172,11 @@ class Ending:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._child: Process | None = None
+        self._child: subprocess.Popen[bytes] | None = None
         self.asked = False
         """Whether its end has been asked for."""
 
-    def begin(self, start: Callable[[], Process]) -> Process:
+    def begin(self, start: Callable[[], subprocess.Popen[bytes]]) -> subprocess.Popen[bytes]:
         """Start the run's process, and know it."""
         with self._lock:
             self._child = start()
@@ -242,7 +207,6 @@ class _ChildRun:
     classes: Sequence[type[Any]]
     variables: Mapping[str, str]
     ending: Ending
-    template: Template | None
 
     def to_its_end(self, timeout: float | None, launch: Launch | None) -> tuple[int, _Stopped | None]:
         """Run it: its exit status, and why it was stopped if it was. Whatever is raised here, it has ended."""
@@ -266,17 +230,19 @@ class _ChildRun:
             apart.kill()
             apart.wait()
 
-    def _started(self) -> Process:
-        if self.template is not None:
-            with suppress(NoCopies):
-                return self.template.copy([str(self.asked), str(self.answer)])
+    def _started(self) -> subprocess.Popen[bytes]:
         with _interrupts_wait() as unblock:
             return subprocess.Popen(self._command("child", unblock), stdout=_standard_error(), env=self.variables)
 
     def _command(self, module: str, unblock: str) -> list[str]:
-        return _python(_code(_CHILD, module, self.classes, unblock), str(self.asked), str(self.answer))
+        package = str(Path(__file__).resolve().parents[3])
+        warnings_asked_for = [f"-W{option}" for option in sys.warnoptions]
+        code = _child(module, self.classes, unblock)
+        return [sys.executable, *warnings_asked_for, "-c", code, str(self.asked), str(self.answer), package]
 
-    def _ended(self, child: Process, timeout: float | None, launch: Launch | None) -> tuple[int, _Stopped | None]:
+    def _ended(
+        self, child: subprocess.Popen[bytes], timeout: float | None, launch: Launch | None
+    ) -> tuple[int, _Stopped | None]:
         stopped = _Stopped.LATE
         try:
             ended = child.wait(timeout) if launch is None else _wait_beside(child, timeout, launch)
@@ -312,7 +278,7 @@ def _interrupts_wait() -> Iterator[str]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _ask_to_end(child: Process) -> None:
+def _ask_to_end(child: subprocess.Popen[bytes]) -> None:
     """Interrupt a child, as Ctrl-C does; what a shell has started in its background ignores that, and gets SIGTERM.
 
     It still tells what was seen until then.
@@ -321,7 +287,7 @@ def _ask_to_end(child: Process) -> None:
     child.send_signal(signal.SIGTERM if is_ignored else signal.SIGINT)
 
 
-def _wait_beside(child: Process, timeout: float | None, launch: Launch) -> int | _Stopped:
+def _wait_beside(child: subprocess.Popen[bytes], timeout: float | None, launch: Launch) -> int | _Stopped:
     """Wait for one rank's child: its exit status, or why it should be stopped.
 
     Most scripts fail with the rank that they are waiting for; what still waits after some seconds never ends by itself.
@@ -403,4 +369,4 @@ def _ending(status: int) -> str:
     return f"the script terminated its process (exit status {status}) before a verdict could be given"
 
 
-__all__ = ["GRACE", "HEEDED", "Ending", "template_for", "verify_script"]
+__all__ = ["GRACE", "HEEDED", "Ending", "verify_script"]
