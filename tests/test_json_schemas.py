@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ import jsonschema
 import pytest
 import torch
 from plain_loops import plain_loop
+from torch.utils.data import DataLoader
 
 from gradcheck_accum.cli import main
 from gradcheck_accum.comparing import compared_loop
@@ -158,7 +159,7 @@ def test_what_compare_takes_over_from_verify_is_as_verify_has_it() -> None:
     assert own["step"]["properties"] == own["window"]["properties"]
 
 
-def never_divided(loader: list[torch.Tensor], accumulation_steps: int) -> None:
+def never_divided(loader: Iterable[torch.Tensor], accumulation_steps: int) -> None:
     torch.manual_seed(0)
     model = torch.nn.Linear(3, 2)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -179,7 +180,7 @@ def never_divided(loader: list[torch.Tensor], accumulation_steps: int) -> None:
 @pytest.mark.parametrize("ignore", [(), ("GA802", "GA101")])
 def test_a_report_of_compare_holds_to_the_schema(ignore: tuple[str, ...]) -> None:
     x = torch.randn(30, 3)
-    each = [dict(loader=list(x.split(b)), accumulation_steps=k) for b, k in ((5, 3), (15, 1))]
+    each = [dict(loader=DataLoader(x, batch_size=b), accumulation_steps=k) for b, k in ((5, 3), (15, 1))]
     report = json.loads(compare_json(compared_loop(never_divided, each, ignore=ignore)))
     holds(report, "compare")
     (one,) = report["compared"]

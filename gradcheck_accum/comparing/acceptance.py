@@ -81,6 +81,8 @@ class PutUpWith:
         if one.kind in _NUMBERS_READ:
             where = Location(one.path, one.line)
             return replace(one, accepted=self._by(Diagnosis(CATALOGUE[_MISREPORTED], where, one.message, "")))
+        if one.kind != "learning rate":
+            return one
         of_schedules = [own for own in self.accepted if own.diagnosis.mistake.code in _OF_SCHEDULES]
         if not of_schedules or any(d.mistake.code in _OF_SCHEDULES for d in self._left):
             return one

@@ -21,7 +21,9 @@ from gradcheck_accum.comparing.dropout import spread_of, without_dropout
 from gradcheck_accum.comparing.fingerprints import fingerprint, rows_seen
 from gradcheck_accum.comparing.messages import Arrival, GradientDistance, Numbers, Order, Over, receive, send
 from gradcheck_accum.comparing.numbers_read import NumbersRead
+from gradcheck_accum.comparing.rows import Rows
 from gradcheck_accum.comparing.state import Gradient, State, generators, kept_by, seed_generators
+from gradcheck_accum.comparing.updates import Updates, settings_of
 from gradcheck_accum.engine.independence import Prover
 from gradcheck_accum.engine.program import Program
 from gradcheck_accum.engine.rank_local import is_sharded
@@ -76,6 +78,7 @@ class Side:
         self._asked_of: dict[_Place, list[Program]] = {}
         self._steps = 0
         self._names: dict[str, str] = {}
+        self._updates = Updates()
         self._while_stepping = ExitStack()
 
     @contextmanager
@@ -101,6 +104,7 @@ class Side:
             arrival = self._arrival(step)
         self._spread = spread_of(step) if arrival.random and not self._is_alone else None
         self._asked_of = self._unasked(step.records)
+        self._updates.before_step(step.optimizer, arrival.optimizer)
         self._pending = step, arrival
         if not step.has_closure:
             # What the optimizer computes is part of no loss, and takes most of the time that a tape costs.
@@ -110,12 +114,14 @@ class Side:
         records, name = step.records, self._named(step.name)
         programs = [record.program for record in records]
         self._computed_in = _coarsest(records, step.parameters)
-        is_first = name not in self._parameter_names
+        is_idle = not records and all(gradient is None for gradient in step.used.values())
+        is_first = name not in self._parameter_names and not is_idle
         if is_first:
             if self._is_free:
                 self._starts[name] = [p.detach().clone() for p in step.parameters]
+            self._updates.first(step.parameters)
             self._parameter_names[name] = names_of(step.parameters, records, step.optimizer)
-        rows = rows_seen(records)
+        rows = _rows_of(step)
         return Arrival(
             self._steps,
             name,
@@ -132,6 +138,9 @@ class Side:
             self._allowed(step, [1.0] * max(len(records), 1), 1.0),
             step.window,
             _place_of_backward(records),
+            tuple(dict.fromkeys(record.event.epoch for record in records if record.event.epoch is not None)),
+            is_idle,
+            settings_of(step.optimizer),
         )
 
     def after_step(self, optimizer: Optimizer) -> None:
@@ -140,7 +149,7 @@ class Side:
         if self._pending is None or self._pending[0].optimizer is not optimizer:
             return
         (step, arrival), self._pending = self._pending, None
-        self._steps += 1
+        self._steps += not arrival.is_idle
         self._reads.window = self._steps
         try:
             self._led(step, arrival)
@@ -158,7 +167,9 @@ class Side:
             if order is Order.STOP:
                 raise SeenEnough
             if order in (Order.GO, Order.ALONE):
-                self._is_alone = order is Order.ALONE
+                if order is Order.ALONE:
+                    self._is_alone = True
+                    self._updates.let_go()
                 return
             with torch._C.DisableTorchFunction():
                 answer = self._obey(order, Path(path), step)
@@ -187,6 +198,7 @@ class Side:
         optimizer = step.optimizer
         own = path.with_name(f"{path.name}-{self._rank}")
         if order is Order.PUBLISH:
+            self._updates.let_go()
             self._state(step).write(own)
             return None
         # Where the reference has fewer ranks, its first has all that they have in common.
@@ -199,6 +211,7 @@ class Side:
         numbers = None if order is Order.SETTLE else self._compared(step, theirs)
         if order is not Order.COMPARE:
             theirs.settle(optimizer, draws=is_of_this_rank)
+            self._updates.settled(parameters_of(optimizer), theirs.weights)
         return numbers
 
     def _state(self, step: AtStep) -> State:
@@ -206,7 +219,8 @@ class Side:
         weights = [p.detach() for p in parameters_of(optimizer)]
         return State(
             _listed(step, step.used),
-            None if step.before_clip is None else _listed(step, step.before_clip),
+            None if step.before_clip is None or step.before_clip is step.used else _listed(step, step.before_clip),
+            step.before_clip is step.used,
             weights,
             [] if self._is_free else kept_by(optimizer),
             generators(),
@@ -215,12 +229,19 @@ class Side:
         )
 
     def _compared(self, step: AtStep, theirs: State) -> Numbers:
-        used = self._distance(step, _listed(step, step.used), theirs.used, "used")
+        mine = _listed(step, step.used)
+        used = self._distance(step, mine, theirs.used, "used")
         before = None
-        if step.before_clip is not None and theirs.before_clip is not None and step.before_clip is not step.used:
-            before = self._distance(step, _listed(step, step.before_clip), theirs.before_clip, "before a clip")
+        unclipped = theirs.used if theirs.is_unclipped else theirs.before_clip
+        if step.before_clip is not None and unclipped is not None and step.before_clip is not step.used:
+            before = self._distance(step, _listed(step, step.before_clip), unclipped, "before a clip")
         is_apart = any(one.error is not None and one.error > one.allowed for one in (used, before) if one is not None)
-        return Numbers(used, before, self._drift(step, theirs), theirs.spread, is_apart and self._is_coupled(step))
+        name = self._named(step.name)
+        moved = self._updates.compared(step, mine, theirs, name=name, allowed=used.allowed)
+        if self._is_free:
+            self._updates.let_go()
+        is_coupled = is_apart and self._is_coupled(step)
+        return Numbers(used, before, self._drift(step, theirs), theirs.spread, is_coupled, moved)
 
     def _unasked(self, records: Sequence[Record]) -> dict[_Place, list[Program]]:
         """Of each place whose losses have not been asked about, one to ask, and another to know its data by."""
@@ -273,6 +294,16 @@ class Side:
             names = self._parameter_names[self._named(step.name)]
             parts_of_it = by_parameter(between.apart, between.theirs, step.parameters, names)
         return GradientDistance(error, allowed, math.hypot(*between.mine) / size, parts_of_it)
+
+
+def _rows_of(step: AtStep) -> Rows | None:
+    """The rows that a step is made of; None where they are not known.
+
+    One that no backward came before has none, if there is nothing in its gradients either.
+    """
+    if step.records:
+        return rows_seen(step.records)
+    return None if any(bool(g.any()) for g in step.used.values() if g is not None) else Rows()
 
 
 def _place_of_backward(records: Sequence[Record]) -> tuple[str, int]:

@@ -55,7 +55,9 @@ def differences(
         if one.same_weights and one.same_losses and not (one.mine.random or one.theirs.random)
     ]
     found, notes = _losses(windows, is_right=is_right)
-    return (*_rates(met), *found, *_norms(windows)), tuple(notes)
+    updates, more = _updates(met)
+    differing = (*_optimizers(course, lockstep, number), *_rates(met), *_settings(met), *updates)
+    return (*differing, *found, *_norms(windows)), (*notes, *more)
 
 
 def _allowed_of_norms(met: Met) -> float | None:
@@ -91,6 +93,79 @@ def _rates(met: Sequence[Met]) -> list[Difference]:
         "steps)"
     )
     return [Difference("learning rate", message, first.mine.path, first.mine.line)]
+
+
+def _settings(met: Sequence[Met]) -> Iterator[Difference]:
+    """The settings of the optimizer, beside the learning rate, that are another than the reference's."""
+    other: dict[str, list[Met]] = {}
+    for one in met:
+        theirs = dict(one.theirs.settings)
+        for name, values in one.mine.settings:
+            if name in theirs and values != theirs[name]:
+                other.setdefault(name, []).append(one)
+    for name, steps in other.items():
+        first = steps[0]
+        mine, theirs_ = (_shown(dict(each.settings)[name]) for each in (first.mine, first.theirs))
+        message = (
+            f"step {first.mine.index} uses {name}={mine}, the reference {name}={theirs_} ({len(steps)} of {len(met)} "
+            "steps)"
+        )
+        yield Difference("optimizer", message, first.mine.path, first.mine.line)
+
+
+def _shown(values: Sequence[object]) -> str:
+    """The values of a setting, of all groups of parameters; once where all have the same."""
+    return ", ".join(map(str, values if len(set(values)) > 1 else values[:1]))
+
+
+def _optimizers(course: Course, lockstep: Lockstep, number: int) -> Iterator[Difference]:
+    """An optimizer that steps in one of the two runs alone, where they part."""
+    if course.parted_at is None:
+        return
+    mine, theirs = course.parted_at
+    here, there = ({arrival.optimizer for arrival in lockstep.arrivals[n]} for n in (number, lockstep.reference))
+    only_here, only_there = mine.optimizer not in there, theirs.optimizer not in here
+    if only_here and only_there:
+        said = f"step {mine.index} is made by {mine.optimizer}, that of the reference by {theirs.optimizer}"
+    elif only_here:
+        said = f"step {mine.index} is made by {mine.optimizer}, which makes no step in the reference"
+    elif only_there:
+        said = f"{theirs.optimizer} makes no step here: in the reference it makes step {theirs.index}"
+    else:
+        return
+    yield Difference("optimizer", said, mine.path, mine.line)
+
+
+def _updates(met: Sequence[Met]) -> tuple[list[Difference], list[str]]:
+    """Updates that are others though the gradients are equal, and a note on those of which that could not be told.
+
+    Where the learning rate or another setting is another, so is the update, and the cause is said already.
+    """
+    alike = [one for one in met if one.same_weights and _allowed_of_norms(one) is not None]
+    alike = [one for one in alike if _are_close(one.mine.rates, one.theirs.rates)]
+    alike = [one for one in alike if dict(one.mine.settings) == dict(one.theirs.settings)]
+    moved = [(one, one.numbers.update) for one in alike if one.numbers is not None and one.numbers.update is not None]
+    wrong = [(one, update) for one, update in moved if update.is_same is False]
+    open_ = [update.error for _, update in moved if update.is_same is None]
+    found, notes = [], []
+    if wrong:
+        first, update = wrong[0]
+        size = "" if update.error is None else f" by {update.error:.2g} of its norm"
+        ratio = "" if update.ratio is None else f", {update.ratio:.4g} times as long"
+        message = (
+            f"step {first.mine.index} makes another update of the same gradient: it differs from the reference's{size}"
+            f"{ratio} ({len(wrong)} of {len(met)} steps)"
+        )
+        found.append(Difference("update", message, first.mine.path, first.mine.line))
+    elif open_ and not any(update.ratio is not None and update.is_same for _, update in moved):
+        # An optimizer is copied at the next step only: what that one shows of it holds for this.
+        largest = max((error for error in open_ if error is not None), default=None)
+        size = "" if largest is None else f" by up to {largest:.2g} of its norm"
+        notes.append(
+            f"the updates of {len(open_)} of {len(met)} steps differ from the reference's{size}, and whether rounding "
+            "explains that could not be determined"
+        )
+    return found, notes
 
 
 def _are_close(mine: Sequence[float], theirs: Sequence[float]) -> bool:

@@ -26,6 +26,9 @@ _COUPLED = (
 _GONE = "one of the two runs ended before it was compared"
 NO_DROPOUT = "run it with --no-dropout, which disables dropout in every configuration"
 
+_EPOCHS_SHOWN = 8
+"""Epochs whose numbers of steps are listed, where these differ."""
+
 _OTHER_LENGTH = frozenset({"GA302", "GA304"})
 """Mistakes by which a window holds other micro-batches than K."""
 
@@ -84,7 +87,24 @@ def _configuration(name: str, arrivals: Sequence[Arrival]) -> Configuration:
     rows = Counter(a.rows.count for a in arrivals if a.rows is not None)
     micro_batches = Counter(a.micro_batches for a in arrivals)
     ranks = max((a.ranks for a in arrivals), default=1)
-    return Configuration(name, _usual(micro_batches), _usual(rows), len(arrivals), ranks)
+    return Configuration(name, _usual(micro_batches), _usual(rows), len(arrivals), ranks, _by_epoch(arrivals))
+
+
+def _by_epoch(arrivals: Sequence[Arrival]) -> tuple[int, ...]:
+    """How many steps each pass over the data has: a step is of the pass that its last micro-batch is of.
+
+    None at all where passes are not told apart at every step.
+    """
+    if any(a.micro_batches and not a.epochs for a in arrivals):
+        return ()
+    found: Counter[int] = Counter()
+    epoch = None
+    for arrival in arrivals:
+        for epoch in arrival.epochs:
+            found.setdefault(epoch, 0)
+        if epoch is not None:
+            found[epoch] += 1
+    return tuple(found.values())
 
 
 def _usual(counts: Counter[int]) -> int | None:
@@ -113,6 +133,8 @@ def _judged(
     if verdict is Verdict.EQUIVALENT and (codes := _made_by_both(put_up_with.watched, by_reference)):
         verdict = Verdict.DEVIATES
         reason += f", which makes the same mistake: verify's ledger shows {' and '.join(codes)} in both runs"
+    if to_the_end and verdict is not Verdict.EQUIVALENT and (counted := _counted(own, reference)):
+        reason += f"; {counted}"
     is_right = all(step.verdict is Verdict.EQUIVALENT for step in steps) and verdict is Verdict.EQUIVALENT
     found, notes = differences(course, lockstep, number, is_right=is_right)
     stopped = [STOPPED] if watched is not None and STOPPED in watched.notes else []
@@ -161,6 +183,28 @@ def _incomparable(
     return None
 
 
+def _counted(own: Configuration, reference: Configuration) -> str:
+    """How many steps each makes, where these are not as many; nothing where that was asked for."""
+    is_other = own.steps != reference.steps or own.steps_by_epoch != reference.steps_by_epoch
+    if not is_other or own.rows != reference.rows:
+        return ""
+    said = f"it makes {_steps(own.steps)} in all, the reference {reference.steps}"
+    epochs = [_in_epochs(one.steps_by_epoch) for one in (own, reference)]
+    return f"{said} ({epochs[0]}, the reference {epochs[1]})" if all(epochs) else said
+
+
+def _in_epochs(counts: Sequence[int]) -> str:
+    """How many steps an epoch has."""
+    if len(set(counts)) == 1:
+        return f"{counts[0]} in each epoch" if len(counts) > 1 else f"{counts[0]} in its epoch"
+    listed = ", ".join(map(str, counts[:_EPOCHS_SHOWN]))
+    return f"{listed}{', ...' if len(counts) > _EPOCHS_SHOWN else ''} in its {len(counts)} epochs" if counts else ""
+
+
+def _steps(count: int) -> str:
+    return "1 step" if count == 1 else f"{count} steps"
+
+
 def _made_of(configuration: Configuration) -> str:
     on_ranks = f" on {configuration.ranks} ranks" if configuration.ranks > 1 else ""
     return f"{plural(configuration.micro_batches or 0)}{on_ranks} of {configuration.rows} rows together"
@@ -183,7 +227,7 @@ def _step(met: Met, *, is_diagnosed: bool, is_free: bool) -> WindowReport:
         grad_rel_error=shown.error if shown else None,
         grad_norm_ratio=shown.ratio if shown else None,
         tolerance=shown.allowed if shown else None,
-        param_rel_error=None,
+        param_rel_error=numbers.update.error if numbers is not None and numbers.update and met.same_weights else None,
         verdict=verdict,
         drift=numbers.drift if numbers is not None and is_free else None,
         reason=reason,
@@ -247,6 +291,8 @@ def _verdict(
         said.append(_on_cuts(cuts))
     if course.unused and to_the_end and not put_up_with.covers_what_is_left:
         said.append(f"{_rows(course.unused)} used by the reference never reached a step")
+    if to_the_end and (without := _without_data(course)):
+        said.append(without)
     if said:
         return Verdict.DEVIATES, "; ".join(said)
     if coupled := by_verdict[Verdict.NOT_EQUIVALENT_BY_CONSTRUCTION]:
@@ -279,6 +325,17 @@ def _on_cuts(cuts: Sequence[Cut]) -> str:
     )
 
 
+def _without_data(course: Course) -> str:
+    """The last steps of one of the two that no new data came before, where the other has none; else nothing."""
+    here, there = (
+        [step for step in missed if step.rows is not None and not step.rows.count] for missed in course.missing[::-1]
+    )
+    if not here and not there:
+        return ""
+    who, many = ("it makes", len(here)) if here else ("the reference makes", len(there))
+    return f"{who} {_steps(many)} more, on no new data, which may move the weights all the same"
+
+
 def _on_other_data(course: Course, *, to_the_end: bool) -> str:
     """From where on the data was other data, and why; nothing where it was the same to the end."""
     if course.parted_at is not None:
@@ -287,14 +344,21 @@ def _on_other_data(course: Course, *, to_the_end: bool) -> str:
             f"from step {mine.index} on (step {theirs.index} of the reference) they cannot be compared: "
             f"{course.parted_by}"
         )
-    missing, more = course.missing
+    missing, more = ([step for step in steps if step.rows is None or step.rows.count] for steps in course.missing)
     if not to_the_end or not (missing or more):
         return ""
     if missing:
         if course.unused:
             return ""
-        return "the reference also uses data that never reached the model here (drop_last, or a different sampler)"
-    return f"it takes {more} more steps, on data that never reached the model in the reference"
+        return (
+            f"the reference makes {_steps(len(missing))} more, on {_rows(_count(missing))} that reach no step here "
+            "(drop_last, or a different sampler)"
+        )
+    return f"it makes {_steps(len(more))} more, on {_rows(_count(more))} that reach no step in the reference"
+
+
+def _count(steps: Sequence[Arrival]) -> int:
+    return sum(step.rows.count for step in steps if step.rows is not None)
 
 
 def _notes(course: Course, steps: Sequence[WindowReport]) -> list[str]:

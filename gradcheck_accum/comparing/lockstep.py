@@ -69,8 +69,8 @@ class Course:
     parted_at: tuple[Arrival, Arrival] | None = None
     parted_by: str = ""
     unused: int = 0
-    missing: tuple[int, int] = (0, 0)
-    """How many steps the reference made after this run's last, and this run after the reference's."""
+    missing: tuple[tuple[Arrival, ...], tuple[Arrival, ...]] = ((), ())
+    """The steps that the reference made after this run's last, and this run after the reference's."""
 
 
 @dataclass(slots=True)
@@ -83,6 +83,8 @@ class _Follower:
     theirs: list[Arrival] = field(default_factory=list)
     holds: Arrival | None = None
     is_apart: bool = False
+    ended_at: int | None = None
+    """The number of the reference's step at which this run had come to its end."""
 
     def cut(self) -> Cut:
         """The stretch that both have stepped on since the last such place."""
@@ -107,6 +109,7 @@ class Lockstep:
         self.ends: dict[int, Over | None] = {}
         self._followers: dict[int, _Follower] = {}
         self._weights: dict[tuple[int, str], bytes] = {}
+        self._alone: set[int] = set()
 
     @property
     def courses(self) -> dict[int, Course]:
@@ -230,6 +233,11 @@ class Lockstep:
         follower.course.parted_at = _without_rows(mine), _without_rows(their)
         follower.course.parted_by = why or _why_apart(mine, their)
         follower.holds = None
+        self._leave_alone(number)
+
+    def _leave_alone(self, number: int) -> None:
+        """Let a run go on to its end."""
+        self._alone.add(number)
         self._runs[number].tell(Order.ALONE)
 
     def _step(self, follower: _Follower, arrival: Arrival) -> None:
@@ -244,6 +252,12 @@ class Lockstep:
         if number in self.ends:
             return None
         told = self._runs[number].receive()
+        while isinstance(told, Arrival) and told.is_idle:
+            # What changes nothing is no step.
+            self._take(number, told.reads)
+            if number not in self._alone:
+                self._runs[number].tell(Order.GO)
+            told = self._runs[number].receive()
         if isinstance(told, Arrival):
             self.arrivals[number].append(_without_rows(told))
             self._take(number, told.reads)
@@ -274,21 +288,24 @@ class Lockstep:
                 if follower.mine:
                     # Its last steps end where none of the reference's does.
                     follower.course.cuts.append(follower.cut())
-        follower.course.missing = 1, 0
+        follower.ended_at = follower.theirs[-1].index
 
     def _after_reference(self) -> None:
         """The reference has ended: the others come to theirs."""
         for number, follower in self._followers.items():
+            if follower.ended_at is not None:
+                missed = [a for a in self.arrivals[self.reference] if a.index >= follower.ended_at]
+                follower.course.missing = tuple(missed), ()
             if follower.is_apart:
                 self._drain(number)
                 continue
             if follower.holds is None:
                 follower.holds = self._next(number)
             if follower.holds is not None:
-                before = len(self.arrivals[number])
-                self._runs[number].tell(Order.ALONE)
+                before = len(self.arrivals[number]) - 1
+                self._leave_alone(number)
                 self._drain(number)
-                follower.course.missing = 0, 1 + len(self.arrivals[number]) - before
+                follower.course.missing = (), tuple(self.arrivals[number][before:])
 
 
 def _size(arrival: Arrival) -> tuple[int, int, int]:
@@ -320,6 +337,8 @@ def _count(arrival: Arrival) -> int:
 def _why_apart(mine: Arrival, their: Arrival) -> str:
     if mine.optimizer != their.optimizer:
         return f"{mine.optimizer} steps there, but {their.optimizer} in the reference"
+    if not (mine.micro_batches and their.micro_batches) and None in (mine.rows, their.rows):
+        return "no backward() of that step computed its gradient"
     if mine.rows is None or their.rows is None:
         return "part of the loss was computed in a way that could not be recorded"
     return "different rows reach the model"

@@ -45,8 +45,11 @@ class Arrival:
     its weights before its first step, and of what shape they are (``shapes``). ``rates`` are the learning rates of its
     groups. ``random`` says that losses were computed with random numbers, ``couples`` names what looks at several
     samples at once, ``loss_tolerance`` is how exact its losses are. ``window`` is its number in the run's own report,
-    ``backward`` the path and the line of the last backward before it. Where several ranks make the step together,
-    ``parts`` are theirs, and ``reads`` are the numbers that the first of them has read.
+    ``backward`` the path and the line of the last backward before it. ``epochs`` are the passes over the data that its
+    micro-batches are of, in order, as far as they are told apart. ``is_idle`` says that no backward came before it
+    and none of its parameters has a gradient: it changes nothing. ``settings`` are those of its optimizer beside
+    the learning rate, group by group. Where several ranks make the step together, ``parts`` are theirs, and
+    ``reads`` are the numbers that the first of them has read.
     """
 
     index: int
@@ -64,6 +67,9 @@ class Arrival:
     loss_tolerance: float = 0.0
     window: int = 0
     backward: tuple[str, int] = ("", 0)
+    epochs: tuple[int, ...] = ()
+    is_idle: bool = False
+    settings: tuple[tuple[str, tuple[Any, ...]], ...] = ()
     parts: tuple[Part, ...] = ()
 
     @property
@@ -92,12 +98,26 @@ class GradientDistance:
 
 
 @dataclass(frozen=True, slots=True)
+class Moved:
+    """How far an update of the weights is from the reference's: the relative error, and the ratio of their lengths.
+
+    ``ratio`` is None where they are no further apart than the gradients. ``is_same`` says whether both are what one
+    optimizer makes of the two gradients; None where that could not be told.
+    """
+
+    error: float | None
+    ratio: float | None
+    is_same: bool | None
+
+
+@dataclass(frozen=True, slots=True)
 class Numbers:
     """What a run measured of its step beside the reference's.
 
     ``before_clip`` is None where one of them is not known; ``spread`` is how far two draws of random numbers move the
-    reference's own gradient, where any are drawn. ``is_coupled`` says that the samples of its micro-batches were shown
-    to influence each other: that is asked where the gradients are apart.
+    reference's own gradient, where any are drawn. ``is_coupled`` says that the samples of its micro-batches were
+    shown to influence each other: that is asked where the gradients are apart. ``update`` is what the step did to
+    the weights, None where those before it are not known.
     """
 
     used: GradientDistance
@@ -105,6 +125,7 @@ class Numbers:
     drift: float | None
     spread: float | None
     is_coupled: bool = False
+    update: Moved | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +170,7 @@ def _rows(parts: Any) -> Rows:
 
 
 _MESSAGES = Portable(
-    [GradientDistance, Arrival, ByParameter, NumberRead, Numbers, Order, Over, ParameterError],
+    [GradientDistance, Arrival, ByParameter, Moved, NumberRead, Numbers, Order, Over, ParameterError],
     [Leaf(Rows, _parts_of_rows, _rows)],
 )
 

@@ -65,11 +65,13 @@ class Relation(Enum):
 
 
 def relation(mine: Rows, theirs: Rows) -> Relation:
-    """How ``mine`` stand to ``theirs``.
+    """How ``mine`` stand to ``theirs``: no rows at all are behind any.
 
     Where all tensors look like masks (few tokens of a small vocabulary do), they tell of the same rows if each of them
     is the same in both, and of nothing otherwise.
     """
+    if not (mine.count and theirs.count):
+        return Relation.AHEAD if mine.count else Relation.BEHIND if theirs.count else Relation.SAME
     shared = mine.columns.keys() & theirs.columns.keys() - (mine.silent & theirs.silent)
     if not shared and mine.columns == theirs.columns and mine.columns and not (mine.counting or theirs.counting):
         return Relation.SAME

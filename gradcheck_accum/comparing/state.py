@@ -24,12 +24,14 @@ Gradient = list[torch.Tensor | None]
 class State:
     """The gradient that was stepped on and the one before any clip, and the weights and all that follows from them.
 
-    ``moved`` is |w - w_0| where every run trains its own weights, ``spread`` how far two draws of random numbers move
-    the gradient, where any are drawn.
+    ``before_clip`` is None where it is not known, and where nothing was clipped (``is_unclipped``). ``moved`` is |w -
+    w_0| where every run trains its own weights, ``spread`` how far two draws of random numbers move the gradient,
+    where any are drawn.
     """
 
     used: Gradient
     before_clip: Gradient | None
+    is_unclipped: bool
     weights: list[torch.Tensor]
     optimizer: list[dict[str, Any]]
     generators: tuple[Any, ...]

@@ -143,6 +143,7 @@ def _configuration(configuration: Configuration) -> dict[str, Any]:
         "rows": configuration.rows,
         "steps": configuration.steps,
         **({"ranks": configuration.ranks} if configuration.ranks > 1 else {}),
+        **({"steps_by_epoch": list(configuration.steps_by_epoch)} if configuration.steps_by_epoch else {}),
     }
 
 

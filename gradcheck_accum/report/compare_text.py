@@ -11,7 +11,7 @@ from gradcheck_accum.report.wrap import WIDTH, labelled
 from gradcheck_accum.results.comparison import Compared, CompareResult, Configuration, Difference
 from gradcheck_accum.results.verdict import Verdict, VerifyResult
 
-_NOT_MEASURED = ("relative weights", "update error", "units")
+_NOT_MEASURED = ("relative weights", "units")
 """Columns of `verify`'s table that no second run can fill."""
 
 
@@ -56,7 +56,10 @@ def made_of(configuration: Configuration) -> str:
     rows = "" if configuration.rows is None else f", {plural(configuration.rows, 'row')} together"
     many = plural(configuration.micro_batches, "micro-batch").replace("batchs", "batches")
     on_ranks = f" on {configuration.ranks} ranks" if configuration.ranks > 1 else ""
-    return f"{configuration.name} ({plural(configuration.steps, 'step')} of {many}{on_ranks}{rows})"
+    steps = plural(configuration.steps, "step")
+    if len(configuration.steps_by_epoch) > 1:
+        steps += f" in {len(configuration.steps_by_epoch)} epochs,"
+    return f"{configuration.name} ({steps} of {many}{on_ranks}{rows})"
 
 
 def _compared(

@@ -13,6 +13,7 @@ class Configuration:
 
     ``name`` are its own arguments, ``steps`` is the number of its optimizer steps, ``micro_batches`` and ``rows`` are
     the numbers of micro-batches and data rows in most of them; None if it made no step, or its rows are unknown.
+    ``steps_by_epoch`` are the steps of each pass over the data, if a `DataLoader` tells passes apart.
     """
 
     name: str
@@ -20,15 +21,16 @@ class Configuration:
     rows: int | None = None
     steps: int = 0
     ranks: int = 1
+    steps_by_epoch: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
     """A difference that no gradient shows.
 
-    ``kind`` is "learning rate", "loss" or "gradient norm" (one that the script reads), ``message`` states it, ``path``
-    and ``line`` are its place. ``accepted`` is where it was accepted ("settings", or a "comment" in the source), if it
-    was.
+    ``kind`` is "learning rate", "optimizer" (its class or settings), "update" (what a step makes of an equal gradient),
+    "loss" or "gradient norm" (one that the script reads), ``message`` states it, ``path`` and ``line`` are its
+    place. ``accepted`` is where it was accepted ("settings", or a "comment" in the source), if it was.
     """
 
     kind: str

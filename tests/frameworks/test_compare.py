@@ -16,7 +16,7 @@ import pytest
 from frameworks.ground import APART, RUNS_ON, SCRIPTS
 from frameworks.test_frameworks import PACKAGES, ready  # noqa: F401
 
-from gradcheck_accum.comparing import compared_loop
+from gradcheck_accum.comparing import compare_script, compared_loop
 from gradcheck_accum.results.comparison import Compared
 from gradcheck_accum.results.verdict import Verdict
 
@@ -82,3 +82,26 @@ def test_tails_of_the_others_are_what_they_hold(name: str) -> None:
 def test_unequal_counts_are_right_where_the_whole_window_is_counted(name: str) -> None:
     verdict, one = compare(name, "unequal")
     assert verdict is (Verdict.EQUIVALENT if name in COUNTS_OF_WINDOWS else Verdict.DEVIATES), one.reason
+
+
+@pytest.mark.parametrize("name", sorted(APART))
+def test_what_needs_a_process_of_its_own_is_compared_as_a_script(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    path = str(SCRIPTS / f"{name}.py")
+
+    def compared(condition: str) -> tuple[Verdict, Compared]:
+        result = compare_script(path, [[condition], [condition, "whole"]])
+        assert not result.error, result.error
+        return result.verdict, result.compared[0]
+
+    verdict, one = compared("equal")
+    assert verdict is Verdict.EQUIVALENT, one.reason
+    assert [step.micro_batches for step in one.steps] == [4] * 4
+    verdict, one = compared("unequal")
+    assert verdict is Verdict.DEVIATES, one.reason
+    assert one.watched is not None
+    assert [d.mistake.code for d in one.watched.diagnosis] == ["GA104"]
+    # 10 micro-batches a pass: windows of 4 run on over its end, so that 2 end in the first pass and 3 in the second.
+    verdict, one = compared("remainder")
+    assert verdict is Verdict.DEVIATES
+    assert one.reason.endswith("(2, 3 in its 2 epochs, the reference 3 in each epoch)")

@@ -45,7 +45,12 @@ SAMPLES = 1 << 18
 def is_too_large(optimizer: Optimizer) -> bool:
     """Whether only some elements could be compared, and what it does to one may depend on all the others."""
     held = (part for part in map(own_part, parameters_of(optimizer)) if part is not None)
-    return type(optimizer) not in _ELEMENTWISE and sum(part.numel() for part in held) > SAMPLES
+    return not moves_by_element(optimizer) and sum(part.numel() for part in held) > SAMPLES
+
+
+def moves_by_element(optimizer: Optimizer) -> bool:
+    """Whether what it does to one element of a weight is known to depend on no other."""
+    return type(optimizer) in _ELEMENTWISE
 
 
 class ShadowStep:
@@ -57,7 +62,7 @@ class ShadowStep:
     """
 
     def __init__(
-        self, parameters: list[torch.Tensor], copied: Optimizer, chosen: _Chosen, multiple: float | None
+        self, parameters: list[torch.Tensor], copied: Optimizer, chosen: Chosen, multiple: float | None
     ) -> None:
         self._parameters = parameters
         self._chosen = chosen
@@ -74,14 +79,13 @@ class ShadowStep:
         ``multiple`` says that the reference was presumed to be so many times the gradient, and that other ranks take
         part: None too where the optimizer may need them for its step.
         """
-        by_element = type(optimizer) in _ELEMENTWISE
-        if multiple is not None and not by_element:
+        if multiple is not None and not moves_by_element(optimizer):
             return None
         if is_too_large(optimizer):
             return None
-        chosen = _Chosen.among(parameters_of(optimizer))
+        chosen = Chosen.among(parameters_of(optimizer))
         try:
-            copied = copy.deepcopy(optimizer, _copies(optimizer, chosen))
+            copied = copy.deepcopy(optimizer, copies_of(optimizer, chosen))
         except Exception:
             # Not every optimizer can be copied; the weights after the step are then not compared.
             return None
@@ -110,24 +114,24 @@ class ShadowStep:
 
 
 @dataclass(slots=True)
-class _Chosen:
+class Chosen:
     """The elements of each parameter that are compared: all where it has no ``positions``."""
 
     positions: dict[int, torch.Tensor] = field(default_factory=dict)
 
     @classmethod
-    def among(cls, parameters: list[torch.Tensor]) -> _Chosen:
-        """All elements of a model that has few; of another as many, at random, of each parameter its share."""
+    def among(cls, parameters: list[torch.Tensor], wanted: int = SAMPLES) -> Chosen:
+        """All elements of a model that has few; of another so many, at random, of each parameter its share."""
         parts = {id(p): part for p in parameters if (part := own_part(p)) is not None}
         total = sum(part.numel() for part in parts.values())
-        if total <= SAMPLES:
+        if total <= wanted:
             return cls()
         # A generator of its own: the loop's random numbers are the loop's.
         generator = torch.Generator().manual_seed(0)
 
         def draw(part: torch.Tensor) -> torch.Tensor:
-            wanted = max(1, SAMPLES * part.numel() // total)
-            return torch.randint(part.numel(), (wanted,), generator=generator).to(part.device)
+            share = max(1, wanted * part.numel() // total)
+            return torch.randint(part.numel(), (share,), generator=generator).to(part.device)
 
         return cls({key: draw(part) for key, part in parts.items() if part.numel()})
 
@@ -157,7 +161,7 @@ def _whole_norm(tensors: Sequence[torch.Tensor], shares: Sequence[float]) -> flo
     return math.hypot(*(norm * math.sqrt(share) for norm, share in zip(norms, shares, strict=True)))
 
 
-def _copies(optimizer: Optimizer, chosen: _Chosen) -> dict[int, object]:
+def copies_of(optimizer: Optimizer, chosen: Chosen) -> dict[int, object]:
     """Copies of the tensors of an optimizer's state, by identity: as `copy.deepcopy` remembers what it has copied.
 
     It would copy each with its storage and all that may hang on it, which for a tensor that has nothing of the kind
@@ -182,7 +186,7 @@ def _copies(optimizer: Optimizer, chosen: _Chosen) -> dict[int, object]:
     }
 
 
-def _samples(optimizer: Optimizer, chosen: _Chosen) -> dict[int, object]:
+def _samples(optimizer: Optimizer, chosen: Chosen) -> dict[int, object]:
     """The chosen elements of the weights, and of what an optimizer keeps for each element of one."""
     copies: dict[int, object] = {}
     for parameter in parameters_of(optimizer):
