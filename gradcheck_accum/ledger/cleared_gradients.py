@@ -76,7 +76,7 @@ def part(windows: Sequence[Window], same: Same) -> Parted:
                 elif _is_restarted(block, window, steps, counted):
                     kept = _without(kept, block)
                     parted.restarted.append(_thrown_away(window, block))
-                elif _is_cleared_unseen(block) and passes.end_with(block[-1]):
+                elif _is_cleared_unseen(block) and passes.end_with(block[-1]) and _comes_before_others(window):
                     kept = _without(kept, block)
                     parted.rejected.append(replace(_thrown_away(window, block), unknown=CLEARED_UNSEEN))
         if window.step is None:
@@ -163,6 +163,11 @@ def _is_cleared_unseen(block: Sequence[Entry]) -> bool:
     """Whether no call cleared ``block``: the loop may have gone on by then, to a micro-batch that never ran."""
     cause = block[-1].wiped_by
     return cause is not None and cause.seen_later
+
+
+def _comes_before_others(window: Window) -> bool:
+    """Whether no step was made without what was cleared: one that has nothing else is made all the same."""
+    return window.step is None or bool(window.with_fate(Fate.LIVE))
 
 
 def _ends_every_pass(

@@ -180,7 +180,7 @@ def said_by(event: Event, terms: Hashable = None) -> Hashable:
         own = event.accumulation_steps, event.through_scaler, event.skipped
         return where, event.optimizer, event.stores, counted, own
     if isinstance(event, ZeroGrad):
-        return where, event.stores, event.within
+        return where, event.stores, event.within, event.seen_later
     if isinstance(event, SchedulerStep):
         return where, event.scheduler, event.stores, event.horizon, event.since, event.by_hand
     if isinstance(event, AverageUpdate):
