@@ -188,7 +188,7 @@ def _counted(own: Configuration, reference: Configuration) -> str:
     is_other = own.steps != reference.steps or own.steps_by_epoch != reference.steps_by_epoch
     if not is_other or own.rows != reference.rows:
         return ""
-    said = f"it makes {_steps(own.steps)} in all, the reference {reference.steps}"
+    said = f"it makes {_many(own.steps, 'step')} in all, the reference {reference.steps}"
     epochs = [_in_epochs(one.steps_by_epoch) for one in (own, reference)]
     return f"{said} ({epochs[0]}, the reference {epochs[1]})" if all(epochs) else said
 
@@ -201,8 +201,8 @@ def _in_epochs(counts: Sequence[int]) -> str:
     return f"{listed}{', ...' if len(counts) > _EPOCHS_SHOWN else ''} in its {len(counts)} epochs" if counts else ""
 
 
-def _steps(count: int) -> str:
-    return "1 step" if count == 1 else f"{count} steps"
+def _many(count: int, noun: str) -> str:
+    return f"{count} {noun if count == 1 else noun + 's'}"
 
 
 def _made_of(configuration: Configuration) -> str:
@@ -290,7 +290,7 @@ def _verdict(
     if cuts:
         said.append(_on_cuts(cuts))
     if course.unused and to_the_end and not put_up_with.covers_what_is_left:
-        said.append(f"{_rows(course.unused)} used by the reference never reached a step")
+        said.append(f"{_many(course.unused, 'row')} used by the reference never reached a step")
     if to_the_end and (without := _without_data(course)):
         said.append(without)
     if said:
@@ -311,10 +311,6 @@ def _verdict(
     return Verdict.EQUIVALENT, f"{counted} steps match the reference gradient"
 
 
-def _rows(count: int) -> str:
-    return "1 row" if count == 1 else f"{count} rows"
-
-
 def _on_cuts(cuts: Sequence[Cut]) -> str:
     first = cuts[0]
     mine, theirs = (" and ".join(map(str, each)) for each in (first.mine, first.theirs))
@@ -333,7 +329,7 @@ def _without_data(course: Course) -> str:
     if not here and not there:
         return ""
     who, many = ("it makes", len(here)) if here else ("the reference makes", len(there))
-    return f"{who} {_steps(many)} more, on no new data, which may move the weights all the same"
+    return f"{who} {_many(many, 'step')} more, on no new data, which may move the weights all the same"
 
 
 def _on_other_data(course: Course, *, to_the_end: bool) -> str:
@@ -351,10 +347,12 @@ def _on_other_data(course: Course, *, to_the_end: bool) -> str:
         if course.unused:
             return ""
         return (
-            f"the reference makes {_steps(len(missing))} more, on {_rows(_count(missing))} that reach no step here "
-            "(drop_last, or a different sampler)"
+            f"the reference makes {_many(len(missing), 'step')} more, on {_many(_count(missing), 'row')} that reach "
+            "no step here (drop_last, or a different sampler)"
         )
-    return f"it makes {_steps(len(more))} more, on {_rows(_count(more))} that reach no step in the reference"
+    return (
+        f"it makes {_many(len(more), 'step')} more, on {_many(_count(more), 'row')} that reach no step in the reference"
+    )
 
 
 def _count(steps: Sequence[Arrival]) -> int:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from statistics import fmean
 from typing import Any, Protocol
 
 from gradcheck_accum.comparing.messages import Arrival, GradientDistance, Numbers, Order, Over, Part
@@ -131,18 +132,14 @@ def worst_of(measured: Sequence[Numbers]) -> Numbers:
     A gradient is the average of what the ranks computed, and so is what rounding may make of it.
     """
     worst = max(measured, key=lambda one: max(map(_off, _both(one))))
-    used = replace(worst.used, allowed=_mean([one.used.allowed for one in measured]))
+    used = replace(worst.used, allowed=fmean([one.used.allowed for one in measured]))
     clips = [one.before_clip.allowed for one in measured if one.before_clip is not None]
-    before = None if worst.before_clip is None else replace(worst.before_clip, allowed=_mean(clips))
+    before = None if worst.before_clip is None else replace(worst.before_clip, allowed=fmean(clips))
     moved = [one.update for one in measured if one.update is not None]
     update = max(
         moved, key=lambda one: (one.is_same is False, math.inf if one.error is None else one.error), default=None
     )
     return replace(worst, used=used, before_clip=before, update=update)
-
-
-def _mean(values: Sequence[float]) -> float:
-    return math.fsum(values) / len(values)
 
 
 def _both(numbers: Numbers) -> list[GradientDistance]:

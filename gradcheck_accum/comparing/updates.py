@@ -107,14 +107,14 @@ class Steps:
 
     def compared(self, allowed: float, rehearsal: Rehearsal | None) -> Moved:
         """How far the update is from the reference's, whose gradients are as far apart as is ``allowed`` at most."""
-        moved = norm_of(torch._foreach_sub(list(self.theirs), list(self.before)))
-        wrong = norm_of(torch._foreach_sub(list(self.mine), list(self.theirs)))
+        moved = _distance(self.theirs, self.before)
+        wrong = _distance(self.mine, self.theirs)
         if not moved:
             return Moved(None if wrong else 0.0, None, None if wrong else True)
         error = wrong / moved
         if error <= allowed + _rounding(self.theirs, moved):
             return Moved(error, None, True)
-        ratio = norm_of(torch._foreach_sub(list(self.mine), list(self.before))) / moved
+        ratio = _distance(self.mine, self.before) / moved
         return Moved(error, ratio, None if rehearsal is None else self._is_same(rehearsal))
 
     def _is_same(self, rehearsal: Rehearsal) -> bool | None:
@@ -123,11 +123,15 @@ class Steps:
         if with_theirs is None or with_mine is None:
             return None
         before, mine, theirs = map(rehearsal.elements, (self.before, self.mine, self.theirs))
-        moved = norm_of(torch._foreach_sub(theirs, before))
+        moved = _distance(theirs, before)
         allowed = _rounding(theirs, moved) * moved
-        as_theirs = norm_of(torch._foreach_sub(with_theirs, theirs)) <= allowed
-        as_mine = norm_of(torch._foreach_sub(with_mine, mine)) <= allowed
+        as_theirs = _distance(with_theirs, theirs) <= allowed
+        as_mine = _distance(with_mine, mine) <= allowed
         return True if as_theirs and as_mine else False if as_theirs or as_mine else None
+
+
+def _distance(weights: Sequence[torch.Tensor], others: Sequence[torch.Tensor]) -> float:
+    return norm_of(torch._foreach_sub(list(weights), list(others)))
 
 
 def _rounding(weights: Sequence[torch.Tensor], moved: float) -> float:

@@ -155,8 +155,7 @@ def _is_rejected(
         return False
     if window.step is None:
         return True
-    # Cleared between its last backward and the step it is no decision: the step is made all the same.
-    return bool(live) and (_count(live) == steps or passes.end_with(live[-1]))
+    return _comes_before_others(window) and (_count(live) == steps or passes.end_with(live[-1]))
 
 
 def _is_cleared_unseen(block: Sequence[Entry]) -> bool:

@@ -91,8 +91,9 @@ def read_series(evidence: Evidence, coefficient: float | None, *, in_a_run: bool
     if is_right(without, evidence):
         return without
     undone = _undone_by_a_constant(evidence, columns)
+    of_mean = [_as_objective(c) if c is undone else c for c in columns]
     if undone is not None:
-        as_mean = _read(evidence, [_as_objective(c) if c is undone else c for c in columns], None, in_a_run, [])
+        as_mean = _read(evidence, of_mean, None, in_a_run, [])
         if is_right(as_mean, evidence):
             return as_mean
     if not contested:
@@ -101,7 +102,7 @@ def read_series(evidence: Evidence, coefficient: float | None, *, in_a_run: bool
         return without
     trusting = _read(evidence, columns, None, in_a_run)
     if undone is not None and not is_right(trusting, evidence):
-        trusting = _read(evidence, [_as_objective(c) if c is undone else c for c in columns], None, in_a_run)
+        trusting = _read(evidence, of_mean, None, in_a_run)
     if not is_right(trusting, evidence):
         # Neither is right: of K, the mistake is what the reading says that leaves the objective the fewest divisions,
         # unless another division by K is in sight. A count of the batch is not what a loop without its scaling divides

@@ -275,13 +275,15 @@ class _Reader:
 
         for one, reading in read.items():
             others = [other for other in read if other is not one and other.lines == one.lines]
-            shared = [a for other in others for a in read[other].scaled_by & reading.weighed_by]
-            counts = [other for other in others if read[other].kind is Reduction.SUM and read[other].normalised]
-            counted = [(other, a) for other in counts for a in read[other].scaled_by & reading.scaled_by]
-            if (shared or counted) and not right(one):
-                shared += [a for other, a in counted if right(other)]
-                if shared:
-                    reading.give_up(_of_two_roles(one, others, shared[0][0]))
+            shared = {a for other in others for a in read[other].scaled_by & reading.weighed_by}
+            for other in others:
+                is_count = read[other].kind is Reduction.SUM and read[other].normalised
+                both = read[other].scaled_by & reading.scaled_by if is_count else frozenset()
+                if both and right(other):
+                    shared |= both
+            if shared and not right(one):
+                first = min((where for where, *_ in shared), key=lambda each: (each.path, each.line, each.column))
+                reading.give_up(_of_two_roles(one, others, first))
 
     def _may_take_turns(self, one: Series, every: Sequence[Series], evidence: Evidence) -> bool:
         """Whether losses that take turns are each divided by all micro-batches of a window: for their common mean."""

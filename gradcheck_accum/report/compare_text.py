@@ -54,7 +54,7 @@ def made_of(configuration: Configuration) -> str:
     if configuration.micro_batches is None:
         return configuration.name
     rows = "" if configuration.rows is None else f", {plural(configuration.rows, 'row')} together"
-    many = plural(configuration.micro_batches, "micro-batch").replace("batchs", "batches")
+    many = plural(configuration.micro_batches, "micro-batch")
     on_ranks = f" on {configuration.ranks} ranks" if configuration.ranks > 1 else ""
     steps = plural(configuration.steps, "step")
     if len(configuration.steps_by_epoch) > 1:
