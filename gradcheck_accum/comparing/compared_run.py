@@ -1,7 +1,7 @@
-"""One of the runs that are compared, in its own process: at each step it asks what to do, and measures what it is told.
+"""One of the runs that are compared, in its own process: at each step it waits for orders and measures what they ask.
 
-Between two steps the run is its own. At a step it says what the step is made of, and waits; nothing of it is kept
-beyond the next.
+Between two steps the run is independent. At a step it reports what the step consists of, and waits; nothing of that is
+kept after the next step.
 """
 
 from __future__ import annotations
@@ -154,13 +154,13 @@ class Side:
         try:
             self._led(step, arrival)
         except (EOFError, OSError):
-            # Nobody leads any more: nobody will read what would be seen.
+            # There is no leader any more, so no report would be read.
             raise SeenEnough from None
         finally:
             self._asked_of = {}
 
     def _led(self, step: AtStep, arrival: Arrival) -> None:
-        """Say that the step has been made, and obey; raises EOFError and OSError where nobody leads any more."""
+        """Report the step, and follow orders; raises EOFError and OSError if there is no leader any more."""
         send(self._leader, arrival)
         while not self._is_alone:
             order, path = receive(self._leader)
@@ -253,7 +253,7 @@ class Side:
         return {where: programs[:2] for where, programs in found.items()}
 
     def _is_coupled(self, step: AtStep) -> bool:
-        """Whether the samples of a step's losses influence each other, as far as that can be told."""
+        """Whether the samples of a step's losses are known to influence each other."""
         wanted = [p for p in step.parameters if p.requires_grad]
         for where, programs in self._asked_of.items():
             prover = Prover.of(ReferenceEngine(), wanted, self._computed_in)

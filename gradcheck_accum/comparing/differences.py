@@ -96,7 +96,7 @@ def _rates(met: Sequence[Met]) -> list[Difference]:
 
 
 def _settings(met: Sequence[Met]) -> Iterator[Difference]:
-    """The settings of the optimizer, beside the learning rate, that are another than the reference's."""
+    """The settings of the optimizer, except the learning rate, that differ from the reference's."""
     other: dict[str, list[Met]] = {}
     for one in met:
         theirs = dict(one.theirs.settings)
@@ -137,9 +137,9 @@ def _optimizers(course: Course, lockstep: Lockstep, number: int) -> Iterator[Dif
 
 
 def _updates(met: Sequence[Met]) -> tuple[list[Difference], list[str]]:
-    """Updates that are others though the gradients are equal, and a note on those of which that could not be told.
+    """Updates that differ though the gradients are equal, and a note on those where that could not be decided.
 
-    Where the learning rate or another setting is another, so is the update, and the cause is said already.
+    Where the learning rate or another setting differs, so does the update, and the cause is reported already.
     """
     alike = [one for one in met if one.same_weights and _allowed_of_norms(one) is not None]
     alike = [one for one in alike if _are_close(one.mine.rates, one.theirs.rates)]
@@ -195,7 +195,7 @@ def _losses(windows: Sequence[_Window], *, is_right: bool) -> tuple[list[Differe
 
 
 def _norms(windows: Sequence[_Window]) -> Iterator[Difference]:
-    """The gradient norms that are read off by one factor, where the gradients are equal."""
+    """The gradient norms that are wrong by one factor where they are read, though the gradients are equal."""
     for path, line in _lines(windows, of_gradient=True):
         pairs: list[_Pair] = []
         for window in windows:
@@ -248,13 +248,13 @@ def _pairs(window: _Window, path: str, line: int) -> Iterator[_Pair]:
 
 
 def _pair(own: float, other: float, allowed: float, micro_batches: int) -> Iterator[_Pair]:
-    """One number as a multiple of the other, where it can be told."""
+    """One number as a multiple of the other, where that is defined."""
     if other and math.isfinite(own) and math.isfinite(other):
         yield _Pair(own / other, allowed, micro_batches)
 
 
 def _factor(pairs: Sequence[_Pair]) -> str:
-    """By what factor all of them are off, in words; nothing where it is no one factor."""
+    """The factor that all of them are wrong by, in words; empty where there is no common factor."""
     several = [pair for pair in pairs if pair.micro_batches > 1]
     if not several:
         return ""

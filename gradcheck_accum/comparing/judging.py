@@ -91,9 +91,9 @@ def _configuration(name: str, arrivals: Sequence[Arrival]) -> Configuration:
 
 
 def _by_epoch(arrivals: Sequence[Arrival]) -> tuple[int, ...]:
-    """How many steps each pass over the data has: a step is of the pass that its last micro-batch is of.
+    """The number of steps of each pass over the data: a step belongs to the pass of its last micro-batch.
 
-    None at all where passes are not told apart at every step.
+    Empty where passes are not distinguished at every step.
     """
     if any(a.micro_batches and not a.epochs for a in arrivals):
         return ()

@@ -40,7 +40,7 @@ class Ports:
 
     @classmethod
     def free(cls, count: int) -> Ports:
-        """As many as there are configurations, that nobody listens at now."""
+        """As many unused ports as there are configurations."""
         with ExitStack() as stack:
             held = [stack.enter_context(socket.socket()) for _ in range(count)]
             for one in held:

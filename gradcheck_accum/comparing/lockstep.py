@@ -18,10 +18,10 @@ class Run(Protocol):
     """One run, as its leader sees it."""
 
     def receive(self) -> Arrival | Over | None:
-        """What it has come to; None where it is gone without a word. Waits."""
+        """Wait for its next step or its end; None if it died."""
 
     def tell(self, order: Order, path: str = "") -> Any:
-        """Give an order; what it answers, where it does."""
+        """Give an order; returns the answer, if there is one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,10 +58,10 @@ class Cut:
 
 @dataclass(slots=True)
 class Course:
-    """What became of a run beside the reference.
+    """The course of a run, compared with the reference.
 
-    ``parted_at`` are the steps of both where they saw other data, ``parted_by`` says how. ``unused`` is how many rows
-    of the reference's steps reached the model in this run, and no step.
+    ``parted_at`` are the steps of both where their data differs, ``parted_by`` says how. ``unused`` is how many rows of
+    the reference's steps reached the model in this run, but no step.
     """
 
     met: list[Met] = field(default_factory=list)
@@ -75,7 +75,7 @@ class Course:
 
 @dataclass(slots=True)
 class _Follower:
-    """A run beside the reference: where the two are."""
+    """The current positions of a run and the reference."""
 
     course: Course = field(default_factory=Course)
     between: Alignment = field(default_factory=Alignment)
@@ -113,13 +113,13 @@ class Lockstep:
 
     @property
     def courses(self) -> dict[int, Course]:
-        """What became of each run beside the reference."""
+        """The course of each run, compared with the reference."""
         return {number: follower.course for number, follower in self._followers.items()}
 
     def lead(self) -> None:
-        """Lead all runs from their first step to their ends, or to where one of them is gone without a word.
+        """Lead all runs from their first step to their ends, or until one of them dies.
 
-        Nothing can be said of any of them then; who is led no more ends.
+        Then there is no verdict on any of them, and the others end.
         """
         first = {number: self._next(number) for number in self._runs}
         if any(arrival is None for arrival in first.values()):
@@ -146,7 +146,7 @@ class Lockstep:
 
     @property
     def lost(self) -> list[int]:
-        """The runs that are gone without a word."""
+        """The runs that died."""
         return [number for number, over in self.ends.items() if over is None]
 
     # One step of the reference

@@ -105,7 +105,7 @@ def led(
 
 
 def _folder() -> tempfile.TemporaryDirectory[str]:
-    """A folder for what is handed over; its path is short enough for the address of a socket. Raises NoFolder."""
+    """A folder for the exchange of data; its path is short enough for the address of a socket. Raises NoFolder."""
     try:
         found = tempfile.TemporaryDirectory(prefix="gradcheck-accum-")
         if len(found.name) <= _LONGEST_ADDRESS:
@@ -125,12 +125,12 @@ class _Visitor:
         self.connection: Connection | None = None
 
     def receive(self) -> Arrival | Over | None:
-        """What it has come to; None where it is gone without a word. Waits."""
+        """Wait for its next step or its end; None if it died."""
         found = self._hall.next_of([self], None)
         return None if found is None else found[1]
 
     def tell(self, order: Order, path: str = "") -> Any:
-        """Give an order; what it answers, where it does: nothing where it is gone."""
+        """Give an order; returns the answer, None if there is none or it died."""
         self.order(order, path)
         return None if order in (Order.GO, Order.ALONE, Order.STOP) else self.answer()
 
@@ -152,14 +152,14 @@ class _Visitor:
         return self.connection is not None and self.connection.poll()
 
     def heard(self) -> Any:
-        """What it has told; None where it is gone."""
+        """Its message, None if it died."""
         try:
             return None if self.connection is None else receive(self.connection)
         except (EOFError, OSError):
             return None
 
     def leave(self) -> None:
-        """Lead it no more: it ends at its next step."""
+        """Stop leading it: it ends at its next step."""
         if self.connection is not None:
             self.connection.close()
             self.connection = None
@@ -191,9 +191,9 @@ class _Hall:
     def next_of(
         self, awaited: Sequence[_Visitor], patience: float | None
     ) -> tuple[_Visitor, Arrival | Over | None] | None:
-        """Which of some processes has come to anything next, and to what; None where none has in ``patience`` seconds.
+        """The next of some processes with a step or its end, and which; None where none has in ``patience`` seconds.
 
-        One that is gone without a word has come to None.
+        For one that died it is None.
         """
         latest = None if patience is None else time.monotonic() + patience
         while True:
@@ -226,7 +226,7 @@ class _Hall:
             connection.close()  # none of the runs
 
     def close(self) -> None:
-        """Lead nobody any more: who still runs then ends."""
+        """Stop leading: the runs that are still running end."""
         for visitors in self._visitors.values():
             for visitor in visitors:
                 visitor.leave()

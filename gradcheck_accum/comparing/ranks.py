@@ -50,7 +50,7 @@ class Ranks:
         self._is_alone = False
 
     def receive(self) -> Arrival | Over | None:
-        """The step that they have come to, or their end; None where one is gone without a word. Waits."""
+        """Wait for their next step or their end; None if one of them died."""
         awaited = [rank for rank in range(len(self._ranks)) if rank not in self._over]
         arrived: dict[int, Arrival] = {}
         while awaited:

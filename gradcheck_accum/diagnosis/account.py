@@ -1,4 +1,4 @@
-"""The windows of one optimizer on one store, and the words that every pattern is told in."""
+"""The windows of one optimizer on one store, and the messages that all patterns share."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class Account:
 
     @cached_property
     def states_steps(self) -> bool:
-        """Whether K is stated, and need not be told from the windows."""
+        """Whether K is stated, and need not be inferred from the windows."""
         return any(w.step is not None and w.step.accumulation_steps for w in self.windows)
 
     @cached_property
@@ -194,10 +194,10 @@ def diagnosis(
 
 
 def interrupted(account: Account) -> set[int]:
-    """The indices of the windows in which gradients were cleared by way of exception: in most others nothing was.
+    """The indices of the windows in which gradients were cleared as an exception: most windows have no clearing.
 
-    The step counts those that are gone all the same: what is left is less than a window. Where a complete window is
-    cleared and the step made all the same, it is the clearing that stands at the wrong place.
+    The step counts the cleared micro-batches all the same, so what is left is less than a window. Where a complete
+    window is cleared and the step is still made, the clearing is in the wrong place instead.
     """
     cleared = [window for window in account.windows if window.with_fate(Fate.WIPED)]
     if 2 * len(cleared) >= len(account.windows):
@@ -255,7 +255,7 @@ def _opens_unlike_the_rest(account: Account) -> bool:
 def holds_remainders_alone(account: Account) -> bool:
     """Whether no window is as long as K, which then is stated, because every pass over the data is shorter.
 
-    Of what could not be followed nobody knows how long it is.
+    The length of windows that could not be followed is unknown.
     """
     if any(not window.is_followed for window in account.abandoned):
         return False

@@ -212,7 +212,7 @@ def find_step_every_batch(account: Account) -> Iterator[Diagnosis]:
 
 
 def _stated_divisor(account: Account, shares: Shares) -> int:
-    """What a loss is divided by under a name of K, or beside a coefficient that the caller states; 0 if neither is."""
+    """What a loss is divided by under a name of K, or if the caller states the coefficient; 0 if neither applies."""
     named = any(
         names_steps(factor.origins)
         for weight in shares.live

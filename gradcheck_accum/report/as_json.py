@@ -34,13 +34,13 @@ MOST_WINDOWS = 1000
 """Windows that a report lists."""
 
 _KINDS = 250
-"""Up to this many kinds of windows are told apart by their numbers, where not all are listed."""
+"""Up to this many kinds of windows are distinguished by their numbers, where not all are listed."""
 
 
 def lint_json(result: LintResult) -> str:
     """What ``lint`` found.
 
-    ``cell`` stands with places in notebooks, ``unused_suppressions`` and ``in_baseline`` where they were asked for.
+    ``cell`` is included for places in notebooks, ``unused_suppressions`` and ``in_baseline`` where they were requested.
     """
     by_code = Counter(finding.mistake.code for finding in result.findings)
     report: dict[str, Any] = {

@@ -1,9 +1,9 @@
-"""What the owner of a loop has accepted: it is reported as accepted, and no longer decides the verdict.
+"""What the user has accepted: it is reported as accepted, and no longer decides the verdict.
 
-Accepted is what the project's settings do not report, and what a comment at its line switches off: the same settings
-and comments that ``lint`` obeys. A step that departs from the large batch is accepted where every mistake that was
-diagnosed in it is, and where those account for what was measured. What was not checked is never accepted: a step that
-could not be judged stays as it is, and so does a departure whose cause was not recognised.
+Accepted is what the project's settings do not report, and what a comment at its line suppresses: the same settings and
+comments that ``lint`` uses. A step that does not match the large batch is accepted if every mistake that was diagnosed
+in it is, and if these account for what was measured. What was not checked is never accepted: a step that could not be
+judged keeps its verdict, and so does a deviation whose cause was not recognized.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def explained(window: WindowReport, put_up_with: Sequence[Accepted], left: Seque
 
 
 def _shows(window: WindowReport, diagnosis: Diagnosis) -> bool:
-    """Whether a diagnosis is one of the reasons for which a window departs from its large batch."""
+    """Whether a diagnosis is one of the reasons why a window does not match its large batch."""
     if window.index not in diagnosis.windows:
         return False
     if window.verdict is Verdict.NOT_EQUIVALENT_BY_CONSTRUCTION:
@@ -100,7 +100,7 @@ def _explain(codes: Collection[str], window: WindowReport) -> bool:
     known = [weight for weight in window.weights if weight is not None]
     if any(not math.isclose(weight, known[0], rel_tol=_NEAR) for weight in known):
         return False
-    # |g - g_ref| is |r - 1| |g_ref| where g is r g_ref, and more by what stands across.
+    # |g - g_ref| is |r - 1| |g_ref| where g is r g_ref, and larger if g has a component orthogonal to g_ref.
     across = math.sqrt(max(error**2 - (ratio - 1.0) ** 2, 0.0))
     return across <= (allowed or 0.0) + _NEAR * error
 

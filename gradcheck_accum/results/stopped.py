@@ -1,4 +1,4 @@
-"""What is said of a run that was stopped before its own end."""
+"""Messages on a run that was stopped before its end."""
 
 INTERRUPTED = "interrupted"
 """The error of a run that somebody interrupted."""

@@ -21,7 +21,7 @@ _FILES, _PLACES = 8, 60
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """What is said of a place: in short, and at length. ``kind`` is "found", "accepted", "differs" or "step"."""
+    """A message at a place, short and in full. ``kind`` is "found", "accepted", "differs" or "step"."""
 
     where: Location
     kind: str
