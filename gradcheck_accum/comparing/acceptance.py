@@ -21,11 +21,11 @@ from gradcheck_accum.results.comparison import Difference
 from gradcheck_accum.results.verdict import Accepted, Verdict, VerifyResult, WindowReport
 
 By = Callable[[Diagnosis], str]
-"""Where a diagnosis has been accepted, or nothing."""
+"""Where a diagnosis has been accepted, empty if it has not."""
 
 
 def nobody(diagnosis: Diagnosis) -> str:
-    """Where a diagnosis has been accepted, of those who accept none."""
+    """The default: no diagnosis is accepted."""
     return ""
 
 
@@ -35,7 +35,7 @@ _OF_SCHEDULES = frozenset({"GA601", "GA603"})
 
 
 class PutUpWith:
-    """What was accepted of one run; ``watched`` is what `verify` says of it, without the weight of that."""
+    """What was accepted of one run; ``watched`` is `verify`'s result for it, after acceptance."""
 
     def __init__(self, watched: VerifyResult | None, course: Course, steps: Sequence[WindowReport], by: By) -> None:
         self._by = by
@@ -95,7 +95,7 @@ class PutUpWith:
 
 
 def _coupled(met: Sequence[Met], steps: Sequence[WindowReport]) -> list[Diagnosis]:
-    """The places where samples that influence each other were run backward."""
+    """The places of the backwards of samples that influence each other."""
     found: dict[Location, Diagnosis] = {}
     for one, step in zip(met, steps, strict=True):
         if step.verdict is Verdict.NOT_EQUIVALENT_BY_CONSTRUCTION:

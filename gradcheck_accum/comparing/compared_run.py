@@ -95,8 +95,8 @@ class Side:
             yield
 
     def before_step(self, step: AtStep) -> None:
-        """Take down what the step is made of, as long as the weights are those that its gradient was computed with."""
-        # Of a step that raised an error, the script has gone on.
+        """Note what the step consists of, while the weights are those that its gradient was computed with."""
+        # The step before may have raised an error that the script has handled.
         self._while_stepping.close()
         if any(map(is_sharded, step.parameters)):
             raise NotPortable(_SHARDED)
@@ -107,7 +107,7 @@ class Side:
         self._updates.before_step(step.optimizer, arrival.optimizer)
         self._pending = step, arrival
         if not step.has_closure:
-            # What the optimizer computes is part of no loss, and takes most of the time that a tape costs.
+            # What the optimizer computes is part of no loss, and would be most of the overhead of the tape.
             self._while_stepping.enter_context(self._tape.paused())
 
     def _arrival(self, step: AtStep) -> Arrival:
@@ -144,7 +144,7 @@ class Side:
         )
 
     def after_step(self, optimizer: Optimizer) -> None:
-        """The step has been made: do what the leader says until it says to go on."""
+        """The step has been made: follow the leader's orders until it lets the run go on."""
         self._while_stepping.close()
         if self._pending is None or self._pending[0].optimizer is not optimizer:
             return
@@ -244,7 +244,7 @@ class Side:
         return Numbers(used, before, self._drift(step, theirs), theirs.spread, is_coupled, moved)
 
     def _unasked(self, records: Sequence[Record]) -> dict[_Place, list[Program]]:
-        """Of each place whose losses have not been asked about, one to ask, and another to know its data by."""
+        """For each place whose losses have not been tested, one program to test, and another to recognize its data."""
         found: dict[_Place, list[Program]] = {}
         for record in records:
             where, program = record.event.where.place, record.program
@@ -261,7 +261,7 @@ class Side:
         return any(self._coupled.get(record.event.where.place) for record in step.records)
 
     def _drift(self, step: AtStep, theirs: State) -> float | None:
-        """How far the weights have drifted from the reference's, of the way that these have moved.
+        """The distance of the weights from the reference's, relative to how far these have moved.
 
         None in lockstep, where they are the reference's again at every step.
         """
@@ -271,12 +271,12 @@ class Side:
         return norm_of(torch._foreach_sub(weights, theirs.weights)) / theirs.moved
 
     def _allowed(self, step: AtStep, contributions: Sequence[float], total: float) -> float:
-        """What may be between two ways of computing ``total`` of ``contributions``, in the precision of this step."""
+        """The tolerance for two ways of computing ``total`` from ``contributions``, in the precision of this step."""
         dtype = step.parameters[0].dtype if step.parameters else torch.float32
         return replay_tolerance(Addends(contributions, total), dtype, self._computed_in)
 
     def _distance(self, step: AtStep, mine: Gradient, theirs: Gradient, kind: str) -> GradientDistance:
-        """How far a gradient is from the reference's, and how far rounding may take it."""
+        """The distance of a gradient from the reference's, and the tolerance for rounding."""
         between = Distances.between(mine, theirs)
         size, wrong = math.hypot(*between.theirs), math.hypot(*between.apart)
         if not size:
@@ -297,9 +297,9 @@ class Side:
 
 
 def _rows_of(step: AtStep) -> Rows | None:
-    """The rows that a step is made of; None where they are not known.
+    """The rows of data in a step; None where they are not known.
 
-    One that no backward came before has none, if there is nothing in its gradients either.
+    A step without backwards has none, if its gradients are empty too.
     """
     if step.records:
         return rows_seen(step.records)

@@ -1,9 +1,9 @@
-"""What is another in two runs on the same data though no gradient shows it: learning rates, and numbers that are read.
+"""Differences between two runs on the same data that no gradient shows: learning rates, and numbers that are read.
 
-A loss that is read once a step in both runs is compared as it is. One that is read at every micro-batch here and once
-in the reference is right if the numbers of a step add up to the reference's, or are it on average: which of the two
-the script makes of them in Python is not seen. A gradient norm is compared where both runs read it as often, and where
-the gradients themselves are equal.
+A loss that is read once a step in both runs is compared directly. One that is read at every micro-batch here and once
+in the reference is right if the sum or the mean of a step's numbers is the reference's: which of the two the script
+computes in Python is not seen. A gradient norm is compared where both runs read it as often, and where the gradients
+themselves are equal.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ _SAME_RATE = 1e-9
 class _Window:
     """The numbers of one window that both runs read; ``micro_batches`` are those that it has here.
 
-    ``allowed`` is how exact its losses are, ``norms_allowed`` how exact its gradient norms; None if they are not equal.
+    ``allowed`` is the tolerance for its losses, ``norms_allowed`` that for its gradient norms; None if they are not
+    equal.
     """
 
     mine: Sequence[NumberRead]
@@ -37,7 +38,7 @@ class _Window:
 def differences(
     course: Course, lockstep: Lockstep, number: int, *, is_right: bool
 ) -> tuple[tuple[Difference, ...], tuple[str, ...]]:
-    """The differences of run ``number``, and notes on what is another and need be no mistake.
+    """The differences of run ``number``, and notes on those that need not be mistakes.
 
     ``is_right`` says that its gradients are.
     """
@@ -61,7 +62,7 @@ def differences(
 
 
 def _allowed_of_norms(met: Met) -> float | None:
-    """How far norms of a step's gradient may be apart; None where the gradients themselves are."""
+    """The tolerance for norms of a step's gradient; None where the gradients themselves differ."""
     numbers = met.numbers
     if numbers is None:
         return None
@@ -71,7 +72,7 @@ def _allowed_of_norms(met: Met) -> float | None:
 
 
 def _in_a_row(course: Course) -> Iterator[Met]:
-    """The steps on the same data, up to where one run has made another step than the other."""
+    """The steps on the same data, up to the first place where the runs make different steps."""
     shift = None
     for met in course.met:
         apart = met.mine.index - met.theirs.index
@@ -119,7 +120,7 @@ def _shown(values: Sequence[object]) -> str:
 
 
 def _optimizers(course: Course, lockstep: Lockstep, number: int) -> Iterator[Difference]:
-    """An optimizer that steps in one of the two runs alone, where they part."""
+    """An optimizer that steps in only one of the two runs, where they diverge."""
     if course.parted_at is None:
         return
     mine, theirs = course.parted_at

@@ -1,4 +1,4 @@
-"""Leads several runs of one script, step by step: which step of one is which of another's, and what each does there.
+"""Leads several runs of one script, step by step: matches their steps, and decides what each run does there.
 
 The reference waits at each of its steps until every other run has come to the same data, or shows that it will not.
 """
@@ -97,7 +97,7 @@ class _Follower:
 
 
 class Lockstep:
-    """Leads ``runs``; ``folder`` is where states are handed over, ``is_free`` says that none takes another's on."""
+    """Leads ``runs``; ``folder`` is where states are exchanged, ``is_free`` means that none takes over another's."""
 
     def __init__(self, runs: dict[int, Run], folder: Path, *, is_free: bool) -> None:
         self._runs = runs
@@ -187,7 +187,7 @@ class Lockstep:
     def _publish(self, their: Arrival) -> bool:
         if their.parts:
             for old in self._folder.glob(f"{self._file.name}-*"):
-                old.unlink()  # of a rank that makes this step no more
+                old.unlink()  # of a rank that no longer makes this step
         self._runs[self.reference].tell(Order.PUBLISH, str(self._file))
         return True
 
@@ -222,7 +222,7 @@ class Lockstep:
         return len({first.shapes for first in own}) == 1
 
     def _same_weights(self, number: int, name: str) -> bool:
-        """Whether a step was made on the weights that the reference's was made on."""
+        """Whether a step was made on the same weights as the reference's."""
         if (number, name) in self._weights:
             return bool(self._weights[number, name])
         own = (next(a for a in self.arrivals[n] if a.optimizer == name) for n in (number, self.reference))
@@ -275,7 +275,7 @@ class Lockstep:
             pass
 
     def _ended(self, number: int, follower: _Follower) -> None:
-        """A run has ended before it came to the data of a step of the reference's."""
+        """A run has ended before it reached the data of a step of the reference."""
         follower.is_apart = True
         over = self.ends[number]
         name = follower.theirs[-1].optimizer
@@ -291,7 +291,7 @@ class Lockstep:
         follower.ended_at = follower.theirs[-1].index
 
     def _after_reference(self) -> None:
-        """The reference has ended: the others come to theirs."""
+        """The reference has ended: lead the others to their ends."""
         for number, follower in self._followers.items():
             if follower.ended_at is not None:
                 missed = [a for a in self.arrivals[self.reference] if a.index >= follower.ended_at]
@@ -309,7 +309,7 @@ class Lockstep:
 
 
 def _size(arrival: Arrival) -> tuple[int, int, int]:
-    """What makes one run the reference: few micro-batches a step, among as few the largest, and then few ranks."""
+    """The sort key of the reference: the fewest micro-batches a step, then the most rows, then the fewest ranks."""
     return arrival.micro_batches, -_count(arrival), arrival.ranks
 
 
@@ -324,7 +324,7 @@ def _is_read_of_same(mine: Arrival, their: Arrival) -> bool:
 
 
 def _without_rows(arrival: Arrival) -> Arrival:
-    """The same, with the numbers of its rows alone: nothing of the size of the data is kept."""
+    """The same with only the number of its rows: nothing of the size of the data is kept."""
     parts = tuple(replace(part, rows=None) for part in arrival.parts)
     rows = None if arrival.rows is None else Rows(count=arrival.rows.count)
     return replace(arrival, rows=rows, reads=(), parts=parts)

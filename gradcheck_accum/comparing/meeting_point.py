@@ -1,4 +1,4 @@
-"""Where runs are led from: each comes to a socket that it knows the address of. Never imports torch."""
+"""Where runs are led from: each connects to a socket whose address it knows. Never imports torch."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _LONGEST_ADDRESS = 90
 
 
 class NoFolder(Exception):
-    """There is no place for what runs hand over; the message is one line that says why."""
+    """There is no place for the exchange of data between runs; the message is one line that says why."""
 
 
 Results = dict[int, VerifyResult | None]
@@ -32,9 +32,9 @@ Results = dict[int, VerifyResult | None]
 
 @dataclass(frozen=True, slots=True)
 class Led:
-    """What runs came to, by their numbers, and what became of them side by side; ``failure`` is why it broke off.
+    """The results of runs, by their numbers, and their courses; ``failure`` is why leading them ended early.
 
-    ``is_interrupted`` says that somebody has stopped them before their ends.
+    ``is_interrupted`` means that the user stopped them before their ends.
     """
 
     results: Results
@@ -141,7 +141,7 @@ class _Visitor:
                 send(self.connection, (order, path))
 
     def answer(self) -> Any:
-        """What it answers to an order that asks for one; None where it is gone."""
+        """Its answer to an order that requires one; None if it died."""
         answer = self.heard() if self.connection is not None and self._comes_to_something() else None
         # One that cannot carry it out comes to its end instead.
         return answer if isinstance(answer, Numbers) else None
@@ -166,14 +166,14 @@ class _Visitor:
 
 
 class _Hall:
-    """Where runs come to be led: a socket that they know the address of."""
+    """Where runs connect to be led: a socket whose address they know."""
 
     def __init__(self, meeting: socket.socket) -> None:
         self._meeting = meeting
         self._visitors: dict[int, list[_Visitor]] = {}
 
     def expect(self, number: int, ranks: int, ended: int) -> None:
-        """A run of so many processes will come, as long as it has not ended."""
+        """A run of so many processes will connect, as long as it has not ended."""
         self._visitors[number] = [_Visitor(self, ended) for _ in range(ranks)]
 
     def run(self, number: int) -> Run:
@@ -216,7 +216,7 @@ class _Hall:
                 return next(visitor for ended, visitor in ends.items() if ended in ready), None
 
     def _admit(self) -> None:
-        """Let in who comes next."""
+        """Accept the next connection."""
         newcomer, _ = self._meeting.accept()
         connection = Connection(newcomer.detach())
         try:

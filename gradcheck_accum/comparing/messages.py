@@ -1,4 +1,4 @@
-"""What the runs of one comparison tell each other. Imports no torch: the process that leads them has none."""
+"""The messages between the runs of one comparison. Imports no torch, which the leading process does not need."""
 
 from __future__ import annotations
 
@@ -176,12 +176,12 @@ _MESSAGES = Portable(
 
 
 def send(connection: Connection, message: object) -> None:
-    """Tell the other end. Raises OSError where it is gone."""
+    """Send a message. Raises OSError where the other end is gone."""
     connection.send_bytes(_MESSAGES.dumps(message))
 
 
 def receive(connection: Connection) -> Any:
-    """What the other end tells; waits. Raises EOFError where it is gone, and where it tells nothing of ours."""
+    """Wait for a message. Raises EOFError where the other end is gone, or sends anything else."""
     try:
         return _MESSAGES.loads(connection.recv_bytes())
     except NotPortable as problem:

@@ -5,8 +5,7 @@ same. Each row of each tensor that a loss was computed from has a fingerprint, a
 multiset of them, tensor by tensor.
 
 Sequences are padded to the longest of their micro-batch, so that the split changes the rows too, at their ends. So a
-fingerprint ignores the padding values at the end. A mask follows from the padding, and contains no information on the
-data.
+fingerprint ignores the padding at the ends. A mask follows from the padding, and contains no information on the data.
 """
 
 from __future__ import annotations

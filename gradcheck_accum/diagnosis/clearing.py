@@ -56,7 +56,7 @@ def find_zeroing(account: Account) -> Iterator[Diagnosis]:
 
 
 def _left_by_an_earlier_pass(wiped: Sequence[Entry], live: Sequence[Entry]) -> bool:
-    """Whether what was cleared is the remainder of a pass that was over, of which GA301 tells."""
+    """Whether what was cleared is the remainder of an earlier pass, which GA301 reports."""
     gone, used = ({entry.backward.epoch for entry in entries} for entries in (wiped, live))
     return bool(used) and None not in gone | used and gone.isdisjoint(used)
 

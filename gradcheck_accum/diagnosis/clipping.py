@@ -108,8 +108,7 @@ def _nothing_to_clip(clip: Clip, gone: str, window: Window) -> Diagnosis:
 
 
 def _held(events: tuple[Event, ...]) -> tuple[list[Backward], list[Backward]]:
-    """The backwards whose gradients are in ``.grad`` after ``events``, and those whose gradients are kept outside
-    it."""
+    """The backwards whose gradients are in ``.grad`` after ``events``, and those kept outside it."""
     held: list[Backward] = []
     waiting: list[Backward] = []
     for event in events:

@@ -56,8 +56,7 @@ class Parted:
 
 
 def part(windows: Sequence[Window], same: Same) -> Parted:
-    """Separate what was cleared in ``windows``, all of one optimizer on one store, from what the steps should have
-    used.
+    """Separate what was cleared in ``windows``, all of one optimizer and store, from what the steps should have used.
 
     Windows without a step remain abandoned, except for the rejected windows in them.
     """
@@ -162,8 +161,7 @@ def _is_rejected(
 
 
 def _is_cleared_unseen(block: Sequence[Entry]) -> bool:
-    """Whether ``block`` was cleared without a call: the loop may already have moved on to a micro-batch that never
-    ran."""
+    """Whether ``block`` was cleared without a call: the loop may have moved on to a micro-batch that never ran."""
     cause = block[-1].wiped_by
     return cause is not None and cause.seen_later
 

@@ -105,8 +105,7 @@ class ColumnSplit:
     # What a column is by itself
 
     def _is_shown(self, column: Column) -> bool:
-        """Whether a column is the accumulation's by its source, by its changes, or by its role if its source is
-        unknown."""
+        """Whether a column is the accumulation's by its source, its changes, or its role if the source is unknown."""
         evidence = self.evidence
         constant = evidence.is_constant(column)
         if column.scales_nothing or (column.source is Source.STEPS and constant):
@@ -181,8 +180,7 @@ class ColumnSplit:
         return self.evidence.equals_any(column, (*MISTAKEN, *COUNTS_OVER_RANKS))
 
     def _is_another_number(self, column: Column) -> bool:
-        """Whether the source shows K, in the test of a step or in a division of the loss, and this is another
-        number."""
+        """Whether the source shows K, in the test of a step or a division of the loss, and this is another number."""
         beside = column.source in (Source.LITERAL, Source.NAMED) and any(map(self._is_division_by_steps, self.columns))
         return beside or is_from_elsewhere(column, self.evidence)
 

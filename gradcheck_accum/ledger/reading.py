@@ -272,8 +272,7 @@ def _is_contested(column: Column, evidence: Evidence) -> bool:
 
 
 def _is_named_elsewhere(column: Column, evidence: Evidence) -> bool:
-    """Whether a constant has a name of its own; a number that changes with the units is their count, whatever its
-    name."""
+    """Whether a constant has a name of its own; a number that changes with the units is their count."""
     named = column.source is Source.NAMED and evidence.is_constant(column)
     return named and is_from_elsewhere(column, evidence)
 

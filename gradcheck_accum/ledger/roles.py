@@ -369,8 +369,7 @@ class Evidence:
         return windows
 
     def follows_units(self, column: Column) -> bool:
-        """Whether a factor changes, and only with the units of the micro-batch or window, or with the window's
-        length."""
+        """Whether a factor changes, and only with the units of the micro-batch or window, or the window's length."""
         values: dict[tuple[float | None, float | None, int], float] = {}
         for value, point in self._distinct(column):
             key = (point.term.units, point.window_units, point.length)

@@ -49,8 +49,7 @@ _OF_WHAT = frozenset({"grad", "grads", "gradient", "gradients"})
 _HOW_MANY = frozenset(
     {"n", "num", "number", "of", "every", "factor", "freq", "times", "step", "steps", "iter", "iters", "batches"}
 )
-"""The words that a name of K may consist of: accumulation, of what, and how many. Any other word means another
-number."""
+"""The words that a name of K may consist of: accumulation, of what, and how many. With others it is another number."""
 
 _FOLDED = frozenset(name.casefold() for name in NAMES_OF_STEPS if len(name) > 1)
 _LETTERS = frozenset(name for name in NAMES_OF_STEPS if len(name) == 1)

@@ -167,8 +167,7 @@ def _read_sum(evidence: Evidence, columns: Sequence[Column]) -> Counted:
 
 
 def _may_count(column: Column, evidence: Evidence) -> bool:
-    """Whether a column divides by something else than K, or is 1 over a known, changing count, even if multiplied
-    by."""
+    """Whether a column divides by something else than K, or multiplies by 1 over a known, changing count."""
     if column.source is Source.STEPS and evidence.is_constant(column):
         return False
     # Half a sum of squares is no mean over two.

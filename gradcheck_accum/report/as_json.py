@@ -1,6 +1,6 @@
 """The results for programs. The shape is a contract: ``version`` changes when it does.
 
-Numbers that JSON cannot say (inf, nan) are null.
+Numbers that JSON cannot represent (inf, nan) are null.
 """
 
 from __future__ import annotations
@@ -71,8 +71,8 @@ def verify_json(result: VerifyResult) -> str:
 
     Where something was accepted, ``accepted`` lists it: what was diagnosed and does not count, with the fields of
     ``diagnosis`` and ``by``, which is "settings" or "comment". A window whose ``verdict`` decides nothing for that has
-    an ``accepted`` of its own, with the codes that explain it. ``cost``, and ``by_parameter`` of a window, stand where
-    they were measured. Of a run of more than MOST_WINDOWS those are listed that come first of every kind
+    an ``accepted`` of its own, with the codes that explain it. ``cost``, and ``by_parameter`` of a window, are included
+    where they were measured. Of a run of more than MOST_WINDOWS windows the first ones of every kind are listed
     (`gradcheck_accum.report.kinds`), the first of a kind with the number of ``more_like_it``.
     """
     return _dump(

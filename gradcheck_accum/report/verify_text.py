@@ -95,7 +95,7 @@ def _counted(result: VerifyResult) -> str:
 
 
 def reasons(result: VerifyResult) -> dict[str, list[int]]:
-    """Why windows were judged so, each reason once: none that a row, a diagnosis or the first line says already."""
+    """The reasons for the verdicts on windows, each once, without those in a row, a diagnosis or the first line."""
     told = (*result.diagnosis, *(one.diagnosis for one in result.accepted))
     alike: dict[str, list[int]] = {}
     for window in result.windows:

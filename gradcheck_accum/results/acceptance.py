@@ -24,11 +24,11 @@ _OF_ONE_FACTOR = frozenset({"GA101", "GA102", "GA103", "GA303", "GA304"})
 _REACHED_NO_STEP = "GA301"
 
 _NEAR = 0.01
-"""How far from a multiple a gradient may be, as a part of its error: a division in bfloat16 rounds so."""
+"""How far from a multiple a gradient may be, relative to its error: a division in bfloat16 rounds that much."""
 
 
 class Acceptance:
-    """Where a diagnosis has been accepted, asked of one after the other: "settings", "comment", or nothing."""
+    """Where a diagnosis has been accepted: "settings", "comment", or empty; called for one after the other."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -47,7 +47,7 @@ class Acceptance:
 
 
 def accepted(result: VerifyResult, by: Callable[[Diagnosis], str]) -> VerifyResult:
-    """The result without the weight of what has been accepted; ``by`` says where a diagnosis has been, or nothing."""
+    """The result in which what was accepted decides nothing; ``by`` gives where a diagnosis was accepted, if it was."""
     found = [(diagnosis, by(diagnosis)) for diagnosis in result.diagnosis]
     put_up_with = tuple(Accepted(diagnosis, where) for diagnosis, where in found if where)
     if not put_up_with:

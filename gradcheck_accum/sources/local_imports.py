@@ -1,4 +1,4 @@
-"""Where the modules of a file's own project would stand that it imports: found by path, never imported."""
+"""Finds the modules of a file's own project that it imports: by path, without importing them."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 """The charts of a page: drawn by matplotlib, and put into the page as SVG whose colors are the page's own.
 
-Why matplotlib: whoever trains mostly has it; it draws SVG without a browser, a script or a server (a chart has about
-15 kB; what Bokeh, Plotly or Vega put into a page runs scripts of megabytes), text stays text, and its interface has
-been the same for years. It knows one set of colors only, where a page has one for light and one for dark: charts are
-drawn in colors that stand for names, and the names are put in their place.
+Why matplotlib: most people who train models have it; it draws SVG without a browser, a script or a server (a chart has
+about 15 kB; what Bokeh, Plotly or Vega put into a page runs scripts of megabytes), text stays text, and its interface
+has been the same for years. It knows one set of colors only, where a page has one for light and one for dark: charts
+are drawn in colors that stand for names, and the names are put in their place.
 """
 
 from __future__ import annotations

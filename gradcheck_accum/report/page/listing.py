@@ -31,7 +31,7 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One line, in three parts: the middle one is what is meant. ``skipped`` says how many lines stand before it."""
+    """One line, in three parts: the middle one is what is meant. ``skipped`` counts the lines omitted before it."""
 
     number: int
     before: str

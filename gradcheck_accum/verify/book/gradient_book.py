@@ -138,8 +138,7 @@ class GradientBook(ParameterBook):
         self.close_part()
 
     def changed_by(self, keys: Iterable[int], change: Change) -> None:
-        """``change`` was applied to every element of these parameters' gradients; it is a scaling where they are
-        sketched."""
+        """``change`` was applied to every element of these gradients; it is a scaling where they are sketched."""
         for key in keys:
             then = self._expected.get(key)
             if then is not None and self.is_sketched(key):
@@ -169,8 +168,7 @@ class GradientBook(ParameterBook):
         self._mark(key)
 
     def _leave_to_part(self, key: int, *, is_written: bool) -> None:
-        """Separate a part's sum from what is expected; ``is_written`` means that the latter is about to change in
-        place."""
+        """Separate a part's sum from what is expected; ``is_written`` means that the latter will change in place."""
         part = self._sharing.pop(key, None)
         if part is None or part.is_over:
             return
@@ -251,8 +249,7 @@ class GradientBook(ParameterBook):
         part.sketched.add(key)
 
     def arrives_apart(self, key: int, sketch: torch.Tensor) -> None:
-        """A backward gave a sharded parameter a gradient with this sketch; what of it reaches ``.grad`` is seen
-        later."""
+        """A sharded parameter got a gradient with this sketch; what of it reaches ``.grad`` is seen later."""
         total = self._part.total
         if key in total:
             total[key].add_(sketch)
@@ -388,8 +385,7 @@ class GradientBook(ParameterBook):
     def _explain(
         self, where: Location, store: str, changed: list[int], filled: list[int]
     ) -> tuple[Event, Change | None]:
-        """What was done to the gradients ``changed``, of all those ``filled``, as an event and, if known,
-        elementwise."""
+        """What was done to the gradients ``changed`` of those ``filled``, as an event and, if known, elementwise."""
         stores = frozenset({store})
         if all(is_cleared(self.gradient(key)) for key in changed):
             if set(filled) <= set(changed):
@@ -434,8 +430,7 @@ class GradientBook(ParameterBook):
         return inner, squares, new
 
     def cleared(self, keys: set[int]) -> tuple[frozenset[str], frozenset[str]]:
-        """The stores that are wholly cleared when these parameters are, and those of which other parameters are
-        left."""
+        """The stores that are cleared wholly with these parameters, and those that are cleared partly."""
         cells = self.cells()
         whole: set[str] = set()
         part: set[str] = set()

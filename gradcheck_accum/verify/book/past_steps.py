@@ -23,8 +23,7 @@ _NOTHING: Mapping[int, torch.Tensor] = {}
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
-    """What many steps have in common: all but their numbers; the distance to the previous step and to their
-    backwards."""
+    """What many steps share: all but their numbers, and the distances to the previous step and their backwards."""
 
     example: Measured
     ahead: int

@@ -132,8 +132,7 @@ def _shown_coupling(measured: Measured, proof: Proof) -> str:
 def coupling_of_loss(
     window: MeasuredWindow, reference: Reference, apart: ReplayDistance | None, options: Options
 ) -> str:
-    """The evidence that the loss of a gradient that deviates couples the samples of its batch; empty if there is
-    none."""
+    """The evidence that the loss of a deviating gradient couples the samples of its batch; empty if there is none."""
     measured = window.measured
     if measured.coupled_modules or needs_large_batch(window) or _may_be_groups(window):
         return ""

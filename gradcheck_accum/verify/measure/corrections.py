@@ -46,8 +46,7 @@ def entry_corrections(measured: Measured, ledger: Ledger, readings: Readings) ->
 
 
 def common_multiple(measured: Measured, ledger: Ledger, readings: Readings) -> float | None:
-    """The number that a step's gradient has to be multiplied by to give the reference; None if there is none, or it is
-    1.
+    """The number that times a step's gradient is the reference; None if there is none, or it is 1.
 
     There is one where the gradient holds only this step's own micro-batches, and all of them have equal weight.
     """
@@ -119,8 +118,7 @@ def replay_correction(measured: Measured, replay: Replay, ledger: Ledger, readin
 
 
 def _changes(first: Backward, replay: Replay) -> list[float | None]:
-    """Each coefficient of a replayed loss divided by the first micro-batch's; empty where their numbers of terms
-    differ.
+    """Each coefficient of a replayed loss divided by the first micro-batch's; empty where their terms differ.
 
     0 where both coefficients are 0, so that the term adds nothing.
     """

@@ -271,8 +271,7 @@ class Measurer:
         agrees: _Agrees,
         is_repeatable: Callable[[], bool],
     ) -> _Found:
-        """The large batch, in the layout of the loop's batches: the one in which it matches the sum of the
-        micro-batches.
+        """The large batch in the layout of the loop's batches, in which it matches the sum of the micro-batches.
 
         No other layout matches by chance, so the model couples its samples only if none does.
         """

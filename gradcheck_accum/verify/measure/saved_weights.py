@@ -22,8 +22,7 @@ class MovedWeights:
         self._before: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
 
     def keep(self, parameters: Sequence[torch.Tensor], waiting: Iterable[Record]) -> None:
-        """A step is about to update ``parameters``; ``waiting`` are the backwards that other optimizers have yet to
-        use.
+        """A step is about to update ``parameters``; other optimizers have yet to use the backwards ``waiting``.
 
         Those that reached any of these parameters have been replayed for this step already.
         """

@@ -121,8 +121,7 @@ class Chosen:
 
     @classmethod
     def among(cls, parameters: list[torch.Tensor], wanted: int = SAMPLES) -> Chosen:
-        """All elements of a small model; otherwise about ``wanted``, at random, in proportion to the parameters'
-        sizes."""
+        """All elements of a small model; otherwise about ``wanted`` random ones, in proportion to parameter sizes."""
         parts = {id(p): part for p in parameters if (part := own_part(p)) is not None}
         total = sum(part.numel() for part in parts.values())
         if total <= wanted:

@@ -34,8 +34,7 @@ Weighted = Sequence[tuple[int, float]]
 
 @dataclass(slots=True)
 class Worst:
-    """Chooses the steps of each optimizer that are broken down: the first wrong ones, and later ones that are far
-    worse."""
+    """Chooses each optimizer's steps that are broken down: the first wrong ones, and later ones that are far worse."""
 
     _taken: Counter[str] = field(default_factory=Counter)
     _worst: dict[str, float] = field(default_factory=dict)

@@ -41,8 +41,7 @@ _CALLS_FOR_THE_SCRIPT = {"child.py", "patches.py", "session.py", "tape.py", "in_
 """Our files whose frames are between the script and what it calls, in PyTorch or in this package."""
 
 _PATIENCE = 5.0
-"""Seconds that threads get to end by themselves after the script, which may have been about to end them, was
-stopped."""
+"""Seconds that threads get to end by themselves after the script was stopped, which might have ended them."""
 
 _INTERRUPTED_STATUS = 128 + signal.SIGINT
 

@@ -118,8 +118,7 @@ def _read_operand(frame: FrameType) -> tuple[_Operand, int]:
 
 
 def _computed_as(node: ast.expr, place: Place) -> ast.expr:
-    """The expression that a variable of the running function is assigned, if there is only one; else the node
-    itself."""
+    """The only expression that a variable of the running function is assigned; the node itself if there is none."""
     if not isinstance(node, ast.Name) or place.frame is None:
         return node
     sources = sources_of(node, place)

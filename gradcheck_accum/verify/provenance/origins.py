@@ -64,8 +64,7 @@ class Origins:
         return None if inner is None else self.of(inner, place)
 
     def _of_length(self, owner: ast.expr, place: Place) -> frozenset[str] | None:
-        """The origins of a tensor's number of rows, or of the length of a display in the source; None for other
-        things."""
+        """The origins of a tensor's number of rows, or of the length of a display in the source; None otherwise."""
         if place.frame is not None and isinstance(value_of(owner, place.frame), torch.Tensor):
             return frozenset({NAME_OF_SIZE})
         displays = [(owner, place)] if _is_display(owner) else sources_of(owner, place).values

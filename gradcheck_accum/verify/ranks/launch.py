@@ -110,8 +110,7 @@ class Launch:
         return self.mailbox.get(f"account-{rank}")
 
     def fail(self, message: str, *, cut_off: bool = False) -> None:
-        """Report to the other ranks that this one's script failed, as in `RankFailure`; only the first report
-        counts."""
+        """Report to the other ranks that this one's script failed (`RankFailure`); only the first report counts."""
         self._tell(self.rank, message, cut_off)
 
     def _tell(self, rank: int, message: str, cut_off: bool) -> None:

@@ -49,8 +49,8 @@ def shown(filename: str) -> str:
 def installed_folders(path: Iterable[str], torch_folder: str, program: str | None) -> tuple[str, ...]:
     """The folders that hold installed packages, each with its last separator.
 
-    ``path`` is ``sys.path``. PyTorch's folder counts if an installer put PyTorch there, unless the ``program`` is in it
-    too.
+    ``path`` is ``sys.path``. The folder that contains PyTorch is included if an installer put it there, unless the
+    ``program`` is in that folder too.
     """
     folders = [sysconfig.get_paths()[name] for name in ("purelib", "platlib")]
     folders += [*getattr(site, "getsitepackages", list)(), site.getusersitepackages()]

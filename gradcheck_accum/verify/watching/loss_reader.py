@@ -69,8 +69,7 @@ class LossReader:
         return known[1]
 
     def read(self, losses: Sequence[torch.Tensor], weights: Any, drawn: int) -> BackwardLosses:
-        """Read ``losses``; ``weights`` is backward's gradient argument, ``drawn`` the number of batches drawn for
-        it."""
+        """Read ``losses``; ``weights`` is backward's gradient argument, ``drawn`` counts the batches drawn for it."""
         numbers = _numbers(weights, len(losses))
         if numbers is None or any(loss.numel() != 1 for loss in losses):
             term = Term("a loss with a gradient argument", Reduction.MEAN, None, (Factor(None),))
