@@ -1,7 +1,7 @@
 """The ranks of one run, as its leader sees them: they make their steps together, and one step is what all of them do.
 
-A step's data is that of all ranks: how it is shared out among them is a cut like that into micro-batches. What a rank
-measures of its own gradient holds for all where they step on their average; where they do not, the worst counts.
+A step's data is that of all ranks: its distribution over them is a split like that into micro-batches. What a rank
+measures of its own gradient holds for all if they step on their average; if they do not, the worst counts.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from gradcheck_accum.comparing.messages import Arrival, GradientDistance, Number
 from gradcheck_accum.comparing.rows import Rows
 
 PATIENCE = 120.0
-"""Seconds that a rank which has come to a step waits for the others: they may be in wait for what it does after it."""
+"""Seconds that a rank at a step waits for the others, which may be waiting for what it does after the step."""
 
 
 class Rank(Protocol):
@@ -26,10 +26,10 @@ class Rank(Protocol):
         """Give an order, if it is there to take one."""
 
     def answer(self) -> Any:
-        """What it answers to an order that asks for one; None where it is gone."""
+        """Its answer to an order that requires one; None if it died."""
 
     def leave(self) -> None:
-        """Lead it no more: it ends at its next step."""
+        """Stop leading it: it ends at its next step."""
 
 
 NextOf = Callable[[Sequence[int], "float | None"], "tuple[int, Arrival | Over | None] | None"]
@@ -45,13 +45,13 @@ class Ranks:
     def __init__(self, ranks: Sequence[Rank], next_of: NextOf, patience: float = PATIENCE) -> None:
         self._ranks, self._next_of, self._patience = ranks, next_of, patience
         self.failure = ""
-        """Why they cannot be led any more, or nothing."""
+        """Why they cannot be led any more, empty if they can."""
         self._over: dict[int, Over] = {}
         self._at_step: list[int] = []
         self._is_alone = False
 
     def receive(self) -> Arrival | Over | None:
-        """The step that they have come to, or their end; None where one is gone without a word. Waits."""
+        """Wait for their next step or their end; None if one of them died."""
         awaited = [rank for rank in range(len(self._ranks)) if rank not in self._over]
         arrived: dict[int, Arrival] = {}
         while awaited:

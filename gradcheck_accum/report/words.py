@@ -22,7 +22,7 @@ def plural(count: int, noun: str) -> str:
 
 
 def no_mistakes(files: int) -> str:
-    """What is said of files in which nothing was found."""
+    """The sentence on files in which nothing was found."""
     return f"No mistakes found in {plural(files, 'file')}."
 
 
