@@ -112,7 +112,7 @@ SETTINGS: Mapping[str, Callable[[Any], Any]] = {
     "trajectory": _truth,
     "verbose": _truth,
 }
-"""Reads the values that stand in a project's settings, by the name of the option. Each raises OptionError."""
+"""Reads the values of a project's settings, by the name of the option. Each raises OptionError."""
 
 
 def refuse_clashes(given: Mapping[str, Any], called: Callable[[str], str]) -> None:

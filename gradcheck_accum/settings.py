@@ -94,7 +94,7 @@ class Settings:
     verify: VerifySettings = field(default_factory=VerifySettings)
 
     def of_verify(self) -> Settings:
-        """The settings as they hold for runs."""
+        """The settings that apply to runs."""
         own = self.verify
         select = self.select if own.select is None else own.select
         return replace(self, select=select, ignore=self.ignore if own.ignore is None else own.ignore)

@@ -1,4 +1,4 @@
-"""Accelerate and Fabric: objects whose ``backward`` is PyTorch's own, but for what they were told to divide by."""
+"""Accelerate and Fabric: objects whose ``backward`` is PyTorch's own, except for a configured division."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Methods that count their own calls, and step at every K-th: each call is a micro-batch, whoever makes it.
 
-What surrounds the calls is not in sight: who else clears, divides or steps at the end. So only those mistakes are told
-of such a method that it makes all by itself.
+The callers are unknown: they may clear, divide, or step at the end. So only mistakes that the method makes by itself
+are reported.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def begin(run: State, node: syntax.AugAssign, current: Any) -> None:
         before = any(text_of(test.left) == name and test.where.line < node.where.line for test in tested)
         run.knowledge.bindings[current.name] = Num(int(before))
         if isinstance(node.target, syntax.Attribute):
-            # What an object keeps goes on from pass to pass, and nobody shows how long those are.
+            # An object's counter continues from pass to pass, and the lengths of passes are unknown.
             run.knowledge.forget_remainders()
         raise Restart
 

@@ -1,4 +1,4 @@
-"""Options of a command line (argparse), and what each of them is where nobody says otherwise."""
+"""Command-line options (argparse) and their defaults."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Parser:
 
 @dataclass(frozen=True, slots=True)
 class Options(Symbol):
-    """What it makes of one: nobody knows what stands there, but for the defaults."""
+    """The parsed options: unknown values, except for their defaults."""
 
     parser: Parser | None = field(default=None, compare=False)
 

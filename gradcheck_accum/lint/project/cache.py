@@ -1,4 +1,4 @@
-"""Outcomes of earlier runs, known again by the bytes of the file and by the code that analysed it.
+"""Outcomes of earlier runs, keyed by the bytes of the file and the code that analyzed it.
 
 No setting is part of the key: settings choose among findings only after the analysis. The store is JSON, never
 anything that could run; one that cannot be read is as good as none.
@@ -59,7 +59,7 @@ class Cache:
                 self._entries = stored["files"]
 
     def get(self, key: str, path: str) -> Outcome | None:
-        """The outcome of the bytes with this key, as that of ``path``; None where a file beside it has changed."""
+        """The outcome for this key, as that of ``path``; None if another file that it depends on has changed."""
         try:
             outcome = _outcome(self._entries[key], path)
         except (KeyError, TypeError, ValueError, AttributeError):

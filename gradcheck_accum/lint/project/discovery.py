@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 SUFFIXES = (".py", ".ipynb")
 USUAL_EXCLUDES = frozenset({"__pycache__", "__pypackages__", "build", "dist", "node_modules", "site-packages", "venv"})
-"""Directories that hold nobody's own source; besides them, all whose names begin with a dot."""
+"""Directories that do not contain a project's own source, in addition to those whose names begin with a dot."""
 
 _LARGEST_IGNORE = 1024 * 1024
 """Bytes of a .gitignore that are read."""

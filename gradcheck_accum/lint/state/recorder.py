@@ -114,7 +114,7 @@ class Recorder:
             self.units, self.knows_units = self.assumed_units, False
 
     def locate(self, node: syntax.Node) -> Location:
-        """Where a node stands."""
+        """The place of a node."""
         where = node.where
         return where if where.path == self.path else replace(where, path=self.path)
 
@@ -220,7 +220,7 @@ class Recorder:
     def renew(self, node: syntax.Node, optimizer: Optimizer) -> None:
         """An optimizer was made once more inside the training loop, for a model that is new too (cross-validation).
 
-        None of what its earlier steps used stands in the new gradients.
+        The new gradients contain nothing that its earlier steps used.
         """
         steps = [i for i, raw in enumerate(self.raw) if raw.kind == "step" and raw.owner is optimizer]
         if steps:
@@ -239,7 +239,7 @@ class Recorder:
         self.raw.append(Recorded("unscale", self.locate(node), optimizer))
 
     def update_scaler(self, node: syntax.Node) -> None:
-        """A grad scaler chose its scale anew."""
+        """A grad scaler updated its scale."""
         self.raw.append(Recorded("scaler update", self.locate(node)))
 
     def step(
@@ -276,7 +276,7 @@ class Recorder:
         self.raw.append(Recorded("average", self.locate(node), owner, {"average": name, "since": since}))
 
     def show(self, node: syntax.Node, figure: Figure) -> None:
-        """A number that was read off losses is shown to a person."""
+        """A number that was read from losses is displayed."""
         if figure.read_at is not None:
             self.raw.append(Recorded("show", figure.read_at, None, {"shown_at": self.locate(node), "figure": figure}))
 

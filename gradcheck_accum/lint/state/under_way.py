@@ -67,7 +67,7 @@ class Calls:
     visited: set[syntax.Node] = field(default_factory=set)
     """All that were carried out so far."""
     told_at: syntax.Node | None = None
-    """The call that tells one of another module when to step: a helper is right whatever it is told."""
+    """The call that controls when another module's helper steps: the helper is right whatever it is passed."""
     yielded: list[Any] | None = None
     """What the generator among them has yielded; None while none is carried out."""
 
@@ -119,7 +119,7 @@ class Made:
     hooked: set[str] = field(default_factory=set)
     """The models that hooks on their parameters may give other gradients than backward does."""
     frozen: set[str] = field(default_factory=set)
-    """The models whose parameters the training loop has told to take no gradients for now."""
+    """The models whose parameters the training loop has set to require no gradients for now."""
 
 
 @dataclass(slots=True)

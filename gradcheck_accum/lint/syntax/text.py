@@ -63,7 +63,7 @@ def _binary(node: s.BinOp) -> str:
     to_the_right = node.op is Operator.POW
     left, right = _within(node.left, own + to_the_right), _within(node.right, own + (not to_the_right))
     if to_the_right and isinstance(node.right, s.UnaryOp):
-        right = text_of(node.right)  # a sign binds what stands to its right, even here
+        right = text_of(node.right)  # a sign binds what is to its right, even here
     return f"{left} {node.op.value} {right}"
 
 
