@@ -48,7 +48,7 @@ def counters(reach: Reach, function: Function) -> set[str]:
 
 
 def named(run: State, name: str, value: Any) -> Any:
-    """What is bound to ``name``: a number that is not known has that name, if the source counts on from it by ones."""
+    """The value bound to ``name``: an unknown number gets that name if the source increments it."""
     is_unnamed = type(value) is v.Computed or (type(value) is Symbol and not value.name)
     if not is_unnamed or not run.calls.stack:
         return value
@@ -85,7 +85,7 @@ def begin(run: State, node: syntax.AugAssign, current: Any) -> None:
 
 
 def carry(run: State, target: syntax.Expression, value: Any) -> None:
-    """What a parameter that counts has come to: who calls the function once more gives it that."""
+    """The final value of a parameter that counts: it is passed to the next call of the function."""
     function = run.calls.stack[-1] if run.calls.stack else None
     if isinstance(target, syntax.Name) and isinstance(function, syntax.FunctionDef):
         name = f"{function.name}.{target.id}"

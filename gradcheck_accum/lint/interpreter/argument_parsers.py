@@ -15,9 +15,9 @@ _GROUPS = frozenset({"add_argument_group", "add_mutually_exclusive_group"})
 
 @dataclass(slots=True, eq=False)
 class Parser:
-    """What reads a command line; ``defaults`` are the whole numbers and words that its options are by default.
+    """An argument parser; ``defaults`` are the whole numbers and strings that its options default to.
 
-    ``names`` are those that options have by their flags.
+    ``names`` are the names that options have by their flags.
     """
 
     name: str

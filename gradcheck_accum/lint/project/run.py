@@ -243,7 +243,7 @@ def _analyse_file(path: str, work: _Work, keyed: bool) -> tuple[str, Outcome]:
 
 
 def _guarded(content: bytes, path: str, work: _Work) -> Outcome:
-    """The outcome of a source; what goes wrong is its problem, and no other file's."""
+    """The outcome of a source; an error becomes its problem and does not affect other files."""
     try:
         return work.outcome(content, path)
     except LintError as error:
@@ -259,7 +259,7 @@ def _guarded(content: bytes, path: str, work: _Work) -> Outcome:
 def _map(
     function: Callable[[str], tuple[str, Outcome]], paths: Sequence[str], jobs: int
 ) -> Iterator[tuple[str, Outcome]]:
-    """``function`` of every path, in order; in several processes where that pays."""
+    """``function`` of every path, in order; in several processes if that is faster."""
     pool = _pool(jobs) if jobs > 1 and len(paths) >= ENOUGH_FOR_WORKERS else None
     if pool is None:
         yield from map(function, paths)
@@ -271,7 +271,7 @@ def _map(
 
 
 def _pool(jobs: int) -> ProcessPoolExecutor | None:
-    """Worker processes, or None on a system that grants none."""
+    """Worker processes, or None on a system that does not support them."""
     with suppress(ImportError, NotImplementedError, OSError):
         from concurrent.futures import ProcessPoolExecutor
 

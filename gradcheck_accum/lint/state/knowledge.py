@@ -36,7 +36,7 @@ class Knowledge:
         self._origins: dict[int, frozenset[str]] = {}
         """The origins of each of the moduli."""
         self._window: WindowBound | None = None
-        """What ended the last loop that is a window."""
+        """The bound of the last loop that is a window."""
         self._boundaries: dict[syntax.If, dict[int, frozenset[str]]] = {}
         """The moduli, each with its origins, in the conditions that decide on steps."""
         self._bounds: dict[syntax.If, WindowBound] = {}
@@ -165,7 +165,7 @@ class Knowledge:
         return not before
 
     def ignore_idle(self) -> bool:
-        """Leave out of account the numbers by which a loop only reports; False where that makes no pass shorter."""
+        """Ignore the numbers by which a loop only reports; False if that makes no pass shorter."""
         idle = {number for number in self._moduli - self._acting.keys() if number > ASSUMED_STEPS}
         self._moduli -= idle
         self._ignored |= idle

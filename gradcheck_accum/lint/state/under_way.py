@@ -1,4 +1,4 @@
-"""What is under way in a run, and what it has come by: loops, calls, the condition being evaluated, objects made."""
+"""The current state of a run: loops, calls, the condition being evaluated, and the objects created so far."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Iterated:
 
 @dataclass(slots=True)
 class Calls:
-    """The functions that are being carried out."""
+    """The functions that are being executed."""
 
     stack: list[syntax.Node] = field(default_factory=list)
     """They themselves, innermost last."""
@@ -65,7 +65,7 @@ class Calls:
     frames: list[v.Scope] = field(default_factory=list)
     """Their names, after those of the module."""
     visited: set[syntax.Node] = field(default_factory=set)
-    """All that were carried out so far."""
+    """All functions executed so far."""
     told_at: syntax.Node | None = None
     """The call that controls when another module's helper steps: the helper is right whatever it is passed."""
     yielded: list[Any] | None = None

@@ -1,4 +1,4 @@
-"""What an expression looks like, in one way whatever way it was written: for keys, and for the words of messages."""
+"""The text of an expression, normalized however it was written: for keys and messages."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _BINDING: Mapping[Operator, int] = {
 
 
 def text_of(node: Node) -> str:
-    """What an expression looks like; written once for each, because loops ask for the same ones again and again."""
+    """The text of an expression; cached, because loops need the same ones repeatedly."""
     try:
         return node._text
     except AttributeError:
