@@ -79,8 +79,11 @@ class Column:
 
     @property
     def divides(self) -> bool:
-        """Whether losses are divided by it."""
-        return all(factor.operation is Operation.DIVIDE and factor.value for factor in self.factors)
+        """Whether losses are divided by it, wherever it is not 1: a product with 1 divides as well."""
+        divided = [factor.operation is Operation.DIVIDE for factor in self.factors]
+        return any(divided) and all(
+            value and (is_divided or value == 1.0) for value, is_divided in zip(self.values, divided, strict=True)
+        )
 
     @property
     def scales_nothing(self) -> bool:
