@@ -32,7 +32,7 @@ _read: dict[Chain, tuple[list[CodeType], _Operand]] = {}
 
 @dataclass(frozen=True, slots=True)
 class _Operand:
-    """A number's ``origins``, and the ``sides`` of a number that is a product or quotient itself.
+    """A number's ``origins``, and the ``sides`` of a number that is a product, a quotient or an inverse itself.
 
     Each side has its own origins, and whether the others are divided by it.
     """
@@ -60,7 +60,7 @@ def parts_of_operand(frame: FrameType) -> tuple[Part, ...]:
     known: list[Part] = [(float(value), own, inverted) for value, own, inverted in read if value is not None]
     rest: list[Part] = [(None, own, inverted) for value, own, inverted in read if value is None]
     if not known or len(rest) > 1:
-        return ((None, operand.origins, False),)
+        return ((None, operand.origins, bool(rest) and all(inverted for *_, inverted in rest)),)
     return (*known, *rest) if rest else (*known[:-1], (None, known[-1][1], known[-1][2]))
 
 
@@ -113,8 +113,12 @@ def _read_operand(frame: FrameType) -> tuple[_Operand, int]:
         for number, tensor in numbers
     ]
     sides = _sides(_computed_as(numbers[0][0], place)) if len(numbers) == 1 else []
-    apart = ((side, reader.of(side, place) or frozenset(), inverted) for side, inverted in sides)
-    return _Operand(frozenset().union(*found), tuple(apart) if len(sides) > 1 else ()), max(place.depth, reader.depth)
+    origins = frozenset[str]().union(*found)
+    if len(sides) == 1:
+        apart = [(side, origins, True) for side, inverted in sides if inverted]
+    else:
+        apart = [(side, reader.of(side, place) or frozenset(), inverted) for side, inverted in sides]
+    return _Operand(origins, tuple(apart)), max(place.depth, reader.depth)
 
 
 def _computed_as(node: ast.expr, place: Place) -> ast.expr:
@@ -131,6 +135,8 @@ def _sides(node: ast.expr, inverted: bool = False) -> list[tuple[ast.expr, bool]
     match node:
         case ast.BinOp(left=left, op=ast.Mult(), right=right):
             return [*_sides(left, inverted), *_sides(right, inverted)]
+        case ast.BinOp(left=ast.Constant(value=1), op=ast.Div(), right=right):
+            return _sides(right, not inverted)
         case ast.BinOp(left=left, op=ast.Div(), right=right) if not isinstance(left, ast.Constant):
             return [*_sides(left, inverted), *_sides(right, not inverted)]
     return [(node, inverted)]
