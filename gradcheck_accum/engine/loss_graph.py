@@ -338,6 +338,8 @@ def _divides_by(factor: Factor, number: float) -> bool:
 def _data_beside(node: Any, places: float) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
     """The factors of the elements that ``node`` reduces: tensors of the same size, and scalars that divide them."""
     name = node.name()
+    if _over_samples_below(node) is not None:
+        return [], []
     if name.startswith("BinaryCrossEntropy"):
         weight = getattr(node, "_saved_weight", None)
         return ([weight] if weight is not None and weight.numel() == places else []), []
@@ -359,6 +361,10 @@ def _data_beside(node: Any, places: float) -> tuple[list[torch.Tensor], list[tor
     return [operand.reshape(-1) for operand in found] if len(found) > 1 else found, by
 
 
+def _is_weighted_by_data(node: Any) -> bool:
+    return node.name().startswith(("MulBackward", "DivBackward")) and _operand(node) is not None
+
+
 def _operand(node: Any) -> torch.Tensor | None:
     """The operand of a multiplication or division that needs no gradient; None if there is none."""
     if sum(inner is not None for inner, _ in node.next_functions) != 1:
@@ -376,9 +382,12 @@ def is_cached(loss: torch.Tensor) -> bool:
 
 
 def _over_samples_below(node: Any) -> Any:
-    """The mean or sum over samples (the first dimension) whose results ``node`` reduces; None if there is none."""
+    """The mean or sum over samples (the first dimension) whose results ``node`` reduces; None if there is none.
+
+    The results may have weights of their own, one for each output, say: no sample is left that these could count.
+    """
     inner = _only_input(node)
-    while inner is not None and inner.name().startswith(_PASSES):
+    while inner is not None and (inner.name().startswith(_PASSES) or _is_weighted_by_data(inner)):
         inner = _only_input(inner)
     if inner is None or not inner.name().startswith(("MeanBackward1", "SumBackward1")):
         return None
