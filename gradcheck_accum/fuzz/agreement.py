@@ -91,10 +91,17 @@ def books(ledger: Ledger) -> list[Book]:
             order.setdefault(event.micro_batch, len(order))
     found: list[Book] = []
     for optimizer, store in ledger.accounts():
-        every = (*ledger.windows, *ledger.abandoned)
+        # What may or may not have been rejected on purpose is among the windows of the other engine, if only there.
+        doubtful = [window for window in ledger.rejected if window.unknown]
+        without = sorted((*ledger.abandoned, *doubtful), key=lambda window: order[_first(window)])
+        every = (*ledger.windows, *without)
         own = [w for w in every if (w.optimizer, w.store) == (optimizer, store)]
         found.append(tuple(_page(w, order, ledger.trace.assumed_units) for w in own))
     return sorted(found, key=repr)
+
+
+def _first(window: Window) -> int:
+    return window.entries[0].backward.micro_batch
 
 
 def _page(window: Window, order: dict[int, int], assumed: float | None) -> Page:

@@ -14,9 +14,17 @@ from gradcheck_accum.fuzz.preamble import LARGEST_LOSS, one_batch, preamble, uni
 from gradcheck_accum.fuzz.variants import COUNTED, PLAIN, Variant
 
 _CLIPS = {
-    "norm": "nn.utils.clip_grad_norm_(model.parameters(), 0.01)",
-    "value": "nn.utils.clip_grad_value_(model.parameters(), 0.001)",
+    "norm": ("nn.utils.clip_grad_norm_(model.parameters(), {})", 0.01),
+    "value": ("nn.utils.clip_grad_value_(model.parameters(), {})", 0.001),
 }
+"""The ways to clip, each with a limit that every gradient exceeds, unless the objective makes it small."""
+
+
+def _clip(v: Variant) -> str:
+    call, limit = _CLIPS[v.clip]
+    o = v.objective
+    is_small = o.temperature is not None and o.constant is not None and o.operation == "/"
+    return call.format(limit / 100 if is_small else limit)
 
 
 def render(variant: Variant) -> str:
@@ -226,14 +234,14 @@ class _Writer:
         if v.amp == "scaler" and v.clip and not v.has("GA501"):
             lines += ["scaler.unscale_(optimizer)"]
         if v.clip and not v.has("GA401") and not v.has("GA402"):
-            lines += [_CLIPS[v.clip]]
+            lines += [_clip(v)]
         if v.has("GA202"):
             lines += self.clear()
         if v.amp == "scaler" and not v.has("GA503"):
             lines += ["scaler.step(optimizer)", *(["scaler.step(head_optimizer)"] if v.pair else []), "scaler.update()"]
         else:
             lines += ["optimizer.step()", *(["head_optimizer.step()"] if v.pair else [])]
-        misplaced = [_CLIPS[v.clip]] if v.has("GA402") else []
+        misplaced = [_clip(v)] if v.has("GA402") else []
         lines += misplaced if v.clip == "value" else []
         if not v.clears_first and not any(v.has(code) for code in ("GA201", "GA202", "GA203")):
             lines += self.clear()
@@ -294,7 +302,7 @@ class _Writer:
         if v.has("GA801"):
             lines += ["kept = kept + model(x).mean()"] if v.layout in ("helpers", "class") else ["kept = kept + loss"]
         if v.has("GA401"):
-            lines += [_CLIPS[v.clip]]
+            lines += [_clip(v)]
         return lines
 
     def every_turn(self) -> list[str]:
