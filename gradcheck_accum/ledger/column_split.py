@@ -195,7 +195,9 @@ class ColumnSplit:
         if not open_ or self.evidence.is_plain_training or self._is_mean_of_terms(column):
             return False
         if self._is_predicted(column) or self._is_right_somewhere(column):
-            return True
+            # A constant that equals a count of the batch by chance is none.
+            constant = column.source in (Source.LITERAL, Source.NAMED) and self.evidence.is_constant(column)
+            return not constant or self.evidence.equals_any(column, SHARES)
         unknown = any(point.term.units is None for point in self.evidence.points)
         if unknown or self._is_another_number(column):
             return False
