@@ -18,7 +18,7 @@ def write_atomically(path: Path, content: bytes) -> None:
     the target is not a regular file: replacing a device or pipe would remove it.
     """
     target = _target_of(path)
-    handle, name = _new_beside(target)
+    handle, name = _new_file_next_to(target)
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(content)
@@ -44,7 +44,7 @@ def write_atomically(path: Path, content: bytes) -> None:
 
 def try_to_replace(path: Path) -> None:
     """Raise the OSError that `write_atomically` would, as far as it can be predicted before writing."""
-    handle, name = _new_beside(_target_of(path))
+    handle, name = _new_file_next_to(_target_of(path))
     os.close(handle)
     os.unlink(name)
 
@@ -56,7 +56,7 @@ def _target_of(path: Path) -> Path:
     return target
 
 
-def _new_beside(target: Path) -> tuple[int, str]:
+def _new_file_next_to(target: Path) -> tuple[int, str]:
     """A new open file in the directory of ``target``, and its name, short enough even if the target's is long."""
     import tempfile  # not needed by most runs
 

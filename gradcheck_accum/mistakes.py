@@ -33,7 +33,7 @@ class Mistake:
     static: bool = True
     dynamic: bool = True
     where_visible: bool = False
-    moves_gradient: bool = True
+    changes_gradient: bool = True
     by_construction: bool = False
 
     @property
@@ -75,7 +75,7 @@ _ALL = (
         "clip-misplaced",
         "gradients are clipped after the step or after they were cleared",
         severity=Severity.WARNING,
-        moves_gradient=False,
+        changes_gradient=False,
     ),
     Mistake("GA501", "clip-without-unscale", "gradients are clipped before unscale_(), while they are still scaled"),
     Mistake(
@@ -83,7 +83,7 @@ _ALL = (
         "scaler-every-batch",
         "the grad scaler is updated, or gradients unscaled, at every micro-batch",
         severity=Severity.WARNING,
-        moves_gradient=False,
+        changes_gradient=False,
     ),
     Mistake(
         "GA503",
@@ -95,28 +95,28 @@ _ALL = (
         "scheduler-every-batch",
         "the learning rate advances at every micro-batch, although the weights do not",
         severity=Severity.WARNING,
-        moves_gradient=False,
+        changes_gradient=False,
     ),
     Mistake(
         "GA602",
         "ema-every-batch",
         "the moving average is updated with the same weights at every micro-batch",
         severity=Severity.WARNING,
-        moves_gradient=False,
+        changes_gradient=False,
     ),
     Mistake(
         "GA603",
         "schedule-cut-short",
         "the learning rate schedule is sized in micro-batches but advances once per step",
         severity=Severity.WARNING,
-        moves_gradient=False,
+        changes_gradient=False,
     ),
     Mistake(
         "GA701",
         "sync-every-batch",
         "gradients are averaged over the ranks at every micro-batch: slow, not wrong",
         severity=Severity.WARNING,
-        moves_gradient=False,
+        changes_gradient=False,
     ),
     Mistake("GA702", "unsynced-step", "the step uses gradients that were not averaged over the ranks"),
     Mistake(
@@ -124,7 +124,7 @@ _ALL = (
         "graph-retained",
         "losses are stored with their autograd graphs",
         severity=Severity.WARNING,
-        moves_gradient=False,
+        changes_gradient=False,
     ),
     Mistake(
         "GA802",
@@ -132,7 +132,7 @@ _ALL = (
         "a loss that was divided for accumulation is reported as the loss",
         severity=Severity.WARNING,
         dynamic=False,
-        moves_gradient=False,
+        changes_gradient=False,
     ),
     Mistake(
         "GA901",
@@ -140,7 +140,7 @@ _ALL = (
         "the model couples the samples of a batch, so accumulation cannot equal the large batch",
         severity=Severity.WARNING,
         static=False,
-        moves_gradient=False,
+        changes_gradient=False,
         by_construction=True,
     ),
     Mistake(
@@ -149,7 +149,7 @@ _ALL = (
         "rounding loses a visible part of the gradient while it is accumulated",
         severity=Severity.WARNING,
         static=False,
-        moves_gradient=False,
+        changes_gradient=False,
     ),
 )
 

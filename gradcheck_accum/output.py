@@ -60,8 +60,8 @@ def add_output(parser: argparse.ArgumentParser, formats: tuple[str, ...], quiet:
 
 def add_page(parser: argparse.ArgumentParser) -> None:
     """Add the option that asks for a page too."""
-    told = f"also write an HTML page with plots; needs gradcheck-accum[{PAGE_EXTRA}]"
-    parser.add_argument("--report", metavar="FILE.html", type=Path, help=told)
+    text = f"also write an HTML page with plots; needs gradcheck-accum[{PAGE_EXTRA}]"
+    parser.add_argument("--report", metavar="FILE.html", type=Path, help=text)
 
 
 @dataclass(frozen=True, slots=True)

@@ -80,16 +80,16 @@ class RulePage:
 
     def parts(self) -> dict[str, str]:
         """The page as people read it, by heading, in order, as Markdown."""
-        told = self.sections
+        sections = self.sections
         return {
-            "What it does": told["What it does"],
+            "What it does": sections["What it does"],
             "The difference": _fenced(self.difference),
-            "Why it is wrong": told["Why it is wrong"],
+            "Why it is wrong": sections["Why it is wrong"],
             "Fix safety": self.safety,
             "How to switch it off": self.switching_off,
-            "Known limits": told["Known limits"],
-            "Related mistakes": told["Related mistakes"],
-            "References": told["References"],
+            "Known limits": sections["Known limits"],
+            "Related mistakes": sections["Related mistakes"],
+            "References": sections["References"],
         }
 
     def markdown(self) -> str:

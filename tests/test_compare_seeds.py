@@ -318,5 +318,5 @@ def test_each_loop_is_judged_as_its_fixture_says(loop: Loop, rows: int, verdict:
     found, one = judged(loop, rows)
     assert found.value == verdict, one.reason
     assert one.watched is not None
-    assert {d.mistake.code for d in one.watched.diagnosis if d.mistake.moves_gradient} == codes
+    assert {d.mistake.code for d in one.watched.diagnosis if d.mistake.changes_gradient} == codes
     assert one.differences == ()

@@ -84,14 +84,14 @@ def test_a_notebook_shows_the_windows() -> None:
 
 def test_of_many_windows_those_that_decide_are_shown() -> None:
     wrong = (window(70, 0.5, 2.0, verdict=Verdict.DEVIATES), window(90, 1.0, verdict=Verdict.INCONCLUSIVE))
-    put_up_with = replace(window(91, 3.0, verdict=Verdict.DEVIATES), accepted=("GA101",))
-    many = replace(RESULT, windows=(*(window(i, 1.0) for i in range(50)), *wrong, put_up_with))
+    waived = replace(window(91, 3.0, verdict=Verdict.DEVIATES), accepted=("GA101",))
+    many = replace(RESULT, windows=(*(window(i, 1.0) for i in range(50)), *wrong, waived))
     read = Read(many._repr_html_())
     cells = read.texts("td")
     assert [cells[i] for i in range(0, len(cells), 8)] == [*map(str, range(10)), "70", "90"]
     assert "0.5 to 2" in cells
     assert read.texts("li")[-1] == "41 more windows"
-    assert "deviates (accepted)" in replace(many, windows=(put_up_with,))._repr_html_()
+    assert "deviates (accepted)" in replace(many, windows=(waived,))._repr_html_()
 
 
 def test_a_result_without_windows_has_no_table() -> None:

@@ -76,6 +76,6 @@ class WatchedRun:
 
     def _judged(self, result: VerifyResult) -> None:
         self._metrics = result.metrics
-        told = self._options.get("on_window")
-        if told is not None:
-            told(result)
+        on_window = self._options.get("on_window")
+        if on_window is not None:
+            on_window(result)

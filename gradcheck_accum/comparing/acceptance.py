@@ -24,7 +24,7 @@ By = Callable[[Diagnosis], str]
 """Where a diagnosis has been accepted, empty if it has not."""
 
 
-def nobody(diagnosis: Diagnosis) -> str:
+def accepts_nothing(diagnosis: Diagnosis) -> str:
     """The default: no diagnosis is accepted."""
     return ""
 
@@ -34,7 +34,7 @@ _NUMBERS_READ = frozenset({"loss", "gradient norm"})
 _OF_SCHEDULES = frozenset({"GA601", "GA603"})
 
 
-class PutUpWith:
+class Waived:
     """What was accepted of one run; ``watched`` is `verify`'s result for it, after acceptance."""
 
     def __init__(self, watched: VerifyResult | None, course: Course, steps: Sequence[WindowReport], by: By) -> None:
@@ -63,7 +63,7 @@ class PutUpWith:
         """
         windows = {one.window for one in stretch}
         judged = [] if self.watched is None else [w for w in self.watched.windows if w.index in windows]
-        explained_by = [d for d in self._diagnoses if d.mistake.moves_gradient and windows.intersection(d.windows)]
+        explained_by = [d for d in self._diagnoses if d.mistake.changes_gradient and windows.intersection(d.windows)]
         are_right = all(w.verdict is Verdict.EQUIVALENT or w.accepted for w in judged)
         return bool(explained_by) and len(judged) == len(windows) and are_right
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from gradcheck_accum.comparing.acceptance import By, PutUpWith
+from gradcheck_accum.comparing.acceptance import By, Waived
 from gradcheck_accum.comparing.differences import differences
 from gradcheck_accum.comparing.lockstep import Course, Cut, Lockstep, Met
 from gradcheck_accum.comparing.messages import Arrival
@@ -67,8 +67,8 @@ def compared(
         for course in lockstep.courses.values():
             # Where a run was stopped at a step, that has not been compared.
             course.met = [met for met in course.met if met.numbers is not None]
-    beside = results[lockstep.reference]
-    by_reference = None if beside is None else accepted(beside, by)
+    of_reference = results[lockstep.reference]
+    by_reference = None if of_reference is None else accepted(of_reference, by)
     each = tuple(
         _judged(known[n], reference, course, lockstep, n, results[n], by_reference, to_the_end=to_the_end, by=by)
         for n, course in lockstep.courses.items()
@@ -123,14 +123,12 @@ def _judged(
     to_the_end: bool,
     by: By,
 ) -> Compared:
-    is_diagnosed = watched is not None and any(d.mistake.moves_gradient for d in watched.diagnosis)
+    is_diagnosed = watched is not None and any(d.mistake.changes_gradient for d in watched.diagnosis)
     measured = tuple(_step(met, is_diagnosed=is_diagnosed, is_free=lockstep.is_free) for met in course.met)
-    put_up_with = PutUpWith(watched, course, measured, by)
-    steps = put_up_with.steps(course, measured)
-    verdict, reason = _incomparable(own, reference, watched) or _verdict(
-        steps, course, put_up_with, to_the_end=to_the_end
-    )
-    if verdict is Verdict.EQUIVALENT and (codes := _made_by_both(put_up_with.watched, by_reference)):
+    waived = Waived(watched, course, measured, by)
+    steps = waived.steps(course, measured)
+    verdict, reason = _incomparable(own, reference, watched) or _verdict(steps, course, waived, to_the_end=to_the_end)
+    if verdict is Verdict.EQUIVALENT and (codes := _made_by_both(waived.watched, by_reference)):
         verdict = Verdict.DEVIATES
         reason += f", which makes the same mistake: verify's ledger shows {' and '.join(codes)} in both runs"
     if to_the_end and verdict is not Verdict.EQUIVALENT and (counted := _counted(own, reference)):
@@ -141,12 +139,12 @@ def _judged(
     return Compared(
         own,
         verdict,
-        reason + put_up_with.words,
+        reason + waived.words,
         steps,
-        tuple(map(put_up_with.difference, found)),
+        tuple(map(waived.difference, found)),
         (*_notes(course, steps), *notes, *stopped),
-        put_up_with.watched,
-        put_up_with.accepted,
+        waived.watched,
+        waived.accepted,
     )
 
 
@@ -157,7 +155,7 @@ def _made_by_both(watched: VerifyResult | None, by_reference: VerifyResult | Non
     """
     if watched is None or by_reference is None or by_reference.verdict is not Verdict.DEVIATES:
         return []
-    theirs = {(d.mistake.code, d.where.place) for d in by_reference.diagnosis if d.mistake.moves_gradient}
+    theirs = {(d.mistake.code, d.where.place) for d in by_reference.diagnosis if d.mistake.changes_gradient}
     return sorted({d.mistake.code for d in watched.diagnosis if (d.mistake.code, d.where.place) in theirs})
 
 
@@ -248,7 +246,7 @@ def _verdict_of_step(met: Met, *, is_diagnosed: bool) -> tuple[Verdict, str]:
     if not wrong:
         return Verdict.EQUIVALENT, ""
     if met.mine.random or met.theirs.random:
-        return _beside_draws(wrong[0].error, numbers.spread)
+        return _within_spread(wrong[0].error, numbers.spread)
     # Labels of two rows may be 0 and 1 by chance: those of the large batch are not.
     couples = [each for each in met.mine.couples if each in met.theirs.couples]
     if couples and not is_diagnosed:
@@ -262,7 +260,7 @@ def _verdict_of_step(met: Met, *, is_diagnosed: bool) -> tuple[Verdict, str]:
     return Verdict.DEVIATES, f"the gradient differs{after}" if after and wrong[0] is numbers.used else ""
 
 
-def _beside_draws(error: float | None, spread: float | None) -> tuple[Verdict, str]:
+def _within_spread(error: float | None, spread: float | None) -> tuple[Verdict, str]:
     """The verdict on a step whose losses draw random numbers: masks depend on the rows that they are drawn for."""
     if error is None or spread is None:
         return Verdict.INCONCLUSIVE, "its losses draw random numbers, which depend on how the batch is split"
@@ -276,20 +274,18 @@ def _is_within(error: float | None, allowed: float) -> bool:
     return error is not None and error <= allowed
 
 
-def _verdict(
-    steps: Sequence[WindowReport], course: Course, put_up_with: PutUpWith, *, to_the_end: bool
-) -> tuple[Verdict, str]:
+def _verdict(steps: Sequence[WindowReport], course: Course, waived: Waived, *, to_the_end: bool) -> tuple[Verdict, str]:
     """The verdict on what has not been accepted."""
     total = len(steps)
     decisive = [step for step in steps if not step.accepted]
     by_verdict = {verdict: [s for s in decisive if s.verdict is verdict] for verdict in Verdict}
-    cuts = [cut for cut in course.cuts if not put_up_with.covers(cut.steps)]
+    cuts = [cut for cut in course.cuts if not waived.covers(cut.steps)]
     said = []
     if wrong := by_verdict[Verdict.DEVIATES]:
         said.append(f"{len(wrong)} of {total} steps do not match the reference gradient on the same data")
     if cuts:
         said.append(_on_cuts(cuts))
-    if course.unused and to_the_end and not put_up_with.covers_what_is_left:
+    if course.unused and to_the_end and not waived.covers_what_is_left:
         said.append(f"{_many(course.unused, 'row')} used by the reference never reached a step")
     if to_the_end and (without := _without_data(course)):
         said.append(without)

@@ -114,10 +114,10 @@ def announce(launch: Launch, meeting: Meeting) -> None:
 def announced(launch: Launch) -> Meeting:
     """Wait until rank 0 announces where to meet. Raises NoMeeting."""
     begun = time.monotonic()
-    while (told := launch.mailbox.get(_MEETING)) is None:
+    while (answer := launch.mailbox.get(_MEETING)) is None:
         has_ended = launch.mailbox.has("account-0") or not launch.mailbox.has(f"begun-{launch.rank}")
         if has_ended or not launch.mailbox.is_running(0, time.monotonic() - begun):
             raise NoMeeting
         time.sleep(_POLL)
-    address, ports = json.loads(told)
+    address, ports = json.loads(answer)
     return Meeting(address, Ports(ports))

@@ -166,20 +166,20 @@ class Lockstep:
                         break
                     self._step(follower, arrival)
                 mine = follower.mine[-1]
-                stands = self._stands(follower, mine, their)
-                if stands is Relation.AHEAD:
+                relation = self._relation(follower, mine, their)
+                if relation is Relation.AHEAD:
                     break
-                if stands is Relation.SAME:
+                if relation is Relation.SAME:
                     published = published or self._publish(their)
                     self._meet(number, follower, mine, their)
                     break
-                if stands is Relation.OTHER:
+                if relation is Relation.OTHER:
                     self._part(number, follower, mine, their)
                     break
                 follower.holds = None
                 self._runs[number].tell(Order.GO)
 
-    def _stands(self, follower: _Follower, mine: Arrival, their: Arrival) -> Relation:
+    def _relation(self, follower: _Follower, mine: Arrival, their: Arrival) -> Relation:
         if mine.optimizer != their.optimizer or mine.rows is None or their.rows is None:
             return Relation.OTHER
         return follower.between.relation
@@ -251,19 +251,19 @@ class Lockstep:
         """A run's next step, None where it has come to its end."""
         if number in self.ends:
             return None
-        told = self._runs[number].receive()
-        while isinstance(told, Arrival) and told.is_idle:
+        message = self._runs[number].receive()
+        while isinstance(message, Arrival) and message.is_idle:
             # What changes nothing is no step.
-            self._take(number, told.reads)
+            self._take(number, message.reads)
             if number not in self._alone:
                 self._runs[number].tell(Order.GO)
-            told = self._runs[number].receive()
-        if isinstance(told, Arrival):
-            self.arrivals[number].append(_without_rows(told))
-            self._take(number, told.reads)
-            return told
-        self.ends[number] = told
-        self._take(number, told.reads if told is not None else ())
+            message = self._runs[number].receive()
+        if isinstance(message, Arrival):
+            self.arrivals[number].append(_without_rows(message))
+            self._take(number, message.reads)
+            return message
+        self.ends[number] = message
+        self._take(number, message.reads if message is not None else ())
         return None
 
     def _take(self, number: int, reads: Sequence[NumberRead]) -> None:

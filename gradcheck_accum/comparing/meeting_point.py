@@ -208,8 +208,8 @@ class _Hall:
                 return None
             for connection, visitor in heard.items():
                 if connection in ready:
-                    told = visitor.heard()
-                    return visitor, told if isinstance(told, (Arrival, Over)) else None
+                    message = visitor.heard()
+                    return visitor, message if isinstance(message, (Arrival, Over)) else None
             if self._meeting in ready:
                 self._admit()
             else:

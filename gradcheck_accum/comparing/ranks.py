@@ -60,15 +60,15 @@ class Ranks:
             if found is None:
                 self._fail(f"rank {awaited[0]} makes no step where rank {min(arrived)} makes one")
                 return None
-            rank, told = found
+            rank, message = found
             awaited.remove(rank)
-            if told is None:
+            if message is None:
                 self._dismiss()
                 return None
-            if isinstance(told, Over):
-                self._over[rank] = told
+            if isinstance(message, Over):
+                self._over[rank] = message
             else:
-                arrived[rank] = told
+                arrived[rank] = message
         self._at_step = sorted(arrived)
         if not arrived:
             return _ended_together(self._over)

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gradcheck_accum.comparing.acceptance import By, nobody
+from gradcheck_accum.comparing.acceptance import By, accepts_nothing
 from gradcheck_accum.comparing.configurations import variables_and_arguments
 from gradcheck_accum.comparing.judging import compared
 from gradcheck_accum.comparing.launched import (
@@ -78,7 +78,9 @@ def compare_script(
         return CompareResult.failed(name, f"with {names[number]}: {why}")
     if ended.is_interrupted and not any(course.met for course in ended.lockstep.courses.values()):
         return CompareResult.failed(name, _NOTHING_COMPARED)
-    return compared(name, names, ended.lockstep, ended.results, to_the_end=max_windows is None, by=by or nobody)
+    return compared(
+        name, names, ended.lockstep, ended.results, to_the_end=max_windows is None, by=by or accepts_nothing
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -320,7 +320,7 @@ def _frontier(node: Any, name: str, factors: tuple[Factor, ...]) -> Term:
 def _of_weighted(term: Term, node: Any, shares_of: SharesOf) -> Term:
     """A term whose elements are multiplied by data, a mask or weights, with the units that these select or count."""
     places = term.units or 0.0
-    operands, by = _data_beside(node, places)
+    operands, by = _weights_in_data(node, places)
     if not operands:
         return term
     units = weighted_units(operands, by, term.reduction is Reduction.MEAN, shares_of)
@@ -335,7 +335,7 @@ def _divides_by(factor: Factor, number: float) -> bool:
     return factor.value is not None and _same(factor.value * number, 1.0)
 
 
-def _data_beside(node: Any, places: float) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+def _weights_in_data(node: Any, places: float) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
     """The factors of the elements that ``node`` reduces: tensors of the same size, and scalars that divide them."""
     name = node.name()
     if _over_samples_below(node) is not None:

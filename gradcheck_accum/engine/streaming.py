@@ -100,7 +100,7 @@ class Streamer:
         proof = self._prove(chunks[largest], tried, data, parameters, layout, dtype)
         first = tried if largest == 0 else self.engine.large_batch(chunks[0], parameters, layout)
         # A large batch has the factors of its first micro-batch.
-        total = _Sum(like=first.reading, beside=tried)
+        total = _Sum(like=first.reading, compared=tried)
         total.add(first)
         for position, chunk in enumerate(chunks[1:], 1):
             total.add(tried if position == largest else self.engine.large_batch(chunk, parameters, layout))
@@ -127,7 +127,7 @@ class Streamer:
                 )
             parts = [[half] for half in cut]
         passes = [self.engine.large_batch(part, parameters, layout) for part in parts]
-        together = _Sum(like=whole.reading, beside=whole)
+        together = _Sum(like=whole.reading, compared=whole)
         for one in passes:
             together.add(one)
         norm = _norm(whole.gradients)
@@ -146,11 +146,11 @@ class _Sum:
     Units are relative to those of the pass ``beside``.
     """
 
-    def __init__(self, like: LossReading, beside: Pass) -> None:
+    def __init__(self, like: LossReading, compared: Pass) -> None:
         self._like = like
-        self._beside = beside.reading
+        self._compared = compared.reading
         self._shares: list[float] = []
-        self._total = [torch.zeros_like(g, dtype=torch.float64) for g in beside.gradients]
+        self._total = [torch.zeros_like(g, dtype=torch.float64) for g in compared.gradients]
 
     def add(self, one: Pass) -> None:
         """Add a chunk. Raises CannotReplay if its share is unknown, or differs between terms."""
@@ -166,13 +166,13 @@ class _Sum:
         """A chunk's units, and what its factors must be multiplied by."""
         wanted, own = coefficient(self._like), coefficient(reading)
         kinds = [term.reduction for term in reading.terms]
-        known = bool(own) and len(own) == len(wanted) == len(self._beside.terms) and all((*wanted, *own))
+        known = bool(own) and len(own) == len(wanted) == len(self._compared.terms) and all((*wanted, *own))
         # Sums are added as they are, means weighted by their units; terms without units are shared by all chunks.
         if not known or (Reduction.SUM in kinds and len(set(kinds)) > 1):
             raise CannotReplay("the large batch does not fit in memory, and the shares of its chunks are unknown")
         shares = [
             term.units / other.units if term.units is not None and other.units else math.nan
-            for term, other in zip(reading.terms, self._beside.terms, strict=True)
+            for term, other in zip(reading.terms, self._compared.terms, strict=True)
             if term.reduction is Reduction.MEAN
         ] or [1.0]
         factors = [(w or 0.0) / (c or 1.0) for w, c in zip(wanted, own, strict=True)]

@@ -177,7 +177,7 @@ def compare(variant: Variant) -> Comparison:
     judged.problems += [
         # The data decides which windows are rejected.
         *(Problem("both ledgers", text) for text in _ledgers(static, dynamic) if not variant.outliers),
-        *_places(variant, result, found, unknown, _untold(ledger)),
+        *_places(variant, result, found, unknown, _lines_unknown_to_verify(ledger)),
         *_arithmetic(variant, dynamic),
     ]
     if not any(problem.kind.startswith("verify") for problem in judged.problems):
@@ -335,7 +335,7 @@ def _places(
     result: VerifyResult,
     found: frozenset[tuple[int, str]],
     unknown: bool,
-    untold: frozenset[int],
+    unknown_lines: frozenset[int],
 ) -> list[Problem]:
     """Whether a mistake that both engines report is at the same lines for both."""
     seen = {(d.where.line, d.mistake.code) for d in result.diagnosis}
@@ -348,12 +348,14 @@ def _places(
         compared -= {"GA201", "GA202"}
     # A retained graph is reported at its place in the source, but at a step in a run.
     compared -= {"GA801"}
-    told = {(line, code) for line, code in seen if code in compared}
-    own = {(line, code) for line, code in found if code in compared and line not in untold}
-    return [] if told == own else [Problem("both places", f"lint finds {_placed(own)}, verify {_placed(told)}")]
+    by_verify = {(line, code) for line, code in seen if code in compared}
+    own = {(line, code) for line, code in found if code in compared and line not in unknown_lines}
+    return (
+        [] if by_verify == own else [Problem("both places", f"lint finds {_placed(own)}, verify {_placed(by_verify)}")]
+    )
 
 
-def _untold(ledger: Ledger) -> frozenset[int]:
+def _lines_unknown_to_verify(ledger: Ledger) -> frozenset[int]:
     """The lines of steps that verify knows nothing about: all of their windows are unknown to it."""
     every = {(w.step.where.line, bool(w.unknown)) for w in ledger.windows if w.step is not None}
     return frozenset(line for line, unknown in every if unknown and (line, False) not in every)
@@ -388,7 +390,7 @@ def _relative_weights(variant: Variant, true: Truth, result: VerifyResult) -> li
     read = list(reported.values())
     if not read and not any(wanted):
         return []
-    if any(_weigh_the_same(read, list(order)) for order in itertools.permutations(wanted)):
+    if any(_have_equal_weights(read, list(order)) for order in itertools.permutations(wanted)):
         return []
     return [Problem("verify: wrong relative weights", f"the arithmetic gives {wanted}, verify {read}")]
 
@@ -407,7 +409,7 @@ def _relative(run: Simulation, step: Stepped) -> list[float] | None:
     return [float(step.gradient.get(i, Fraction(0)) / right[i]) for i in step.own]
 
 
-def _weigh_the_same(read: list[list[tuple[float | None, ...]]], wanted: list[list[list[float] | None]]) -> bool:
+def _have_equal_weights(read: list[list[tuple[float | None, ...]]], wanted: list[list[list[float] | None]]) -> bool:
     """Whether the last weights of every step are these; weights of earlier micro-batches may precede them."""
     return [len(steps) for steps in read] == [len(steps) for steps in wanted] and all(
         own is None or None in one or (len(one) >= len(own) and all(map(_is_close, one[len(one) - len(own) :], own)))

@@ -29,7 +29,7 @@ _SETTLED = 10
 _FIXED = 10
 """One in this many variants is fixed and run again: trying fixes costs as much as ten variants."""
 
-_BESIDE_ITSELF = 50
+_COMPARED_WITH_ITSELF = 50
 """One in this many variants is compared with itself at K = 1, in two more processes, which costs as much as several."""
 
 
@@ -76,7 +76,7 @@ def _round(size: int, number: int, tally: Tally, kept: dict[str, Variant], progr
             _settle()
         comparison, problems = judged(variant, fixes=variant.seed % _FIXED == 0)
         count(tally, variant, comparison, fixed=variant.seed % _FIXED == 0)
-        if not problems and variant.seed % _BESIDE_ITSELF == 1:
+        if not problems and variant.seed % _COMPARED_WITH_ITSELF == 1:
             problems = _third(variant, tally)
         for kind in kinds(variant, problems):
             tally.problems[kind] += 1

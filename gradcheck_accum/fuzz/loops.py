@@ -152,7 +152,7 @@ class _Trial:
         """
         judged = self.failing.get(_UNDECIDED)
         if judged is not None and not self._is_over():
-            self.failing[_UNDECIDED] = _beside_k_1(self._loop, judged, self._factories)
+            self.failing[_UNDECIDED] = _at_k_1(self._loop, judged, self._factories)
 
     def _is_over(self) -> bool:
         return self._ends is not None and time.monotonic() > self._ends
@@ -195,7 +195,7 @@ def _judge(loop: Callable[..., object], case: AccumCase, factories: ModuleType |
     return _Judged(case, outcome, codes[0] if codes else "Unexplained", _words(result, ledger), result)
 
 
-def _beside_k_1(loop: Callable[..., object], judged: _Judged, factories: ModuleType | None) -> _Judged:
+def _at_k_1(loop: Callable[..., object], judged: _Judged, factories: ModuleType | None) -> _Judged:
     """A case that verify leaves undecided, compared with the same samples at K = 1."""
     from gradcheck_accum.comparing import compared_loop
 

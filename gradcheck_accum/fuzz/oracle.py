@@ -74,13 +74,13 @@ class Simulation:
         total = sum(self.units[i] for i in step.own)
         return {i: Fraction(self.units[i], total) for i in step.own}
 
-    def weighs_unevenly(self, step: Stepped) -> bool:
+    def has_uneven_weights(self, step: Stepped) -> bool:
         """Whether the units of a step's own micro-batches have different weights."""
         return len({self.coefficients[i] / self.units[i] for i in step.own}) > 1 and bool(self._reached(step))
 
     def has_a_mean_of_means(self, step: Stepped) -> bool:
         """Whether they do, and the micro-batches have different numbers of units."""
-        return self.weighs_unevenly(step) and len({self.units[i] for i in step.own}) > 1
+        return self.has_uneven_weights(step) and len({self.units[i] for i in step.own}) > 1
 
     def has_a_short_step_as_heavy(self) -> bool:
         """Whether a micro-batch of a short step has the same coefficient as one of a longer step."""
@@ -357,9 +357,9 @@ def truth(variant: Variant) -> Truth:
         planted, allowed = planted - {"GA203"} | {"GA204"}, allowed | {"GA204"}
     if len(planted) > 1 and not right:
         # If there are several mistakes, any of them may show.
-        allowed |= {code for code, mistake in CATALOGUE.items() if mistake.moves_gradient}
+        allowed |= {code for code, mistake in CATALOGUE.items() if mistake.changes_gradient}
     if right and "GA901" not in planted:
-        allowed &= {code for code in allowed if not CATALOGUE[code].moves_gradient} | planted
+        allowed &= {code for code in allowed if not CATALOGUE[code].changes_gradient} | planted
     # The source of a schedule without a length does not show what it was made for.
     in_source = frozenset({"GA601"} if v.schedule == "decay" else ())
     return Truth(
@@ -385,13 +385,13 @@ def truth(variant: Variant) -> Truth:
 
 def _weighs(v: Variant, planted: frozenset[str]) -> bool:
     """Whether the planted mistakes can only change what a step gets: a skipped micro-batch may have no weight."""
-    return all(CATALOGUE[code].moves_gradient for code in planted) and not v.has("GA902")
+    return all(CATALOGUE[code].changes_gradient for code in planted) and not v.has("GA902")
 
 
 def _shows(v: Variant, runs: list[Simulation]) -> bool:
     """Whether the planted mistake changes what a step gets, loses more data, or changes the pace of another call."""
     (name,) = v.mutations
-    if not (CATALOGUE[OPERATORS[name].code].moves_gradient or v.has("GA502")):
+    if not (CATALOGUE[OPERATORS[name].code].changes_gradient or v.has("GA502")):
         return True
     if v.has("GA901") or v.has("GA902"):
         return True
@@ -430,7 +430,7 @@ def _consequences(v: Variant, runs: list[Simulation]) -> frozenset[str]:
     steps = [(run, step) for run in runs for step in run.steps]
     if any(run.has_a_mean_of_means(step) for run, step in steps):
         found.add("GA104")
-    if any(run.weighs_unevenly(step) for run, step in steps):
+    if any(run.has_uneven_weights(step) for run, step in steps):
         found |= {"GA101", "GA102", "GA103"}
     if any(run.has_a_short_step_as_heavy() for run in runs):
         found.add("GA103")

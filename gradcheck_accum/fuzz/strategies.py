@@ -425,9 +425,9 @@ def _spellings(mixed: bool, names: Sequence[str]) -> list[str]:
 
 def _epochs(names: Sequence[str], mixed: bool, data_loader: bool) -> tuple[int, ...]:
     # A run over a list shows no passes: which micro-batches belong together is then only known from the source.
-    untold = mixed or ("GA302" in names and not data_loader) or (len(names) > 1 and "GA201" in names[0] + names[1])
+    is_unseen = mixed or ("GA302" in names and not data_loader) or (len(names) > 1 and "GA201" in names[0] + names[1])
     # If the remainder is dropped, its unscaling is left over: that of the next pass then raises an error.
-    return (1,) if untold or {"GA301", "GA502"} <= set(names) else (1, 1, 1, 1, 2)
+    return (1,) if is_unseen or {"GA301", "GA502"} <= set(names) else (1, 1, 1, 1, 2)
 
 
 def _layouts(names: Sequence[str]) -> tuple[str, ...]:

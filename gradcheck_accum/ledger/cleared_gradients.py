@@ -73,20 +73,20 @@ def part(windows: Sequence[Window], same: Same) -> Parted:
                 if not is_missing and _is_rejected(block, window, steps, passes, counted):
                     kept = _without(kept, block)
                     doubt = REFUSED_AT_EVERY_END if at_every_end else None
-                    parted.rejected.append(replace(_thrown_away(window, block), unknown=doubt))
+                    parted.rejected.append(replace(_discarded(window, block), unknown=doubt))
                 elif _is_restarted(block, window, steps, counted):
                     kept = _without(kept, block)
-                    parted.restarted.append(_thrown_away(window, block))
+                    parted.restarted.append(_discarded(window, block))
                 elif _is_cleared_unseen(block) and passes.end_with(block[-1]) and _comes_before_others(window):
                     kept = _without(kept, block)
-                    parted.rejected.append(replace(_thrown_away(window, block), unknown=CLEARED_UNSEEN))
+                    parted.rejected.append(replace(_discarded(window, block), unknown=CLEARED_UNSEEN))
         if window.step is None:
             parted.abandoned += [kept] if kept.fresh() else []
             continue
         lost = _lost_before(kept, steps)
         if lost:
             kept = _without(kept, lost)
-            parted.abandoned.append(_thrown_away(window, lost))
+            parted.abandoned.append(_discarded(window, lost))
         parted.windows.append(kept)
     return parted
 
@@ -247,6 +247,6 @@ def _without(window: Window, gone: Sequence[Entry]) -> Window:
     return replace(window, events=window.events[begins:]).without({entry.backward for entry in gone})
 
 
-def _thrown_away(window: Window, entries: Sequence[Entry]) -> Window:
+def _discarded(window: Window, entries: Sequence[Entry]) -> Window:
     """What was cleared before the step of ``window``, as a window that no step closed."""
     return replace(window, entries=tuple(entries), step=None, events=tuple(e.backward for e in entries))

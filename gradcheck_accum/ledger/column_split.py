@@ -205,8 +205,10 @@ class ColumnSplit:
 
     def _is_another_number(self, column: Column) -> bool:
         """Whether the source shows K, in the test of a step or a division of the loss, and this is another number."""
-        beside = column.source in (Source.LITERAL, Source.NAMED) and any(map(self._is_division_by_steps, self.columns))
-        return beside or is_from_elsewhere(column, self.evidence)
+        is_next_to_k = column.source in (Source.LITERAL, Source.NAMED) and any(
+            map(self._is_division_by_steps, self.columns)
+        )
+        return is_next_to_k or is_from_elsewhere(column, self.evidence)
 
     def _may_be_needed(self, column: Column) -> bool:
         """Whether a column that its source does not explain may be the accumulation's if that makes windows right."""
@@ -359,8 +361,8 @@ class ColumnSplit:
         ]
 
     def _note_equality(self, needed: Sequence[Column]) -> None:
-        told = [c for c in self.accumulation if not c.scales_nothing]
-        if len(needed) == 1 and len(told) == 1 and not needed[0].divides and self.evidence.is_constant(needed[0]):
+        scaling = [c for c in self.accumulation if not c.scales_nothing]
+        if len(needed) == 1 and len(scaling) == 1 and not needed[0].divides and self.evidence.is_constant(needed[0]):
             self.notes.append(
                 f"the factor {needed[0].values[0]:.6g} of {self._name} equals 1/K and was read as loss scaling; if it "
                 "is part of the objective, state --loss-coefficient"
@@ -407,16 +409,16 @@ class ColumnSplit:
         the window; so exactly one factor has to be K, and no other may have an unknown source.
         """
         evidence = self.evidence
-        told = [c for c in self.accumulation if not c.scales_nothing]
-        unsure = [c for c in (*told, *self.objective) if c.source is not Source.STEPS]
+        scaling = [c for c in self.accumulation if not c.scales_nothing]
+        unsure = [c for c in (*scaling, *self.objective) if c.source is not Source.STEPS]
         if self.kind is Reduction.NONE:
             # The factor of a penalty may include the division, unless nothing of its loss is divided, or all of its
             # factors come from elsewhere in the source than K.
             accumulated = any(p.steps > 1 for p in evidence.points)
             unknown = [c for c in self.objective if not is_from_elsewhere(c, evidence)]
-            return accumulated and bool(unknown) and not told and not self._others_are_undivided()
+            return accumulated and bool(unknown) and not scaling and not self._others_are_undivided()
         accumulated = any(p.steps > 1 and p.term.units is None for p in evidence.points)
-        if accumulated and unsure and (len(told) > 1 or (self.objective and not told)):
+        if accumulated and unsure and (len(scaling) > 1 or (self.objective and not scaling)):
             return True
         means = [c for c in unsure if is_mean_of_terms(c, evidence.points, evidence.same)]
-        return len(told) == 1 and means == told
+        return len(scaling) == 1 and means == scaling

@@ -59,7 +59,7 @@ class SeriesReading:
     """Where the factors that are read as the accumulation's were applied."""
     scaled_by: frozenset[Applied] = frozenset()
     """Those of them that multiply the whole loss, all of its terms, including those that count a sum's units."""
-    weighed_by: frozenset[Applied] = frozenset()
+    objective_by: frozenset[Applied] = frozenset()
     """The factors of the whole loss that are read as the objective's."""
 
     @property
@@ -201,8 +201,8 @@ def _read(
     reading.intended = math.prod(column.values[0] for column in split.objective if column.whole)
     places = (factor.where for column in split.accumulation for factor in column.factors)
     reading.scaled_at = frozenset(place for place in places if place is not None)
-    reading.weighed_by = _applied(split.objective)
-    reading.scaled_by = _applied(every) - reading.weighed_by
+    reading.objective_by = _applied(split.objective)
+    reading.scaled_by = _applied(every) - reading.objective_by
     unsteady = set(split.unsteady())
     if unsteady and not split.is_right_without(unsteady):
         # The windows that change have no reading, and the others, not being right, have none either.

@@ -161,7 +161,7 @@ def _read_sum(evidence: Evidence, columns: Sequence[Column]) -> Counted:
                 found.notes.append(_of_unlike_counts(points[0].term.name, unlike, found.is_unknown))
             return found
         if _counts_otherwise(column, evidence):
-            note = _of_unlike_counts(points[0].term.name, _beside_own(column, evidence), True)
+            note = _of_unlike_counts(points[0].term.name, _with_own_counts(column, evidence), True)
             return Counted(Reduction.SUM, left, True, divisors, nothing.own_counts, is_unknown=True, notes=[note])
     return nothing
 
@@ -324,7 +324,7 @@ def _unlike_counts(column: Column, evidence: Evidence) -> list[tuple[float, floa
     return [] if all(evidence.same(share, shares[0]) for share in shares) else known
 
 
-def _beside_own(column: Column, evidence: Evidence) -> list[tuple[float, float]]:
+def _with_own_counts(column: Column, evidence: Evidence) -> list[tuple[float, float]]:
     """The units of each window with the first of its divisors that differs from its last, or its only one."""
     found = []
     for own in evidence.windows():

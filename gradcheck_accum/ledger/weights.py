@@ -277,7 +277,7 @@ class _Reader:
 
         for one, reading in read.items():
             others = [other for other in read if other is not one and other.lines == one.lines]
-            shared = {a for other in others for a in read[other].scaled_by & reading.weighed_by}
+            shared = {a for other in others for a in read[other].scaled_by & reading.objective_by}
             for other in others:
                 is_count = read[other].kind is Reduction.SUM and read[other].normalised
                 both = read[other].scaled_by & reading.scaled_by if is_count else frozenset()
@@ -411,8 +411,8 @@ def _points(series: Series, windows: Iterable[Window], steps: int, *, leaks: boo
         units = [total_of(t.units for _, t in own) for own in ranks]
         rows = [total_of(t.rows for _, t in own) for own in ranks]
         # Entries that no step used are treated as if they were live, and scaled like the others in the end.
-        beside = [e.grad_factors for e in window.with_fate(Fate.LIVE) if e.grad_factors]
-        of_others = (beside or scaled or [()])[-1]
+        of_step = [e.grad_factors for e in window.with_fate(Fate.LIVE) if e.grad_factors]
+        of_others = (of_step or scaled or [()])[-1]
         # What an earlier pass left over has a scaling of its own, but is part of the window that it is in.
         shared = units[0], rows[0]
         if len(part) > 1 or part != window.by_rank():

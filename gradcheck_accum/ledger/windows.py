@@ -201,7 +201,7 @@ class Ledger:
         for window in self.windows:
             by_step.setdefault(window.step, []).append(window)
         object.__setattr__(self, "_by_step", by_step)
-        skipped = {epoch: _in_order(_passed_over(given)) for epoch, given in self._given().items()}
+        skipped = {epoch: _in_order(_skipped_before(given)) for epoch, given in self._given().items()}
         object.__setattr__(self, "_skipped_by_pass", skipped)
         counted = [self._counted_of(*account) for account in self.accounts()]
         object.__setattr__(self, "_counted_only", {step: count for own in counted for step, count in own.items()})
@@ -290,13 +290,13 @@ def counted_before(windows: Iterable[Window]) -> dict[Step | ZeroGrad, int]:
     return found
 
 
-def _in_order(passed_over: dict[int, int]) -> tuple[list[int], list[int]]:
+def _in_order(skipped_before: dict[int, int]) -> tuple[list[int], list[int]]:
     """Micro-batches in order, and the largest number of batches that were skipped by each."""
-    numbers = sorted(passed_over)
-    return numbers, list(accumulate((passed_over[number] for number in numbers), max))
+    numbers = sorted(skipped_before)
+    return numbers, list(accumulate((skipped_before[number] for number in numbers), max))
 
 
-def _passed_over(given: dict[int, int]) -> dict[int, int]:
+def _skipped_before(given: dict[int, int]) -> dict[int, int]:
     """How many batches of a pass never ran, of those that it had loaded by the time of each micro-batch that did.
 
     Skipping a batch is an exception: where most backwards came after several batches, they ran on them together.

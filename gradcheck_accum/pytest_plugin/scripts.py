@@ -113,10 +113,10 @@ class AccumVerifyItem(pytest.Item):
             acceptance = Acceptance(settings)
         except SettingsError as error:
             raise pytest.fail.Exception(str(error), pytrace=False) from None
-        told = dict(settings.verify.options)
-        verbose = bool(told.pop("verbose", False))
+        options = dict(settings.verify.options)
+        verbose = bool(options.pop("verbose", False))
         ending = Ending()
-        result = accepted(verify_script(str(self.path), self.run.arguments, ending=ending, **told), acceptance)
+        result = accepted(verify_script(str(self.path), self.run.arguments, ending=ending, **options), acceptance)
         if ending.asked:
             raise KeyboardInterrupt
         remember(self.config, result.accepted)

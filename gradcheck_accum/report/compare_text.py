@@ -72,9 +72,9 @@ def _compared(
     if one.steps:
         head += table(one.steps, paint, width, without=_NOT_MEASURED)
     causes = [[_difference(difference, paint) for difference in one.differences if not difference.accepted]]
-    put_up_with = [accepted_line(each, paint) for each in one.accepted]
-    put_up_with += [f"{paint('yellow', 'accepted:')} {_difference(d, paint)}" for d in one.differences if d.accepted]
-    notes = [put_up_with, [line for note in one.notes for line in labelled("note:", note, width, paint)]]
+    waived = [accepted_line(each, paint) for each in one.accepted]
+    waived += [f"{paint('yellow', 'accepted:')} {_difference(d, paint)}" for d in one.differences if d.accepted]
+    notes = [waived, [line for note in one.notes for line in labelled("note:", note, width, paint)]]
     if one.watched is not None:
         first = chosen(one.watched) if one.verdict is Verdict.DEVIATES and not result.help else None
         causes += [diagnosis_lines(d, sources, paint, width, helped=d is first) for d in one.watched.diagnosis]

@@ -78,8 +78,8 @@ def _tally(result: VerifyResult) -> str:
 
 def chosen(result: VerifyResult) -> Diagnosis | None:
     """The diagnosis to act on first: of those that change a gradient, the one that explains most windows."""
-    told = [d for d in result.diagnosis if d.help]
-    return max(told, key=lambda d: (d.mistake.moves_gradient, len(d.windows)), default=None)
+    diagnoses = [d for d in result.diagnosis if d.help]
+    return max(diagnoses, key=lambda d: (d.mistake.changes_gradient, len(d.windows)), default=None)
 
 
 def action(result: VerifyResult, first: Diagnosis | None, paint: Paint, width: int) -> list[str]:
@@ -96,23 +96,23 @@ def _counted(result: VerifyResult) -> str:
 
 def reasons(result: VerifyResult) -> dict[str, list[int]]:
     """The reasons for the verdicts on windows, each once, without those in a row, a diagnosis or the first line."""
-    told = (*result.diagnosis, *(one.diagnosis for one in result.accepted))
+    diagnoses = (*result.diagnosis, *(one.diagnosis for one in result.accepted))
     alike: dict[str, list[int]] = {}
     for window in result.windows:
-        if window.reason and not _is_in_its_row(window) and not _is_coupled_as_told(window, told):
+        if window.reason and not _is_in_its_row(window) and not _is_coupled_as_reported(window, diagnoses):
             alike.setdefault(window.reason, []).append(window.index)
     if len(alike) == 1 and result.reason.endswith(next(iter(alike))):
         return {}
-    known = {diagnosis.message for diagnosis in told}
+    known = {diagnosis.message for diagnosis in diagnoses}
     return {reason: windows for reason, windows in alike.items() if reason not in known}
 
 
 def _reasons(result: VerifyResult, paint: Paint, width: int) -> list[str]:
     lines: list[str] = []
-    told_here = list(reasons(result).items())
-    for reason, windows in told_here[:_REASONS]:
+    given_reasons = list(reasons(result).items())
+    for reason, windows in given_reasons[:_REASONS]:
         lines += labelled(f"{windows_text(windows)}:", reason, width, paint, "dim")
-    more = sum(len(windows) for _, windows in told_here[_REASONS:])
+    more = sum(len(windows) for _, windows in given_reasons[_REASONS:])
     if more:
         lines.append(paint("dim", f"… the reasons for {plural(more, 'more window')} are in the JSON report"))
     return lines
@@ -125,10 +125,10 @@ def _is_in_its_row(window: WindowReport) -> bool:
     return deviates and measured is not None and allowed is not None and measured > allowed
 
 
-def _is_coupled_as_told(window: WindowReport, told: Iterable[Diagnosis]) -> bool:
+def _is_coupled_as_reported(window: WindowReport, diagnoses: Iterable[Diagnosis]) -> bool:
     """Whether a diagnosis says it: each window's coupling has a number of its own, and the cause is one."""
     by_construction = window.verdict is Verdict.NOT_EQUIVALENT_BY_CONSTRUCTION
-    return by_construction and any(d.mistake.by_construction and window.index in d.windows for d in told)
+    return by_construction and any(d.mistake.by_construction and window.index in d.windows for d in diagnoses)
 
 
 def diagnosis_lines(diagnosis: Diagnosis, sources: Sources, paint: Paint, width: int, *, helped: bool) -> list[str]:

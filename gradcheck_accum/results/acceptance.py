@@ -49,32 +49,32 @@ class Acceptance:
 def accepted(result: VerifyResult, by: Callable[[Diagnosis], str]) -> VerifyResult:
     """The result in which what was accepted decides nothing; ``by`` gives where a diagnosis was accepted, if it was."""
     found = [(diagnosis, by(diagnosis)) for diagnosis in result.diagnosis]
-    put_up_with = tuple(Accepted(diagnosis, where) for diagnosis, where in found if where)
-    if not put_up_with:
+    waived = tuple(Accepted(diagnosis, where) for diagnosis, where in found if where)
+    if not waived:
         return result
     left = tuple(diagnosis for diagnosis, where in found if not where)
-    windows = tuple(explained(window, put_up_with, left) for window in result.windows)
+    windows = tuple(explained(window, waived, left) for window in result.windows)
     verdict, reason = result.verdict, result.reason
-    if any(mistake.moves_gradient or mistake.by_construction for mistake in (a.diagnosis.mistake for a in put_up_with)):
+    if any(mistake.changes_gradient or mistake.by_construction for mistake in (a.diagnosis.mistake for a in waived)):
         verdict, reason = _of_the_rest(result, windows, left)
     return replace(
         result,
         verdict=verdict,
-        reason=f"{reason}; accepted: {', '.join(counts(put_up_with))}",
+        reason=f"{reason}; accepted: {', '.join(counts(waived))}",
         windows=windows,
         diagnosis=left,
-        accepted=(*result.accepted, *put_up_with),
+        accepted=(*result.accepted, *waived),
     )
 
 
-def explained(window: WindowReport, put_up_with: Sequence[Accepted], left: Sequence[Diagnosis]) -> WindowReport:
+def explained(window: WindowReport, waived: Sequence[Accepted], left: Sequence[Diagnosis]) -> WindowReport:
     """The window with the codes that were accepted and explain its verdict, where some do.
 
     ``left`` is what was diagnosed and not accepted.
     """
     if window.verdict not in (Verdict.DEVIATES, Verdict.NOT_EQUIVALENT_BY_CONSTRUCTION):
         return window
-    codes = tuple(sorted({a.diagnosis.mistake.code for a in put_up_with if _shows(window, a.diagnosis)}))
+    codes = tuple(sorted({a.diagnosis.mistake.code for a in waived if _shows(window, a.diagnosis)}))
     if not codes or any(_shows(window, diagnosis) for diagnosis in left):
         return window
     if not _explain(codes, window):
@@ -89,7 +89,7 @@ def _shows(window: WindowReport, diagnosis: Diagnosis) -> bool:
         return False
     if window.verdict is Verdict.NOT_EQUIVALENT_BY_CONSTRUCTION:
         return diagnosis.mistake.by_construction
-    return diagnosis.mistake.moves_gradient
+    return diagnosis.mistake.changes_gradient
 
 
 def _explain(codes: Collection[str], window: WindowReport) -> bool:
@@ -118,7 +118,7 @@ def _of_the_rest(
         len(windows),
         # The verdict on all says whether there was any: the diagnosis may be of windows alone.
         lost=lost if result.verdict is Verdict.DEVIATES else "",
-        diagnosed=any(diagnosis.mistake.moves_gradient for diagnosis in left),
+        diagnosed=any(diagnosis.mistake.changes_gradient for diagnosis in left),
     )
     more = sum(window.verdict is Verdict.DEVIATES and window not in result.windows for window in left_open)
     if more:  # their reason says so now
@@ -126,10 +126,10 @@ def _of_the_rest(
     return verdict, reason
 
 
-def counts(put_up_with: Sequence[Accepted]) -> list[str]:
+def counts(waived: Sequence[Accepted]) -> list[str]:
     """What was accepted, and in how many windows: "GA901 in 4 windows"."""
     windows: dict[str, set[int]] = {}
-    for one in put_up_with:
+    for one in waived:
         windows.setdefault(one.diagnosis.mistake.code, set()).update(one.diagnosis.windows)
     return [_count(code, len(indices)) for code, indices in sorted(windows.items())]
 

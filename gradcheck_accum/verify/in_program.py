@@ -168,15 +168,15 @@ class SamplingObserver(Observer):
     def _judge(self) -> None:
         result = judge(self, "the loop", self.options, complete=False)
         last = result.windows[-1]
-        shown = tuple(d for d in result.diagnosis if last.index in d.windows or not d.mistake.moves_gradient)
+        shown = tuple(d for d in result.diagnosis if last.index in d.windows or not d.mistake.changes_gradient)
         self.run.journal.forget_before(_KEPT_WINDOWS)
-        told = replace(result, reason=last.reason or result.reason, windows=(last,), diagnosis=shown)
-        told = accepted(told, self._acceptance)
+        of_window = replace(result, reason=last.reason or result.reason, windows=(last,), diagnosis=shown)
+        of_window = accepted(of_window, self._acceptance)
         if self._on_window is not None:
-            self._on_window(told)
-        deviates = any(w.verdict is Verdict.DEVIATES and not w.accepted for w in told.windows)
-        if deviates or any(not d.mistake.by_construction for d in told.diagnosis):
-            self._tell(told)
+            self._on_window(of_window)
+        deviates = any(w.verdict is Verdict.DEVIATES and not w.accepted for w in of_window.windows)
+        if deviates or any(not d.mistake.by_construction for d in of_window.diagnosis):
+            self._tell(of_window)
 
 
 @contextmanager
@@ -229,10 +229,10 @@ def watch(
         yield
         if every == 1:
             last = judge(observer, "the loop", observer.options, complete=True)
-            left = tuple(d for d in last.diagnosis if not d.windows and d.mistake.moves_gradient)
-            told = accepted(replace(last, windows=(), diagnosis=left), acceptance)
-            if told.diagnosis:
-                tell(told)
+            left = tuple(d for d in last.diagnosis if not d.windows and d.mistake.changes_gradient)
+            of_window = accepted(replace(last, windows=(), diagnosis=left), acceptance)
+            if of_window.diagnosis:
+                tell(of_window)
 
 
 def _teller(on_deviation: OnDeviation) -> Callable[[VerifyResult], object]:

@@ -97,7 +97,7 @@ def test_a_campaign_asks_it_of_some(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr("gradcheck_accum.fuzz.campaign.judged", lambda variant, *, fixes: (None, ()))
     monkeypatch.setattr("gradcheck_accum.fuzz.campaign.opinion", contradicts)
-    monkeypatch.setattr("gradcheck_accum.fuzz.campaign._BESIDE_ITSELF", 4)
+    monkeypatch.setattr("gradcheck_accum.fuzz.campaign._COMPARED_WITH_ITSELF", 4)
     campaign = run_campaign(60, random_seed=3)
     drawn = campaign.tally.compared.total()
     assert 1 <= drawn <= 30

@@ -128,10 +128,10 @@ def test_many_windows_that_say_the_same_are_shown_twice() -> None:
 
 def test_a_reason_that_the_row_tells_is_not_told_again() -> None:
     told = replace(WRONG, reason="the gradient is 3 away from the reference")
-    untold = replace(RIGHT, verdict=Verdict.DEVIATES, reason="the update is another one")
-    text = verify_text(run(told, untold))
+    unreported = replace(RIGHT, verdict=Verdict.DEVIATES, reason="the update is another one")
+    text = verify_text(run(told, unreported))
     assert told.reason not in text
-    assert text.endswith(f"deviates\n\nwindow 1: {untold.reason}")
+    assert text.endswith(f"deviates\n\nwindow 1: {unreported.reason}")
 
 
 def test_the_worst_of_the_hidden_windows_is_told() -> None:

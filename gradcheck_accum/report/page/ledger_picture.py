@@ -83,21 +83,21 @@ def numbers(windows: Sequence[WindowReport]) -> tuple[tuple[Row, ...], str]:
 def _chosen(windows: Sequence[WindowReport]) -> tuple[list[WindowReport], dict[int, str], str]:
     """The windows that are shown, for those that stand for others how many, and in words what is left out."""
     shown, hidden = grouped(windows)
-    stands_for = {first.index: rest for first, rest in hidden}
+    represents = {first.index: rest for first, rest in hidden}
     # Those that decide, and that stand for others, come first; then the worst.
-    first = sorted(shown, key=lambda w: (_is_fine(w), w.index not in stands_for, w.index))[: ROWS // 2]
+    first = sorted(shown, key=lambda w: (_is_fine(w), w.index not in represents, w.index))[: ROWS // 2]
     worst = sorted(shown, key=lambda w: -_size(w.grad_rel_error))
     taken = {window.index: window for window in (*(shown if len(shown) <= ROWS else first), *worst)}
     kept = sorted(list(taken.values())[:ROWS], key=lambda window: window.index)
     alike: dict[int, str] = {}
     said = {window.index for window in kept}
-    for first_of_all in (window for window in kept if window.index in stands_for):
-        rest = stands_for[first_of_all.index]
+    for first_of_all in (window for window in kept if window.index in represents):
+        rest = represents[first_of_all.index]
         said |= {window.index for window in rest}
         # Where the first of them would have been.
         before = max(window.index for window in kept if window.index < rest[0].index)
-        told = f"{plural(len(rest), 'more window')} like {first_of_all.index}{_up_to(rest)}"
-        alike[before] = f"{alike[before]}; {told}" if before in alike else told
+        text = f"{plural(len(rest), 'more window')} like {first_of_all.index}{_up_to(rest)}"
+        alike[before] = f"{alike[before]}; {text}" if before in alike else text
     left = [window for window in windows if window.index not in said]
     return kept, alike, f"{plural(len(left), 'more window')} not shown{_up_to(left)}" if left else ""
 

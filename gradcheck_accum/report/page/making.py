@@ -306,7 +306,7 @@ def _cut(sentences: Sequence[str], noun: str) -> list[str]:
     return [*sentences[:_SENTENCES], f"… {plural(left, f'more {noun}')}"] if left > 0 else list(sentences)
 
 
-def _rendered(page: _Page, sources: Sources, **told: Any) -> str:
+def _rendered(page: _Page, sources: Sources, **context: Any) -> str:
     files, unseen = listings(page.marks, sources)
     places = {
         f"{mark.where.path}\0{mark.where.cell}\0{line.number}": f"{file.anchor}-{line.number}"
@@ -325,7 +325,7 @@ def _rendered(page: _Page, sources: Sources, **told: Any) -> str:
     environment.filters.update({"error": error, "windows": windows_text})
     made = datetime.now().astimezone().strftime("%Y-%m-%d %H:%M %Z")
     template = environment.get_template("page.html")
-    return template.render(files=files, unseen=unseen, places=places, made=made, version=__version__, **told)
+    return template.render(files=files, unseen=unseen, places=places, made=made, version=__version__, **context)
 
 
 def _shown(value: Any) -> Any:

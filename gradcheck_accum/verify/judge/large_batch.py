@@ -26,7 +26,7 @@ _OF_GROUPS = (
 )
 
 
-def beside_large_batch(
+def by_large_batch(
     window: MeasuredWindow,
     reference: Reference,
     apart: ReplayDistance | None,

@@ -118,7 +118,7 @@ def judge_ranks(
         ranked.append(own_reports)
     # In a loss that couples samples, units do not determine a sample's weight, so dividing by them is no fix.
     diagnosis = [d for d in diagnosis if d.mistake.code != "GA104" or d.where not in coupled]
-    if coupled and not any(d.mistake.moves_gradient for d in diagnosis):
+    if coupled and not any(d.mistake.changes_gradient for d in diagnosis):
         ranked = [[(m, _as_coupled(m, report, coupled)) for m, report in own] for own in ranked]
     chosen = [max(same, key=_severity) for same in _by_step(ranked)]
     measured, reports = [m for m, _ in chosen], [r for _, r in chosen]
@@ -158,7 +158,7 @@ def judge_ranks(
     measurements = _by_measurement(measured, reports)
     diagnosis += measurements
     if verdict is Verdict.EQUIVALENT:
-        reason += _eaten(measured, reports, measurements)
+        reason += _absorbed(measured, reports, measurements)
     diagnosis = [with_remedy(d, seen[0].remarks) for d in diagnosis]
     dtype = ", ".join(sorted({_name(m.dtype) for m in measured}))
     device = ", ".join(sorted({m.device for m in measured if m.device}))
@@ -274,15 +274,15 @@ def _by_measurement(measured: Sequence[Measured], reports: Sequence[WindowReport
     return [replace(diagnosis, windows=tuple(shown[key])) for key, diagnosis in found.items()]
 
 
-def _eaten(measured: Sequence[Measured], reports: Sequence[WindowReport], diagnosis: Sequence[Diagnosis]) -> str:
+def _absorbed(measured: Sequence[Measured], reports: Sequence[WindowReport], diagnosis: Sequence[Diagnosis]) -> str:
     """What rounding lost of gradients that equal the large batch's otherwise, in words."""
     windows = {index for d in diagnosis if d.mistake.code == _ROUNDING for index in d.windows}
-    eaten = [
+    absorbed = [
         (r.grad_rel_error or 0.0, _name(m.dtype)) for m, r in zip(measured, reports, strict=True) if r.index in windows
     ]
-    if not eaten:
+    if not absorbed:
         return ""
-    most, dtype = max(eaten)
+    most, dtype = max(absorbed)
     return f", except for rounding in {dtype}, which lost up to {most:.0%} of it"
 
 
@@ -305,8 +305,8 @@ def _verdict(
     verdict, reason = verdict_on(
         reports,
         len(reports),
-        lost=f"{plural(lost)} never reached a step{_beside_rejected(ledgers)}" if lost else "",
-        diagnosed=any(d.mistake.moves_gradient for d in diagnosis),
+        lost=f"{plural(lost)} never reached a step{_besides_rejected(ledgers)}" if lost else "",
+        diagnosed=any(d.mistake.changes_gradient for d in diagnosis),
     )
     if verdict is Verdict.DEVIATES and not diagnosis:
         reason += "; the cause was not recognized"
@@ -375,7 +375,7 @@ def _lost(diagnosis: Sequence[Diagnosis], ledgers: Sequence[Ledger]) -> int:
     )
 
 
-def _beside_rejected(ledgers: Sequence[Ledger]) -> str:
+def _besides_rejected(ledgers: Sequence[Ledger]) -> str:
     """Words on others that were discarded on purpose, if any."""
     thrown_away = any(ledger.rejected or ledger.restarted for ledger in ledgers)
     return ", in addition to those that the script discarded on purpose" if thrown_away else ""

@@ -25,7 +25,7 @@ from gradcheck_accum.verify.judge.distances import (
 )
 from gradcheck_accum.verify.judge.judged_window import JudgedWindow, Numbers
 from gradcheck_accum.verify.judge.large_batch import (
-    beside_large_batch,
+    by_large_batch,
     coupling_of_loss,
     is_one_batch,
     needs_large_batch,
@@ -96,13 +96,13 @@ def _judge(window: MeasuredWindow, options: Options, replays: bool) -> JudgedWin
     if not math.isfinite(sum(reference.addends.contributions)) or not math.isfinite(measured.products.norm(0)):
         return JudgedWindow(Verdict.INCONCLUSIVE, "a micro-batch's gradient is not finite")
     apart = replay_distance(window, reference) if replays else None
-    judged = _beside_micro_batches(window, reference, apart, options)
+    judged = _by_micro_batches(window, reference, apart, options)
     if judged.verdict is Verdict.DEVIATES and replays:
         return replace(judged, coupling=coupling_of_loss(window, reference, apart, options))
     if judged.verdict is not Verdict.EQUIVALENT:
         return judged
     if replays:
-        return replace(beside_large_batch(window, reference, apart, options, judged.numbers), within=judged.within)
+        return replace(by_large_batch(window, reference, apart, options, judged.numbers), within=judged.within)
     open_question = needs_large_batch(window)
     if open_question and not is_one_batch(measured):
         return JudgedWindow(Verdict.INCONCLUSIVE, f"{open_question}, and no large batch was run", judged.numbers)
@@ -134,7 +134,7 @@ def _update_error(window: MeasuredWindow) -> float | None:
     return update.error if apart <= sum_tolerance(reference.addends, measured.dtype).worst else None
 
 
-def _beside_micro_batches(
+def _by_micro_batches(
     window: MeasuredWindow, reference: Reference, apart: ReplayDistance | None, options: Options
 ) -> JudgedWindow:
     """The verdict from the ledger reference, before and after the loop's clips."""

@@ -34,7 +34,7 @@ def entry_corrections(measured: Measured, ledger: Ledger, readings: Readings) ->
         for window, weight in weights[record.event]:
             if weight.relative is None or weight.relative == 0:
                 return None
-            value = _hand_factor(weight.entry) / weight.relative / window.divisor
+            value = _manual_factor(weight.entry) / weight.relative / window.divisor
             found.append(1.0 if readings.same(value, 1.0) else value)
         if not found:
             corrections.append(0.0)
@@ -102,7 +102,7 @@ def replay_correction(measured: Measured, replay: Replay, ledger: Ledger, readin
             if term.units is None and not readings.same(change, 1.0):
                 # It is not known whether that was the count of a mean or a coefficient.
                 return None
-            factor = _hand_factor(weight.entry) / weight.share / change
+            factor = _manual_factor(weight.entry) / weight.share / change
             kind = readings.kind(window, series)
             if Reduction.NONE not in (term.reduction, kind) and term.reduction is not kind:
                 # A sum that was divided by its number of units, or a mean that was multiplied by it.
@@ -154,5 +154,5 @@ def _all_weights(window: Window, series: Series, readings: Readings) -> Sequence
     return (*readings.weights(window, series), *readings.weights_elsewhere(window, series))
 
 
-def _hand_factor(entry: Entry) -> float:
+def _manual_factor(entry: Entry) -> float:
     return math.prod(scaling.factor.value or 1.0 for scaling in entry.grad_factors)

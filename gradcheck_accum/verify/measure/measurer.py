@@ -220,7 +220,7 @@ class Measurer:
                 vectors.append(self.sketcher.of_vector(vector, parameters) if measured.sketched else vector)
             again = Replay(own, list(range(first, len(vectors))), found.kind, found.coefficients)
             measured.replays.append(again)
-            if expected is not None and (found.kind == MICRO_BATCHES or not _can_be_weighed(again, expected)):
+            if expected is not None and (found.kind == MICRO_BATCHES or not _can_be_weighted(again, expected)):
                 proof = self._prove(where, known, wanted, measured.compute_dtype)
                 measured.proof = worst([proof] if measured.proof is None else [measured.proof, proof])
 
@@ -354,7 +354,7 @@ def _agrees(
     return distance <= total * replay_tolerance(addends, measured.dtype, measured.compute_dtype)
 
 
-def _can_be_weighed(again: Replay, expected: ExpectedWeights) -> bool:
+def _can_be_weighted(again: Replay, expected: ExpectedWeights) -> bool:
     """Whether the replay can be compared with the micro-batches' own gradients."""
     return expected.of_replay(again) is not None and expected.corrections is not None
 

@@ -246,7 +246,7 @@ class _ChildRun:
     ) -> tuple[int, _Stopped | None]:
         stopped = _Stopped.LATE
         try:
-            ended = child.wait(timeout) if launch is None else _wait_beside(child, timeout, launch)
+            ended = child.wait(timeout) if launch is None else _wait_with_launch(child, timeout, launch)
             if not isinstance(ended, _Stopped):
                 return ended, None
             stopped = ended
@@ -288,7 +288,7 @@ def _ask_to_end(child: subprocess.Popen[bytes]) -> None:
     child.send_signal(signal.SIGTERM if is_ignored else signal.SIGINT)
 
 
-def _wait_beside(child: subprocess.Popen[bytes], timeout: float | None, launch: Launch) -> int | _Stopped:
+def _wait_with_launch(child: subprocess.Popen[bytes], timeout: float | None, launch: Launch) -> int | _Stopped:
     """Wait for one rank's child: its exit status, or why it should be stopped.
 
     Most scripts fail together with the rank that they wait for; one that still waits after some seconds will not end.

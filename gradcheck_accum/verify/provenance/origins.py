@@ -60,7 +60,7 @@ class Origins:
                 named = [one for one in several if not isinstance(one, ast.Constant)]
                 known = [own for own in (self.of(one, place) for one in named) if own]
                 return frozenset[str]().union(*known) if known else None
-        inner = _handed_on(node)
+        inner = _passed_through(node)
         return None if inner is None else self.of(inner, place)
 
     def _of_length(self, owner: ast.expr, place: Place) -> frozenset[str] | None:
@@ -105,7 +105,7 @@ def _is_display(node: ast.expr) -> bool:
     return False
 
 
-def _handed_on(node: ast.expr) -> ast.expr | None:
+def _passed_through(node: ast.expr) -> ast.expr | None:
     """The number that ``node`` passes on, or 1 over it: ``float(K)``, ``max(K, 1)``, ``1 / K``; None if it computes."""
     match node:
         case ast.BinOp(left=ast.Constant(value=1), op=ast.Div(), right=inner):

@@ -39,7 +39,7 @@ class Folder:
         # Its content is trusted, so no other user may be able to write to it.
         if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
             raise LaunchError(f"{self.path} is not a directory owned by this user")
-        for left in (self.path / f"account-{rank}", *self.path.glob(f"told-*-{rank}")):
+        for left in (self.path / f"account-{rank}", *self.path.glob(f"message-*-{rank}")):
             # A run that was killed may have left them.
             left.unlink(missing_ok=True)
         self.put(f"begun-{rank}", str(os.getpid()).encode())
@@ -70,11 +70,11 @@ class Folder:
 
     def tell(self, rank: int, content: bytes) -> None:
         """Write a file named by the time, so that the messages of all ranks are in order."""
-        self.put(f"told-{time.time_ns():020d}-{rank}", content)
+        self.put(f"message-{time.time_ns():020d}-{rank}", content)
 
-    def told(self) -> list[bytes]:
+    def messages(self) -> list[bytes]:
         """The messages of all ranks, in order."""
-        found = (self.get(path.name) for path in sorted(self.path.glob("told-*")))
+        found = (self.get(path.name) for path in sorted(self.path.glob("message-*")))
         return [content for content in found if content is not None]
 
     def beat(self, rank: int) -> None:

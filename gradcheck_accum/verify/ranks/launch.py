@@ -120,8 +120,8 @@ class Launch:
     def failures(self) -> dict[int, RankFailure]:
         """The reported failures by rank, in order."""
         found = {0: RankFailure(self.mailbox.lost)} if self.mailbox.lost else {}
-        for told in self.mailbox.told():
-            said = _failure(told)
+        for sent in self.mailbox.messages():
+            said = _failure(sent)
             if said is not None:
                 found.setdefault(*said)
         return found
@@ -161,10 +161,10 @@ class Launch:
             time.sleep(_POLL)
 
 
-def _failure(told: bytes) -> tuple[int, RankFailure] | None:
+def _failure(sent: bytes) -> tuple[int, RankFailure] | None:
     """The rank and its failure in a message, None where it is not such a message."""
     try:
-        rank, message, cut_off = json.loads(told)
+        rank, message, cut_off = json.loads(sent)
     except (ValueError, TypeError, RecursionError):
         return None
     if type(rank) is not int or not isinstance(message, str):

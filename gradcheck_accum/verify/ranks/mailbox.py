@@ -41,7 +41,7 @@ class Mailbox(Protocol):
     def tell(self, rank: int, content: bytes) -> None:
         """Send all ranks a message about one of them."""
 
-    def told(self) -> list[bytes]:
+    def messages(self) -> list[bytes]:
         """The messages so far, in order."""
 
     def beat(self, rank: int) -> None:

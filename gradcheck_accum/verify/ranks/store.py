@@ -110,11 +110,11 @@ class Store:
 
     def tell(self, rank: int, content: bytes) -> None:
         """Send all ranks a message about one of them, in the order in which the store receives them."""
-        self.put(f"told-{self._count('told', 1)}", content)
+        self.put(f"message-{self._count('message', 1)}", content)
 
-    def told(self) -> list[bytes]:
+    def messages(self) -> list[bytes]:
         """The messages so far, in order."""
-        found = (self.get(f"told-{number}") for number in range(1, self._count("told", 0) + 1))
+        found = (self.get(f"message-{number}") for number in range(1, self._count("message", 0) + 1))
         return [content for content in found if content is not None]
 
     def beat(self, rank: int) -> None:

@@ -55,10 +55,10 @@ def installed_folders(path: Iterable[str], torch_folder: str, program: str | Non
     folders = [sysconfig.get_paths()[name] for name in ("purelib", "platlib")]
     folders += [*getattr(site, "getsitepackages", list)(), site.getusersitepackages()]
     folders += [folder for folder in path if os.path.basename(folder.rstrip(os.sep)) in _FOR_PACKAGES]
-    beside = Path(torch_folder).parent
-    is_programs = program is not None and Path(program).resolve().parent == beside
-    if any(beside.glob("torch-*.dist-info")) and not is_programs:
-        folders.append(str(beside))
+    site_packages = Path(torch_folder).parent
+    is_programs = program is not None and Path(program).resolve().parent == site_packages
+    if any(site_packages.glob("torch-*.dist-info")) and not is_programs:
+        folders.append(str(site_packages))
     return tuple(dict.fromkeys(str(Path(folder).resolve()) + os.sep for folder in folders))
 
 
