@@ -21,7 +21,7 @@ class Mistake:
     """One entry of the catalogue.
 
     ``static`` and ``dynamic`` say which engines detect it, ``where_visible`` that `lint` detects it only if the source
-    shows the numbers involved, so that no finding proves nothing; ``moves_gradient`` is False if every gradient is
+    shows the numbers involved, so that no finding proves nothing; ``changes_gradient`` is False if every gradient is
     right nevertheless, so that it never affects the verdict of ``verify``; ``by_construction`` is True if no loop could
     avoid it.
     """
