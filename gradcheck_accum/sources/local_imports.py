@@ -19,6 +19,8 @@ MOST_PASSED_ON = 3
 _LARGEST_OF_ALL = 1024 * 1024
 """Bytes above which a module is considered generated."""
 _FROM = rb"(?m)^from[ \t]+(\.*)([\w.]*)[ \t]+import[ \t]+(?:\(([^)]*)\)|([\w, \t]*))"
+_OF_A_PROJECT = (".git", "pyproject.toml", "setup.py", "setup.cfg")
+"""Files of the top directory of a project."""
 _HIGHEST = 8
 """Packages around a file that are looked at."""
 
@@ -50,17 +52,33 @@ def _files(directory: str, parts: list[str]) -> Iterator[str]:
 
 @functools.lru_cache(maxsize=1024)
 def _roots(directory: str, package: str) -> tuple[str, ...]:
-    """The directories that contain a package of this name, of those that ``directory`` is in."""
-    found = []
-    if package in os.path.abspath(directory).split(os.sep):
-        for _ in range(_HIGHEST):
-            if not os.path.isfile(os.path.join(directory, "__init__.py")):
-                break
-            above = os.path.join(directory, os.pardir)
-            if os.path.basename(os.path.abspath(directory)) == package:
-                found.append(os.path.normpath(above) if os.path.isabs(above) else os.path.relpath(above))
-            directory = above
-    return tuple(found)
+    """The directories that contain a package of this name, of those that ``directory`` is in.
+
+    A package need not have an ``__init__.py``. The top directory of a project, recognized by its files, may contain it
+    too: scripts are run from there.
+    """
+    found = [above for above, name in _around(directory) if name == package]
+    top = _top_of_project(directory)
+    if top is not None and os.path.isdir(os.path.join(top, package)):
+        found.append(top)
+    return tuple(os.path.normpath(one) if os.path.isabs(one) else os.path.relpath(one or ".") for one in found)
+
+
+def _around(directory: str) -> Iterator[tuple[str, str]]:
+    """The directory that contains a directory, with the name of that one, and so on up."""
+    for _ in range(_HIGHEST):
+        above = os.path.join(directory, os.pardir)
+        yield above, os.path.basename(os.path.abspath(directory))
+        directory = above
+
+
+@functools.lru_cache(maxsize=256)
+def _top_of_project(directory: str) -> str | None:
+    """The top directory of the project that a directory is in, or None if nothing shows it."""
+    for one in (directory, *(above for above, _ in _around(directory))):
+        if any(os.path.exists(os.path.join(one, name)) for name in _OF_A_PROJECT):
+            return one
+    return None
 
 
 class Source:

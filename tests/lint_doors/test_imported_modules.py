@@ -108,6 +108,56 @@ def test_a_loop_that_leaves_only_the_step_to_another_module_is_told_at_its_own_l
     assert project(files, "train.py") == [("train.py", 8, "GA101")]
 
 
+@pytest.mark.parametrize(
+    ("script", "module", "marker"),
+    [
+        ("src/tasks/train.py", "src/steps.py", "README.md"),  # a package without an __init__.py
+        ("scripts/train.py", "src/steps.py", "setup.py"),  # run from the project's top directory
+        ("tools/train.py", "src/steps.py", "README.md"),
+    ],
+)
+def test_packages_of_the_project_are_found_wherever_its_scripts_are(
+    project: Callable[..., list[tuple[str, int, str]]], script: str, module: str, marker: str
+) -> None:
+    Path(script).parent.mkdir(parents=True)
+    Path(module).parent.mkdir(exist_ok=True)
+    loop = LOOP.format(imports="from src.steps import micro_step", calls="micro_step(loss, opt, i, K)")
+    found = project({script: loop, module: STEPS, marker: ""}, script)
+    is_found = marker == "setup.py" or script.startswith("src")
+    assert found == ([(module, 2, "GA101"), (module, 7, "GA301")] if is_found else [])
+
+
+NETWORK = """\
+from torch import nn
+import torch.nn.functional as F
+
+class Speller(nn.Module):
+    def forward(self, x, y):
+        return F.cross_entropy(self.layer(x), y, reduction="{reduction}")
+"""
+
+
+@pytest.mark.parametrize(("reduction", "expected"), [("mean", [("train.py", 9, "GA101")]), ("sum", [])])
+def test_a_network_of_another_module_may_compute_a_sum(
+    project: Callable[..., list[tuple[str, int, str]]], reduction: str, expected: list[tuple[str, int, str]]
+) -> None:
+    train = """\
+from speller import Speller
+from torch.optim import SGD
+
+def fit(loader, every):
+    assert len(loader) % every == 0
+    model = Speller()
+    opt = SGD(model.parameters(), lr=0.1)
+    for i, (x, y) in enumerate(loader, 1):
+        model(x, y).backward()
+        if i % every == 0:
+            opt.step()
+            opt.zero_grad()
+"""
+    assert project({"train.py": train, "speller.py": NETWORK.format(reduction=reduction)}, "train.py") == expected
+
+
 SCALER = """\
 import torch
 

@@ -108,7 +108,8 @@ def choose(run: State, test: syntax.Expression, scope: v.Scope, branches: Sequen
         # Continuing after the backward skips no micro-batch.
         ends_early = isinstance(body[-1], syntax.Continue) and not run.recorder.has_run
         leaves_out = ends_early and depends_on_data(run, test, scope)
-        if _ends_with_a_window(run, test, scope) or (leaves_out and not run.recorder.assumed_length):
+        ends_with_a_window = _ends_with_a_window(run, test, scope) or _ends_the_only_pass(run, test, scope, body)
+        if ends_with_a_window or (leaves_out and not run.recorder.assumed_length):
             # The source does not show how many of its micro-batches are left.
             run.knowledge.forget_remainders()
         return False
@@ -157,7 +158,7 @@ def _note_end(run: State, test: syntax.Expression, scope: v.Scope) -> None:
     if not (isinstance(test, syntax.Compare) and test.ops[0] in (Comparison.EQ, Comparison.GT, Comparison.GTE)):
         return
     count, end = (settled_value(run, side, scope) for side in (test.left, test.comparators[0]))
-    if isinstance(count, Num) and v.is_setting(end):
+    if isinstance(count, Num) and v.is_named(end) and not isinstance(end, v.Figure):
         run.recorder.approach(end.name, count)
 
 
@@ -168,6 +169,19 @@ def _ends_with_a_window(run: State, test: syntax.Expression, scope: v.Scope) -> 
     windows, most = (settled_value(run, side, scope) for side in (test.left, test.comparators[0]))
     is_open = isinstance(most, Symbol) and not isinstance(most, v.Figure)
     return is_open and isinstance(windows, Num) and v.DERIVED in windows.tags and isinstance(windows.value, int)
+
+
+def _ends_the_only_pass(run: State, test: syntax.Expression, scope: v.Scope, body: Sequence[syntax.Statement]) -> bool:
+    """Whether a guard ends training after so many steps, which is the only pass over the data.
+
+    It compares a count that has grown, but not with every micro-batch, with a setting. The source says so how long
+    training is, and not that the data end before.
+    """
+    if run.loops.depth != 1 or run.recorder.passes != 1 or not isinstance(body[-1], (syntax.Break, syntax.Return)):
+        return False
+    end = settled_value(run, test.comparators[0], scope) if isinstance(test, syntax.Compare) else None
+    counts = list(run.recorder.ends.get(end.name, {}).values()) if isinstance(end, Symbol) else []
+    return 1 < len(set(counts)) < len(counts) and counts == sorted(counts)
 
 
 def _last_phase(run: State, test: syntax.Expression, scope: v.Scope) -> bool | None:

@@ -47,7 +47,7 @@ from gradcheck_accum.lint.torch_calls.losses import IGNORED, all_arguments, comp
 from gradcheck_accum.lint.torch_calls.masks import pads_to_the_longest
 from gradcheck_accum.lint.torch_calls.methods import function_of_data, method_of_value
 from gradcheck_accum.lint.torch_calls.metrics import read, shown_by_call
-from gradcheck_accum.lint.torch_calls.models import new_model, root_of, sources_of
+from gradcheck_accum.lint.torch_calls.models import new_model, perhaps_summed, root_of, sources_of
 from gradcheck_accum.lint.torch_calls.optimizers import as_optimizer, looks_like_optimizer, new_optimizer
 from gradcheck_accum.lint.torch_calls.schedulers import new_scheduler
 from gradcheck_accum.lint.torch_calls.stepping_callables import told_to_step
@@ -157,6 +157,9 @@ def call_value(run: State, node: syntax.Call, callee: Any, args: list[Any], kwar
                 # One of this file's functions that cuts a batch out of data it knows of.
                 run.draw()
                 return result if v.is_data(result) else v.Data()
+            if type(result) is Symbol and not result.name and not run.loops.depth and not run.reach.is_own(callee.node):
+                # What a module that is read along does not show has the name that it has where that is not read.
+                return Symbol(f"{text_of(node)[:80]}{run.calls.turn}")
             return result
         case v.Class():
             return instantiate(run, node, callee, args, kwargs)
@@ -166,9 +169,7 @@ def call_value(run: State, node: syntax.Call, callee: Any, args: list[Any], kwar
                 return _carry_out(run, node, method, args, kwargs)
             return computation(run, node, args, kwargs, sources_of(callee) or frozenset())
         case v.Model() | v.Engine():
-            computed = computation(run, node, args, kwargs, frozenset({callee.name}))
-            cls = callee.cls if isinstance(callee, v.Model) else None
-            return computed.maybe_summed() if cls and run.reach.sums_losses(cls.node) else computed
+            return perhaps_summed(run, callee.name, computation(run, node, args, kwargs, frozenset({callee.name})))
         case v.Criterion():
             return loss(run, callee.name, callee.reduction, args, kwargs, leaves_out=callee.leaves_out)
         case v.Partial():
@@ -177,7 +178,7 @@ def call_value(run: State, node: syntax.Call, callee: Any, args: list[Any], kwar
             with run.sync.passed_by(callee.source):
                 return computation(run, node, args, kwargs, frozenset({callee.source}))
         case v.Member() if any(isinstance(a, Tensor) or v.is_data(a) for a in all_arguments(args, kwargs)):
-            return computation(run, node, args, kwargs, frozenset({callee.source}))
+            return perhaps_summed(run, callee.source, computation(run, node, args, kwargs, frozenset({callee.source})))
         case v.Configured():
             given = all_arguments(args, kwargs)
             if not any(isinstance(value, Tensor) or v.is_data(value) for value in given):

@@ -57,6 +57,9 @@ def _comprehended(
         return element(source)
     items = items_of(run, source, limit=v.LONGEST_LIST)
     if items is None:
+        if isinstance(source, v.Data):
+            # What is made of each tensor of a batch, however many it has, is a batch still.
+            return v.Data() if v.is_data(element(v.Data())) else UNKNOWN
         if any(is_gradient(part) for part in walk(elt)):
             element(Symbol())
         return UNKNOWN

@@ -15,10 +15,10 @@ from gradcheck_accum.lint.interpreter.iteration import items_of
 from gradcheck_accum.lint.interpreter.objects import attribute, known_otherwise
 from gradcheck_accum.lint.interpreter.subscripts import subscript
 from gradcheck_accum.lint.state import values as v
-from gradcheck_accum.lint.state.bindings import bind_in_comparison
+from gradcheck_accum.lint.state.bindings import bind_in_comparison, bind_steps
 from gradcheck_accum.lint.state.state import State
 from gradcheck_accum.lint.state.values import UNKNOWN, Num, Symbol, Tensor, bounded, is_named, is_settled
-from gradcheck_accum.lint.syntax import Comparison, Junction, Operator, UnaryOperator, text_of
+from gradcheck_accum.lint.syntax import Comparison, Junction, Operator, UnaryOperator, call_name, text_of
 from gradcheck_accum.lint.torch_calls.arithmetic import binary, of_numbers
 from gradcheck_accum.lint.torch_calls.data import batches_of, length_of
 from gradcheck_accum.lint.torch_calls.gradient_changes import is_gradient
@@ -84,6 +84,8 @@ def _binary(run: State, node: syntax.BinOp, scope: v.Scope) -> Any:
         # Where nothing is counted on the left, what divides it is no K.
         return of_numbers(node.op, left, right)
     if node.op is Operator.MOD:
+        if not isinstance(right, Num):
+            right = _with_settings_bound(run, node.right, right, scope)
         run.note_count(node.right, right)
     result = binary(run, node.op, left, right)
     result = summed(run, node, result)
@@ -92,6 +94,17 @@ def _binary(run: State, node: syntax.BinOp, scope: v.Scope) -> Any:
     if (result is UNKNOWN or result is v.SCALED) and not run.loops.depth and counts:
         return v.Computed(text_of(node), op=node.op, left=left, right=right)
     return result
+
+
+def _with_settings_bound(run: State, node: syntax.Expression, value: Any, scope: v.Scope) -> Any:
+    """A modulus: where it is a product of settings, each has a number as one has that is a modulus alone."""
+    if not (run.in_training and isinstance(node, syntax.BinOp) and node.op is Operator.MULT):
+        return value
+    factors = [evaluate(run, side, scope) for side in (node.left, node.right)]
+    if all(isinstance(one, Num) or is_named(one) for one in factors):
+        for one in factors:
+            bind_steps(run, one)
+    return value
 
 
 def _is_written_out(node: syntax.Expression) -> bool:
@@ -145,6 +158,8 @@ def _compare(run: State, node: syntax.Compare, scope: v.Scope) -> Any:
         if right is None and is_gradient(node.left) and op in (Comparison.IS, Comparison.ISNOT):
             # Whether a parameter was used at all is no question of accumulation.
             outcome: Any = op is Comparison.ISNOT
+        elif literal and op in (Comparison.EQ, Comparison.NOTEQ) and _counts_a_batch(node.left, left):
+            outcome = UNKNOWN
         else:
             outcome = _compare_pair(run, op, left, right)
         if outcome is not True:
@@ -155,6 +170,13 @@ def _compare(run: State, node: syntax.Compare, scope: v.Scope) -> Any:
     if result is UNKNOWN and compared:
         return mask_of(compared[0], isinstance(left, Num) or isinstance(right, Num))
     return result
+
+
+def _counts_a_batch(node: syntax.Expression, value: Any) -> bool:
+    """Whether an expression is the ``len`` of a batch: of its rows, or of its tensors, which are not shown."""
+    return (
+        isinstance(node, syntax.Call) and call_name(node) == "len" and isinstance(value, Num) and v.UNITS in value.tags
+    )
 
 
 def _compare_pair(run: State, op: Comparison, left: Any, right: Any) -> Any:

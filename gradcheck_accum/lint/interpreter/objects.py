@@ -8,13 +8,15 @@ from gradcheck_accum.ledger.events import Factor, Reduction
 from gradcheck_accum.lint import syntax
 from gradcheck_accum.lint.control_flow.functions import call_function
 from gradcheck_accum.lint.program.facts import is_left_open
-from gradcheck_accum.lint.program.torch_names import MEMBERS_OF_LOADERS
+from gradcheck_accum.lint.program.names import CRITERION
+from gradcheck_accum.lint.program.torch_names import MEMBERS_OF_LOADERS, SCHEDULERS
 from gradcheck_accum.lint.state import values as v
 from gradcheck_accum.lint.state.state import State
 from gradcheck_accum.lint.state.values import UNKNOWN, Num, Symbol, Tensor
 from gradcheck_accum.lint.syntax import text_of
 from gradcheck_accum.lint.torch_calls.models import new_model
 from gradcheck_accum.lint.torch_calls.optimizers import new_optimizer
+from gradcheck_accum.lint.torch_calls.schedulers import new_scheduler
 
 _LOSS_OF_OUTPUT = frozenset({"loss", "item"})
 """The members of a model's output that may be the loss which it computed."""
@@ -26,6 +28,8 @@ def instantiate(run: State, node: syntax.Call, cls: v.Class, args: list[Any], kw
         return new_model(run, node, cls)
     if _is_optimizer(run, cls):
         return new_optimizer(run, node, [*args, *kwargs.values()])
+    if any(path.startswith(SCHEDULERS) for path in _library_bases(run, cls)):
+        return new_scheduler(run, f"{SCHEDULERS}{cls.node.name}", args, kwargs)
     instance = v.Instance(cls)
     init = cls.bound("__init__", instance)
     if init is not None:
@@ -40,10 +44,17 @@ def instantiate(run: State, node: syntax.Call, cls: v.Class, args: list[Any], kw
 
 def _is_optimizer(run: State, cls: v.Class) -> bool:
     """Whether a class derives from PyTorch's optimizers, and but for its own way to step does nothing to gradients."""
-    bases = [run.evaluate(base, cls.scope) for base in cls.node.bases]
-    derives = any(isinstance(base, v.Reference) and base.path.startswith("torch.optim.") for base in bases)
+    derives = any(
+        path.startswith("torch.optim.") and not path.startswith(SCHEDULERS) for path in _library_bases(run, cls)
+    )
     others = [method for name, method in cls.methods.items() if not name.startswith("_") and name != "step"]
     return derives and not any(run.reach.acts(method.body) for method in others)
+
+
+def _library_bases(run: State, cls: v.Class) -> list[str]:
+    """The dotted names of the classes of a library that a class derives from."""
+    bases = (run.evaluate(base, cls.scope) for base in cls.node.bases)
+    return [base.path for base in bases if isinstance(base, v.Reference)]
 
 
 def make_class(run: State, node: syntax.ClassDef, scope: v.Scope) -> v.Class:
@@ -163,6 +174,10 @@ def attribute(run: State, value: Any, name: str) -> Any:
             return [v.Group(value.name, value.sources)]
         case v.Loader() if name in MEMBERS_OF_LOADERS:
             return UNKNOWN
+        case v.Criterion() if name == "reduction":
+            return UNKNOWN if value.reduction is None else value.reduction
+        case Symbol() if name == "reduction" and CRITERION.fits(value.name):
+            return "mean"  # as the losses are taken that it gives
         case Symbol():
             if name == "param_groups":
                 return [v.Group(value.name, None)]

@@ -246,7 +246,8 @@ def _while(run: State, node: syntax.While, scope: v.Scope) -> None:
     try:
         while True:
             known = settled(run, node.test, scope)  # whether a loop goes on is no setting
-            endless = known is None or isinstance(node.test, syntax.Constant)
+            many = trains and run.knowledge.hurries
+            endless = known is None or many or isinstance(node.test, syntax.Constant)
             cut_off = endless and turns >= _most_turns(run, node, trains)
             if known is False or cut_off or turns > 5_000:
                 only_a_break_ends = trains and cut_off and isinstance(node.test, syntax.Constant)

@@ -34,6 +34,8 @@ _WEIGHS = re.compile(
     rb"\*\s*(?:\w+\.)?(?:bs\b|batch_?size\b|\w+\.shape\s*\[\s*0|\w+\.size\s*\(\s*0)|reduction\s*=\s*[\"']sum"
 )
 """Is in the text of what computes a loss that grows with the number of rows: whether it does, reading it shows."""
+_SUMS = re.compile(rb"reduction\s*=\s*[\"']sum")
+"""Is in the text of a network that computes its own loss, as a sum."""
 _LINE_BREAK = re.compile(r"\r\n|\r|\n")
 _MOST_MODULES = 12
 _MOST_READ = 300
@@ -213,7 +215,7 @@ class _Search:
 
 
 def _is_worth_reading(source: local_imports.Source, wanted: Collection[str]) -> bool:
-    return source.holds(_MATTERS, wanted) or _weighs(source, wanted)
+    return source.holds(_MATTERS, wanted) or _weighs(source, wanted) or source.holds(_SUMS, wanted)
 
 
 def _weighs(source: local_imports.Source, wanted: Collection[str]) -> bool:

@@ -87,6 +87,11 @@ COUNTS_OR_SCALES = Guess(
 )
 ENDLESS = Guess("what gives batches without an end", Effect.LEAVES_OPEN, r"infinite|forever|endless")
 LOSS = Guess("what computes a loss, which its definition may multiply", Effect.LEAVES_OPEN, r"loss|criterion")
+CRITERION = Guess(
+    "a loss function of PyTorch's, whose reduction is its default",
+    Effect.STATES,
+    r"(^|[_.])(loss|criterion)(_?(fn|func|function))?$",
+)
 SAYS_SCALED = Guess("a word that a loss is shown as it is scaled", Effect.LEAVES_OPEN, "scaled")
 SETTINGS = Guess(
     "an object of settings, which may tell a function what K is",

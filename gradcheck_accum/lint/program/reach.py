@@ -35,6 +35,8 @@ def _either(names: Iterable[str]) -> frozenset[str]:
 
 _GATHERS = _either({"append", "clear", "next"})
 _DEEPEST_BASE = 4
+_DEEPEST_SOURCE = 4
+"""How many generators may pass on what another one yields."""
 _LEAVES = (syntax.Break, syntax.Continue, syntax.Return, syntax.Raise)
 _NO_PLAIN_NAME = frozenset({"", ".", "("})
 """Prefixes of called names that are not plain names: methods, and the special entries."""
@@ -348,15 +350,26 @@ class Reach:
         """Whether a function yields, or a statement of one does."""
         return YIELDS in self._calls[id(node)]
 
-    @staticmethod
-    def never_ends(node: Function) -> bool:
-        """Whether a generator yields for ever: from a ``while True`` that nothing leaves."""
+    def never_ends(self, node: Function, depth: int = 0) -> bool:
+        """Whether a generator yields for ever: in a loop that nothing leaves, and that runs on by itself.
+
+        Such a loop is a ``while True``, or goes over what another generator yields that never ends.
+        """
         return any(
-            isinstance(s, syntax.While)
-            and _is_true(s.test)
+            (
+                (isinstance(s, syntax.While) and _is_true(s.test))
+                or (isinstance(s, syntax.For) and depth < _DEEPEST_SOURCE and self._runs_on(s.iter, depth + 1))
+            )
             and not any(isinstance(n, (syntax.Break, syntax.Return)) for n in walk(s))
             for s in node.body
         )
+
+    def _runs_on(self, source: syntax.Expression, depth: int) -> bool:
+        """Whether an expression calls a generator of this file that never ends."""
+        if not isinstance(source, syntax.Call):
+            return False
+        functions = self._functions.get(called_as(source), [])
+        return bool(functions) and all(self.yields(f) and self.never_ends(f, depth) for f in functions)
 
 
 def _functions_of(own: Facts, others: Sequence[Facts]) -> dict[str, list[Function]]:

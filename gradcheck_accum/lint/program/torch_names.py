@@ -201,7 +201,9 @@ HORIZONS = Table(
     },
 )
 """Others end before training does (a warm-up), begin again, or do not say."""
-HAVE_SCHEDULERS = ("torch.optim.lr_scheduler.", "torch.optim.swa_utils.SWALR", "transformers.", "diffusers.")
+SCHEDULERS = "torch.optim.lr_scheduler."
+"""How the paths of PyTorch's schedulers begin."""
+HAVE_SCHEDULERS = (SCHEDULERS, "torch.optim.swa_utils.SWALR", "transformers.", "diffusers.")
 """How the paths of schedulers begin."""
 AVERAGES = Table(
     "the class of a moving average of weights: the method by which it takes them in, at every call",

@@ -38,7 +38,7 @@ from gradcheck_accum.lint.torch_calls.gradient_changes import change_gradients, 
 from gradcheck_accum.lint.torch_calls.losses import all_arguments, computation
 from gradcheck_accum.lint.torch_calls.masks import counted, is_left_out, mask_of, selected
 from gradcheck_accum.lint.torch_calls.metrics import read
-from gradcheck_accum.lint.torch_calls.models import sources_of
+from gradcheck_accum.lint.torch_calls.models import perhaps_summed, sources_of
 from gradcheck_accum.lint.torch_calls.retained_graphs import appended
 from gradcheck_accum.lint.torch_calls.schedulers import prepared
 from gradcheck_accum.lint.torch_calls.weight_averages import is_update
@@ -79,7 +79,9 @@ def method_of_value(run: State, node: syntax.Call, base: Any, args: list[Any], k
             own = base.cls.bound(name, base)
             return call_function(run, own, args, kwargs) if own is not None else Symbol()
         case v.Model():
-            return base if name in SAME_MODEL else computation(run, node, args, kwargs, frozenset({base.name}))
+            if name in SAME_MODEL:
+                return base
+            return perhaps_summed(run, base.name, computation(run, node, args, kwargs, frozenset({base.name})))
         case v.Instance() if base.cls.is_model and base.cls.methods.get(name) is None and name not in base.attributes:
             return base if name in SAME_MODEL else Symbol()
         case v.Scaled() if name not in READS:

@@ -8,7 +8,7 @@ from gradcheck_accum.lint import syntax
 from gradcheck_accum.lint.program.torch_names import RUNS_MODEL
 from gradcheck_accum.lint.state import values as v
 from gradcheck_accum.lint.state.state import State
-from gradcheck_accum.lint.state.values import Symbol
+from gradcheck_accum.lint.state.values import Symbol, Tensor
 from gradcheck_accum.lint.torch_calls.optimizers import name_of_made
 
 
@@ -16,6 +16,13 @@ def new_model(run: State, node: syntax.Call, cls: v.Class | None = None) -> v.Mo
     """A network made by a call; the same call, reached in the same way, makes the same one."""
     way = (node.where.line, node.where.column - 1, *run.calls.sites)
     return run.made.models.setdefault(way, v.Model(name_of_made(run, node, run.made.models), cls))
+
+
+def perhaps_summed(run: State, source: str, computed: Tensor) -> Tensor:
+    """What a model, or a method of one, computed: a sum, for all that is known, if its class computes sums."""
+    made = (one for one in run.made.models.values() if source == one.name or source.startswith(f"{one.name}."))
+    cls = next((one.cls for one in made), None)
+    return computed.maybe_summed() if cls and run.reach.sums_losses(cls.node) else computed
 
 
 def sources_of(base: Any) -> frozenset[str] | None:
