@@ -331,6 +331,23 @@ class GradientBook(ParameterBook):
             return True
         return self._holds(key)
 
+    def _not_as_seen(self, thoroughly: bool) -> Iterable[int]:
+        """The parameters whose gradients are to be looked at: not those of which version counters tell enough.
+
+        It is asked before every backward, for every parameter.
+        """
+        if thoroughly or self.sharded:
+            return self.parameters
+        found = []
+        for key, parameter in self.parameters.items():
+            now, then = parameter.grad, self._expected.get(key)
+            if now is None or then is None:
+                if now is not then:
+                    found.append(key)
+            elif self._seen.get(key) != (id(now), now._version):
+                found.append(key)
+        return found
+
     def changes(self, where: Location, *, thoroughly: bool) -> tuple[list[Event], list[int]]:
         """What was done to ``.grad`` since the last look by other means than a watched call, and to which parameters.
 
@@ -339,7 +356,7 @@ class GradientBook(ParameterBook):
         self._exact.clear()
         if thoroughly:
             self._now.clear()
-        changed = [key for key in self.parameters if not self._is_untouched(key, thoroughly)]
+        changed = [key for key in self._not_as_seen(thoroughly) if not self._is_untouched(key, thoroughly)]
         if not changed:
             return [], []
         cells = self.cells()
@@ -479,7 +496,8 @@ def _zeros_like(gradient: torch.Tensor) -> torch.Tensor:
 
 
 def _takes_no_memory(tensor: torch.Tensor) -> bool:
-    return tensor.numel() > 1 and tensor.untyped_storage().nbytes() <= tensor.itemsize
+    """Whether a tensor is one number for all of its elements."""
+    return tensor.numel() > 1 and not any(tensor.stride())
 
 
 def _tidy(ratio: float, roundoff: float) -> float:

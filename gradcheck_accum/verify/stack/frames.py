@@ -191,6 +191,9 @@ def _cell(filename: str) -> str:
 
     Its text, which is on no disk, can then be found by that name too.
     """
+    if "IPython" not in sys.modules and not filename.startswith("<"):
+        # Every event asks: a file of a script is none.
+        return ""
     number = _number_of_cell(filename)
     if not number:
         return ""
