@@ -1,4 +1,4 @@
-"""What a stranger wrote, as a terminal may be shown it."""
+"""Makes foreign text safe to print to a terminal."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ _PICTURES = {
     **dict.fromkeys((*range(0x80, 0xA0), 0x61C, *range(0x200E, 0x2010), *range(0x2028, 0x202F)), 0xFFFD),
     **dict.fromkeys(range(0x2066, 0x206A), 0xFFFD),
 }
-"""What stands for each character that is a command to a terminal, or turns the direction of a line round."""
+"""Replacements for characters that control a terminal or change the direction of text."""
 
 
 def visible(text: str) -> str:
-    """What a stranger wrote (a name, a line of source) as it may be shown: it commands no terminal, and is one line."""
+    """Foreign text (a name, a line of source) on one line, without control characters."""
     return text if text.isascii() and text.isprintable() else text.translate(_PICTURES)

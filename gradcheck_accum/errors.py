@@ -1,4 +1,4 @@
-"""Errors that the command line shows in one line; those of ours with their traceback where that is asked for."""
+"""Errors that the command line shows in one line; internal ones with a traceback on request."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ import os
 
 
 class UsageError(Exception):
-    """What was asked for makes no sense; the message is one line that says why."""
+    """The request makes no sense; the message is one line that says why."""
 
 
 _DEBUG_VARIABLE = "GRADCHECK_ACCUM_DEBUG"
 
 
 def wants_tracebacks() -> bool:
-    """Whether errors of ours are to come out as they are."""
+    """Whether internal errors are shown with their traceback."""
     return bool(os.environ.get(_DEBUG_VARIABLE))
 
 
 def internal_error(error: Exception) -> str:
-    """An error of ours in one line."""
+    """An internal error in one line."""
     text = " ".join(str(error).split())
     return f"internal error: {type(error).__name__}: {text} ({_DEBUG_VARIABLE}=1 shows the traceback)"

@@ -1,7 +1,7 @@
-"""The short way through ``lint``: scripts given by name, no option, and no training loop in any of them.
+"""The fast path of ``lint``: files given by name, no options, and no training loop in any of them.
 
-That is what a commit hook and an editor ask most of the time, so it is answered before the parser of the command line,
-the reports and the engine are loaded. Whatever is not as plain as that is left to them.
+This is the most common case for commit hooks and editors, so it is handled before the argument parser, the reports and
+the engine are loaded. Everything else is left to them.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from gradcheck_accum.sources.pyproject import settings_files
 
 
 def answer(arguments: list[str]) -> str | None:
-    """All that these arguments of the command line would print, with exit status 0; None where the long way is needed.
+    """All that ``lint`` would print for these arguments, with exit status 0; None if the full command line is needed.
 
-    A project with settings goes the long way too: they may be wrong, which has to be said.
+    A project with settings needs it too: invalid settings have to be reported.
     """
     command, paths = arguments[:1], arguments[1:]
     if command != ["lint"] or not paths or any(path.startswith("-") or not path.endswith(".py") for path in paths):
@@ -28,9 +28,9 @@ def answer(arguments: list[str]) -> str | None:
 
 
 def _is_without_loop(path: str) -> bool:
-    """Whether a file is Python that neither trains nor is to be complained about."""
+    """Whether a file is valid Python without a training loop, with nothing to report."""
     if not os.path.isfile(path):
-        return False  # what comes out of a pipe could not be read again
+        return False  # a pipe could not be read again
     try:
         with open(path, "rb") as stream:
             content = stream.read(LARGEST_FILE + 1)

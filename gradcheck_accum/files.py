@@ -1,4 +1,4 @@
-"""Files written whole or not at all."""
+"""Atomic writing of files."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import os
 from pathlib import Path
 
 _KEPT_OF_NAME = 50
-"""Characters of four bytes at most, so that there is room for more in a name of 255 bytes."""
+"""Characters of at most four bytes each, which leaves room for a suffix in a name of 255 bytes."""
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Replace the file at ``path``, and nothing where that fails: no reader ever sees half of it.
+    """Replace the file at ``path``, or leave it unchanged if that fails: no reader ever sees half of it.
 
-    A link is followed, and an existing file keeps its permissions and, as far as that is allowed, its owner. Raises
-    OSError, also where the target is not a regular file: a device or pipe would be gone once a file has its name.
+    A link is followed, and an existing file keeps its permissions and, if permitted, its owner. Raises OSError, also if
+    the target is not a regular file: replacing a device or pipe would remove it.
     """
     target = _target_of(path)
     handle, name = _new_beside(target)
@@ -43,21 +43,21 @@ def write_atomically(path: Path, content: bytes) -> None:
 
 
 def try_to_replace(path: Path) -> None:
-    """Raise the OSError that `write_atomically` would, as far as it can be known before there is anything to write."""
+    """Raise the OSError that `write_atomically` would, as far as it can be predicted before writing."""
     handle, name = _new_beside(_target_of(path))
     os.close(handle)
     os.unlink(name)
 
 
 def _target_of(path: Path) -> Path:
-    target = Path(os.path.realpath(path))  # links in a circle lead nowhere, and are replaced themselves
+    target = Path(os.path.realpath(path))  # circular links lead nowhere, and are replaced themselves
     if target.exists() and not target.is_file():
         raise OSError(errno.EINVAL, "not a regular file", str(path))
     return target
 
 
 def _new_beside(target: Path) -> tuple[int, str]:
-    """A new file in the directory of ``target``, opened, and its name: short enough wherever the target's own is."""
+    """A new open file in the directory of ``target``, and its name, short enough even if the target's is long."""
     import tempfile  # not needed by most runs
 
     return tempfile.mkstemp(prefix=f".{target.name[:_KEPT_OF_NAME]}.", dir=target.parent)

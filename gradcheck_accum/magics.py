@@ -26,14 +26,14 @@ def load(shell: Any) -> None:
         acceptance = acceptance_at(os.curdir, select=None, ignore=None)
         with observe(script="the cell") as observation:
             ran = _run(shell, cell)
-        # What the cell raised has been shown.
+        # The cell's exception has already been shown.
         return accepted(observation.result(), acceptance) if ran.success else None
 
     shell.register_magic_function(accum, magic_kind="cell", magic_name="accum")
 
 
 def _run(shell: Any, cell: str) -> Any:
-    """Run a cell under the number, and with the lines, that its reader sees: the magic stands in its first line."""
+    """Run a cell under the execution count, and with the line numbers, that its reader sees: line 1 is the magic."""
     before = shell.execution_count
     shell.execution_count = running_cell() or before
     try:

@@ -1,6 +1,6 @@
 """The catalogue: every mistake that gradcheck-accum knows, by code.
 
-The pages in ``rules/`` describe the same mistakes for people; a test holds the two together.
+The pages in ``rules/`` describe the same mistakes for people; a test keeps the two consistent.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ class Severity(Enum):
 class Mistake:
     """One entry of the catalogue.
 
-    ``static`` and ``dynamic`` say which engine can see it today, ``where_visible`` that `lint` sees it only where the
-    source shows the numbers that it is about, so that its silence says nothing; ``moves_gradient`` is False for what
-    leaves every gradient right and so never touches the verdict of ``verify``; ``by_construction`` is True for what no
-    loop could do better.
+    ``static`` and ``dynamic`` say which engines detect it, ``where_visible`` that `lint` detects it only if the source
+    shows the numbers involved, so that no finding proves nothing; ``moves_gradient`` is False if every gradient is
+    right nevertheless, so that it never affects the verdict of ``verify``; ``by_construction`` is True if no loop could
+    avoid it.
     """
 
     code: str
@@ -38,7 +38,7 @@ class Mistake:
 
     @property
     def shows_in_every_source(self) -> bool:
-        """Whether `lint` sees it wherever it stands."""
+        """Whether `lint` detects it wherever it occurs."""
         return self.static and not self.where_visible
 
 
@@ -158,5 +158,5 @@ CATALOGUE: dict[str, Mistake] = {mistake.code: mistake for mistake in _ALL}
 
 
 def rule_names() -> list[str]:
-    """All that a person may call a mistake by: the codes and the names."""
+    """All names for mistakes: their codes and their names."""
     return [called for mistake in _ALL for called in (mistake.code, mistake.name)]

@@ -1,6 +1,6 @@
-"""Where a report goes and in which form: the options that the commands with a report share, and what they choose.
+"""Where a report goes and in which format: the options that commands with a report share, and their effects.
 
-A report is rendered by the module that its format names, which is loaded then.
+A report is rendered by the module of its format, which is imported only then.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ COMPARE_FORMATS = ("text", "json")
 RULES_FORMATS = ("text", "json")
 
 FOR_PEOPLE = frozenset({"text", "concise"})
-"""The formats that leave it to standard error to say which paths could not be analyzed."""
+"""The formats whose unreadable paths are reported on standard error."""
 
 PAGE_NEEDS = ("jinja2", "matplotlib")
 PAGE_EXTRA = "report"
-"""What a page is made with, and the extra that brings it."""
+"""The extra that installs what pages are rendered with."""
 
 NARROWEST, WIDEST = 60, 200
-"""Columns that a report is laid out for, whatever a terminal says."""
+"""The range of columns that a report is laid out for, whatever the terminal's width."""
 
 
 def add_format(parser: argparse.ArgumentParser, formats: tuple[str, ...]) -> None:
@@ -66,12 +66,12 @@ def add_page(parser: argparse.ArgumentParser) -> None:
 
 @dataclass(frozen=True, slots=True)
 class PageFile:
-    """Where a page goes: a reader finds the page of before or all of the new one, and never a part of it."""
+    """Where a page goes: a reader finds either the old page or the complete new one."""
 
     path: Path
 
     def write(self, text: str) -> None:
-        """Put the page there. Raises StreamError where it cannot be taken."""
+        """Write the page. Raises StreamError if that fails."""
         try:
             write_atomically(self.path, text.encode("utf-8", errors="backslashreplace"))
         except OSError as error:
@@ -79,7 +79,7 @@ class PageFile:
 
 
 def needs_for_page(options: argparse.Namespace) -> None:
-    """Raise UsageError where a page is asked for and something is missing that makes it."""
+    """Raise UsageError if a page is requested and a package to render it is missing."""
     if options.report is None:
         return
     from importlib.util import find_spec  # not needed by most runs
@@ -92,9 +92,9 @@ def needs_for_page(options: argparse.Namespace) -> None:
 
 
 def page_file(options: argparse.Namespace) -> PageFile | None:
-    """Where the page goes that the options ask for; tried before there is anything to write.
+    """Where the requested page goes; checked before there is anything to write.
 
-    Raises UsageError where nothing can be written there, or something else than a page stands there.
+    Raises UsageError if nothing can be written there, or the path is that of the script or another output.
     """
     path: Path | None = options.report
     if path is None:
@@ -116,7 +116,7 @@ def page_file(options: argparse.Namespace) -> PageFile | None:
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """Where one report goes, and how it looks there."""
+    """Where a report goes, and how it is shown there."""
 
     form: str
     stream: TextIO
@@ -127,7 +127,7 @@ class Output:
 
     @property
     def paint(self) -> Paint:
-        """Color as it was asked for, and else where the stream wants it."""
+        """Color if requested, otherwise if the stream supports it."""
         from gradcheck_accum.report.paint import Paint
 
         if self.color == "auto" and self.file is None:
@@ -136,7 +136,7 @@ class Output:
 
     @property
     def width(self) -> int | None:
-        """The columns of the terminal that the report is read on; None for what is no terminal."""
+        """The columns of the terminal that shows the report; None if it is not a terminal."""
         if self.file or not self.stream.isatty():
             return None
         import shutil  # not needed by most runs
@@ -144,7 +144,7 @@ class Output:
         return min(max(shutil.get_terminal_size().columns, NARROWEST), WIDEST)
 
     def write(self, text: str) -> None:
-        """Write a report that says anything. Raises StreamError where it cannot be taken."""
+        """Write a report, unless it is empty. Raises StreamError if that fails."""
         if not text:
             return
         if self.file is None:
@@ -158,10 +158,10 @@ class Output:
 
 @contextmanager
 def opened(options: argparse.Namespace, stream: TextIO | None = None, *, verbose: bool = False) -> Iterator[Output]:
-    """The output that the options ask for; ``stream`` (standard output) takes it where they name no file.
+    """The requested output; ``stream`` (default: standard output) is used if the options name no file.
 
-    A file is opened before there is anything to write: a long run is not to end in a report that nobody gets, and what
-    an earlier run left there is not to be taken for this one's. Raises UsageError where it cannot be.
+    A file is opened before there is anything to write, so that a long run does not end in a report that cannot be
+    written, and an earlier run's report is not mistaken for this one's. Raises UsageError if it cannot be opened.
     """
     file: Path | None = options.output_file
     asked = (options.color, options.quiet, verbose)
@@ -175,12 +175,12 @@ def opened(options: argparse.Namespace, stream: TextIO | None = None, *, verbose
     try:
         yield Output(options.output_format, taking, file, *asked)
     finally:
-        with suppress(OSError):  # what was written is flushed; what could not be has been said
+        with suppress(OSError):  # what was written is flushed; errors have been reported
             taking.close()
 
 
 def lint_report(result: LintResult, output: Output, sources: Sources, *, statistics: bool = False) -> str:
-    """What ``lint`` found, in the form that was asked for."""
+    """The findings of ``lint``, in the requested format."""
     if output.form == "json":
         from gradcheck_accum.report.as_json import lint_json
 
@@ -208,7 +208,7 @@ def lint_report(result: LintResult, output: Output, sources: Sources, *, statist
 
 
 def verify_report(result: VerifyResult, output: Output) -> str:
-    """What ``verify`` measured, in the form that was asked for."""
+    """The results of ``verify``, in the requested format."""
     if output.form == "json":
         from gradcheck_accum.report.as_json import verify_json
 
@@ -229,7 +229,7 @@ def verify_report(result: VerifyResult, output: Output) -> str:
 
 
 def compare_report(result: CompareResult, output: Output) -> str:
-    """What ``compare`` measured, in the form that was asked for."""
+    """The results of ``compare``, in the requested format."""
     if output.form == "json":
         from gradcheck_accum.report.as_json import compare_json
 
@@ -241,14 +241,14 @@ def compare_report(result: CompareResult, output: Output) -> str:
 
 
 def verify_page(result: VerifyResult) -> str:
-    """What ``verify`` measured, as a page."""
+    """The results of ``verify``, as a page."""
     from gradcheck_accum.report.page import verify_page
 
     return verify_page(result)
 
 
 def compare_page(result: CompareResult) -> str:
-    """What ``compare`` measured, as a page."""
+    """The results of ``compare``, as a page."""
     from gradcheck_accum.report.page import compare_page
 
     return compare_page(result)

@@ -1,8 +1,7 @@
-"""Values that one process hands to another, as data: JSON with bytes after it.
+"""Values passed from one process to another as data: JSON followed by bytes.
 
-A pickle names the functions that make its values, and whoever wrote it has chosen them. Here reading calls nothing and
-imports nothing that the content names: it puts together Python's own values and instances of classes that the reader
-has listed. Content that anybody may have written is at worst refused.
+Unpickling calls functions that the pickle names. Here, reading calls and imports nothing that the content names: it
+builds Python's own values and instances of classes that the reader lists. Untrusted content is at worst rejected.
 """
 
 from __future__ import annotations
@@ -21,18 +20,19 @@ _PLAIN = (type(None), bool, int, float, str)
 
 _BEGIN = b"gradcheck-accum data 1\n"
 _LENGTH = 8
-"""Bytes of a number that says how many others follow."""
+"""Bytes of a length prefix."""
 
 
 class NotPortable(ValueError):
-    """A value that cannot be handed over, or content that holds none; the message is one line that says why."""
+    """A value that cannot be serialized, or content that is not a serialized value; the message is one line."""
 
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
-    """A class that is no dataclass: what its values are made of, and how they are made of that again.
+    """A class that is not a dataclass: how to take its values apart, and how to rebuild them.
 
-    ``parts`` may be all that can be handed over, bytes and memoryviews too. A memoryview comes back as a bytearray.
+    ``parts`` may return anything that can be serialized, including bytes and memoryviews. A memoryview comes back as a
+    bytearray.
     """
 
     kind: type[Any]
@@ -43,7 +43,7 @@ class Leaf:
 class Portable:
     """Writes and reads values that consist of ``classes`` (dataclasses and enumerations), ``leaves``, and Python's own.
 
-    What is one object in a value (an event in a trace and in a record) is one object again when it is read.
+    Shared objects in a value (an event in a trace and in a record) are shared again when it is read.
     """
 
     def __init__(self, classes: Iterable[type[Any]], leaves: Iterable[Leaf] = ()) -> None:
@@ -55,14 +55,14 @@ class Portable:
         return b"".join(self.pieces(value))
 
     def loads(self, content: bytes) -> Any:
-        """What `dumps` was given. Raises NotPortable for content that it has not written."""
+        """The value that `dumps` was given. Raises NotPortable for content that it has not written."""
         return self.read(io.BytesIO(content))
 
     def read(self, file: BinaryIO) -> Any:
-        """What is in a file that the `pieces` of a value were written to. Raises NotPortable for any other."""
+        """The value in a file that its `pieces` were written to. Raises NotPortable for any other content."""
         try:
             return _Reader(self._classes, self._leaves, file).value()
-        except Exception as error:  # anybody may have written it
+        except Exception as error:  # the content is untrusted
             why = " ".join(str(error).split()) or type(error).__name__
             raise NotPortable(f"not what gradcheck-accum writes ({why})") from None
 
@@ -84,13 +84,13 @@ def _number(value: int) -> bytes:
 
 
 class _Writer:
-    """Puts a value into JSON: what is no plain value there is a list that begins with its kind."""
+    """Converts a value to JSON: anything but a plain value becomes a list that starts with its kind."""
 
     def __init__(self, classes: dict[str, type[Any]], leaves: dict[str, Leaf]) -> None:
         self._classes = classes
         self._leaves = leaves
         self._numbers: dict[int, int] = {}
-        """The instances of dataclasses that have been written, by identity."""
+        """The numbers of the dataclass instances that have been written, by identity."""
         self.blobs: list[memoryview] = []
 
     def plain(self, value: Any) -> Any:
@@ -124,7 +124,7 @@ class _Writer:
 
 
 class _Reader:
-    """Puts the value together again."""
+    """Rebuilds the value."""
 
     def __init__(self, classes: dict[str, type[Any]], leaves: dict[str, Leaf], file: BinaryIO) -> None:
         self._classes = classes
@@ -183,7 +183,7 @@ class _Reader:
             return kind(*map(self._whole, parts))
         if not is_dataclass(kind):
             raise ValueError(f"{kind.__name__} is no class of data")
-        # Not by its constructor, which may do more than to keep what it is given.
+        # Not by its constructor, which may do more than store its arguments.
         instance = object.__new__(kind)
         for field, part in zip(fields(kind), parts, strict=True):
             object.__setattr__(instance, field.name, self._whole(part))

@@ -1,8 +1,8 @@
 """The pages in ``rules/``: one for each mistake, found by code or name.
 
-A page has three readers. Programs read its ``toml`` block and the tests run its examples. People get what
-:meth:`RulePage.parts` makes of it: the examples become the difference between the wrong loop and the right one, and how
-to switch the mistake off, which is the same for all of them, is added.
+A page has three uses. Programs read its ``toml`` block, tests run its examples, and people read what
+:meth:`RulePage.parts` makes of it: the examples become a diff from the wrong loop to the right one, and a section on
+suppressing the mistake, the same for all pages, is added.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _WHAT_THEN = {
 
 @dataclass(frozen=True)
 class RulePage:
-    """One page: its title, the sentence that it opens with, its sections by their headings, its examples by kind.
+    """One page: its title, its first sentence, its sections by heading, its examples by kind.
 
     ``flagged`` is the statement of the wrong example at which the mistake is reported.
     """
@@ -51,23 +51,23 @@ class RulePage:
 
     @property
     def seen(self) -> str:
-        """How bad it is, and who sees it."""
+        """Its severity, and which engines detect it."""
         return f"{self.mistake.severity.value.capitalize()}. {_SEEN_BY[_sees(self.mistake)]}\n"
 
     @property
     def difference(self) -> str:
-        """The wrong loop turned into the right one, as a diff."""
+        """A diff from the wrong loop to the right one."""
         return _diff(self.examples["bad"], self.examples["good"])
 
     @property
     def safety(self) -> str:
-        """What the fix does; where there is one, with what it makes of the wrong loop."""
+        """What the fix does; if there is one, with its result for the wrong loop."""
         text = self.sections["Fix safety"]
         return _FENCE.sub(lambda _: _fenced(_diff(self.examples["bad"], self.examples["fixed"])), text)
 
     @property
     def switching_off(self) -> str:
-        """How a project says that it does not want to hear of the mistake."""
+        """How a project suppresses the mistake."""
         code = self.mistake.code
         return (
             f"At one place, by a comment on the statement:\n\n"
@@ -79,7 +79,7 @@ class RulePage:
         )
 
     def parts(self) -> dict[str, str]:
-        """What people read, by heading, in order, as Markdown."""
+        """The page as people read it, by heading, in order, as Markdown."""
         told = self.sections
         return {
             "What it does": told["What it does"],
@@ -105,18 +105,18 @@ def find_mistake(code_or_name: str) -> Mistake | None:
 
 
 def rules_directory() -> Path:
-    """Where the pages are: inside the package once installed, beside it in a checkout or an editable install."""
+    """The directory of the pages: in the package once installed, next to it in a checkout or an editable install."""
     installed = Path(__file__).with_name("rules")
     return installed if installed.is_dir() else Path(__file__).parents[1] / "rules"
 
 
 def page_path(mistake: Mistake) -> Path | None:
-    """The page of ``mistake``, or None where it has none."""
+    """The page of ``mistake``; None if it has none."""
     return next(iter(sorted(rules_directory().glob(f"{mistake.code}*.md"))), None)
 
 
 def read_page(mistake: Mistake) -> RulePage | None:
-    """The page of ``mistake``, or None where it has none."""
+    """The page of ``mistake``; None if it has none."""
     path = page_path(mistake)
     if path is None:
         return None
@@ -132,7 +132,7 @@ def read_page(mistake: Mistake) -> RulePage | None:
 
 
 def readable_page(mistake: Mistake) -> str | None:
-    """The page of ``mistake`` as people read it, in Markdown, or None where it has none."""
+    """The page of ``mistake`` as people read it, in Markdown; None if it has none."""
     page = read_page(mistake)
     return None if page is None else page.markdown()
 
@@ -148,7 +148,7 @@ def _fenced(diff: str) -> str:
 
 
 def _diff(before: str, after: str) -> str:
-    """What changes from one script to the other, with the lines around it; a gap is a line of its own."""
+    """The changes from one script to the other with the lines around them; a gap is a line of its own."""
     lines = difflib.unified_diff(before.splitlines(), after.splitlines(), n=3, lineterm="")
     shown = ["  ..." if line.startswith("@@") else line for line in lines if not line.startswith(("---", "+++"))]
     return "".join(f"{line}\n" for line in shown[1:])

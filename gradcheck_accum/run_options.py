@@ -1,4 +1,4 @@
-"""What a run under ``verify`` may be told, and which values make sense: on the command line and in settings alike."""
+"""The options of a run under ``verify``, and their valid values: on the command line and in settings alike."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ DTYPES = ("float64", "float32", "bfloat16", "float16")
 
 
 class OptionError(ValueError):
-    """A value, or values together, that make no sense; the message says what they must be."""
+    """A value, or a combination of values, that is invalid; the message says what is required."""
 
 
 _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
@@ -22,14 +22,14 @@ _UNITS |= {"KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}
 
 @dataclass(frozen=True, slots=True)
 class MemoryBudget:
-    """What may be held beside the loop: ``bytes``, or a ``share`` of what is free where it is not None."""
+    """The memory that may be used in addition to the loop's: ``bytes``, or a ``share`` of what is free if not None."""
 
     bytes: float = 0.0
     share: float | None = None
 
 
 def memory_budget(value: object) -> MemoryBudget:
-    """The budget that is written as bytes, with a unit (800MB, 1.5 GiB), or as a share of what is free (50%).
+    """The budget given in bytes, with a unit (800MB, 1.5 GiB), or as a share of free memory (50%).
 
     Raises OptionError.
     """
@@ -46,21 +46,21 @@ def memory_budget(value: object) -> MemoryBudget:
 
 
 def positive_int(value: int) -> int:
-    """The value where it is a count of something. Raises OptionError."""
+    """The value if it is at least 1. Raises OptionError."""
     if value < 1:
         raise OptionError("must be 1 or more")
     return value
 
 
 def positive(value: float) -> float:
-    """The value where there is some of it. Raises OptionError."""
+    """The value if it is above 0. Raises OptionError."""
     if not value > 0:
         raise OptionError("must be more than 0")
     return value
 
 
 def not_negative(value: float) -> float:
-    """The value where it is no less than nothing. Raises OptionError."""
+    """The value if it is at least 0. Raises OptionError."""
     if not value >= 0:
         raise OptionError("must be 0 or more")
     return value
@@ -112,11 +112,11 @@ SETTINGS: Mapping[str, Callable[[Any], Any]] = {
     "trajectory": _truth,
     "verbose": _truth,
 }
-"""Reads the values that stand in a project's settings, by the name of the option. Each raises OptionError."""
+"""Reads the values of a project's settings, by the name of the option. Each raises OptionError."""
 
 
 def refuse_clashes(given: Mapping[str, Any], called: Callable[[str], str]) -> None:
-    """Raise OptionError where options do not fit together; ``called`` is how they are named where they were given."""
+    """Raise OptionError if options conflict; ``called`` returns the name of an option where it was given."""
     if (given.get("rtol") is None) != (given.get("atol") is None):
         raise OptionError(f"{called('rtol')} and {called('atol')} are given both or neither")
     if given.get("trajectory") and given.get("reference") in ("ledger", "sketch"):

@@ -1,8 +1,8 @@
-"""A language server on standard input and output: what ``lint`` finds, shown while a script is typed.
+"""A language server on standard input and output: shows the findings of ``lint`` while a script is being edited.
 
-Findings are diagnostics, a mistake's page stands in the hover over one, and its fix is a quick fix: a safe one is
-preferred, an unsafe one says so. A text that cannot be read, half typed perhaps, shows nothing: the places of an
-earlier one would be elsewhere by now.
+Findings are diagnostics, hovering over one shows the mistake's page, and its fix is a quick fix: a safe one is
+preferred, an unsafe one is labeled. A text that cannot be parsed, perhaps half typed, shows nothing: the findings of an
+earlier version would be at the wrong places.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _SEVERITIES = {
 
 @dataclass(frozen=True, slots=True)
 class _Read:
-    """What was found in one version of a text; ``codec`` counts columns as the client does."""
+    """The findings in one version of a text; ``codec`` counts columns as the client does."""
 
     version: int | None
     lines: tuple[str, ...]
@@ -61,7 +61,7 @@ class _Read:
         )
 
     def range(self, where: Location | Edit) -> types.Range:
-        """A place as the client counts; up to its line's end where its own is not known."""
+        """A place in the client's coordinates; up to the end of the line if its own end is unknown."""
         end_line, end_column = where.end_line, where.end_column
         if not end_line or not end_column:
             end_line, end_column = where.line, len(self.lines[where.line - 1].rstrip("\r\n")) + 1
@@ -79,17 +79,17 @@ def _position(line: int, column: int) -> types.Position:
 
 
 class _Server(LanguageServer):
-    """Remembers what was found in the texts that are open."""
+    """Remembers the findings in open texts."""
 
     def __init__(self) -> None:
         super().__init__(_SOURCE, __version__)
         self._read: dict[str, _Read] = {}
-        # One text at a time: reading a text sets what holds for the whole process (how deep calls may go).
+        # One text at a time: parsing changes process-wide settings (the recursion limit).
         self._reader = ThreadPoolExecutor(1)
         self._complaint = ""
 
     async def look(self, uri: str, *, at_once: bool = False) -> None:
-        """Read a text and show what is found, unless another version of it comes first."""
+        """Lint a text and show the findings, unless a newer version arrives first."""
         version = self.workspace.get_text_document(uri).version
         if not at_once:
             await asyncio.sleep(PAUSE)
@@ -103,12 +103,12 @@ class _Server(LanguageServer):
             self._show(uri, read.diagnostics(), version)
 
     def forget(self, uri: str) -> None:
-        """Show nothing more of a text that was closed."""
+        """Show no more findings of a closed text."""
         self._read.pop(uri, None)
         self._show(uri, [], None)
 
     def found(self, uri: str) -> _Read | None:
-        """What was found in the text as it is now, if it has been read."""
+        """The findings in the current version of the text, if it has been linted."""
         read = self._read.get(uri)
         return read if read and self._is_current(uri, read.version) else None
 
@@ -119,7 +119,7 @@ class _Server(LanguageServer):
     def _findings(self, uri: str, text: str) -> tuple[Finding, ...]:
         path = uris.to_fs_path(uri) or uri
         try:
-            # An editor names files as a commit hook does: what the project excludes is not read.
+            # Like a commit hook, an editor passes file names: files that the project excludes are not linted.
             settings = replace(settings_for([path]), force_exclude=True)
             result = lint_given(text.encode(errors="surrogatepass"), path, settings, report_unused=False)
         except SettingsError as error:
@@ -129,7 +129,7 @@ class _Server(LanguageServer):
         return tuple(finding for finding in result.findings if finding.where.path == path)
 
     def _complain(self, complaint: str) -> None:
-        """Say what is wrong with the settings, once."""
+        """Report an error in the settings, once."""
         if complaint != self._complaint:
             self._complaint = complaint
             self.window_show_message(types.ShowMessageParams(types.MessageType.Warning, f"{_SOURCE}: {complaint}"))
@@ -140,12 +140,12 @@ class _Server(LanguageServer):
 
 
 def serve() -> None:
-    """Answer a client on standard input and output until it says that it is done."""
+    """Serve a client on standard input and output until it disconnects."""
     made().start_io()
 
 
 def made() -> _Server:
-    """The server with all that it answers to."""
+    """The server with all of its handlers."""
     server = _Server()
 
     @server.feature(types.TEXT_DOCUMENT_DID_OPEN)
@@ -158,7 +158,7 @@ def made() -> _Server:
 
     @server.feature(types.TEXT_DOCUMENT_DID_SAVE)
     async def saved(given: types.DidSaveTextDocumentParams) -> None:
-        # What stands in other files may have changed: settings, modules beside it.
+        # Other files may have changed: settings, or modules in the same project.
         await server.look(given.text_document.uri, at_once=True)
 
     @server.feature(types.TEXT_DOCUMENT_DID_CLOSE)

@@ -1,7 +1,7 @@
-"""What a project has settled: ``[tool.gradcheck-accum]`` of its pyproject.toml, the same for every door.
+"""A project's settings: ``[tool.gradcheck-accum]`` in its pyproject.toml, the same for every command.
 
-One file holds for a whole run: the nearest with such a table, upward from the directory that all of its paths
-have in common. What the command line says takes its place, setting by setting.
+One file applies to a whole run: the nearest with such a table, upward from the common directory of all paths. The
+command line overrides it, setting by setting.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 
 
 class SettingsError(Exception):
-    """A setting that makes no sense; the message is one line that names it and says why."""
+    """An invalid setting; the message is one line that names it and says why."""
 
 
 class Patterns:
-    """Patterns of paths in the syntax of .gitignore, relative to ``base``; ``key`` is what a complaint calls them."""
+    """Patterns of paths in the syntax of .gitignore, relative to ``base``; ``key`` names them in errors."""
 
     def __init__(self, base: Path, lines: Iterable[str], key: str) -> None:
         self.base = base
@@ -38,7 +38,7 @@ class Patterns:
         self._spec: GitIgnoreSpec | None = None
 
     def match(self, path: str, *, directory: bool = False) -> bool:
-        """Whether they take in ``path``, which is absolute and without links."""
+        """Whether they match ``path``, which is absolute and without links."""
         if not self.lines:
             return False
         if self._spec is None:
@@ -54,7 +54,7 @@ def _is_below(path: str, root: str) -> bool:
 
 
 def _compiled(lines: Sequence[str], key: str) -> GitIgnoreSpec:
-    # Costs as much as the rest of the start: imported where there are patterns only.
+    # Takes as long as the rest of the start: imported only if there are patterns.
     from pathspec import GitIgnoreSpec
 
     try:
@@ -65,9 +65,9 @@ def _compiled(lines: Sequence[str], key: str) -> GitIgnoreSpec:
 
 @dataclass(frozen=True, slots=True)
 class VerifySettings:
-    """``[tool.gradcheck-accum.verify]``: what runs are told, by the names of `gradcheck_accum.verify.verify_script`.
+    """``[tool.gradcheck-accum.verify]``: the options of runs, named as in `gradcheck_accum.verify.verify_script`.
 
-    ``select`` and ``ignore`` take the place of the project's for runs; None where the project's hold for them too.
+    ``select`` and ``ignore`` override the project's for runs; None if the project's apply to runs too.
     """
 
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -79,8 +79,8 @@ class VerifySettings:
 class Settings:
     """What is reported and what is read. ``select`` and ``exclude`` of None stand for all and for the usual ones.
 
-    ``root`` is the directory of the settings' file, or the working directory; with ``force_exclude`` what is excluded
-    is not read where it is given by name either. ``verify`` is what concerns runs alone.
+    ``root`` is the directory of the settings' file, or the working directory; with ``force_exclude``, excluded files
+    are not read even if they are given by name. ``verify`` holds the settings for runs only.
     """
 
     root: Path = field(default_factory=Path)
@@ -94,18 +94,18 @@ class Settings:
     verify: VerifySettings = field(default_factory=VerifySettings)
 
     def of_verify(self) -> Settings:
-        """The settings as they hold for runs."""
+        """The settings that apply to runs."""
         own = self.verify
         select = self.select if own.select is None else own.select
         return replace(self, select=select, ignore=self.ignore if own.ignore is None else own.ignore)
 
     def excludes(self, path: str, *, directory: bool = False) -> bool:
-        """Whether the settings name patterns that exclude what is at ``path``."""
+        """Whether an exclude pattern of the settings matches ``path``."""
         patterns = (*([self.exclude] if self.exclude else []), *self.extend_exclude)
         return any(pattern.match(os.path.realpath(path), directory=directory) for pattern in patterns)
 
     def reports(self, code: str, path: str) -> bool:
-        """Whether a finding of ``code`` in ``path`` is to be reported."""
+        """Whether a finding of ``code`` in ``path`` is reported."""
         if (self.select is not None and code not in self.select) or code in self.ignore:
             return False
         ignoring = [patterns for patterns, codes in self.per_file_ignores if code in codes]
@@ -113,9 +113,9 @@ class Settings:
 
 
 def codes(key: str, selectors: Iterable[str]) -> frozenset[str]:
-    """The codes that are meant by codes, by names, or by the beginning of codes (GA2).
+    """The codes selected by codes, names, or prefixes of codes (GA2).
 
-    Raises SettingsError, which names ``key``, where one of them means none.
+    Raises SettingsError, which names ``key``, if one of them matches none.
     """
     found: set[str] = set()
     for selector in selectors:
@@ -138,7 +138,7 @@ def with_codes(
     ignore: Iterable[str] | None = None,
     called: str = "{}",
 ) -> Settings:
-    """The settings with other codes in the place of theirs, where those are given; ``called`` names them in complaints.
+    """The settings with their codes replaced, if others are given; ``called`` names these in errors.
 
     Raises SettingsError.
     """
@@ -184,7 +184,7 @@ def _table(file: Path, content: bytes) -> Any:
 
 
 def _shown(file: Path) -> str:
-    """The file as a person would name it: from the working directory where it is below that."""
+    """The file's path as shown to a person: relative to the working directory if it is below that."""
     return os.path.relpath(file) if _is_below(str(file), os.getcwd()) else str(file)
 
 
@@ -219,7 +219,7 @@ def _read(table: Any, file: Path) -> Settings:
 
 
 def _values(table: Mapping[str, Any], readers: Mapping[str, Callable[[str, Any], Any]], place: str) -> dict[str, Any]:
-    """What a table says, each of its settings read by the reader of its name."""
+    """The values of a table, each read by the reader of its name."""
     unknown = sorted(set(table) - set(readers))
     if unknown:
         near = did_you_mean(unknown[0], readers)

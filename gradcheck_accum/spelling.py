@@ -1,4 +1,4 @@
-"""What somebody may have meant by a word that is none of those that there are."""
+"""Suggestions for misspelled words."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ _NEAR = 0.75
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """The end of a complaint about ``word``: the one known word that is nearest to it, or nothing.
+    """The end of an error message about ``word``: the closest known word, or nothing.
 
-    Where several are as near, none of them is likelier than another.
+    Nothing if several are equally close.
     """
-    from difflib import SequenceMatcher  # for complaints only
+    from difflib import SequenceMatcher  # only for errors
 
     matcher = SequenceMatcher(b=word.casefold())
     near = []

@@ -1,4 +1,4 @@
-"""The standard streams as a report needs them: it is written whole, or its loss is said."""
+"""The standard streams as reports need them: a report is written completely, or its loss is reported."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from typing import TextIO
 
 
 class StreamError(Exception):
-    """A standard stream that is not there, or takes nothing more; the message is one line that says so."""
+    """A standard stream that is closed or can no longer be written to; the message is one line that says so."""
 
 
 def prepare() -> None:
-    """Let no report be lost to a character that its stream lacks, nor to a stream for errors that is closed.
+    """Keep characters that a stream cannot encode, or a closed standard error, from losing a report.
 
-    Raises StreamError where standard output is closed: nobody would hear of what is found.
+    Raises StreamError if standard output is closed: the findings would be lost.
     """
     if sys.stderr is None:
         sys.stderr = open(os.devnull, "w")  # noqa: SIM115 (for as long as we run)
@@ -31,27 +31,27 @@ def prepare() -> None:
 
 
 def write(text: str, stream: TextIO | None = None, *, end: str = "\n") -> None:
-    """Print to standard output, or to another stream. Raises StreamError where it takes nothing more."""
+    """Print to standard output, or to another stream. Raises StreamError if that fails."""
     with _stdout_that_takes_it():
         print(text, file=stream or sys.stdout, end=end)
 
 
 def write_bytes(content: bytes) -> None:
-    """Write to standard output as it is. Raises StreamError where it takes nothing more."""
+    """Write bytes to standard output. Raises StreamError if that fails."""
     with _stdout_that_takes_it():
         sys.stdout.buffer.write(content)
 
 
 def flush() -> None:
-    """Hand over what was written to standard output. Raises StreamError where it takes nothing more."""
+    """Flush standard output. Raises StreamError if that fails."""
     with _stdout_that_takes_it():
-        # The language server closes it when its client is done; what stands in for it may have no such thing.
+        # The language server closes it when its client is done, and a replacement for it may have no such attribute.
         if not getattr(sys.stdout, "closed", False):
             sys.stdout.flush()
 
 
 def read_stdin() -> bytes:
-    """All of standard input. Raises StreamError where there is none."""
+    """All of standard input. Raises StreamError if it is closed."""
     if sys.stdin is None:
         raise StreamError("standard input is closed")
     try:
@@ -61,13 +61,13 @@ def read_stdin() -> bytes:
 
 
 def discard_stdout() -> None:
-    """Give what is left to write somewhere to go: Python flushes standard output once more at its exit."""
+    """Redirect the rest of standard output to nowhere: Python flushes it once more at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 @contextmanager
 def _stdout_that_takes_it() -> Iterator[None]:
-    """A full disk is no error of ours. A reader that went away (`| head`) is none at all: BrokenPipeError stays."""
+    """A full disk is not our error. A closed pipe (`| head`) is no error at all: BrokenPipeError stays."""
     try:
         yield
     except BrokenPipeError:

@@ -1,4 +1,4 @@
-"""What is said of a loop: text that names places of its source, put into words for whoever reads it at a place."""
+"""Messages about a loop: text with places in its source, rendered for a reader at a given place."""
 
 from __future__ import annotations
 
@@ -11,35 +11,35 @@ from gradcheck_accum.ledger.location import Location
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """Text with places in it; they stay places until a report writes it down."""
+    """Text with places in it, which stay places until a report renders them."""
 
     parts: tuple[str | Location, ...]
 
     def seen_from(self, where: Location) -> str:
-        """In words, for a reader at ``where``: another file's lines are named by their file."""
+        """In words, for a reader at ``where``: lines of other files are prefixed with the file."""
         return "".join(part if isinstance(part, str) else _line(part, where) for part in self.parts)
 
     def moved(self, move: Callable[[Location], Location]) -> Message:
-        """The same with every place where ``move`` puts it."""
+        """The same message, with every place moved by ``move``."""
         return Message(tuple(part if isinstance(part, str) else move(part) for part in self.parts))
 
 
 Said = str | Message
-"""What names no place is plain text."""
+"""Text without places is a plain string."""
 
 
 def message(*parts: Said | Location) -> Message:
-    """One message of texts, places and other messages in a row."""
+    """A message concatenated from texts, places and other messages."""
     return Message(tuple(_flat(parts)))
 
 
 def in_words(said: Said, where: Location) -> str:
-    """What is said, for a reader at ``where``."""
+    """A text or message in words, for a reader at ``where``."""
     return said if isinstance(said, str) else said.seen_from(where)
 
 
 def moved(said: Said, move: Callable[[Location], Location]) -> Said:
-    """What is said, with every place where ``move`` puts it."""
+    """A text or message, with every place moved by ``move``."""
     return said if isinstance(said, str) else said.moved(move)
 
 

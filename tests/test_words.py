@@ -1,4 +1,4 @@
-"""The words that users see: docs/glossary.md lists the ones that do not occur in them."""
+"""The words that users and readers of the source see: docs/glossary.md lists the ones that do not occur in them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import argparse
 import ast
 import importlib
 import inspect
+import io
 import re
+import tokenize
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -100,6 +102,24 @@ def _pages() -> Iterator[tuple[str, str]]:
         yield str(path.relative_to(ROOT)), prose(text)
 
 
+def comments(source: str) -> Iterator[tuple[int, str]]:
+    """The docstrings and comments of a module without the names in them, with their lines."""
+    for node in ast.walk(ast.parse(source)):
+        match node:
+            case ast.Expr(value=ast.Constant(value=str(text))):
+                yield node.lineno, _CODE.sub("", text)
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type == tokenize.COMMENT:
+            yield token.start[0], _CODE.sub("", token.string)
+
+
+def _source() -> Iterator[tuple[str, str]]:
+    for folder in (PACKAGE, ROOT / "rules"):
+        for path in sorted(folder.rglob("*.py")):
+            for line, text in comments(path.read_text(encoding="utf-8")):
+                yield f"{path.relative_to(ROOT)}:{line}", text
+
+
 def _helps() -> Iterator[tuple[str, str]]:
     parser = command_line()
     yield "--help", parser.format_help()
@@ -121,7 +141,14 @@ def _documentation() -> Iterator[tuple[str, str]]:
                 yield f"{path.name}:{node.lineno}", ast.get_docstring(node) or ""
 
 
-SEEN = {"messages": _modules, "templates": _templates, "pages": _pages, "help": _helps, "docstrings": _documentation}
+SEEN = {
+    "messages": _modules,
+    "templates": _templates,
+    "pages": _pages,
+    "help": _helps,
+    "docstrings": _documentation,
+    "source": _source,
+}
 
 
 @pytest.mark.parametrize("kind", SEEN)
@@ -143,6 +170,11 @@ def test_the_collector_sees_what_users_see() -> None:
         prose("told\n```py\nbeside\n```\n```console\n$ x\nweighs\n```\n`told`")
         == "told\n\n```console\n$ x\nweighs\n```\n"
     )
+    assert list(comments(source.replace("z = 1", "z = 1  # `told` stands"))) == [
+        (1, "Told."),
+        (5, "An attribute, told."),
+        (4, "#  stands"),
+    ]
     patterns = deprecated()
     assert len(patterns) > 40
     assert patterns["stands"].search("it stands there") and not patterns["stands"].search("X stands for Y")

@@ -46,5 +46,5 @@ class AccumulationHandler:
     def _raised(self, engine: Engine, error: BaseException) -> None:
         self._run.abandon()
         if len(engine._event_handlers[Events.EXCEPTION_RAISED]) == 1:
-            # Ignite raises what nobody handles, and we do not.
+            # With a handler for exceptions attached, Ignite no longer raises them itself.
             raise error

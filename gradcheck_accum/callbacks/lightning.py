@@ -41,14 +41,14 @@ class AccumulationCallback(Callback):
         """A micro-batch has been trained on."""
         metrics = self._run.metrics()
         if metrics:
-            # Not by self.log: that leaves out what falls between two of the trainer's log_every_n_steps.
+            # Not with self.log, which drops whatever falls between two of the trainer's log_every_n_steps.
             for logger in trainer.loggers:
                 logger.log_metrics(metrics, step=trainer.global_step)
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
-        """Training has come to its end."""
+        """Training has ended."""
         self._run.end()
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
-        """Training has raised."""
+        """Training has raised an exception."""
         self._run.abandon()

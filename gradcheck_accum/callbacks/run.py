@@ -1,4 +1,4 @@
-"""One run of a framework's training that is watched: begun and ended by its callbacks."""
+"""One watched run of a framework's training, started and ended by its callbacks."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gradcheck_accum.verify.session import ReferenceName
 
 
 class WatchOptions(TypedDict, total=False):
-    """What `gradcheck_accum.watch` takes, and so every callback."""
+    """The options of `gradcheck_accum.watch`, which every callback accepts too."""
 
     on_window: Callable[[VerifyResult], object] | None
     reference: ReferenceName
@@ -24,13 +24,13 @@ class WatchOptions(TypedDict, total=False):
 
 
 class _Abandoned(Exception):
-    """The run came to no end of its own: what is left over was not lost by the loop."""
+    """The run did not end by itself: the loop has not lost what is left over."""
 
 
 class WatchedRun:
-    """Watches from `begin` to `end`; `metrics` are those of the window that was judged since they were last asked for.
+    """Watches from `begin` to `end`; `metrics` returns those of the window judged since the last call.
 
-    A run that breaks off is abandoned: its remainder is not judged. Beginning again abandons the previous run, and so
+    A run that breaks off is abandoned: its remainder is not judged. A second `begin` abandons the previous run, and so
     does garbage collection.
     """
 
@@ -52,25 +52,25 @@ class WatchedRun:
         self._watch.__enter__()
 
     def end(self) -> None:
-        """Training has come to its end."""
+        """Training has ended."""
         watching, self._watch = self._watch, None
         if watching is not None:
             watching.__exit__(None, None, None)
 
     def abandon(self) -> None:
-        """Training has broken off, or its end is unknown."""
+        """Training was interrupted, or its end is unknown."""
         watching, self._watch = self._watch, None
         self._metrics = {}
         if watching is not None:
             watching.__exit__(_Abandoned, _Abandoned(), None)
 
     def metrics(self) -> dict[str, float]:
-        """What was measured of the window that was judged since they were last asked for; nothing where none was."""
+        """The metrics of the window judged since the last call; empty if there was none."""
         metrics, self._metrics = self._metrics, {}
         return metrics
 
     def _failed(self, result: VerifyResult) -> None:
-        # The training that raises this is over, and not every framework says so.
+        # Raising ends the training, and not every framework reports that.
         self.abandon()
         raise AccumulationError(result)
 

@@ -52,13 +52,13 @@ class AccumulationCallback(TrainerCallback):
         """A step has been taken."""
         metrics = self._run.metrics()
         if metrics and self._log is not None:
-            # To log ends the wish to log, and the trainer's own logs of this step are yet to come.
+            # log() resets should_log, but the trainer's own logs of this step are yet to come.
             wanted = control.should_log
             self._log(metrics)
             control.should_log = wanted
 
     def on_train_end(self, args: Any, state: Any, control: Any, **others: Any) -> None:
-        """Training has come to its end."""
+        """Training has ended."""
         self._run.end()
 
     def close(self) -> None:

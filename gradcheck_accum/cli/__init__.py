@@ -23,7 +23,7 @@ from gradcheck_accum.streams import StreamError
 _Command = Callable[[argparse.Namespace], int]
 
 _RUN_A_SCRIPT = (verify.run, compare.run)
-"""The commands that hand arguments on to a script."""
+"""The commands that pass arguments on to a script."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -36,7 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (UsageError, StreamError) as error:
         return complain(str(error))
     except BrokenPipeError:
-        # The reader went away (`| head`).
+        # The reader has closed the pipe (`| head`).
         streams.discard_stdout()
         return BROKEN_PIPE
     except KeyboardInterrupt:
@@ -50,7 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run(arguments: list[str]) -> int:
     own, for_script = split(arguments)
     parser = command_line()
-    if "_ARGCOMPLETE" in os.environ:  # a shell asks for completions, in the way of argcomplete
+    if "_ARGCOMPLETE" in os.environ:  # a shell asks for completions, using argcomplete's protocol
         with contextlib.suppress(ImportError):
             from argcomplete import autocomplete
 

@@ -1,4 +1,4 @@
-"""The parser of arguments, and what the values of options are read by: each complains in one line."""
+"""The argument parser and the types of option values; every error is one line."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ _Value = TypeVar("_Value")
 
 
 class Parser(argparse.ArgumentParser):
-    """Says what is wrong in one line: the usage of every option is a ``--help`` away."""
+    """Reports errors in one line, without the usage of every option: ``--help`` prints that."""
 
     def error(self, message: str) -> NoReturn:
         raise UsageError(f"{message} (see {self.prog} --help)")
 
     def refuse(self, unknown: Sequence[str]) -> NoReturn:
-        """Complain of arguments that the command does not know."""
+        """Exit with an error about arguments that the command does not know."""
         near = did_you_mean(unknown[0], self.options())
         raise UsageError(f"unrecognized arguments: {' '.join(unknown)} (see {self.prog} --help){near}")
 
@@ -63,7 +63,7 @@ def positive_int(text: str) -> int:
 
 
 def memory_budget(text: str) -> MemoryBudget:
-    """An amount of memory, or a share of what is free."""
+    """An amount of memory, or a fraction of what is free."""
     try:
         return run_options.memory_budget(text)
     except OptionError as error:
@@ -88,6 +88,6 @@ def _sensible(read: Callable[[_Value], _Value], value: _Value) -> _Value:
 
 
 def add_codes(parser: argparse.ArgumentParser, select: str, ignore: str) -> None:
-    """Add the options that choose codes, with the help of each."""
+    """Add the options that select codes, with a help text for each."""
     parser.add_argument("--select", metavar="CODES", action="append", help=select)
     parser.add_argument("--ignore", metavar="CODES", action="append", help=ignore)

@@ -1,4 +1,4 @@
-"""``gradcheck-accum explain`` and ``gradcheck-accum rules``: the mistakes that are known."""
+"""``gradcheck-accum explain`` and ``gradcheck-accum rules``: the catalogue of mistakes."""
 
 from __future__ import annotations
 

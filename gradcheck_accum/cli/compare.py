@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from gradcheck_accum.results.comparison import CompareResult
 
 _COMPARED = ("max-windows", "timeout", "loss-coefficient", "rtol", "atol")
-"""The settings of runs that hold for those which are compared."""
+"""The settings of runs that also apply to compared runs."""
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -88,7 +88,7 @@ def run(options: argparse.Namespace) -> int:
 
     if is_other_rank():
         measured()
-        return OK  # rank 0 has the report, for all of them
+        return OK  # rank 0 reports for all ranks
     with output.opened(options) as report:
         result = measured()
         with and_a_page(page, lambda: output.compare_page(result)):

@@ -1,4 +1,4 @@
-"""``gradcheck-accum lint``: its options, and what it does by them."""
+"""``gradcheck-accum lint``: its options, and what they do."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_project_options(parser: argparse.ArgumentParser) -> None:
-    """What a repository needs that has many files, and findings already."""
+    """Add the options for repositories with many files, or with existing findings."""
     group = parser.add_argument_group("in a project", "defaults can be set in [tool.gradcheck-accum] of pyproject.toml")
     group.add_argument(
         "--exclude", metavar="GLOBS", action="append", help="glob patterns to exclude, replacing the defaults"
@@ -81,14 +81,14 @@ def _run_as_settled(options: argparse.Namespace) -> int:
     instead = _instead_of_a_report(options)
     if instead and options.output_file:
         raise UsageError(f"--output-file cannot be combined with {instead}, which prints no report")
-    # The fixed standard input goes where it would have been written to, and the report beside it.
+    # The fixed standard input is printed to stdout, so the report goes to stderr.
     stream = sys.stderr if paths == ["-"] and options.fix and not options.diff else sys.stdout
     with output.opened(options, stream) as report:
         return _lint_and_report(paths, options, report)
 
 
 def _instead_of_a_report(options: argparse.Namespace) -> str:
-    """The option that asks for something else than a report, if one does."""
+    """The option that replaces the report, if one is given."""
     asked = {"--write-baseline": options.write_baseline, "--add-noqa": options.add_noqa, "--diff": options.diff}
     return next((option for option, value in asked.items() if value), "")
 
@@ -119,7 +119,7 @@ def _lint_and_report(paths: Sequence[str], options: argparse.Namespace, report: 
 
 
 def _read_once(paths: Sequence[str], options: argparse.Namespace) -> dict[str, bytes]:
-    """What comes out of the pipes among the paths (``<(...)``, /dev/stdin): it can be read only once."""
+    """The contents of the pipes among the paths (``<(...)``, /dev/stdin), which can be read only once."""
     from gradcheck_accum.lint.examination.document import read
 
     found: dict[str, bytes] = {}
@@ -130,7 +130,7 @@ def _read_once(paths: Sequence[str], options: argparse.Namespace) -> dict[str, b
             raise UsageError(
                 f"{path} is not a regular file: {'--fix' if options.fix else '--add-noqa'} cannot write to it"
             )
-        with contextlib.suppress(OSError):  # lint says why
+        with contextlib.suppress(OSError):  # lint reports the error
             found[path] = read(path)
     return found
 
@@ -142,7 +142,7 @@ def _fixes(options: argparse.Namespace) -> Literal["safe", "unsafe"] | None:
 
 
 def _fix(result: LintResult, given: dict[str, bytes]) -> LintResult:
-    """Fix what was found, in place; contents that were ``given`` are printed instead, and brought up to date."""
+    """Fix what was found, in place; contents that were ``given`` are printed instead. Findings are updated."""
     from gradcheck_accum.lint.fixes.files import fixed_result, write_all
 
     if not given:
@@ -198,7 +198,7 @@ def _lint_stdin(source: bytes, options: argparse.Namespace) -> LintResult:
 
 
 def _settings(options: argparse.Namespace, paths: Sequence[str]) -> Settings:
-    """What the project that ``paths`` belong to has settled, and in its place what the command line says."""
+    """The settings of the project that ``paths`` belong to, overridden by the command line."""
     from gradcheck_accum.settings import Patterns, settings_for, with_codes
 
     settings = with_codes(settings_for(paths), select=options.select, ignore=options.ignore, called="--{}")
@@ -209,7 +209,7 @@ def _settings(options: argparse.Namespace, paths: Sequence[str]) -> Settings:
         settings = replace(settings, extend_exclude=(*settings.extend_exclude, further))
     settings = replace(settings, force_exclude=options.force_exclude)
     if options.baseline or options.write_baseline:
-        # What is listed anew takes no account of an older list.
+        # Writing a new baseline ignores an existing one.
         settings = replace(settings, baseline=None if options.write_baseline else options.baseline)
     return settings
 
@@ -223,7 +223,7 @@ def _cores() -> int:
 
 
 def _start_with(result: LintResult, options: argparse.Namespace) -> int:
-    """Put up with every finding, in the way that was asked for."""
+    """Accept every existing finding, in a baseline or by ``noqa`` comments."""
     from gradcheck_accum.report.words import plural
 
     problems = list(result.unreadable)

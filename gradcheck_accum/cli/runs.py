@@ -1,4 +1,4 @@
-"""What the commands that run a script have in common: ``verify`` and ``compare``."""
+"""What the commands that run a script, ``verify`` and ``compare``, have in common."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def add_accepted(parser: argparse.ArgumentParser) -> None:
-    """Add the options that choose what is accepted in a run."""
+    """Add the options that select which findings of a run are accepted."""
     add_codes(
         parser,
         "accept all codes except these (GA101,GA2)",
@@ -30,7 +30,7 @@ def add_accepted(parser: argparse.ArgumentParser) -> None:
 
 
 def add_judging(parser: argparse.ArgumentParser) -> None:
-    """Add the options of the commands that run a script which say how long, and what is right."""
+    """Add the options of script-running commands that limit the run and set its tolerances."""
     parser.add_argument("--timeout", metavar="SECONDS", type=positive, help="stop after this many seconds")
     parser.add_argument(
         "--loss-coefficient",
@@ -45,9 +45,9 @@ def add_judging(parser: argparse.ArgumentParser) -> None:
 def asked_of_run(
     options: argparse.Namespace, command: str, of: Iterable[str] = tuple(SETTINGS)
 ) -> tuple[Settings, dict[str, Any]]:
-    """The settings that hold for what is run, and the options of the run, of those settings that the command has.
+    """The settings that apply to the run, and the run's options for those settings ``of`` the command.
 
-    Raises UsageError where they say nothing that can be run.
+    Raises UsageError unless they name one thing to run.
     """
     _refuse_two_targets(options, command)
     with settings_are_usage():
@@ -56,13 +56,13 @@ def asked_of_run(
 
 
 def _refuse_two_targets(options: argparse.Namespace, command: str) -> None:
-    """Raise UsageError unless there is a script or a module, and not both."""
+    """Raise UsageError unless there is either a script or a module."""
     if bool(options.script) == bool(options.module):
         raise UsageError(f"{command} takes either a script or -m MODULE")
 
 
 def _settings_of_run(options: argparse.Namespace) -> Settings:
-    """What holds for a script, as it does for lint; for a module that is run, what holds where it is run."""
+    """The settings that apply to a script, as for lint; for a module, those of the working directory."""
     from gradcheck_accum.settings import settings_for, with_codes
 
     settings = settings_for([options.script or os.curdir]).of_verify()
@@ -70,7 +70,7 @@ def _settings_of_run(options: argparse.Namespace) -> Settings:
 
 
 def _options_of_run(options: argparse.Namespace, settings: Settings, of: Iterable[str]) -> dict[str, Any]:
-    """The options of a run, by the names of ``verify_script``: what is given, and else what the settings say.
+    """The options of a run, by the names of ``verify_script``: those given, otherwise those of the settings.
 
     ``of`` are the settings that the command has.
     """
@@ -88,7 +88,7 @@ def _options_of_run(options: argparse.Namespace, settings: Settings, of: Iterabl
 
 @contextmanager
 def and_a_page(page: output.PageFile | None, made: Callable[[], str]) -> Iterator[None]:
-    """After the report, or what came in its way (its reader has gone), the page is written too, where there is one."""
+    """Write the page, if there is one, after the report, even if the report failed (its reader has closed the pipe)."""
     try:
         yield
         streams.flush()
@@ -99,11 +99,11 @@ def and_a_page(page: output.PageFile | None, made: Callable[[], str]) -> Iterato
 
 @contextmanager
 def ended_politely() -> Iterator[None]:
-    """While it is entered, who asks for the end of this process (SIGTERM) interrupts it, as Ctrl-C does.
+    """Inside the block, SIGTERM interrupts this process as Ctrl-C does.
 
-    So it still ends what it has started, removes what it has written, and reports what was seen. Whoever interrupts it
-    again wants it to end now; but a launcher of ranks (``torchrun``) that is interrupted interrupts or ends each of its
-    processes, which the terminal has interrupted already, and ends those that do not: there, once is enough.
+    So it still terminates its child processes, removes its files, and reports what it has seen. A second Ctrl-C ends it
+    at once, except under a launcher (``torchrun``): an interrupted launcher signals each of its processes, which the
+    terminal has interrupted already, so a second signal is ignored there.
     """
     if threading.current_thread() is not threading.main_thread():
         yield

@@ -1,4 +1,4 @@
-"""Our arguments and those of the script that is run: its own stand after the first ``--``."""
+"""Separates our arguments from those of the script that is run, which follow the first ``--``."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gradcheck_accum.spelling import did_you_mean
 
 
 def split(arguments: list[str]) -> tuple[list[str], list[str] | None]:
-    """Part our arguments from the script's, which stand after the first ``--``."""
+    """Split our arguments from the script's, which follow the first ``--``."""
     if "--" not in arguments:
         return arguments, None
     at = arguments.index("--")
@@ -18,8 +18,8 @@ def split(arguments: list[str]) -> tuple[list[str], list[str] | None]:
 
 
 def complaint_of_unknown(own: list[str], options: argparse.Namespace, unknown: list[str]) -> str:
-    """What to say of arguments before ``--`` that ``verify`` does not know: they are taken to be the script's."""
-    # A word that stands behind an argument of the script's was taken for the script itself.
+    """The error message about unknown arguments before ``--``, which are assumed to be the script's."""
+    # A word that follows one of the script's arguments was mistaken for the script itself.
     behind = own[own.index(unknown[0]) :] if unknown[0] in own else []
     mistaken = options.script in behind
     ours, theirs = _parted(own, unknown, options.script if mistaken else None)
@@ -33,7 +33,7 @@ def complaint_of_unknown(own: list[str], options: argparse.Namespace, unknown: l
 
 
 def _parted(own: list[str], unknown: list[str], value: str | None) -> tuple[list[str], list[str]]:
-    """Our arguments and the script's, in order; ``value`` is one that was taken for the script of a module's run."""
+    """Our arguments and the script's, in order; ``value`` is one that was mistaken for the script."""
     ours, theirs, left = list[str](), list[str](), list(unknown)
     for argument in own:
         if left and argument == left[0]:

@@ -1,4 +1,4 @@
-"""How a command ends: its exit status, and the one line that says what is wrong."""
+"""How a command ends: its exit status, and a one-line error message."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ PROGRAM = "gradcheck-accum"
 
 OK, FOUND, ERROR = 0, 1, 2
 INTERRUPTED, BROKEN_PIPE = 130, 141
-"""What a shell shows for a program that SIGINT or SIGPIPE ended."""
+"""The exit status that a shell shows for a program killed by SIGINT or SIGPIPE."""
 
 
 def complain(message: str) -> int:
-    """Say what is wrong on standard error, in one line; the exit status of a command that ends so."""
+    """Print a one-line error on standard error; returns the exit status of a command that ends with it."""
     from gradcheck_accum.control_characters import visible
 
     with contextlib.suppress(OSError):
@@ -27,14 +27,14 @@ def complain(message: str) -> int:
 
 
 def needs(command: str, package: str) -> None:
-    """Complain where a package is missing that ``command`` does not work without."""
+    """Raise an error if a package is missing that ``command`` requires."""
     if importlib.util.find_spec(package) is None:
         raise UsageError(f"{command} needs {package}, which is not installed here: pip install {package}")
 
 
 @contextmanager
 def settings_are_usage() -> Iterator[None]:
-    """A setting that makes no sense is said in one line, as an option that does not."""
+    """An invalid setting is reported in one line, like an invalid option."""
     from gradcheck_accum.settings import SettingsError
 
     try:

@@ -67,7 +67,7 @@ def run(options: argparse.Namespace) -> int:
     verbose = given.pop("verbose")
     acceptance = Acceptance(settings)
     if is_other_rank():
-        # Rank 0 has the report, for all of them; a launcher would end it if another failed before.
+        # Rank 0 reports for all ranks; a launcher would kill it if another rank failed first.
         result = _measured(options, given)
         return complain(f"{result.script}: {result.error}") if is_orphan(result.error) else OK
     page = output.page_file(options)
@@ -89,7 +89,7 @@ def _measured(options: argparse.Namespace, given: dict[str, Any]) -> VerifyResul
 
 
 def _with_settling(result: VerifyResult, options: argparse.Namespace) -> VerifyResult:
-    """The result, and where it is open the command that would decide it, if the script's arguments show one."""
+    """The result; if it is undecided, with the command that would decide it, if the script's arguments show one."""
     from gradcheck_accum.results.verdict import Verdict
 
     if result.verdict is not Verdict.INCONCLUSIVE or not result.windows:

@@ -3,7 +3,7 @@
 `compare_script` runs a script in each of its configurations, in a process of its own, and compares them step by step;
 `compare` does so with a loop of this process.
 
-The room has another name than its command, because `gradcheck_accum.compare` is the function. Importing this package
+The package is not named like its command, because `gradcheck_accum.compare` is the function. Importing this package
 does not import torch.
 """
 

@@ -1,9 +1,9 @@
-"""What of a comparison its owner has accepted, by the settings and comments that `verify` heeds. Imports no torch.
+"""What the user has accepted in a comparison, by the settings and comments that `verify` uses. Imports no torch.
 
-A step is accepted as one of `verify` is: where every mistake that the ledger of the same run names in it has been, and
-where these account for what was measured beside the reference. What the comparison itself shows is a mistake of the
-catalogue too, at a place of its own: samples that influence each other (GA901), where they were run backward, and a
-loss or a gradient norm that is misreported (GA802), where it is read.
+A step is accepted as in `verify`: if every mistake that the ledger of the same run shows in it is accepted, and if
+these account for the difference from the reference. What the comparison itself shows is a mistake of the catalogue too,
+at a place of its own: samples that influence each other (GA901), at their backward, and a loss or a gradient norm that
+is misreported (GA802), where it is read.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from gradcheck_accum.results.comparison import Difference
 from gradcheck_accum.results.verdict import Accepted, Verdict, VerifyResult, WindowReport
 
 By = Callable[[Diagnosis], str]
-"""Where a diagnosis has been accepted, or nothing."""
+"""Where a diagnosis has been accepted, empty if it has not."""
 
 
 def nobody(diagnosis: Diagnosis) -> str:
-    """Where a diagnosis has been accepted, of those who accept none."""
+    """The default: no diagnosis is accepted."""
     return ""
 
 
@@ -35,7 +35,7 @@ _OF_SCHEDULES = frozenset({"GA601", "GA603"})
 
 
 class PutUpWith:
-    """What was accepted of one run; ``watched`` is what `verify` says of it, without the weight of that."""
+    """What was accepted of one run; ``watched`` is `verify`'s result for it, after acceptance."""
 
     def __init__(self, watched: VerifyResult | None, course: Course, steps: Sequence[WindowReport], by: By) -> None:
         self._by = by
@@ -56,10 +56,10 @@ class PutUpWith:
         return replace(found, index=step.index)
 
     def covers(self, stretch: Sequence[Arrival]) -> bool:
-        """Whether a stretch that is cut into other steps is accepted.
+        """Whether a stretch that is split into other steps is accepted.
 
-        The cut has to be explained by an accepted mistake, and each of its steps be right for the data that it has, or
-        accepted itself.
+        An accepted mistake has to explain the split, and each of its steps has to be right for its data, or accepted
+        itself.
         """
         windows = {one.window for one in stretch}
         judged = [] if self.watched is None else [w for w in self.watched.windows if w.index in windows]
@@ -95,7 +95,7 @@ class PutUpWith:
 
 
 def _coupled(met: Sequence[Met], steps: Sequence[WindowReport]) -> list[Diagnosis]:
-    """The places where samples that influence each other were run backward."""
+    """The places of the backwards of samples that influence each other."""
     found: dict[Location, Diagnosis] = {}
     for one, step in zip(met, steps, strict=True):
         if step.verdict is Verdict.NOT_EQUIVALENT_BY_CONSTRUCTION:

@@ -1,7 +1,7 @@
-"""One of the runs that are compared, in its own process: at each step it asks what to do, and measures what it is told.
+"""One of the runs that are compared, in its own process: at each step it waits for orders and measures what they ask.
 
-Between two steps the run is its own. At a step it says what the step is made of, and waits; nothing of it is kept
-beyond the next.
+Between two steps the run is independent. At a step it reports what the step consists of, and waits; nothing of that is
+kept after the next step.
 """
 
 from __future__ import annotations
@@ -95,8 +95,8 @@ class Side:
             yield
 
     def before_step(self, step: AtStep) -> None:
-        """Take down what the step is made of, as long as the weights are those that its gradient was computed with."""
-        # Of a step that raised an error, the script has gone on.
+        """Note what the step consists of, while the weights are those that its gradient was computed with."""
+        # The step before may have raised an error that the script has handled.
         self._while_stepping.close()
         if any(map(is_sharded, step.parameters)):
             raise NotPortable(_SHARDED)
@@ -107,7 +107,7 @@ class Side:
         self._updates.before_step(step.optimizer, arrival.optimizer)
         self._pending = step, arrival
         if not step.has_closure:
-            # What the optimizer computes is part of no loss, and takes most of the time that a tape costs.
+            # What the optimizer computes is part of no loss, and would be most of the overhead of the tape.
             self._while_stepping.enter_context(self._tape.paused())
 
     def _arrival(self, step: AtStep) -> Arrival:
@@ -144,7 +144,7 @@ class Side:
         )
 
     def after_step(self, optimizer: Optimizer) -> None:
-        """The step has been made: do what the leader says until it says to go on."""
+        """The step has been made: follow the leader's orders until it lets the run go on."""
         self._while_stepping.close()
         if self._pending is None or self._pending[0].optimizer is not optimizer:
             return
@@ -154,13 +154,13 @@ class Side:
         try:
             self._led(step, arrival)
         except (EOFError, OSError):
-            # Nobody leads any more: nobody will read what would be seen.
+            # There is no leader any more, so no report would be read.
             raise SeenEnough from None
         finally:
             self._asked_of = {}
 
     def _led(self, step: AtStep, arrival: Arrival) -> None:
-        """Say that the step has been made, and obey; raises EOFError and OSError where nobody leads any more."""
+        """Report the step, and follow orders; raises EOFError and OSError if there is no leader any more."""
         send(self._leader, arrival)
         while not self._is_alone:
             order, path = receive(self._leader)
@@ -244,7 +244,7 @@ class Side:
         return Numbers(used, before, self._drift(step, theirs), theirs.spread, is_coupled, moved)
 
     def _unasked(self, records: Sequence[Record]) -> dict[_Place, list[Program]]:
-        """Of each place whose losses have not been asked about, one to ask, and another to know its data by."""
+        """For each place whose losses have not been tested, one program to test, and another to recognize its data."""
         found: dict[_Place, list[Program]] = {}
         for record in records:
             where, program = record.event.where.place, record.program
@@ -253,7 +253,7 @@ class Side:
         return {where: programs[:2] for where, programs in found.items()}
 
     def _is_coupled(self, step: AtStep) -> bool:
-        """Whether the samples of a step's losses influence each other, as far as that can be told."""
+        """Whether the samples of a step's losses are known to influence each other."""
         wanted = [p for p in step.parameters if p.requires_grad]
         for where, programs in self._asked_of.items():
             prover = Prover.of(ReferenceEngine(), wanted, self._computed_in)
@@ -261,7 +261,7 @@ class Side:
         return any(self._coupled.get(record.event.where.place) for record in step.records)
 
     def _drift(self, step: AtStep, theirs: State) -> float | None:
-        """How far the weights have drifted from the reference's, of the way that these have moved.
+        """The distance of the weights from the reference's, relative to how far these have moved.
 
         None in lockstep, where they are the reference's again at every step.
         """
@@ -271,12 +271,12 @@ class Side:
         return norm_of(torch._foreach_sub(weights, theirs.weights)) / theirs.moved
 
     def _allowed(self, step: AtStep, contributions: Sequence[float], total: float) -> float:
-        """What may be between two ways of computing ``total`` of ``contributions``, in the precision of this step."""
+        """The tolerance for two ways of computing ``total`` from ``contributions``, in the precision of this step."""
         dtype = step.parameters[0].dtype if step.parameters else torch.float32
         return replay_tolerance(Addends(contributions, total), dtype, self._computed_in)
 
     def _distance(self, step: AtStep, mine: Gradient, theirs: Gradient, kind: str) -> GradientDistance:
-        """How far a gradient is from the reference's, and how far rounding may take it."""
+        """The distance of a gradient from the reference's, and the tolerance for rounding."""
         between = Distances.between(mine, theirs)
         size, wrong = math.hypot(*between.theirs), math.hypot(*between.apart)
         if not size:
@@ -297,9 +297,9 @@ class Side:
 
 
 def _rows_of(step: AtStep) -> Rows | None:
-    """The rows that a step is made of; None where they are not known.
+    """The rows of data in a step; None where they are not known.
 
-    One that no backward came before has none, if there is nothing in its gradients either.
+    A step without backwards has none, if its gradients are empty too.
     """
     if step.records:
         return rows_seen(step.records)

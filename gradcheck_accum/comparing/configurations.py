@@ -1,4 +1,4 @@
-"""The configurations that a script is run in, as they are asked for on the command line."""
+"""The configurations that a script is run in, from the command line."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=")
 
 
 class BadConfigurations(Exception):
-    """What was asked for is no two configurations; the message is one line that says why."""
+    """The arguments do not give two configurations; the message is one line that says why."""
 
 
 def configurations(given: Sequence[str], varied: Sequence[str]) -> list[list[str]]:

@@ -1,9 +1,9 @@
-"""What is another in two runs on the same data though no gradient shows it: learning rates, and numbers that are read.
+"""Differences between two runs on the same data that no gradient shows: learning rates, and numbers that are read.
 
-A loss that is read once a step in both runs is compared as it is. One that is read at every micro-batch here and once
-in the reference is right if the numbers of a step add up to the reference's, or are it on average: which of the two
-the script makes of them in Python is not seen. A gradient norm is compared where both runs read it as often, and where
-the gradients themselves are equal.
+A loss that is read once a step in both runs is compared directly. One that is read at every micro-batch here and once
+in the reference is right if the sum or the mean of a step's numbers is the reference's: which of the two the script
+computes in Python is not seen. A gradient norm is compared where both runs read it as often, and where the gradients
+themselves are equal.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ _SAME_RATE = 1e-9
 class _Window:
     """The numbers of one window that both runs read; ``micro_batches`` are those that it has here.
 
-    ``allowed`` is how exact its losses are, ``norms_allowed`` how exact its gradient norms; None if they are not equal.
+    ``allowed`` is the tolerance for its losses, ``norms_allowed`` that for its gradient norms; None if they are not
+    equal.
     """
 
     mine: Sequence[NumberRead]
@@ -37,7 +38,7 @@ class _Window:
 def differences(
     course: Course, lockstep: Lockstep, number: int, *, is_right: bool
 ) -> tuple[tuple[Difference, ...], tuple[str, ...]]:
-    """The differences of run ``number``, and notes on what is another and need be no mistake.
+    """The differences of run ``number``, and notes on those that need not be mistakes.
 
     ``is_right`` says that its gradients are.
     """
@@ -61,7 +62,7 @@ def differences(
 
 
 def _allowed_of_norms(met: Met) -> float | None:
-    """How far norms of a step's gradient may be apart; None where the gradients themselves are."""
+    """The tolerance for norms of a step's gradient; None where the gradients themselves differ."""
     numbers = met.numbers
     if numbers is None:
         return None
@@ -71,7 +72,7 @@ def _allowed_of_norms(met: Met) -> float | None:
 
 
 def _in_a_row(course: Course) -> Iterator[Met]:
-    """The steps on the same data, up to where one run has made another step than the other."""
+    """The steps on the same data, up to the first place where the runs make different steps."""
     shift = None
     for met in course.met:
         apart = met.mine.index - met.theirs.index
@@ -96,7 +97,7 @@ def _rates(met: Sequence[Met]) -> list[Difference]:
 
 
 def _settings(met: Sequence[Met]) -> Iterator[Difference]:
-    """The settings of the optimizer, beside the learning rate, that are another than the reference's."""
+    """The settings of the optimizer, except the learning rate, that differ from the reference's."""
     other: dict[str, list[Met]] = {}
     for one in met:
         theirs = dict(one.theirs.settings)
@@ -119,7 +120,7 @@ def _shown(values: Sequence[object]) -> str:
 
 
 def _optimizers(course: Course, lockstep: Lockstep, number: int) -> Iterator[Difference]:
-    """An optimizer that steps in one of the two runs alone, where they part."""
+    """An optimizer that steps in only one of the two runs, where they diverge."""
     if course.parted_at is None:
         return
     mine, theirs = course.parted_at
@@ -137,9 +138,9 @@ def _optimizers(course: Course, lockstep: Lockstep, number: int) -> Iterator[Dif
 
 
 def _updates(met: Sequence[Met]) -> tuple[list[Difference], list[str]]:
-    """Updates that are others though the gradients are equal, and a note on those of which that could not be told.
+    """Updates that differ though the gradients are equal, and a note on those where that could not be decided.
 
-    Where the learning rate or another setting is another, so is the update, and the cause is said already.
+    Where the learning rate or another setting differs, so does the update, and the cause is reported already.
     """
     alike = [one for one in met if one.same_weights and _allowed_of_norms(one) is not None]
     alike = [one for one in alike if _are_close(one.mine.rates, one.theirs.rates)]
@@ -195,7 +196,7 @@ def _losses(windows: Sequence[_Window], *, is_right: bool) -> tuple[list[Differe
 
 
 def _norms(windows: Sequence[_Window]) -> Iterator[Difference]:
-    """The gradient norms that are read off by one factor, where the gradients are equal."""
+    """The gradient norms that are wrong by one factor where they are read, though the gradients are equal."""
     for path, line in _lines(windows, of_gradient=True):
         pairs: list[_Pair] = []
         for window in windows:
@@ -248,13 +249,13 @@ def _pairs(window: _Window, path: str, line: int) -> Iterator[_Pair]:
 
 
 def _pair(own: float, other: float, allowed: float, micro_batches: int) -> Iterator[_Pair]:
-    """One number as a multiple of the other, where it can be told."""
+    """One number as a multiple of the other, where that is defined."""
     if other and math.isfinite(own) and math.isfinite(other):
         yield _Pair(own / other, allowed, micro_batches)
 
 
 def _factor(pairs: Sequence[_Pair]) -> str:
-    """By what factor all of them are off, in words; nothing where it is no one factor."""
+    """The factor that all of them are wrong by, in words; empty where there is no common factor."""
     several = [pair for pair in pairs if pair.micro_batches > 1]
     if not several:
         return ""

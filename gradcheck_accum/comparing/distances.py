@@ -1,8 +1,8 @@
-"""How far two gradients are from each other, parameter by parameter.
+"""The distance of two gradients, parameter by parameter.
 
-Squares are added up in float64, where none overflows and small ones are not lost, and a stretch at a time: what a
-processor has at hand it computes several times as fast, and no whole gradient is there once more. A difference is
-rounded to float32 at least, by far less than the error that it is the numerator of may tell.
+Squares are added up in float64, where none overflows and small ones are not lost, and a stretch at a time: data in the
+processor's cache is computed several times as fast, and no gradient is copied whole. A difference is rounded at most to
+float32, which is far less than the error to be measured.
 """
 
 from __future__ import annotations

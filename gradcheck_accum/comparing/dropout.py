@@ -1,8 +1,8 @@
-"""Random numbers that depend on how a batch is cut: how much they matter, and how to do without.
+"""Random numbers that depend on how a batch is split: how much they matter, and how to disable dropout.
 
-A mask that is drawn for 15 rows at once is another than three of 5. Two gradients that differ by their masks show
-nothing of the loop, so the reference's own gradient is computed twice more, with other random numbers: what these are
-apart is what masks alone do.
+A mask that is drawn for 15 rows at once differs from three masks of 5 rows. Two gradients that differ by their masks
+show nothing about the loop, so the reference's own gradient is computed twice more, with other random numbers: the
+difference of these is due to masks alone.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def without_dropout() -> Iterator[None]:
 
 
 def spread_of(step: AtStep) -> float | None:
-    """|g_a - g_b| / |g| of two gradients that differ by random numbers alone; None where they can not be computed."""
+    """|g_a - g_b| / |g| of two gradients that differ by random numbers alone; None where they cannot be computed."""
     programs = [record.program for record in step.records]
     wanted = [p for p in step.parameters if p.requires_grad]
     if not wanted or any(program is None for program in programs):

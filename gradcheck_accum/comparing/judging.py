@@ -1,4 +1,4 @@
-"""What became of the runs of a comparison, as verdicts. Imports no torch."""
+"""The verdicts on the runs of a comparison. Imports no torch."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gradcheck_accum.results.stopped import STOPPED
 from gradcheck_accum.results.verdict import Verdict, VerifyResult, WindowReport
 
 _DRAWS = 3.0
-"""How many times what two draws of random numbers are apart is more than such numbers do."""
+"""A difference of more than so many times that of two draws of random numbers is not due to these."""
 
 _OTHER_WEIGHTS = "made from different weights than the reference's, so the gradients cannot be compared"
 _COUPLED = (
@@ -44,13 +44,13 @@ def compared(
     to_the_end: bool,
     by: By,
 ) -> CompareResult:
-    """The result of a comparison; ``to_the_end`` says that no run was stopped before its own.
+    """The result of a comparison; ``to_the_end`` means that no run was stopped before its end.
 
-    ``by`` says where a diagnosis has been accepted, or nothing.
+    ``by`` gives where a diagnosis has been accepted, empty if it has not.
     """
     each_failed = [n for n, result in results.items() if result is None or result.error]
     if each_failed:
-        # Those that are led no more, because one is gone, may lose their own ranks in turn.
+        # Runs that are no longer led, because one died, may lose their own ranks in turn.
         failed = next((n for n in each_failed if n in lockstep.lost), each_failed[0])
         result = results[failed]
         return CompareResult.failed(script, f"with {names[failed]}: {result.error if result else 'it did not run'}")
@@ -83,7 +83,7 @@ def compared(
 
 
 def _configuration(name: str, arrivals: Sequence[Arrival]) -> Configuration:
-    """A configuration with what most of its steps are made of."""
+    """A configuration with the usual size of its steps."""
     rows = Counter(a.rows.count for a in arrivals if a.rows is not None)
     micro_batches = Counter(a.micro_batches for a in arrivals)
     ranks = max((a.ranks for a in arrivals), default=1)
@@ -91,9 +91,9 @@ def _configuration(name: str, arrivals: Sequence[Arrival]) -> Configuration:
 
 
 def _by_epoch(arrivals: Sequence[Arrival]) -> tuple[int, ...]:
-    """How many steps each pass over the data has: a step is of the pass that its last micro-batch is of.
+    """The number of steps of each pass over the data: a step belongs to the pass of its last micro-batch.
 
-    None at all where passes are not told apart at every step.
+    Empty where passes are not distinguished at every step.
     """
     if any(a.micro_batches and not a.epochs for a in arrivals):
         return ()
@@ -153,7 +153,7 @@ def _judged(
 def _made_by_both(watched: VerifyResult | None, by_reference: VerifyResult | None) -> list[str]:
     """The mistakes in gradients that `verify` shows in both runs, at one place: no comparison of the two can see them.
 
-    A run that deviates from the large batch itself is no reference, however alike another is to it.
+    A run that deviates from the large batch itself is no reference, however similar another is to it.
     """
     if watched is None or by_reference is None or by_reference.verdict is not Verdict.DEVIATES:
         return []
@@ -184,11 +184,11 @@ def _incomparable(
 
 
 def _counted(own: Configuration, reference: Configuration) -> str:
-    """How many steps each makes, where these are not as many; nothing where that was asked for."""
+    """The numbers of steps, where these differ; empty where that was intended."""
     is_other = own.steps != reference.steps or own.steps_by_epoch != reference.steps_by_epoch
     if not is_other or own.rows != reference.rows:
         return ""
-    said = f"it makes {_steps(own.steps)} in all, the reference {reference.steps}"
+    said = f"it makes {_many(own.steps, 'step')} in all, the reference {reference.steps}"
     epochs = [_in_epochs(one.steps_by_epoch) for one in (own, reference)]
     return f"{said} ({epochs[0]}, the reference {epochs[1]})" if all(epochs) else said
 
@@ -201,8 +201,8 @@ def _in_epochs(counts: Sequence[int]) -> str:
     return f"{listed}{', ...' if len(counts) > _EPOCHS_SHOWN else ''} in its {len(counts)} epochs" if counts else ""
 
 
-def _steps(count: int) -> str:
-    return "1 step" if count == 1 else f"{count} steps"
+def _many(count: int, noun: str) -> str:
+    return f"{count} {noun if count == 1 else noun + 's'}"
 
 
 def _made_of(configuration: Configuration) -> str:
@@ -263,7 +263,7 @@ def _verdict_of_step(met: Met, *, is_diagnosed: bool) -> tuple[Verdict, str]:
 
 
 def _beside_draws(error: float | None, spread: float | None) -> tuple[Verdict, str]:
-    """The verdict on a step whose losses draw random numbers: masks that are drawn for other rows are other masks."""
+    """The verdict on a step whose losses draw random numbers: masks depend on the rows that they are drawn for."""
     if error is None or spread is None:
         return Verdict.INCONCLUSIVE, "its losses draw random numbers, which depend on how the batch is split"
     said = f"different random numbers alone change the reference's own gradient by {spread:.2g} of its norm"
@@ -290,7 +290,7 @@ def _verdict(
     if cuts:
         said.append(_on_cuts(cuts))
     if course.unused and to_the_end and not put_up_with.covers_what_is_left:
-        said.append(f"{_rows(course.unused)} used by the reference never reached a step")
+        said.append(f"{_many(course.unused, 'row')} used by the reference never reached a step")
     if to_the_end and (without := _without_data(course)):
         said.append(without)
     if said:
@@ -311,10 +311,6 @@ def _verdict(
     return Verdict.EQUIVALENT, f"{counted} steps match the reference gradient"
 
 
-def _rows(count: int) -> str:
-    return "1 row" if count == 1 else f"{count} rows"
-
-
 def _on_cuts(cuts: Sequence[Cut]) -> str:
     first = cuts[0]
     mine, theirs = (" and ".join(map(str, each)) for each in (first.mine, first.theirs))
@@ -326,18 +322,18 @@ def _on_cuts(cuts: Sequence[Cut]) -> str:
 
 
 def _without_data(course: Course) -> str:
-    """The last steps of one of the two that no new data came before, where the other has none; else nothing."""
+    """The last steps of one run without new data, where the other has none; empty otherwise."""
     here, there = (
         [step for step in missed if step.rows is not None and not step.rows.count] for missed in course.missing[::-1]
     )
     if not here and not there:
         return ""
     who, many = ("it makes", len(here)) if here else ("the reference makes", len(there))
-    return f"{who} {_steps(many)} more, on no new data, which may move the weights all the same"
+    return f"{who} {_many(many, 'step')} more, on no new data, which may move the weights all the same"
 
 
 def _on_other_data(course: Course, *, to_the_end: bool) -> str:
-    """From where on the data was other data, and why; nothing where it was the same to the end."""
+    """From where on the data differed, and why; empty where it was the same to the end."""
     if course.parted_at is not None:
         mine, theirs = course.parted_at
         return (
@@ -351,10 +347,12 @@ def _on_other_data(course: Course, *, to_the_end: bool) -> str:
         if course.unused:
             return ""
         return (
-            f"the reference makes {_steps(len(missing))} more, on {_rows(_count(missing))} that reach no step here "
-            "(drop_last, or a different sampler)"
+            f"the reference makes {_many(len(missing), 'step')} more, on {_many(_count(missing), 'row')} that reach "
+            "no step here (drop_last, or a different sampler)"
         )
-    return f"it makes {_steps(len(more))} more, on {_rows(_count(more))} that reach no step in the reference"
+    return (
+        f"it makes {_many(len(more), 'step')} more, on {_many(_count(more), 'row')} that reach no step in the reference"
+    )
 
 
 def _count(steps: Sequence[Arrival]) -> int:

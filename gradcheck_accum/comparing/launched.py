@@ -40,7 +40,7 @@ class Ports:
 
     @classmethod
     def free(cls, count: int) -> Ports:
-        """As many as there are configurations, that nobody listens at now."""
+        """As many unused ports as there are configurations."""
         with ExitStack() as stack:
             held = [stack.enter_context(socket.socket()) for _ in range(count)]
             for one in held:
@@ -79,7 +79,7 @@ class Meeting:
 
 @contextmanager
 def launch_of(environment: Mapping[str, str] = os.environ) -> Iterator[Launch | None]:
-    """This process's place among the ranks, None where it is no rank; left when all have ended. Raises NotLaunched."""
+    """The launch of this process, None where it is no rank; removed when all ranks have ended. Raises NotLaunched."""
     try:
         launch = Launch.from_environment(environment)
         if launch is not None and int(environment.get("LOCAL_WORLD_SIZE", launch.ranks)) != launch.ranks:
@@ -107,12 +107,12 @@ def _leave(launch: Launch) -> None:
 
 
 def announce(launch: Launch, meeting: Meeting) -> None:
-    """Let the other ranks know where to come."""
+    """Let the other ranks know where to meet."""
     launch.mailbox.put(_MEETING, json.dumps([meeting.address, list(meeting.ports.ports)]).encode())
 
 
 def announced(launch: Launch) -> Meeting:
-    """Where rank 0 says to come; waits until it does. Raises NoMeeting."""
+    """Wait until rank 0 announces where to meet. Raises NoMeeting."""
     begun = time.monotonic()
     while (told := launch.mailbox.get(_MEETING)) is None:
         has_ended = launch.mailbox.has("account-0") or not launch.mailbox.has(f"begun-{launch.rank}")

@@ -1,4 +1,4 @@
-"""Leads several runs of one script, step by step: which step of one is which of another's, and what each does there.
+"""Leads several runs of one script, step by step: matches their steps, and decides what each run does there.
 
 The reference waits at each of its steps until every other run has come to the same data, or shows that it will not.
 """
@@ -18,10 +18,10 @@ class Run(Protocol):
     """One run, as its leader sees it."""
 
     def receive(self) -> Arrival | Over | None:
-        """What it has come to; None where it is gone without a word. Waits."""
+        """Wait for its next step or its end; None if it died."""
 
     def tell(self, order: Order, path: str = "") -> Any:
-        """Give an order; what it answers, where it does."""
+        """Give an order; returns the answer, if there is one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,10 +58,10 @@ class Cut:
 
 @dataclass(slots=True)
 class Course:
-    """What became of a run beside the reference.
+    """The course of a run, compared with the reference.
 
-    ``parted_at`` are the steps of both where they saw other data, ``parted_by`` says how. ``unused`` is how many rows
-    of the reference's steps reached the model in this run, and no step.
+    ``parted_at`` are the steps of both where their data differs, ``parted_by`` says how. ``unused`` is how many rows of
+    the reference's steps reached the model in this run, but no step.
     """
 
     met: list[Met] = field(default_factory=list)
@@ -75,7 +75,7 @@ class Course:
 
 @dataclass(slots=True)
 class _Follower:
-    """A run beside the reference: where the two are."""
+    """The current positions of a run and the reference."""
 
     course: Course = field(default_factory=Course)
     between: Alignment = field(default_factory=Alignment)
@@ -97,7 +97,7 @@ class _Follower:
 
 
 class Lockstep:
-    """Leads ``runs``; ``folder`` is where states are handed over, ``is_free`` says that none takes another's on."""
+    """Leads ``runs``; ``folder`` is where states are exchanged, ``is_free`` means that none takes over another's."""
 
     def __init__(self, runs: dict[int, Run], folder: Path, *, is_free: bool) -> None:
         self._runs = runs
@@ -113,13 +113,13 @@ class Lockstep:
 
     @property
     def courses(self) -> dict[int, Course]:
-        """What became of each run beside the reference."""
+        """The course of each run, compared with the reference."""
         return {number: follower.course for number, follower in self._followers.items()}
 
     def lead(self) -> None:
-        """Lead all runs from their first step to their ends, or to where one of them is gone without a word.
+        """Lead all runs from their first step to their ends, or until one of them dies.
 
-        Nothing can be said of any of them then; who is led no more ends.
+        Then there is no verdict on any of them, and the others end.
         """
         first = {number: self._next(number) for number in self._runs}
         if any(arrival is None for arrival in first.values()):
@@ -146,7 +146,7 @@ class Lockstep:
 
     @property
     def lost(self) -> list[int]:
-        """The runs that are gone without a word."""
+        """The runs that died."""
         return [number for number, over in self.ends.items() if over is None]
 
     # One step of the reference
@@ -187,7 +187,7 @@ class Lockstep:
     def _publish(self, their: Arrival) -> bool:
         if their.parts:
             for old in self._folder.glob(f"{self._file.name}-*"):
-                old.unlink()  # of a rank that makes this step no more
+                old.unlink()  # of a rank that no longer makes this step
         self._runs[self.reference].tell(Order.PUBLISH, str(self._file))
         return True
 
@@ -222,7 +222,7 @@ class Lockstep:
         return len({first.shapes for first in own}) == 1
 
     def _same_weights(self, number: int, name: str) -> bool:
-        """Whether a step was made on the weights that the reference's was made on."""
+        """Whether a step was made on the same weights as the reference's."""
         if (number, name) in self._weights:
             return bool(self._weights[number, name])
         own = (next(a for a in self.arrivals[n] if a.optimizer == name) for n in (number, self.reference))
@@ -275,7 +275,7 @@ class Lockstep:
             pass
 
     def _ended(self, number: int, follower: _Follower) -> None:
-        """A run has ended before it came to the data of a step of the reference's."""
+        """A run has ended before it reached the data of a step of the reference."""
         follower.is_apart = True
         over = self.ends[number]
         name = follower.theirs[-1].optimizer
@@ -291,7 +291,7 @@ class Lockstep:
         follower.ended_at = follower.theirs[-1].index
 
     def _after_reference(self) -> None:
-        """The reference has ended: the others come to theirs."""
+        """The reference has ended: lead the others to their ends."""
         for number, follower in self._followers.items():
             if follower.ended_at is not None:
                 missed = [a for a in self.arrivals[self.reference] if a.index >= follower.ended_at]
@@ -309,7 +309,7 @@ class Lockstep:
 
 
 def _size(arrival: Arrival) -> tuple[int, int, int]:
-    """What makes one run the reference: few micro-batches a step, among as few the largest, and then few ranks."""
+    """The sort key of the reference: the fewest micro-batches a step, then the most rows, then the fewest ranks."""
     return arrival.micro_batches, -_count(arrival), arrival.ranks
 
 
@@ -324,7 +324,7 @@ def _is_read_of_same(mine: Arrival, their: Arrival) -> bool:
 
 
 def _without_rows(arrival: Arrival) -> Arrival:
-    """The same, with the numbers of its rows alone: nothing of the size of the data is kept."""
+    """The same with only the number of its rows: nothing of the size of the data is kept."""
     parts = tuple(replace(part, rows=None) for part in arrival.parts)
     rows = None if arrival.rows is None else Rows(count=arrival.rows.count)
     return replace(arrival, rows=rows, reads=(), parts=parts)

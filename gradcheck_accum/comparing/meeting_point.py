@@ -1,4 +1,4 @@
-"""Where runs are led from: each comes to a socket that it knows the address of. Never imports torch."""
+"""Where runs are led from: each connects to a socket whose address it knows. Never imports torch."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _LONGEST_ADDRESS = 90
 
 
 class NoFolder(Exception):
-    """There is no place for what runs hand over; the message is one line that says why."""
+    """There is no place for the exchange of data between runs; the message is one line that says why."""
 
 
 Results = dict[int, VerifyResult | None]
@@ -32,9 +32,9 @@ Results = dict[int, VerifyResult | None]
 
 @dataclass(frozen=True, slots=True)
 class Led:
-    """What runs came to, by their numbers, and what became of them side by side; ``failure`` is why it broke off.
+    """The results of runs, by their numbers, and their courses; ``failure`` is why leading them ended early.
 
-    ``is_interrupted`` says that somebody has stopped them before their ends.
+    ``is_interrupted`` means that the user stopped them before their ends.
     """
 
     results: Results
@@ -105,7 +105,7 @@ def led(
 
 
 def _folder() -> tempfile.TemporaryDirectory[str]:
-    """A folder for what is handed over; its path is short enough for the address of a socket. Raises NoFolder."""
+    """A folder for the exchange of data; its path is short enough for the address of a socket. Raises NoFolder."""
     try:
         found = tempfile.TemporaryDirectory(prefix="gradcheck-accum-")
         if len(found.name) <= _LONGEST_ADDRESS:
@@ -125,12 +125,12 @@ class _Visitor:
         self.connection: Connection | None = None
 
     def receive(self) -> Arrival | Over | None:
-        """What it has come to; None where it is gone without a word. Waits."""
+        """Wait for its next step or its end; None if it died."""
         found = self._hall.next_of([self], None)
         return None if found is None else found[1]
 
     def tell(self, order: Order, path: str = "") -> Any:
-        """Give an order; what it answers, where it does: nothing where it is gone."""
+        """Give an order; returns the answer, None if there is none or it died."""
         self.order(order, path)
         return None if order in (Order.GO, Order.ALONE, Order.STOP) else self.answer()
 
@@ -141,7 +141,7 @@ class _Visitor:
                 send(self.connection, (order, path))
 
     def answer(self) -> Any:
-        """What it answers to an order that asks for one; None where it is gone."""
+        """Its answer to an order that requires one; None if it died."""
         answer = self.heard() if self.connection is not None and self._comes_to_something() else None
         # One that cannot carry it out comes to its end instead.
         return answer if isinstance(answer, Numbers) else None
@@ -152,28 +152,28 @@ class _Visitor:
         return self.connection is not None and self.connection.poll()
 
     def heard(self) -> Any:
-        """What it has told; None where it is gone."""
+        """Its message, None if it died."""
         try:
             return None if self.connection is None else receive(self.connection)
         except (EOFError, OSError):
             return None
 
     def leave(self) -> None:
-        """Lead it no more: it ends at its next step."""
+        """Stop leading it: it ends at its next step."""
         if self.connection is not None:
             self.connection.close()
             self.connection = None
 
 
 class _Hall:
-    """Where runs come to be led: a socket that they know the address of."""
+    """Where runs connect to be led: a socket whose address they know."""
 
     def __init__(self, meeting: socket.socket) -> None:
         self._meeting = meeting
         self._visitors: dict[int, list[_Visitor]] = {}
 
     def expect(self, number: int, ranks: int, ended: int) -> None:
-        """A run of so many processes will come, as long as it has not ended."""
+        """A run of so many processes will connect, as long as it has not ended."""
         self._visitors[number] = [_Visitor(self, ended) for _ in range(ranks)]
 
     def run(self, number: int) -> Run:
@@ -191,9 +191,9 @@ class _Hall:
     def next_of(
         self, awaited: Sequence[_Visitor], patience: float | None
     ) -> tuple[_Visitor, Arrival | Over | None] | None:
-        """Which of some processes has come to anything next, and to what; None where none has in ``patience`` seconds.
+        """The next of some processes with a step or its end, and which; None where none has in ``patience`` seconds.
 
-        One that is gone without a word has come to None.
+        For one that died it is None.
         """
         latest = None if patience is None else time.monotonic() + patience
         while True:
@@ -216,7 +216,7 @@ class _Hall:
                 return next(visitor for ended, visitor in ends.items() if ended in ready), None
 
     def _admit(self) -> None:
-        """Let in who comes next."""
+        """Accept the next connection."""
         newcomer, _ = self._meeting.accept()
         connection = Connection(newcomer.detach())
         try:
@@ -226,7 +226,7 @@ class _Hall:
             connection.close()  # none of the runs
 
     def close(self) -> None:
-        """Lead nobody any more: who still runs then ends."""
+        """Stop leading: the runs that are still running end."""
         for visitors in self._visitors.values():
             for visitor in visitors:
                 visitor.leave()

@@ -1,4 +1,4 @@
-"""What the runs of one comparison tell each other. Imports no torch: the process that leads them has none."""
+"""The messages between the runs of one comparison. Imports no torch, which the leading process does not need."""
 
 from __future__ import annotations
 
@@ -39,17 +39,17 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """A run has come to a step.
+    """A run has reached a step.
 
     ``rows`` are those since this optimizer's last step, None where they are not known; ``weights`` is a fingerprint of
-    its weights before its first step, and of what shape they are (``shapes``). ``rates`` are the learning rates of its
-    groups. ``random`` says that losses were computed with random numbers, ``couples`` names what looks at several
-    samples at once, ``loss_tolerance`` is how exact its losses are. ``window`` is its number in the run's own report,
-    ``backward`` the path and the line of the last backward before it. ``epochs`` are the passes over the data that its
-    micro-batches are of, in order, as far as they are told apart. ``is_idle`` says that no backward came before it
-    and none of its parameters has a gradient: it changes nothing. ``settings`` are those of its optimizer beside
-    the learning rate, group by group. Where several ranks make the step together, ``parts`` are theirs, and
-    ``reads`` are the numbers that the first of them has read.
+    its weights before its first step, ``shapes`` one of their shapes. ``rates`` are the learning rates of its groups.
+    ``random`` means that losses were computed with random numbers, ``couples`` names the modules that use several
+    samples at once, ``loss_tolerance`` is the precision of its losses. ``window`` is its number in the run's own
+    report, ``backward`` the path and the line of the last backward before it. ``epochs`` are the passes over the data
+    that its micro-batches belong to, in order, as far as they are distinguished. ``is_idle`` means that there was no
+    backward before it and none of its parameters has a gradient: it changes nothing. ``settings`` are those of its
+    optimizer except the learning rate, group by group. Where several ranks make the step together, ``parts`` are
+    theirs, and ``reads`` are the numbers that the first of them has read.
     """
 
     index: int
@@ -101,8 +101,8 @@ class GradientDistance:
 class Moved:
     """How far an update of the weights is from the reference's: the relative error, and the ratio of their lengths.
 
-    ``ratio`` is None where they are no further apart than the gradients. ``is_same`` says whether both are what one
-    optimizer makes of the two gradients; None where that could not be told.
+    ``ratio`` is None where they are no further apart than the gradients. ``is_same`` says whether both are one
+    optimizer's updates for the two gradients, None where that could not be decided.
     """
 
     error: float | None
@@ -112,12 +112,12 @@ class Moved:
 
 @dataclass(frozen=True, slots=True)
 class Numbers:
-    """What a run measured of its step beside the reference's.
+    """What a run measured of its step, compared with the reference's.
 
     ``before_clip`` is None where one of them is not known; ``spread`` is how far two draws of random numbers move the
-    reference's own gradient, where any are drawn. ``is_coupled`` says that the samples of its micro-batches were
-    shown to influence each other: that is asked where the gradients are apart. ``update`` is what the step did to
-    the weights, None where those before it are not known.
+    reference's own gradient, where any are drawn. ``is_coupled`` means that the samples of its micro-batches were shown
+    to influence each other, which is tested where the gradients differ. ``update`` is what the step did to the weights,
+    None where those before it are not known.
     """
 
     used: GradientDistance
@@ -176,12 +176,12 @@ _MESSAGES = Portable(
 
 
 def send(connection: Connection, message: object) -> None:
-    """Tell the other end. Raises OSError where it is gone."""
+    """Send a message. Raises OSError where the other end is gone."""
     connection.send_bytes(_MESSAGES.dumps(message))
 
 
 def receive(connection: Connection) -> Any:
-    """What the other end tells; waits. Raises EOFError where it is gone, and where it tells nothing of ours."""
+    """Wait for a message. Raises EOFError where the other end is gone, or sends anything else."""
     try:
         return _MESSAGES.loads(connection.recv_bytes())
     except NotPortable as problem:

@@ -31,7 +31,7 @@ class _Known:
 
 
 class NumbersRead:
-    """Notes them, as it is told of the calls that a script makes; ``window`` is how many steps have been made."""
+    """Notes them from the calls that a script makes; ``window`` is the number of steps so far."""
 
     def __init__(self) -> None:
         self.window = 0

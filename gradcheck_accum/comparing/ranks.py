@@ -1,7 +1,7 @@
 """The ranks of one run, as its leader sees them: they make their steps together, and one step is what all of them do.
 
-A step's data is that of all ranks: how it is shared out among them is a cut like that into micro-batches. What a rank
-measures of its own gradient holds for all where they step on their average; where they do not, the worst counts.
+A step's data is that of all ranks: its distribution over them is a split like that into micro-batches. What a rank
+measures of its own gradient holds for all if they step on their average; if they do not, the worst counts.
 """
 
 from __future__ import annotations
@@ -9,13 +9,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from statistics import fmean
 from typing import Any, Protocol
 
 from gradcheck_accum.comparing.messages import Arrival, GradientDistance, Numbers, Order, Over, Part
 from gradcheck_accum.comparing.rows import Rows
 
 PATIENCE = 120.0
-"""Seconds that a rank which has come to a step waits for the others: they may be in wait for what it does after it."""
+"""Seconds that a rank at a step waits for the others, which may be waiting for what it does after the step."""
 
 
 class Rank(Protocol):
@@ -25,10 +26,10 @@ class Rank(Protocol):
         """Give an order, if it is there to take one."""
 
     def answer(self) -> Any:
-        """What it answers to an order that asks for one; None where it is gone."""
+        """Its answer to an order that requires one; None if it died."""
 
     def leave(self) -> None:
-        """Lead it no more: it ends at its next step."""
+        """Stop leading it: it ends at its next step."""
 
 
 NextOf = Callable[[Sequence[int], "float | None"], "tuple[int, Arrival | Over | None] | None"]
@@ -44,13 +45,13 @@ class Ranks:
     def __init__(self, ranks: Sequence[Rank], next_of: NextOf, patience: float = PATIENCE) -> None:
         self._ranks, self._next_of, self._patience = ranks, next_of, patience
         self.failure = ""
-        """Why they cannot be led any more, or nothing."""
+        """Why they cannot be led any more, empty if they can."""
         self._over: dict[int, Over] = {}
         self._at_step: list[int] = []
         self._is_alone = False
 
     def receive(self) -> Arrival | Over | None:
-        """The step that they have come to, or their end; None where one is gone without a word. Waits."""
+        """Wait for their next step or their end; None if one of them died."""
         awaited = [rank for rank in range(len(self._ranks)) if rank not in self._over]
         arrived: dict[int, Arrival] = {}
         while awaited:
@@ -131,18 +132,14 @@ def worst_of(measured: Sequence[Numbers]) -> Numbers:
     A gradient is the average of what the ranks computed, and so is what rounding may make of it.
     """
     worst = max(measured, key=lambda one: max(map(_off, _both(one))))
-    used = replace(worst.used, allowed=_mean([one.used.allowed for one in measured]))
+    used = replace(worst.used, allowed=fmean([one.used.allowed for one in measured]))
     clips = [one.before_clip.allowed for one in measured if one.before_clip is not None]
-    before = None if worst.before_clip is None else replace(worst.before_clip, allowed=_mean(clips))
+    before = None if worst.before_clip is None else replace(worst.before_clip, allowed=fmean(clips))
     moved = [one.update for one in measured if one.update is not None]
     update = max(
         moved, key=lambda one: (one.is_same is False, math.inf if one.error is None else one.error), default=None
     )
     return replace(worst, used=used, before_clip=before, update=update)
-
-
-def _mean(values: Sequence[float]) -> float:
-    return math.fsum(values) / len(values)
 
 
 def _both(numbers: Numbers) -> list[GradientDistance]:

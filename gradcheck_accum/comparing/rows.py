@@ -1,12 +1,11 @@
-"""The rows of data that reached a model, as far as can be told apart from the order that they came in.
+"""The rows of data that reached a model, regardless of the order that they came in.
 
-Two runs on one stream of data cut it differently: at micro-batches, and at steps. What the cut leaves as it is are the
-rows themselves. Each row of each tensor that a loss was computed from has a fingerprint, and a stretch of the stream is
-the multiset of them, tensor by tensor.
+Two runs split one stream of data differently: into micro-batches, and into steps. Only the rows themselves are the
+same. Each row of each tensor that a loss was computed from has a fingerprint, and a stretch of the stream is the
+multiset of them, tensor by tensor.
 
-Sequences are padded to the longest of their micro-batch, so that the cut changes the rows too, at their ends. A
-fingerprint is of what is left without the values that stand for nothing there. A mask follows from the padding, and
-says nothing of the data.
+Sequences are padded to the longest of their micro-batch, so that the split changes the rows too, at their ends. So a
+fingerprint ignores the padding at the ends. A mask follows from the padding, and contains no information on the data.
 """
 
 from __future__ import annotations
@@ -56,7 +55,7 @@ class Rows:
 
 
 class Relation(Enum):
-    """How the data of one run stands to that of another since they last stepped after the same rows."""
+    """The relation of one run's data to another's since they last stepped after the same rows."""
 
     SAME = "same"
     BEHIND = "behind"
@@ -65,7 +64,7 @@ class Relation(Enum):
 
 
 def relation(mine: Rows, theirs: Rows) -> Relation:
-    """How ``mine`` stand to ``theirs``: no rows at all are behind any.
+    """The relation of ``mine`` to ``theirs``; no rows at all are behind any.
 
     Where all tensors look like masks (few tokens of a small vocabulary do), they tell of the same rows if each of them
     is the same in both, and of nothing otherwise.
@@ -112,7 +111,7 @@ class Alignment:
 
     @property
     def relation(self) -> Relation:
-        """How the one stands to the other."""
+        """The relation of the one to the other."""
         return relation(self.mine, self.theirs)
 
     @property

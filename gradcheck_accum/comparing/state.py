@@ -1,4 +1,4 @@
-"""What a run hands over at a step: its gradient, and what it has become."""
+"""What a run passes on at a step: its gradient and its state."""
 
 from __future__ import annotations
 

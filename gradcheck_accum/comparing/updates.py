@@ -1,9 +1,9 @@
-"""What a step makes of the weights, beside what the reference's step makes of the same ones.
+"""Compares what a step does to the weights with what the reference's step does to the same ones.
 
-Two gradients that are equal but for rounding may make updates that are not: Adam divides by the size of what it has
-seen, and where that is rounding alone it moves a weight all the same. So where two updates are further apart than their
-gradients, copies of the run's own optimizer, as it was before the step, are given each of the two gradients. What they
-do is what the optimizer makes of them, and no more.
+Two gradients that are equal up to rounding may cause different updates: Adam divides by the magnitude of past
+gradients, and changes a weight even where these are only rounding errors. So where two updates differ by more than
+their gradients, copies of the run's own optimizer, as it was before the step, are stepped with each of the two
+gradients. The difference of these updates is due to the optimizer alone.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ Settings = tuple[tuple[str, tuple[Any, ...]], ...]
 
 
 def settings_of(optimizer: Optimizer) -> Settings:
-    """What an optimizer steps with beside its learning rate: the values of each setting, group by group."""
+    """The settings of an optimizer except its learning rate: the values of each, group by group."""
     names = [name for name in optimizer.defaults if name not in _OF_IMPLEMENTATION]
     found = ((name, tuple(_plain(group.get(name)) for group in optimizer.param_groups)) for name in names)
     return tuple((name, values) for name, values in found if _UNKNOWN not in values)
@@ -50,7 +50,7 @@ _UNKNOWN = "?"
 
 
 def _plain(value: Any) -> Any:
-    """A setting as a value that can be told and compared."""
+    """A setting as a value that can be sent and compared."""
     if isinstance(value, (tuple, list)):
         parts = tuple(map(_plain, value))
         return _UNKNOWN if _UNKNOWN in parts else parts
@@ -107,14 +107,14 @@ class Steps:
 
     def compared(self, allowed: float, rehearsal: Rehearsal | None) -> Moved:
         """How far the update is from the reference's, whose gradients are as far apart as is ``allowed`` at most."""
-        moved = norm_of(torch._foreach_sub(list(self.theirs), list(self.before)))
-        wrong = norm_of(torch._foreach_sub(list(self.mine), list(self.theirs)))
+        moved = _distance(self.theirs, self.before)
+        wrong = _distance(self.mine, self.theirs)
         if not moved:
             return Moved(None if wrong else 0.0, None, None if wrong else True)
         error = wrong / moved
         if error <= allowed + _rounding(self.theirs, moved):
             return Moved(error, None, True)
-        ratio = norm_of(torch._foreach_sub(list(self.mine), list(self.before))) / moved
+        ratio = _distance(self.mine, self.before) / moved
         return Moved(error, ratio, None if rehearsal is None else self._is_same(rehearsal))
 
     def _is_same(self, rehearsal: Rehearsal) -> bool | None:
@@ -123,11 +123,15 @@ class Steps:
         if with_theirs is None or with_mine is None:
             return None
         before, mine, theirs = map(rehearsal.elements, (self.before, self.mine, self.theirs))
-        moved = norm_of(torch._foreach_sub(theirs, before))
+        moved = _distance(theirs, before)
         allowed = _rounding(theirs, moved) * moved
-        as_theirs = norm_of(torch._foreach_sub(with_theirs, theirs)) <= allowed
-        as_mine = norm_of(torch._foreach_sub(with_mine, mine)) <= allowed
+        as_theirs = _distance(with_theirs, theirs) <= allowed
+        as_mine = _distance(with_mine, mine) <= allowed
         return True if as_theirs and as_mine else False if as_theirs or as_mine else None
+
+
+def _distance(weights: Sequence[torch.Tensor], others: Sequence[torch.Tensor]) -> float:
+    return norm_of(torch._foreach_sub(list(weights), list(others)))
 
 
 def _rounding(weights: Sequence[torch.Tensor], moved: float) -> float:
@@ -153,12 +157,12 @@ class Updates:
             self._before |= {id(p): p.detach().clone() for p in parameters if id(p) not in self._before}
 
     def before_step(self, optimizer: Optimizer, name: str) -> None:
-        """A step is about to be made: its optimizer is copied where its last update could not be told without that."""
+        """A step is about to be made: its optimizer is copied if its last update could not be judged without a copy."""
         is_wanted = self._is_compared and self._apart.get(name, True)
         self._rehearsal = Rehearsal.of(optimizer) if is_wanted else None
 
     def let_go(self) -> None:
-        """Nobody asks for the run's updates: it is the reference, or its weights are its own from now on."""
+        """The run's updates are no longer compared: it is the reference, or its weights are its own from now on."""
         self._is_compared, self._rehearsal = False, None
         self._before.clear()
 
@@ -167,9 +171,9 @@ class Updates:
         self._before |= {id(p): weight for p, weight in zip(parameters, weights, strict=True)}
 
     def compared(self, step: AtStep, mine: Gradient, theirs: State, *, name: str, allowed: float) -> Moved | None:
-        """The update of a step beside the reference's; None where the weights before it are not known.
+        """The update of a step, compared with the reference's; None where the weights before it are not known.
 
-        ``allowed`` is how far the two gradients may be apart, of which the run's is ``mine``.
+        ``mine`` is the run's gradient, ``allowed`` the tolerance for its distance from the reference's.
         """
         parameters = parameters_of(step.optimizer)
         before = [self._before.get(id(p)) for p in parameters]

@@ -47,15 +47,15 @@ class Working:
         return self._thread.is_alive()
 
     def close(self) -> None:
-        """It has ended, and nobody asks for it any more."""
+        """Release the descriptor, after the run has ended."""
         os.close(self.ended)
 
 
 def until_all_end(runs: Sequence[Working], before: Callable[[], object] | None = None) -> bool:
-    """Do what comes ``before``, and wait for the ends of all runs; whether somebody has interrupted that (Ctrl-C).
+    """Call ``before``, and wait for the ends of all runs; returns whether that was interrupted (Ctrl-C).
 
-    Then, and if anything else goes wrong, they are asked to end, and ended where they do not; those that a terminal has
-    interrupted too may have heeded that already.
+    Then, and on any other exception, they are asked to end, and killed if they do not; those that the terminal
+    interrupted too may have ended already.
     """
     is_interrupted = False
     try:

@@ -1,6 +1,6 @@
-"""From a ledger to the mistakes that it shows, in the words that a person needs.
+"""Finds the mistakes that a ledger shows, and words the messages on them.
 
-Each ``find_…`` function reads one pattern off the windows of one account (one optimizer on one store), or off the
+Each ``find_…`` function reads one pattern from the windows of one account (one optimizer on one store), or from the
 whole trace where no gradient shows it. The patterns are independent: a loop that makes two mistakes shows both. Nothing
 is concluded from a window whose events could not be followed, nor from a weight that is not known.
 """

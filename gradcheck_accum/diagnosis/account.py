@@ -1,4 +1,4 @@
-"""The windows of one optimizer on one store, and the words that every pattern is told in."""
+"""The windows of one optimizer on one store, and the messages that all patterns share."""
 
 from __future__ import annotations
 
@@ -52,8 +52,8 @@ class Diagnosis:
 class Account:
     """The windows of one optimizer on one store, with what every finder asks of them.
 
-    What is asked of all windows for each of them (which lengths there are, where a pass begins) is found once: a run
-    has very many windows.
+    Properties of all windows that are needed for each of them (their lengths, where passes begin) are cached, because a
+    run has very many windows.
     """
 
     ledger: Ledger
@@ -72,7 +72,7 @@ class Account:
 
     @cached_property
     def states_steps(self) -> bool:
-        """Whether K is stated, and need not be told from the windows."""
+        """Whether K is stated, and need not be inferred from the windows."""
         return any(w.step is not None and w.step.accumulation_steps for w in self.windows)
 
     @cached_property
@@ -82,14 +82,14 @@ class Account:
 
     @cached_property
     def phases(self) -> frozenset[int]:
-        """The lengths that windows have for a part of the run, each for one part alone; none where one comes again."""
+        """The lengths that windows have in one part of the run each; empty where one recurs."""
         runs = [(length, len(list(own))) for length, own in groupby(w.micro_batches for w in self.windows)]
         comes_again = len(runs) > len({length for length, _ in runs})
         return frozenset() if comes_again else frozenset(length for length, windows in runs if windows > 1)
 
     @cached_property
     def recurring(self) -> frozenset[int]:
-        """The lengths that two windows in a row have: what is meant so, and no accident of where a pass ends."""
+        """The lengths that two windows in a row have: these are intended, and not due to the end of a pass."""
         pairs = zip(self.windows, self.windows[1:], strict=False)
         return frozenset(one.micro_batches for one, other in pairs if one.micro_batches == other.micro_batches)
 
@@ -143,7 +143,7 @@ class Shares:
         return len(self.weights)
 
     def is_mixed(self, same: Callable[[float, float], bool]) -> bool:
-        """Whether neither the losses nor their units have one weight: then there is no scale to speak of."""
+        """Whether neither the losses nor their units have equal weights: then there is no common scale."""
         each = ([w.share or 0.0 for w in self.weights], [w.relative or 0.0 for w in self.weights])
         return all(any(not same(value, values[0]) for value in values) for values in each)
 
@@ -161,7 +161,7 @@ class Shares:
     def level(self) -> float:
         """The mean relative weight of the window's own entries on all ranks, every unit counted once: 1 is right.
 
-        Those that were cleared count as if they had not been: that they are gone is no matter of scale.
+        Cleared entries count as if they had not been cleared, because that is no mistake of scale.
         """
         weights = (*self.weights, *self.elsewhere)
         if self.kind is Reduction.SUM:
@@ -194,10 +194,10 @@ def diagnosis(
 
 
 def interrupted(account: Account) -> set[int]:
-    """The indices of the windows in which gradients were cleared by way of exception: in most others nothing was.
+    """The indices of the windows in which gradients were cleared as an exception: most windows have no clearing.
 
-    The step counts those that are gone all the same: what is left is less than a window. Where a complete window is
-    cleared and the step made all the same, it is the clearing that stands at the wrong place.
+    The step counts the cleared micro-batches all the same, so what is left is less than a window. Where a complete
+    window is cleared and the step is still made, the clearing is in the wrong place instead.
     """
     cleared = [window for window in account.windows if window.with_fate(Fate.WIPED)]
     if 2 * len(cleared) >= len(account.windows):
@@ -255,7 +255,7 @@ def _opens_unlike_the_rest(account: Account) -> bool:
 def holds_remainders_alone(account: Account) -> bool:
     """Whether no window is as long as K, which then is stated, because every pass over the data is shorter.
 
-    Of what could not be followed nobody knows how long it is.
+    The length of windows that could not be followed is unknown.
     """
     if any(not window.is_followed for window in account.abandoned):
         return False

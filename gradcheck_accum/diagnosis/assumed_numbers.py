@@ -1,8 +1,8 @@
-"""What a message may state: the numbers that the loop shows, and in their place words for those that were assumed.
+"""What a message may state: numbers that the loop shows; assumed numbers are replaced by words.
 
 An engine that reads the source chooses a length for a loader that does not show its own, and a number for a K that is
-only a name. What follows from such a choice is no fact of the loop: a message says on what it depends, and states no
-count, length or weight that nobody wrote.
+only a name. What follows from such a choice is no fact about the loop: a message says what it depends on, and states no
+count, length or weight that is not in the source.
 """
 
 from __future__ import annotations

@@ -56,7 +56,7 @@ def find_zeroing(account: Account) -> Iterator[Diagnosis]:
 
 
 def _left_by_an_earlier_pass(wiped: Sequence[Entry], live: Sequence[Entry]) -> bool:
-    """Whether what was cleared is the remainder of a pass that was over, of which GA301 tells."""
+    """Whether what was cleared is the remainder of an earlier pass, which GA301 reports."""
     gone, used = ({entry.backward.epoch for entry in entries} for entries in (wiped, live))
     return bool(used) and None not in gone | used and gone.isdisjoint(used)
 
@@ -105,7 +105,7 @@ def _clears_every_batch(window: Window) -> bool:
 
 
 def _foreign(account: Account, step: Step, foreign: Sequence[Entry], stale: Sequence[Window]) -> Diagnosis:
-    """GA204: what was never meant for this optimizer stands in a gradient that it uses."""
+    """GA204: what was never meant for this optimizer is in a gradient that it uses."""
     last = foreign[-1]
     count = len({entry.backward.micro_batch for entry in foreign})
     what = message("the gradients that the loss at ", last.backward.where, f" adds to {account.store} are not cleared")
@@ -158,7 +158,7 @@ def _partly_cleared(account: Account) -> Iterator[Diagnosis]:
 
 
 def find_stale(account: Account) -> Iterator[Diagnosis]:
-    """GA203, GA204: entries of earlier windows that stand in this one."""
+    """GA203, GA204: entries of earlier windows that are in this one."""
     yield from _partly_cleared(account)
     stale = [w for w in account.known() if w.with_fate(Fate.STALE) and w.step is not None]
     if not stale:

@@ -45,9 +45,9 @@ def _events_after(account: Account, window: Window) -> tuple[Event, ...]:
 
 
 def _clips_every_batch(account: Account, window: Window, clip: Clip) -> bool:
-    """Whether the place of a clip clips at each of a full window's micro-batches, whatever is cleared in between.
+    """Whether the place of a clip clips at every micro-batch of a full window, whatever is cleared in between.
 
-    Then it is early by itself, and not the end of something else that was thrown away.
+    Then the clip itself is too early, and does not belong to something else that was discarded.
     """
     if not 1 < account.steps <= window.micro_batches or window.index in interrupted(account):
         return False
@@ -108,7 +108,7 @@ def _nothing_to_clip(clip: Clip, gone: str, window: Window) -> Diagnosis:
 
 
 def _held(events: tuple[Event, ...]) -> tuple[list[Backward], list[Backward]]:
-    """The backwards of which ``.grad`` holds something after ``events``, and those that wait beside it."""
+    """The backwards whose gradients are in ``.grad`` after ``events``, and those kept outside it."""
     held: list[Backward] = []
     waiting: list[Backward] = []
     for event in events:

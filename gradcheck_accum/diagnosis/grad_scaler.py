@@ -13,7 +13,7 @@ from gradcheck_accum.wording import message
 
 
 def find_scaler_pace(ledger: Ledger) -> Iterator[Diagnosis]:
-    """GA502: the scale chosen anew at every micro-batch."""
+    """GA502: the scale is updated at every micro-batch."""
     for pace in every_micro_batch(ledger, ScalerUpdate):
         yield diagnosis(
             "GA502",
@@ -70,9 +70,9 @@ def find_scaler_misuse(account: Account) -> Iterator[Diagnosis]:
 
 
 def _refused(account: Account) -> dict[Location, str]:
-    """Where a scale is divided out though PyTorch allows that no more before the next update, and why it does not.
+    """Where gradients are unscaled though PyTorch does not allow that before the next update, and why it does not.
 
-    Where no update is in sight at all, it is made somewhere else, and nobody knows when.
+    If no update is seen at all, it is made somewhere else, at an unknown time.
     """
     refused: dict[Location, str] = {}
     if not any(isinstance(event, ScalerUpdate) for event in account.ledger.trace.events):

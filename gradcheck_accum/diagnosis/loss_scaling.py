@@ -1,4 +1,4 @@
-"""Patterns of weight: GA101, GA102; whose windows' weights are uneven as well is judged beside them (GA104)."""
+"""Patterns of weights: GA101, GA102; windows whose weights are uneven as well are also judged here (GA104)."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def find_scale(account: Account) -> Iterator[Diagnosis]:
 
 
 def find_divided_again(account: Account) -> Iterator[Diagnosis]:
-    """GA102 where what a loss weighs is not known: it is divided by K twice, and whatever else there is divides too.
+    """GA102 where a loss's weight is not known: it is divided by K twice, and all other factors are divisions too.
 
     A count of rows or tokens, which the source does not show, is at least 1: no division undoes another.
     """
@@ -113,14 +113,14 @@ def _is_scaled_for_other_windows(account: Account, series: Series) -> bool:
 
 
 def _holds_a_leaked_remainder(account: Account, window: Window) -> bool:
-    """Whether what an earlier pass over the data left over stands in it: those were scaled for another window."""
+    """Whether a window holds what an earlier pass over the data left over, which was scaled for another window."""
     return len(window.passes(account.steps)) > 1
 
 
 def _is_full(account: Account, shares: Shares, leaking: Collection[Window]) -> bool:
-    """Whether a window says what losses are divided by: not one that is merely shorter than they are divided for.
+    """Whether a window shows what losses are divided by, because it is not just shorter than they are divided for.
 
-    Where K changes, the windows of each of its values do; ``leaking`` are those that are longer for another reason.
+    Where K changes, the windows of each value do; ``leaking`` are those that are longer for another reason.
     """
     if shares.window.is_short_of_ranks:
         return False
@@ -275,7 +275,7 @@ def _by_whom(shares: Shares) -> Said:
 
 
 def _extent(account: Account, shares: Shares) -> str:
-    """What a unit weighs, in words; a size that the source does not show is called by what it is."""
+    """The weight of a unit, in words; a size that the source does not show is named, not stated."""
     size = account.ledger.trace.assumed_units
     if size is not None and all(w.units == size for w in shares.weights):
         for times_more in (1, shares.length):

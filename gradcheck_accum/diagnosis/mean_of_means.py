@@ -45,7 +45,7 @@ def find_left_out(account: Account) -> Iterator[Diagnosis]:
 
 
 def judge_evenness(account: Account, shares: Shares, where: Location) -> Iterator[Diagnosis]:
-    """GA104 where the units of a window weigh unlike; what weighs nothing was left out, and is no mean of means."""
+    """GA104 where the units of a window have unequal weights; a weight of 0 was excluded, and is no mean of means."""
     own = [w for w in shares.weights if w.relative]
     weights = [*own, *(w for w in shares.elsewhere if w.relative)]
     counting = _relatives(w for w in weights if w.units != 0)

@@ -50,7 +50,7 @@ def _paces(ledger: Ledger, kind: type[_E]) -> Iterator[Pace[_E]]:
     if all(window.unknown for window in ledger.windows):
         return
     for own in things.values():
-        # A function that is called again makes its things anew: each is judged by its own time.
+        # A function that is called again creates its objects again: each is judged by its own lifetime.
         place = own[0].where.place
         made = sorted({_since(others[0]) for others in things.values() if others[0].where.place == place})
         ends = next((batch for batch in made if batch > _since(own[0])), None)
@@ -177,7 +177,7 @@ def find_cut_short(ledger: Ledger) -> Iterator[Diagnosis]:
         horizon, slack = pace.event.horizon, ledger.passes.count(pace.life)
         batches = len({event.micro_batch for event in pace.life if isinstance(event, Backward)})
         with_steps = any(abs(pace.made - count) <= slack for count in _steps(pace.life).values())
-        # Once per epoch is another habit than once per step, and where the two are the same nothing can be told.
+        # Once per epoch differs from once per step, and where the two are the same nothing can be decided.
         steps = _usual_steps(ledger, pace) or 1
         several = pace.made < batches and steps > 1
         # The step for a remainder is one more than half of the micro-batches may be.

@@ -13,11 +13,11 @@ from gradcheck_accum.wording import message
 
 
 def find_misreported(account: Account) -> Iterator[Diagnosis]:
-    """GA802: what is shown as the mean loss is the mean of losses that were divided by K for the gradients' sake."""
+    """GA802: what is shown as the mean loss is the mean of losses that were divided by K for the backward."""
     scaled = _scaled(account)
     places: dict[tuple[Location, Location], list[LossShown]] = {}
     for event in account.ledger.trace.events:
-        # One micro-batch's own loss is a sign of life, and may be a sum that is still to grow.
+        # One micro-batch's own loss is only a progress report, and may be a sum that is still growing.
         if isinstance(event, LossShown) and event.backward in scaled and len(event.losses) > 1:
             places.setdefault((event.where, event.shown_at), []).append(event)
     accumulation = account.readings.scaled_at(account.windows) if places else ()
@@ -40,9 +40,9 @@ def find_misreported(account: Account) -> Iterator[Diagnosis]:
 
 
 def _share(event: LossShown, accumulation: Collection[Location]) -> float:
-    """How often losses that are scaled for the accumulation stand in what is shown, whatever their objective's factors.
+    """The total share of losses scaled for the accumulation in what is shown, regardless of the objective's factors.
 
-    A loss without that scaling stands in it as often as the scaling divides by.
+    A loss without that scaling counts as many times as the scaling divides by.
     """
     scalings = (
         math.prod(factor.value or 1.0 for factor in loss.left_out if factor.where in accumulation)

@@ -98,7 +98,7 @@ class _Kept:
 
 
 def _kept_in_passes(ledger: Ledger, place: Location) -> Iterator[_Kept]:
-    """What a place holds in each pass; where passes are not told apart, one ends where less is held than before."""
+    """What a place holds in each pass; where passes are not distinguished, one ends where less is held than before."""
     now: _Kept | None = None
     since: set[int] = set()
     for event in ledger.trace.events:

@@ -91,7 +91,7 @@ def find_remainder_scale(account: Account) -> Iterator[Diagnosis]:
                 yield _short_of_ranks(account, shares, step)
                 continue
             of = "units" if shares.kind is Reduction.SUM else "micro-batches"
-            # What is divided by at several places is no one's divisor.
+            # A division at several places has no single author.
             framework = scaling_framework(shares) if len(scalers(shares)) == 1 else ""
             divided = f"{framework} still divides the loss" if framework else "the loss is still divided"
             which = "first window of an epoch" if _goes_on(account, window) else "last window"
@@ -195,7 +195,7 @@ def _goes_on(account: Account, window: Window) -> bool:
 def find_step_every_batch(account: Account) -> Iterator[Diagnosis]:
     """GA304: every micro-batch is a window of its own, yet carries the weight of one of K.
 
-    K is what is stated, never a guess: where nothing is added up, no number of micro-batches can be held against one.
+    K has to be stated: where nothing is accumulated, there is no number of micro-batches to infer it from.
     """
     if set(account.lengths) - {1} or holds_remainders_alone(account):
         return
@@ -212,7 +212,7 @@ def find_step_every_batch(account: Account) -> Iterator[Diagnosis]:
 
 
 def _stated_divisor(account: Account, shares: Shares) -> int:
-    """What a loss is divided by under a name of K, or beside a coefficient that the caller states; 0 if neither is."""
+    """What a loss is divided by under a name of K, or if the caller states the coefficient; 0 if neither applies."""
     named = any(
         names_steps(factor.origins)
         for weight in shares.live

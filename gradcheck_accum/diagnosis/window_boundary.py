@@ -41,7 +41,7 @@ def find_remainder(account: Account) -> Iterator[Diagnosis]:
     leaks = [
         w for w in account.windows if w.micro_batches > account.steps > 1 and (_runs_on(account, w) or w in longer)
     ]
-    # A leak is told first: it happens in every epoch, and what is lost at the very end is the last of it.
+    # A leak is reported first: it happens in every epoch, and what is lost at the very end is its last occurrence.
     stated = not account.ledger.trace.assumed_length or not says_steps_by_name(account)
     for window in leaks:
         message = _leaks(account, window, bool(lost))
@@ -64,7 +64,7 @@ def _makes_up_for_a_short_first(account: Account, window: Window) -> bool:
 
 
 def _leaks(account: Account, window: Window, loses: bool) -> str:
-    """In words, that what one epoch leaves over stands in the next one's first window."""
+    """That what one epoch leaves over is in the next one's first window, in words."""
     condition = if_any_is_left_over(account)
     if condition:
         return (
@@ -97,7 +97,7 @@ def _never_reaches(account: Account, window: Window) -> str:
 
 
 def outgrowing(account: Account) -> list[Window]:
-    """The windows that are longer than the usual one where passes over the data can not be told apart."""
+    """The windows that are longer than the usual one where passes over the data cannot be distinguished."""
     usual = [w for w in account.windows if w.micro_batches == account.steps]
     longer = [
         w

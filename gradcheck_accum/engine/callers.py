@@ -1,7 +1,7 @@
-"""Calls in another's name: what PyTorch warns of in its own C++ points to the line that it was called from.
+"""Calls on behalf of a frame: warnings from PyTorch's C++ code point to the line that made the call.
 
-Such a warning is given the place of the Python frame that runs, its file, line and module, by which filters go too.
-Where we call on somebody's behalf, that frame would be ours.
+Such a warning has the file, line and module of the current Python frame, which warning filters match too. If we make a
+call for the script, that frame would be ours.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from types import CodeType, FrameType, FunctionType
 from typing import Any
 
 NAME = "called by gradcheck-accum"
-"""The name of the code of such a frame, which stands in no source."""
+"""The name of such a frame's code object, which no source contains."""
 
 
 _MOST_PLACES = 1 << 12
@@ -43,5 +43,5 @@ def _call(function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
 
 @cache
 def _code(filename: str, line: int) -> CodeType:
-    # The call stands in the line after the first.
+    # The call is on the second line of the function.
     return _call.__code__.replace(co_filename=filename, co_firstlineno=line - 1, co_name=NAME)

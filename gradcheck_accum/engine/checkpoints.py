@@ -1,7 +1,8 @@
-"""Reentrant checkpoints: functions that run without a graph, and once more inside the loop's own backward.
+"""Reentrant checkpoints: functions that run without a graph, and again inside the loop's own backward.
 
-A reference asks for gradients in a way that they refuse, and keeps its graph for a moment only: it runs such a function
-as it is. So that a loss can be followed through one, a tape records what it calls as one module.
+A reference computes its gradients with `torch.autograd.grad`, which they do not support, and keeps its graph only
+briefly: it calls such a function without the checkpoint. To follow a loss through a checkpoint, a tape records its call
+as one module.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from torch.utils.checkpoint import CheckpointFunction
 
 
 class Checkpointed(nn.Module):
-    """A function that is checkpointed, with the modules that it called."""
+    """A checkpointed function, with the modules that it called."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         super().__init__()
@@ -23,13 +24,13 @@ class Checkpointed(nn.Module):
         self.called = nn.ModuleList()
 
     def forward(self, *args: Any) -> Any:
-        """What the function gives."""
+        """The function's result."""
         return self.function(*args)
 
 
 @contextmanager
 def instead_of_checkpoints(call: Callable[..., Any]) -> Iterator[None]:
-    """Inside the block ``call`` is what a reentrant checkpoint does, with its function, a setting, and arguments."""
+    """Inside the block, reentrant checkpoints run ``call`` with the function, its setting and its arguments."""
     before = vars(CheckpointFunction).get("apply")
     CheckpointFunction.apply = staticmethod(call)  # type: ignore[method-assign]
     try:
@@ -42,5 +43,5 @@ def instead_of_checkpoints(call: Callable[..., Any]) -> Iterator[None]:
 
 
 def run_as_they_are(function: Callable[..., Any], preserves_random_state: bool, *args: Any) -> Any:
-    """A checkpoint that is none."""
+    """Call a checkpointed function without checkpointing it."""
     return function(*args)

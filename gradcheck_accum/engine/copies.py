@@ -1,8 +1,8 @@
-"""Copies of data, made right before it is written into.
+"""Copy-on-write for recorded data.
 
-What was recorded of a micro-batch is run again when its window is complete, on the data as it was when it was used. A
-loop may have filled the same memory with other data by then (labels that are 1 for one backward and 0 for the next): it
-is copied where somebody holds it, and only then.
+A micro-batch is replayed when its window is complete, on the data as it was when it was used. By then, the loop may
+have filled the same memory with other data (labels that are 1 for one backward and 0 for the next). So data that a
+recording holds is copied right before it is overwritten, and only then.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ from gradcheck_accum.engine.memory import is_plain, memory_of
 
 
 class Holder(Protocol):
-    """Who needs the values of tensors as they are; both lists may be changed in place."""
+    """Needs the values of tensors unchanged; both lists may be modified in place."""
 
     @property
     def held(self) -> tuple[list[torch.Tensor], list[int]]:
-        """The tensors, and the versions that they had when they were used."""
+        """The tensors, and their versions when they were used."""
 
 
 @dataclass(slots=True)
 class CopiesOnWrite:
-    """Knows who holds which memory."""
+    """Tracks which holders share which memory."""
 
     _holders: dict[int, list[weakref.ref[Holder]]] = field(default_factory=dict)
 
     def hold(self, holder: Holder) -> None:
-        """What ``holder`` holds is copied for it before it is written into, as long as it lives.
+        """While ``holder`` is alive, copy its tensors before they are overwritten.
 
-        What takes a gradient is none of it: who replays it looks for the very tensor.
+        Tensors that require a gradient are not copied: a replay needs the very same object.
         """
         data = (tensor for tensor in holder.held[0] if not tensor.requires_grad and is_plain(tensor))
         memories = {memory_of(tensor) for tensor in data} - {None}
@@ -42,12 +42,12 @@ class CopiesOnWrite:
             own.append(weakref.ref(holder, lambda gone, memory=memory: self._let_go(memory, gone)))  # type: ignore[misc]
 
     def about_to_write(self, tensor: object) -> None:
-        """A tensor's memory is about to be written into."""
+        """Called before a tensor's memory is overwritten."""
         if not self._holders or not isinstance(tensor, torch.Tensor):
             return
         memory = memory_of(tensor)
         holders = self._holders.pop(memory, ()) if memory is not None else ()
-        # What several hold stays one tensor, by which it is known that they have it in common.
+        # A tensor that several holders share stays one object: its identity shows that they share it.
         copies: dict[object, torch.Tensor] = {}
         for reference in holders:
             holder = reference()

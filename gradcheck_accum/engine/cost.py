@@ -1,4 +1,4 @@
-"""What accumulation buys and costs: memory and time of a window's micro-batches beside those of its large batch."""
+"""What accumulation costs: memory and time of a window's micro-batches compared with those of its large batch."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _RUNS = 2
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """One forward and backward pass: the bytes that are kept for the backward, and seconds."""
+    """One forward and backward pass: the bytes saved for the backward, and seconds."""
 
     kept: int
     seconds: float
@@ -26,7 +26,7 @@ class Cost:
 
 @dataclass(frozen=True, slots=True)
 class WindowCost:
-    """The same window in ``micro_batches`` passes (``kept`` is one pass's, ``seconds`` all of them) and in one."""
+    """The same window in ``micro_batches`` passes (``kept`` is for one pass, ``seconds`` for all) and in one."""
 
     micro_batches: int
     accumulated: Cost
@@ -35,15 +35,15 @@ class WindowCost:
 
 @dataclass(slots=True)
 class CostMeter:
-    """Measures large batches while they are run as references: those of the windows with the most data.
+    """Measures reference runs of large batches: those of the windows with the most data.
 
-    The first run of a size also pays for memory that is asked for anew, so that a second one is measured too.
+    The first run of a size also includes the time to allocate memory, so a second one is measured too.
     """
 
     cost: WindowCost | None = None
-    """That of the largest window that was run as one batch."""
+    """The cost of the largest window that was run as one batch."""
     room: float | None = None
-    """The bytes that a large batch may keep for its backward, None where that is not known."""
+    """The bytes that a large batch may save for its backward; None if unknown."""
     _elements: int = 0
     _runs: int = 0
 
@@ -54,10 +54,10 @@ class CostMeter:
         parameters: Sequence[torch.Tensor],
         layout: Layout,
     ) -> Pass:
-        """The pass over a window's large batch, measured where it is worth it.
+        """The pass over a window's large batch, measured if its window is among the largest.
 
-        Raises CannotReplay, and DoesNotFit before it is run where by what its largest micro-batch keeps it needs more
-        than there is room.
+        Raises CannotReplay, or DoesNotFit before running it, if it would need more memory than there is, as estimated
+        from its largest micro-batch.
         """
         sizes = [sum(leaf.numel() for leaf in program.leaves) for program in programs]
         if len(programs) < 2 or sum(sizes) < self._elements or (sum(sizes) == self._elements and self._runs >= _RUNS):
@@ -76,7 +76,7 @@ class CostMeter:
         return passed
 
     def _must_fit(self, kept: int, times: float) -> None:
-        """Raise DoesNotFit where so many ``times`` what one micro-batch keeps is more than there is room."""
+        """Raise DoesNotFit if ``times`` the bytes that one micro-batch keeps exceed the room."""
         if self.room is not None and kept * times > self.room:
             raise DoesNotFit(
                 "the large batch would need more memory for its backward than there is",

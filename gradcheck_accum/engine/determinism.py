@@ -1,4 +1,4 @@
-"""The numerical settings that a reference runs under, and the state that it must leave as it found it."""
+"""The numerical settings that a reference runs under, and the state that it must restore."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ _PRODUCTS: tuple[Any, ...] = (
     ),
 )
 _WHOLE = ("ieee", "none")
-"""The settings under which float32 keeps all its digits."""
+"""The settings under which float32 keeps full precision."""
 
 _DEPTH = 3
-"""How deep containers in a module's attributes are looked into."""
+"""How deeply containers in a module's attributes are searched."""
 
 
 @contextmanager
 def reference_settings() -> Iterator[None]:
-    """Deterministic kernels, TF32 off; every setting is put back afterwards."""
+    """Deterministic kernels, TF32 off; every setting is restored afterwards."""
     # use_deterministic_algorithms would import the compiler's configuration and change it too, at 20 ms a call.
     deterministic = torch.get_deterministic_debug_mode()
     benchmark = torch.backends.cudnn.benchmark
-    # Operations without a deterministic kernel are still better compared than not.
+    # A nondeterministic operation is still better compared than not.
     torch.set_deterministic_debug_mode("warn")
     torch.backends.cudnn.benchmark = False
     try:
@@ -45,10 +45,10 @@ def reference_settings() -> Iterator[None]:
 
 @contextmanager
 def _all_digits() -> Iterator[None]:
-    """Products and convolutions in float32 keep all their digits inside the block.
+    """Inside the block, float32 products and convolutions use full precision.
 
-    PyTorch 2.9 and later have two interfaces to these settings. Reading one raises where the script has used the other,
-    and so do compiled models: what is changed is changed in the script's own way.
+    PyTorch 2.9 and later have two interfaces to these settings. Reading one raises an error if the script or a compiled
+    model has used the other, so settings are changed through the one that the script uses.
     """
     newer = [part for part in _PRODUCTS if hasattr(part, "fp32_precision")]
     before = [part.fp32_precision for part in newer]
@@ -72,7 +72,7 @@ def _all_digits() -> Iterator[None]:
     finally:
         with without_warnings():
             _set(products, convolutions)
-            # A script may have set one kind of product alone.
+            # A script may have set only one kind of product.
             for part, was in zip(newer, before, strict=True):
                 if part.fp32_precision != was:
                     part.fp32_precision = was
@@ -86,7 +86,7 @@ def _set(products: str, convolutions: bool) -> None:
 
 
 def loses_digits(node: str) -> bool:
-    """Whether what a node of a graph on a GPU, by its name, computed in float32 was rounded as TF32 is."""
+    """Whether TF32 rounds what a graph node of this name computes in float32 on a GPU."""
     if node.startswith(("Convolution", "CudnnConvolution")):
         part: Any = torch.backends.cudnn.conv if hasattr(torch.backends.cudnn, "conv") else None
     elif node.startswith("CudnnRnn"):
@@ -100,9 +100,9 @@ def loses_digits(node: str) -> bool:
 
 @contextmanager
 def untouched(modules: Iterable[nn.Module]) -> Iterator[None]:
-    """Random generators and what ``modules`` keep are as they were when the block is left.
+    """Restores the random generators and the state of ``modules`` when the block is left.
 
-    That is their buffers and attributes, with the tensors, lists, dictionaries and sets among them.
+    The state consists of buffers and attributes, including tensors, lists, dictionaries and sets.
     """
     cpu = torch.get_rng_state()
     used = torch.cuda.is_available() and torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
@@ -122,9 +122,9 @@ def untouched(modules: Iterable[nn.Module]) -> Iterator[None]:
 
 @contextmanager
 def without_warnings() -> Iterator[None]:
-    """Warnings are not shown inside the block: the loop has given them itself, or they are of no batch of its own.
+    """Inside the block, no warnings are shown: the loop has shown them itself, or they concern no batch of its own.
 
-    The filters stay as they are: to change them is to forget which warnings were shown.
+    The filters are left alone: changing them resets which warnings have been shown.
     """
     show = warnings.showwarning
     warnings.showwarning = lambda *_, **__: None
@@ -136,7 +136,7 @@ def without_warnings() -> Iterator[None]:
 
 @contextmanager
 def without_hooks(parameters: Sequence[torch.Tensor]) -> Iterator[None]:
-    """No hook on these parameters runs inside the block: what it does, it does to the loop's own gradients."""
+    """Inside the block, no hook on these parameters runs: hooks are meant for the loop's own gradients."""
     kept = [(p._backward_hooks, dict(p._backward_hooks)) for p in parameters if p._backward_hooks]
     for hooks, _ in kept:
         hooks.clear()
@@ -149,7 +149,7 @@ def without_hooks(parameters: Sequence[torch.Tensor]) -> Iterator[None]:
 
 @contextmanager
 def thawed(parameters: Sequence[torch.Tensor]) -> Iterator[None]:
-    """Inside the block every one of ``parameters`` takes a gradient, those too that are frozen for the moment."""
+    """Inside the block, all ``parameters`` require a gradient, including those that are frozen."""
     frozen = [parameter for parameter in parameters if not parameter.requires_grad]
     for parameter in frozen:
         parameter.requires_grad_(True)
@@ -162,7 +162,7 @@ def thawed(parameters: Sequence[torch.Tensor]) -> Iterator[None]:
 
 @contextmanager
 def holding(values: Iterable[tuple[torch.Tensor, torch.Tensor]]) -> Iterator[None]:
-    """Inside the block each tensor holds the numbers that stand beside it; version counters stay."""
+    """Inside the block, each tensor holds the values paired with it; version counters do not change."""
     held = []
     try:
         for tensor, data in values:
@@ -175,7 +175,7 @@ def holding(values: Iterable[tuple[torch.Tensor, torch.Tensor]]) -> Iterator[Non
 
 
 class _Kept:
-    """What a dictionary, list or set holds, and what those in it hold."""
+    """The contents of a dictionary, list or set, including nested ones."""
 
     def __init__(self, container: Any, depth: int = 0) -> None:
         self._container = container
@@ -191,11 +191,11 @@ class _Kept:
                 self._tensors.append((item, item.detach().clone()))
 
     def restore(self) -> None:
-        """Put back what it held."""
+        """Restore the contents."""
         for inner in self._inner:
             inner.restore()
         for tensor, saved in self._tensors:
-            # A graph of the loop's may have saved it, and would notice a copy of the same values too.
+            # A graph of the loop's may have saved the tensor; even copying equal values into it would bump its version.
             if not torch.equal(tensor, saved):
                 tensor.detach().copy_(saved)
         if isinstance(self._container, list):
@@ -210,5 +210,5 @@ def _is_plain(tensor: torch.Tensor) -> bool:
 
 
 def _is_same(left: dict[Any, Any], right: dict[Any, Any]) -> bool:
-    """Whether two dictionaries hold the very same objects."""
+    """Whether two dictionaries hold the same objects."""
     return left.keys() == right.keys() and all(left[key] is right[key] for key in left)

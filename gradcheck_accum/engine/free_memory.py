@@ -10,9 +10,9 @@ _GROUP = Path("/sys/fs/cgroup")
 
 
 def free_memory(device: torch.device) -> int | None:
-    """The bytes that a process can still get on a device; None where the system does not tell.
+    """The bytes that a process can still allocate on a device; None if the system does not report them.
 
-    On CUDA nothing of it was tried.
+    Untested on CUDA.
     """
     if device.type == "cuda":
         free, _ = torch.cuda.mem_get_info(device)
@@ -24,7 +24,7 @@ def free_memory(device: torch.device) -> int | None:
 
 
 def _of_host() -> int | None:
-    """What Linux counts as available: what is free, and what is cached and can be given up."""
+    """What Linux counts as available: free memory, and caches that can be dropped."""
     try:
         lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
     except OSError:
@@ -34,7 +34,7 @@ def _of_host() -> int | None:
 
 
 def _of_group() -> int | None:
-    """What the limit of a container (a control group) leaves."""
+    """What remains below the memory limit of a container (a control group)."""
     try:
         most = (_GROUP / "memory.max").read_text(encoding="ascii").strip()
         used = int((_GROUP / "memory.current").read_text(encoding="ascii"))

@@ -1,20 +1,20 @@
-"""Whether a micro-batch treats each of its samples by itself, shown on the micro-batch as it is.
+"""Whether the samples of a micro-batch are independent, tested on the micro-batch itself.
 
-Of independent samples a loss is a sum, of a term for each. To replace one sample then changes the gradient by the same,
-whatever the others are: for two groups of samples A and B, with A' and B' in their place,
+The loss of independent samples is a sum with one term per sample. Replacing a sample then changes the gradient by the
+same amount whatever the others are: for two groups of samples A and B, replaced by A' and B',
 
     g(A, B) - g(A', B) - g(A, B') + g(A', B') = 0
 
-(the gradients multiplied by the units that their means divide by). Nothing has to be put together or cut for it, so it
-can be asked of data of other lengths, and of code that has the size of its batch written in it. It is asked of groups
-that part every two of up to sixteen samples, and most pairs of more. Rows that are less than a sample (the tokens of
-packed sequences, the nodes of graphs) are asked about in pairs: those of one sample may depend on each other, and where
-all of them do, the samples do too.
+(the gradients multiplied by the units that their means divide by). The test neither joins nor splits data, so it also
+works for data of unequal lengths, and for code with a hard-coded batch size. The groups are chosen so that they
+separate any two of up to sixteen samples, and most pairs of more. Rows that are less than a sample (the tokens of
+packed sequences, the nodes of graphs) are tested in pairs: those of one sample may depend on each other, but if all of
+them do, so do the samples.
 
-Where a micro-batch is one sample, it is put together with a changed copy of itself instead, which is as long.
+A micro-batch of one sample is joined with a modified copy of itself instead, which has the same length.
 
-A coupling of samples that is smaller than rounding, or that no replacement tried brings about (a hinge that is flat
-here), is not seen.
+A coupling that is smaller than rounding errors, or that no tried replacement activates (a hinge that is flat here), is
+not detected.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from gradcheck_accum.engine.tolerance import Addends, replay_tolerance
 from gradcheck_accum.ledger.events import Reduction
 
 MOST_SPLITS = 4
-"""How many ways a micro-batch's samples are parted in two: enough for every pair of sixteen."""
+"""How many ways a micro-batch's samples are split in two: enough to separate any two of sixteen."""
 
 ONE_SAMPLE = "each of its micro-batches is one sample"
 MIXED = "some of its samples influence each other and others do not"
@@ -54,16 +54,16 @@ RELATED = "its data says which of its rows belong together, so they may be parts
 NUMBERS = "its loss is computed with numbers that depend on its data, so no other samples can take their place"
 
 _PAIRED_ROWS = 4
-"""Rows that are asked about in pairs, where they may be less than a sample."""
+"""How many rows are tested in pairs, if rows may be less than a sample."""
 
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """What was shown of a micro-batch's samples: that they are ``coupled``, that they are not, or nothing (None).
+    """Whether a micro-batch's samples were shown to be ``coupled`` (True), independent (False), or neither (None).
 
-    ``distance`` is the largest that was found where there should be nothing, as a part of the gradient's norm, and
-    ``allowed`` what rounding may be of it. ``reason`` says why nothing was shown. ``by_task`` says that there was
-    nothing to ask: a micro-batch is a task, and the samples in it are no units of the mean over tasks.
+    ``distance`` is the largest deviation from 0, relative to the gradient's norm, and ``allowed`` the part of it that
+    rounding explains. ``reason`` says why nothing was shown. ``by_task`` says that no test was needed: a micro-batch is
+    a task, and its samples are not units of the mean over tasks.
     """
 
     coupled: bool | None
@@ -74,7 +74,7 @@ class Proof:
 
 
 def summed(asked: Sequence[Proof]) -> Proof:
-    """What proofs about alike micro-batches say: coupled where one is, else independent where one is."""
+    """The combined result for similar micro-batches: coupled if any is, else independent if any is."""
     for coupled in (True, False):
         found = [proof for proof in asked if proof.coupled is coupled]
         if found:
@@ -83,7 +83,7 @@ def summed(asked: Sequence[Proof]) -> Proof:
 
 
 def worst(asked: Sequence[Proof]) -> Proof:
-    """What proofs about different losses of one step say: all of them must be independent."""
+    """The combined result for different losses of one step: all of them must be independent."""
     for coupled in (True, None):
         found = [proof for proof in asked if proof.coupled is coupled]
         if found:
@@ -92,12 +92,12 @@ def worst(asked: Sequence[Proof]) -> Proof:
 
 
 class _Unequal(CannotReplay):
-    """Two losses do not weigh their samples in a way that can be compared."""
+    """The sample weights of two losses cannot be compared."""
 
 
 @dataclass(frozen=True, slots=True)
 class Prover:
-    """Asks about samples with passes of ``engine``, whose gradients are of ``parameters``."""
+    """Tests samples with passes of ``engine``, whose gradients are those of ``parameters``."""
 
     engine: ReferenceEngine
     parameters: Sequence[torch.Tensor]
@@ -105,17 +105,17 @@ class Prover:
 
     @classmethod
     def of(cls, engine: ReferenceEngine, parameters: Sequence[torch.Tensor], dtype: torch.dtype) -> Prover:
-        """One whose passes lose few digits where the loop's own, whose lowest dtype is ``dtype``, lose many."""
+        """A prover that computes in float32 if the loop's lowest dtype, ``dtype``, has fewer digits."""
         low = engine.dtype is None and dtype in (torch.bfloat16, torch.float16)
         exact = replace(engine, dtype=torch.float32) if low else engine
         return cls(exact, parameters, exact.dtype or dtype)
 
     def prove(self, program: Program, others: Sequence[Program]) -> Proof:
-        """What can be shown of one micro-batch, beside ``others`` of its window."""
+        """What can be shown about one micro-batch, given the ``others`` of its window."""
         if program.learns:
             return Proof(False, by_task=True)
         if all(isinstance(leaf, nn.Parameter) for leaf in program.leaves):
-            # It is made of weights alone: there are no samples.
+            # The loss depends on weights alone: there are no samples.
             return Proof(False)
         try:
             base = self.engine.one_by_one(program, self.parameters)
@@ -126,17 +126,17 @@ class Prover:
                 return Proof(None, reason=RELATED)
             if found.coupled and _computes_with_its_data(program, others):
                 return Proof(None, reason=NUMBERS)
-            # What has been normalised is asked about as it came out.
+            # Data that was normalized over the batch was only tested as it came out of that.
             return found if found.coupled or not _is_normalised(program, others) else Proof(None, reason=PREPARED)
         except CannotReplay as error:
             return Proof(None, reason=str(error))
         except (RuntimeError, TypeError, ValueError, IndexError) as error:
             return Proof(None, reason=ROWLESS if _holds_rowless(program) else _own_failure(error))
 
-    # Samples in the place of others
+    # Replacing samples
 
     def _of_samples(self, program: Program, data: Sequence[int], own: Sequence[int], base: Pass) -> Proof:
-        """Of samples whose places in the leaves are known: independent if they are, as any of these has them."""
+        """Tests samples at their possible places in the leaves: independent if they are at any of these."""
         found: list[Proof] = []
         for samples in by_sample(program, data, own):
             proof = self._of_all(samples, data, base)
@@ -147,13 +147,13 @@ class Prover:
         return next((proof for proof in found if proof.coupled), found[0] if found else Proof(None, reason=ONE_SAMPLE))
 
     def _of_all(self, samples: Samples, data: Sequence[int], base: Pass) -> Proof:
-        """Of samples in the leaves that have them, and of the rows of the others."""
+        """Tests samples in the leaves that contain them, and the rows of all other leaves."""
         leaves, held = samples.program.leaves, samples.leaves
         proofs = [self._of_leaves(samples, base, with_integers=len(held) == len(data))]
         if proofs[0].coupled:
             proofs = [self._of_neighbours(samples, base, proofs[0])]
         for leaf in sorted({*data} - held, key=lambda i: not _is_float(leaves[i])):
-            # Integers beside data may be places in it, which no other integers can be.
+            # Integers next to data may be indices into it, which cannot be replaced by other integers.
             known = any(proof.coupled is not None for proof in proofs)
             seen = any(leaves[i].dim() > 1 for i in data if i in held or _is_float(leaves[i]))
             rows = by_row(samples.program, leaf)
@@ -162,7 +162,7 @@ class Prover:
         return summed(proofs)
 
     def _of_neighbours(self, samples: Samples, base: Pass, coupled: Proof) -> Proof:
-        """Of samples of which some were seen to be coupled, which may turn out to be parts of a sample each."""
+        """Tests again samples of which some are coupled: each may turn out to be part of a sample."""
         leaves, first = samples.program.leaves, samples.leaves - {h.leaf for h in samples.held if h.axis}
         floats = samples.only(_is_float)
         found = self._of_rows(floats if floats.leaves else samples, base, whole=True)
@@ -170,12 +170,12 @@ class Prover:
             return coupled
         if any(term.rows and term.rows < samples.count for term in base.reading.terms):
             return replace(found, coupled=False, reason="")
-        # Rows are looked up (the nodes of a graph by its edges): those of one sample, it may be.
+        # Rows are looked up (the nodes of a graph by its edges): possibly those of one sample.
         looked_up = any(not _is_float(leaves[i]) for i in inputs_of(samples.program) - first)
         return found if looked_up or samples.program.by_position else coupled
 
     def _of_leaves(self, samples: Samples, base: Pass, *, with_integers: bool) -> Proof:
-        """Of all the leaves of the samples, or of those that can be replaced by themselves."""
+        """Tests samples in all their leaves, or in those that can be replaced separately."""
         proof = self._of_groups(samples, base) if with_integers else Proof(None, reason="its data has several lengths")
         if proof.coupled is False:
             return proof
@@ -190,7 +190,7 @@ class Prover:
         return summed(alone)
 
     def _of_groups(self, samples: Samples, base: Pass) -> Proof:
-        """Of samples parted in two groups in several ways."""
+        """Tests samples split into two groups, in several ways."""
 
         changed = self._changed(samples)
         asked: list[Proof] = []
@@ -202,9 +202,9 @@ class Prover:
         return summed(asked)
 
     def _of_rows(self, samples: Samples, base: Pass, *, whole: bool) -> Proof:
-        """Of rows in pairs: coupled where they all are, in the end; independent where they fall apart.
+        """Tests rows in pairs: coupled if every row is, directly or through others; otherwise independent.
 
-        Rows that are ``whole`` samples may still belong together, so that some that do not show nothing.
+        If rows are ``whole`` samples, a mixed result shows nothing, as some may belong together.
         """
         number = samples.count
         chosen = sorted({0, 1, number // 2, number - 1})[:_PAIRED_ROWS]
@@ -236,7 +236,7 @@ class Prover:
             if key in known:
                 return known[key]
             found = self.engine.one_by_one(samples.replaced(group), self.parameters)
-            # As large as the model: only those are kept that are asked for again.
+            # As large as the model: only passes that are needed again are kept.
             if len(group) in (1, samples.count):
                 known[key] = found
             return found
@@ -251,7 +251,7 @@ class Prover:
         other: Sequence[int],
         changed: Callable[[Sequence[int]], Pass],
     ) -> Proof:
-        """Whether what the replacement of one group changes depends on whether the other has been replaced."""
+        """Whether the effect of replacing one group depends on whether the other has been replaced."""
         try:
             passes = [base, changed(one), changed(other), changed(sorted((*one, *other)))]
             shares = [_share(a_pass.reading, base.reading) for a_pass in passes]
@@ -264,7 +264,7 @@ class Prover:
         signs = (1.0, -1.0, -1.0, 1.0)
         found = _distance([(p, s * sign) for (p, s), sign in zip(weighted, signs, strict=True)])
         if found <= noise and not samples.leaves & inputs_of(samples.program):
-            # A squared error is linear in its target, whatever has become of the other samples.
+            # A squared error is linear in its target, even if the other samples influence the result.
             return Proof(None, reason=TARGETS_ALONE)
         return Proof(not found <= noise, found / norm, noise / norm)
 
@@ -273,10 +273,10 @@ class Prover:
         most = max(norms)
         return most * replay_tolerance(Addends(norms, most), weighted[0][0].gradients[0].dtype, self.dtype)
 
-    # A micro-batch beside a changed copy of itself
+    # Joining a micro-batch with a modified copy of itself
 
     def _of_twins(self, program: Program, own: Sequence[int], before: Proof) -> Proof:
-        """Of a micro-batch and one of other data, made of it, as one batch."""
+        """Tests a micro-batch and a modified copy as one batch."""
         twin = _rolled(program, own)
         if twin is None or all(torch.equal(twin.leaves[i], program.leaves[i]) for i in inputs_of(program)):
             return before
@@ -293,7 +293,7 @@ class Prover:
             if proof.coupled is False:
                 return proof
             found += [proof] if proof.coupled else []
-        # What is put together in a wrong order differs too: samples that have no order are one.
+        # Joining in the wrong order makes a difference too, so this is only known of samples that have no order.
         known = found and before.reason == ONE_SAMPLE and not program.by_position
         return found[0] if known else Proof(None, reason=problem)
 
@@ -308,58 +308,58 @@ class Prover:
 
 
 def _relates_rows(program: Program) -> bool:
-    """Whether a model was given data that relates rows to rows: edges by which it looks them up, a matrix of theirs."""
+    """Whether a model was given data that relates rows to each other: edges that index them, or a square matrix."""
     shapes = [program.leaves[i].shape for i in inputs_of(program)]
     lengths = {shape[0] for shape in shapes if shape and shape[:2] != (shape[0], shape[0])}
     return program.looks_up_rows or any(shape[:2] == (length, length) for shape in shapes for length in lengths)
 
 
 def _begins_rows(program: Program, others: Sequence[Program]) -> bool:
-    """Whether its data says where the rows of a longer part of it begin, which belong together (bags of words)."""
+    """Whether the data contains the offsets where groups of rows begin in a longer tensor (bags of words)."""
     alike = [program, *(other for other in others if other is not program and program.same_shape(other))]
     return any(are_offsets([one.leaves[i] for one in alike]) for i in range(len(program.leaves)))
 
 
 def _computes_with_its_data(program: Program, others: Sequence[Program]) -> bool:
-    """Whether a loss is computed with other numbers than that of a micro-batch whose model got as much."""
+    """Whether the loss uses other constants than that of a micro-batch with inputs of the same sizes."""
     given = _sizes_of_inputs(program)
     return any(other.constants != program.constants and _sizes_of_inputs(other) == given for other in others)
 
 
 def _sizes_of_inputs(program: Program) -> list[torch.Size]:
-    """How large what the calls with weights were given is."""
+    """The shapes of the inputs of calls that use weights."""
     return [program.leaves[i].shape for i in sorted(inputs_of(program))]
 
 
 def _holds_rowless(program: Program) -> bool:
-    """Whether data is of a kind whose rows cannot be copied: whatever it raises then means that."""
+    """Whether rows of some data cannot be copied (sparse, nested): errors are then due to that."""
     return not all(map(is_plain, program.leaves))
 
 
 def _own_failure(error: Exception) -> str:
-    """What an error says that nothing but our own code can have raised: the script's own are `CannotReplay`."""
+    """The message for an error that only our own code can have raised: the script's own become `CannotReplay`."""
     said = str(error).strip().splitlines()
     detail = f"{type(error).__name__}: {said[0]}" if said else type(error).__name__
     return f"gradcheck-accum failed while replacing samples, please report this: {detail}"
 
 
 def _is_normalised(program: Program, others: Sequence[Program]) -> bool:
-    """Whether data of a micro-batch was made of all its rows, and no units of its loss undo that."""
+    """Whether data was prepared from all rows of a micro-batch, in a way that its loss's units do not account for."""
     window = [program, *(other for other in others if other is not program)]
     return any(how.whole is None for own in own_preparations(window).values() for how in own)
 
 
 def _groups(count: int) -> Iterator[list[int]]:
-    """One of two groups of samples at a time: by the bits of their numbers, the lowest first and the highest last."""
+    """The first of two groups of samples, for each bit of their indices: the lowest bits and the highest."""
     bits = list(range((count - 1).bit_length()))
     for bit in [*bits[: MOST_SPLITS - 1], *bits[MOST_SPLITS - 1 :][-1:]]:
         yield [sample for sample in range(count) if sample >> bit & 1]
 
 
 def _share(reading: LossReading, base: LossReading) -> float:
-    """What a loss's gradient is multiplied by so that its samples weigh what they do in ``base``. Raises CannotReplay.
+    """The factor that gives a loss's samples the weight that they have in ``base``. Raises CannotReplay.
 
-    The means of two losses divide by other units where other targets are ignored.
+    The means of two losses divide by different units if they ignore different targets.
     """
     if len(reading.terms) != len(base.terms):
         raise _Unequal("its loss has different terms with other samples")
@@ -379,9 +379,9 @@ def _share(reading: LossReading, base: LossReading) -> float:
 
 
 def _rolled(program: Program, data: Sequence[int]) -> Program | None:
-    """A micro-batch of other data: numbers halfway to their neighbours, and integers in the place of theirs.
+    """A micro-batch of other data: floats averaged with their neighbors, integers replaced by them.
 
-    Masks stay. None where that is no other.
+    Masks are kept. None if nothing changes.
     """
     leaves = list(program.leaves)
     for i in data:
@@ -396,7 +396,7 @@ def _rolled(program: Program, data: Sequence[int]) -> Program | None:
 
 
 def _with_own(program: Program, data: Sequence[int]) -> Program:
-    """The same program, its data in tensors of their own: what two have in common is joined as if it were shared."""
+    """The same program with its own copies of data: a tensor that two programs share would not be joined."""
     leaves = [
         leaf.detach().clone().requires_grad_(leaf.requires_grad) if i in data else leaf
         for i, leaf in enumerate(program.leaves)
@@ -409,7 +409,7 @@ def _is_mask(leaf: torch.Tensor) -> bool:
 
 
 def _picks(mask: torch.Tensor, leaves: Sequence[torch.Tensor]) -> bool:
-    """Whether a leaf may be what a mask has picked of others: it would not follow where the mask is replaced."""
+    """Whether a leaf may be what a mask has selected from others: it would not match a replaced mask."""
     picked = int(mask.sum()) if mask.dtype is torch.bool else 0
     return any(leaf.dim() and leaf.shape[0] == picked != mask.shape[0] for leaf in leaves)
 
@@ -419,7 +419,7 @@ def _is_float(leaf: torch.Tensor) -> bool:
 
 
 def _distance(weighted: Sequence[tuple[Pass, float]]) -> float:
-    """The norm of a sum of gradients, each multiplied by a factor."""
+    """The norm of a weighted sum of gradients."""
     each = zip(*(a_pass.gradients for a_pass, _ in weighted), strict=True)
     factors = [factor for _, factor in weighted]
     return math.hypot(*(_norm_of_sum(gradients, factors) for gradients in each))

@@ -1,7 +1,7 @@
-"""Puts the data of several micro-batches together as one batch, and takes it apart again.
+"""Joins the data of several micro-batches into one batch, and splits it again.
 
-Loops lay out their batches in a few ways: samples along the first dimension, or along the second where time comes
-first, or in equal parts that belong together row by row (instance and prior images, anchors and positives).
+Loops lay out their batches in a few ways: samples along the first dimension, or along the second if time comes first,
+or in equal parts whose rows correspond (instance and prior images, anchors and positives).
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from gradcheck_accum.engine.program import Program
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Where the samples of a batch are: along ``dimension``, in ``parts`` that belong together row by row.
+    """Where the samples of a batch are: along ``dimension``, in ``parts`` whose rows correspond.
 
-    ``counts_on`` says that integers which are the numbers of a micro-batch's rows are those of the large batch's there,
-    as the labels of in-batch negatives are. Labels of few samples may be 0, 1, 2 by chance.
+    ``counts_on`` says that integers which number a micro-batch's rows (0, 1, 2, ...) continue to number the large
+    batch's rows, like the labels of in-batch negatives. Labels of few samples may be 0, 1, 2 by chance.
     """
 
     dimension: int = 0
@@ -31,15 +31,14 @@ class Layout:
 
 
 LAYOUTS = (Layout(), Layout(counts_on=False), Layout(parts=2), Layout(parts=3), Layout(dimension=1))
-"""The usual one first."""
+"""The most common one first."""
 
 
 def join(programs: Sequence[Program], layout: Layout) -> list[torch.Tensor]:
-    """The leaves of several micro-batches as those of one batch.
+    """Join the leaves of several micro-batches as those of one batch.
 
-    A leaf that is one object in all of them (class weights, a parameter) stays as it is; others are joined. Those that
-    each micro-batch prepared of its own rows are prepared again, of all rows. Raises ValueError where they do not fit
-    together.
+    A leaf that all of them share (class weights, a parameter) is kept; others are joined. Leaves that each micro-batch
+    prepared from its own rows are prepared again, from all rows. Raises ValueError if they cannot be joined.
     """
     first = programs[0]
     if not all(first.same_shape(other) for other in programs[1:]):
@@ -69,14 +68,14 @@ def join(programs: Sequence[Program], layout: Layout) -> list[torch.Tensor]:
 def _prepared_again(
     each: Sequence[Preparation], made: torch.Tensor, layout: Layout, rows: list[int] | None
 ) -> torch.Tensor:
-    """A leaf that each micro-batch prepared of its own rows, of all rows; it was ``made`` so of the first one's."""
+    """A leaf that each micro-batch prepared from its own rows, prepared from all rows; ``made`` is the first one's."""
     if len({len(how.raw) for how in each}) > 1 or (each[0].whole is None and not prepared_alike(each)):
         raise ValueError("the micro-batches' data was normalized in different ways")
     raw = [_joined(list(own), layout, rows) for own in zip(*(how.raw for how in each), strict=True)]
     try:
         return each[0].of_all_rows(raw, made)
     except Exception as error:
-        # The script's own calls run here, on more rows.
+        # The script's own calls run here, on more rows, and may raise anything.
         raise ValueError(
             f"the normalization of the micro-batches' data cannot be applied to all of it ({error})"
         ) from error
@@ -93,10 +92,10 @@ def _joined(own: list[torch.Tensor], layout: Layout, rows: list[int] | None) -> 
     if rows is None:
         raise ValueError("the micro-batches' rows cannot be identified")
     if axis < leaf.dim() and leaf.shape[axis] not in (rows[0], rows[0] * layout.parts) and _are_equal(own):
-        # A constant that is made anew each time.
+        # An equal constant that each micro-batch creates again.
         return leaf
     if leaf.dim() == axis == 1:
-        # Where time comes first, labels are often flat: the rows of each time after each other.
+        # If time comes first, labels are often flat: all rows of one time step, then those of the next.
         own = [other.detach().reshape(-1, count) for other, count in zip(own, rows, strict=True)]
         return _put_together(own, 1, 1).flatten()
     if layout.counts_on and _all_count_rows(own, layout, rows):
@@ -107,21 +106,21 @@ def _joined(own: list[torch.Tensor], layout: Layout, rows: list[int] | None) -> 
         raise ValueError("positions in a micro-batch's data refer to different rows in a large batch")
     parts = layout.parts
     if parts > 1 and [other.shape[axis] for other in own] != [parts * count for count in rows]:
-        # What has the rows of one part only is in the order of the micro-batches already.
+        # A leaf with the rows of only one part is already in the order of the micro-batches.
         parts = 1
-    # Data may need a gradient too (an adversarial example, a gradient penalty, reentrant checkpointing).
+    # Data may require a gradient too (an adversarial example, a gradient penalty, reentrant checkpointing).
     return _put_together([other.detach() for other in own], axis, parts).requires_grad_(leaf.requires_grad)
 
 
 def _all_count_rows(own: Sequence[torch.Tensor], layout: Layout, rows: Sequence[int] | None) -> bool:
-    """Whether a leaf is, in every micro-batch, the numbers of its own rows, one after the other."""
+    """Whether a leaf numbers the rows of each micro-batch consecutively."""
     if layout.dimension or rows is None or not own[0].dim():
         return False
     return all(counts_rows(other, count * layout.parts) for other, count in zip(own, rows, strict=True))
 
 
 def counts_rows(leaf: torch.Tensor, rows: int) -> bool:
-    """Whether a leaf is the numbers of a micro-batch's own rows: an index, or the labels of in-batch negatives."""
+    """Whether a leaf numbers a micro-batch's rows consecutively: an index, or the labels of in-batch negatives."""
     whole = leaf.dim() == 1 and not leaf.is_floating_point() and leaf.dtype is not torch.bool
     return (
         whole and len(leaf) == rows > 1 and torch.equal(leaf, torch.arange(rows, dtype=leaf.dtype, device=leaf.device))
@@ -129,7 +128,7 @@ def counts_rows(leaf: torch.Tensor, rows: int) -> bool:
 
 
 def _are_orders(own: Sequence[torch.Tensor], rows: Sequence[int] | None) -> bool:
-    """Whether leaves that rows may be looked up with hold the numbers of their micro-batches' own, in any order."""
+    """Whether leaves that may index rows contain the numbers of their own micro-batch's rows, in any order."""
     return rows is not None and all(
         leaf.dim() == 1
         and leaf.dtype is torch.int64
@@ -140,7 +139,7 @@ def _are_orders(own: Sequence[torch.Tensor], rows: Sequence[int] | None) -> bool
 
 
 def _orders(own: Sequence[torch.Tensor], rows: Sequence[int] | None) -> torch.Tensor:
-    """Orders of rows as those of one batch: each micro-batch's rows come after those before it."""
+    """Row orders joined as one batch's: each micro-batch's numbers are shifted by the rows before it."""
     before = accumulate((rows or ())[:-1], initial=0)
     return torch.cat([leaf.detach() + first for leaf, first in zip(own, before, strict=True)])
 
@@ -163,17 +162,17 @@ def _without(shape: torch.Size, axis: int) -> tuple[int, ...]:
 
 
 def rows_of(programs: Sequence[Program], layout: Layout) -> list[int] | None:
-    """How many rows each micro-batch has in one part; None where its leaves do not tell."""
+    """How many rows each micro-batch has in one part; None if its leaves do not show that."""
     axis = layout.dimension
     own = [[program.leaves[i] for program in programs] for i in data_of(programs)]
     joint = _lengths(own, axis)
     if len(joint) < len(own) or any(counts != joint[0] for counts in joint):
-        # What is the same in all of them may be a constant that has no rows.
+        # A tensor that is equal in all of them may be a constant without rows.
         joint = _lengths([each for each in own if not _are_equal(each)] or own, axis)
     if not joint or not all(min(joint)):
         return None
     if layout.parts > 1 and all(counts == joint[0] for counts in joint):
-        # No tensor has the rows of one part only: all of them hold all parts.
+        # No tensor has the rows of only one part: each holds all parts.
         return None if any(n % layout.parts for n in joint[0]) else [n // layout.parts for n in joint[0]]
     return min(joint)
 
@@ -181,7 +180,7 @@ def rows_of(programs: Sequence[Program], layout: Layout) -> list[int] | None:
 def may_be_groups(programs: Sequence[Program]) -> bool:
     """Whether each micro-batch may be one sample: a sequence, an episode, a query, whose rows belong together.
 
-    Where data is cut into micro-batches by number, none but the last of a pass holds another number of rows.
+    If data is split into micro-batches of a fixed number of rows, only the last of a pass can differ.
     """
     if len({len(program.leaves) for program in programs}) > 1:
         return False
@@ -192,18 +191,18 @@ def may_be_groups(programs: Sequence[Program]) -> bool:
 
 
 def _lengths(leaves: Iterable[Sequence[torch.Tensor]], axis: int) -> list[list[int]]:
-    """How long each leaf is along a dimension, micro-batch by micro-batch; those that lack it are left out."""
+    """How long each leaf is along a dimension, for each micro-batch; leaves without that dimension are left out."""
     return [[leaf.shape[axis] for leaf in own] for own in leaves if own[0].dim() > axis]
 
 
 def data_of(programs: Sequence[Program]) -> list[int]:
-    """The positions of the leaves that every micro-batch has of its own."""
+    """The positions of the leaves that differ between micro-batches."""
     each = [[program.leaves[i] for program in programs] for i in range(len(programs[0].leaves))]
     return [i for i, own in enumerate(each) if own[0].dim() and not _is_shared(own)]
 
 
 def halves(program: Program, data: Sequence[int]) -> tuple[Program, Program] | None:
-    """The two halves of one micro-batch's rows in the leaves ``data``, or None where they cannot be told."""
+    """The two halves of one micro-batch's rows in the leaves ``data``, or None if rows cannot be identified."""
     rows = min((program.leaves[i].shape[0] for i in data), default=0)
     if program.random or rows < 2 or any(program.leaves[i].shape[0] % rows for i in data):
         return None
@@ -220,19 +219,19 @@ def halves(program: Program, data: Sequence[int]) -> tuple[Program, Program] | N
 
 
 def are_offsets(own: Sequence[torch.Tensor]) -> bool:
-    """Whether a leaf holds, in every micro-batch, the places where the rows of a longer one begin."""
+    """Whether a leaf holds, in every micro-batch, the offsets where parts of a longer leaf begin."""
     return all(map(_rise_from_zero, own)) and any(map(_goes_beyond, own))
 
 
 def _rise_from_zero(leaf: torch.Tensor) -> bool:
-    """Whether a tensor may hold the places where the rows of a longer one begin: 0, 7, 12, ... or 0 alone."""
+    """Whether a tensor may hold such offsets: 0, 7, 12, ... or 0 alone."""
     if leaf.dim() != 1 or not leaf.numel() or leaf.is_floating_point() or leaf.dtype is torch.bool:
         return False
     return int(leaf[0]) == 0 and bool((leaf[1:] >= leaf[:-1]).all())
 
 
 def _goes_beyond(leaf: torch.Tensor) -> bool:
-    """Whether what rises from 0 goes beyond the numbers of its own rows."""
+    """Whether values that rise from 0 exceed the number of their own rows."""
     return leaf.numel() > 1 and int(leaf[-1]) >= leaf.numel()
 
 

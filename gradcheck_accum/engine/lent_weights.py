@@ -1,8 +1,8 @@
-"""Weights that a loss is computed with and that are not the model's own: made of them by steps on a task's own data.
+"""Weights of a loss that are derived from the model's own by inner steps on a task's data (meta-learning).
 
-A module that is lent such weights (``torch.func.functional_call``) depends on them as it does on its arguments, so that
-a tape records them as one. Where they are made of weights and of a gradient of weights, the micro-batch is a task: what
-a mean over the window is of are tasks, and the samples inside of one influence each other by design.
+A module that is called with such weights (``torch.func.functional_call``) depends on them as on its arguments, so a
+tape records them as one of these. If they are computed from weights and a gradient of weights, the micro-batch is a
+task: the window's mean is over tasks, and samples of one task influence each other by design.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ from torch import nn
 _WEIGHT, _GRADIENT = "weight", "gradient"
 
 Made = tuple[Callable[..., Any], Sequence[Any], Sequence[torch.Tensor], Sequence[torch.Tensor]]
-"""A call: its function, its arguments, the tensors among them, and those that it made."""
+"""A call: its function, its arguments, the tensors among these, and its results."""
 
 
 class Lent(nn.Module):
-    """A module that runs with the weights that it is given first."""
+    """A module that runs with the weights passed as its first argument."""
 
     def __init__(self, module: nn.Module) -> None:
         super().__init__()
         self.module = module
 
     def forward(self, weights: dict[str, torch.Tensor], *args: Any, **kwargs: Any) -> Any:
-        """What the module gives with these weights."""
+        """The module's result with these weights."""
         return torch.func.functional_call(self.module, weights, args, kwargs)
 
 
 def lent_weights(module: nn.Module) -> dict[str, torch.Tensor]:
-    """The weights of a module that are not its own now, by name."""
+    """The weights that a module currently uses but does not own, by name."""
     if all(type(p) is nn.Parameter or p is None for own in _stores(module) for p in own.values()):
         return {}
     named = module.named_parameters(remove_duplicate=False)
@@ -44,21 +44,21 @@ _known: WeakKeyDictionary[nn.Module, list[dict[str, Any]]] = WeakKeyDictionary()
 
 
 def _stores(module: nn.Module) -> list[dict[str, Any]]:
-    """Where a module and those in it hold their parameters: to walk through a model with every call takes time."""
+    """The parameter dictionaries of a module and its submodules, cached: walking a model at every call is slow."""
     if module not in _known:
         _known[module] = [own._parameters for own in module.modules()]
     return _known[module]
 
 
 def steps_weights(calls: Iterable[Made]) -> bool:
-    """Whether one of these calls, in their order, computes something of data with weights that were stepped on.
+    """Whether one of these calls, in order, computes something from data with weights that an inner step has updated.
 
-    A gradient that is a penalty itself steps on nothing: its units are samples.
+    A gradient that is only a penalty updates no weights: the units are then samples.
     """
     origins: dict[int, frozenset[str]] = {}
 
     def origin(tensor: torch.Tensor) -> frozenset[str]:
-        """What a tensor is made of, if of weights and their gradients alone; else nothing."""
+        """What a tensor is made of, if it depends only on weights and their gradients; otherwise empty."""
         return frozenset({_WEIGHT}) if isinstance(tensor, nn.Parameter) else origins.get(id(tensor), frozenset())
 
     for function, args, given, made in calls:
@@ -78,5 +78,5 @@ def steps_weights(calls: Iterable[Made]) -> bool:
 
 
 def _is_neutral(tensor: torch.Tensor, weights: Sequence[torch.Tensor]) -> bool:
-    """Whether a tensor beside weights may be a rate of learning or a momentum of theirs."""
+    """Whether a tensor combined with weights may be a learning rate or a momentum buffer."""
     return not tensor.requires_grad and (not tensor.dim() or any(tensor.shape == w.shape for w in weights))

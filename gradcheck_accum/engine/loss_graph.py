@@ -1,4 +1,4 @@
-"""Reads a loss's weights off its autograd graph: from the tensor that backward got, back to the reductions."""
+"""Reads a loss's weights from its autograd graph: from the tensor that backward got, back to the reductions."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _PASSES = (
     "ExpandBackward",
 )
 _MASKS = ("MaskedFillBackward", "MulBackward")
-"""What leaves every element in its place, some of them zero."""
+"""Nodes that keep every element in place, but may zero some."""
 _FLATTENS = ("ViewBackward", "UnsafeViewBackward", "ReshapeAliasBackward")
 _LOSSES = (
     "NllLoss",
@@ -44,56 +44,56 @@ _LOSSES = (
     "MultilabelMarginLoss",
 )
 _EACH_BY_ITSELF = ("_DDPSinkBackward",)
-"""Nodes that hand on every tensor of a model's output as it is."""
+"""Nodes that pass each tensor of a model's output through unchanged."""
 _ELEMENTWISE = (
     *("Pow", "Abs", "MulBackward", "Div", "AddBackward", "Sub", "Rsub", "Neg", "Square", "Sqrt", "Rsqrt", "Reciprocal"),
     *("ExpBackward", "Expand", "LogBackward", "Log1p", "Sigmoid", "Tanh", "Softplus", "Relu", "Clamp", "Lgamma", "Erf"),
     *("Maximum", "Minimum"),
 )
-"""Nodes whose result has the shape that their operands have together."""
+"""Nodes whose result has the broadcast shape of their operands."""
 _WITHIN = (
     *("TBackward", "Transpose", "Permute", "Select", "Slice", "Split", "Unbind", "Diagonal", "Tril", "Triu", "Trace"),
     *("Softmax", "LogSoftmax", "Logsumexp", "MaxBackward", "MinBackward", "Amax", "Amin", "Prod", "Var", "Std"),
     *("LinalgSlogdet", "LinalgDet", "LinalgSvd"),
 )
-"""Nodes that arrange what they get, or reduce it, and get nothing beside it."""
+"""Nodes that rearrange or reduce a single operand."""
 _PRODUCTS = ("MmBackward", "BmmBackward", "MvBackward", "Addmm", "Addmv", "Cat", "Stack")
-"""Nodes that put together what they get, and keep to themselves what of it needs no gradient."""
+"""Nodes that combine operands without showing those that need no gradient."""
 _REDUCTIONS = ("SumBackward", "MeanBackward", "Norm", "LinalgVectorNorm", "DotBackward", "VdotBackward")
 _LARGEST_PENALTY = 2000
-"""Nodes of a graph beyond which nobody looks for data in it."""
+"""The number of graph nodes that are searched for data at most."""
 SCALED_AT = "gradcheck-accum scaled at"
-"""The key under which the metadata of a node that multiplies or divides hold the place that called for it."""
+"""The key in the metadata of a multiplication or division for the place in the source that called it."""
 SCALED_BY = "gradcheck-accum scaled by"
-"""The key under which they hold the numbers that it is made of, what the source has for each, and whether it divides.
+"""The key for the numbers that it consists of: each with its origins in the source, and whether it divides.
 
-A number is None where it is what the others leave.
+A number is None if it is the rest of the factor, after the others.
 """
 Part = tuple[float | None, frozenset[str], bool]
 """One of these numbers, its origins, and whether the others are divided by it."""
 
 CACHED = "a cached loss, whose gradients a hook computes in separate backward passes"
-"""A loss that its graph does not lead anywhere from: a number that was computed before, with a hook on it."""
+"""A loss whose graph leads nowhere: a number that was computed before, with a hook on it."""
 
 _UNFOLLOWED = "a scalar that is not a sum, mean or loss"
 _MANY_ALIKE = 64
-"""How many terms of a loss that are alike are kept: more than a mean of terms, or a window, mostly has."""
+"""How many similar terms of a loss are kept: more than a mean of terms, or a window, usually has."""
 
 _MOST_NODES = 20_000
-"""Nodes between a loss and what was reduced beyond which nobody follows it."""
+"""How many nodes are followed from a loss to its reductions at most."""
 
 _Way = tuple[Any, int, tuple[Factor, ...]]
-"""A node, which of its results, and the factors after it."""
+"""A node, the index of one of its results, and the factors after it."""
 
 
 @dataclass(frozen=True, slots=True)
 class LossReading:
-    """What a loss is made of; ``scale`` is the grad scaler's scale inside it (1 where there is none).
+    """The terms of a loss; ``scale`` is the grad scaler's scale in it (1 if there is none).
 
-    ``reduced_by`` are the graph's nodes that reduced its terms, each with the kind of its term: who keeps the loss,
-    scaled or not, keeps them. ``kinds`` are, of each kind of term, how many there are and what their factors add up to
-    (None where one is not known). Of many that are alike in all but their place, ``terms`` holds the first: the others
-    weigh what they do.
+    ``reduced_by`` holds the graph nodes that reduced its terms, each with the kind of its term: keeping the loss,
+    scaled or not, keeps them alive. ``kinds`` gives, for each kind of term, the number of terms and the sum of their
+    factors (None if one is unknown). If many terms are alike in all but their place, ``terms`` holds only the first:
+    the others have the same weight.
     """
 
     terms: tuple[Term, ...]
@@ -103,11 +103,11 @@ class LossReading:
 
     @property
     def reductions(self) -> list[Any]:
-        """The graph's nodes that reduced the terms."""
+        """The graph nodes that reduced the terms."""
         return [node for _, node in self.reduced_by]
 
     def of_kind(self, kind: str) -> list[Any]:
-        """The graph's nodes that reduced the terms of a kind."""
+        """The graph nodes that reduced the terms of a kind."""
         return [node for own, node in self.reduced_by if own == kind]
 
 
@@ -117,10 +117,11 @@ def read_losses(
     weights: Sequence[float] | None = None,
     shares_of: SharesOf = lambda *_: None,
 ) -> LossReading:
-    """The terms of scalar losses whose gradients are added up.
+    """Read the terms of scalar losses whose gradients are summed.
 
     ``scales`` maps the graph nodes that a grad scaler made to its scale; ``weights`` are ``backward``'s own argument,
-    one for each loss. ``shares_of`` tells of data what it is proportional to, where it was made from that.
+    one for each loss. ``shares_of`` returns the data that normalized weights were computed from, to which they are
+    proportional.
     """
     walk = _Walk(scales, shares_of)
     for loss, weight in zip(losses, weights or [1.0] * len(losses), strict=True):
@@ -139,7 +140,7 @@ def read_losses(
 
 
 def _without_many_alike(found: Sequence[Term], kinds: dict[str, tuple[int, float | None]]) -> Iterator[Term]:
-    """The terms without those that are like many others: the losses of a thousand time steps, say."""
+    """The terms, with only some of those that are like many others: the losses of a thousand time steps, say."""
     if all(number <= _MANY_ALIKE for number, _ in kinds.values()):
         yield from found
         return
@@ -147,7 +148,7 @@ def _without_many_alike(found: Sequence[Term], kinds: dict[str, tuple[int, float
     for term in found:
         number = kinds[term.name][0]
         if number > _MANY_ALIKE:
-            # What makes a mean of so many terms is none of the few that are kept.
+            # The factor of a mean over so many terms is not explained by the few that are kept.
             mean = (f.value is not None and _same(f.value * number, 1.0) for f in term.factors)
             factors = zip(term.factors, mean, strict=True)
             own = tuple(replace(f, purpose=Purpose.OBJECTIVE) if is_mean else f for f, is_mean in factors)
@@ -158,7 +159,7 @@ def _without_many_alike(found: Sequence[Term], kinds: dict[str, tuple[int, float
 
 
 def numbered(found: Iterable[Term], before: Counter[str]) -> Iterator[Term]:
-    """The terms with names that tell those of one kind apart; ``before`` counts those that there are already."""
+    """The terms, numbered where several are of one kind; ``before`` counts those already numbered."""
     for term in found:
         kind = term.kind
         before[kind] += 1
@@ -168,7 +169,7 @@ def numbered(found: Iterable[Term], before: Counter[str]) -> Iterator[Term]:
 
 @dataclass(slots=True)
 class _Walk:
-    """A way from a loss inwards over scalar nodes; ``found`` are the terms, ``scale`` is what grad scalers put in."""
+    """Walks from a loss inwards over scalar nodes; ``found`` are its terms, ``scale`` what grad scalers contributed."""
 
     scales: dict[Any, float]
     shares_of: SharesOf
@@ -177,9 +178,9 @@ class _Walk:
     reductions: list[Any] = field(default_factory=list)
 
     def follow(self, node: Any, place: int, outer: tuple[Factor, ...]) -> None:
-        """Go on from a result of ``node``, the ``place``-th; ``outer`` are the factors after it, innermost first.
+        """Walk on from the ``place``-th result of ``node``; ``outer`` are the factors after it, innermost first.
 
-        A loss may be the sum of thousands, each added to those before it: as deep as no recursion goes.
+        Iterative, because a running sum of thousands of losses would exceed the recursion limit.
         """
         pending = [(node, place, outer)]
         followed = 0
@@ -194,7 +195,7 @@ class _Walk:
             pending.extend(reversed(self._inwards(node, place, outer)))
 
     def _inwards(self, node: Any, place: int, outer: tuple[Factor, ...]) -> list[_Way]:
-        """The ways on from a node's result; none where it is one that was reduced, which is noted."""
+        """The next nodes to follow from a node's result; none if it was reduced, in which case the term is recorded."""
         name = node.name()
         if node in self.scales:
             self.scale *= self.scales[node]
@@ -202,7 +203,7 @@ class _Walk:
         if name.startswith(("MulBackward", "DivBackward")):
             factors = _factors(node, name)
             if factors is None:
-                # Whatever it is, it belongs to the objective: nobody divides by K with something to train.
+                # Whatever it is, it belongs to the objective: K is not a number that requires a gradient.
                 self.add(Term("a product of losses", Reduction.MEAN, None, outer), node)
                 return []
             return [(*_only_edge(node), (*factors, *outer))]
@@ -215,7 +216,7 @@ class _Walk:
         if name.startswith(_EACH_BY_ITSELF) and place < len(node.next_functions):
             return [(*node.next_functions[place], outer)]
         if name.startswith("WhereBackward") and node._saved_condition.numel() == 1:
-            # One of two numbers was chosen, so that nothing is divided by zero, say: the loss is that one.
+            # torch.where has chosen one of two numbers, for example to avoid a division by zero: the loss is that one.
             chosen = node.next_functions[0 if node._saved_condition else 1]
             return [(*chosen, outer)] if chosen[0] is not None else []
         if name.startswith(("AddBackward", "SubBackward")):
@@ -229,7 +230,7 @@ class _Walk:
         return []
 
     def add(self, term: Term, node: Any) -> None:
-        """A term was found, reduced by ``node`` where that shows."""
+        """Record a term, reduced by ``node`` if that is known."""
         self.found.append(term)
         self.reductions.append(node)
 
@@ -265,7 +266,7 @@ def _only_input(node: Any) -> Any:
 
 
 def _factors(node: Any, name: str) -> tuple[Factor, ...] | None:
-    """The constants that a multiplication or division applies, or None where both sides come from the model."""
+    """The constants that a multiplication or division applies; None if both operands come from the model."""
     divides = name.startswith("Div")
     if sum(inner is not None for inner, _ in node.next_functions) > 1:
         return None
@@ -320,7 +321,7 @@ def _frontier(node: Any, name: str, factors: tuple[Factor, ...]) -> Term:
 
 
 def _of_weighted(term: Term, node: Any, shares_of: SharesOf) -> Term:
-    """A term whose elements are multiplied by data, a mask or weights: it has the units that these leave or count."""
+    """A term whose elements are multiplied by data, a mask or weights, with the units that these select or count."""
     places = term.units or 0.0
     operands, by = _data_beside(node, places)
     if not operands:
@@ -338,7 +339,7 @@ def _divides_by(factor: Factor, number: float) -> bool:
 
 
 def _data_beside(node: Any, places: float) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-    """What the elements of what ``node`` reduces are multiplied by: data as large as they, and numbers that divide."""
+    """The factors of the elements that ``node`` reduces: tensors of the same size, and scalars that divide them."""
     name = node.name()
     if name.startswith("BinaryCrossEntropy"):
         weight = getattr(node, "_saved_weight", None)
@@ -362,7 +363,7 @@ def _data_beside(node: Any, places: float) -> tuple[list[torch.Tensor], list[tor
 
 
 def _operand(node: Any) -> torch.Tensor | None:
-    """The tensor without a gradient that a node multiplies with, or divides by, None where there is none."""
+    """The operand of a multiplication or division that needs no gradient; None if there is none."""
     if sum(inner is not None for inner, _ in node.next_functions) != 1:
         return None
     other = node._saved_other
@@ -372,13 +373,13 @@ def _operand(node: Any) -> torch.Tensor | None:
 
 
 def is_cached(loss: torch.Tensor) -> bool:
-    """Whether a loss has a hook that computes its gradients, instead of a graph: a number, and no weight."""
+    """Whether a loss has a hook that computes its gradients in place of a graph: a scalar that is not a parameter."""
     is_number = loss.is_leaf and loss.requires_grad and loss.numel() == 1
     return is_number and not isinstance(loss, torch.nn.Parameter) and bool(loss._backward_hooks)
 
 
 def _over_samples_below(node: Any) -> Any:
-    """The mean or sum over samples, the first dimension, whose results ``node`` reduces; None where there is none."""
+    """The mean or sum over samples (the first dimension) whose results ``node`` reduces; None if there is none."""
     inner = _only_input(node)
     while inner is not None and inner.name().startswith(_PASSES):
         inner = _only_input(inner)
@@ -389,7 +390,7 @@ def _over_samples_below(node: Any) -> Any:
 
 
 def _summed_below(node: Any) -> int:
-    """How many numbers each element that ``node`` adds up is a sum of: 1 where none is, or where it can't be told."""
+    """How many numbers each element that ``node`` reduces is a sum of; 1 if it is no sum, or that is unknown."""
     inner = _only_input(node)
     while inner is not None and inner.name().startswith((*_PASSES, *_MASKS)):
         inner = _only_input(inner)
@@ -400,7 +401,7 @@ def _summed_below(node: Any) -> int:
 
 
 def _reduced_twice(node: Any, inner: Any, short: str, factors: tuple[Factor, ...]) -> Term:
-    """Over the samples first (``inner``), then over what is left of each: it is the first that counts units."""
+    """A loss reduced over samples first (``inner``), then over the rest: the first reduction counts the units."""
     rows, elements = float(_sizes(inner)[0]), float(math.prod(_sizes(inner)))
     if inner.name().startswith("MeanBackward1"):
         return Term(short, Reduction.MEAN, rows, factors, rows)
@@ -411,7 +412,7 @@ def _reduced_twice(node: Any, inner: Any, short: str, factors: tuple[Factor, ...
 
 
 def _rows(node: Any, units: float) -> float:
-    """The first size of what was reduced, before it was made flat."""
+    """The size of the first dimension of what was reduced, before it was flattened."""
     sizes, inner = _sizes(node), _only_input(node)
     if len(sizes) < 2 and inner is not None and inner.name().startswith(_FLATTENS):
         sizes = _sizes(inner)
@@ -419,7 +420,7 @@ def _rows(node: Any, units: float) -> float:
 
 
 def _signed(number: int) -> int:
-    """A dimension as it was given: graphs hold negative ones as unsigned numbers of 64 bits."""
+    """A dimension as it was passed: graphs hold negative ones as unsigned 64-bit numbers."""
     return number - 2**64 if number >= 2**63 else number
 
 
@@ -438,7 +439,7 @@ def _loss_term(node: Any, short: str, factors: tuple[Factor, ...]) -> Term:
 
 
 def _nll_units(node: Any) -> float:
-    """The class weights of the targets that count: what the mean divides by, ignored targets left out."""
+    """The sum of the class weights of targets that are not ignored: what the mean divides by."""
     if node._saved_reduction == 1:
         return float(node._saved_total_weight)
     target, weight = node._saved_target, node._saved_weight
@@ -450,12 +451,12 @@ def _nll_units(node: Any) -> float:
 
 
 def _is_penalty(node: Any) -> bool:
-    """Whether a scalar is made of parameters alone, so that it counts no units of data.
+    """Whether a scalar depends on parameters alone, so that it has no units.
 
-    A graph holds data if and only if something else than parameters with the batch's rows flows into it. What flows in
-    and needs no gradient leaves no leaf; but then a product has one factor only, or the result is larger than all that
-    needs a gradient. A constant that is no larger than the parameters beside it (where they were, how much each of them
-    counts) changes no number of units.
+    A graph contains data if and only if some input other than a parameter, with the batch's rows, flows into it. An
+    input that needs no gradient does not appear as a leaf; but then a product has only one visible operand, or the
+    result is larger than every operand that needs a gradient. A constant that is no larger than the parameters that it
+    is combined with (their earlier values, a weight for each) does not change the number of units.
     """
     pending = [node]
     seen: set[Any] = set()
@@ -471,7 +472,7 @@ def _is_penalty(node: Any) -> bool:
 
 
 def _holds_no_data(node: Any) -> bool:
-    """Whether no data flow into a node but through what its next functions give."""
+    """Whether a node takes no data except through its visible operands."""
     name: str = node.name()
     if "AccumulateGrad" in name:
         return True
@@ -483,7 +484,7 @@ def _holds_no_data(node: Any) -> bool:
 
 
 def _is_enlarged(node: Any) -> bool:
-    """Whether a result is larger than what needs a gradient among its operands, which another was broadcast with."""
+    """Whether a result is larger than its operands that need a gradient, so that a hidden operand was broadcast in."""
     result = _shape(node, 0)
     operands = [_shape(inner, place) for inner, place in node.next_functions if inner is not None]
     if result in operands:
@@ -492,12 +493,12 @@ def _is_enlarged(node: Any) -> bool:
 
 
 def _shape(node: Any, place: int) -> tuple[int, ...]:
-    """The shape of a result of a node, the ``place``-th."""
+    """The shape of a node's ``place``-th result."""
     return tuple(node._input_metadata[place].shape)
 
 
 def _reduced_elements(node: Any) -> int:
-    """How many numbers a reduction makes one of."""
+    """How many elements a reduction combines."""
     if hasattr(node, "_saved_self_sym_sizes"):
         return math.prod(_sizes(node))
     saved = (getattr(node, name, None) for name in ("_saved_self", "_saved_tensor", "_saved_other"))

@@ -1,4 +1,4 @@
-"""What calls write into: which tensors share memory, and how a view lies in its buffer."""
+"""What calls write into: which tensors share memory, and where a view lies in its base."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ _IN_PLACE_OPERATORS = frozenset(
 
 
 _OF_ITSELF_ALONE = frozenset({"requires_grad_", "detach_", "share_memory_", "rename_"})
-"""Methods that change what a tensor is, and not what it holds."""
+"""In-place methods that change a tensor's properties but not its values."""
 
 
 def may_write(function: Any) -> bool:
-    """Whether a function of PyTorch's, by its name, writes into its first argument."""
+    """Whether a PyTorch function, judging by its name, writes into its first argument."""
     name = getattr(function, "__name__", "")
     if name.endswith("__"):
         return name in _IN_PLACE_OPERATORS
@@ -31,21 +31,21 @@ def may_write(function: Any) -> bool:
 
 
 def is_plain(tensor: torch.Tensor) -> bool:
-    """Whether a tensor lies in memory element by element: no sparse one does, nor one of rows of unlike lengths."""
+    """Whether a tensor is stored element by element: neither sparse nor nested."""
     return tensor.layout is torch.strided and not tensor.is_nested
 
 
 def memory_of(tensor: torch.Tensor) -> int | None:
-    """What tells the memory of a tensor from others as long as it is held; None where it has none of its own."""
+    """The identity of a tensor's memory, unique while the tensor is alive; None if it has none of its own."""
     try:
-        # A storage without data (a tensor of no elements, or on the meta device) has an identity too.
+        # A storage without data (an empty tensor, or one on the meta device) has an identity too.
         return int(tensor.untyped_storage()._cdata)
     except (NotImplementedError, RuntimeError):
         return None
 
 
 def version_of(tensor: torch.Tensor) -> int | None:
-    """How often a tensor, or any that shares its counter, has been written into; None where nobody counts."""
+    """How often a tensor, or any that shares its version counter, was modified in place; None if it has no counter."""
     try:
         return tensor._version
     except RuntimeError:
@@ -53,7 +53,7 @@ def version_of(tensor: torch.Tensor) -> int | None:
 
 
 def versions_of(tensors: Sequence[torch.Tensor]) -> list[int | None]:
-    """The versions of several tensors: this is asked of every call that a loop makes."""
+    """The versions of several tensors; called for every call that a loop makes."""
     try:
         return [tensor._version for tensor in tensors]
     except RuntimeError:
@@ -61,7 +61,7 @@ def versions_of(tensors: Sequence[torch.Tensor]) -> list[int | None]:
 
 
 def written_among(tensors: Sequence[torch.Tensor], versions: Sequence[int | None]) -> tuple[int, ...]:
-    """The positions of the tensors whose versions are not ``versions`` any more."""
+    """The positions of the tensors whose versions are no longer ``versions``."""
     now = versions_of(tensors)
     if now == versions:
         return ()
@@ -70,7 +70,7 @@ def written_among(tensors: Sequence[torch.Tensor], versions: Sequence[int | None
 
 @dataclass(frozen=True, slots=True)
 class Region:
-    """How a view lies in the buffer that it is of; ``every_row`` says that it is the same part of each of its rows."""
+    """Where a view lies in its base; ``every_row`` says that it is the same part of each row."""
 
     sizes: tuple[int, ...]
     strides: tuple[int, ...]
@@ -79,7 +79,7 @@ class Region:
 
     @classmethod
     def of(cls, view: torch.Tensor, buffer: torch.Tensor) -> Region | None:
-        """The region of a view, None where the buffer's own elements are not in order."""
+        """The region of a view, or None if the elements of its base are not contiguous."""
         if not buffer.is_contiguous() or view.dtype is not buffer.dtype:
             return None
         offset = int(view.storage_offset()) - int(buffer.storage_offset())
@@ -88,6 +88,6 @@ class Region:
         return cls(sizes, tuple(view.stride()), offset, rows)
 
     def __call__(self, buffer: torch.Tensor) -> torch.Tensor:
-        """The region of another buffer, which may have another number of rows."""
+        """The same region of another buffer, which may have a different number of rows."""
         sizes = (buffer.shape[0], *self.sizes) if self.every_row else self.sizes
         return buffer.as_strided(sizes, self.strides, int(buffer.storage_offset()) + self.offset)

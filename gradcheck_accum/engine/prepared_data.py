@@ -1,18 +1,18 @@
-"""How data without a gradient was made inside a micro-batch, where a reduction over its rows is part of it.
+"""How a micro-batch computed data without a gradient, if a reduction over its rows is part of that.
 
-What a loop does to each row by itself before its model sees it (a picture divided by 255, a mask of its padding, a mean
-and a deviation that were computed before training), it does to the rows of a large batch alike, and a large batch is
-made of what came out. What is reduced over the rows and applied back to them (weights that are divided by their sum,
-targets that are standardised) is another thing in a large batch: that has to be prepared again, of all its rows.
+Preprocessing that treats each row separately (an image divided by 255, a padding mask, a mean and a deviation that were
+computed before training) gives the same rows in a large batch, which is joined from its results. A reduction over rows
+that is applied back to them (weights divided by their sum, standardized targets) gives different results in a large
+batch: such data has to be prepared again, from all rows.
 
-So from the first reduction on the calls are noted, and what they were given. Data is *prepared by its micro-batch*
+So calls and their arguments are noted, from the first reduction on. Data is *prepared by its micro-batch* if
 
-- where fewer of the micro-batch's rows give other values for those that are left;
-- and where what it was made of are this micro-batch's own rows, and not those of others (weights that are divided by
-  the sum over a window, or a data set, are none of its making).
+- a subset of the micro-batch's rows gives different values for these rows;
+- and it was made from this micro-batch's own rows, not from those of others (weights divided by the sum over a window
+  or a data set do not qualify).
 
-Nothing is noted inside of modules, of what is neither a reduction nor made with one, of weights and their gradients. A
-number that became Python's own (``.item()``) is one that the source might have written.
+Nothing is noted inside modules, of weights and their gradients, or of calls that neither reduce nor use the result of a
+reduction. A number that was converted to a Python number (``.item()``) is treated as a constant of the source.
 """
 
 from __future__ import annotations
@@ -39,31 +39,31 @@ _OVER_ROWS = frozenset(
         *("linalg_norm", "linalg_vector_norm", "count_nonzero"),
     }
 )
-"""Calls that may make one number of several rows, by name. To name one too many costs a look at what it made."""
+"""Calls that may make one number of several rows, by name. An unnecessary name only costs a check of its results."""
 
 _TAKES_ROWS = frozenset(
     {"__getitem__", "chunk", "split", "tensor_split", "unbind", "narrow", "select", "index_select", "take"}
 )
-"""Calls that may take some rows out of others: what they give is where the micro-batch's data begins."""
+"""Calls that may select rows of a tensor: their results are where the micro-batch's data begins."""
 
 _DEEPEST = 64
-"""Calls on top of each other beyond which none is noted: a running mean is made of all that came before."""
+"""The depth of nested calls beyond which none is noted: a running mean depends on all calls before it."""
 
 
 _ADD_UP = 1e-4
-"""How far from 1 a sum of weights may be for rounding in float32 or less."""
+"""How far a sum of weights may be from 1 due to rounding in float32 or lower precision."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Raw:
-    """The place of an argument that no noted call gave: its number among them."""
+    """Placeholder for an argument that no noted call returned: its index among these."""
 
     index: int
 
 
 @dataclass(frozen=True, slots=True)
 class _Made:
-    """The place of an argument that a noted call gave: which call, which of its tensors."""
+    """Placeholder for an argument that a noted call returned: the call, and the index of the tensor."""
 
     note: Any
     output: int
@@ -71,14 +71,14 @@ class _Made:
 
 @dataclass(eq=False)
 class _Held:
-    """An argument that no noted call gave."""
+    """An argument that no noted call returned."""
 
     held: tuple[list[torch.Tensor], list[int]]
 
 
 @dataclass(slots=True, eq=False)
 class _Note:
-    """A noted call. Its tensors that another noted call gave are `_Made`, the others `_Held`."""
+    """A noted call. Tensors among its arguments that another noted call returned are `_Made`, others `_Held`."""
 
     function: Callable[..., Any]
     args: Any
@@ -86,15 +86,15 @@ class _Note:
     depth: int
     segment: int
     preparations: dict[int, Preparation] = field(default_factory=dict)
-    """What was asked for of its results, so that one tensor is one preparation."""
+    """The preparations of its results that were requested, so that one tensor has one preparation."""
 
 
 @dataclass(eq=False)
 class Preparation:
-    """How a tensor was made of ``raw`` ones by ``steps``, of which ``result`` is one's.
+    """How a tensor was computed from ``raw`` tensors by ``steps``; ``result`` is its step and position.
 
-    ``whole`` says how large the parts were that it makes a whole of, by the ``raw`` tensors, where the units of its
-    loss are read from it; ``is_mean`` that the parts are those of a mean, and add up to their number instead of one.
+    ``whole`` computes, from the ``raw`` tensors, the weights before they were normalized, if the units of a loss are
+    read from them; ``is_mean`` says that they were normalized to a mean of 1, not to a sum of 1.
     """
 
     steps: list[tuple[Callable[..., Any], Any, Any]]
@@ -106,7 +106,7 @@ class Preparation:
     _mixes: bool | None = None
 
     def run(self, raw: Sequence[torch.Tensor]) -> torch.Tensor:
-        """The tensor as it is made of other ``raw`` ones. Raises whatever a call raises that does not fit them."""
+        """The tensor, computed from other ``raw`` ones. Raises whatever a call raises that does not fit them."""
         made: list[list[torch.Tensor]] = []
         with torch.no_grad():
             for function, args, kwargs in self.steps:
@@ -119,9 +119,9 @@ class Preparation:
         return made[step][output]
 
     def of_all_rows(self, raw: Sequence[torch.Tensor], made: torch.Tensor) -> torch.Tensor:
-        """The tensor of a large batch, made of all its rows as ``made`` was of a micro-batch's.
+        """The tensor of a large batch, computed from all its rows as ``made`` was from a micro-batch's.
 
-        What makes parts of a whole may count its rows (``w / w.sum() * len(w)``), by a number that is not noted.
+        Normalized weights may depend on the number of rows (``w / w.sum() * len(w)``), which is not noted.
         """
         if self.whole is None:
             return self.run(raw)
@@ -131,18 +131,18 @@ class Preparation:
 
     @property
     def held(self) -> tuple[list[torch.Tensor], list[int]]:
-        """What it was made of, with the versions of that time."""
+        """The tensors that it was computed from, with their versions at that time."""
         return self.raw, self.versions
 
     @property
     def is_intact(self) -> bool:
-        """Whether nothing that it was made of has been changed since."""
+        """Whether none of the tensors that it was computed from has been changed since."""
         return all(raw._version == version for raw, version in zip(self.raw, self.versions, strict=True))
 
     def mixes(self, made: torch.Tensor) -> bool:
-        """Whether the rows of what it ``made`` depend on each other: half of them would be others by themselves.
+        """Whether the rows of its result, ``made``, depend on each other: half of them alone would be different.
 
-        A number is no row's: it does where the units of a loss are counted by it.
+        A number has no rows: it mixes them if the units of a loss are counted by it.
         """
         if not made.dim():
             return self.whole is not None
@@ -155,21 +155,21 @@ class Preparation:
         if not any(raw.dim() and len(raw) == rows for raw in self.raw):
             return False
         fewer = max(rows // 2, 1)
-        # One row has no half: it is put beside itself instead.
+        # One row has no half: it is doubled instead.
         order = torch.arange(fewer) if rows > 1 else torch.tensor([0, 0])
         raw = [own[order.to(own.device)] if own.dim() and len(own) == rows else own for own in self.raw]
         try:
             again = self.run(raw)[:fewer]
         except Exception:
-            # The script's own calls, on fewer rows: what they raise says nothing of the rows.
+            # The script's own calls run here, on fewer rows: their errors say nothing about the rows.
             return False
         alike = again.shape == made[:fewer].shape and again.dtype is made.dtype
         return alike and not torch.allclose(again.double(), made[:fewer].double(), 1e-4, 1e-7, equal_nan=True)
 
     def count(self, weights: torch.Tensor, made: torch.Tensor, *, is_mean: bool) -> torch.Tensor | None:
-        """What ``weights`` were before it made a mean's of them, so that units are counted by it; None if it did not.
+        """The ``weights`` before it normalized them, by which units are counted; None if it did not.
 
-        It has ``made`` them, or a number that their products with something are divided by.
+        Its result, ``made``, are these weights, or a number that divides their products with something.
         """
         total = weights.double().mean() if is_mean else weights.double().sum()
         if not math.isclose(float(total if made.dim() else total / made.double()), 1.0, rel_tol=_ADD_UP):
@@ -182,7 +182,7 @@ class Preparation:
         return None
 
     def _wholes(self) -> Iterator[Callable[[Sequence[torch.Tensor]], torch.Tensor]]:
-        """What it may make parts of: what it was made of, or the exponentials that a softmax adds up."""
+        """What it may have normalized: the tensors that it was computed from, or the exponentials of a softmax."""
         for function, args, _ in self.steps:
             if getattr(function, "__name__", "") == "softmax" and args and isinstance(args[0], _Raw):
                 yield partial(_exponential, args[0].index)
@@ -198,7 +198,7 @@ def _exponential(index: int, raw: Sequence[torch.Tensor]) -> torch.Tensor:
 
 
 def _are_parts(made: torch.Tensor, weights: torch.Tensor, whole: torch.Tensor) -> bool:
-    """Whether ``made`` are the parts of a ``whole``, or the number that makes parts of the ``weights``, which it is."""
+    """Whether ``made`` is proportional to ``whole``, or is a divisor for ``weights``, which equal ``whole``."""
     if made.dim():
         return _is_proportional(made, whole)
     return torch.equal(weights.double().reshape(-1), whole.reshape(-1))
@@ -212,9 +212,9 @@ def _is_proportional(made: torch.Tensor, whole: torch.Tensor) -> bool:
 
 @dataclass(slots=True)
 class Preparations:
-    """Notes the calls of a running loop; ``of`` a tensor it knows how that was made.
+    """Notes the calls of a running loop; `of` returns how a tensor was computed.
 
-    A note lives as long as what it gave, and for ``segments`` backwards.
+    A note is kept while its results are alive, for at most ``segments`` backwards.
     """
 
     copies: CopiesOnWrite
@@ -224,14 +224,14 @@ class Preparations:
     _not_data: dict[int, weakref.ref[torch.Tensor]] = field(default_factory=dict)
 
     def about_to_write(self, function: Any, args: Any, kwargs: Any) -> _Note | None:
-        """A call is about to write into its first tensor: what it will have made of what the tensor holds by now."""
+        """Called before a call writes into its first tensor; the note of how its new contents will be computed."""
         if not self._made or not args or not isinstance(args[0], torch.Tensor):
             return None
         tensor, known = args[0], self._known_among(args, kwargs)
         return self._noting(function, args, kwargs, known) if known and self._is_data(tensor) else None
 
     def written(self, tensor: object, note: _Note | None) -> None:
-        """A call has written into a tensor, as ``note`` says, if that is known."""
+        """Called after a call has written into a tensor, with its ``note`` if there is one."""
         if self._made and isinstance(tensor, torch.Tensor):
             self._made.pop(id(tensor), None)
             if note is not None and not tensor.requires_grad:
@@ -239,13 +239,13 @@ class Preparations:
 
     @property
     def is_noting(self) -> bool:
-        """Whether a call may be noted for what it is given, whatever it does."""
+        """Whether a call may be noted because of its arguments, whatever it does."""
         return bool(self._made)
 
     def note(self, name: str, function: Any, args: Any, kwargs: Any, result: Any, state: State | None) -> None:
-        """A call that writes nowhere has given a result: few of all that are told are looked at.
+        """Note a call that writes into no tensor, if it is relevant; most calls are not.
 
-        ``state`` is that of the random generators before it, where something has been noted.
+        ``state`` is the state of the random generators before it, if something has been noted.
         """
         if name in ("__get__", "detach") and isinstance(result, torch.Tensor) and args:
             self._note_of_weights(function, args[0], result)
@@ -268,7 +268,7 @@ class Preparations:
                 self._keep(tensor, note, position)
 
     def of(self, tensor: torch.Tensor) -> Preparation | None:
-        """How a tensor was made, None where that was not noted."""
+        """How a tensor was computed; None if that was not noted."""
         known = self._known(tensor)
         if known is None:
             return None
@@ -281,10 +281,10 @@ class Preparations:
         return note.preparations[output]
 
     def shares_of(self, weights: torch.Tensor, divisor: torch.Tensor | None, is_mean: bool) -> torch.Tensor | None:
-        """What weights were before they were made a mean's, in proportion; None where that was not noted.
+        """The weights before they were normalized, up to a factor; None if that was not noted.
 
-        That is done before they are used, or by a ``divisor`` of what they are multiplied with. Who asks counts the
-        units of a loss by it.
+        They were normalized before they were used, or by a ``divisor`` of their products. The units of a loss are
+        counted by the result.
         """
         made = weights if divisor is None else divisor
         how = self.of(made)
@@ -293,7 +293,7 @@ class Preparations:
         return how.count(weights, made, is_mean=is_mean)
 
     def next_segment(self) -> None:
-        """A backward has run: what was noted long before it is forgotten."""
+        """Called after a backward: old notes are discarded."""
         self._segment += 1
         oldest = self._segment - self.segments
         for key in [key for key, (_, note, _) in self._made.items() if note.segment <= oldest]:
@@ -322,7 +322,7 @@ class Preparations:
             known = self._known(value)
             if known is not None:
                 return _Made(*known)
-            # A tensor that has a graph would keep it alive.
+            # A tensor with a graph would keep the graph alive.
             own = value.detach() if value.requires_grad else value
             held = _Held(([own], [own._version]))
             self.copies.hold(held)
@@ -334,7 +334,7 @@ class Preparations:
         return tuple(self._encoded(item) for item in value) if type(value) is tuple else value
 
     def _note_of_weights(self, function: Any, owner: Any, result: torch.Tensor) -> None:
-        """Gradients, and the memory of weights, are no data: a norm of theirs would keep all of them."""
+        """Gradients, and the memory of weights, are not data: noting a norm of them would keep all of them alive."""
         is_gradient = getattr(function, "__self__", None) is torch.Tensor.grad
         if is_gradient or not self._is_data(owner):
             key, known = id(result), self._not_data
@@ -346,7 +346,7 @@ class Preparations:
 
 
 def own_preparations(programs: Sequence[Any]) -> dict[int, list[Preparation]]:
-    """For each leaf that every one of the programs has prepared of its own rows, how each has."""
+    """For each leaf that every program has prepared from its own rows: how each program did."""
     found: dict[int, list[Preparation]] = {}
     for leaf in programs[0].prepared:
         each = [program.prepared.get(leaf) for program in programs]
@@ -356,7 +356,7 @@ def own_preparations(programs: Sequence[Any]) -> dict[int, list[Preparation]]:
 
 
 def _are_of_own_rows(each: Sequence[Preparation], made: Sequence[torch.Tensor]) -> bool:
-    """Whether every micro-batch made such data of its own rows; an order of rows is none, it says where they are."""
+    """Whether every micro-batch prepared such data from its own rows; an order of rows does not count."""
     is_order = made[0].dim() and not made[0].is_floating_point()
     if is_order or _is_constant(made) or not _are_apart(each, made):
         return False
@@ -364,12 +364,12 @@ def _are_of_own_rows(each: Sequence[Preparation], made: Sequence[torch.Tensor]) 
 
 
 def _is_constant(made: Sequence[torch.Tensor]) -> bool:
-    """Whether several micro-batches made the same, which is no row's: the weights of classes, say."""
+    """Whether several micro-batches computed the same values, which belong to no row: class weights, say."""
     return len(made) > 1 and bool(made[0].dim()) and all(torch.equal(own, made[0]) for own in made[1:])
 
 
 def _are_apart(each: Sequence[Preparation], made: Sequence[torch.Tensor]) -> bool:
-    """Whether no two micro-batches' data was made of the same rows."""
+    """Whether no two micro-batches' data was computed from the same rows."""
     memories = [
         {raw.data_ptr() for raw in how.raw if raw.dim() and (not own.dim() or len(raw) == len(own))}
         for how, own in zip(each, made, strict=True)
@@ -378,16 +378,16 @@ def _are_apart(each: Sequence[Preparation], made: Sequence[torch.Tensor]) -> boo
 
 
 def prepared_alike(each: Sequence[Preparation]) -> bool:
-    """Whether all were made by the same calls with the same numbers."""
+    """Whether all were computed by the same calls with the same numbers."""
     calls = [[(getattr(f, "__name__", f), args, kwargs) for f, args, kwargs in how.steps] for how in each]
     return all(own == calls[0] for own in calls[1:])
 
 
 @dataclass(slots=True)
 class _Builder:
-    """Puts noted calls in an order, free of the tensors in between.
+    """Puts noted calls in order, without the tensors in between.
 
-    A class, as functions that call each other would keep what they hold for the garbage collector.
+    A class, because recursive closures are reference cycles that keep their tensors alive until garbage collection.
     """
 
     steps: list[tuple[Callable[..., Any], Any, Any]] = field(default_factory=list)
@@ -397,7 +397,7 @@ class _Builder:
     _numbers: dict[object, int] = field(default_factory=dict)
 
     def step_of(self, note: _Note) -> int:
-        """The position of a call, after those that gave it its arguments."""
+        """The position of a call, after those that returned its arguments."""
         if id(note) not in self._places:
             args, kwargs = self._placed(note.args), self._placed(note.kwargs)
             self._places[id(note)] = len(self.steps)

@@ -1,6 +1,6 @@
-"""How a loss is computed from its leaves, free of the tensors in between: what can be run again over other leaves.
+"""How a loss is computed from its leaves, without the tensors in between: it can be run again on other leaves.
 
-Programs are made of what a tape recorded (`programs_of_losses`).
+Programs are derived from the calls on a tape (`programs_of_losses`).
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from gradcheck_accum.engine.prepared_data import Preparation
 from gradcheck_accum.engine.randomness import State
 
 Place = tuple[tuple[int, int], ...]
-"""A stack of calls: for each frame its code and the instruction that it is at."""
+"""A call stack: for each frame, its code and its current instruction."""
 
 
 @dataclass(frozen=True, slots=True)
 class Produced:
-    """The place of an argument that an earlier call of the tape gave: which call, which of its tensors."""
+    """Placeholder for an argument that an earlier call on the tape returned: the call, and the index of the tensor."""
 
     call: int
     output: int
@@ -34,34 +34,34 @@ class Produced:
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
-    """The place of an argument that the tape did not make."""
+    """Placeholder for an argument that did not come from the tape."""
 
     index: int
 
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """The places of the tensors of a packed sequence, in order."""
+    """Placeholders for the tensors of a packed sequence, in order."""
 
     fields: tuple[Any, ...]
 
 
 @dataclass
 class Program:
-    """How one micro-batch's loss is computed from its leaves, free of the tensors in between.
+    """How one micro-batch's loss is computed from its leaves, without the tensors in between.
 
     ``results`` are the losses that one backward was called on.
 
-    ``kept`` are, for each step, the tensors that its module leaves in attributes and that the loss is made of too: the
-    submodule that has one, and the attribute. ``rng_states`` are the states of the generators before each step that
-    drew from them, ``constants`` the words that its calls were given, and the plain numbers that its tensors (scalars
-    apart: their factors are known) were computed with. ``written`` are, for each step, the positions of the tensors
-    among its arguments that it writes into, ``buffers`` the leaves that any of them does. ``by_position`` says that the
-    loop itself takes a batch apart by the places of its samples, so that micro-batches put together may not be the
-    batch that it would have made, ``learns`` that the loss is computed with weights that were stepped on in its own
-    micro-batch, ``is_cached`` that a hook computes the gradients of a loss that a module gave. ``places`` are those
-    that the steps which are modules were called from, ``coarsest`` is the dtype with the most rounding that any of it
-    was computed in, modules included. ``prepared`` says how leaves were made that a reduction is part of.
+    ``kept`` lists, for each step, the tensors that its module stores in attributes and that the loss depends on too:
+    the submodule and the attribute. ``rng_states`` are the states of the generators before each step that drew from
+    them, ``constants`` the strings that its calls were given, and the numbers that its tensors were computed with
+    (except scalars, whose factors are known). ``written`` lists, for each step, the positions of the tensors among its
+    arguments that it writes into, ``buffers`` the leaves that any step writes into. ``by_position`` says that the loop
+    itself splits a batch at fixed positions, so that joined micro-batches may not be the batch that it would have made,
+    ``learns`` that the loss is computed with weights that an inner step of the micro-batch has updated, ``is_cached``
+    that a hook computes the gradients of a loss that a module returned. ``places`` are the places that modules were
+    called from, ``coarsest`` is the dtype with the most rounding in any of the computation, modules included.
+    ``prepared`` says how leaves that involve a reduction were computed.
     """
 
     steps: list[tuple[Callable[..., Any], Any, Any, tuple[str, torch.dtype] | None]]
@@ -83,17 +83,17 @@ class Program:
 
     @property
     def held(self) -> tuple[list[torch.Tensor], list[int]]:
-        """Its leaves, with the versions that they were used with."""
+        """Its leaves, with their versions when they were used."""
         return self.leaves, self.versions
 
     @property
     def random(self) -> bool:
-        """Whether any of it draws random numbers."""
+        """Whether any step draws random numbers."""
         return any(state is not None for state in self.rng_states)
 
     @property
     def holds_packed(self) -> bool:
-        """Whether a call was given packed sequences, whose rows are those of one time step after those of another."""
+        """Whether a call was given packed sequences, whose rows are ordered by time step."""
         return any(isinstance(value, Packed) for _, *given, _ in self.steps for value in leaves_of(given))
 
     @property
@@ -102,7 +102,7 @@ class Program:
         return [function for function, *_ in self.steps if isinstance(function, nn.Module)]
 
     def lent(self) -> set[int]:
-        """The leaves that weights are made of which its modules are lent: they belong to no sample."""
+        """The leaves that the weights passed to its modules depend on: they belong to no sample."""
         wanted = {
             weight for function, args, *_ in self.steps if isinstance(function, Lent) for weight in leaves_of(args[0])
         }
@@ -112,7 +112,7 @@ class Program:
         return {value.index for value in wanted if isinstance(value, Leaf)}
 
     def times(self, factor: float) -> Program:
-        """The same computation, whose losses are multiplied by a number in the end."""
+        """The same computation, with its losses multiplied by a number."""
         first, added = len(self.steps), len(self.results)
         scaled: list[tuple[Callable[..., Any], Any, Any, None]] = [
             (torch.mul, (result, factor), {}, None) for result in self.results
@@ -140,7 +140,7 @@ class Program:
     def run(
         self, leaves: list[torch.Tensor], around: Callable[[int], AbstractContextManager[None]] | None = None
     ) -> torch.Tensor:
-        """The loss over ``leaves``, the sum of several; every step runs inside ``around`` its position.
+        """The loss over ``leaves``, or the sum of several losses; step i runs inside ``around(i)``.
 
         Raises whatever a call raises that does not fit the leaves.
         """
@@ -176,7 +176,7 @@ def _name(function: Callable[..., Any]) -> object:
 
 
 _PLAIN = frozenset({bool, int, float, str, type(None), torch.dtype, torch.device})
-"""What holds no tensor, and is most of what calls are given."""
+"""Types that hold no tensor, and are most of what calls are given."""
 
 
 def tensors_in(value: Any, depth: int = 0) -> Iterator[torch.Tensor]:
@@ -214,7 +214,7 @@ def _fill(value: Any, leaves: list[torch.Tensor], made: list[list[torch.Tensor]]
 
 
 def leaves_of(value: Any) -> Iterator[Any]:
-    """What stands in nested containers, keys of dictionaries and bounds of slices among it, in a fixed order."""
+    """The values in nested containers, including keys of dictionaries and bounds of slices, in a fixed order."""
     if isinstance(value, slice):
         yield from leaves_of((value.start, value.stop, value.step))
     elif isinstance(value, dict):

@@ -18,12 +18,12 @@ from gradcheck_accum.engine.program import Leaf, Packed, Produced, Program
 from gradcheck_accum.engine.recorded_calls import Call, constants_of, parts_rows
 
 Attributes = list[list[tuple[str, str, torch.Tensor]]]
-"""For each call the tensors that its module keeps: the submodule that does, the attribute, and the tensor."""
+"""For each call, the tensors that its module stores: the submodule, the attribute, and the tensor."""
 
 
 def program_of(calls: list[Call], losses: Sequence[torch.Tensor], preparations: Preparations) -> Program | None:
-    """How the losses of one backward were computed, or None where some of it was not recorded."""
-    # Few modules leave in an attribute what a loss is made of, and to look at all of them takes time.
+    """How the losses of one backward were computed; None if part of it was not recorded."""
+    # Few modules store in an attribute what a loss depends on, and searching all of them is slow.
     nothing: Attributes = [[] for _ in calls]
     return _program(calls, losses, nothing, preparations) or _program(calls, losses, _attributes(calls), preparations)
 
@@ -105,7 +105,7 @@ def _program(
 def needed_calls(
     calls: list[Call], outputs: list[list[torch.Tensor]], losses: Sequence[torch.Tensor]
 ) -> set[int] | None:
-    """The recorded calls that tensors depend on, of which ``outputs`` were made; None where one was not recorded."""
+    """The recorded calls that tensors depend on; ``outputs`` are the calls' results. None if one was not recorded."""
     makers: dict[int, list[int]] = {}
     writers: dict[int, list[int]] = {}
     for index, own in enumerate(outputs):
@@ -116,7 +116,7 @@ def needed_calls(
                 writers.setdefault(memory, []).append(index)
 
     def made_by(tensors: Iterable[torch.Tensor], until: int) -> Iterator[int]:
-        """The calls before ``until`` that made tensors, or wrote into their memory: not the last of them alone."""
+        """The calls before ``until`` that returned tensors or wrote into their memory: not only the last one."""
         for tensor in tensors:
             wrote = writers.get(memory_of(tensor) or 0, ()) if writers else ()
             yield from (index for index in (*makers.get(id(tensor), ()), *wrote) if index < until)
@@ -134,7 +134,7 @@ def needed_calls(
 
 
 def _is_all_followed(calls: Sequence[Call], needed: set[int]) -> bool:
-    """Whether running the needed calls again does all that was done to their memory."""
+    """Whether running the needed calls again repeats everything that was done to their memory."""
     last: dict[int, tuple[torch.Tensor, int | None]] = {}
     for call in calls:
         for tensor, version in zip(call.made, call.versions, strict=True):
@@ -149,7 +149,7 @@ def _is_all_followed(calls: Sequence[Call], needed: set[int]) -> bool:
 def _attributes(calls: list[Call]) -> Attributes:
     """For each call the tensors with a graph that its module keeps: the submodule's name, the attribute's, the tensor.
 
-    What a module keeps is its last call's.
+    A module's attributes hold the results of its last call.
     """
     found: Attributes = [[] for _ in calls]
     last = {id(call.function): index for index, call in enumerate(calls) if isinstance(call.function, nn.Module)}
@@ -162,7 +162,7 @@ def _attributes(calls: list[Call]) -> Attributes:
 
 
 def _coarsest(losses: Sequence[torch.Tensor]) -> torch.dtype | None:
-    """The dtype with the most rounding between losses and their leaves, wherever autocast was entered."""
+    """The dtype with the most rounding between losses and their leaves, wherever autocast was enabled."""
     nodes = [loss.grad_fn for loss in losses]
     known, found = set(nodes), set[torch.dtype]()
     while nodes:
@@ -172,7 +172,7 @@ def _coarsest(losses: Sequence[torch.Tensor]) -> torch.dtype | None:
         for given in node._input_metadata:
             rounded = given.dtype is torch.float32 and given.device.type == "cuda" and loses_digits(node.name())
             if given.dtype.is_floating_point:
-                # TF32 keeps as many digits as float16.
+                # TF32 has as many significant digits as float16.
                 found.add(torch.float16 if rounded else given.dtype)
         following = {next_node for next_node, _ in node.next_functions} - known
         known |= following

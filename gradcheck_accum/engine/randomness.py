@@ -1,8 +1,8 @@
 """The random numbers of a large batch: those that the loop drew for its micro-batches, each for its own rows.
 
-A dropout mask depends on the state of the generator and on the shape that is asked for. A large batch that draws for
-itself gets other masks than the loop had, and no comparison is possible. So each random operation is carried out for
-every micro-batch's rows apart, from the state that the loop had there, and the parts are put together.
+A dropout mask depends on the state of the generator and on the shape. A large batch that drew its own masks could not
+be compared with the loop. So each random operation runs separately for every micro-batch's rows, from the generator
+state that the loop had there, and the parts are concatenated.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 State = tuple[torch.Tensor, ...]
-"""The states of the generators: the CPU's, and those of the CUDA devices once they are in use."""
+"""The states of the generators: the CPU's, and those of the CUDA devices once they are initialized."""
 
 
 class NotByRows(Exception):
-    """Random numbers were drawn that do not belong to rows, or where no micro-batch's state is known."""
+    """Random numbers were drawn that do not belong to rows, or without a known generator state."""
 
 
 def random_state() -> State:
-    """The state of every generator that a loop may draw from."""
+    """The state of every generator that a loop may use."""
     if torch.cuda.is_available() and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         return torch.get_rng_state(), *torch.cuda.get_rng_state_all()
     return (torch.get_rng_state(),)
 
 
 def set_random_state(state: State) -> None:
-    """Put the generators back to ``state``."""
+    """Restore the generators to ``state``."""
     torch.set_rng_state(state[0])
     if len(state) > 1:
         torch.cuda.set_rng_state_all(list(state[1:]))
@@ -38,12 +38,12 @@ def set_random_state(state: State) -> None:
 
 def same_state(left: State, right: State) -> bool:
     """Whether nothing was drawn between two states."""
-    # CUDA generators that came into use in between have not been drawn from before.
+    # CUDA generators that were initialized in between had not been used before.
     return all(torch.equal(a, b) for a, b in zip(left, right, strict=False))
 
 
 class ByRows(TorchDispatchMode):
-    """Draws for the rows of several micro-batches, ``rows`` of them each, along their common dimension."""
+    """Draws for the rows of several micro-batches, ``rows`` of each, along the dimension that they share."""
 
     def __init__(self, rows: Sequence[int]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -51,7 +51,7 @@ class ByRows(TorchDispatchMode):
         self._states: list[State] | None = None
 
     def starting(self, states: list[State] | None) -> AbstractContextManager[None]:
-        """While it is entered, the micro-batches' generators go on from ``states``; None where nothing may be drawn."""
+        """Inside the block, the micro-batches' generators continue from ``states``; None if nothing may be drawn."""
         return _Starting(self, states)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -101,9 +101,9 @@ class ByRows(TorchDispatchMode):
         return results
 
     def _shares(self, shape: Sequence[int]) -> tuple[int, list[int]]:
-        """The dimension that holds the rows, and how much of it is each micro-batch's."""
+        """The dimension that holds the rows, and the size of each micro-batch's part of it."""
         total = sum(self._rows)
-        # Some layers turn their data round to (time, rows, features), whatever they were given.
+        # Some layers transpose their data to (time, rows, features), whatever they were given.
         axes = [axis for axis in (0, 1) if axis < len(shape) and shape[axis] and shape[axis] % total == 0]
         if len(axes) != 1 and not (axes and shape[0] == total):
             raise NotByRows("random numbers are drawn that do not belong to individual rows")
@@ -111,14 +111,14 @@ class ByRows(TorchDispatchMode):
 
 
 def _empty_alone(part: torch.Tensor) -> torch.Tensor:
-    """Room for a part of a tensor, laid out as if it were no part: draws go through memory, not through indices."""
+    """An empty tensor for a part, with the layout of a separate tensor: draws fill memory in order, not by index."""
     order = sorted(range(part.dim()), key=lambda axis: part.stride(axis), reverse=True)
     room = torch.empty([part.shape[axis] for axis in order], dtype=part.dtype, device=part.device)
     return room.permute([order.index(axis) for axis in range(part.dim())])
 
 
 def _alone(part: torch.Tensor) -> torch.Tensor:
-    """A part of a tensor, laid out as if it were no part."""
+    """A part of a tensor, with the layout of a separate tensor."""
     return _empty_alone(part).copy_(part)
 
 

@@ -1,4 +1,4 @@
-"""A reference is one rank's own: nothing that it runs may wait for the other ranks of distributed training."""
+"""A reference runs on one rank alone: nothing in it may wait for the other ranks of distributed training."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _COLLECTIVES = ("c10d", "_c10d_functional", "_c10d_functional_autograd")
 
 
 class NotAlone(Exception):
-    """Something was about to be sent to another rank, or awaited from one."""
+    """Something was about to be sent to another rank, or received from one."""
 
 
 class _Alone(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -27,10 +27,10 @@ class _Alone(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 @contextmanager
 def alone() -> Iterator[None]:
-    """While it is entered, wrapped models run on this rank alone, and a collective raises NotAlone before it begins.
+    """Inside the block, wrapped models run on this rank alone, and a collective raises NotAlone instead of running.
 
-    DistributedDataParallel prepares in forward for the backward that will average, and DeepSpeed's engine for its own
-    ``backward()``: they must not be told of ours.
+    The forward of DistributedDataParallel prepares the averaging in backward, and that of DeepSpeed's engine its own
+    ``backward()``: ours must not trigger either.
     """
     if not torch.distributed.is_available() or not torch.distributed.is_initialized():
         yield
@@ -50,7 +50,7 @@ def alone() -> Iterator[None]:
 
 def _forward_alone(model: Any, *args: Any, **kwargs: Any) -> Any:
     if isinstance(model, DistributedDataParallel) and model.device_ids:
-        # It moves its inputs to its own device.
+        # DistributedDataParallel moves its inputs to its own device.
         device = torch.device(model.device_type, model.device_ids[0])
         args = tuple(value.to(device) if isinstance(value, torch.Tensor) else value for value in args)
         kwargs = {key: value.to(device) if isinstance(value, torch.Tensor) else value for key, value in kwargs.items()}
@@ -58,13 +58,10 @@ def _forward_alone(model: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def is_sharded(parameter: torch.Tensor) -> bool:
-    """Whether each rank holds only its part of a parameter, and a module gathers it when it is called.
-
-    Either as a DTensor (``fully_shard``), or flattened together with others (``FullyShardedDataParallel``).
-    """
+    """Whether each rank holds only a shard of a parameter, which a module gathers when it is called."""
     return hasattr(parameter, "placements") or is_flattened(parameter)
 
 
 def is_flattened(parameter: torch.Tensor) -> bool:
-    """Whether ``FullyShardedDataParallel`` keeps a parameter, or is it that keeps several as one."""
+    """Whether ``FullyShardedDataParallel`` manages a parameter, or it is one that it has flattened others into."""
     return bool(getattr(parameter, "_fsdp_flattened", False))

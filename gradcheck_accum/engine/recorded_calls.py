@@ -1,4 +1,4 @@
-"""One call that a tape recorded, and what is asked of it."""
+"""A call that a tape recorded."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ BY_ROW_NUMBER = {
     "scatter_reduce",
     "segment_reduce",
 }
-"""Calls whose index is mostly of rows of the batch itself (the nodes of graphs)."""
+"""Calls whose index usually consists of rows of the batch itself (the nodes of graphs)."""
 
 
 @dataclass(slots=True)
 class Call:
-    """One recorded call, with its arguments and the tensors that it gave.
+    """One recorded call, with its arguments and the tensors that it returned.
 
-    ``place`` is where in the code a module was called from, the same for every turn of a loop. ``written`` are the
-    tensors among its arguments that it wrote into, by their position there, and ``before`` what those from outside the
-    tape held until then. ``versions`` are those of ``made`` right after the call. ``is_followed`` says that running it
-    again does what it did, ``looks_up_rows`` that a module looked up rows by numbers that it was given.
+    ``place`` is where in the code a module was called from, the same in every iteration of a loop. ``written`` are the
+    positions of the tensors among its arguments that it wrote into, and ``before`` the earlier contents of those from
+    outside the tape. ``versions`` are those of ``made`` right after the call. ``is_followed`` says that running it
+    again repeats all of its effects, ``looks_up_rows`` that a module indexed rows with integers that it was given.
     """
 
     function: Callable[..., Any]
@@ -64,14 +64,14 @@ class Call:
 
     @property
     def made(self) -> list[torch.Tensor]:
-        """What it gave, and what it wrote into."""
+        """The tensors that it returned, and those that it wrote into."""
         return [*self.outputs, *self.changed]
 
 
 def about_to_be_filled(given: Sequence[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor] | None:
-    """The buffer that a call may put results with a graph into, and a copy of what it holds; None where there is none.
+    """The buffer that a call may write results with a graph into, and a copy of its contents; None if there is none.
 
-    It is that of the call's first tensor, if that has no graph yet and what is to be written into it has one.
+    It is the base of the call's first tensor, if that has no graph yet and the values to be written have one.
     """
     if not given or given[0].requires_grad or not any(tensor.requires_grad for tensor in given[1:]):
         return None
@@ -80,7 +80,7 @@ def about_to_be_filled(given: Sequence[torch.Tensor]) -> tuple[torch.Tensor, tor
 
 
 def parts_rows(call: Call) -> bool:
-    """Whether a call takes its tensor apart along the first dimension, at places that are fixed."""
+    """Whether a call splits its tensor along the first dimension, at fixed positions."""
     if isinstance(call.function, Region):
         return not call.function.every_row
     name = getattr(call.function, "__name__", "")
@@ -102,12 +102,12 @@ def parts_rows(call: Call) -> bool:
 
 
 def index_of_rows(args: Sequence[Any]) -> object:
-    """What a call that is given a dimension looks rows up by, None where it looks up along another than the first."""
+    """The index by which a call with a dimension argument looks up rows; None if it is along another dimension."""
     return args[2] if len(args) > 2 and args[1] in (0, -args[0].dim()) else None
 
 
 def memory_of_numbers(value: object) -> int | None:
-    """The memory of a tensor of integers; None for anything else."""
+    """The memory of an integer tensor; None for anything else."""
     return memory_of(value) if isinstance(value, torch.Tensor) and _is_numbers(value) else None
 
 
@@ -116,6 +116,6 @@ def _is_numbers(index: torch.Tensor) -> bool:
 
 
 def constants_of(call: Call) -> list[object]:
-    """What a call was given beside tensors that makes it another: words, and numbers unless all it gave is numbers."""
+    """The arguments, other than tensors, that define a call: strings, and numbers unless it returned only numbers."""
     found: list[object] = [v for v in leaves_of((call.args, call.kwargs)) if isinstance(v, (bool, int, float, str))]
     return found if any(output.dim() for output in call.made) else [c for c in found if isinstance(c, str)]

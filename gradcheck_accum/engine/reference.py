@@ -1,4 +1,4 @@
-"""The gradient of the window's true large batch, computed again from the data that the loop used."""
+"""The gradient of the window's large batch, recomputed from the data that the loop used."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ SHARDED = "its weights are sharded over the ranks"
 
 
 class CannotReplay(Exception):
-    """The recorded calls can not be run again as asked; the message says why."""
+    """The recorded calls cannot be replayed as required; the message says why."""
 
 
 class DoesNotFit(CannotReplay):
-    """There is not enough memory for it; ``chunk`` is for how many micro-batches there is, by an estimate."""
+    """There is not enough memory; ``chunk`` is the estimated number of micro-batches that fit."""
 
     def __init__(self, message: str, chunk: int | None = None) -> None:
         self.chunk = chunk
@@ -40,7 +40,7 @@ class DoesNotFit(CannotReplay):
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """One forward and backward pass: the gradient for each parameter, and how the loss came about."""
+    """One forward and backward pass: the gradient for each parameter, and the reading of the loss."""
 
     gradients: list[torch.Tensor]
     reading: LossReading
@@ -48,14 +48,14 @@ class Pass:
 
 @dataclass(frozen=True, slots=True)
 class ReferenceEngine:
-    """Where and in which dtype references are computed; None means as the loop itself did."""
+    """Where and in which dtype references are computed; None means as in the loop."""
 
     device: torch.device | None = None
     dtype: torch.dtype | None = None
 
     @property
     def is_native(self) -> bool:
-        """Whether references run on the loop's own modules, in its own dtype and place."""
+        """Whether references run on the loop's own modules, in their own dtype and on their own device."""
         return self.device is None and self.dtype is None
 
     def large_batch(
@@ -63,7 +63,7 @@ class ReferenceEngine:
     ) -> Pass:
         """One pass over all micro-batches as one batch, with the random numbers that the loop drew for each of them.
 
-        The loss keeps the factors of the first micro-batch. Raises CannotReplay.
+        The loss has the factors of the first micro-batch. Raises CannotReplay.
         """
         layout = layout or Layout()
         self._check(programs)
@@ -127,7 +127,7 @@ class ReferenceEngine:
                     wanted = [p for p in parameters if p.requires_grad]
                     with alone(), mode or nullcontext(), instead_of_checkpoints(run_as_they_are):
                         loss = program.run(leaves, around)
-                    # The mode would see plain numbers where the graph holds them as tensors.
+                    # The mode would see Python numbers where the graph holds tensors.
                     reading = read_losses([loss], {})
                     with alone(), mode or nullcontext(), without_hooks(wanted):
                         grads = _gradients(loss, wanted, program)
@@ -136,7 +136,8 @@ class ReferenceEngine:
             except (NotAlone, NotByRows) as error:
                 raise CannotReplay(str(error)) from None
             except Exception as error:
-                # The script's own code runs here, on a batch of another size: whatever it raises means the same.
+                # The script's own code runs here, on a batch of another size: any error means that it cannot be
+                # replayed.
                 raise CannotReplay(_in_our_words(error)) from error
         found = dict(zip((id(p) for p in wanted), grads, strict=True))
         return Pass([_dense(found.get(id(p)), p) for p in parameters], reading)
@@ -144,7 +145,7 @@ class ReferenceEngine:
     def _moved(
         self, program: Program, leaves: list[torch.Tensor], parameters: Sequence[torch.Tensor]
     ) -> tuple[Program, list[torch.Tensor], list[torch.Tensor]]:
-        """Copies of modules, leaves and parameters in the engine's dtype and place."""
+        """Copies of modules, leaves and parameters in the engine's dtype and on its device."""
         if any(isinstance(module, Checkpointed) for module in program.modules):
             raise CannotReplay("a checkpointed function cannot be copied together with the modules it calls")
         memo: dict[int, object] = {}
@@ -167,14 +168,14 @@ class ReferenceEngine:
 
 
 def _in_our_words(error: Exception) -> str:
-    """What an error of the script's own code means here; its own words only in parentheses."""
+    """What an error of the script's own code means here; its message only in parentheses."""
     own = f": {str(error).splitlines()[0]}" if str(error) else ""
     return f"a function that the loss calls does not accept this data as one batch ({type(error).__name__}{own})"
 
 
 @contextmanager
 def _memory() -> Iterator[None]:
-    """Raises DoesNotFit where memory runs out inside, and gives back what had been taken."""
+    """Raises DoesNotFit if memory runs out inside the block, and frees what was allocated."""
     try:
         yield
     except (MemoryError, RuntimeError) as error:
@@ -183,14 +184,14 @@ def _memory() -> Iterator[None]:
         message = str(error).splitlines()[0] if str(error) else type(error).__name__
     else:
         return
-    # The error is gone here, and with it what its traceback held.
+    # The error is gone here, and with it everything that its traceback kept alive.
     if torch.cuda.is_available() and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         torch.cuda.empty_cache()
     raise DoesNotFit(f"the large batch does not fit in memory: {message}")
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an error says that memory has run out, on a GPU or on the host."""
+    """Whether an error is an out-of-memory error, on a GPU or on the host."""
     if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
         return True
     text = str(error).lower()
@@ -205,7 +206,7 @@ def coefficient(reading: LossReading) -> list[float | None]:
 def _gradients(loss: torch.Tensor, wanted: Sequence[torch.Tensor], program: Program) -> Sequence[torch.Tensor | None]:
     if not program.is_cached:
         return torch.autograd.grad(loss, wanted, allow_unused=True)
-    # Its hook calls backward, which fills ``.grad`` of whatever takes a gradient.
+    # Its hook calls backward, which fills ``.grad`` of every tensor that requires a gradient.
     filled = {id(p): p for p in wanted} | {id(p): p for module in program.modules for p in module.parameters()}
     if any(p._post_accumulate_grad_hooks for p in filled.values()):
         raise CannotReplay("a hook on its parameters acts as soon as a gradient is computed")

@@ -1,7 +1,7 @@
-"""Which part of a micro-batch's tensors is which sample's, and other samples in its place.
+"""Which parts of a micro-batch's tensors belong to which sample, and the replacement of samples.
 
-A sample is replaced by a copy of another of the same micro-batch: whatever a model asks of its data (labels within the
-classes, lengths within the padding) stays true.
+A sample is replaced by a copy of another one of the same micro-batch, so whatever a model requires of its data (labels
+within the classes, lengths within the padding) remains true.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch import nn
 from gradcheck_accum.engine.program import Leaf, Packed, Produced, Program, leaves_of, tensors_in
 
 Rows = Callable[[int], Sequence[int]]
-"""Which places along a leaf's axis are those of a sample."""
+"""The positions along a leaf's axis that belong to a sample."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,10 +31,10 @@ class SampleAxis:
 
 @dataclass(frozen=True, slots=True)
 class Samples:
-    """``count`` samples of one program: rows of leaves, or a leaf each where a loop takes them one by one.
+    """``count`` samples of one program: rows of leaves, or one leaf each if a loop processes them one by one.
 
-    ``may_be_parts`` says that they may be parts of one sample (the steps of a sequence), so that what couples them does
-    not couple samples.
+    ``may_be_parts`` says that they may be parts of one sample (the steps of a sequence), so that a coupling between
+    them need not be one between samples.
     """
 
     program: Program
@@ -49,7 +49,7 @@ class Samples:
         return {held.leaf for held in self.held} | {leaf for each in self.single for leaf in each}
 
     def replaced(self, chosen: Sequence[int]) -> Program:
-        """The program with each of the ``chosen`` samples a copy of the one after it."""
+        """The program with each ``chosen`` sample replaced by a copy of the next one."""
         leaves = list(self.program.leaves)
         for each in self.single:
             for sample in chosen:
@@ -65,14 +65,14 @@ class Samples:
         return replace(self.program, leaves=leaves, versions=[leaf._version for leaf in leaves])
 
     def only(self, wanted: Callable[[torch.Tensor], bool]) -> Samples:
-        """The same samples in those leaves alone that are ``wanted``."""
+        """The same samples, only in those leaves that are ``wanted``."""
         held = tuple(held for held in self.held if wanted(self.program.leaves[held.leaf]))
         single = tuple(each for each in self.single if wanted(self.program.leaves[each[0]]))
         return replace(self, held=held, single=single)
 
 
 def own_leaves(program: Program, others: Sequence[Program]) -> list[int]:
-    """The leaves that are a micro-batch's own, and not those of all of its window."""
+    """The leaves that belong to one micro-batch, not to all of its window."""
     shared = {id(leaf) for other in others if other is not program for leaf in other.leaves}
     lent = program.lent()
     free = [
@@ -80,12 +80,12 @@ def own_leaves(program: Program, others: Sequence[Program]) -> list[int]:
         for i, leaf in enumerate(program.leaves)
         if leaf.dim() and i not in lent and not isinstance(leaf, nn.Parameter)
     ]
-    # Where a loop trains on one batch again and again, all of it is shared.
+    # If a loop trains on the same batch repeatedly, all leaves are shared.
     return [i for i in free if id(program.leaves[i]) not in shared] or free
 
 
 def data_in(program: Program, others: Sequence[Program]) -> list[int]:
-    """Those of a micro-batch's own leaves that may hold samples: no places in others, and no constants made anew."""
+    """Those of a micro-batch's own leaves that may hold samples: neither indices nor constants."""
     alike = [other for other in others if other is not program and len(other.leaves) == len(program.leaves)]
     return [
         i
@@ -96,9 +96,9 @@ def data_in(program: Program, others: Sequence[Program]) -> list[int]:
 
 
 def inputs_of(program: Program) -> set[int]:
-    """The leaves that calls with weights were given: from what else is in a loss, targets say, its model is not seen.
+    """The leaves that calls with weights were given: others (targets, say) do not show how a model treats samples.
 
-    Empty where a call with weights was given tensors in an object of a kind that is not known.
+    Empty if a call with weights was given tensors in an object of an unknown type.
     """
     found: set[int] = set()
     for _, own, given in _calls_with_weights(program):
@@ -109,7 +109,7 @@ def inputs_of(program: Program) -> set[int]:
 
 
 def _calls_with_weights(program: Program) -> Iterator[tuple[object, list[int], list[object]]]:
-    """What each call with weights called or computed with, the leaves that it was given, and all of that."""
+    """For each call with weights: its function or weights, the leaves that it was given, and all of its arguments."""
     for function, args, kwargs, _ in program.steps:
         given = list(leaves_of((args, kwargs)))
         given = [item for value in given for item in (value.fields if isinstance(value, Packed) else (value,))]
@@ -129,12 +129,12 @@ def _hides_tensors(value: object) -> bool:
 def by_sample(program: Program, data: Sequence[int], own: Sequence[int]) -> Iterator[Samples]:
     """The samples of one micro-batch, as the leaves ``data`` may hold them; ``own`` are all its leaves.
 
-    Where a leaf has several rows for each sample, these stand together, or in as many parts of the leaf, or their
-    number is that by chance and the leaf is left out. A leaf as wide as it is long may have been transposed. Nothing
-    where there is one sample.
+    If a leaf has several rows for each sample, these are adjacent, or one in each of several parts of the leaf; or the
+    number is a coincidence, and the leaf is left out. A square leaf may have been transposed. Yields nothing if there
+    is one sample.
 
-    First of all, tensors of a list, or what the same weights were called on one by one, may be a sample each, however
-    long (a set, a sequence), where they are as many as other leaves have rows.
+    First, the tensors of a list, or those that the same weights were applied to one by one, may be one sample each, of
+    any length (a set, a sequence), if there are as many as other leaves have rows.
     """
     for each in _listed(program, data):
         rows = [i for i in data if i not in each and len(program.leaves[i]) == len(each)]
@@ -157,7 +157,7 @@ def by_sample(program: Program, data: Sequence[int], own: Sequence[int]) -> Iter
 
 
 def _listed(program: Program, data: Sequence[int]) -> list[tuple[int, ...]]:
-    """Data that a call was given in a list, or the same weights were called on, one leaf in each of several calls."""
+    """Data that a call was given in a list, or one leaf for each of several calls with the same weights."""
     calls: dict[object, list[list[int]]] = {}
     for called, own, _ in _calls_with_weights(program):
         of_data = [i for i in own if i in data]
@@ -171,9 +171,9 @@ def _listed(program: Program, data: Sequence[int]) -> list[tuple[int, ...]]:
 
 
 def _one_by_one(program: Program, data: Sequence[int], count: int) -> tuple[tuple[int, ...], ...]:
-    """Leaves of which ``count`` are parts of one tensor that have nothing in common, in its order.
+    """Groups of ``count`` leaves that are disjoint parts of one tensor, in its order.
 
-    What is shifted against another (the inputs of a forecast and its targets) is no sample beside it.
+    Overlapping parts (the inputs and the shifted targets of a forecast) are not separate samples.
     """
     found: dict[tuple[int, torch.Size], list[int]] = {}
     for i in data:
@@ -189,14 +189,14 @@ def _one_by_one(program: Program, data: Sequence[int], count: int) -> tuple[tupl
 
 
 def _overlap(left: torch.Tensor, right: torch.Tensor) -> bool:
-    """Whether two views of one memory, alike in shape, have an element in common."""
+    """Whether two views of the same memory and shape have an element in common."""
     sizes = sorted(((s, n) for s, n in zip(left.stride(), left.shape, strict=True) if n > 1), reverse=True)
     distance = int(right.storage_offset()) - int(left.storage_offset())
     return left.stride() == right.stride() and _is_reached(distance, sizes)
 
 
 def _is_reached(distance: int, sizes: Sequence[tuple[int, int]]) -> bool:
-    """Whether ``distance`` lies between two elements of a tensor, whose (stride, size) are ``sizes``, largest first."""
+    """Whether ``distance`` lies between two elements of a tensor whose (stride, size) are ``sizes``, largest first."""
     if not sizes:
         return distance == 0
     (stride, size), inner = sizes[0], sizes[1:]
@@ -209,16 +209,16 @@ def _is_reached(distance: int, sizes: Sequence[tuple[int, int]]) -> bool:
 
 
 def by_row(program: Program, leaf: int) -> Samples | None:
-    """The rows of one leaf, which may be less than a sample each; None where it has one row."""
+    """The rows of one leaf, each possibly less than a sample; None if it has one row."""
     shape = program.leaves[leaf].shape
     axis = next((axis for axis, size in enumerate(shape[:2]) if size > 1), None)
     return None if axis is None else Samples(program, shape[axis], (SampleAxis(leaf, axis, lambda row: [row]),))
 
 
 def _count(program: Program, own: Sequence[int]) -> int | None:
-    """How many samples there are: the size that most leaves have, mostly of their first dimension; None for one.
+    """How many samples there are: the most common size of the leaves' first dimensions, usually; None for one.
 
-    Of two sizes that are as good, the one that more leaves have: where time comes first, labels have no time.
+    If two sizes are equally common, the one that more leaves have: if time comes first, labels have no time dimension.
     """
     found: Counter[int] = Counter()
     leaves: Counter[int] = Counter()
@@ -226,7 +226,7 @@ def _count(program: Program, own: Sequence[int]) -> int | None:
     if inputs and all(program.leaves[i].shape[:1] == (1,) for i in inputs):
         return None
     if inputs and all(program.leaves[i].dim() < 2 and program.leaves[i].is_floating_point() for i in inputs):
-        # The features of one sample each: what a policy sees from one moment to the next.
+        # The features of one sample at a time: what a policy observes at each moment.
         return None
     for i in own:
         first, *others = program.leaves[i].shape
@@ -265,7 +265,7 @@ def _is_equal(left: torch.Tensor, right: torch.Tensor) -> bool:
 
 
 def are_places(leaf: torch.Tensor) -> bool:
-    """Whether a leaf looks like places in another: where its parts begin, how long they are, or an order of rows."""
+    """Whether a leaf looks like indices into another: offsets of its parts, their lengths, or an order of rows."""
     if leaf.is_floating_point() or leaf.is_complex() or leaf.dtype is torch.bool or leaf.dim() > 1 or len(leaf) < 2:
         return False
     up, down = leaf[1:] >= leaf[:-1], leaf[1:] <= leaf[:-1]

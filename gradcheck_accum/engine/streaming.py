@@ -1,8 +1,8 @@
-"""A large batch that does not fit in memory: its gradient added up in float64 over chunks that do.
+"""A large batch that does not fit in memory: its gradient is summed in float64 over chunks that do.
 
-The gradient of a mean over N units is Σ_c n_c/N ∇L_c over chunks c of n_c units, that of a sum Σ_c ∇L_c, if and only
-if the model treats every sample by itself. That is not taken on trust: the largest chunk is run as two halves as well,
-and only where those give the gradient of the whole chunk, within rounding, is the stream a reference.
+The gradient of a mean over N units is Σ_c n_c/N ∇L_c over chunks c of n_c units, that of a sum Σ_c ∇L_c, if and only if
+the samples are independent. This is verified: the largest chunk is also run as two halves, and the result is a
+reference only if these give the gradient of the whole chunk, within rounding.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Chunk = Sequence[Program]
 
 
 class CoupledChunks(CannotReplay):
-    """A chunk's gradient is not that of its halves together: the model couples the samples of a batch."""
+    """A chunk's gradient differs from that of its halves: the model couples the samples of a batch."""
 
     def __init__(self, distance: float, allowed: float) -> None:
         self.distance, self.allowed = distance, allowed
@@ -37,7 +37,7 @@ class CoupledChunks(CannotReplay):
 
 @dataclass(frozen=True, slots=True)
 class Streamed:
-    """A large batch's gradient (in float64), and how it was had: the chunks' number and how far the proof was off.
+    """A large batch's gradient (in float64), the number of chunks, and the error of the halves in the proof.
 
     ``reading`` is that of the first chunk's loss, whose factors the gradient has.
     """
@@ -47,17 +47,17 @@ class Streamed:
     chunks: int
     proof: float
     estimated: bool = False
-    """Whether it was not tried as one batch, for what its largest micro-batch keeps."""
+    """Whether it was never run as one batch, because of an estimate from its largest micro-batch."""
 
 
 @dataclass(slots=True)
 class Streamer:
-    """Streams large batches, and remembers the size of chunks that fit: micro-batches, or parts of one."""
+    """Streams large batches, and remembers the size of chunks that fit, in micro-batches or parts of one."""
 
     engine: ReferenceEngine
     size: int | None = None
     most: int | None = None
-    """The size that chunks have at most, by an estimate, where there is one."""
+    """The estimated maximal size of chunks, if there is an estimate."""
 
     def large_batch(
         self, programs: Chunk, parameters: Sequence[torch.Tensor], layout: Layout, dtype: torch.dtype
@@ -82,7 +82,7 @@ class Streamer:
                     raise
                 pieces = [half for part in parts for half in part]
             else:
-                # Parts of micro-batches are made anew for every window.
+                # Micro-batches are split again for every window.
                 self.size = size if len(pieces) == len(programs) else 1
                 return result
 
@@ -94,7 +94,7 @@ class Streamer:
         layout: Layout,
         dtype: torch.dtype,
     ) -> Streamed:
-        # The largest chunk fits where all do, and can be cut in halves where any can.
+        # If the largest chunk fits, all do, and if any can be split into halves, it can.
         largest = max(range(len(chunks)), key=lambda i: sum(len(piece.leaves[data[0]]) for piece in chunks[i]))
         tried = self.engine.large_batch(chunks[largest], parameters, layout)
         proof = self._prove(chunks[largest], tried, data, parameters, layout, dtype)
@@ -115,7 +115,7 @@ class Streamer:
         layout: Layout,
         dtype: torch.dtype,
     ) -> float:
-        """How far a chunk's gradient is from its halves' together. Raises CoupledChunks where that is not rounding."""
+        """How far a chunk's gradient is from that of its halves. Raises CoupledChunks if this is not rounding."""
         if len(chunk) > 1:
             middle = len(chunk) // 2
             parts: Sequence[Chunk] = [chunk[:middle], chunk[middle:]]
@@ -143,7 +143,7 @@ class Streamer:
 class _Sum:
     """Σ s_c g_c in float64: the gradient of the whole batch with the factors that the loss ``like`` has.
 
-    Units are counted in those of the pass ``beside``.
+    Units are relative to those of the pass ``beside``.
     """
 
     def __init__(self, like: LossReading, beside: Pass) -> None:
@@ -153,11 +153,11 @@ class _Sum:
         self._total = [torch.zeros_like(g, dtype=torch.float64) for g in beside.gradients]
 
     def add(self, one: Pass) -> None:
-        """Add a chunk. Raises CannotReplay where its share is not known, or not the same for all terms."""
+        """Add a chunk. Raises CannotReplay if its share is unknown, or differs between terms."""
         share, factor = self._share(one.reading)
         self._shares.append(share)
         if not share:
-            # All its targets are ignored: a mean over nothing.
+            # All its targets are ignored: a mean over no units.
             return
         for total, gradient in zip(self._total, one.gradients, strict=True):
             total.add_(gradient.double(), alpha=share * factor)
@@ -167,7 +167,7 @@ class _Sum:
         wanted, own = coefficient(self._like), coefficient(reading)
         kinds = [term.reduction for term in reading.terms]
         known = bool(own) and len(own) == len(wanted) == len(self._beside.terms) and all((*wanted, *own))
-        # A sum counts for itself, a mean for its units, and what has no units once in all.
+        # Sums are added as they are, means weighted by their units; terms without units are shared by all chunks.
         if not known or (Reduction.SUM in kinds and len(set(kinds)) > 1):
             raise CannotReplay("the large batch does not fit in memory, and the shares of its chunks are unknown")
         shares = [
@@ -183,7 +183,7 @@ class _Sum:
         return shares[0], factors[0]
 
     def gradients(self) -> list[torch.Tensor]:
-        """What has been added, as the gradient of the whole."""
+        """The gradient of the whole batch, from the chunks that were added."""
         if all(term.reduction is Reduction.SUM for term in self._like.terms):
             return self._total
         return [total / math.fsum(self._shares) for total in self._total]

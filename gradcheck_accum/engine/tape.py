@@ -1,13 +1,13 @@
-"""A tape of how a loss came from data: the calls outside modules, each outermost module call counting as one.
+"""A tape of how a loss was computed from data: the calls outside modules; each outermost module call is one call.
 
-Only calls whose result needs a gradient are on the tape, so whatever prepared the data is not: the prepared tensors
-are the tape's leaves, and a large batch is the same tape over the leaves of several micro-batches, concatenated. (How
-data was prepared that a large batch prepares otherwise is noted apart from the tape: see `prepared_data`.)
+Only calls whose result requires a gradient are on the tape, so preprocessing is not: the prepared tensors are the
+tape's leaves, and a large batch is the same tape over the concatenated leaves of several micro-batches. (Preprocessing
+that would give different results in a large batch is noted separately: see `prepared_data`.)
 
-What a call writes into memory it makes anew, for all tensors that share the memory: whoever reads one of them later
-depends on the call, whatever it returned. A buffer that comes from outside the tape is a leaf with the values that it
-held before the first such call. Where memory of the tape was changed by something that is not on it (under
-``no_grad``, through ``.data``), the tape does not say how the loss was computed.
+A call that writes into memory changes all tensors that share the memory: whatever reads one of them later depends on
+the call, whatever it returned. A buffer from outside the tape is a leaf with its values before the first such call. If
+memory of the tape was changed by something that is not on it (under ``no_grad``, through ``.data``), the tape does not
+show how the loss was computed.
 """
 
 from __future__ import annotations
@@ -44,23 +44,23 @@ from gradcheck_accum.engine.recorded_calls import (
 )
 
 _KEPT_GRAPHLESS = 64
-"""Outputs of modules without a graph of which it is known who made them."""
+"""How many outputs of modules without a graph are remembered, with the module."""
 
 KEPT_SEGMENTS = 3
-"""How many backwards a recorded call stays usable for: a tensor may be made before one backward and used by another."""
+"""For how many backwards a recorded call is kept: a tensor may be made before one backward and used by a later one."""
 
 _MOST_OF_ONE_FORWARD = 32
-"""How many backwards after one forward pass count as one: losses that are sent back one by one, of a graph retained."""
+"""How many backwards after one forward pass are treated as one: losses with a retained graph, one backward each."""
 
 
 def _calls_a_model(segment: Iterable[Call]) -> bool:
-    """Whether a module with weights was called: a loss is none."""
+    """Whether a module with weights was called; a criterion has none."""
     modules = (call.function for call in segment if isinstance(call.function, nn.Module))
     return any(next(module.parameters(), None) is not None for module in modules)
 
 
 def _copied(value: Any) -> Any:
-    """The same tensors in lists, tuples and dictionaries of their own."""
+    """The same tensors in new lists, tuples and dictionaries."""
     if type(value) is dict:
         return {key: _copied(item) for key, item in value.items()}
     if type(value) is list:
@@ -76,30 +76,30 @@ SCALINGS = frozenset(
     for name in ("div", "divide", "true_divide", "mul", "multiply", "_foreach_div", "_foreach_mul")
     for underscore in ("", "_")
 )
-"""What multiplies or divides tensors, as it is called by name."""
+"""Functions that multiply or divide tensors, by name."""
 
 _SCALES = SCALINGS | {"__truediv__", "__itruediv__", "__mul__", "__imul__", "__rmul__"}
 
 
 _PURE = frozenset({"__get__", "__getitem__", "__len__", "cat", "dim", "is_floating_point", "numel", "size", "stack"})
-"""What draws no random numbers and, without ``out``, writes nowhere: what data loaders call for each row."""
+"""Functions that draw no random numbers and, without ``out``, write nowhere: data loaders call them for each row."""
 
 _READ_GRADIENT = vars(torch._C.TensorBase)["grad"].__get__
-"""What reads ``.grad`` of a tensor."""
+"""The getter of a tensor's ``.grad``."""
 
 
 @dataclass(slots=True)
 class _Memories:
-    """The memory of what the calls of a segment made: it is no other tensor's as long as they are kept.
+    """The memory of the results of a segment's calls, which no other tensor can have while they are kept.
 
-    Few loops write into any, so that it is asked for first and looked up then.
+    Computed on demand, since few loops write into any of it.
     """
 
     memories: set[int] = field(default_factory=set)
     _taken: int = 0
 
     def take(self, calls: Sequence[Call]) -> None:
-        """Look up those of the calls that are new."""
+        """Add the memory of the calls that are new."""
         made = (tensor for call in calls[self._taken :] for tensor in call.made)
         self.memories.update(memory for tensor in made if (memory := memory_of(tensor)) is not None)
         self._taken = len(calls)
@@ -107,13 +107,13 @@ class _Memories:
 
 @dataclass(eq=False)
 class Tape(TorchFunctionMode):
-    """Records while it is entered; ask it for the program of a loss right before its backward.
+    """Records calls while it is active; call `program` for a loss right before its backward.
 
-    ``on_scalar`` is told each number that a call outside modules gives, where it needs a gradient, ``on_blend`` each
-    operation in place by which tensors may be taken into an average, with its arguments, ``on_scale`` what is about to
-    be multiplied or divided, be it tensors that need no gradient, ``on_write`` each tensor that is about to be
-    written into, ``on_gradient_read`` each whose ``.grad`` is read, and ``on_call`` each outermost call: its name,
-    arguments and result.
+    ``on_scalar`` is called with each scalar that a call outside modules returns, if it requires a gradient,
+    ``on_blend`` with each in-place operation that may update an average, and its arguments, ``on_scale`` with what is
+    about to be multiplied or divided, even if it requires no gradient, ``on_write`` with each tensor that is about to
+    be written into, ``on_gradient_read`` with each whose ``.grad`` is read, and ``on_call`` with each outermost call:
+    its name, arguments and result.
     """
 
     on_scalar: Callable[[torch.Tensor], object] | None = None
@@ -127,19 +127,19 @@ class Tape(TorchFunctionMode):
     preparations: Preparations = field(init=False)
     _memories: list[_Memories] = field(default_factory=lambda: [_Memories()])
     _of_the_same_forward: int = 0
-    """How many backwards have run since the last segment was closed, none of them after a forward pass of its own."""
+    """How many backwards without a forward pass of their own have run since the last segment was closed."""
     _paused: int = 0
     _depth: int = 0
     _inside: nn.ModuleList | None = None
-    """The modules that the checkpointed function which is running has called."""
+    """The modules that the running checkpointed function has called."""
     _numbers: set[int] = field(default_factory=set)
-    """The memory of the integers that the module which is running was given."""
+    """The memory of the integer tensors that the running module was given."""
     _looks_up_rows: bool = False
     """Whether it has looked up rows by these."""
     _graphless: deque[tuple[weakref.ref[torch.Tensor], nn.Module]] = field(
         default_factory=lambda: deque(maxlen=_KEPT_GRAPHLESS)
     )
-    """What modules gave last where no graphs are made."""
+    """The latest outputs of modules without a graph."""
 
     def __post_init__(self) -> None:
         super().__init__()
@@ -190,7 +190,7 @@ class Tape(TorchFunctionMode):
         return result
 
     def note_scaling(self, caller: FrameType, func: Any, args: Any, kwargs: Any, *, gradients: bool = True) -> Any:
-        """Run a call, and hand on what it multiplies or divides, and the number that it gives.
+        """Run a call, and report what it multiplies or divides, and the scalar that it returns.
 
         ``gradients`` says whether what is about to be scaled may be gradients.
         """
@@ -206,7 +206,7 @@ class Tape(TorchFunctionMode):
         return result
 
     def _call(self, caller: FrameType, func: Any, args: Any, kwargs: Any, state: State | None, *, writes: bool) -> Any:
-        """Run a call outside modules, and record it where its result has a graph."""
+        """Run a call outside modules, and record it if its result has a graph."""
         if state is None:
             result = call_from(caller, func, args, kwargs)
             self._record(func, args, kwargs, result, None)
@@ -258,7 +258,7 @@ class Tape(TorchFunctionMode):
         self.segments[-1].append(call)
 
     def _fill_from_outside(self, call: Call, buffer: torch.Tensor, values: torch.Tensor) -> None:
-        """A call fills a tensor that was not on the tape: its ``buffer``, or itself, held ``values`` before."""
+        """A call fills a tensor from outside the tape: its ``buffer``, or the tensor itself, held ``values`` before."""
         view, known = call.changed[0], self._holds([buffer])
         if view is buffer:
             call.before = None if known else (buffer, values)
@@ -272,14 +272,14 @@ class Tape(TorchFunctionMode):
         self._append(taken)
 
     def _holds(self, tensors: Sequence[torch.Tensor]) -> bool:
-        """Whether memory of these tensors is that of a tensor on the tape."""
+        """Whether any of these tensors shares memory with a tensor on the tape."""
         own = {memory_of(tensor) for tensor in tensors}
         for segment, known in zip(self.segments, self._memories, strict=True):
             known.take(segment)
         return any(not own.isdisjoint(known.memories) for known in self._memories)
 
     def call_checkpointed(self, function: Callable[..., Any], call: Callable[..., Any], args: Any) -> Any:
-        """Run a function that is checkpointed by ``call``, and record it as one call of a module."""
+        """Run a function that is checkpointed by ``call``, and record it as one module call."""
         if isinstance(function, nn.Module):
             return self.call_module(function, call, args, {})
         module, before = Checkpointed(function), self._inside
@@ -303,7 +303,7 @@ class Tape(TorchFunctionMode):
                 self._graphless.extend((weakref.ref(tensor), module) for tensor in tensors_in(result))
             return result
         state = random_state()
-        # A module may write what it computes into the dictionary that it was given.
+        # A module may write its results into the dictionary that it was given.
         lent = lent_weights(module)
         given = (lent, *_copied(args)) if lent else _copied(args), _copied(kwargs)
         tensors = list(tensors_in(given))
@@ -316,7 +316,7 @@ class Tape(TorchFunctionMode):
         finally:
             self._depth -= 1
         written = written_among(tensors, versions)
-        # Weights that are leaves of their own are no function of those that an optimizer steps on.
+        # Weights that are leaves themselves are not computed from those that an optimizer updates.
         is_followed = not any(weight.requires_grad and weight.is_leaf for weight in lent.values())
         function = Lent(module) if lent else module
         looked_up = self._looks_up_rows
@@ -330,7 +330,7 @@ class Tape(TorchFunctionMode):
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """While it is entered, nothing is recorded."""
+        """Inside the block, nothing is recorded."""
         self._paused += 1
         try:
             yield
@@ -338,16 +338,16 @@ class Tape(TorchFunctionMode):
             self._paused -= 1
 
     def next_segment(self) -> None:
-        """A backward has run: what was recorded long before it can be forgotten.
+        """Called after a backward: old recordings are discarded.
 
-        One before which no model was called again was of the forward pass before, and the next may be too.
+        A backward without a new model call belongs to the previous forward pass, and so may the next one.
         """
         *before, last = self.segments
         goes_on = not _calls_a_model(last) and any(map(_calls_a_model, before))
         if goes_on and self._of_the_same_forward < _MOST_OF_ONE_FORWARD:
             self._of_the_same_forward += 1
             return
-        # What was recorded before these backwards is older by so many; the last holds the forward pass of this one.
+        # Recordings before these backwards are that much older; the last segment holds the forward pass of this one.
         kept = max(KEPT_SEGMENTS - self._of_the_same_forward, 2)
         self._close_segment(kept)
 
@@ -360,13 +360,13 @@ class Tape(TorchFunctionMode):
         self.preparations.next_segment()
 
     def forget(self) -> None:
-        """Nothing that was recorded is needed any more."""
+        """Discard all recordings."""
         for _ in range(KEPT_SEGMENTS):
             self._close_segment()
         self._graphless.clear()
 
     def program(self, losses: Sequence[torch.Tensor]) -> Program | None:
-        """How the losses of one backward were computed, or None where some of it was not recorded."""
+        """How the losses of one backward were computed; None if part of it was not recorded."""
         calls = [call for segment in self.segments for call in segment]
         found = program_of(calls, losses, self.preparations)
         if found is not None:
@@ -374,7 +374,7 @@ class Tape(TorchFunctionMode):
         return found
 
     def makers_of(self, data: Iterable[torch.Tensor]) -> list[nn.Module]:
-        """The modules that data came from, which has no graph any more or never had one."""
+        """The modules that returned data which has no graph, or no longer has one."""
         memories = {memory for tensor in data if (memory := memory_of(tensor)) is not None}
         calls = [call for segment in self.segments for call in segment]
         outputs = [call.made for call in calls]
@@ -388,7 +388,7 @@ class Tape(TorchFunctionMode):
 
 
 def _place() -> Place:
-    """Where the code is, but for this room's own part of the stack."""
+    """The call stack, without the frames of this module."""
     frame: FrameType | None = sys._getframe(2)
     place = []
     while frame is not None:
@@ -405,9 +405,9 @@ def _autocast() -> tuple[str, torch.dtype] | None:
 
 
 class ScalingNotes(TorchFunctionMode):
-    """Hands on to a tape's ``on_scalar`` and ``on_scale`` what is multiplied and divided, and records nothing.
+    """Passes what is multiplied and divided to a tape's ``on_scalar`` and ``on_scale``, and records nothing.
 
-    It is entered where nothing is run again: what a number is there for is read off the source all the same.
+    Used if nothing is replayed: the role of a number is still read from the source.
     """
 
     def __init__(self, tape: Tape) -> None:
@@ -419,6 +419,6 @@ class ScalingNotes(TorchFunctionMode):
         if torch.compiler.is_compiling():
             return func(*args, **kwargs)
         if getattr(func, "__name__", "") not in _SCALES:
-            # Nearly all functions are others.
+            # Nearly all functions are of this kind.
             return call_from(sys._getframe(1), func, args, kwargs)
         return self._tape.note_scaling(sys._getframe(1), func, args, kwargs)

@@ -1,4 +1,4 @@
-"""Tensors, and what belongs to them, as data that another process can read (`gradcheck_accum.portable`)."""
+"""Tensors and related types as data that another process can read (`gradcheck_accum.portable`)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gradcheck_accum.portable import Leaf
 
 
 def _parts_of_tensor(tensor: torch.Tensor) -> object:
-    """Its bytes: `torch.save` takes several times as long for small ones. What has other parts is left to it."""
+    """Its bytes, as `torch.save` is several times slower for small tensors. Other kinds are left to `torch.save`."""
     if type(tensor) not in (torch.Tensor, nn.Parameter) or tensor.layout is not torch.strided or tensor.is_quantized:
         file = io.BytesIO()
         torch.save(tensor, file)
@@ -47,7 +47,7 @@ TENSORS = [
     Leaf(torch.device, str, torch.device),
     Leaf(torch.Size, list, torch.Size),
 ]
-"""For `Portable`: what PyTorch's own values are made of."""
+"""For `Portable`: the parts of PyTorch's own types."""
 
 OF_OPTIMIZERS = [*TENSORS, Leaf(deque, lambda queue: [queue.maxlen, *queue], lambda parts: deque(parts[1:], parts[0]))]
-"""The same, and what optimizers keep beside it."""
+"""The same, and those of optimizers."""

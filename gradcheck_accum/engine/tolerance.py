@@ -1,18 +1,18 @@
-"""How far a right gradient may be from its reference, derived from rounding and not tuned.
+"""How far a correct gradient may be from its reference: derived from rounding, not tuned.
 
-docs/tolerances.md has the derivations, their sources, and what was measured beside them. In short, for a loop that adds
+docs/tolerances.md has the derivations, their sources, and measurements for comparison. In short, for a loop that adds
 contributions g_1, ..., g_m in a dtype of unit roundoff u, with partial sums s_j = g_1 + ... + g_j:
 
 - *At worst* the sum is off by gamma_(m-1) Σ|g_j| in each element, gamma_k = k u / (1 - k u) (Higham, Accuracy and
-  Stability of Numerical Algorithms, 2nd ed., section 4.2). Where every micro-batch weighs what it should, nothing but
-  rounding can be the cause of an error below that.
-- *As a rule* roundings are independent of each other: each is at most u |s_j|, and their sum is of the order of
-  u √(Σ ‖s_j‖²), which grows like √m and not like m (Higham and Mary, SIAM J. Sci. Comput. 41, 2019, A2815).
-- *The norm* of the sum is off by less still, because roundings are hardly ever along the sum.
-- *The replay* sums in another order, in other matrix shapes: each pass carries the rounding of a whole forward and
-  backward, in the dtype that computes.
-- *A sketch* (`gradcheck_accum.verify.vectors.sketch`) knows a norm within bounds, with a stated confidence: an error is
-  within the tolerance where its upper bound is, and beyond it where its lower bound is.
+  Stability of Numerical Algorithms, 2nd ed., section 4.2). If every micro-batch has the right weight, only rounding can
+  cause an error below that.
+- *Usually* rounding errors are independent of each other: each is at most u |s_j|, and their sum is of the order of u
+  √(Σ ‖s_j‖²), which grows like √m and not like m (Higham and Mary, SIAM J. Sci. Comput. 41, 2019, A2815).
+- *The norm* of the sum has a smaller error still, because rounding errors are hardly ever parallel to the sum.
+- *The replay* sums in a different order, with different matrix shapes: each pass has the rounding errors of a whole
+  forward and backward, in the compute dtype.
+- *A sketch* (`gradcheck_accum.verify.vectors.sketch`) bounds a norm with a stated confidence: an error is within the
+  tolerance if its upper bound is, and beyond it if its lower bound is.
 """
 
 from __future__ import annotations
@@ -24,24 +24,24 @@ from dataclasses import dataclass
 import torch
 
 CLIP_ROUNDINGS = 32
-"""Roundings that a clip's norm, quotient and product may differ by where the gradient is the same."""
+"""Rounding errors by which a clip's norm, quotient and product may differ for the same gradient."""
 
 _FACTOR_ROUNDINGS = 8
-"""Roundings of scaling a gradient by hand, and of reading off its factors."""
+"""Rounding errors of scaling a gradient by hand, and of reading its factors."""
 
 _MEASURING_ROUNDINGS = 16
-"""Roundings of the measurement itself, which is done in float64: only beside float64 do they count."""
+"""Rounding errors of the measurement itself in float64: they only matter for float64 gradients."""
 
 _DEVIATIONS = 4.0
-"""How many times its usual size an error of independent roundings may be; 0.45 of it was measured."""
+"""How many times its usual size an error of independent roundings may be; 0.45 times was measured."""
 
 _PASS_ROUNDINGS = 64.0
 _PASS_ROUNDINGS_LOW_PRECISION = 6.0
-"""Roundings of a forward and backward pass, as one relative error: low precision accumulates in higher."""
+"""Rounding errors of a forward and backward pass, as one relative error: low precision accumulates in higher."""
 
 
 CONFIDENCE = 0.999
-"""How sure it is that a norm, or the quotient of two, lies within the bounds that its sketch gives it."""
+"""The probability that a norm, or the quotient of two, lies within the bounds from its sketch."""
 
 _SHARING = 1 / 512
 """The probability that two elements share a bucket of a sketch of 1,024 is half as large, but for elements of one
@@ -51,7 +51,7 @@ these."""
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Between what a number lies."""
+    """The bounds of a number."""
 
     low: float
     high: float
@@ -59,14 +59,14 @@ class Bounds:
 
 @dataclass(frozen=True, slots=True)
 class Addends:
-    """The sizes of what a window adds up: Euclidean norms of its contributions and of their sum."""
+    """The sizes of a window's addends: Euclidean norms of its contributions and of their sum."""
 
     contributions: Sequence[float]
     total: float
 
     @property
     def partial_sums(self) -> float:
-        """√(Σ ‖s_j‖²), as large as it is where the partial sums grow to the total, or wander to √(Σ ‖g_j‖²)."""
+        """An upper estimate of √(Σ ‖s_j‖²): partial sums that grow to the total, or randomly to √(Σ ‖g_j‖²)."""
         return math.sqrt(len(self.contributions)) * max(self.total, math.hypot(*self.contributions))
 
 
@@ -91,7 +91,7 @@ def gamma(count: int, roundoff: float) -> float:
 
 
 def sketched_norm(norm: float) -> Bounds:
-    """Between what ‖v‖ lies where that of its sketch is ``norm``, with a confidence beyond CONFIDENCE.
+    """The bounds of ‖v‖ if the norm of its sketch is ``norm``, with a confidence above CONFIDENCE.
 
     X = ‖S v‖² has the mean ‖v‖² and a variance of at most 2 p ‖v‖⁴, p the probability that two elements share a bucket
     (Alon, Matias, Szegedy, J. Comput. Syst. Sci. 58, 1999, section 2.2; Charikar, Chen, Farach-Colton, Theor. Comput.
@@ -119,11 +119,11 @@ def sum_tolerance(addends: Addends, dtype: torch.dtype) -> SumTolerance:
         return SumTolerance(0.0, 0.0, 0.0)
     roundoff, count = unit_roundoff(dtype), len(addends.contributions)
     extra = _FACTOR_ROUNDINGS + (_MEASURING_ROUNDINGS if dtype is torch.float64 else 0)
-    # Beside float64 the measurement's own roundings are as large as those of the contributions.
+    # For float64, the measurement's own rounding errors are as large as those of the contributions.
     relative_to = math.fsum(addends.contributions) if dtype is torch.float64 else addends.total
     worst = gamma(count + extra, roundoff) * math.fsum(addends.contributions) / addends.total
     usual = roundoff * (_DEVIATIONS * addends.partial_sums + extra * relative_to) / addends.total
-    # 0.25 √K eps was measured for the norm: four times that, and the roundings that all elements may share.
+    # 0.25 √K eps was measured for the norm: four times that, and the rounding errors that all elements may share.
     norm = roundoff * (2 * math.sqrt(count) + extra)
     return SumTolerance(min(usual, worst), worst, norm)
 

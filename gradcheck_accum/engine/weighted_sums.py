@@ -1,8 +1,8 @@
-"""What the elements of a sum or mean are multiplied by, where that is data: the places that a mask leaves, or weights.
+"""Data that the elements of a sum or mean are multiplied by: a mask, or weights.
 
-A mask of zeros and ones says which elements there are: those that it leaves are the units of their sum. Weights that
-were made in the micro-batch to add up to one make a weighted mean, whatever was called for it; as the weight of a class
-does, each then counts as many units as it was before.
+A mask of zeros and ones selects elements: those are the units of their sum. Weights that the micro-batch has normalized
+to a sum of one make a weighted mean, whichever function computes it; each then counts as many units as its value before
+normalization, as class weights do.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from collections.abc import Callable, Sequence
 import torch
 
 SharesOf = Callable[[torch.Tensor, "torch.Tensor | None", bool], "torch.Tensor | None"]
-"""Asked of weights that make a mean, and of a number that their products with the elements are divided by, if there is
-one: what they were before they were made to add up, in proportion. None where they were not made to here. Last comes
-whether they add up to the number of elements, as those of a mean do, and not to one."""
+"""Returns weights as they were before normalization, up to a factor, or None if they were not normalized here. The
+arguments: the weights, a number that divides their products with the elements (if there is one), and whether they add
+up to the number of elements (for a mean) and not to one."""
 
 
 def masked_units(operands: Sequence[torch.Tensor]) -> float | None:
-    """How many elements of a sum are left by the masks that it is multiplied by; None where others are among them."""
+    """How many elements of a sum its masks select; None if it is multiplied by anything else."""
     if not operands or not all(map(_is_mask, operands)):
         return None
     left = operands[0] != 0
@@ -31,10 +31,10 @@ def masked_units(operands: Sequence[torch.Tensor]) -> float | None:
 def weighted_units(
     operands: Sequence[torch.Tensor], by: Sequence[torch.Tensor], is_mean: bool, shares_of: SharesOf
 ) -> float | None:
-    """The units of a weighted mean: what its weights add up to before they are made to add up to one.
+    """The units of a weighted mean: the sum of its weights before they are normalized.
 
-    The elements' products with ``operands`` are divided by the numbers ``by``, and then by their own number where
-    ``is_mean`` says so. None where that makes no mean of them.
+    The elements' products with ``operands`` are divided by the numbers ``by``, and, if ``is_mean``, by the number of
+    elements. None if that is not a mean.
     """
     if len(operands) != 1 or len(by) > 1:
         return None

@@ -1,6 +1,6 @@
-"""Property-based testing of gradient accumulation: drawn loops for our engines, drawn data for loops of one's own.
+"""Property-based testing of gradient accumulation: generated loops for our engines, generated data for user loops.
 
-Importing this package imports neither PyTorch nor Hypothesis: they come with what is used of it.
+Importing this package imports neither PyTorch nor Hypothesis: its modules import them when they are used.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Runs both engines on one variant, and says where they part: from one another, or from the arithmetic."""
+"""Runs both engines on one variant, and reports where they disagree with each other or with the arithmetic."""
 
 from __future__ import annotations
 
@@ -25,21 +25,20 @@ from gradcheck_accum.verify import observe
 PATH = "variant.py"
 
 ROUNDING = 0.01
-"""Within this two weights are the same: a division in bfloat16 is no better, and no mistake is as small."""
+"""Weights within this are the same: a division in bfloat16 is no more exact, and no mistake is as small."""
 
 REACHING = (Fate.LIVE, Fate.STALE)
-"""The fates of what a step got."""
+"""The fates of entries that reached a step."""
 
 SCALE = frozenset({"GA101", "GA102", "GA103", "GA104", "GA302", "GA303", "GA304"})
-"""The codes that lint can only give where it knows what every factor of a loss is worth."""
+"""The codes that lint can only report if it knows every factor of a loss."""
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
     """One entry of a ledger as both engines see it: the micro-batch (numbered by its backward), its fate, its weight.
 
-    ``coefficient`` is what the mean loss of the micro-batch was multiplied by on its way into the gradient; None where
-    the engine does not know.
+    ``coefficient`` is the factor of the micro-batch's mean loss in the gradient; None if the engine does not know it.
     """
 
     micro_batch: int
@@ -47,11 +46,11 @@ class Line:
     coefficient: float | None
 
     def agrees(self, other: Line) -> bool:
-        """Whether two entries say the same, wherever both claim to know."""
+        """Whether two entries are the same, as far as both are known."""
         if (self.micro_batch, self.fate) != (other.micro_batch, other.fate):
             return False
         if self.fate not in REACHING:
-            return True  # what no step got may have been scaled unseen
+            return True  # a lost micro-batch may have been scaled unseen
         one, another = self.coefficient, other.coefficient
         return one is None or another is None or math.isclose(one, another, rel_tol=ROUNDING)
 
@@ -62,13 +61,13 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """One window as both engines see it: the line of its step (0 where none came) and its entries."""
+    """One window as both engines see it: the line of its step (0 if there is none) and its entries."""
 
     step: int
     lines: tuple[Line, ...]
 
     def agrees(self, other: Page) -> bool:
-        """Whether two windows say the same."""
+        """Whether two windows are the same."""
         return (
             self.step == other.step
             and len(self.lines) == len(other.lines)
@@ -81,11 +80,11 @@ class Page:
 
 
 Book = tuple[Page, ...]
-"""The windows of one store, those that no step closed last."""
+"""The windows of one store; those that no step closed come last."""
 
 
 def books(ledger: Ledger) -> list[Book]:
-    """The ledger of every store, in the order of their first steps; stores have other names in each engine."""
+    """The ledger of every store, in a canonical order, as stores have different names in each engine."""
     order: dict[int, int] = {}
     for event in ledger.trace.events:
         if hasattr(event, "micro_batch"):
@@ -99,7 +98,7 @@ def books(ledger: Ledger) -> list[Book]:
 
 
 def _page(window: Window, order: dict[int, int], assumed: float | None) -> Page:
-    # A step that the grad scaler skipped had gradients that are not finite: whether they were divided does not show.
+    # A step that the grad scaler skipped had non-finite gradients: they do not show whether they were divided.
     unknown = window.unknown or (window.step is not None and window.step.skipped)
     lines = tuple(
         Line(order[e.backward.micro_batch], e.fate, None if unknown else _coefficient(e, assumed))
@@ -109,9 +108,9 @@ def _page(window: Window, order: dict[int, int], assumed: float | None) -> Page:
 
 
 def _coefficient(entry: Entry, assumed: float | None) -> float | None:
-    """What the first term of an entry's loss was multiplied by, as a mean over its units.
+    """The factor of the first term of an entry's loss, as a mean over its units.
 
-    The source may not show how many rows a batch has: the number that lint then assumes is no claim.
+    If the source does not show how many rows a batch has, the number that lint assumes is not a claim.
     """
     term = entry.backward.terms[0]
     factors = [factor.value for factor in (*term.factors, *(scaling.factor for scaling in entry.grad_factors))]
@@ -123,7 +122,7 @@ def _coefficient(entry: Entry, assumed: float | None) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One way in which an engine parts from the truth, or from the other: its ``kind``, who is wrong first."""
+    """One disagreement of an engine with the truth, or with the other engine; ``kind`` names the wrong one first."""
 
     kind: str
     text: str
@@ -134,10 +133,10 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """What both engines said of one variant, and every way in which they part; none where all is well.
+    """What both engines report for one variant, and all disagreements; none if all is well.
 
-    ``unknown`` says that lint does not know all weights, ``undecided`` which engines left open what there was to
-    decide, and why they may: that is no problem.
+    ``unknown`` says that lint does not know all weights; ``undecided`` lists the engines that justifiably did not
+    decide, and why: these are not problems.
     """
 
     variant: Variant
@@ -154,7 +153,7 @@ class Comparison:
 
 
 def compare(variant: Variant) -> Comparison:
-    """Lint and run ``variant``, and hold both against its arithmetic."""
+    """Lint and run ``variant``, and compare both results with its arithmetic."""
     source = render(variant)
     examination = examine(source, PATH)
     found = frozenset((f.where.line, f.mistake.code) for f, _ in examination.evidence)
@@ -169,13 +168,13 @@ def compare(variant: Variant) -> Comparison:
     judged.verify(result)
     judged.lint({code for _, code in found})
     judged.problems += [
-        # Which windows are rejected is decided by the data.
+        # The data decides which windows are rejected.
         *(Problem("both ledgers", text) for text in _ledgers(static, dynamic) if not variant.outliers),
         *_places(variant, result, found, unknown, _untold(ledger)),
         *_arithmetic(variant, dynamic),
     ]
     if not any(problem.kind.startswith("verify") for problem in judged.problems):
-        # Of a loop that is read wrong the weights are those of the wrong reading.
+        # The weights of a wrong reading are wrong too.
         judged.problems += _relative_weights(variant, true, result)
     return Comparison(
         variant,
@@ -193,9 +192,9 @@ def compare(variant: Variant) -> Comparison:
 
 
 class _Judged:
-    """Holds what the engines say of one variant against what is true of it.
+    """Compares what the engines report for one variant with what is true of it.
 
-    A loop that makes use of none of the wider dimensions has to be decided.
+    A loop that uses none of the wider dimensions must be decided.
     """
 
     def __init__(self, variant: Variant, true: Truth, unknown: bool) -> None:
@@ -207,7 +206,7 @@ class _Judged:
         self.undecided: list[str] = []
 
     def verify(self, result: VerifyResult) -> None:
-        """The verdict, and the codes of the diagnosis."""
+        """Check the verdict, and the codes of the diagnosis."""
         true, codes = self.true, {d.mistake.code for d in result.diagnosis}
         said = f"{result.verdict.value} ({result.reason}; {_listed(codes)})"
         against = f"verify says {said}, the truth is {true.verdict}"
@@ -231,7 +230,7 @@ class _Judged:
             self._is_wrong("verify: missing cause", f"verify says {said}, but for {_listed(missing)}")
 
     def lint(self, codes: set[str]) -> None:
-        """The codes of the findings."""
+        """Check the codes of the findings."""
         true = self.true
         self._codes("lint", codes, _listed(codes))
         missing = true.in_source - codes
@@ -246,7 +245,7 @@ class _Judged:
     def _codes(self, engine: str, codes: set[str], said: str) -> None:
         wrong = codes - self.true.allowed
         if wrong == {"GA802"} and self.true.ambiguity:
-            # Who takes a bare number for K takes what it divides for scaled.
+            # Reading a bare number as K means reading what it divides as scaled.
             self.undecided.append(f"{engine}: {self.true.ambiguity}")
         elif wrong:
             kind = "wrong cause" if self.true.verdict == "deviates" else "false finding"
@@ -263,35 +262,35 @@ class _Judged:
 
 
 def run(source: str, *, replay: bool) -> tuple[VerifyResult, Ledger]:
-    """Run a script under observation, in this process; what it prints and warns of is thrown away."""
+    """Run a script under observation, in this process; its output and its warnings are discarded."""
     reference = "both" if replay else "ledger"
     names: dict[str, object] = {}
     with observe(script=PATH, reference=reference) as observation:  # type: ignore[arg-type]
         execute(source, names)
-    # Its classes and functions hold these names, and the names them: the next script's observer would meet this
-    # one's optimizers.
+    # The script's classes and functions are in reference cycles with these names; otherwise, the next script's observer
+    # would find this one's optimizers.
     names.clear()
     judged = observation.judged()
-    # A file of that name may be somebody's, whose report would show these lines.
+    # A file of that name may exist, and its reports would show these lines.
     linecache.cache.pop(PATH, None)
     return judged
 
 
 def execute(source: str, names: dict[str, object]) -> None:
-    """Run a script in this process; what it prints and warns of is thrown away, what it has made is in ``names``."""
+    """Run a script in this process, with its definitions in ``names``; its output and its warnings are discarded."""
     names |= {"__name__": "__main__", "__file__": PATH}
     with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
         warnings.simplefilter("ignore")
-        # What a number was bound to is read where a script's source is found.
+        # The source of a script is found here to read the origins of its numbers.
         linecache.cache[PATH] = len(source), None, source.splitlines(keepends=True), PATH
         exec(compile(source, PATH, "exec"), names)
 
 
 def still_wrong_once_fixed(comparison: Comparison) -> tuple[Problem, ...]:
-    """What is wrong with a variant that lint has fixed: verify must call it equivalent once nothing is left to find.
+    """Problems of a variant that lint has fixed: verify must call it equivalent once nothing is left to find.
 
-    What only verify can see is left, and so are mistakes that no fix repairs, and what is wrong without any that was
-    planted: a window that lost what it had.
+    Still left are mistakes that only verify can see, those that no fix repairs, and errors without a planted mistake: a
+    window that lost its micro-batches.
     """
     repaired = fixed(open_document(comparison.source, PATH), comparison.examination, unsafe=True)
     planted = {OPERATORS[name].code for name in comparison.variant.mutations}
@@ -331,16 +330,16 @@ def _places(
     unknown: bool,
     untold: frozenset[int],
 ) -> list[Problem]:
-    """Whether a mistake that both engines name is at the same lines for both."""
+    """Whether a mistake that both engines report is at the same lines for both."""
     seen = {(d.where.line, d.mistake.code) for d in result.diagnosis}
     compared = {code for _, code in seen} & {code for _, code in found}
     if unknown or variant.uneven:
-        # The source does not show how many units each batch holds.
+        # The source does not show how many units each batch has.
         compared -= SCALE
     if variant.clearing == "none":
-        # What is cleared by hand is seen at the next call that is watched: verify can not tell the line.
+        # Clearing by hand is only noticed at the next watched call: verify does not know its line.
         compared -= {"GA201", "GA202"}
-    # What keeps graphs is a place in the source, and a step in a run.
+    # A retained graph is reported at its place in the source, but at a step in a run.
     compared -= {"GA801"}
     told = {(line, code) for line, code in seen if code in compared}
     own = {(line, code) for line, code in found if code in compared and line not in untold}
@@ -348,13 +347,13 @@ def _places(
 
 
 def _untold(ledger: Ledger) -> frozenset[int]:
-    """The lines of steps of which verify says nothing: all of their windows are unknown to it."""
+    """The lines of steps that verify knows nothing about: all of their windows are unknown to it."""
     every = {(w.step.where.line, bool(w.unknown)) for w in ledger.windows if w.step is not None}
     return frozenset(line for line, unknown in every if unknown and (line, False) not in every)
 
 
 def _arithmetic(variant: Variant, dynamic: list[Book]) -> list[Problem]:
-    """Whether verify's ledger is that of the arithmetic, store by store and entry by entry."""
+    """Whether verify's ledger matches the arithmetic, store by store and entry by entry."""
     wanted = [
         [
             {i: tuple(float(c * factor) for factor in _losses(variant, run, i)) for i, c in step.gradient.items()}
@@ -365,14 +364,14 @@ def _arithmetic(variant: Variant, dynamic: list[Book]) -> list[Problem]:
     read = [[_reaching(page) for page in book if page.step] for book in dynamic]
     if not any(wanted) and not any(read):
         return []
-    # Stores have other names in the script than here: they are known again by what is in them.
+    # Stores have different names in the script: they are identified by their contents.
     if any(_close(read, list(order)) for order in itertools.permutations(wanted)):
         return []
     return [Problem("verify: wrong weights", f"the arithmetic gives {wanted}, verify's ledger {read}")]
 
 
 def _relative_weights(variant: Variant, true: Truth, result: VerifyResult) -> list[Problem]:
-    """Whether the weights that verify reports are the true ones, relative to the large batch's."""
+    """Whether the weights that verify reports are the true ones, relative to the large batch."""
     if true.ambiguity or true.level_is_open or variant.has("GA902"):
         return []
     wanted = [[_relative(run, step) for step in run.steps] for run in simulations(variant)]
@@ -388,10 +387,9 @@ def _relative_weights(variant: Variant, true: Truth, result: VerifyResult) -> li
 
 
 def _relative(run: Simulation, step: Stepped) -> list[float] | None:
-    """What each of a step's own micro-batches weighs beside its share of the units.
+    """The weight of each of a step's own micro-batches, relative to its share of the units.
 
-    None where they are of two passes: what leaks was meant for another large batch. None where they are the rest of a
-    window, too.
+    None if they are from two passes, as a leak was meant for another large batch, or if they are the rest of a window.
     """
     if step.is_rest:
         return None
@@ -403,7 +401,7 @@ def _relative(run: Simulation, step: Stepped) -> list[float] | None:
 
 
 def _weigh_the_same(read: list[list[tuple[float | None, ...]]], wanted: list[list[list[float] | None]]) -> bool:
-    """Whether the weights of every step's own micro-batches are these; what was there before stands before them."""
+    """Whether the last weights of every step are these; weights of earlier micro-batches may precede them."""
     return [len(steps) for steps in read] == [len(steps) for steps in wanted] and all(
         own is None or None in one or (len(one) >= len(own) and all(map(_is_close, one[len(one) - len(own) :], own)))
         for mine, yours in zip(read, wanted, strict=True)
@@ -416,19 +414,19 @@ def _is_close(one: float | None, other: float) -> bool:
 
 
 def _losses(variant: Variant, run: Simulation, number: int) -> tuple[Fraction, ...]:
-    """What the objective of a micro-batch multiplies each of its losses by."""
+    """The factors of a micro-batch's losses in its objective."""
     return (Fraction(1),) if run.second else variant.objective.factors(run.positions[number])
 
 
 def _reaching(page: Page) -> dict[int, float | None]:
-    """What every micro-batch counts in the gradient that a step got; None where verify does not know."""
+    """The coefficient of every micro-batch in the gradient that a step got; None if verify does not know it."""
     return {line.micro_batch: line.coefficient for line in page.lines if line.fate in REACHING}
 
 
 def _close(read: list[list[dict[int, float | None]]], wanted: list[list[dict[int, tuple[float, ...]]]]) -> bool:
-    """Whether a run's ledger is one that was worked out, within what a loss in bfloat16 may have been rounded by.
+    """Whether a run's ledger matches a computed one, within the rounding of a loss in bfloat16.
 
-    Of an objective with several losses the ledger names one, whichever it meets first.
+    For an objective with several losses, the ledger names the first one that it meets.
     """
     return len(read) == len(wanted) and all(
         len(mine) == len(yours)

@@ -1,4 +1,4 @@
-"""Many loop variants through both engines: what was counted, and the plainest of every kind on which they part."""
+"""Many loop variants through both engines: the counts, and the simplest variant of every kind of disagreement."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from gradcheck_accum.results.verdict import Verdict
 Progress = Callable[[int, int], None]
 
 _ROUND = 500
-"""Variants that one run of Hypothesis draws: what it has seen slows it down, and time is looked at between runs."""
+"""Variants per run of Hypothesis, whose history slows it down; the time budget is checked between runs."""
 
 _SETTLED = 10
-"""Variants after which what they left behind is set apart: each looks through all objects that are not."""
+"""Variants after which existing objects are frozen: each variant searches all objects that are not."""
 
 _FIXED = 10
-"""One variant in so many is fixed and run again: a fix is tried out on many texts, and costs as much as ten of them."""
+"""One in this many variants is fixed and run again: trying fixes costs as much as ten variants."""
 
 _BESIDE_ITSELF = 50
-"""One variant in so many is compared with itself at K = 1, in two more processes, which costs as much as several."""
+"""One in this many variants is compared with itself at K = 1, in two more processes, which costs as much as several."""
 
 
 def run_campaign(
@@ -40,13 +40,12 @@ def run_campaign(
     time_budget: float | None = None,
     progress: Progress | None = None,
 ) -> Campaign:
-    """Lint and run ``examples`` drawn variants and hold both engines against the arithmetic and one another.
+    """Lint and run ``examples`` drawn variants and compare both engines with the arithmetic and with each other.
 
-    Of every kind of disagreement the plainest variant is kept that shows it. No round is begun after ``time_budget``
-    seconds. ``random_seed`` decides what is drawn. Raises Interrupted, with what was seen so far, where somebody stops
-    it.
+    For every kind of disagreement, the simplest variant that shows it is kept. No round starts after ``time_budget``
+    seconds. ``random_seed`` determines what is drawn. Raises Interrupted, with the results so far, on Ctrl-C.
     """
-    compare(Variant(k=2, rows=(1, 1), units=(1, 1)))  # what PyTorch imports late is there once this has run
+    compare(Variant(k=2, rows=(1, 1), units=(1, 1)))  # to load what PyTorch imports lazily
     tally = Tally()
     kept: dict[str, Variant] = {}
     begun = time.monotonic()
@@ -70,7 +69,7 @@ def run_campaign(
 
 
 def _round(size: int, number: int, tally: Tally, kept: dict[str, Variant], progress: Callable[[int], object]) -> None:
-    """Draw ``size`` variants; ``kept`` has the shortest that shows a disagreement, by its kind."""
+    """Draw ``size`` variants; ``kept`` has the shortest one for each kind of disagreement."""
 
     def test(variant: Variant) -> None:
         if tally.variants % _SETTLED == 0:
@@ -99,7 +98,7 @@ def _round(size: int, number: int, tally: Tally, kept: dict[str, Variant], progr
 
 
 def _settle() -> None:
-    """Set apart all that is there now from what the collector looks through, and verify for optimizers, once more."""
+    """Freeze existing objects, so that neither the garbage collector nor verify's search for optimizers visits them."""
     gc.collect()
     gc.freeze()
 
@@ -109,14 +108,14 @@ def _length(variant: Variant) -> tuple[int, int]:
 
 
 def kinds(variant: Variant, problems: Iterable[Problem]) -> set[str]:
-    """The kinds of disagreement that ``problems`` are of: who is wrong, how, and beside which planted mistake."""
+    """The kinds of disagreement in ``problems``: which engine is wrong, how, and with which planted mistake."""
     names = sorted(variant.mutations)
     planted = names[0] if len(names) == 1 else "two mistakes" if names else "no mistake"
     return {f"{problem.kind}, {planted}" for problem in problems}
 
 
 def _third(variant: Variant, tally: Tally) -> tuple[Problem, ...]:
-    """What is wrong with what `compare` says of a variant, which is counted."""
+    """What is wrong with the result of `compare` for a variant; it is counted."""
     said = _opinion(variant)
     if said is None:
         return ()
@@ -126,7 +125,7 @@ def _third(variant: Variant, tally: Tally) -> tuple[Problem, ...]:
 
 
 def _opinion(variant: Variant) -> Opinion | None:
-    """What `compare` says of a variant; a crash is one of the things that can be wrong with that."""
+    """The result of `compare` for a variant; a crash is a problem too."""
     try:
         return opinion(variant)
     except Exception as error:
@@ -135,7 +134,7 @@ def _opinion(variant: Variant) -> Opinion | None:
 
 
 def _problems(kind: str, variant: Variant) -> tuple[Comparison | None, tuple[Problem, ...]]:
-    """What is wrong with a variant, by the judges that a kind of disagreement is of."""
+    """What is wrong with a variant, according to the judges of this kind of disagreement."""
     comparison, problems = judged(variant, fixes="a fix" in kind)
     if kind.startswith("compare"):
         said = _opinion(variant)
@@ -148,9 +147,9 @@ def _shows(kind: str, variant: Variant) -> bool:
 
 
 def judged(variant: Variant, *, fixes: bool) -> tuple[Comparison | None, tuple[Problem, ...]]:
-    """One variant through both engines, and what is wrong; ``fixes`` runs it once more as lint would fix it.
+    """One variant through both engines, and what is wrong; ``fixes`` also runs it as fixed by lint.
 
-    A crash of an engine is one of the things that can be wrong.
+    A crash of an engine is a problem too.
     """
     try:
         comparison = compare(variant)

@@ -1,4 +1,4 @@
-"""Data, models and the rest for a loop of the user's own: one case, and what it hands to the loop by name."""
+"""Data, models and the rest for a user's loop: one case, and the arguments that it supplies by name."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ _NAMES = {
     "epochs": ("num_epochs", "n_epochs"),
     "epoch": (),
 }
-"""What a case can supply, and the other names that arguments have for it."""
+"""What a case can supply, and the argument names for it."""
 
 _CANONICAL = {name: canonical for canonical, others in _NAMES.items() for name in (canonical, *others)}
 
 _LEFT_ALONE = frozenset({"scaler", "scheduler", "device", "epoch"})
-"""Arguments that keep their defaults where they have any."""
+"""Arguments that keep their defaults if they have any."""
 
 
 class CannotSupply(ValueError):
-    """An argument that nothing supplies; the message is one line that says what to do about it."""
+    """An argument that cannot be supplied; the message is one line that says what to do about it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +50,7 @@ class AccumCase:
     ``samples`` is N, ``batch_size`` the number of samples in a micro-batch (the last one may be smaller),
     ``accumulation_steps`` is K, ``epochs`` the number of passes over the samples. ``ignored`` are the indices of
     samples whose target is -100, so that the loss ignores them. ``dtype`` is the name of a floating-point dtype of
-    PyTorch, ``seed`` that of its random numbers.
+    PyTorch, ``seed`` seeds its random numbers.
     """
 
     samples: int
@@ -76,7 +76,7 @@ class AccumCase:
         return replace(self, batch_size=self.batch_size * self.accumulation_steps, accumulation_steps=1)
 
     def code(self) -> str:
-        """The expression that makes this case."""
+        """The expression that creates this case."""
         given = [f"{f.name}={getattr(self, f.name)!r}" for f in fields(self) if getattr(self, f.name) != f.default]
         return f"AccumCase({', '.join(given)})"
 
@@ -163,7 +163,7 @@ def _functions(factories: ModuleType | None) -> Mapping[str, Callable[..., objec
 
 
 def _parameters(function: Callable[..., object]) -> dict[str, inspect.Parameter]:
-    """The parameters that can be given by name. Raises CannotSupply where one can not."""
+    """The parameters that can be passed by name. Raises CannotSupply if one cannot."""
     try:
         every = _signature(function).parameters
     except (TypeError, ValueError):

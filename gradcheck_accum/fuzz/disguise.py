@@ -1,4 +1,4 @@
-"""Changes how a script reads and nothing of what it does, on its syntax tree: names, comments, code that never runs."""
+"""Changes how a script reads but not what it does, on its syntax tree: names, comments, code that never runs."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ NAMES: dict[str, dict[str, str]] = {
         "loader": "samples",
     },
 }
-"""Other names for what a script names, by the disguise that gives them."""
+"""Other names for the names of a script, by disguise."""
 
 DISGUISES = (*NAMES, "comments", "dead code")
 
@@ -53,7 +53,7 @@ _DEAD = (
 
 
 def disguised(source: str, disguises: Sequence[str], seed: int) -> str:
-    """``source`` with every one of ``disguises``; places are chosen by ``seed``."""
+    """``source`` with all ``disguises`` applied; ``seed`` determines where."""
     if not disguises:
         return source
     tree = cst.parse_module(source)
@@ -81,7 +81,7 @@ class _Disguise(cst.CSTTransformer):
         self._dead_code = dead_code
         self._chance = chance
 
-    # What libcst would look up by name at every node and attribute: most of a visit's time.
+    # LibCST would look these up by name at every node and attribute, which is most of a visit's time.
 
     def on_visit(self, node: cst.CSTNode) -> bool:
         return not isinstance(node, _PLAIN)
@@ -108,7 +108,7 @@ class _Disguise(cst.CSTTransformer):
         return updated_node
 
     def _filled(self, loop: _Loop) -> _Loop:
-        """A loop with more statements and comments in its body."""
+        """A loop with additional statements and comments in its body."""
         body = list(loop.body.body)
         if self._dead_code:
             dead = _statements(self._chance.choice(_DEAD)).visit(_Renaming(self._names)).body[0]
@@ -121,7 +121,7 @@ class _Disguise(cst.CSTTransformer):
 
 
 class _Renaming(_Disguise):
-    """Only the names."""
+    """Changes only names."""
 
     def __init__(self, names: dict[str, str]) -> None:
         super().__init__(names, False, False, random.Random(0))

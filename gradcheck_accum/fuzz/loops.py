@@ -1,4 +1,4 @@
-"""Tries a loop of the user's own on many cases, and finds the smallest that it gets wrong."""
+"""Tries a user's loop on many cases, and finds the smallest failing ones."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ from gradcheck_accum.verify import observe
 Progress = Callable[[int, int], None]
 
 _UNDECIDED = "Undecided_steps"
-"""The kind of steps on accumulated gradients that verify leaves open."""
+"""The kind of failure in which verify leaves steps on accumulated gradients undecided."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Judged:
-    """One case, run: its outcome, the kind of failure (empty for none), and what is wrong in words."""
+    """One case, run: its outcome, the kind of failure (empty for none), and a description."""
 
     case: AccumCase
     outcome: TrialOutcome
@@ -60,12 +60,11 @@ def fuzz_loop(
 ) -> LoopTrial:
     """Call ``loop`` on drawn cases, its arguments supplied by name, and keep the smallest failing case of each kind.
 
-    ``factories`` is a module whose functions supply arguments (see `AccumCase.arguments`). How many cases are tried is
-    Hypothesis' active profile to say, unless ``examples`` is given. A ``random_seed`` decides what is drawn; without
-    one, what failed before, as the profile's database keeps it, is tried first. Neither the clock nor how many mistakes
-    were found ends the drawing: of one seed, every run tries the same cases. No case is begun after ``time_budget``
-    seconds. Raises CannotSupply where an argument can not be supplied, and Interrupted, with what was seen so far,
-    where somebody stops it.
+    ``factories`` is a module whose functions supply arguments (see `AccumCase.arguments`). Hypothesis' active profile
+    decides how many cases are tried, unless ``examples`` is given. A ``random_seed`` determines what is drawn; without
+    one, earlier failures from the profile's database are tried first. Neither the clock nor the number of mistakes ends
+    the drawing: with one seed, every run tries the same cases. No case starts after ``time_budget`` seconds. Raises
+    CannotSupply if an argument cannot be supplied, and Interrupted, with the results so far, on Ctrl-C.
     """
     name = target or getattr(loop, "__qualname__", "the loop")
     AccumCase(samples=1, batch_size=1, accumulation_steps=1).arguments(loop, factories)
@@ -110,7 +109,7 @@ def fuzz_loop(
 
 
 class _Trial:
-    """A loop that is being tried: how many cases came to what, and the smallest failing case of each kind."""
+    """A loop that is being tried: the number of cases by outcome, and the smallest failing case of each kind."""
 
     def __init__(self, loop: Callable[..., object], factories: ModuleType | None, ends: float | None) -> None:
         self._loop = loop
@@ -130,7 +129,7 @@ class _Trial:
             self.failing[judged.kind] = judged
 
     def shrink(self) -> None:
-        """Make the failing case of each kind as small as it gets while it fails in the same way."""
+        """Shrink the failing case of each kind while it fails in the same way."""
         tried: dict[AccumCase, _Judged] = {}
 
         def fails(kind: str, case: AccumCase) -> bool:
@@ -147,9 +146,9 @@ class _Trial:
             smallest(self.failing[kind].case, partial(fails, kind))
 
     def settle(self) -> None:
-        """Compare the smallest case that verify leaves open with the same samples at K = 1, where the loop is told K.
+        """Compare the smallest undecided case with the same samples at K = 1, if the loop takes K as an argument.
 
-        It takes as long as many cases do, so that it is asked for this one alone.
+        Only this one, as it takes as long as many cases do.
         """
         judged = self.failing.get(_UNDECIDED)
         if judged is not None and not self._is_over():
@@ -160,7 +159,7 @@ class _Trial:
 
 
 def _telling(judged: _Judged) -> tuple[int, bool, str]:
-    """Failures are reported in this order; uneven counts come with many cases, and say least."""
+    """Sort key of reported failures; uneven counts occur in many cases and are least informative, so they come last."""
     return list(TrialOutcome).index(judged.outcome), judged.kind == "GA104", judged.kind
 
 
@@ -170,7 +169,7 @@ def _judge(loop: Callable[..., object], case: AccumCase, factories: ModuleType |
         with (
             warnings.catch_warnings(),
             contextlib.redirect_stdout(io.StringIO()),
-            case.in_dtype(),  # a loop may make a model or a loss of its own
+            case.in_dtype(),  # a loop may create a model or a loss itself
             observe(
                 script=getattr(loop, "__qualname__", "the loop"),
                 reference="ledger",
@@ -188,16 +187,16 @@ def _judge(loop: Callable[..., object], case: AccumCase, factories: ModuleType |
     if outcome is TrialOutcome.EQUIVALENT:
         return _Judged(case, outcome, result=result)
     if outcome is TrialOutcome.UNDECIDED:
-        # Where nothing was accumulated, K = 1 is no other case.
+        # If nothing was accumulated, K = 1 is the same case.
         kind = _UNDECIDED if any(window.micro_batches > 1 for window in result.windows) else "Undecided"
         return _Judged(case, outcome, kind, result.reason, result)
-    # Uneven counts come with many cases: what else is wrong with one makes it the more telling.
+    # Uneven counts occur in many cases: any other mistake is more informative.
     codes = sorted({d.mistake.code for d in result.diagnosis}, key=lambda code: (code == "GA104", code))
     return _Judged(case, outcome, codes[0] if codes else "Unexplained", _words(result, ledger), result)
 
 
 def _beside_k_1(loop: Callable[..., object], judged: _Judged, factories: ModuleType | None) -> _Judged:
-    """What a case that verify leaves open comes to beside the same samples at K = 1."""
+    """A case that verify leaves undecided, compared with the same samples at K = 1."""
     from gradcheck_accum.comparing import compared_loop
 
     case = judged.case
@@ -206,7 +205,7 @@ def _beside_k_1(loop: Callable[..., object], judged: _Judged, factories: ModuleT
         with case.in_dtype(), contextlib.redirect_stdout(io.StringIO()):
             found = compared_loop(loop, each)
     except ValueError:
-        return judged  # this process can not be copied
+        return judged  # this process cannot be forked
     if found.verdict is Verdict.DEVIATES:
         what = f"{found.reason} (the loop itself at K = 1; verify: {judged.what})"
         return replace(judged, outcome=TrialOutcome.DEVIATES, what=what, is_compared=True)
@@ -216,7 +215,7 @@ def _beside_k_1(loop: Callable[..., object], judged: _Judged, factories: ModuleT
 
 
 def _raised(error: BaseException, loop: Callable[..., object]) -> str:
-    """What was raised, and the last line in the loop's own file on the way there."""
+    """The exception, and the last line in the loop's own file that led to it."""
     frames = traceback.extract_tb(error.__traceback__)
     file = getattr(getattr(inspect.unwrap(loop), "__code__", None), "co_filename", "")
     own = [frame for frame in frames if frame.filename == file]
@@ -226,7 +225,7 @@ def _raised(error: BaseException, loop: Callable[..., object]) -> str:
 
 
 def _words(result: VerifyResult, ledger: Ledger) -> str:
-    """What is wrong, most telling first."""
+    """A description of what is wrong, most informative first."""
     lost = [e for w in ledger.abandoned for e in w.entries if e.fate in (Fate.LEFT, Fate.WIPED)]
     rows = [e.backward.terms[0].rows for e in {id(e.backward): e for e in lost}.values() if e.backward.terms]
     codes = {d.mistake.code for d in result.diagnosis}
@@ -243,7 +242,7 @@ def _words(result: VerifyResult, ledger: Ledger) -> str:
 
 
 def _test(target: str, judged: _Judged, factories: ModuleType | None) -> str:
-    """A pytest test that shows the failure, with a name of its own among those of other kinds."""
+    """A pytest test that shows the failure, with a unique name among the kinds of failure."""
     path, _, name = target.rpartition("::")
     module = path.rpartition("/")[2].removesuffix(".py") or "train"
     name = name.rpartition(".")[2]
@@ -269,10 +268,10 @@ def _test(target: str, judged: _Judged, factories: ModuleType | None) -> str:
 
 @contextlib.contextmanager
 def _light_heap() -> Any:
-    """While it is entered, looking for optimizers does not go through what was there before.
+    """Inside the block, the search for optimizers does not visit objects that existed before.
 
-    Every observation looks at all that the garbage collector knows, to find the optimizers made before it: most of
-    that is PyTorch itself. Left as it is where somebody holds an optimizer already, which a loop may use.
+    Every observation searches all objects of the garbage collector for optimizers created before it; most of these are
+    PyTorch's own. Nothing is frozen if an optimizer exists already, because the loop may use it.
     """
     gc.collect()
     if any(issubclass(type(one), Optimizer) for one in gc.get_objects()):

@@ -1,9 +1,8 @@
-"""What is true of a variant, by plain arithmetic: what both engines are held against.
+"""What is true of a variant, by plain arithmetic: both engines are compared with it.
 
-The variant is carried out here with rational numbers alone: which micro-batches reach which step, and with which part
-of the weight that they have in the large batch. The generator wrote every factor and knows what it is for: nothing is
-read back out of numbers here. Nothing of this reads the source that was rendered, and nothing of it comes from an
-engine or repeats a rule of one.
+The variant is simulated with rational numbers: which micro-batches reach which step, and with which weight. The
+generator wrote every factor and knows its role, so nothing has to be inferred from numbers. The oracle neither reads
+the rendered source nor uses or repeats any rule of an engine.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from gradcheck_accum.fuzz.variants import COUNTED, NEUTRAL_NAMES, OPERATORS, PLA
 from gradcheck_accum.mistakes import CATALOGUE
 
 ROLES = frozenset({"divisor", "again"})
-"""The factors of a variant that are there because gradients are accumulated: the division, and a second one.
+"""The factors of a variant that are due to accumulation: the division, and a second one.
 
 The others, ``constant`` and ``mean``, are the objective's.
 """
@@ -27,12 +26,12 @@ The others, ``constant`` and ``mean``, are the objective's.
 
 @dataclass(slots=True)
 class Stepped:
-    """One step: what every micro-batch counted in its gradient, and the micro-batches that ran since the one before.
+    """One step: the coefficient of every micro-batch in its gradient, and the micro-batches since the previous step.
 
-    What one counts is a multiple of its objective's gradient: whatever the objective is made of, the large batch's
-    gives each of its micro-batches its share of the units. ``spoiled`` says that something else than weights is wrong
-    with the step: a clip of a part, a grad scaler's scale inside. ``is_rest`` says that a part of what ran since the
-    step before was rejected: whether the large batch has that part too is nobody's to demand.
+    A coefficient multiplies the gradient of a micro-batch's objective: whatever the objective is, in the large batch it
+    is the micro-batch's share of the units. ``spoiled`` lists errors of the step other than weights: clipping part of a
+    window, a grad scaler's scale that was not removed. ``is_rest`` says that some of the micro-batches since the
+    previous step were rejected: whether the large batch includes them is left open.
     """
 
     gradient: dict[int, Fraction]
@@ -43,11 +42,11 @@ class Stepped:
 
 @dataclass(slots=True)
 class Simulation:
-    """A whole run: the units of every micro-batch, what its mean loss was multiplied by, and every step.
+    """A whole run: the units of every micro-batch, the factor of its mean loss, and every step.
 
-    ``positions`` are the micro-batches' places in their passes, ``contents`` is what each loss is the mean over, where
-    micro-batches may hold the same; ``lost`` are those that had no step when the run ended, and that nobody rejected.
-    ``second`` says that it is the run of a second model, which has an objective of its own.
+    ``positions`` are the micro-batches' positions in their passes, ``contents`` what each loss is the mean over, if
+    micro-batches may have equal contents; ``lost`` are those that reached no step by the end of the run and were not
+    rejected. ``second`` says that it is the run of a second model, which has its own objective.
     """
 
     units: list[int] = field(default_factory=list)
@@ -60,7 +59,7 @@ class Simulation:
 
     @property
     def is_right(self) -> bool:
-        """Whether every step got the gradient of the large batch of all that ran since the step before."""
+        """Whether every step got the gradient of the large batch of all that ran since the previous step."""
         return not self.lost and all(self.is_right_step(step) for step in self.steps)
 
     def is_right_step(self, step: Stepped) -> bool:
@@ -71,20 +70,20 @@ class Simulation:
         return step.gradient == right or (bool(self.contents) and self._sum(step.gradient) == self._sum(right))
 
     def right(self, step: Stepped) -> dict[int, Fraction]:
-        """What every micro-batch of a step counts in the large batch."""
+        """The coefficient of each of a step's micro-batches in the large batch."""
         total = sum(self.units[i] for i in step.own)
         return {i: Fraction(self.units[i], total) for i in step.own}
 
     def weighs_unevenly(self, step: Stepped) -> bool:
-        """Whether a unit of one of a step's own micro-batches was to count more than one of another."""
+        """Whether the units of a step's own micro-batches have different weights."""
         return len({self.coefficients[i] / self.units[i] for i in step.own}) > 1 and bool(self._reached(step))
 
     def has_a_mean_of_means(self, step: Stepped) -> bool:
-        """Whether that is so of micro-batches that hold different numbers of units."""
+        """Whether they do, and the micro-batches have different numbers of units."""
         return self.weighs_unevenly(step) and len({self.units[i] for i in step.own}) > 1
 
     def has_a_short_step_as_heavy(self) -> bool:
-        """Whether each micro-batch of a step counts what each of a longer step does."""
+        """Whether a micro-batch of a short step has the same coefficient as one of a longer step."""
         every = [
             (len(step.own), {step.gradient.get(i) for i in step.own}) for step in self.steps if self._reached(step)
         ]
@@ -95,7 +94,7 @@ class Simulation:
         return step.gradient.keys() & set(step.own)
 
     def _sum(self, gradient: dict[int, Fraction]) -> dict[tuple[int, int], Fraction]:
-        """What each of the things that losses are means over counts in a gradient."""
+        """The coefficient, in a gradient, of each element that the losses average over."""
         total: dict[tuple[int, int], Fraction] = {}
         for i, coefficient in gradient.items():
             for one, times in self.contents[i].items():
@@ -104,7 +103,7 @@ class Simulation:
 
 
 class _Run:
-    """The state of a run of one variant; the factors named in ``roles`` are the accumulation's."""
+    """The state of a run of one variant; the factors named in ``roles`` are due to accumulation."""
 
     def __init__(self, variant: Variant, store: str, roles: frozenset[str]) -> None:
         self.v = variant
@@ -116,7 +115,7 @@ class _Run:
         self.since: list[int] = []
         self.has_rejected = False
         self.scaled: set[int] = set()
-        """The micro-batches in the gradient that still hold a grad scaler's scale."""
+        """The micro-batches in the gradient that still contain a grad scaler's scale."""
         self.unscaled = False
 
     def clear(self) -> None:
@@ -125,7 +124,7 @@ class _Run:
         self.gradient = {}
 
     def reject(self) -> None:
-        """What there is of a window is thrown away on purpose."""
+        """The window so far is discarded on purpose."""
         self.clear()
         self.since = []
         self.has_rejected = True
@@ -149,7 +148,7 @@ class _Run:
             self.unscaled = True
 
     def coefficient(self, position: int, window: range) -> Fraction:
-        """What a micro-batch's objective is multiplied by before backward."""
+        """The factor of a micro-batch's objective before backward."""
         factors = {
             "divisor": self._divisor(window, position),
             "again": self._again(position),
@@ -176,7 +175,7 @@ class _Run:
         return Fraction(1, len(window))
 
     def step(self, length: int) -> None:
-        """An update; ``length`` is what gradients are divided by, where they are."""
+        """An update; ``length`` is what gradients are divided by, if they are."""
         v = self.v
         gradient = dict(self.gradient)
         if v.scale == "gradients" and not v.has("GA101") and "divisor" in self.roles:
@@ -213,13 +212,13 @@ def _of_the_objective(v: Variant) -> dict[str, Fraction]:
 
 
 def simulations(variant: Variant, roles: frozenset[str] = ROLES) -> list[Simulation]:
-    """The run of ``variant`` for each of its optimizers' gradients; ``roles`` are the accumulation's factors."""
+    """The run of ``variant`` for each of its optimizers' gradients; ``roles`` are the factors due to accumulation."""
     found = [simulate(variant, store, roles) for store in (("model", "head") if variant.pair else ("model",))]
     return [*found, *([_second_rate(variant, int(variant.rate.value))] if variant.rate is not None else [])]
 
 
 def simulate(variant: Variant, store: str = "model", roles: frozenset[str] = ROLES) -> Simulation:
-    """Carry out ``variant``, with the gradients of its model or, where it is a pair, of its head."""
+    """Simulate ``variant``, with the gradients of its model or, if it is a pair, of its head."""
     v = variant
     run = _Run(v, store, roles)
     running = 0
@@ -254,7 +253,7 @@ def simulate(variant: Variant, store: str = "model", roles: frozenset[str] = ROL
 
 
 def _second_rate(v: Variant, every: int) -> Simulation:
-    """The run of the second model, that steps at a rate of its own."""
+    """The run of the second model, which steps at its own rate."""
     seen = Simulation(second=True)
     since: list[int] = []
     for number in range(v.epochs * v.count):
@@ -270,7 +269,7 @@ def _second_rate(v: Variant, every: int) -> Simulation:
 
 
 def _length(v: Variant, position: int, window: range) -> int:
-    """What the script divides gradients by at a step inside the loop, where there is a remainder."""
+    """What the script divides gradients by at a step inside the loop, if there is a remainder."""
     if v.boundary not in COUNTED:
         return len(window)
     return position % v.k + 1 if v.flush == "or last" else v.k
@@ -308,19 +307,19 @@ AMBIGUITIES = {
         "in its objective: every number of a run is the same, and no step depends on what the constant is called."
     ),
 }
-"""The wrong loops of which *equivalent* is no false pass, and why no reader of source and run could tell them."""
+"""Wrong loops for which *equivalent* is no false pass, and why neither source nor run shows the mistake."""
 
 
 @dataclass(frozen=True, slots=True)
 class Truth:
-    """What is true of a variant, and what may and must be said of it.
+    """What is true of a variant, and what may and must be reported.
 
-    ``verdict`` is that of the arithmetic; "inconclusive" is the true one where there is nothing to decide.
-    ``demanded`` are the codes that must be found, and there are none unless one mistake was planted; ``allowed`` those
-    that may be. ``unseen_in_run`` and ``unseen_in_source`` leave no trace for one of the engines. ``ambiguity`` is why
-    a wrong loop may pass, a key of `AMBIGUITIES`; ``open_to_verify`` says that the steps of a wrong loop cannot be
-    compared, only diagnosed, ``level_is_open`` that nobody can say by how much it is wrong, for a bare number may be
-    the objective's.
+    ``verdict`` is that of the arithmetic; "inconclusive" if there is nothing to decide. ``demanded`` are the codes that
+    must be found, none unless exactly one mistake was planted; ``allowed`` those that may be. ``unseen_in_run`` and
+    ``unseen_in_source`` leave no trace for one of the engines. ``ambiguity`` is why a wrong loop may pass, a key of
+    `AMBIGUITIES`; ``open_to_verify`` says that the steps of a wrong loop cannot be compared, only diagnosed,
+    ``level_is_open`` that the size of the error cannot be determined, because a bare number may belong to the
+    objective.
     """
 
     verdict: str
@@ -354,14 +353,14 @@ def truth(variant: Variant) -> Truth:
     verdict = "deviates" if not right else "not-equivalent-by-construction" if v.has("GA901") else "equivalent"
     allowed = planted | _consequences(v, runs)
     if v.rate is not None and "GA203" in planted:
-        # The second model's gradients are cleared: of the two, the catalogue has GA204 for the others.
+        # The second model's gradients are cleared, which the catalogue lists as GA204 for the other optimizer's.
         planted, allowed = planted - {"GA203"} | {"GA204"}, allowed | {"GA204"}
     if len(planted) > 1 and not right:
-        # Which of several mistakes shows is nobody's to demand.
+        # If there are several mistakes, any of them may show.
         allowed |= {code for code, mistake in CATALOGUE.items() if mistake.moves_gradient}
     if right and "GA901" not in planted:
         allowed &= {code for code in allowed if not CATALOGUE[code].moves_gradient} | planted
-    # The source of a schedule without a length does not say what it was made for.
+    # The source of a schedule without a length does not show what it was made for.
     in_source = frozenset({"GA601"} if v.schedule == "decay" else ())
     return Truth(
         verdict,
@@ -376,8 +375,8 @@ def truth(variant: Variant) -> Truth:
         unseen_in_run=frozenset({"GA304"} & planted),
         unseen_in_source=in_source | (planted if v.has("GA304") and not _k_is_named(v) else frozenset()),
         ambiguity="" if right else _ambiguity(v),
-        # What a clip would have made of gradients that are divided after it is not known, nor what a micro-batch's part
-        # of one window should be in another.
+        # How gradients that are divided later would have been clipped is unknown, and so is the right share of a
+        # micro-batch in another window.
         open_to_verify=(v.has("GA401") and v.scale == "gradients")
         or (v.has("GA302") and v.scale in ("share", "total")),
         level_is_open=not right and bool(_of_no_one(v)),
@@ -385,12 +384,12 @@ def truth(variant: Variant) -> Truth:
 
 
 def _weighs(v: Variant, planted: frozenset[str]) -> bool:
-    """Whether what is planted could only change what a step gets: a micro-batch that is skipped may have none."""
+    """Whether the planted mistakes can only change what a step gets: a skipped micro-batch may have no weight."""
     return all(CATALOGUE[code].moves_gradient for code in planted) and not v.has("GA902")
 
 
 def _shows(v: Variant, runs: list[Simulation]) -> bool:
-    """Whether the one mistake that was planted changes what a step gets, or loses more, or the pace of another call."""
+    """Whether the planted mistake changes what a step gets, loses more data, or changes the pace of another call."""
     (name,) = v.mutations
     if not (CATALOGUE[OPERATORS[name].code].moves_gradient or v.has("GA502")):
         return True
@@ -401,16 +400,16 @@ def _shows(v: Variant, runs: list[Simulation]) -> bool:
 
 
 def _is_the_right_loops(v: Variant) -> bool:
-    """Whether ``v`` does what it would without its mistake, if a bare number of it had the other role.
+    """Whether ``v`` would be the same loop without its mistake if one of its bare numbers had the other role.
 
-    What is wrong with that as well, a window that lost what it had, is none of the mistake's.
+    Errors of that loop too, such as a window that lost its micro-batches, are not due to the mistake.
     """
     without = simulations(replace(v, mutations=frozenset()))
     return any(_are_alike(simulations(v, ROLES ^ frozenset(moved)), without) for moved in _subsets(_of_no_one(v)))
 
 
 def _is_off_by_one(v: Variant) -> bool:
-    """Whether an undivided loop is, character by character, another that divides by K and counts to K + 1 or K - 1."""
+    """Whether an undivided loop has the same source as one that divides by K and counts to K + 1 or K - 1."""
     constant = v.objective.constant
     bare = (
         constant is not None and "constant" in _of_no_one(v) and v.k_from == "literal" and v.objective.operation == "/"
@@ -419,12 +418,12 @@ def _is_off_by_one(v: Variant) -> bool:
 
 
 def _are_alike(runs: list[Simulation], others: list[Simulation]) -> bool:
-    """Whether all steps of two runs got the same, and the same is lost."""
+    """Whether two runs have the same steps and lose the same micro-batches."""
     return all(a.steps == b.steps and a.lost == b.lost for a, b in zip(runs, others, strict=True))
 
 
 def _consequences(v: Variant, runs: list[Simulation]) -> frozenset[str]:
-    """Codes of what is a fact of these runs, whichever mistake it comes from."""
+    """Codes of facts about these runs, whichever mistake causes them."""
     found = {"GA302"} if _is_off_by_one(v) else set()
     if any(run.lost for run in runs):
         found.add("GA301")
@@ -436,21 +435,21 @@ def _consequences(v: Variant, runs: list[Simulation]) -> frozenset[str]:
     if any(run.has_a_short_step_as_heavy() for run in runs):
         found.add("GA103")
     if any(len(step.gradient.keys() - set(step.own)) > 0 for _, step in steps):
-        # What stands in a gradient from before has a clip behind the step come before the rest of its window.
+        # With stale entries in the gradient, a clip after the step comes before the rest of its window.
         found |= {"GA401"} if v.has("GA402") else set()
     if v.rejects == "batch" and v.outliers and not all(run.is_right for run in runs):
-        # Which of the ways to name a window that lost what it had is nobody's to demand.
+        # A window that lost its micro-batches can be reported in several ways; any of them will do.
         found |= {"GA101", "GA102", "GA103", "GA201", "GA202", "GA301", "GA303"}
     return frozenset(found)
 
 
 def _k_is_named(v: Variant) -> bool:
-    """Whether the source calls K by a name that is its own."""
+    """Whether the source has K under a name of its own."""
     return v.k_from in ("K", "argument") and "names that mislead" not in v.disguise
 
 
 def _ambiguity(v: Variant) -> str:
-    """Why no reader of source and run could tell that ``v`` is wrong; empty where one could."""
+    """Why neither source nor run shows that ``v`` is wrong; empty if they do."""
     if v.has("GA304"):
         return EVERY_MICRO_BATCH_STEPS
     for moved in _subsets(_of_no_one(v)):
@@ -460,12 +459,12 @@ def _ambiguity(v: Variant) -> str:
 
 
 def _subsets(names: list[str]) -> Iterator[tuple[str, ...]]:
-    """Every choice of ``names`` but the empty one."""
+    """Every nonempty subset of ``names``."""
     return chain.from_iterable(combinations(names, many) for many in range(1, len(names) + 1))
 
 
 def _of_no_one(v: Variant) -> list[str]:
-    """The factors of ``v`` of which the source does not say whether they are the objective's or the accumulation's."""
+    """The factors of ``v`` whose role (accumulation or objective) the source does not show."""
     bare_k = v.k_from == "literal"
 
     def is_bare(number: Number | None) -> bool:

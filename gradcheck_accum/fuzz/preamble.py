@@ -1,4 +1,4 @@
-"""What stands before a variant's loop: its batches, model, optimizers and what else it makes once."""
+"""The code before a variant's loop: its batches, model, optimizers and what else it creates once."""
 
 from __future__ import annotations
 
@@ -56,10 +56,10 @@ _OPTIMIZERS = {
 
 
 def preamble(v: Variant) -> list[str]:
-    """The lines before the loop of ``v``, up to what it counts."""
+    """The lines before the loop of ``v``, up to its counters."""
     lines = ["import itertools", "import torch", "from torch import nn", ""]
     lines += [_CLASSES[v.model]] if v.model in _CLASSES else []
-    # Not torch.manual_seed: it leaves a traceback in a queue for every device that is not there.
+    # Not torch.manual_seed: it queues a traceback for every device that is not initialized.
     lines += [f"torch.default_generator.manual_seed({v.seed})", f"K = {v.k}", *_numbers(v), *_data(v)]
     model = _MODELS[v.model]
     if v.batch_norm:
@@ -87,14 +87,14 @@ def preamble(v: Variant) -> list[str]:
 
 
 def _numbers(v: Variant) -> list[str]:
-    """The numbers that have names of their own."""
+    """The numbers that have their own names."""
     moduli = (v.log_every, v.eval_every, v.rate)
     every = (*v.objective.numbers, *(number for number in moduli if number is not None))
     return list(dict.fromkeys(f"{number.name} = {number.text}" for number in every if number.name))
 
 
 def _scheduler(v: Variant) -> str:
-    """The call that makes the schedule, as long as it was made for."""
+    """The call that creates the schedule, with the length that it was made for."""
     if v.schedule == "decay":
         return "ExponentialLR(optimizer, 0.9)"
     batches = "len(loader)"
@@ -108,10 +108,10 @@ def _scheduler(v: Variant) -> str:
 
 
 OUTLIER = 1000.0
-"""A target so far off that no loss without it is as large: 1,000 or 1,000,000 where the others are a few ones."""
+"""A target so extreme that no loss without it is as large: 1,000 or 1,000,000, while normal losses are below 10."""
 
 LARGEST_LOSS = {"never": "1e9", "window": "200.0", "batch": "200.0"}
-"""Beyond which a loss is too large, by what is rejected."""
+"""The threshold above which a loss is too large, by what is rejected."""
 
 
 def _dtype(v: Variant) -> str:
@@ -119,12 +119,12 @@ def _dtype(v: Variant) -> str:
 
 
 def one_batch(v: Variant) -> str:
-    """The expressions that make a batch in the loop."""
+    """The expressions that create a batch in the loop."""
     return ", ".join(_tensors(v, str(v.rows[0]), _dtype(v)))
 
 
 def _data(v: Variant) -> list[str]:
-    """The batches, and the counts of units that a scaling reads."""
+    """The batches, and the counts of units that a scaling uses."""
     if v.made_in_loop:
         return [f"n_batches = {v.count}"]
     lines = _batches(v.joins or v)
@@ -179,7 +179,7 @@ def _tensors(v: Variant, n: str, dtype: str) -> tuple[str, str]:
 
 
 def units_of(v: Variant, y: str) -> str:
-    """The units of a micro-batch, as a script counts them; rows will do where only their share is wanted."""
+    """The units of a micro-batch, as a script counts them; rows are enough if only their share is needed."""
     if v.loss == "ignored tokens":
         return f"int(({y} != -100).sum())"
     rows = v.scale == "share" or v.units == v.rows

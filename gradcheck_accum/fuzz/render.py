@@ -1,7 +1,7 @@
 """Writes a variant as the source of a training script.
 
-The script is put together from statements, so that a mutation moves, drops or repeats one of them; how it reads (names,
-comments, code that does nothing) is changed afterwards on its syntax tree, by `gradcheck_accum.fuzz.disguise`.
+The script is assembled from statements, so that a mutation moves, drops or repeats one of them; its style (names,
+comments, dead code) is changed afterwards on its syntax tree, by `gradcheck_accum.fuzz.disguise`.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ _SETTINGS = {
     "config": ('config = {{"lr": 0.1, "accum": {}}}', 'config["accum"]'),
     "namespace": ("args = types.SimpleNamespace(lr=0.1, n_micro={})", "args.n_micro"),
 }
-"""What K is an entry or a field of: the line that makes it, and the expression that reads it."""
+"""For K as an entry or a field: the line that defines it, and the expression that reads it."""
 
 
 def _with_k_from(v: Variant, script: str) -> str:
-    """``script``, which writes K as a constant of that name, with K in its place."""
+    """``script``, which uses a constant named K, with K from its place."""
     definition = f"K = {v.k}\n"
     place = "literal" if v.boundary == PLAIN else v.k_from
     if len(_K.findall(script)) == 1:
@@ -54,7 +54,7 @@ def _with_k_from(v: Variant, script: str) -> str:
         script = script.replace("import torch\n", "import torch\nimport types\n") if place == "namespace" else script
     else:
         return _K.sub(place, script)
-    # Whoever writes it so hands it to no function.
+    # In these forms, K is not passed to a function.
     script = script.replace("def train(K):", "def train():").replace("\ntrain(K)\n", "\ntrain()\n")
     return _K.sub(read, script.replace(definition, made))
 
@@ -64,7 +64,7 @@ def _indented(lines: Sequence[str]) -> list[str]:
 
 
 class _Writer:
-    """Writes one variant; every method gives lines, unindented."""
+    """Writes one variant; every method returns lines, unindented."""
 
     def __init__(self, variant: Variant) -> None:
         self.v = variant
@@ -94,13 +94,13 @@ class _Writer:
         return "\n".join(lines) + "\n"
 
     def counters(self) -> list[str]:
-        """The variables that the loop counts in."""
+        """The counters of the loop."""
         return [*(["running = 0.0"] if self.v.metrics else []), *(["kept = 0.0"] if self.v.has("GA801") else [])]
 
     # One micro-batch
 
     def micro_batch(self) -> list[str]:
-        """From the batch ``x, y`` to its gradients; the loss as it was reduced is left in ``raw``."""
+        """From the batch ``x, y`` to its gradients; the reduced loss is in ``raw``."""
         v = self.v
         lines = ["optimizer.zero_grad()"] if "GA201" in v.mutations else []
         lines += ["head_optimizer.zero_grad()"] if lines and v.pair else []
@@ -150,12 +150,12 @@ class _Writer:
         return [*lines, f"raw = {loss}"]
 
     def rejection(self) -> list[str]:
-        """What throws away what there is of a window where its loss is too large."""
+        """Discards the window so far if its loss is too large."""
         rejected = [*self.clear(), "continue"]
         return [f"if raw.item() > {LARGEST_LOSS[self.v.rejects]}:", *_indented(rejected)]
 
     def shown(self) -> str:
-        """The loss that is added up to be shown, as a number."""
+        """The loss that is summed for display, as a number."""
         return "loss.item()" if self.v.has("GA802") else "raw.item()"
 
     def returned(self) -> str:
@@ -170,7 +170,7 @@ class _Writer:
         return [*self.division(), f"loss = loss {operation} {constant.shown}"]
 
     def division(self) -> list[str]:
-        """The same, but for what of the objective comes after it."""
+        """The division, without those parts of the objective that follow it."""
         v = self.v
         again = " / K" if "GA102" in v.mutations else " / len(x)" if "GA102:rows" in v.mutations else ""
         if again and v.layout in ("class",):
@@ -191,13 +191,13 @@ class _Writer:
         return [*lines, *([f"loss = loss{again}"] if again else [])]
 
     def divisor(self) -> str:
-        """What a loss is divided by, as a micro-batch's own code says it."""
+        """What a loss is divided by, in a micro-batch's own code."""
         if self.v.layout in ("helpers", "class"):
             return "divisor"
         return self.divides_by()
 
     def divides_by(self) -> str:
-        """The same, where the loop is."""
+        """What a loss is divided by, in the loop."""
         v = self.v
         if v.scale in ("share", "total") and not v.has("GA104"):
             if v.boundary in COUNTED:
@@ -210,7 +210,7 @@ class _Writer:
         return "len(window)"
 
     def position(self) -> str:
-        """The number of a micro-batch in its pass, from 0."""
+        """The index of a micro-batch in its pass, from 0."""
         return "(i - 1)" if self.v.boundary == "i from 1" else "i"
 
     # The update
@@ -262,7 +262,7 @@ class _Writer:
         return [*call, both.get(v.clearing, "head.zero_grad()")]
 
     def window_length(self, flushed: bool = False) -> str:
-        """The micro-batches of the window that is being closed; ``flushed`` after the loop."""
+        """The number of micro-batches in the window that is being closed; ``flushed`` after the loop."""
         v = self.v
         if not v.remainder or v.has("GA103"):
             return "K"
@@ -298,7 +298,7 @@ class _Writer:
         return lines
 
     def every_turn(self) -> list[str]:
-        """What a loop does at the end of every micro-batch's turn."""
+        """The statements at the end of every iteration."""
         v = self.v
         lines = ["optimizer.zero_grad()"] if "GA201:late" in v.mutations else []
         lines += ["head_optimizer.zero_grad()"] if lines and v.pair else []
@@ -337,7 +337,7 @@ class _Writer:
         return [*before, *passes, *(self.report() if v.metrics and v.count else [])]
 
     def report(self) -> list[str]:
-        """What is shown of the losses, at the end."""
+        """The output about the losses, at the end."""
         counts = [str(self.v.epochs)] * (self.v.epochs > 1) + ["len(loader)"] + ["K"] * (self.v.boundary == "chunks")
         by = " * ".join(counts)
         return [f"print('mean loss', running / {f'({by})' if len(counts) > 1 else by})"]
@@ -402,14 +402,14 @@ class _Writer:
         ]
 
     def heading(self) -> str:
-        """The line of a loop that numbers its micro-batches."""
+        """The header of a loop that numbers its micro-batches."""
         first = self.v.boundary == "i from 1"
         if self.v.made_in_loop:
             return "for i in range(1, len(loader) + 1):" if first else "for i in range(len(loader)):"
         return f"for i, (x, y) in enumerate(loader{', 1' if first else ''}):"
 
     def drawn(self) -> list[str]:
-        """What makes a micro-batch's data, where that is done in the loop."""
+        """The creation of a micro-batch's data, if that is done in the loop."""
         return [f"x, y = {one_batch(self.v)}"] if self.v.made_in_loop else []
 
     def counted_pass(self) -> list[str]:
@@ -436,7 +436,7 @@ class _Writer:
         if v.boundary == "counter":
             tail = [*advance, *tail]
         elif v.boundary == "while":
-            # The window's position is read before the counter moves on.
+            # The position in the window is read before the counter is incremented.
             tail = [*tail, *advance]
         lines = [*before, *head, *_indented([*body, *tail])]
         if v.flush == "after" and not v.has("GA301"):

@@ -1,6 +1,6 @@
-"""Makes a failing case small: fewer oddities first, then the smallest N, micro-batch and K that fail in the same way.
+"""Shrinks a failing case: special features first, then to the smallest N, micro-batch and K that fail in the same way.
 
-Done here and not by Hypothesis, whose shrinking ends by the clock: what a seed finds is the same on every machine.
+Not done by Hypothesis, whose shrinking has a time limit: the result of a seed is the same on every machine.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ Fails = Callable[[AccumCase], bool]
 
 
 def order(case: AccumCase) -> tuple[object, ...]:
-    """What makes one case simpler than another."""
+    """A sort key of cases, simplest first."""
     oddities = (len(case.ignored), case.epochs, case.dtype != "float32")
     return (case.samples, case.batch_size, case.accumulation_steps, *oddities, case.ignored, case.seed)
 
@@ -28,7 +28,7 @@ def smallest(case: AccumCase, fails: Fails) -> AccumCase:
 
 
 def _plain(case: AccumCase, fails: Fails) -> AccumCase:
-    """Without the oddities that the failure does not need."""
+    """Without the special features that the failure does not need."""
     for change in ({"ignored": ()}, {"epochs": 1}, {"dtype": "float32"}, {"seed": 0}):
         plainer = replace(case, **change)
         if plainer != case and fails(plainer):
@@ -47,7 +47,7 @@ def _smaller(case: AccumCase) -> Iterator[AccumCase]:
 
 
 def _with_more_targets(case: AccumCase, fails: Fails) -> AccumCase:
-    """With as few targets ignored as the failure needs."""
+    """With as few ignored targets as the failure needs."""
     for sample in case.ignored:
         fuller = replace(case, ignored=tuple(other for other in case.ignored if other != sample))
         if fails(fuller):
@@ -56,6 +56,6 @@ def _with_more_targets(case: AccumCase, fails: Fails) -> AccumCase:
 
 
 def every_micro_batch_counts(case: AccumCase) -> bool:
-    """Whether every micro-batch has a target that is not ignored: the mean over none is no number."""
+    """Whether every micro-batch has a target that is not ignored: the mean over none is NaN."""
     starts = range(0, case.samples, case.batch_size)
     return all(set(range(start, min(start + case.batch_size, case.samples))) - set(case.ignored) for start in starts)

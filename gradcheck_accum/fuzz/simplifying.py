@@ -1,6 +1,6 @@
-"""Makes a variant on which an engine parts from the truth as plain as it gets while it shows the same.
+"""Simplifies a variant on which an engine is wrong, as far as it still shows the same problem.
 
-Done here and not by Hypothesis, which knows one failure at a time: a campaign keeps the plainest variant of every kind.
+Not done by Hypothesis, which handles one failure at a time: a campaign keeps the simplest variant of every kind.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from gradcheck_accum.fuzz.variants import Objective, Variant
 Shows = Callable[[Variant], bool]
 
 _PLANTED = frozenset({"mutations", "k", "rows", "units", "loss", "model"})
-"""Fields that are left as they are, or are made smaller in a way of their own."""
+"""Fields that are kept, or shrunk separately."""
 
 _OF_A_REJECTION = frozenset({"rejects", "outliers"})
 
 
 def plainest(variant: Variant, shows: Shows) -> Variant:
-    """``variant`` without what it can do without; ``shows`` says whether one still shows what this one does."""
+    """``variant`` without all that is not needed; ``shows`` says whether a variant still shows the same problem."""
     for change in _plainer():
         candidate = replace(variant, **_in(variant, change))
         if candidate != variant and shows(candidate):
@@ -31,7 +31,7 @@ def plainest(variant: Variant, shows: Shows) -> Variant:
 
 
 def _plainer() -> Iterator[dict[str, Any]]:
-    """Changes that make a variant plainer, or leave it as it is: first all at once, then one by one."""
+    """Changes that simplify a variant or leave it unchanged: first all at once, then one by one."""
     plain: dict[str, Any] = {f.name: f.default for f in fields(Variant) if f.name not in _PLANTED}
     yield {name: default for name, default in plain.items() if name not in ("objective", "boundary", "scale", "flush")}
     yield {name: plain[name] for name in _OF_A_REJECTION}
@@ -39,25 +39,25 @@ def _plainer() -> Iterator[dict[str, Any]]:
         if name not in _OF_A_REJECTION:
             yield {name: default}
     for part in fields(Objective):
-        # The mean of a single loss is none.
+        # A single loss has no mean.
         yield {"objective": {"terms": 1, "mean": None} if part.name == "terms" else {part.name: part.default}}
 
 
 def _in(variant: Variant, change: dict[str, Any]) -> dict[str, Any]:
-    """``change``, where a part of the objective is changed, with the rest of it as it is."""
+    """``change``; a change to part of the objective keeps the rest of it."""
     part = change.get("objective")
     return {**change, "objective": replace(variant.objective, **part)} if isinstance(part, dict) else change
 
 
 def _shorter(variant: Variant) -> Iterator[Variant]:
-    """The same with fewer micro-batches, the fewest first, where they are all alike."""
+    """The same with fewer micro-batches, the fewest first, if they are all alike."""
     if not variant.outliers and _is_even(variant):
         for count in range(2, variant.count):
             yield replace(variant, rows=variant.rows[:count], units=variant.units[:count])
 
 
 def _lighter(variant: Variant) -> Variant:
-    """The same with one row in each micro-batch, where they are all alike."""
+    """The same with one row in each micro-batch, if they are all alike."""
     if not _is_even(variant):
         return variant
     units = tuple(n // variant.rows[0] for n in variant.units)

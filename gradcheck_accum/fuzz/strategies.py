@@ -1,4 +1,4 @@
-"""Hypothesis strategies: loop variants with planted mistakes, and data for a loop of one's own."""
+"""Hypothesis strategies: loop variants with planted mistakes, and data for a user's loop."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from gradcheck_accum.fuzz.variants import OPERATORS, Number, Objective, Operator
 
 
 def compatible(operators: Sequence[Operator]) -> bool:
-    """Whether operators can be planted together: in different places, and with needs that go together."""
+    """Whether operators can be planted together: in different slots, and with compatible needs."""
     slots = [operator.slot for operator in operators]
     if len(set(slots)) < len(slots):
         return False
@@ -25,13 +25,13 @@ def compatible(operators: Sequence[Operator]) -> bool:
 
 
 def _allowed(operators: Iterable[Operator], name: str) -> frozenset[object] | None:
-    """The choices for a field that every operator can do with; None where none of them minds."""
+    """The values of a field that every operator allows; None if none of them restricts it."""
     needs = [o.needs[name] for o in operators if name in o.needs]
     return frozenset.intersection(*needs) if needs else None
 
 
 _ALONE = frozenset({"GA304", "GA901", "GA902"})
-"""What leaves nothing to say about another mistake: no windows, no large batch to compare with, no exact sum of one."""
+"""Mistakes that hide others: no windows, no large batch to compare with, no exact sum."""
 
 PAIRS = tuple(
     (one.name, other.name)
@@ -42,13 +42,13 @@ PAIRS = tuple(
 """The pairs of mutations that can be planted together."""
 
 _LONG = "GA902"
-"""Takes as long as thirty of the others: it is drawn once where each of them is drawn sixteen times."""
+"""Takes as long as thirty of the others: drawn once for every sixteen draws of each of them."""
 
 _SINGLES = (*[(name,) for name in OPERATORS if name != _LONG] * 16, (_LONG,))
 
 
 class _Drawing:
-    """Draws the fields of one variant: each from what its mutations and the fields before it leave."""
+    """Draws the fields of one variant, each from what its mutations and the earlier fields allow."""
 
     def __init__(self, draw: st.DrawFn, names: Sequence[str]) -> None:
         self._draw = draw
@@ -69,7 +69,7 @@ class _Drawing:
         needs = self.needs(name)
         if needs is not None and len(needs) == 1:
             return bool(next(iter(needs)))
-        # Hypothesis likes the ends of a range: what is to be rare stands in its middle.
+        # Hypothesis prefers the ends of a range, so rare values are put in its middle.
         return self._draw(_between(0, one_in), label=name) == (one_in + 1) // 2
 
     def number(self, name: str, low: int, high: int) -> int:
@@ -90,8 +90,8 @@ def _between(low: int, high: int) -> st.SearchStrategy[int]:
 def variants(draw: st.DrawFn, mutations: int | tuple[str, ...] | None = None, *, widened: bool = False) -> Variant:
     """Loop variants with ``mutations`` planted: that many, those of these names, or up to two.
 
-    Where they are ``widened``, K goes up to 9 and may be written anywhere, objectives have constants and several
-    losses, and loops do more than to accumulate (`Variant.features`).
+    If ``widened``, K goes up to 9 and may be defined anywhere, objectives have constants and several losses, and loops
+    do more than accumulate (`Variant.features`).
     """
     many = draw(st.sampled_from((0, 1, 1, 2)), label="mutations") if mutations is None else mutations
     if isinstance(many, tuple):
@@ -104,7 +104,7 @@ def variants(draw: st.DrawFn, mutations: int | tuple[str, ...] | None = None, *,
     low = _LONG in names
     least = 1 if not names and boundary in ("i + 1", "nested") else 2
     k = v.STAGNATING if low else d.number("k", least, 9 if widened else 4)
-    # A window that is closed late mixes the divisors of two, where they differ: nobody could say what was meant.
+    # A window that is closed late mixes different divisors of two windows, and the intended one would be undefined.
     mixed = boundary == "counter" and "GA302" in names
     left = 0 if mixed else d.number("remainder", *_remainders(d, boundary, k))
     remainder = bool(left)
@@ -122,7 +122,7 @@ def variants(draw: st.DrawFn, mutations: int | tuple[str, ...] | None = None, *,
     rows = _rows(d, k, count, uneven, loss, data_loader, batch_norm, boundary)
     units = _units(d, rows, loss, uneven, model)
     if uneven and len(units) > 1 and len(set(units)) == 1:
-        # What was drawn to be uneven came out even: the first micro-batch gets another count.
+        # A draw that was meant to be uneven is even: the first micro-batch gets another count.
         rows, units = _made_uneven(rows, units, loss)
     uneven = len(set(units)) > 1
     scale = d.choose("scale", ("steps",) if mixed else _scales(boundary, remainder, uneven))
@@ -141,7 +141,7 @@ def variants(draw: st.DrawFn, mutations: int | tuple[str, ...] | None = None, *,
         optimizer=d.choose("optimizer", v.OPTIMIZERS),
         clearing=d.choose("clearing", v.CLEARINGS),
         clears_first=clears_first,
-        # To clip the values of gradients that are gone already raises an error.
+        # Clipping the values of gradients that have been cleared raises an error.
         clip=d.choose("clip", ("norm",) if {"GA202", "GA402"} <= d.names else ("", "", "norm", "value")),
         amp=amp,
         double=amp != "autocast" and not low and d.chance("double", 2),
@@ -160,17 +160,17 @@ def variants(draw: st.DrawFn, mutations: int | tuple[str, ...] | None = None, *,
 
 
 _OF_A_STEP = frozenset({"GA202", "GA203", "GA402", "GA501", "GA503", "GA801"})
-"""The mistakes that can be made without accumulating anything."""
+"""The mistakes that can be made without accumulation."""
 
 _OF_A_SCALE = frozenset(name for name, operator in OPERATORS.items() if operator.slot == "scale")
 
 
 _THEMES = ("", "", "", "logs", "evaluates", "made in the loop", "two rates", "rejects", "rejects", "plain")
-"""What a loop does beside accumulating the gradients of what it finds in its loader."""
+"""What a loop does in addition to accumulating over the batches of its loader."""
 
 
 def _widened(d: _Drawing, drawn: Variant) -> Variant:
-    """``drawn`` with some of the wider dimensions, where they go together with the rest of it."""
+    """``drawn`` with some of the wider dimensions, if they are compatible with the rest of it."""
     theme = d.choose("theme", _THEMES if drawn.count else ("",))
     drawn = _with_room_for(theme, d, drawn)
     inline = drawn.layout in ("script", "function")
@@ -193,7 +193,7 @@ def _widened(d: _Drawing, drawn: Variant) -> Variant:
 
 
 def _with_room_for(theme: str, d: _Drawing, drawn: Variant) -> Variant:
-    """``drawn`` so that ``theme`` can be written into its loop, where its mistakes leave that open."""
+    """``drawn``, modified to allow ``theme`` in its loop, if its mistakes permit that."""
     if not theme:
         return drawn
     if drawn.layout not in ("script", "function"):
@@ -211,13 +211,13 @@ def _has_room_for_a_second(d: _Drawing, drawn: Variant) -> bool:
 
 
 def _takes_its_own_data(drawn: Variant) -> bool:
-    """Whether all micro-batches are alike, and nothing is counted in them before they are there."""
+    """Whether all micro-batches are alike, and nothing is counted in them beforehand."""
     counted = drawn.uneven or drawn.scale in ("share", "total")
     return not (counted or drawn.model == "tied" or drawn.has("GA502"))
 
 
 _STEPS = 12
-"""Steps of a plain loop: many more take long, and some of the losses grow."""
+"""Steps of a plain loop: many more would be slow, and some of the losses grow."""
 
 
 def _plain(drawn: Variant) -> Variant:
@@ -237,7 +237,7 @@ def _plain(drawn: Variant) -> Variant:
 
 
 def _places(drawn: Variant) -> tuple[str, ...]:
-    """Where K may be written: as it is wherever it is handed around."""
+    """Where K may be defined, given how it is passed around."""
     if drawn.boundary == v.PLAIN or drawn.layout == "class":
         return v.PLACES[:4]
     return tuple(place for place in v.PLACES if place != "argument" or drawn.layout == "function")
@@ -249,7 +249,7 @@ _UNLIKE = ("2", "3", "5", "7", "10", "0.5", "0.7", "0.1", "1.5")
 def _number(
     d: _Drawing, drawn: Variant, what: str, names: Sequence[str], *, least: float = 0.1, most: float = math.inf
 ) -> Number:
-    """A number for ``what``: one in two is another number of the same loop. Beyond the bounds losses would grow."""
+    """A number for ``what``: half of the time another number of the same loop. The bounds keep losses from growing."""
     others = {drawn.k, drawn.rows[0] if drawn.rows else 2, drawn.count, drawn.k - 1, drawn.k + 1} - {0, 1}
     unlike = [text for text in _UNLIKE if least <= float(text) <= most]
     alike = [str(n) for n in sorted(others) if least <= n <= most] or ["2"]
@@ -258,21 +258,21 @@ def _number(
 
 
 def _modulus(d: _Drawing, drawn: Variant, names: Sequence[str]) -> Number:
-    """A whole number of micro-batches, the same as another number of the loop's in one of two draws."""
+    """A whole number of micro-batches, half of the time the same as another number of the loop."""
     every = {drawn.k, *(int(n.value) for n in drawn.objective.numbers if n.value.denominator == 1)} - {0, 1}
     return Number(str(d.choose("modulus", (*sorted(every), 2, 5, 10))), d.choose("modulus's name", ("", *names)))
 
 
 def _objective(d: _Drawing, drawn: Variant, numbered: bool) -> Objective:
-    """What is minimised: in half of the draws a loss and nothing else."""
+    """The objective: half of the time a single loss and nothing else."""
     if d.names & {"GA901", "GA503"} or not d.chance("objective", 1):
         return Objective()
     kinds = ["constant", "constant", "constant", "after", "temperature", "penalty"]
-    # Further losses are means over all outputs: units that count must be no others.
+    # Further losses are means over all outputs: their units must be the same.
     if not drawn.uneven and drawn.scale != "total":
         kinds += ["terms", "terms", *(["warm-up"] if numbered else [])]
     kind = d.choose("kind", kinds)
-    # Another of its numbers has that name already.
+    # Another of its numbers already has that name.
     taken = {"temperature": "TEMPERATURE", "terms": "n_losses"}.get(kind)
     names = [name for name in (*v.NEUTRAL_NAMES, *v.TELLING_NAMES) if name != taken]
     constant, operation = None, "/"
@@ -295,7 +295,7 @@ def _objective(d: _Drawing, drawn: Variant, numbered: bool) -> Objective:
 
 
 def _rejecting(d: _Drawing, drawn: Variant) -> Variant:
-    """``drawn`` where a window, or what there is of one, is thrown away if its loss is too large."""
+    """``drawn``, modified to discard a window, or what there is of one, if its loss is too large."""
     flush = "or last" if drawn.flush == "after" and drawn.boundary in v.INDEXED else drawn.flush
     if drawn.boundary == "continue" and drawn.remainder:
         return drawn
@@ -307,7 +307,7 @@ def _rejecting(d: _Drawing, drawn: Variant) -> Variant:
     kind = d.choose("rejects what", kinds)
     if kind == "never":
         return drawn
-    # The loss has to be one of which it is certain when it is too large.
+    # Losses for which it is certain when they are too large.
     loss = d.choose("loss", ("mse", "smooth l1"))
     units = tuple(n * v.TOKENS for n in drawn.rows)
     drawn = replace(drawn, loss=loss, units=units, data_loader=False, objective=Objective())
@@ -321,7 +321,7 @@ def _rejecting(d: _Drawing, drawn: Variant) -> Variant:
 def _boundaries(d: _Drawing) -> list[str]:
     needs_uneven = d.needs("uneven") == frozenset({True})
     needs_remainder = d.needs("remainder") == frozenset({True})
-    # Counting by hand, a window that is closed late needs the one K, and so no remainder and no other scaling.
+    # With counters, a window that is closed late needs a single K, and so no remainder and no other scaling.
     scales = d.needs("scale")
     mixed = "GA302" in d.names and (needs_uneven or needs_remainder or scales is None or "steps" not in scales)
     kept = [b for b in v.BOUNDARIES if not needs_uneven or b in (*v.COUNTED, *v.WHOLE)]
@@ -418,15 +418,15 @@ def _flush(d: _Drawing, boundary: str, remainder: bool) -> str:
 
 
 def _spellings(mixed: bool, names: Sequence[str]) -> list[str]:
-    """Without a division in sight, 1/K may be the objective's: then a mistake of scale is one reading of two."""
+    """Without a visible division, 1/K may belong to the objective: then a scaling mistake is one of two readings."""
     ambiguous = mixed or "GA102" in names or "GA102:rows" in names
     return [spelling for spelling in v.SPELLINGS if spelling != "inverse" or not ambiguous]
 
 
 def _epochs(names: Sequence[str], mixed: bool, data_loader: bool) -> tuple[int, ...]:
-    # A list shows no passes when it runs: what belongs to which is then told by the source alone.
+    # A run over a list shows no passes: which micro-batches belong together is then only known from the source.
     untold = mixed or ("GA302" in names and not data_loader) or (len(names) > 1 and "GA201" in names[0] + names[1])
-    # The unscaling of a remainder that is dropped stays behind: that of the next pass raises an error.
+    # If the remainder is dropped, its unscaling is left over: that of the next pass then raises an error.
     return (1,) if untold or {"GA301", "GA502"} <= set(names) else (1, 1, 1, 1, 2)
 
 
@@ -441,7 +441,7 @@ def _schedules(d: _Drawing) -> tuple[str, ...]:
 
 def _disguise(d: _Drawing) -> tuple[str, ...]:
     every = (*((one,) for one in DISGUISES), ("short names", "comments", "dead code"))
-    # Most loops stay as they are written: a syntax tree costs as much as running the loop does.
+    # Most loops are not disguised: working on a syntax tree costs as much as running the loop.
     return tuple(d.choose("disguise", (((),) * 4 * len(every)) + every))
 
 

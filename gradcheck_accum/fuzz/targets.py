@@ -1,4 +1,4 @@
-"""Loops and factories as a command line names them."""
+"""Loops and factories, as named on the command line."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from types import ModuleType
 
 
 class BadTarget(ValueError):
-    """A file or a function that cannot be had; the message is one line that says why."""
+    """A file or a function that cannot be loaded; the message is one line that says why."""
 
 
 def load_function(target: str) -> Callable[..., object]:
-    """The function that ``train.py::train_one_epoch`` names. Raises BadTarget where there is none."""
+    """The function that ``train.py::train_one_epoch`` names. Raises BadTarget if there is none."""
     path, separator, name = target.partition("::")
     if not separator or not path or not name:
         raise BadTarget(f"{target}: must be FILE.py::FUNCTION")
@@ -34,7 +34,7 @@ def load_function(target: str) -> Callable[..., object]:
 
 
 def load_module(path: str) -> ModuleType:
-    """The module in a file, which is run as an import runs it. Raises BadTarget where that fails."""
+    """The module in a file, executed as by an import. Raises BadTarget if that fails."""
     file = Path(path)
     if not file.is_file():
         raise BadTarget(f"{path}: no such file")
@@ -42,7 +42,7 @@ def load_module(path: str) -> ModuleType:
     if spec is None or spec.loader is None:
         raise BadTarget(f"{path}: not a Python file")
     module = importlib.util.module_from_spec(spec)
-    # What stands beside the file can be imported from it, as when it is run.
+    # Modules in the file's directory can be imported from it, as when it is run as a script.
     sys.path.insert(0, str(file.resolve().parent))
     sys.modules[file.stem] = module
     try:

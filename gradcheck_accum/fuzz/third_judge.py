@@ -1,8 +1,8 @@
-"""The third judge of a drawn loop: the loop itself at K = 1, as `compare` runs it.
+"""The third judge of a generated loop: the loop itself at K = 1, as `compare` runs it.
 
-What the first two references have to read, `compare` need not. Only arithmetic is asked here what it has to say: where
-the loop at K = 1 takes every step on its large batch's gradient, that run is the reference which `compare` takes it
-for, and the drawn loop matches it exactly where each of its steps is right too.
+Unlike the other two references, `compare` does not have to read the loop. Here only arithmetic decides what it must
+report: if every step of the loop at K = 1 uses its large batch's gradient, that run is a valid reference for `compare`,
+and the generated loop matches it exactly if each of its own steps is right too.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from gradcheck_accum.results.verdict import Verdict
 
 @dataclass(frozen=True, slots=True)
 class Opinion:
-    """What `compare` says of a variant, and whether that is wrong or leaves open what there was to decide."""
+    """What `compare` reports for a variant, whether that is wrong, and whether it leaves the question open."""
 
     verdict: Verdict
     problems: tuple[Problem, ...] = ()
@@ -28,7 +28,7 @@ class Opinion:
 
 
 def opinion(variant: Variant) -> Opinion | None:
-    """What `compare` says of ``variant`` beside itself at K = 1; None where that is no reference for it."""
+    """What `compare` reports for ``variant`` and itself at K = 1; None if that is no valid reference for it."""
     large = at_one_micro_batch(variant)
     if large is None or not _is_right(large):
         return None
@@ -51,9 +51,9 @@ def opinion(variant: Variant) -> Opinion | None:
 def at_one_micro_batch(variant: Variant) -> Variant | None:
     """The same loop at K = 1, each of its batches the rows of one of the windows of ``variant``.
 
-    None where no other batch size and K are the same training: where data is drawn in the loop, where the text counts
-    in micro-batches (a warm-up, a micro-batch that is skipped, a second model with a rate of its own), where batches
-    are rejected, where each micro-batch adds a penalty to a sum over its rows, or where samples influence each other.
+    None if no other batch size and K are the same training: if data is drawn in the loop, if the source counts
+    micro-batches (a warm-up, a skipped micro-batch, a second model with its own rate), if batches are rejected, if each
+    micro-batch adds a penalty to a sum over its rows, or if samples influence each other.
     """
     v = variant
     counts = v.objective.warm_up is not None or v.rate is not None or v.has("GA303")

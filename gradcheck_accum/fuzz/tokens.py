@@ -1,6 +1,6 @@
-"""What the token data of a variant hold: two micro-batches of the same tokens have the same gradient.
+"""The contents of a variant's token data: micro-batches with the same tokens have the same gradient.
 
-Of few tokens in a small vocabulary that happens: then a mean of means is the large batch's mean all the same.
+With few tokens in a small vocabulary that happens: then a mean of means equals the large batch's mean.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from gradcheck_accum.fuzz.variants import TOKENS, Variant
 
 
 def contents(variant: Variant) -> list[Counter[tuple[int, int]]]:
-    """Of each micro-batch of a pass, how often its loss counts each pair of a token and its target.
+    """For each micro-batch of a pass, how often its loss includes each pair of a token and its target.
 
-    They are drawn here as the variant's script draws them. Of a variant with other data, nothing.
+    They are drawn here as the variant's script draws them. Empty for a variant with other data.
     """
     if variant.model != "tied":
         return []

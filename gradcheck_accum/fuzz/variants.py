@@ -1,7 +1,7 @@
-"""Loop variants: what is drawn of a training loop, and the mistakes that can be planted in it.
+"""Loop variants: the properties of a generated training loop, and the mistakes that can be planted in it.
 
-A variant is a value: `gradcheck_accum.fuzz.render` writes it as source, `gradcheck_accum.fuzz.oracle` says by plain
-arithmetic what every micro-batch of it weighs, and `gradcheck_accum.fuzz.strategies` draws it.
+A variant is a value: `gradcheck_accum.fuzz.render` writes it as source, `gradcheck_accum.fuzz.oracle` computes the
+weight of every micro-batch by plain arithmetic, and `gradcheck_accum.fuzz.strategies` draws it.
 """
 
 from __future__ import annotations
@@ -14,46 +14,46 @@ COUNTED = ("i + 1", "i from 1", "K - 1", "not modulo", "counter", "while", "cont
 """Boundary styles that test a counter at every micro-batch."""
 
 WHOLE = ("nested", "islice")
-"""Boundary styles that take a window's micro-batches out of the data first, the remainder as a short window."""
+"""Boundary styles that take a whole window's micro-batches from the data first, the remainder as a short window."""
 
 BOUNDARIES = (*COUNTED, *WHOLE, "next", "running count", "chunks")
-"""How a loop knows that a window is complete."""
+"""How a loop detects that a window is complete."""
 
 PLAIN = "plain"
-"""The boundary of a loop that accumulates nothing: a step follows every micro-batch, and no K is written."""
+"""The boundary of a loop that does not accumulate: a step follows every micro-batch, and there is no K."""
 
 MODELS = ("linear", "mlp", "conv", "rnn", "attention", "tied")
 LOSSES = ("cross entropy", "functional", "mse", "smooth l1", "tokens", "ignored tokens")
 OPTIMIZERS = ("SGD", "momentum", "Adam", "AdamW", "RMSprop")
 SCHEDULES = ("decay", "steps", "micro-batches")
-"""What a learning rate's schedule was made for: no length, or the moves that it says, steps or micro-batches."""
+"""What a learning rate schedule was made for: no length, or a number of moves, one per step or per micro-batch."""
 LAYOUTS = ("script", "function", "helpers", "class")
 CLEARINGS = ("optimizer", "zeros", "model", "none")
-"""``optimizer.zero_grad()``, the same with zeros in place of None, ``model.zero_grad()``, ``p.grad = None``."""
+"""``optimizer.zero_grad()``, the same with zeros instead of None, ``model.zero_grad()``, ``p.grad = None``."""
 SPELLINGS = ("/", "statement", "in place", "inverse", "method", "function")
 """How the division of a loss is written."""
 
 UNEVEN_SCALES = frozenset({"share", "total"})
-"""The ways to scale that are right where micro-batches hold different numbers of units."""
+"""The ways to scale that are right if micro-batches have different numbers of units."""
 
 STAGNATING = 600
-"""Micro-batches after which a sum of one and the same number in bfloat16 has lost a visible part of it.
+"""Micro-batches after which a sum of equal numbers in bfloat16 has lost a visible part.
 
 Such a sum stops growing before it is 512 times the number: a number in [2^q, 2^(q+1)) is less than half of the distance
-between its neighbours there. Of 600 that is at least 14 % lost, in every element of a gradient.
+between adjacent numbers there. After 600, at least 14 % is lost, in every element of a gradient.
 """
 
 PLACES = ("K", "accum", "ACCUM_STEPS", "n_micro", "literal", "argument", "config", "namespace")
-"""Where a script has K: a constant of this name, the bare number, an argument, an entry or a field of settings."""
+"""Where a script defines K: a constant of this name, a literal, an argument, an entry or a field of settings."""
 
 NEUTRAL_NAMES = ("SCALE", "factor", "weight")
-"""Names for a number that say nothing of what it is for."""
+"""Names for a number that do not show its role."""
 
 TELLING_NAMES = ("num_heads", "n_losses", "TEMPERATURE", "loss_weight")
-"""Names for a number that are none of K's."""
+"""Names for a number that K would not have."""
 
 REJECTIONS = ("", "never", "window", "batch")
-"""What is thrown away where a loss is too large: nothing (none is), a whole window, or what there is of one."""
+"""What is discarded if a loss is too large: nothing (no loss is), a whole window, or the window so far."""
 
 TOKENS = 3
 """Tokens in a row of token data, and classes or outputs of every model."""
@@ -63,8 +63,8 @@ TOKENS = 3
 class Operator:
     """One way to plant one mistake.
 
-    ``slot`` is what it changes of a loop: two operators can be planted together if their slots differ. ``needs`` are
-    the choices that a variant must be made of for the mistake to be there at all, by field.
+    ``slot`` is the part of a loop that it changes: two operators can be planted together if their slots differ.
+    ``needs`` are the values that a variant's fields must have for the mistake to exist at all.
     """
 
     name: str
@@ -82,7 +82,7 @@ def _operator(name: str, slot: str, **needs: object) -> Operator:
 
 
 INDEXED = ("i + 1", "i from 1", "K - 1", "not modulo")
-"""Boundary styles in which the number of a micro-batch in its pass is a variable of a for loop."""
+"""Boundary styles in which the index of a micro-batch in its pass is a variable of a for loop."""
 
 OPERATORS: dict[str, Operator] = {
     operator.name: operator
@@ -143,35 +143,35 @@ OPERATORS: dict[str, Operator] = {
         _operator("GA901", "model", batch_norm=True, amp="", pair=False, uneven=False, loss="cross entropy"),
     )
 }
-"""Every way to plant a mistake, by name: its code, and a word where a code has several."""
+"""Every way to plant a mistake, by name: its code, and a word if a code has several."""
 
 
 @dataclass(frozen=True, slots=True)
 class Number:
-    """A number that a script is written with: ``text`` where it stands, or ``name``, bound to it at the top."""
+    """A number in a script: ``text`` where it is used, or ``name``, bound to it at the top."""
 
     text: str
     name: str = ""
 
     @property
     def value(self) -> Fraction:
-        """What it is."""
+        """Its value."""
         return Fraction(self.text)
 
     @property
     def shown(self) -> str:
-        """How the script has it where it is used."""
+        """How the script writes it where it is used."""
         return self.name or self.text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Objective:
-    """What a loop minimises, of one batch: nothing of it is there because gradients are accumulated.
+    """What a loop minimizes for one batch; no part of it is due to accumulation.
 
-    ``constant`` is what the whole of it is multiplied or divided by (``operation``), ``after`` the division of the loss
-    where that is said. There are ``terms`` losses, divided by ``mean`` where it is their mean. A further loss grows in
-    over the first ``warm_up`` micro-batches, the squares of the weights come in with ``penalty``, and the model's
-    outputs are divided by ``temperature``.
+    ``constant`` is what all of it is multiplied or divided by (``operation``), ``after`` the loss has been divided if
+    that is set. There are ``terms`` losses, divided by ``mean`` if it is their mean. A further loss is ramped up over
+    the first ``warm_up`` micro-batches, ``penalty`` multiplies the squares of the weights, and the model's outputs are
+    divided by ``temperature``.
     """
 
     constant: Number | None = None
@@ -185,24 +185,24 @@ class Objective:
 
     @property
     def numbers(self) -> tuple[Number, ...]:
-        """Every number that it is written with."""
+        """Every number in it."""
         every = (self.constant, self.mean, self.warm_up, self.penalty, self.temperature)
         return tuple(number for number in every if number is not None)
 
     @property
     def several(self) -> bool:
-        """Whether it has more losses than one."""
+        """Whether it has more than one loss."""
         return self.terms > 1 or self.warm_up is not None or self.penalty is not None
 
     @property
     def factor(self) -> Fraction:
-        """What the first of its losses is multiplied by."""
+        """The factor of its first loss."""
         constant = Fraction(1) if self.constant is None else self.constant.value
         mean = Fraction(1) if self.mean is None else self.mean.value
         return (constant if self.operation == "*" else 1 / constant) / mean
 
     def factors(self, position: int) -> tuple[Fraction, ...]:
-        """What each of its losses is multiplied by in the micro-batch at ``position`` of a pass."""
+        """The factor of each of its losses in the micro-batch at ``position`` of a pass."""
         more = () if self.warm_up is None else (min(Fraction(1), position / self.warm_up.value) * self.factor,)
         return (*(self.factor,) * self.terms, *more)
 
@@ -211,18 +211,18 @@ class Objective:
 class Variant:
     """One training loop. ``rows`` are the rows of each micro-batch of a pass, ``units`` what each loss averages over.
 
-    ``flush`` says how a remainder gets its step, ``scale`` how the losses become the large batch's: divided by K
-    ("steps") or by the micro-batches of their own window ("window"), weighed by their share of its units ("share"),
-    summed and divided by them ("total"), through the gradients, before the step ("gradients"), or by nothing, where a
-    window is one micro-batch ("whole"). A ``schedule`` moves as often as it was made for: once per step, or per
-    micro-batch. ``mutations`` are names of `OPERATORS`.
+    ``flush`` says how a remainder gets its step, ``scale`` how the losses are scaled: divided by K ("steps") or by the
+    micro-batches of their own window ("window"), weighted by their share of its units ("share"), summed and divided by
+    the units ("total"), through the gradients, before the step ("gradients"), or not at all, if a window is one
+    micro-batch ("whole"). A ``schedule`` moves as often as it was made for: once per step, or per micro-batch.
+    ``mutations`` are names of `OPERATORS`.
 
-    What follows them are the wider dimensions, which a campaign draws. ``k_from`` is one of `PLACES`; every
+    The fields after these are the wider dimensions, which a campaign draws. ``k_from`` is one of `PLACES`; every
     ``log_every`` micro-batches something is printed, every ``eval_every`` the model is evaluated. ``rejects`` is one of
     `REJECTIONS`, ``outliers`` the micro-batches of a pass whose losses are too large. ``rate`` is the K of a second
-    model with an optimizer and a loss of its own.
+    model with its own optimizer and loss.
 
-    ``joins`` is the loop of whose windows each of this one's batches holds the rows, joined.
+    ``joins`` is another loop: each batch of this one joins the rows of one of its windows.
     """
 
     k: int
@@ -263,7 +263,7 @@ class Variant:
 
     @property
     def features(self) -> tuple[str, ...]:
-        """The wider dimensions that it makes use of, in words; none of a loop as the first campaigns drew them."""
+        """The wider dimensions that it uses, in words; none for a loop as the first campaigns drew them."""
         o = self.objective
         every = {
             "K beyond 4": 4 < self.k < STAGNATING,
@@ -284,7 +284,7 @@ class Variant:
 
     @property
     def hands_on_a_bare_k(self) -> bool:
-        """Whether K is a bare number that a function is given to divide the loss by: its name is a parameter's."""
+        """Whether K is a literal passed to a function that divides the loss by it, under a parameter's name."""
         return self.k_from == "literal" and (self.spelling == "function" or self.layout == "helpers")
 
     @property
@@ -294,19 +294,19 @@ class Variant:
 
     @property
     def remainder(self) -> int:
-        """The micro-batches of a pass that no full window holds."""
+        """The micro-batches of a pass that are in no full window."""
         return self.count % self.k
 
     @property
     def uneven(self) -> bool:
-        """Whether micro-batches hold different numbers of units."""
+        """Whether micro-batches have different numbers of units."""
         return len(set(self.units)) > 1
 
     @property
     def skipped(self) -> int:
-        """The micro-batch of a pass that GA303 never runs: the first of the second window, which has one after it."""
+        """The micro-batch of a pass that GA303 skips: the first of the second window that is not its last."""
         return self.k
 
     def has(self, name: str) -> bool:
-        """Whether the mutation ``name`` is planted, in any of its ways where ``name`` is only a code."""
+        """Whether the mutation ``name`` is planted; if ``name`` is only a code, in any of its variants."""
         return any(name in (own, OPERATORS[own].code) for own in self.mutations)

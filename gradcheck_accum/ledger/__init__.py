@@ -1,5 +1,4 @@
-"""The gradient ledger: from what a loop does to what every micro-batch weighs.
+"""The gradient ledger: from a loop's events to the weight of every micro-batch.
 
-Both engines write the events that it is made of, and both read the weights: one loop means one thing. Knows neither
-engine.
+Both engines emit its events and read its weights, so a loop means the same to both. Imports neither engine.
 """

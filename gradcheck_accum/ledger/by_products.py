@@ -1,26 +1,27 @@
-"""Which optimizers' steps the gradients of a place in the source are meant for; what else they fill is a by-product.
+"""Which optimizers' steps a backward's gradients are meant for; in all other stores they are by-products.
 
-A backward fills the gradients of all weights that its loss flows through. Whose steps it is made for is decided once,
-here, for each place and each account (an optimizer on a store), from what becomes of its gradients:
+A backward fills the gradients of all weights that its loss flows through. Which steps it is meant for is decided once,
+here, for each place in the source and each account (an optimizer on a store), from what becomes of its gradients:
 
-1. A step uses up what its weights hold: what another optimizer's step over the very same weights has used, and none of
-   this one's, was meant for that one.
-2. A place of which nothing ever reaches this optimizer's steps, though they get others', is not meant for them where
-   the same backward reaches another optimizer's; where the same micro-batch reaches them from another place; or where
-   no step misses it: it ran before the first window or after the last (a rehearsal), or in some windows only, that
-   hold as many micro-batches all the same, and not on the passes over the data that steps learn from.
-3. Optimizers may take turns. What another optimizer's step has used before an optimizer's own losses first ran is of
-   that other's turn; so is what it has used and this one's never does, where no backward is ever used by both.
-4. A loss that is computed from another network's output, but cut off from it (``detach()``, ``no_grad()``), keeps the
-   two apart. The loss that flows through both is then the other network's.
-5. A loss that is sent back as it is, right before the gradient of data is read, is sent back for that gradient, where
-   another place divides its losses for the window.
+1. A step uses up what its weights hold: a gradient that was used by another optimizer's step over the very same
+   weights, and by none of this optimizer's, was meant for the other.
+2. A place whose gradients never reach this optimizer's steps, although those of other places do, is not meant for them
+   where the same backward reaches another optimizer's steps; where the same micro-batch reaches them from another
+   place; or where no step lacks it: it ran before the first window or after the last (a rehearsal), or only in some
+   windows, which hold the usual number of micro-batches all the same, and not on the passes over the data that steps
+   train on.
+3. Optimizers may take turns. What another optimizer's step used before an optimizer's own losses first ran belongs to
+   the other's turn; so does what only the other's steps use, where no backward is ever used by both.
+4. A loss that is computed from another network's output, but detached from it (``detach()``, ``no_grad()``), separates
+   the two networks. A loss that flows through both is then the other network's.
+5. The backward of an unscaled loss, right before the gradient of data is read, is run for that gradient, where another
+   place divides its losses for the window.
 
-   Both of these hold of what reaches steps only together with an optimizer's own losses: what reaches one by itself is
-   trained on.
+   Rules 4 and 5 apply only to what reaches steps together with an optimizer's own losses: what reaches a step by itself
+   is trained on.
 
-A by-product that is cleared, or is left when the loop ends, is no micro-batch of any window. One that stands in a
-step's gradient is as stale as what an earlier step has used.
+A by-product that is cleared, or is left when the loop ends, is no micro-batch of any window. One that is in a step's
+gradient is stale, like what an earlier step has used.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ Place = tuple[str, int]
 
 @dataclass(slots=True)
 class History:
-    """The windows of one optimizer on one store, in order, as the steps alone part them."""
+    """The windows of one optimizer on one store, in order, separated by its steps alone."""
 
     optimizer: str
     store: str
@@ -48,12 +49,12 @@ class History:
         return [window for window in self.windows if window.step is not None]
 
     def entries(self) -> Iterator[Entry]:
-        """The entries of all windows: one that two windows hold comes twice."""
+        """The entries of all windows; an entry held by two windows is yielded twice."""
         return (entry for window in self.windows for entry in window.entries)
 
 
 def set_by_products_apart(histories: Sequence[History], trace: Trace) -> None:
-    """Take out of all windows what was not meant for their steps, or, where it stands in them, mark it so."""
+    """Remove what was not meant for the steps from all windows, or mark it where it is in a step's gradient."""
     for history in histories:
         _drop_rehearsal(history)
     uses = _Uses(histories)
@@ -81,11 +82,11 @@ class _Uses:
         ]
 
     def own(self, history: History) -> dict[Backward, Step | None]:
-        """What an account's own steps use, each with the first that does."""
+        """The backwards that an account's own steps use, each with the first step that does."""
         return next(own for account, own in self._by_account if account == (history.optimizer, history.store))
 
     def of_others(self, history: History) -> dict[Backward, Step | None]:
-        """What other optimizers' steps do."""
+        """The backwards that other optimizers' steps use, each with such a step."""
         found: dict[Backward, Step | None] = {}
         for (optimizer, _), own in self._by_account:
             if optimizer != history.optimizer:
@@ -93,7 +94,7 @@ class _Uses:
         return found
 
     def of_others_there(self, history: History) -> set[Backward]:
-        """What other optimizers' steps over the very same weights use up."""
+        """The backwards that other optimizers' steps over the very same weights use."""
         return {
             backward
             for (optimizer, store), own in self._by_account
@@ -103,9 +104,9 @@ class _Uses:
 
 
 def _drop_rehearsal(history: History) -> None:
-    """Take out what ran before the first window and was cleared: a warm-up, by which memory is taken or speed measured.
+    """Remove what ran before the first window and was cleared: a warm-up that allocates memory or measures speed.
 
-    It stands at places of its own, none of which ever reaches a step.
+    It has places of its own, none of which ever reaches a step.
     """
     if len(history.windows) < 2 or history.windows[0].step is None:
         return
@@ -120,12 +121,12 @@ def _drop_rehearsal(history: History) -> None:
     clears = {e.wiped_by for e in rehearsed}
     cleared = [i for i, event in enumerate(first.events[:opens]) if event in clears]
     if len(cleared) == len(clears):
-        # What was done to them (a clip, say) is none of the window that followed.
+        # What was done to them (a clip, say) does not belong to the window that followed.
         history.windows[0] = replace(first, entries=entries, events=first.events[cleared[-1] + 1 :])
 
 
 def _never_used(history: History, uses: _Uses) -> set[Backward]:
-    """The backwards of which this optimizer's steps get nothing, and that were not made for them."""
+    """The backwards whose gradients this optimizer's steps never get, and that were not meant for them."""
     own, elsewhere = uses.own(history), uses.of_others(history)
     entries = list(history.entries())
     used = {backward.where.place for backward in own}
@@ -142,7 +143,7 @@ def _never_used(history: History, uses: _Uses) -> set[Backward]:
         if _place(e) not in used
         and (e.backward in elsewhere or e.backward.micro_batch in batches or _place(e) in unmissed)
     }
-    # What the last micro-batch leaves here after its own step is another optimizer's too.
+    # What the last micro-batch leaves here after its own step is meant for another optimizer too.
     return gone | {
         e.backward
         for e in entries
@@ -151,11 +152,11 @@ def _never_used(history: History, uses: _Uses) -> set[Backward]:
 
 
 def _unmissed(history: History, used: set[Place]) -> set[Place]:
-    """The places that never reach a step of windows which hold as much as those that had nothing to lose."""
+    """The places that never reach a step, though the windows that lose them are as long as those that do not."""
     unused = {_place(e) for e in history.entries()} - used
     if not unused:
         return unused
-    # A pass over the data that steps learn from is one that they were to learn all of.
+    # A pass over the data that steps train on was meant to be trained on completely.
     learned = {e.backward.epoch for e in history.entries() if _place(e) in used} - {None}
     missed = {_place(e) for e in history.entries() if e.fate is Fate.LEFT or e.backward.epoch in learned}
     lengths: dict[bool, list[int]] = {True: [], False: []}
@@ -169,10 +170,10 @@ def _unmissed(history: History, used: set[Place]) -> set[Place]:
 
 
 def _of_other_turns(history: History, uses: _Uses, trace: Trace) -> dict[Place, ByProduct]:
-    """The places whose gradients another optimizer's steps have used before each turn of this one but the first.
+    """The places whose gradients another optimizer's steps used before each turn of this one but the first.
 
-    One model's turn ends with its step, and its gradients are cleared right then; the other's loss, which flows through
-    it, fills them again.
+    One model's turn ends with its step, right after which its gradients are cleared; the other's loss, which flows
+    through it, fills them again.
     """
     closed, used = history.closed(), uses.of_others(history)
     if len(closed) < 2 or not used:
@@ -194,7 +195,7 @@ def _of_other_turns(history: History, uses: _Uses, trace: Trace) -> dict[Place, 
 
 
 def _cut_off(history: History) -> dict[Place, ByProduct]:
-    """The places whose losses flow through networks that a loss of this optimizer's was cut off from."""
+    """The places whose losses flow through networks that a loss of this optimizer was detached from."""
     own_stores = {store for window in history.closed() if window.step is not None for store in window.step.stores}
     apart = {store for e in history.entries() for store in e.backward.cut_off} - own_stores
     if not apart:
@@ -205,7 +206,7 @@ def _cut_off(history: History) -> dict[Place, ByProduct]:
 
 
 def _read_for_data(trace: Trace) -> set[Backward]:
-    """The backwards after which the gradient of data was read, before the next."""
+    """The backwards after which, and before the next, the gradient of data was read."""
     found: set[Backward] = set()
     last: Backward | None = None
     for event in trace.events:
@@ -217,7 +218,7 @@ def _read_for_data(trace: Trace) -> set[Backward]:
 
 
 def _made_for_data(history: History, for_data: set[Backward]) -> dict[Place, ByProduct]:
-    """The places whose losses are sent back as they are, for the gradient of data, beside others that are divided."""
+    """The places that run the backward of an unscaled loss for the gradient of data, where others divide theirs."""
     if not for_data:
         return {}
     every: dict[Place, list[Backward]] = {}
@@ -226,7 +227,7 @@ def _made_for_data(history: History, for_data: set[Backward]) -> dict[Place, ByP
     made = {
         place
         for place, own in every.items()
-        # What is read after the last may not have been read yet.
+        # The read after the last backward may not have happened yet.
         if any(b in for_data for b in own) and all(b in for_data for b in own[:-1]) and all(map(_is_as_it_is, own))
     }
     others = every.keys() - made
@@ -238,14 +239,14 @@ def _made_for_data(history: History, for_data: set[Backward]) -> dict[Place, ByP
 def _beside(history: History, places: set[Place], own: set[Place]) -> set[Place]:
     """Those of ``places`` that reach a step only together with one of an optimizer's ``own``.
 
-    What reaches one by itself is trained on: a loop may have phases.
+    A place that reaches a step by itself is trained on: a loop may have phases.
     """
     live = [{_place(e) for e in window.with_fate(Fate.LIVE)} for window in history.closed()]
     return places - {place for reached in live if reached.isdisjoint(own) for place in reached}
 
 
 def _is_as_it_is(backward: Backward) -> bool:
-    """Whether no factor makes a backward's loss another than what it was reduced to, but for its sign."""
+    """Whether no factor changes a backward's loss after its reduction, except for its sign."""
     return all(abs(f.value or 0.0) == 1.0 for term in backward.terms for f in term.factors)
 
 
@@ -256,7 +257,7 @@ def _take_out(history: History, gone: set[Backward]) -> None:
 
 
 def _mark(history: History, foreign: dict[Place, ByProduct]) -> None:
-    """Take by-products that stand in a step's gradient for stale, and all others out."""
+    """Mark by-products in a step's gradient as stale, and remove all others."""
     if not foreign:
         return
     _take_out(

@@ -1,23 +1,24 @@
 """What became of gradients that were cleared before any step could use them.
 
-An update that is thrown away on purpose is no mistake. Three things look alike, and only the last one is:
+Discarding an update on purpose is no mistake. Three cases look alike, and only the last one is a mistake:
 
 - A window was *rejected* (its gradient is not finite, the loss has spiked): it was complete when it was cleared, where
-  a step could have come, and what follows is complete as well, or the rest of its pass over the data. To it belongs a
-  last micro-batch that was given or counted, and never ran because the window was rejected for it.
-- A window was *begun again* (an error was handled): what was cleared is less than a window, but the step waited for a
-  whole one all the same, of the very same data or of the same pass. What was cleared is counted nowhere. That it is the
-  same pass is seen too where the source's counter, which tells steps, has gone on over both.
-- Anything else is *lost*: the remainder of a pass over the data, or micro-batches that the step counts though they are
-  gone. So is what every pass ends with: a decision of the script depends on the data, not on the place in the loop; but
-  for what was cleared at a micro-batch that was counted and never ran: the clearing was the answer to that one. Where
-  every pass ends with a complete window that is cleared in the very loop that steps, both are possible: the data at the
-  end is the same each time. It is taken as rejected, and why is unknown. So is what was cleared at the end of a pass
-  by no call: it may have been in the loop, for a micro-batch that never ran.
+  a step could have come, and what follows is complete as well, or is the rest of its pass over the data. A last
+  micro-batch that was loaded or counted, and never ran because the window was rejected for it, belongs to the window.
+- A window was *restarted* (an error was handled): what was cleared is less than a window, but the step still waited for
+  a whole one, of the very same data or of the same pass. What was cleared is counted nowhere. That the pass is the same
+  also shows where the source's counter, which decides on steps, went on counting over both.
+- Anything else is *lost*: the remainder of a pass over the data, or micro-batches that the step counts although they
+  are gone. So is what is cleared at the end of every pass, since a decision of the script depends on the data and not
+  on the position in the loop; except where a micro-batch was counted and never ran, because the clearing was then a
+  response to it. Where every pass ends with a complete window that is cleared in the very loop that steps, both are
+  possible, because the data at the end may be the same each time: the window is taken as rejected, for an unknown
+  reason. The same goes for what was cleared at the end of a pass without a call (``p.grad = None``): this may have
+  happened in the loop, for a micro-batch that never ran.
 
-All of this depends on K. The windows that nothing was cleared from say what it is where they are the most: to reject
-is the exception. Where most windows were cleared, that is how the loop works, and K is what it counts, unless the
-losses are divided by as many as it runs between two clearings.
+All of this depends on K. It is read from the windows without clearings if they are the majority, since rejecting a
+window is the exception. Where most windows had clearings, that is how the loop works, and K is the number that it
+counts to, unless the losses are divided by the number of micro-batches between two clearings.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ CLEARED_UNSEEN = Reason(
 
 @dataclass(slots=True)
 class Parted:
-    """The windows of one optimizer on one store, parted from what was cleared on purpose and from what was lost."""
+    """The windows of one optimizer on one store, separated from what was cleared on purpose and what was lost."""
 
     windows: list[Window] = field(default_factory=list)
     abandoned: list[Window] = field(default_factory=list)
@@ -55,9 +56,9 @@ class Parted:
 
 
 def part(windows: Sequence[Window], same: Same) -> Parted:
-    """Part what was cleared in ``windows``, all of one optimizer on one store, from what the steps should have used.
+    """Separate what was cleared in ``windows``, all of one optimizer and store, from what the steps should have used.
 
-    Those without a step stay as what they are, abandoned, but for the windows in them that were rejected.
+    Windows without a step remain abandoned, except for the rejected windows in them.
     """
     steps = _usual_steps([window for window in windows if window.step is not None], same)
     passes = _Passes(windows)
@@ -91,9 +92,9 @@ def part(windows: Sequence[Window], same: Same) -> Parted:
 
 
 def _usual_steps(closed: Sequence[Window], same: Same) -> int | None:
-    """K, as the windows tell it that nothing was cleared from, where they are the most; else as all of them do.
+    """K, from the windows without clearings if they are the majority; otherwise from all of them.
 
-    Where they are not, the most micro-batches between two clearings are K if all losses are divided by them.
+    If they are not, and all losses are divided by the largest number of micro-batches between two clearings, that is K.
     """
     whole = [window for window in closed if not window.with_fate(Fate.WIPED)]
     if 2 * len(whole) > len(closed):
@@ -106,9 +107,9 @@ def _usual_steps(closed: Sequence[Window], same: Same) -> int | None:
 
 
 class _Passes:
-    """Where the passes over the data end that windows come from, as far as that is known.
+    """Where the passes over the data end that the windows come from, as far as that is known.
 
-    Where nothing else shows passes, the source's counter does: it begins again with each.
+    Where nothing else shows passes, the source's counter does: it restarts with each.
     """
 
     def __init__(self, windows: Sequence[Window]) -> None:
@@ -130,7 +131,7 @@ class _Passes:
 
 
 def _counted_out(windows: Sequence[Window]) -> Iterator[Entry]:
-    """The last entries of the windows after whose step the source's counter began again, and counted all that ran."""
+    """The last entries of the windows after whose step the source's counter restarted, and counted all that ran."""
     for window, following in pairwise(window for window in windows if window.fresh()):
         own, other = (w.step.counted_by if w.step is not None else None for w in (window, following))
         if own is None or other is None or own.reached is None or other.reached is None or own.reached < other.reached:
@@ -155,32 +156,31 @@ def _is_rejected(
         return False
     if window.step is None:
         return True
-    # Cleared between its last backward and the step it is no decision: the step is made all the same.
-    return bool(live) and (_count(live) == steps or passes.end_with(live[-1]))
+    return _comes_before_others(window) and (_count(live) == steps or passes.end_with(live[-1]))
 
 
 def _is_cleared_unseen(block: Sequence[Entry]) -> bool:
-    """Whether no call cleared ``block``: the loop may have gone on by then, to a micro-batch that never ran."""
+    """Whether ``block`` was cleared without a call: the loop may have moved on to a micro-batch that never ran."""
     cause = block[-1].wiped_by
     return cause is not None and cause.seen_later
 
 
 def _comes_before_others(window: Window) -> bool:
-    """Whether no step was made without what was cleared: one that has nothing else is made all the same."""
+    """Whether no step was made on nothing but what was cleared: there is no step, or it has other gradients."""
     return window.step is None or bool(window.with_fate(Fate.LIVE))
 
 
 def _ends_every_pass(
     block: Sequence[Entry], window: Window, passes: _Passes, counted: Mapping[Step | ZeroGrad, int]
 ) -> bool:
-    """Whether what was cleared ends its pass, as all passes end, and no micro-batch that never ran is the reason."""
+    """Whether ``block`` ends its pass, all passes end unused, and no micro-batch that never ran is the reason."""
     if not passes.end_with(block[-1]) or not passes.all_end_unused():
         return False
     return not _never_ran(block, window.with_fate(Fate.LIVE), window, counted)
 
 
 def _is_cleared_where_it_steps(block: Sequence[Entry], window: Window) -> bool:
-    """Whether the loop that steps may have been going on: then the clearing may stand for a step that was refused."""
+    """Whether the clearing may be in the loop that steps: then it may replace a step that the script rejected."""
     cause = block[-1].wiped_by
     return _is_cleared_unseen(block) or (cause is not None and window.optimizer in cause.within)
 
@@ -191,7 +191,7 @@ def _never_ran(
     """How many micro-batches came after those of ``block`` and before the others of its window, and never ran."""
     cause = block[-1].wiped_by
     if cause is not None and cause in counted and _ends_with(block, cause, window):
-        # What was counted by the clearing, and is not in the block, never ran.
+        # What had been counted at the clearing, and is not in the block, never ran.
         return max(0, counted[cause] - _count(block))
     if not live or window.step is None:
         return 0
@@ -202,7 +202,7 @@ def _never_ran(
 
 
 def _ends_with(block: Sequence[Entry], cause: ZeroGrad, window: Window) -> bool:
-    """Whether the loop that counts ended with the clearing ``cause``: no micro-batch that it had counted ran later."""
+    """Whether the counting loop ended with the clearing ``cause``: no micro-batch that it had counted ran later."""
     if window.step is None:
         return window.fresh()[-1] is block[-1]
     bound, reached = window.step.counted_by, dict(cause.counted).get(window.optimizer)
@@ -220,10 +220,10 @@ def _is_restarted(block: Sequence[Entry], window: Window, steps: int, counted: M
 
 
 def _lost_before(window: Window, steps: int | None) -> tuple[Entry, ...]:
-    """The micro-batches that were thrown away as a remainder before those that the step of ``window`` used.
+    """The micro-batches that were discarded as a remainder before those that the step of ``window`` used.
 
-    They are a remainder if they belong to an earlier pass over the data than every entry that stayed, or, where
-    passes can not be told apart, if the window is complete without them.
+    They are a remainder if they belong to an earlier pass over the data than every entry that stayed, or, where passes
+    cannot be distinguished, if the window is complete without them.
     """
     wiped, live = window.with_fate(Fate.WIPED), window.with_fate(Fate.LIVE)
     if not wiped or not live or steps is None:
@@ -237,12 +237,12 @@ def _lost_before(window: Window, steps: int | None) -> tuple[Entry, ...]:
 
 
 def _count(entries: Iterable[Entry]) -> int:
-    """How many micro-batches entries are of."""
+    """The number of micro-batches that entries come from."""
     return len({entry.backward.micro_batch for entry in entries})
 
 
 def _without(window: Window, gone: Sequence[Entry]) -> Window:
-    """A window without entries that were cleared, and what was done to them before that (a clip, say)."""
+    """A window without entries that were cleared, and without what was done to them before that (a clip, say)."""
     begins = next((i for i, event in enumerate(window.events) if event is gone[-1].wiped_by), 0)
     return replace(window, events=window.events[begins:]).without({entry.backward for entry in gone})
 

@@ -1,6 +1,6 @@
-"""Splits the columns of a series' factors: those that are the accumulation's, and those that are the objective's.
+"""Splits the columns of a series' factors into those of the accumulation and those of the objective.
 
-The steps, and what counts as evidence, are on the page "How a loop is read" (docs/readings.md: Columns, A reading).
+The page "How a loop is read" describes the steps, and what counts as evidence (docs/readings.md: Columns, A reading).
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from gradcheck_accum.ledger.roles import (
 from gradcheck_accum.ledger.stated_names import is_literal
 
 _MOST_OPEN = 6
-"""Columns that are tried together: no loss is scaled in more places."""
+"""The largest number of columns that are tried together: no real loss is scaled in more places."""
 
 
 def is_from_elsewhere(column: Column, evidence: Evidence) -> bool:
-    """Whether the source has a number from elsewhere than what decides on a step."""
+    """Whether a number comes from elsewhere in the source than the one that decides on a step."""
     if not evidence.counter:
         return False
     named = not is_literal(evidence.counter)
@@ -39,7 +39,7 @@ def is_from_elsewhere(column: Column, evidence: Evidence) -> bool:
 
 
 def _terms_of(point: Point) -> int:
-    """How many terms a loss has; what is no mean and no sum over samples (a penalty) is none beside those that are."""
+    """The number of terms of a loss; a penalty counts only where there is no mean or sum over samples."""
     terms = point.backward.terms
     return sum(term.reduction is not Reduction.NONE for term in terms) or len(terms)
 
@@ -50,9 +50,9 @@ def _over_terms(point: Point) -> float:
 
 @dataclass(slots=True)
 class ColumnSplit:
-    """The columns of a series, each the ``accumulation``'s or the ``objective``'s.
+    """The columns of a series, each assigned to the ``accumulation`` or the ``objective``.
 
-    ``normalised`` says whether units count once however many there are: else there is nothing to scale.
+    ``normalised`` is True if the loss does not grow with the number of units; otherwise there is nothing to scale.
     """
 
     evidence: Evidence
@@ -63,7 +63,7 @@ class ColumnSplit:
     objective: list[Column] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     is_coincidence: bool = False
-    """Whether it is right by numbers alone that come to 1/K together, all of which have names of their own."""
+    """Whether the split is right only because numbers multiply to 1/K, each of which has a name of its own."""
 
     def make(self) -> None:
         """Split the columns."""
@@ -86,7 +86,9 @@ class ColumnSplit:
         self._take([*shown, *(c for c in self.objective if self._is_mistaken(c))])
 
     def _is_divided_once_too_often(self, shown: Sequence[Column]) -> bool:
-        """Whether what is no size makes it right, so that a size which equals K is no K: all of that is taken then."""
+        """Whether the columns that are no batch size suffice, so that a size equal to K is one division too many.
+        In that case all of them are taken as the accumulation's.
+        """
         scaling = [c for c in shown if not self._counts_a_mean_again(c)]
         if len(scaling) == len(shown):
             return False
@@ -103,7 +105,7 @@ class ColumnSplit:
     # What a column is by itself
 
     def _is_shown(self, column: Column) -> bool:
-        """Whether a column is the accumulation's by its source, by a change, or by its role where no source shows."""
+        """Whether a column is the accumulation's by its source, its changes, or its role if the source is unknown."""
         evidence = self.evidence
         constant = evidence.is_constant(column)
         if column.scales_nothing or (column.source is Source.STEPS and constant):
@@ -111,7 +113,7 @@ class ColumnSplit:
         if column.source is Source.OBJECTIVE or (constant and evidence.is_plain_training):
             return False
         if column.source is Source.STEPS:
-            # What is computed from K may be anything: which window it is, say.
+            # A number computed from K may be anything: the index of the window, say.
             return self._is_predicted(column)
         if evidence.follows_units(column):
             return True
@@ -120,7 +122,7 @@ class ColumnSplit:
         if self._is_of_its_term(column):
             return False
         if constant and column.source in (Source.LITERAL, Source.NAMED):
-            # Where the source shows what K is, this is another number; else it may be K under its name.
+            # Where the source shows what K is, this is another number; otherwise it may be K itself.
             by_k = column.divides and evidence.equals_any(column, SHARES[:2])
             named = evidence.counter or any(map(self._is_division_by_steps, self.columns))
             return by_k and not named and not self._is_mean_of_terms(column)
@@ -129,7 +131,7 @@ class ColumnSplit:
         return column.divides and not self._is_mean_of_terms(column) and self._is_predicted(column)
 
     def _counts_a_mean_again(self, column: Column) -> bool:
-        """Whether a mean is divided by the size of its batch, which it has been divided by."""
+        """Whether a mean is divided by the size of its batch a second time."""
         by_size = column.source is Source.SIZE and column.divides and column.whole
         return by_size and self.kind is Reduction.MEAN and not self._is_mean_of_terms(column)
 
@@ -137,13 +139,13 @@ class ColumnSplit:
         return any(self.evidence.matches(column, role) for role in (*SHARES, *COUNTS))
 
     def _is_of_its_term(self, column: Column) -> bool:
-        """Whether a column weighs one of several terms that the others are not weighed alike."""
+        """Whether a column is the weight of one of several terms, and the others have no factor like it."""
         if column.whole or len(self.evidence.points[0].backward.terms) < 2:
             return False
         return not (column.divides and others_have_the_like(column, self.evidence))
 
     def _is_mean_of_terms(self, column: Column) -> bool:
-        """Whether a column is the division by the number of a loss's terms that makes their mean: the first such."""
+        """Whether a column is the first division by the number of a loss's terms: the one that makes their mean."""
         points = self.evidence.points
         if len(points[0].backward.terms) < 2:
             return False
@@ -152,9 +154,9 @@ class ColumnSplit:
         return bool(by_number) and by_number[0] is column
 
     def _counts_something_else(self, column: Column) -> bool:
-        """Whether the source says that a number which equals that of the terms counts micro-batches, or samples.
+        """Whether, by its source, a number that equals the number of terms counts micro-batches or samples.
 
-        The terms may be the losses of the samples: then all are of one kind.
+        The terms may be the samples' losses; these are all of one kind.
         """
         if column.source is Source.STEPS:
             return True
@@ -162,10 +164,10 @@ class ColumnSplit:
         return column.source is Source.SIZE and len(kinds) > 1
 
     def _is_mistaken(self, column: Column) -> bool:
-        """Whether a division of the whole loss is the accumulation's, though it makes nothing right.
+        """Whether a division of the whole loss is the accumulation's although it makes no window right.
 
-        It divides by a number that a role predicts, if only in one of the full windows, or by one that is K but
-        for one: a mistake about K.
+        It divides by a number that a role predicts, if only in one of the full windows, or by K off by one: a mistake
+        about K.
         """
         open_ = column.whole and column.divides and column.source is not Source.OBJECTIVE
         if not open_ or self.evidence.is_plain_training or self._is_mean_of_terms(column):
@@ -178,12 +180,12 @@ class ColumnSplit:
         return self.evidence.equals_any(column, (*MISTAKEN, *COUNTS_OVER_RANKS))
 
     def _is_another_number(self, column: Column) -> bool:
-        """Whether the source shows K, where it decides on a step or divides the loss, and this is not that number."""
+        """Whether the source shows K, in the test of a step or a division of the loss, and this is another number."""
         beside = column.source in (Source.LITERAL, Source.NAMED) and any(map(self._is_division_by_steps, self.columns))
         return beside or is_from_elsewhere(column, self.evidence)
 
     def _may_be_needed(self, column: Column) -> bool:
-        """Whether a column that its source does not explain may be the accumulation's, if that makes windows right."""
+        """Whether a column that its source does not explain may be the accumulation's if that makes windows right."""
         evidence = self.evidence
         if column.source is Source.OBJECTIVE:
             return False
@@ -193,14 +195,14 @@ class ColumnSplit:
         roles = any(evidence.matches(column, role) for role in SHARES)
         if self._is_of_its_term(column):
             scaled = any(c.whole and not c.scales_nothing for c in self.accumulation)
-            # A number that no source shows is what its role says, whatever the other terms are divided by.
+            # A number of unknown source is read by its role, whatever the other terms are divided by.
             alone = column.source is Source.UNSEEN and column.divides
             return roles and not scaled and (alone or others_have_the_like(column, evidence, SHARES[:2]))
         return roles or self._undoes(column) or evidence.varies_within_a_window(column)
 
     @staticmethod
     def _undoes(column: Column) -> bool:
-        """Whether the loss is multiplied by more than one, no number of its own: that may undo a division."""
+        """Whether the loss is multiplied by more than 1, not by a constant of the source: that may undo a division."""
         enlarges = not column.divides and all(value > 1.0 for value in column.values)
         return enlarges and column.source not in (Source.LITERAL, Source.NAMED)
 
@@ -211,14 +213,15 @@ class ColumnSplit:
         if any(self._changes_within_a_window(c) and not self._is_worth(c) for c in left):
             return False
         if self.kind is Reduction.SUM:
-            # Where a sum is divided by the units of its window, nothing is left to scale.
+            # A sum that is divided by the units of its window needs no further scaling.
             return all(self.evidence.same(value, 1.0) for value in self.evidence.product(columns))
         return self.evidence.shares_add_up(columns)
 
     def _completing(self, shown: Sequence[Column]) -> Sequence[Column]:
-        """A factor that some windows have, by which the shorter ones are right as well, if there is one.
+        """A changing factor with which the shorter windows are right as well, if there is one.
 
-        It and what is shown change with the window's length together, though neither does alone where K changes too.
+        Together with the shown columns it follows the window's length, though neither does so alone where K changes
+        too.
         """
         if self.kind is Reduction.SUM or self.evidence.adds_up_everywhere(shown):
             return ()
@@ -226,7 +229,7 @@ class ColumnSplit:
         return next(([c] for c in changing if self.evidence.adds_up_everywhere([*shown, c])), ())
 
     def _right_with(self, shown: Sequence[Column]) -> Iterator[Sequence[Column]]:
-        """Further columns that make a right reading of those that are shown, the fewest and the likeliest first."""
+        """Further columns that complete those shown to a right reading, the fewest and the likeliest first."""
         if self.evidence.is_plain_training:
             return
         open_ = [c for c in self.objective if c.source is not Source.OBJECTIVE][:_MOST_OPEN]
@@ -238,7 +241,7 @@ class ColumnSplit:
         divided = any(c.divides for c in (*shown, *together))
         if self.kind is Reduction.SUM or not divided or any(self._is_division_by_steps(c) for c in shown):
             return
-        # Several factors of the whole loss may come to it: a micro-batch's rows over those of the window, say.
+        # Several factors of the whole loss may make it right together: a micro-batch's rows over the window's, say.
         for count in range(1, len(together) + 1):
             for own in combinations(together, count):
                 several = [*shown, *own]
@@ -254,7 +257,7 @@ class ColumnSplit:
     def _cancels_what_is_measured(columns: Sequence[Column]) -> bool:
         """Whether a constant of the source multiplies what a size divides.
 
-        No one undoes what was measured by a number of its own: both are written out (8 and 32), or both are measured.
+        A measured size is not undone by a constant: both are written out (8 and 32), or both are measured.
         """
         constants = [c for c in columns if c.source in (Source.LITERAL, Source.NAMED)]
         enlarges = any(not c.divides and all(value > 1.0 for value in c.values) for c in constants)
@@ -277,14 +280,14 @@ class ColumnSplit:
         return column.source is Source.STEPS and column.divides and not column.scales_nothing
 
     def _is_worth(self, column: Column) -> bool:
-        """Whether a column is what data says that each micro-batch is worth, beside a division by K that shows."""
+        """Whether a column is a weight that the data gives each micro-batch, in addition to a visible division by K."""
         divided = any(self._is_division_by_steps(c) and self.evidence.is_constant(c) for c in self.columns)
         return divided and column.source is Source.DATA
 
     def unsteady(self) -> Iterator[int]:
-        """The positions of the points of windows in which whole losses are weighed unlike, for no reason that is known.
+        """The positions of the points of windows in which whole losses have different weights for no known reason.
 
-        What the large batch of such a window would weigh is not known.
+        The weights in the large batch of such a window are not known.
         """
         unexplained = [c for c in self.accumulation if not self._is_shown(c) and self._is_right_somewhere(c)]
         weighing = [c for c in self.objective if not self._is_worth(c)]
@@ -302,7 +305,7 @@ class ColumnSplit:
             self.evidence.same(math.fsum(product[i] for i in own), float(points[own[0]].divisor)) for own in others
         )
 
-    # What is said of it
+    # Notes
 
     @property
     def _name(self) -> str:
@@ -340,7 +343,7 @@ class ColumnSplit:
             )
 
     def what_may_be_steps(self) -> list[str]:
-        """How a divisor could be read otherwise where every micro-batch steps: it may be a K that never shows."""
+        """Other readings of a divisor where every micro-batch steps: it may be a K that nothing else shows."""
         if not self.normalised or not self.evidence.is_plain_training or len(self.evidence.points) < 2:
             return []
         return [
@@ -352,7 +355,7 @@ class ColumnSplit:
         ]
 
     def _may_divide_for_nothing(self, column: Column) -> bool:
-        """Whether the whole loss is divided by one whole number that is neither 2 nor the number of its terms."""
+        """Whether the whole loss is divided by a constant integer that is neither 2 nor the number of its terms."""
         if not column.divides or not column.whole or not self.evidence.is_constant(column):
             return False
         if column.source is Source.OBJECTIVE:
@@ -362,7 +365,7 @@ class ColumnSplit:
         return count > 1 and not usual and self.evidence.same(column.values[0] * count, 1.0)
 
     def _others_are_undivided(self) -> bool:
-        """Whether a penalty's loss has other terms, all of them means that nothing scales."""
+        """Whether the loss of a penalty has other terms, all of them unscaled means."""
         evidence = self.evidence
         for point in evidence.points:
             others = [t for t in point.backward.terms if t.reduction is not Reduction.NONE]
@@ -374,17 +377,17 @@ class ColumnSplit:
         return True
 
     def is_in_the_dark(self) -> bool:
-        """Whether a run's graph does not tell what the one factor that may be the accumulation's is there for.
+        """Whether a run's graph does not show the role of the one factor that may be the accumulation's.
 
-        Where it does not tell either what a loss was reduced over, each factor may be one over the units of a
-        micro-batch or of the window; so that there has to be one that is K, and no other of unknown source.
+        Where it does not show the units of a loss either, each factor may be 1 over the units of a micro-batch or of
+        the window; so exactly one factor has to be K, and no other may have an unknown source.
         """
         evidence = self.evidence
         told = [c for c in self.accumulation if not c.scales_nothing]
         unsure = [c for c in (*told, *self.objective) if c.source is not Source.STEPS]
         if self.kind is Reduction.NONE:
-            # What a penalty is multiplied by may hold the division, unless nothing of its loss is divided, or the
-            # source has every such number from elsewhere than K.
+            # The factor of a penalty may include the division, unless nothing of its loss is divided, or all of its
+            # factors come from elsewhere in the source than K.
             accumulated = any(p.steps > 1 for p in evidence.points)
             unknown = [c for c in self.objective if not is_from_elsewhere(c, evidence)]
             return accumulated and bool(unknown) and not told and not self._others_are_undivided()

@@ -1,10 +1,10 @@
-"""What a training loop does to its gradients, in order.
+"""The events of a training loop, in order: what it does to its gradients.
 
-Both engines speak these words: ``lint`` emits them while it interprets a loop's skeleton, ``verify`` while it
-watches the loop run. Nothing here knows which engine spoke.
+Both engines emit them: ``lint`` while it interprets a loop's skeleton, ``verify`` while it watches the loop run.
+Nothing here depends on which engine did.
 
-A *store* is a set of parameters whose gradients are filled, cleared and read together (the parameters of one
-model, or of one optimizer); its name only has to be the same wherever the same parameters are meant.
+A *store* is a set of parameters whose gradients are filled, cleared and read together (the parameters of one model, or
+of one optimizer); its name only has to be the same wherever the same parameters are meant.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Operation(Enum):
 
 
 class Purpose(Enum):
-    """What a factor is there for, where the engine that saw it can tell (the source can, a number can not)."""
+    """The role of a factor, where the engine can tell it (from the source, not from a number)."""
 
     ACCUMULATION = "accumulation"
     OBJECTIVE = "objective"
@@ -44,9 +44,9 @@ class Purpose(Enum):
 class Factor:
     """One constant that a loss was multiplied by on its way to ``backward``.
 
-    ``value`` is the multiplier (0.25 for a division by 4), or None where it is not known; ``where`` is the source that
-    applied it, where the engine can tell. ``origins`` is what the source has for the number, as far as the engine can
-    tell: the names that it was bound to, and the places of the constants that it was made from.
+    ``value`` is the multiplier (0.25 for a division by 4), or None where it is not known; ``where`` is the place that
+    applied it, where that is known. ``origins`` is where the source has the number from, as far as that is known: the
+    names that it was bound to, and the places of the constants that it was made from.
     """
 
     value: float | None
@@ -57,7 +57,7 @@ class Factor:
 
 
 def product_of(factors: Iterable[Factor]) -> float | None:
-    """What a loss is multiplied by in all, None where one of its factors is not known."""
+    """The product of a loss's factors, None where one of them is not known."""
     values = [factor.value for factor in factors]
     return None if None in values else math.prod(value for value in values if value is not None)
 
@@ -67,10 +67,10 @@ class Term:
     """One reduced loss inside the tensor that ``backward`` was called on.
 
     ``units`` is how many elements the reduction covered (the sum of class weights where there are any), ``rows``
-    the leading dimension of what was reduced; either is None where it is not known. ``name`` tells the terms of
-    one backward apart and is the same in every micro-batch. ``summed`` is how many numbers each element of a sum is
-    itself the sum of. ``leaves_out`` says that as many units count as the data say (some are left out by value, or
-    by a mask), so that ``units`` may be more than there are.
+    the leading dimension of what was reduced; either is None where it is not known. ``name`` identifies the term within
+    its backward and is the same in every micro-batch. ``summed`` is how many numbers each element of a sum is itself
+    the sum of. ``leaves_out`` means that how many units count depends on the data (some are excluded by value, or by a
+    mask), so that ``units`` may be too many.
     """
 
     name: str
@@ -83,13 +83,13 @@ class Term:
 
     @property
     def kind(self) -> str:
-        """The name without the number that tells it from others of its kind in the same backward (``MseLoss #2``)."""
+        """The name without the number that distinguishes terms of one kind in a backward (``MseLoss #2``)."""
         return self.name.partition(" #")[0]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Event:
-    """Something that happened to gradients at ``where``; two events that are alike are two all the same."""
+    """Something that happened to gradients at ``where``; events compare by identity."""
 
     where: Location
 
@@ -99,16 +99,16 @@ class Backward(Event):
     """One micro-batch's gradients were added to ``stores``.
 
     ``micro_batch`` numbers the batches of data from 0 over the whole run (two backwards over one batch share it);
-    ``epoch`` is None where passes over the data can not be told apart; ``given`` is how many batches the pass had given
-    by then, None where nobody counted them; ``batch`` is the same for those backwards of one
-    window that ran on the very same data, None where that is not known. ``grad_scaled`` says that an AMP gradient
-    scaler's scale is inside. ``synced`` says whether the gradients were averaged over the ranks of distributed training
-    by the end of it, None where that is not known or there is nothing to average. ``ranks`` is what such an average
-    divides the ranks' sum by, None where it is the number of ranks that still have data. ``kept_apart`` says that what
-    is not averaged yet waits beside ``.grad`` for a later backward that averages: no clearing, clip or step reaches it.
-    ``rescale`` is what the average is multiplied by on its way into ``.grad``.
-    ``cut_off`` are the stores whose networks made data that the loss was computed from, with no graph that leads back
-    to them, as far as the engine can tell.
+    ``epoch`` is None where passes over the data cannot be distinguished; ``given`` is how many batches the pass had
+    loaded by then, None where they were not counted; ``batch`` is the same for those backwards of one window that ran
+    on the very same data, None where that is not known. ``grad_scaled`` means that the gradients are multiplied by the
+    scale of an AMP gradient scaler. ``synced`` says whether the gradients were averaged over the ranks of distributed
+    training by the end of it, None where that is not known or there is nothing to average. ``ranks`` is what such an
+    average divides the ranks' sum by, None where it is the number of ranks that still have data. ``kept_apart`` means
+    that what is not averaged yet is kept outside ``.grad`` until a later backward averages it: no clearing, clip or
+    step reaches it. ``rescale`` is what the average is multiplied by on its way into ``.grad``. ``cut_off`` are the
+    stores of the networks whose outputs the loss was computed from without a graph that leads back to them, as far as
+    the engine can tell.
     """
 
     micro_batch: int
@@ -126,22 +126,22 @@ class Backward(Event):
 
     @property
     def waits(self) -> bool:
-        """Whether it left its gradients beside ``.grad``."""
+        """Whether its gradients are not in ``.grad`` yet."""
         return self.kept_apart and self.synced is False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class DataGradientRead(Event):
-    """The gradient that the last backward gave to data, and not to weights, was read."""
+    """The gradient of data, not of weights, was read after the last backward."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ZeroGrad(Event):
     """The gradients in ``stores`` were cleared (zeroed or set to None).
 
-    ``counted`` is what the counters that decide on the steps of optimizers, by their names, had come to, where the loop
-    that they count the turns of was going on; ``within`` are the optimizers in whose loop, the innermost around their
-    steps, it happened. ``seen_later`` says that it was no call (``p.grad = None``): when it happened is not known.
+    ``counted`` holds, by optimizer name, the values of the counters that decide on steps, where their loop was still
+    running; ``within`` are the optimizers in whose loop, the innermost around their steps, it happened. ``seen_later``
+    means that it was not a call (``p.grad = None``): when it happened is not known.
     """
 
     stores: frozenset[str]
@@ -176,10 +176,10 @@ class Unscale(Event):
 class WindowBound:
     """The number that the source counts micro-batches up to before it steps: K of ``if (i + 1) % K == 0``.
 
-    ``steps`` is what it is at the step, None where that is not known without running code of the user's; ``origins``
-    are as those of a `Factor`: a divisor that shares one of them is that number. ``reached`` is what the counter has
-    come to, where that goes on from window to window (``i + 1`` of the same test), and ``first`` what it is when its
-    loop begins, None where that is not written.
+    ``steps`` is its value at the step, None where that is not known without running the user's code; ``origins`` are as
+    those of a `Factor`: a divisor that shares one of them is that number. ``reached`` is the counter's value, where it
+    goes on counting from window to window (``i + 1`` of the same test), and ``first`` its value in the first turn of
+    its loop, None where the source does not show it.
     """
 
     steps: int | None
@@ -188,10 +188,10 @@ class WindowBound:
     first: int | None = None
 
     def counted_since(self, before: int | None) -> int | None:
-        """How many micro-batches were counted since the counter had come to ``before``, None if it was not seen there.
+        """How many micro-batches were counted since the counter was at ``before``, None where that is not known.
 
-        A counter that falls, or is seen first, has counted from the first turn of its loop. None where that is not
-        written, or the counter does not go on.
+        A counter that falls, or is seen for the first time, has counted from the first turn of its loop. None where its
+        value there is not known, or where it does not go on from window to window.
         """
         if self.reached is None:
             return None
@@ -206,8 +206,8 @@ class Step(Event):
 
     ``accumulation_steps`` is K where the caller states it, or the engine can read it; ``counted_by`` is what a counter
     is tested against where the source decides on this step, or the bound of the loop that ends right before it, None
-    where the engine sees neither. ``through_scaler`` says that an AMP gradient scaler made the step, ``skipped`` that
-    the scaler found inf or nan and made none.
+    where the engine sees neither. ``through_scaler`` means that an AMP gradient scaler made the step, ``skipped`` that
+    the scaler found inf or nan and skipped it.
     """
 
     optimizer: str
@@ -220,17 +220,17 @@ class Step(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ScalerUpdate(Event):
-    """An AMP gradient scaler chose its scale anew."""
+    """An AMP gradient scaler updated its scale."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class SchedulerStep(Event):
-    """A learning rate scheduler moved on.
+    """A learning rate scheduler made a step.
 
-    ``scheduler`` tells it from others; ``horizon`` is the number of moves that it was made for, where it says, and
-    ``since`` the first micro-batch that ran after it was made. ``by_hand`` says that there is none, and the loop gave
-    an optimizer another rate itself. ``stores`` are those that the optimizer whose rate it is steps on, none where that
-    is not known.
+    ``scheduler`` identifies it; ``horizon`` is the number of steps that it was made for, where that is known, and
+    ``since`` the first micro-batch that ran after it was made. ``by_hand`` means that there is no scheduler, and the
+    loop set the optimizer's learning rate itself. ``stores`` are those of that optimizer, empty where they are not
+    known.
     """
 
     scheduler: str = ""
@@ -242,9 +242,9 @@ class SchedulerStep(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class AverageUpdate(Event):
-    """A moving average of the weights took in the weights; ``average`` tells it from others.
+    """A moving average of the weights was updated; ``average`` identifies it.
 
-    ``since`` is the first micro-batch that ran after it was made, ``stores`` are those of the weights, none where they
+    ``since`` is the first micro-batch that ran after it was made, ``stores`` are those of the weights, empty where they
     are not known.
     """
 
@@ -255,9 +255,9 @@ class AverageUpdate(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class GraphsHeld(Event):
-    """At a step the graphs of ``count`` micro-batches' losses were still held, though their backwards had run.
+    """At a step the graphs of ``count`` micro-batches' losses were still in memory, though their backwards had run.
 
-    ``where`` is the step or, if the engine has ``read`` in the source what holds them, that place.
+    ``where`` is the step or, if the engine has ``read`` from the source what holds them, that place.
     """
 
     count: int
@@ -266,9 +266,9 @@ class GraphsHeld(Event):
 
 @dataclass(frozen=True, slots=True)
 class ShownLoss:
-    """The loss of one micro-batch in a number that is shown: ``share`` times what ``backward`` got.
+    """The loss of one micro-batch in a reported number: ``share`` times the loss that ``backward`` was called on.
 
-    But for the factors ``left_out``, by which the loss was multiplied for ``backward`` alone.
+    The factors ``left_out`` are excluded: the loss was multiplied by them for ``backward`` alone.
     """
 
     share: float
@@ -277,10 +277,10 @@ class ShownLoss:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class LossShown(Event):
-    """A number made of the ``losses`` of several micro-batches was shown to a person at ``shown_at``.
+    """A number computed from the ``losses`` of several micro-batches was reported at ``shown_at``.
 
-    ``where`` is the place that read it, ``backward`` that of the backward of those losses. Their shares add up to 1 in
-    the mean of them, to K in the sum over a window.
+    ``where`` is the place that read it, ``backward`` that of the backward of those losses. Their shares add up to 1 if
+    it is their mean, to K if it is their sum over a window.
     """
 
     shown_at: Location
@@ -289,7 +289,7 @@ class LossShown(Event):
 
 
 class Cause(Enum):
-    """What makes something unknown, as far as anything depends on it."""
+    """Why something is unknown, as far as any decision depends on it."""
 
     NOT_FINITE = "a gradient has overflowed"
     ZERO = "a gradient is zero"
@@ -301,7 +301,7 @@ class Cause(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """Why something is unknown: in words, for a person, and the cause that is decided by."""
+    """Why something is unknown: in words for the reader, and as the cause that decisions depend on."""
 
     words: str
     cause: Cause = Cause.OTHER
@@ -317,7 +317,7 @@ class Opaque(Event):
 
 @dataclass(frozen=True, slots=True)
 class Count:
-    """A place where the source names a number that the loop counts by: a modulus, a bound, a number of chunks."""
+    """A place where the source has a number that the loop counts with: a modulus, a bound, a number of chunks."""
 
     where: Location
     value: int
@@ -327,17 +327,16 @@ class Count:
 class Trace:
     """The events of one loop, in order.
 
-    ``complete`` is False where watching ended before the loop did, so that what is left over at the end means
-    nothing. ``assumed_length`` says that the number of micro-batches of a pass is the engine's own choice, made to show
-    full windows and a remainder, and not the loop's; ``assumed_turns`` that the number of passes is, or that of the
-    turns of a loop without an end that the source shows; ``assumed_units`` is a number that the engine took for the
-    units of every micro-batch whose size it does not know. ``precision`` is the unit roundoff of the dtype that the
-    factors were read in: the relative error to allow when two of them are compared. ``from_start`` is False where
-    watching began in the middle of the loop, so that a short first window may be an earlier pass's last. ``counts`` are
-    the places that name a number which the loop counts by, each once. ``assumed_steps`` are the
-    names of K that the source leaves open, each with the number that was taken for it; only those that the loop counts
-    its windows by, or divides its losses by. ``skips_at`` is the place that skips a micro-batch where the engine has
-    made it do so.
+    ``complete`` is False where watching ended before the loop did, so that what is left over at the end means nothing.
+    ``assumed_length`` means that the number of micro-batches of a pass is the engine's choice, made to show full
+    windows and a remainder, and not the loop's; ``assumed_turns`` that the number of passes is, or the number of turns
+    of a loop whose end the source does not show; ``assumed_units`` is the number of units that the engine assumed for
+    every micro-batch of unknown size. ``precision`` is the unit roundoff of the dtype that the factors were read in:
+    the relative error to allow when two of them are compared. ``from_start`` is False where watching began in the
+    middle of the loop, so that a short first window may be an earlier pass's last. ``counts`` are the places of the
+    numbers that the loop counts with, each once. ``assumed_steps`` are the names of K that the source does not define,
+    each with the number that was assumed; only those that the loop counts its windows with, or divides its losses by.
+    ``skips_at`` is the place that skips a micro-batch, where the engine made it do so.
     """
 
     events: tuple[Event, ...]

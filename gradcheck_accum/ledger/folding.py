@@ -1,4 +1,4 @@
-"""Folds a loop's events into its ledger: for every step, which micro-batches its gradient holds."""
+"""Folds a loop's events into its ledger: for every step, the micro-batches in its gradient."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class _StoreState:
     """The backwards whose gradients are not in the store yet."""
 
     def take(self, event: Event, steps: int) -> None:
-        """Enter an event; ``steps`` is how many steps the whole run has made before it."""
+        """Record an event; ``steps`` is the number of steps of the whole run before it."""
         self.events.append(event)
         match event:
             case Backward():
@@ -78,7 +78,7 @@ class _StoreState:
         self.waiting = set()
 
     def finish(self, steps: int) -> None:
-        """Close what no step has, after ``steps`` of them."""
+        """Close what is left without a step, after the ``steps`` steps of the run."""
         if any(entry.fate is not Fate.STALE for entry in self.entries):
             self._close(None, steps)
 
@@ -94,10 +94,10 @@ def fold(trace: Trace) -> Ledger:
     """Fold a loop's events into its ledger.
 
     Every optimizer that steps has one state for each store that it reads, because a store that is cleared and
-    one that is not have different histories under the same optimizer. Micro-batches whose gradients were cleared
-    unused as a block of their own (the remainder of an epoch) are moved to an abandoned window, and those that were
-    thrown away on purpose to one that was rejected or begun again (`cleared_gradients`). What was never meant for the
-    step belongs to no window, unless it stands in the gradient (`by_products`).
+    one that is not have different histories under the same optimizer. Micro-batches whose gradients were cleared unused
+    as a block of their own (the remainder of an epoch) are moved to an abandoned window, and those that were discarded
+    on purpose to a rejected or restarted one (`cleared_gradients`). What was never meant for the step belongs to no
+    window, unless it is in the gradient (`by_products`).
     """
     passes = Passes.of_events(trace.events)
     states: dict[tuple[str, str], _StoreState] = {}

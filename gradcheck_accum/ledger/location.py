@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 class Location:
     """A place in a source file; lines and columns count from 1, and 0 in the end fields means "not known".
 
-    ``cell`` is 0 but in a notebook: there it counts all cells from 1, and lines count from the cell's first.
-    ``through`` is the package, with its version, that the line called and in which it happened, where it was one: the
-    framework of ``trainer.train()``.
+    ``cell`` is 0 except in a notebook: there it is the number of the cell, from 1, and lines count from the cell's
+    first. ``through`` is the package, with its version, that the line called into, if what is located happened inside
+    one: the framework behind ``trainer.train()``.
     """
 
     path: str
@@ -24,7 +24,7 @@ class Location:
 
     @property
     def place(self) -> tuple[str, int]:
-        """The file and the line, whatever stands in the line."""
+        """The file and the line."""
         return self.path, self.line
 
     def __str__(self) -> str:

@@ -1,9 +1,9 @@
-"""The passes over the data that a loop makes: seen, told by where its steps come, or not told.
+"""The passes that a loop makes over the data: seen, inferred from the positions of its steps, or unknown.
 
-An engine sees passes where a data loader gives the batches, or where the source shows the loop over them. Where none
-are seen, the steps tell them if they come at the same places of two passes or more, of one length each, and are not
-evenly spaced: even steps come at the same places of any length that holds a whole number of windows. Where nothing
-tells them, all is one pass as far as anybody knows, and what depends on its end is unknown.
+An engine sees passes where a data loader yields the batches, or where the source shows the loop over them. Where none
+are seen, they are inferred from the steps, if these recur at the same positions of two or more passes of equal length
+and are not evenly spaced: evenly spaced steps recur at the same positions for any length that holds a whole number of
+windows. Otherwise all is treated as one pass, and what depends on its end is unknown.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class KnownBy(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Passes:
-    """Which pass over the data each backward is of."""
+    """The pass over the data that each backward belongs to."""
 
     known_by: KnownBy
     _by_micro_batch: dict[int, int] = field(default_factory=dict)
@@ -44,16 +44,16 @@ class Passes:
         return cls(KnownBy.STEPS, {number: position // length for position, number in enumerate(numbers)})
 
     def of(self, backward: Backward) -> int | None:
-        """The pass that a backward is of; None where nothing tells."""
+        """The pass that a backward belongs to, None where it is unknown."""
         return backward.epoch if self.known_by is KnownBy.ENGINE else self._by_micro_batch.get(backward.micro_batch)
 
     def count(self, events: Iterable[Event]) -> int:
-        """How many passes events are of, at least one if there is any backward among them."""
+        """The number of passes that events belong to, at least one if there is any backward among them."""
         return len({self.of(event) for event in events if isinstance(event, Backward)})
 
 
 def _length(events: Iterable[Event]) -> int:
-    """How many micro-batches each pass holds, as the steps of an optimizer tell it; 0 where none does."""
+    """The micro-batches of each pass, inferred from the steps of an optimizer; 0 where that is not possible."""
     seen: set[int] = set()
     steps: dict[str, set[int]] = {}
     for event in events:

@@ -2,7 +2,7 @@
 
 Every rank runs the same loop on data of its own. What reaches the optimizer is the sum of the ranks' gradients divided
 by their number, so the large batch of a step is the data of all of them. The windows of one step are joined: each rank
-keeps its own, to be read and diagnosed as a single process's would be, and knows of the entries of the others.
+keeps its own, which is read and diagnosed as a single process's would be, and holds the entries of the others as well.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from gradcheck_accum.ledger.windows import Entry, Ledger, Window
 
 
 def averages(trace: Trace) -> bool:
-    """Whether any gradient of this run is averaged with those of other ranks, or ought to be."""
+    """Whether any gradient of this run is, or should be, averaged with those of other ranks."""
     return any(isinstance(event, Backward) and event.ranks != 1 for event in trace.events)
 
 
 def joined(ledgers: Sequence[Ledger]) -> list[Ledger]:
-    """The ledgers of all ranks, in order, with every closed window told of the same step's entries on other ranks.
+    """The ledgers of all ranks, in order, with the same step's entries on other ranks added to every closed window.
 
-    A step is the same if it is its optimizer's n-th on that store. A rank whose data has ended takes no part in those
-    that the others still make. What is averaged with ranks that have no ledger here is unknown.
+    A step is the same if it is its optimizer's n-th on that store. A rank whose data has ended takes no part in the
+    steps that the others still make. What is averaged with ranks that have no ledger here is unknown.
     """
     accounts = [{account: ledger.account(*account) for account in ledger.accounts()} for ledger in ledgers]
     found = []
@@ -36,7 +36,7 @@ def joined(ledgers: Sequence[Ledger]) -> list[Ledger]:
 
 
 def _joined(window: Window, number: int, others: Sequence[Mapping[tuple[str, str], Sequence[Window]]]) -> Window:
-    """``window``, the ``number``-th of its account, told of the same one in the accounts of the ``others``."""
+    """``window``, the ``number``-th of its account, with the entries of the same one in the accounts of ``others``."""
     stated = next((entry.backward.ranks for entry in reversed(window.fresh())), 1)
     if stated == 1:
         return window
@@ -50,18 +50,18 @@ def _joined(window: Window, number: int, others: Sequence[Mapping[tuple[str, str
     same = [windows[number] for windows in accounts if number < len(windows)]
     unknown = window.unknown
     if any(entry.backward.kept_apart for entry in window.fresh()):
-        # The gradient is in as many shards as there are ranks: what one does to its own, it does to the whole.
+        # Every rank has a shard of the gradient: what one rank does to its shard, it does to the whole gradient.
         unknown = next((w.unknown for w in (window, *same) if w.unknown), None)
     divisor = 1 + len(same) if stated is None else stated
     return replace(window, elsewhere=tuple(w.fresh() for w in same), divisor=divisor, unknown=unknown)
 
 
 def _unshared(over: str) -> Reason:
-    """Why a step is unknown whose gradients are averaged with some that are not."""
+    """Why a step is unknown whose gradients are averaged with those of ranks without a ledger."""
     return Reason(f"gradients are averaged over {over}", Cause.UNSHARED)
 
 
 def left_local(entries: Sequence[Entry]) -> list[Entry]:
-    """Those of one rank's entries that no average has reached by the step: all after the last that was synced."""
+    """The entries of one rank that are not averaged by the step: all after the last that was synchronized."""
     last = max((i for i, entry in enumerate(entries) if entry.backward.synced), default=-1)
     return [entry for entry in entries[last + 1 :] if entry.backward.synced is False]

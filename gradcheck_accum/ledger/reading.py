@@ -1,19 +1,19 @@
-"""Reads what the factors of a series' losses are there for: which are the accumulation's, and which the objective's.
+"""Reads the roles of the factors of a series' losses: which belong to the accumulation, and which to the objective.
 
-A *reading* gives each column of factors to one of the two. It is right if the accumulation's product adds up to the
-whole in every full window, and nothing that the objective weighs whole losses with changes within a window. Evidence
-comes in this order: what is stated; where a number comes from; that it changes with the window's length or its units;
-that it equals what a role predicts. So a reading is made in three steps:
+A *reading* assigns each column of factors to one of the two. It is right if the accumulation's products add up to 1 in
+every full window, and no factor of the whole loss that belongs to the objective changes within a window. Evidence comes
+in this order: what is stated; where a number comes from; that it changes with the window's length or its units; that it
+equals what a role predicts. So a reading is made in three steps:
 
-1. What its source, or a change, shows to be the accumulation's or the objective's is read as that, and so is a
-   division by what a role predicts, where no source shows what the number is.
-2. If that is not right, the other columns that a role allows for are tried, the fewest first: a right reading is taken.
-3. If none is right, no further column is taken from the objective but divisions that a role predicts, if only in some
-   window, or by a number that is K but for one.
+1. A column is read as what its source, or how it changes, shows it to be; so is a division by what a role predicts,
+   where the source of the number is not known.
+2. If that is not right, further columns that match a role are tried, the fewest first, until a reading is right.
+3. If none is right, the accumulation gets only those further divisions that a role predicts, if only in some window, or
+   that are by K off by one.
 
-A number that the source has another name for, or none, than what decides on a step is *contested* where it equals a
-role's prediction. Then both readings are made. The one that is right holds if it is the one that does not need the
-equality; if it needs it, nothing is known, and both are named.
+A number that equals a role's prediction, but whose name in the source is not that of the number which decides on a
+step, or that has no name, is *contested*. Then both readings are made. If the one that does not depend on the equality
+is right, it holds; if only the other is, nothing is known, and both are reported.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ from gradcheck_accum.ledger.stated_names import is_literal, is_place
 from gradcheck_accum.ledger.unit_counts import counted_by, read_sum, undone_mean
 
 Applied = tuple[Location, tuple[float, ...]]
-"""A factor: where it was applied, and its numbers. It is one and the same for all terms of the loss."""
+"""A factor: where it was applied, and its values. It is the same for all terms of the loss."""
 
 
 @dataclass(slots=True)
 class SeriesReading:
-    """How one series' factors were read: per backward its coefficient, objective and units.
+    """How the factors of one series were read: per backward its coefficient, its objective's factor and its units.
 
-    A coefficient is None where it is not known. ``notes`` tell what could have been read otherwise. ``normalised``
-    says whether units count once however many there are: those of a mean, or of a sum that is divided by their number.
+    A coefficient is None where it is not known. ``notes`` are the alternative readings. ``normalised`` is True if the
+    loss does not grow with the number of units: a mean, or a sum that is divided by their number.
     """
 
     kind: Reduction
@@ -56,11 +56,11 @@ class SeriesReading:
     intended: float = 1.0
     """What the objective multiplies the whole loss by, at the first point."""
     scaled_at: frozenset[Location] = frozenset()
-    """Where the factors were applied that are read as the accumulation's."""
+    """Where the factors that are read as the accumulation's were applied."""
     scaled_by: frozenset[Applied] = frozenset()
-    """The factors of the whole loss, of all its terms, that are: those by which a sum's units are counted too."""
+    """Those of them that multiply the whole loss, all of its terms, including those that count a sum's units."""
     weighed_by: frozenset[Applied] = frozenset()
-    """Those that are read as the objective's."""
+    """The factors of the whole loss that are read as the objective's."""
 
     @property
     def is_dark(self) -> bool:
@@ -68,7 +68,7 @@ class SeriesReading:
         return all(value is None for value in self.coefficient.values())
 
     def give_up(self, note: str = "") -> SeriesReading:
-        """Nothing can be told of the coefficients."""
+        """Make all coefficients unknown."""
         self.coefficient = dict.fromkeys(self.coefficient)
         self.notes += [note] if note else []
         return self
@@ -77,8 +77,8 @@ class SeriesReading:
 def read_series(evidence: Evidence, coefficient: float | None, *, in_a_run: bool) -> SeriesReading:
     """Read the factors of a series.
 
-    ``coefficient`` is the intended coefficient a of the whole loss where the caller states it; ``in_a_run`` says that
-    they were seen in a run, which shows numbers and real windows, and not in a source.
+    ``coefficient`` is the intended coefficient a of the whole loss where the caller states it; ``in_a_run`` means that
+    the factors were seen in a run, which shows numbers and real windows, and not in a source.
     """
     dark = {point.step for point in evidence.points if product_of(point.factors) is None}
     if dark:
@@ -91,8 +91,9 @@ def read_series(evidence: Evidence, coefficient: float | None, *, in_a_run: bool
     if is_right(without, evidence):
         return without
     undone = _undone_by_a_constant(evidence, columns)
+    of_mean = [_as_objective(c) if c is undone else c for c in columns]
     if undone is not None:
-        as_mean = _read(evidence, [_as_objective(c) if c is undone else c for c in columns], None, in_a_run, [])
+        as_mean = _read(evidence, of_mean, None, in_a_run, [])
         if is_right(as_mean, evidence):
             return as_mean
     if not contested:
@@ -101,11 +102,11 @@ def read_series(evidence: Evidence, coefficient: float | None, *, in_a_run: bool
         return without
     trusting = _read(evidence, columns, None, in_a_run)
     if undone is not None and not is_right(trusting, evidence):
-        trusting = _read(evidence, [_as_objective(c) if c is undone else c for c in columns], None, in_a_run)
+        trusting = _read(evidence, of_mean, None, in_a_run)
     if not is_right(trusting, evidence):
-        # Neither is right: of K, the mistake is what the reading says that leaves the objective the fewest divisions,
-        # unless another division by K is in sight. A count of the batch is not what a loop without its scaling divides
-        # by.
+        # Neither is right: where K is concerned, report the mistake of the reading that leaves the objective the fewest
+        # divisions, unless there is another division by K. A loop that lacks its scaling does not divide by a count of
+        # the batch instead.
         if any(_divides_by_steps(column, evidence) for column in columns if column not in contested):
             return without
         by_steps = all(evidence.equals_any(column, SHARES[:2]) for column in contested)
@@ -114,7 +115,7 @@ def read_series(evidence: Evidence, coefficient: float | None, *, in_a_run: bool
 
 
 def _undone_by_a_constant(evidence: Evidence, columns: Sequence[Column]) -> Column | None:
-    """The constant that makes a mean a sum because it equals a count: by that alone it is none."""
+    """The constant that makes a mean a sum because it equals a count; equality alone does not make it that count."""
     undone = undone_mean(evidence, columns)
     return undone if undone is not None and evidence.is_constant(undone) and undone.source is not Source.SIZE else None
 
@@ -122,9 +123,9 @@ def _undone_by_a_constant(evidence: Evidence, columns: Sequence[Column]) -> Colu
 def _read_apart_from(
     dark: Collection[int], evidence: Evidence, coefficient: float | None, in_a_run: bool
 ) -> SeriesReading:
-    """The reading of a series where a factor is not known: its windows ``dark`` say nothing of the others.
+    """The reading of a series where a factor is unknown, without the windows ``dark`` where it is.
 
-    Where they are all that there is, what is known of their backwards is all that can be told.
+    If there are no others, the result is what is known of their backwards.
     """
     blank = _blank(evidence)
     others = [point for point in evidence.points if point.step not in dark]
@@ -151,7 +152,7 @@ def _read(
     in_a_run: bool,
     contested: list[Column] | None = None,
 ) -> SeriesReading:
-    """One reading; columns that are contested go to the objective, and are noted, where a list for them is given."""
+    """One reading; if a list ``contested`` is given, contested columns are added to it and read as the objective's."""
     reading = _blank(evidence)
     every = columns
     normalised = reading.kind is not Reduction.SUM
@@ -204,14 +205,14 @@ def _read(
     reading.scaled_by = _applied(every) - reading.weighed_by
     unsteady = set(split.unsteady())
     if unsteady and not split.is_right_without(unsteady):
-        # What changes has no reading, and what is the same elsewhere has none either.
+        # The windows that change have no reading, and the others, not being right, have none either.
         return reading.give_up()
     reading.coefficient |= dict.fromkeys(evidence.points[i].backward for i in unsteady)
     return reading
 
 
 def _applied(columns: Iterable[Column]) -> frozenset[Applied]:
-    """The factors of whole losses in these columns, as far as it is known where they were applied."""
+    """The factors of the whole loss in these columns, as far as it is known where they were applied."""
     whole = (column for column in columns if column.whole and not column.scales_nothing)
     return frozenset((column.factors[0].where, column.values) for column in whole if column.factors[0].where)
 
@@ -223,19 +224,19 @@ def _weigh(
     objective: Sequence[Column],
     coefficient: float = 1.0,
 ) -> None:
-    """Note what the objective weighs each backward with, and what comes to it where that is 0."""
+    """Note the objective's factor of each backward, and the backward's coefficient where that factor is 0."""
     products = zip(evidence.points, evidence.product(objective), evidence.product(accumulation), strict=True)
     for position, (point, own, scaled) in enumerate(products):
         key = point.backward
         if not own:
-            # What the objective weighs with 0 is scaled as the rest is, and adds nothing.
+            # What has weight 0 in the objective is scaled as the rest is, and adds nothing.
             own = math.prod(c.values[position] or 1.0 for c in objective)
             reading.coefficient[key] = own * scaled
         reading.objective[key] = own * coefficient
 
 
 def is_right(reading: SeriesReading, evidence: Evidence) -> bool:
-    """Whether every full window of a series is its objective's, as far as ``reading`` knows."""
+    """Whether every full window of a series matches its objective, according to ``reading``."""
     for own in evidence.windows():
         points = [evidence.points[i] for i in own]
         if not any(point.is_full for point in points):
@@ -256,15 +257,15 @@ def is_right(reading: SeriesReading, evidence: Evidence) -> bool:
 
 
 def _divides_by_steps(column: Column, evidence: Evidence) -> bool:
-    """Whether a column divides by K, or by what the window holds, by its source or by its number."""
+    """Whether a column divides by K or by the window's length, according to its source or its value."""
     divides = column.divides and not column.scales_nothing
     return divides and (column.source is Source.STEPS or evidence.equals_any(column, SHARES[:2]))
 
 
 def _is_contested(column: Column, evidence: Evidence) -> bool:
-    """Whether a number has another source than what decides on a step, so that an equality says nothing of it.
+    """Whether a number has another source than the one that decides on a step, so that equality is no evidence.
 
-    A literal beside a literal is how people write K without a name.
+    Two equal literals are not contested: this is how people write K without a name.
     """
     if column.scales_nothing or not evidence.is_constant(column) or not is_from_elsewhere(column, evidence):
         return False
@@ -272,18 +273,18 @@ def _is_contested(column: Column, evidence: Evidence) -> bool:
 
 
 def _is_named_elsewhere(column: Column, evidence: Evidence) -> bool:
-    """Whether a constant has a name of its own; what changes as the units do is their count, whatever it is called."""
+    """Whether a constant has a name of its own; a number that changes with the units is their count."""
     named = column.source is Source.NAMED and evidence.is_constant(column)
     return named and is_from_elsewhere(column, evidence)
 
 
 def _is_of_another_constant(column: Column, evidence: Evidence) -> bool:
-    """Whether a number and what decides on a step are known to be two constants of the source, each with a name."""
+    """Whether a number and the one that decides on a step are known to be two named constants of the source."""
     origins = frozenset[str]().union(*(factor.origins for factor in column.factors))
     if column.source is not Source.NAMED or is_literal(evidence.counter):
         return False
     if column.values[0] > 1.0:
-        # It makes a mean a sum, together with a divisor: numbers of the batch may have names of any kind.
+        # With a divisor it makes a mean a sum: sizes of the batch may have names of any kind.
         return False
     return all(any(map(is_place, own)) for own in (origins, evidence.counter))
 
@@ -293,7 +294,7 @@ def _as_objective(column: Column) -> Column:
 
 
 def _two_readings(contested: Sequence[Column], evidence: Evidence, as_accumulation: float, as_objective: float) -> str:
-    """What is said of a number that may be either's, and the exact options that settle it."""
+    """The note on a number that may belong to either, with the exact options that settle it."""
     column = next((c for c in contested if c.divides), contested[0])
     factor = column.factors[0]
     what = f"division by {1 / column.values[0]:.6g}" if column.divides else f"factor {column.values[0]:.6g}"

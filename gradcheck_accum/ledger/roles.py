@@ -1,9 +1,10 @@
-"""What the factors between a loss's reduction and ``backward`` may be there for: their roles.
+"""The roles that the factors between a loss's reduction and ``backward`` may have.
 
-A factor stands in a *column*: what one place applied, micro-batch after micro-batch. A column is the accumulation's (it
-makes a window of micro-batches weigh what their large batch weighs) or the objective's (the large batch has it too).
-Its *source* is the better evidence, where the engine can tell it: what the number was bound to. Its numbers are the
-other: the accumulation's are those that a role predicts at every point, from K, the window's length or its units.
+Each factor is part of a *column*: what one place applied, micro-batch after micro-batch. A column belongs to the
+accumulation (it gives a window of micro-batches the weight of its large batch) or to the objective (the large batch has
+it too). Its *source*, what the number was bound to, is the better evidence, where the engine can tell it. Its values
+are the other: the accumulation's are those that a role predicts at every point, from K, the window's length or its
+units.
 """
 
 from __future__ import annotations
@@ -23,12 +24,12 @@ _same = Same()
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One term of one backward with the numbers that its factors may turn out to be.
+    """One term of one backward, with the numbers that its factors are compared with.
 
     ``steps`` is K, ``length`` how many points the window holds on the point's rank, ``window_units`` and
     ``window_rows`` their sums. ``divisor`` is what gradients are divided by when they are averaged over the ranks, and
-    ``shared_units`` and ``shared_rows`` are the sums over all ranks, and over what an earlier pass left in the window,
-    divided by it. ``step`` tells windows apart.
+    ``shared_units`` and ``shared_rows`` are the sums over all ranks, including what an earlier pass left in the window,
+    divided by it. ``step`` identifies the window.
     """
 
     backward: Backward
@@ -45,12 +46,12 @@ class Point:
 
     @property
     def is_full(self) -> bool:
-        """Whether its window holds K."""
+        """Whether its window holds K micro-batches."""
         return self.length == self.steps
 
 
 class Source(Enum):
-    """What the engine has seen a factor's number come from."""
+    """Where a factor's number comes from, as far as the engine has seen."""
 
     STEPS = "K: the number that decides on a step, or one that is named as K is"
     SIZE = "the size of a batch, by its name"
@@ -65,7 +66,7 @@ class Source(Enum):
 class Column:
     """What one place applied to the losses of a series: one factor for each of its points.
 
-    ``whole`` says that it was applied to the loss as a whole, and not to one of its terms.
+    ``whole`` means that it was applied to the loss as a whole, and not to one of its terms.
     """
 
     factors: tuple[Factor, ...]
@@ -78,8 +79,11 @@ class Column:
 
     @property
     def divides(self) -> bool:
-        """Whether losses are divided by it."""
-        return all(factor.operation is Operation.DIVIDE and factor.value for factor in self.factors)
+        """Whether losses are divided by it, wherever it is not 1: a product with 1 divides as well."""
+        divided = [factor.operation is Operation.DIVIDE for factor in self.factors]
+        return any(divided) and all(
+            value and (is_divided or value == 1.0) for value, is_divided in zip(self.values, divided, strict=True)
+        )
 
     @property
     def scales_nothing(self) -> bool:
@@ -88,7 +92,7 @@ class Column:
 
 
 Role = Callable[[Point], float | None]
-"""What a factor of this role is at a point; None where that is not known. It depends on no more than `_kind_of` has."""
+"""The value of a factor of this role at a point, None where it is not known; it depends only on what `_kind_of` has."""
 
 
 def over_steps(point: Point) -> float | None:
@@ -160,7 +164,7 @@ SHARES: tuple[Role, ...] = (
     lambda p: _ratio(p.term.units, p.shared_units),
     lambda p: _ratio(p.term.rows, p.shared_rows),
 )
-"""The parts that micro-batches have in their window: 1/K, 1/m, n/N."""
+"""A micro-batch's shares of its window: 1/K, 1/m, n/N."""
 
 OWN_COUNTS: tuple[Role, ...] = (over_own_units, over_own_rows)
 WINDOW_COUNTS: tuple[Role, ...] = (over_window_units, over_window_rows)
@@ -178,14 +182,14 @@ MISTAKEN: tuple[Role, ...] = (
     lambda p: 1.0 / (p.steps - 1) if p.steps > 2 else None,
     _over_steps_of_ranks,
 )
-"""What is divided by in place of K: one more or one less, or K of all ranks where they are averaged."""
+"""What is divided by mistakenly in place of K: K ± 1, or K of all ranks where these are averaged."""
 
 
 def aligned(points: Sequence[Point]) -> list[Point]:
-    """The points with a factor of 1 where others were multiplied by one at a place which they did not come by.
+    """The points, with a factor of 1 wherever other points were multiplied at a place that they did not pass.
 
-    A loss that is divided in one branch, and not in another, so keeps its columns: each is what one place applied.
-    Nothing is changed where a place is not known, or where the points do not come by their places in one order.
+    So a loss that is divided in one branch, and not in another, keeps its columns: each is what one place applied.
+    Nothing is changed where a place is not known, or where the points do not pass their places in one order.
     """
     if len({len(point.factors) for point in points}) < 2:
         return list(points)
@@ -205,7 +209,7 @@ def aligned(points: Sequence[Point]) -> list[Point]:
 
 
 Place = tuple[object, int]
-"""Where a factor was applied, and which of those of that place it is; None stands for what is not known."""
+"""Where a factor was applied, None if that is not known, and its number among those of that place."""
 
 
 def _places(factors: Sequence[Factor]) -> tuple[Place, ...]:
@@ -219,7 +223,7 @@ def _places(factors: Sequence[Factor]) -> tuple[Place, ...]:
 
 
 def _merged(ways: Iterable[tuple[Place, ...]]) -> list[Place] | None:
-    """All places in an order that every way keeps; None where there is none, or a place is not known."""
+    """All places in an order that agrees with every way; None where there is none, or a place is not known."""
     left = [list(way) for way in ways]
     order: list[Place] = []
     while any(left):
@@ -236,10 +240,10 @@ def _merged(ways: Iterable[tuple[Place, ...]]) -> list[Place] | None:
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """The points of one series, and what is known of where their factors come from.
+    """The points of one series, and what is known about where their factors come from.
 
     ``same`` says whether two numbers are equal within the precision that they were read in. ``counter`` are the origins
-    of the number that decides on a step, where the source shows one; ``states_steps`` says that K is stated.
+    of the number that decides on a step, where the source shows one; ``states_steps`` means that K is stated.
     """
 
     points: Sequence[Point]
@@ -247,7 +251,7 @@ class Evidence:
     counter: frozenset[str] = frozenset()
     states_steps: bool = False
     _kinds: tuple[int, ...] = field(init=False, repr=False, compare=False)
-    """For each point the first that roles cannot tell it from: right windows have one kind, however many they are."""
+    """For each point, the first that looks the same to all roles, so that equal points are evaluated once."""
 
     def __post_init__(self) -> None:
         first: dict[object, int] = {}
@@ -255,7 +259,7 @@ class Evidence:
         object.__setattr__(self, "_kinds", tuple(kinds))
 
     def _distinct(self, column: Column) -> list[tuple[float, Point]]:
-        """The values of a column, each with its point; those that say the same once, in the order of the first."""
+        """The values of a column, each with its point; equal pairs once, in the order of their first."""
         return [
             (value, self.points[kind]) for value, kind in dict.fromkeys(zip(column.values, self._kinds, strict=True))
         ]
@@ -263,7 +267,7 @@ class Evidence:
     def columns(self) -> list[Column]:
         """The columns of the series, from the reduction to the gradient.
 
-        Where their number changes and no places align them, what follows those of the loss is one product.
+        Where their number changes, and places do not align them, the factors after those of the loss are one product.
         """
         counts = {len(point.factors) for point in self.points}
         if len(counts) == 1:
@@ -273,7 +277,7 @@ class Evidence:
             return [self._column(factors, i >= count - shared) for i, factors in enumerate(every)]
         own = {len(point.term.factors) for point in self.points}
         kept = own.pop() if len(own) == 1 else 0
-        # Of these, those that all terms share are the whole loss's.
+        # Those of them that all terms share belong to the whole loss.
         shared = min(_shared_factors(p.backward) for p in self.points) if kept else 0
         every = [tuple(point.factors[i] for point in self.points) for i in range(kept)]
         columns = [self._column(factors, i >= kept - shared) for i, factors in enumerate(every)]
@@ -293,7 +297,7 @@ class Evidence:
             return Source.STEPS if factor.purpose is Purpose.ACCUMULATION else Source.OBJECTIVE
         if not factor.origins:
             return Source.UNSEEN
-        # What is added up may be the losses of K micro-batches: then all are of one kind.
+        # The terms that are added up may be the losses of K micro-batches: then all are of one kind.
         terms = point.backward.terms
         one_kind = len({term.kind for term in terms}) == 1
         may_be_mean = one_kind and factor.value is not None and self.same(factor.value * len(terms), 1.0)
@@ -307,14 +311,14 @@ class Evidence:
             return Source.SIZE
         if is_literal(factor.origins):
             return Source.LITERAL
-        # A name that no constant and no setting is found for may stand for anything, K among it.
+        # A name for which no constant and no setting is found may be anything, including K.
         found = any(is_place(o) or is_computed(o) or "." in o or "[" in o for o in factor.origins)
         return Source.NAMED if found and not all(map(is_computed, factor.origins)) else Source.UNSEEN
 
     def matches(self, column: Column, role: Role) -> bool:
-        """Whether a column is what ``role`` predicts in all full windows, or 1 where its place did not apply it.
+        """Whether a column is what ``role`` predicts in all full windows, or 1 where its place did not apply a factor.
 
-        What it is in the others is what they are judged by. Where no window is full, all of them count.
+        The other windows are judged by it later, so they are no evidence here. Where no window is full, all are used.
         """
         fits = False
         distinct = self._distinct(column)
@@ -340,7 +344,7 @@ class Evidence:
         return any(self.equals(column, role) for role in roles)
 
     def is_constant(self, column: Column) -> bool:
-        """Whether a column is one number."""
+        """Whether a column has the same value everywhere."""
         return all(self.same(value, column.values[0]) for value in set(column.values))
 
     def windows(self) -> list[list[int]]:
@@ -359,7 +363,7 @@ class Evidence:
         return any(not self.same(column.values[i], column.values[window[0]]) for i in window)
 
     def windows_of_a_rank(self) -> list[range]:
-        """The positions of the points of each window, those of every rank apart."""
+        """The positions of the points of each window, separately for every rank."""
         windows: list[range] = []
         start = 0
         while start < len(self.points):
@@ -368,7 +372,7 @@ class Evidence:
         return windows
 
     def follows_units(self, column: Column) -> bool:
-        """Whether a factor changes, and only ever with the micro-batch's units or the window's length."""
+        """Whether a factor changes, and only with the units of the micro-batch or window, or the window's length."""
         values: dict[tuple[float | None, float | None, int], float] = {}
         for value, point in self._distinct(column):
             key = (point.term.units, point.window_units, point.length)
@@ -377,7 +381,7 @@ class Evidence:
         return not self.is_constant(column)
 
     def product(self, columns: Iterable[Column]) -> list[float]:
-        """What ``columns`` come to together, at every point."""
+        """The product of ``columns`` at every point."""
         every = [column.values for column in columns]
         return [math.prod(values[i] for values in every) for i in range(len(self.points))]
 
@@ -385,14 +389,14 @@ class Evidence:
     def is_plain_training(self) -> bool:
         """Whether every window is one micro-batch, and nothing states that it should be more.
 
-        No number of micro-batches can be compared with a constant of such a loop.
+        Such a loop has no number of micro-batches that a constant could be compared with.
         """
         return not self.states_steps and all(point.length == point.steps == 1 for point in self.points)
 
     def shares_add_up(self, columns: Iterable[Column]) -> bool:
-        """Whether the products of ``columns`` add up to the whole in every full window.
+        """Whether the products of ``columns`` add up to 1 (times the ranks) in every full window.
 
-        Where no window is full, as K that is stated says, they would have to be 1/K.
+        Where no window holds as many as the stated K, every product has to be 1/K.
         """
         product = self.product(columns)
         full = [own for own in self.windows() if any(self.points[i].is_full for i in own)]
@@ -401,7 +405,7 @@ class Evidence:
         return all(self._is_whole(own, product) for own in full)
 
     def adds_up_everywhere(self, columns: Iterable[Column]) -> bool:
-        """Whether they do in the windows that hold fewer as well."""
+        """Whether they do so in the shorter windows as well."""
         product = self.product(columns)
         return all(self._is_whole(own, product) for own in self.windows())
 
@@ -410,7 +414,7 @@ class Evidence:
 
 
 def _kind_of(point: Point) -> object:
-    """All of a point that a role may ask for."""
+    """Everything about a point that a role may depend on."""
     over_ranks = point.divisor, point.shared_units, point.shared_rows
     own = point.steps, point.length, point.window_units, point.window_rows
     return id(point.term), len(point.backward.terms), *own, *over_ranks
@@ -422,7 +426,7 @@ def _product(factors: Sequence[Factor]) -> Factor:
 
 
 def _shared_factors(backward: Backward) -> int:
-    """How many factors all terms of a backward end with."""
+    """The number of last factors that all terms of a backward share."""
     if len(backward.terms) == 1:
         return len(backward.terms[0].factors)
     ways = [term.factors[::-1] for term in backward.terms]
@@ -430,16 +434,16 @@ def _shared_factors(backward: Backward) -> int:
 
 
 def inner_factors(points: Sequence[Point]) -> list[list[tuple[Factor, ...]]]:
-    """For each point, what the terms of its backward are multiplied by before they are added up.
+    """For each point, the factors of the terms of its backward before they are added up.
 
-    Two terms may happen to have the same coefficient in one micro-batch: it is the loop that tells.
+    Two terms may happen to have the same coefficient in one micro-batch, so all points of the loop are compared.
     """
     shared = min(_shared_factors(point.backward) for point in points)
     return [[t.factors[: len(t.factors) - shared] for t in point.backward.terms] for point in points]
 
 
 def others_have_the_like(column: Column, evidence: Evidence, roles: Sequence[Role] = ()) -> bool:
-    """Whether all other terms of each backward that count units have a factor of the same value, or of ``roles``."""
+    """Whether all other terms of each backward, except penalties, have a factor of the same value, or of ``roles``."""
     for value, point in zip(column.values, evidence.points, strict=True):
         wanted = [value] if not roles else [n for role in roles if (n := role(point)) is not None]
         for term in point.backward.terms:
@@ -451,11 +455,11 @@ def others_have_the_like(column: Column, evidence: Evidence, roles: Sequence[Rol
 
 
 def is_mean_of_terms(column: Column, points: Sequence[Point], same: Same) -> bool:
-    """Whether a factor may be one over the number of a loss's terms, all of one kind: their mean.
+    """Whether a factor may be 1 over the number of a loss's terms, all of one kind, which makes their mean.
 
-    They may be the samples of a micro-batch, each with a loss of its own, or the micro-batches of a window that are
-    sent back together. Two terms of each of several micro-batches are more often added up, and terms with
-    coefficients of their own (a difference, say) are no mean.
+    The terms may be the samples of a micro-batch, each with a loss of its own, or the micro-batches of a window that
+    share one backward. Two terms in each of several micro-batches are more often a sum, and terms with coefficients of
+    their own (a difference, say) are no mean.
     """
     if any(len(point.backward.terms) < 2 for point in points):
         return False

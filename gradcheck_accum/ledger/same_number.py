@@ -1,4 +1,4 @@
-"""When two numbers that were read off a loop are the same: one notion, from the precision that they were read in."""
+"""Decides whether two numbers that were read from a loop are equal, given the precision that they were read in."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ import math
 from dataclasses import dataclass, field
 
 _LEAST = 1e-5
-"""Relative: what float32 may round in a few operations. Nothing is read more exactly, be it in a source."""
+"""The smallest relative tolerance: a few roundings in float32. It also holds for numbers from a source."""
 
 _ROUNDINGS = 4
-"""Roundings that a factor may have gone through by the time it is read."""
+"""The number of roundings that a factor may have undergone when it is read."""
 
 _NOTHING = 1e-12
-"""What is no more than this is 0."""
+"""Absolute: no more than this is 0."""
 
 
 @dataclass(frozen=True, slots=True)
 class Same:
-    """Compares two numbers that were read in a ``precision``: the unit roundoff of a dtype, 0 for a source."""
+    """Compares two numbers that were read with ``precision``: the unit roundoff of a dtype, 0 for a source."""
 
     precision: float = 0.0
     tolerance: float = field(init=False)

@@ -1,4 +1,4 @@
-"""What training code states by a name: K, and the length of a schedule."""
+"""The names by which training code states K, the size of a batch, and the length of a schedule."""
 
 from __future__ import annotations
 
@@ -21,35 +21,35 @@ NAMES_OF_STEPS = (
     "iter_size",
     "K",
 )
-"""What an argument is named that is K in every loop."""
+"""Names of arguments that are K in every loop."""
 
 NAME_OF_LENGTH = "num_training_steps"
-"""The name by which the function of a LambdaLR knows for how many moves it was made, as Transformers has it."""
+"""The name of a LambdaLR function's number of scheduler steps, as Transformers has it."""
 
 NAMES_THAT_MAY_BE_STEPS = ("steps", "k")
-"""What one is named that is K in some loops, and another number in others."""
+"""Names of arguments that are K in some loops, and another number in others."""
 
 NAME_OF_SIZE = "batch_size"
-"""What the size of a batch is called where it has no name of its own: ``len(x)``."""
+"""The origin of a batch's size where it has no name of its own: ``len(x)``."""
 
 NAMES_OF_SIZE = (NAME_OF_SIZE, "bs", "bsz", "micro_batch_size", "per_device_train_batch_size", "train_batch_size")
-"""What a number is named that is the size of a batch."""
+"""Names of a batch's size."""
 
 LETTER_OF_SIZE = "B"
-"""The letter that it has, as it stands."""
+"""The letter for it, in upper case only."""
 
 DATA = "data"
-"""The origin of a number that is a tensor: what the data says, or what was computed of it."""
+"""The origin of a number that is a tensor: from the data, or computed from it."""
 
 _COMPUTED = "of"
-"""What the origin of a number begins with that is computed from others."""
+"""The beginning of the origin of a number that is computed from others."""
 
 _ACCUMULATION = frozenset({"accum", "accumulate", "accumulation"})
 _OF_WHAT = frozenset({"grad", "grads", "gradient", "gradients"})
 _HOW_MANY = frozenset(
     {"n", "num", "number", "of", "every", "factor", "freq", "times", "step", "steps", "iter", "iters", "batches"}
 )
-"""The words that a name of K is made of: of accumulation, of what, and how many. Any other word says something else."""
+"""The words that a name of K may consist of: accumulation, of what, and how many. With others it is another number."""
 
 _FOLDED = frozenset(name.casefold() for name in NAMES_OF_STEPS if len(name) > 1)
 _LETTERS = frozenset(name for name in NAMES_OF_STEPS if len(name) == 1)
@@ -59,7 +59,7 @@ _WORD_BOUNDARY = re.compile(r"_+|(?<=[a-z])(?=[A-Z])")
 
 
 def is_name_of_steps(name: str) -> bool:
-    """Whether what has this name is K in every loop; constants are written in capitals, one letter as it stands."""
+    """Whether this name means K in every loop, regardless of case, except for single letters."""
     if name in _LETTERS or name.casefold() in _FOLDED:
         return True
     words = {word.casefold() for word in _WORD_BOUNDARY.split(name) if word}
@@ -67,7 +67,7 @@ def is_name_of_steps(name: str) -> bool:
 
 
 def names_of_flags(flags: Iterable[str]) -> frozenset[str]:
-    """The names that an option has by its flags: ``--grad-accum-steps`` names what is stored under any other name."""
+    """The names that an option has from its flags: ``--grad-accum-steps`` names it, whatever its ``dest`` is."""
     return frozenset(flag.lstrip("-").replace("-", "_") for flag in flags if flag.startswith("--"))
 
 
@@ -102,6 +102,6 @@ def is_literal(origins: Collection[str]) -> bool:
 
 
 def stated_steps(arguments: Mapping[str, object]) -> int | None:
-    """K, as the arguments that a loop is called with by name say it; None where none of them does."""
+    """K from the keyword arguments of a call, None where none of them is K."""
     values = (arguments[name] for name in NAMES_OF_STEPS if name in arguments)
     return next((v for v in values if isinstance(v, int) and not isinstance(v, bool) and v > 0), None)

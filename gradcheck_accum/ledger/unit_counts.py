@@ -1,8 +1,8 @@
-"""What a sum-reduced loss is divided by: the units of its micro-batch, of its window, of a full window, or no count.
+"""What a sum-reduced loss is divided by: the units of its micro-batch, of its window, of a full window, or nothing.
 
 A sum that is divided by its micro-batch's units is a mean; one that is divided by its window's gives each unit the
-weight 1/N; the units of a full window, as a constant, count a shorter one wrongly. A sum that nothing normalises is a
-sum objective, and constants are its coefficient.
+weight 1/N; the units of a full window, as a constant, count a shorter one wrongly. A sum that is divided by no count is
+a sum objective, and constants are its coefficient.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from gradcheck_accum.ledger.roles import (
 
 @dataclass(slots=True)
 class Counted:
-    """What is left of a sum's columns when its count is taken out.
+    """What is left of a sum's columns after its count is removed.
 
     ``factors`` are what each point's coefficient is to be multiplied by, ``own_counts`` its units where the divisor
-    says what they are. ``is_whole`` says that all factors together divide by the window's units: nothing is left.
-    ``is_unknown`` says that nothing is known of it.
+    gives them. ``is_whole`` means that all factors together divide by the window's units: nothing is left.
+    ``is_unknown`` means that the weights are unknown.
     """
 
     kind: Reduction
@@ -51,8 +51,9 @@ class Counted:
 def undone_mean(evidence: Evidence, columns: Sequence[Column]) -> Column | None:
     """The factor of the whole loss that makes its mean a sum: the number of units, or rows, that it was taken over.
 
-    A number that is the same in every micro-batch may be a coefficient. Where it is named as a batch's size, or the
-    loss is divided by such a number too, which counts the same in the micro-batch or the window, it is not.
+    A number that is the same in every micro-batch may be a coefficient. It is not where its name is that of a batch's
+    size, or where the loss is also divided by a number of that kind, which counts units or rows, as it does, of the
+    micro-batch or the window.
     """
     for column in columns:
         multiplies = all(f.operation is Operation.MULTIPLY for f in column.factors)
@@ -62,7 +63,7 @@ def undone_mean(evidence: Evidence, columns: Sequence[Column]) -> Column | None:
             continue
         if not evidence.is_constant(column) or column.source is Source.SIZE:
             return column
-        # A number of its own is a coefficient, unless the divisor is one of that kind too: 8 and 32, written out.
+        # A constant is a coefficient, unless the divisor is one of that kind too: 8 and 32, written out.
         sources = {column.source} if column.source in (Source.LITERAL, Source.NAMED) else {*Source} - {Source.STEPS}
         others = [c for c in columns if c is not column and c.divides and c.source in sources]
         alike = _in_units(evidence) if _is_number_in_units(column, evidence) else _in_rows(evidence)
@@ -72,7 +73,7 @@ def undone_mean(evidence: Evidence, columns: Sequence[Column]) -> Column | None:
 
 
 def _in_units(evidence: Evidence) -> Evidence:
-    """The same points, with nothing to count but units."""
+    """The same points, with units in place of rows."""
     points = [
         replace(p, term=replace(p.term, rows=p.term.units), window_rows=p.window_units, shared_rows=p.shared_units)
         for p in evidence.points
@@ -81,7 +82,7 @@ def _in_units(evidence: Evidence) -> Evidence:
 
 
 def _in_rows(evidence: Evidence) -> Evidence:
-    """The same points, with nothing to count but rows."""
+    """The same points, with rows in place of units."""
     points = [
         replace(p, term=replace(p.term, units=p.term.rows), window_units=p.window_rows, shared_units=p.shared_rows)
         for p in evidence.points
@@ -90,7 +91,7 @@ def _in_rows(evidence: Evidence) -> Evidence:
 
 
 def counted_by(evidence: Evidence, column: Column) -> Evidence:
-    """The same points, whose units are what ``column`` multiplies them by."""
+    """The same points, with what ``column`` multiplies by, units or rows, as their units."""
     return evidence if _is_number_in_units(column, evidence) else _in_rows(evidence)
 
 
@@ -101,16 +102,16 @@ def _is_number_in_units(column: Column, evidence: Evidence) -> bool:
 def _is_number_of_units(column: Column, evidence: Evidence) -> bool:
     if _is_number_in_units(column, evidence):
         return True
-    # As many elements in every row: else the rows' number does not undo a mean over the elements.
+    # All rows need the same number of elements: otherwise the number of rows does not undo a mean over elements.
     each = [p.term.units / p.term.rows if p.term.units and p.term.rows else math.nan for p in evidence.points]
     return evidence.equals(column, lambda p: p.term.rows) and all(evidence.same(one, each[0]) for one in each)
 
 
 def read_sum(evidence: Evidence, columns: Sequence[Column]) -> Counted:
-    """Take the count out of a sum's columns, if there is one.
+    """Remove the count from a sum's columns, if there is one.
 
-    A sum of sums is one sum: what divides it may count its elements, or the numbers that these are the sums of. Then
-    one over how many there are in each belongs to the objective.
+    A sum of sums is one sum: its divisor may count the elements, or the numbers that were summed into each. In the
+    latter case 1 over how many there are in each element belongs to the objective.
     """
     found = _read_sum(evidence, columns)
     summed = {point.term.summed for point in evidence.points}
@@ -129,7 +130,7 @@ def read_sum(evidence: Evidence, columns: Sequence[Column]) -> Counted:
 
 
 def _with_values(column: Column, values: Sequence[float]) -> Column:
-    """The column with other numbers."""
+    """The column with other values."""
     factors = zip(column.factors, values, strict=True)
     return replace(column, factors=tuple(replace(factor, value=value) for factor, value in factors))
 
@@ -154,7 +155,7 @@ def _read_sum(evidence: Evidence, columns: Sequence[Column]) -> Counted:
             found = Counted(Reduction.SUM, left, True, _due_counts(column, evidence), nothing.own_counts)
             unlike = _unlike_counts(column, evidence)
             if unlike:
-                # A mask leaves no more than there are, and weights mostly add up to broken numbers.
+                # A mask keeps no more units than there are, and the sum of weights is rarely an integer.
                 whole = all(evidence.same(count, round(count)) for _, count in unlike)
                 found.is_unknown = whole and any(count > units for units, count in unlike)
                 found.notes.append(_of_unlike_counts(points[0].term.name, unlike, found.is_unknown))
@@ -166,15 +167,15 @@ def _read_sum(evidence: Evidence, columns: Sequence[Column]) -> Counted:
 
 
 def _may_count(column: Column, evidence: Evidence) -> bool:
-    """Whether a column divides, not by K; or is one over a count that is known and changes, be it multiplied by."""
+    """Whether a column divides by something else than K, or multiplies by 1 over a known, changing count."""
     if column.source is Source.STEPS and evidence.is_constant(column):
         return False
-    # Half of a sum of squares is no mean over two.
+    # Half a sum of squares is no mean over two.
     return column.divides or (not evidence.is_constant(column) and evidence.equals_any(column, COUNTS))
 
 
 def _averages_the_window(columns: Sequence[Column], evidence: Evidence) -> bool:
-    """Whether all factors together divide by the units, or the rows, of the window, whatever each is there for."""
+    """Whether all factors together divide by the units, or the rows, of the window, whatever the role of each."""
     if any(column.source is Source.OBJECTIVE for column in columns):
         return False
     together = Column(tuple(Factor(value) for value in evidence.product(columns)))
@@ -185,9 +186,9 @@ def _averages_the_window(columns: Sequence[Column], evidence: Evidence) -> bool:
 
 
 def _is_own_count(column: Column, evidence: Evidence) -> bool:
-    """Whether a divisor counts the micro-batch's units: all of them, its rows, or those that a mask left."""
-    # Where targets are ignored, a window may hold as many units as each of its micro-batches has rows; and the rows of
-    # a window may be fewer than the elements of one micro-batch's sum.
+    """Whether a divisor counts the micro-batch's units: all of them, its rows, or those that a mask keeps."""
+    # Where targets are ignored, a window may hold as many units as each of its micro-batches has rows; and a window may
+    # have fewer rows than one micro-batch's sum has elements. So the order of these roles matters.
     for role, is_own in (
         (over_own_units, True),
         (over_window_units, False),
@@ -215,9 +216,9 @@ def _counts_otherwise(column: Column, evidence: Evidence) -> bool:
 
 
 def _exceeds_own(column: Column, evidence: Evidence) -> bool:
-    """Whether a divisor counts more, in some micro-batch, than it holds: a mask leaves no more than there are.
+    """Whether a divisor exceeds, in some micro-batch, the units that it holds: a mask keeps no more than there are.
 
-    Weights mostly add up to broken numbers.
+    Only integers count, since the sum of weights is rarely one.
     """
     counts = [1.0 / (value or 1.0) for value in column.values]
     units = [point.term.units for point in evidence.points]
@@ -230,7 +231,7 @@ def _is_window_count(column: Column, evidence: Evidence) -> bool:
     if evidence.equals_any(column, (over_window_units, over_window_rows, *COUNTS_OVER_RANKS)):
         return True
     if not evidence.varies_within_a_window(column) and not evidence.is_constant(column):
-        # Constant within windows and another in the next, as a window's own total is.
+        # Constant within windows and different between them, as a window's total is.
         return True
     if _changes_with_micro_batches(column, evidence):
         # A window has one total.
@@ -242,7 +243,7 @@ def _is_window_count(column: Column, evidence: Evidence) -> bool:
 
 
 def _is_count(value: float, evidence: Evidence, position: int, more_than: float | None, up_to: float | None) -> bool:
-    """Whether 1/value is a whole number in the range of a count, and not the number of micro-batches."""
+    """Whether 1/value is an integer in the range of a count, and not the number of micro-batches."""
     if not value or more_than is None or up_to is None:
         return False
     count, point = 1.0 / value, evidence.points[position]
@@ -251,7 +252,7 @@ def _is_count(value: float, evidence: Evidence, position: int, more_than: float 
 
 
 def _opens_short(evidence: Evidence) -> bool:
-    """Whether the first window is cut short: then what was computed for a window may lie in two of them."""
+    """Whether the first window is short: then numbers computed for one window may be spread over two."""
     return evidence.points[0].length < evidence.points[0].steps
 
 
@@ -264,10 +265,10 @@ def _undoes_the_average(column: Column, evidence: Evidence) -> bool:
 
 
 def _due_counts(column: Column, evidence: Evidence) -> list[float]:
-    """What a window's divisors should have been: the units of all ranks, divided by their number.
+    """What a window's divisors should have been: the units of all ranks, divided by the number of ranks.
 
-    What an earlier pass has left in the window counts too, though its own divisor did not know of the others. Where a
-    number is no count that is known, the ranks' own are averaged.
+    This includes what an earlier pass has left in the window, though its divisor did not include the others. Where the
+    count is not a known one, the average of the ranks' own divisors is used.
     """
     points = evidence.points
     if evidence.equals_any(column, (over_window_units, over_units_of_all_ranks)):
@@ -286,7 +287,7 @@ def _due_counts(column: Column, evidence: Evidence) -> list[float]:
 def _full_window_counts(column: Column, evidence: Evidence) -> list[float]:
     """What each point's window should be divided by, shared over the ranks, where a divisor counts full windows.
 
-    It counts their units, their rows, or a share of them that is the same in all. Empty where it does not.
+    It counts their units, their rows, or the same share of these in every full window. Empty where it does not.
     """
     points = evidence.points
     full = [i for i, point in enumerate(points) if point.length == point.steps > 1]
@@ -300,16 +301,16 @@ def _full_window_counts(column: Column, evidence: Evidence) -> list[float]:
         if all(evidence.same(share, 1.0) for share in shares):
             return [total or 0.0 for total in shared]
         if not evidence.is_constant(column) and all(evidence.same(share, shares[0]) for share in shares):
-            # A number that is no other in all full windows counts a part of what they hold, or more of it (the labels
-            # of tokens that nobody predicts): it would count as much of the others.
+            # The same share in all full windows: it counts a part of their units, or more than them (labels of tokens
+            # that are never predicted), and would count the same share of the others.
             return [(total or 0.0) * shares[0] for total in shared]
     return []
 
 
 def _unlike_counts(column: Column, evidence: Evidence) -> list[tuple[float, float]]:
-    """The units of each window with what a divisor makes of them, where it follows neither them nor their share.
+    """The units of each window with its divisor, where that is neither their number nor a constant share of it.
 
-    Empty where it does, and where units are not known or are shared by several ranks.
+    Empty where it is, and where units are not known or are shared by several ranks.
     """
     firsts = [own[0] for own in evidence.windows()]
     known = [
@@ -324,7 +325,7 @@ def _unlike_counts(column: Column, evidence: Evidence) -> list[tuple[float, floa
 
 
 def _beside_own(column: Column, evidence: Evidence) -> list[tuple[float, float]]:
-    """The units of each window with the first of its divisors that is unlike the others, or its only one."""
+    """The units of each window with the first of its divisors that differs from its last, or its only one."""
     found = []
     for own in evidence.windows():
         odd = next((i for i in own if not evidence.same(column.values[i], column.values[own[-1]])), own[0])
@@ -333,7 +334,7 @@ def _beside_own(column: Column, evidence: Evidence) -> list[tuple[float, float]]
 
 
 def _of_unlike_counts(name: str, unlike: Sequence[tuple[float, float]], exceeds: bool) -> str:
-    """What is to be said of a sum that is divided by other numbers than its windows hold units."""
+    """The note on a sum whose divisors are not the units of its windows."""
     shown = unlike[:4]
     more = ", …" if len(unlike) > len(shown) else ""
     counts, units = (", ".join(f"{pair[i]:.6g}" for pair in shown) + more for i in (1, 0))

@@ -1,14 +1,14 @@
-"""What each entry of the ledger weighs, and what it was meant to weigh.
+"""The weight of each entry of the ledger, and the weight that it was meant to have.
 
 The gradient of a window is g = Σ_j c_j ∇L_j with L_j the mean loss of micro-batch j over n_j units, so one unit of it
 has the weight w_j = c_j / n_j. The large batch of N = Σ n_j units, with the loss's intended coefficient a, gives each
 unit a / N. The *relative weight* w_j N / a is therefore 1 everywhere if and only if the window is right.
 
-c_j is read off the loop: the product of the factors between the reduction and ``backward``, and of those that scaled
-the gradient afterwards. a is not written anywhere, so it is decided here from evidence, in this order: what the caller
-states; what the source says a factor is for; a factor that equals 1/K, 1/m, n_j/N, or that divides by the units, is
-the accumulation's, and any other belongs to the objective. A sum-reduced loss needs no scaling at all: its large
-batch gives each unit the weight a.
+c_j is read from the loop: the product of the factors between the reduction and ``backward``, and of those that scaled
+the gradient afterwards. a is not written anywhere, so it is decided from evidence, in this order: what the caller
+states; the role of a factor in the source; and its value: a factor that equals 1/K, 1/m or n_j/N, or that divides by
+the units, belongs to the accumulation, and any other to the objective. A sum-reduced loss needs no scaling at all: its
+large batch gives each unit the weight a.
 
 Where gradients are averaged over d ranks, each unit has the weight w_j / d in the end, and N counts the units of all of
 them: the relative weight is w_j (N / d) / a, that of one process whose window holds N / d units.
@@ -34,7 +34,7 @@ from gradcheck_accum.ledger.windows import Entry, Fate, Ledger, Window
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """The term of a loop that one place in the source contributes, micro-batch after micro-batch."""
+    """One term of a loop's loss, micro-batch after micro-batch, with the places in the source that run its backward."""
 
     lines: frozenset[tuple[str, int]]
     name: str
@@ -50,10 +50,10 @@ class Series:
 
 @dataclass(frozen=True, slots=True)
 class Weight:
-    """One term of one entry.
+    """The weight of one term of one entry.
 
-    ``share`` is c_j / a, the part of the whole objective that the micro-batch got; ``relative`` is w_j N / a.
-    Both count the entry as if it were live, and are None where a factor is unknown.
+    ``share`` is c_j / a, the micro-batch's part of the whole objective; ``relative`` is w_j N / a. Both are computed as
+    if the entry were live, and are None where a factor is unknown.
     """
 
     entry: Entry
@@ -67,16 +67,16 @@ class Readings:
     """The weights of every entry of a ledger, and ``notes`` on how the loss's scale was read."""
 
     same: Same
-    """What tells whether two weights are the same number."""
+    """Compares two weights."""
     series: dict[tuple[str, str], tuple[Series, ...]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     coefficient: float | None = None
     """The intended coefficient of the loss, where the caller states it."""
     _read: dict[tuple[str, str, Series], SeriesReading] = field(default_factory=dict)
     _known: dict[tuple[Window, Series], tuple[Weight, ...]] = field(default_factory=dict)
-    """The weights that were asked for before: every pattern asks for the same."""
+    """Cached weights: every pattern reads the same ones."""
     _shown: dict[Window, tuple[float | None, ...]] = field(default_factory=dict)
-    """The same of all series together."""
+    """Cached `relative_weights`."""
 
     def series_of(self, window: Window) -> tuple[Series, ...]:
         """The series that have an entry in ``window``."""
@@ -91,16 +91,16 @@ class Readings:
         return self._read[window.optimizer, window.store, series].kind
 
     def is_normalised(self, window: Window, series: Series) -> bool:
-        """Whether the units of ``series`` count once however many a window holds."""
+        """Whether the loss of ``series`` does not grow with the number of units in a window."""
         return self._read[window.optimizer, window.store, series].normalised
 
     def scaled_at(self, windows: Iterable[Window]) -> frozenset[Location]:
-        """Where what reached ``windows`` was multiplied by the factors that are read as the accumulation's."""
+        """Where the losses in ``windows`` were multiplied by the factors that are read as the accumulation's."""
         read = (self._read[w.optimizer, w.store, series] for w in windows for series in self.series_of(w))
         return frozenset[Location]().union(*(reading.scaled_at for reading in read))
 
     def same_objective(self, window: Window, series: Series) -> bool:
-        """Whether the objective weighs ``series`` the same in all micro-batches of ``window`` that have it."""
+        """Whether the objective has the same factor for ``series`` in all micro-batches of ``window`` that have it."""
         own = self._read[window.optimizer, window.store, series].objective
         held = (_held(series, entries) for entries in window.by_rank())
         values = [own.get(entry.backward, 1.0) for entries in held for entry in entries]
@@ -130,15 +130,15 @@ class Readings:
 
     @staticmethod
     def _total(reading: SeriesReading, window: Window, series: Series) -> float | None:
-        """N / d: the units of all ranks, divided as the average over them is."""
+        """N / d: the units of all ranks, divided by what the average over them divides by."""
         fresh = [e for own in window.by_rank() for e in _held(series, own)] or _held(series, window.entries)
         units = total_of(reading.units.get(e.backward) for e in fresh)
         return None if units is None else units / window.divisor
 
     def rank_share(self, window: Window, series: Series, entry: Entry) -> float:
-        """What the large batch of the micro-batches of one rank, ``entry``'s, counts in that of all ranks.
+        """The weight of the large batch of one rank, ``entry``'s, in the large batch of all ranks.
 
-        1 where there is one rank; else its part of the units, or of the ranks where units do not count.
+        1 where there is one rank; otherwise its share of the units, or 1 / d where units have no influence.
         """
         reading = self._read[window.optimizer, window.store, series]
         total = self._total(reading, window, series)
@@ -164,11 +164,11 @@ class Readings:
         return Weight(entry, units, share, relative)
 
     def relative_weights(self, window: Window) -> tuple[float | None, ...]:
-        """What each entry of ``window`` weighs in the gradient that the step got: 1 is right, 0 is gone.
+        """The relative weight of each entry of ``window`` in the gradient that the step used: 1 is right, 0 is lost.
 
-        Where a backward has several terms, it is the first term that counts units which is shown. The entries of
-        other ranks follow the window's own. What no average has reached by the step weighs nothing on other ranks, and
-        on its own what the average should have divided; nothing there either where it waits beside ``.grad``.
+        Where a backward has several terms, the weight is that of the first that is no penalty. The entries of other
+        ranks follow the window's own. What is not averaged by the step has the weight 0 on other ranks, and on its own
+        d times its weight, because nothing divided it; 0 there too where it is kept outside ``.grad``.
         """
         known = self._shown.get(window)
         if known is None:
@@ -204,8 +204,8 @@ class Readings:
 def read_weights(ledger: Ledger, *, coefficient: float | None = None) -> Readings:
     """Read the weight of every entry of ``ledger``.
 
-    ``coefficient`` is the intended coefficient a of the loss where the caller states it; then every factor counts as
-    the accumulation's.
+    ``coefficient`` is the intended coefficient a of the loss where the caller states it; then every factor belongs to
+    the accumulation.
     """
     readings = Readings(ledger.same, coefficient=coefficient)
     in_a_run = ledger.trace.precision > 0
@@ -213,11 +213,13 @@ def read_weights(ledger: Ledger, *, coefficient: float | None = None) -> Reading
         windows = [
             w
             for w in (*ledger.windows, *ledger.abandoned)
-            # A step that the grad scaler skipped says nothing, nor does one that it should have: its losses overflowed.
+            # A step that the grad scaler skipped is no evidence, nor is one that it should have skipped: losses
+            # overflowed.
             if (w.optimizer, w.store) == account and not (w.step is not None and w.step.skipped) and not w.hides_scaling
         ]
         series = _find_series(windows, readings.same)
-        # What is always weighed with 0 (a sum over the outputs that keeps weights in use, say) is no part of the loss.
+        # A term that always has the weight 0 (a sum over outputs that keeps weights in use, say) is no part of the
+        # loss.
         series = tuple(s for s in series if not _is_nothing(s, windows)) or series
         reader = _Reader.of(windows, readings.same, coefficient, in_a_run=in_a_run)
         read = {own: reading for one in series for own, reading in reader.read(one, series).items()}
@@ -250,7 +252,7 @@ class _Reader:
         return cls(windows, steps, counter, stated, same, coefficient, in_a_run)
 
     def read(self, one: Series, every: Sequence[Series]) -> dict[Series, SeriesReading]:
-        """The reading of a series; of each of its places by itself where they have none together, and are right so."""
+        """The reading of a series, or of each of its places by itself where only these have one, and are right."""
         steps = _steps_of(one, every, self.windows, self.steps)
         evidence, reading = self._read(one, steps)
         unsure = self.coefficient is None and steps < self.steps and not is_right(reading, evidence)
@@ -264,9 +266,9 @@ class _Reader:
         return {own: found for own, (_, found) in each.items()} if right else {one: reading}
 
     def give_one_role(self, read: Mapping[Series, SeriesReading]) -> None:
-        """Give up what would be wrong by a factor of the whole loss that is the accumulation's for another term of it.
+        """Give up a reading that is not right because a factor of the whole loss has another role for another term.
 
-        A count of one term's units says of the others neither that they are scaled nor that they are not.
+        A count of one term's units is no evidence on whether the others are scaled.
         """
 
         @cache
@@ -275,16 +277,18 @@ class _Reader:
 
         for one, reading in read.items():
             others = [other for other in read if other is not one and other.lines == one.lines]
-            shared = [a for other in others for a in read[other].scaled_by & reading.weighed_by]
-            counts = [other for other in others if read[other].kind is Reduction.SUM and read[other].normalised]
-            counted = [(other, a) for other in counts for a in read[other].scaled_by & reading.scaled_by]
-            if (shared or counted) and not right(one):
-                shared += [a for other, a in counted if right(other)]
-                if shared:
-                    reading.give_up(_of_two_roles(one, others, shared[0][0]))
+            shared = {a for other in others for a in read[other].scaled_by & reading.weighed_by}
+            for other in others:
+                is_count = read[other].kind is Reduction.SUM and read[other].normalised
+                both = read[other].scaled_by & reading.scaled_by if is_count else frozenset()
+                if both and right(other):
+                    shared |= both
+            if shared and not right(one):
+                first = min((where for where, *_ in shared), key=lambda each: (each.path, each.line, each.column))
+                reading.give_up(_of_two_roles(one, others, first))
 
     def _may_take_turns(self, one: Series, every: Sequence[Series], evidence: Evidence) -> bool:
-        """Whether losses that take turns are each divided by all micro-batches of a window: for their common mean."""
+        """Whether losses that take turns are each divided by all micro-batches of a window, for their common mean."""
         batches = {
             own: {entry.backward.micro_batch for window in self.windows for entry in _held(own, window.fresh())}
             for own in every
@@ -297,7 +301,7 @@ class _Reader:
         evidence = self._evidence(one, steps)
         reading = read_series(evidence, self.coefficient, in_a_run=self.in_a_run)
         if reading.is_dark and any(window.micro_batches > self.steps for window in self.windows):
-            # Passes do not show everywhere: what one of them left over may stand in a longer window.
+            # Passes are not always visible: what one of them left over may be in a longer window.
             evidence = self._evidence(one, self.steps, leaks=True)
             reading = read_series(evidence, self.coefficient, in_a_run=self.in_a_run)
         return evidence, reading
@@ -308,7 +312,7 @@ class _Reader:
 
 
 def _of_two_roles(series: Series, others: Iterable[Series], where: Location) -> str:
-    """What is said of a term that is divided by what counts another's units."""
+    """The note on a term that is divided by a count of another's units."""
     names = " and ".join(other.name for other in others)
     return (
         f"{series.name} is divided (line {where.line}) by what {names} is scaled by, which makes neither a mean nor a "
@@ -317,7 +321,7 @@ def _of_two_roles(series: Series, others: Iterable[Series], where: Location) -> 
 
 
 def _of_turns(series: Series, held: int, steps: int) -> str:
-    """What is said of a loss that takes turns with others."""
+    """The note on a loss that takes turns with others."""
     return (
         f"{series.name} is the loss of {held} of the {steps} micro-batches of a window, and divided by {steps}: right "
         f"for the mean over all losses of the window (state --loss-coefficient {held / steps:.6g}), and too little for "
@@ -326,9 +330,9 @@ def _of_turns(series: Series, held: int, steps: int) -> str:
 
 
 def _borne_out(window: Window, steps: int) -> WindowBound | None:
-    """What the source counts to before a window's step, if that many micro-batches ran, or it is K: else it is neither.
+    """What the source counts to before a window's step, if it equals K or the micro-batches that ran, or is unknown.
 
-    A number that the source has for something else says nothing of what others are.
+    Any other number is no count of micro-batches, and its origins are no evidence of what other numbers are.
     """
     bound = window.step.counted_by if window.step is not None else None
     return bound if bound is not None and bound.steps in (None, steps, window.micro_batches) else None
@@ -337,9 +341,10 @@ def _borne_out(window: Window, steps: int) -> WindowBound | None:
 def _find_series(windows: Sequence[Window], same: Same) -> tuple[Series, ...]:
     """Group the backwards of an account by the part of the objective that they carry.
 
-    Two places that run on the same batch of data are two terms. Two that never do, and of which one repeats within
-    a window or whose losses are divided by their number, are the same term written twice (the last micro-batch of a
-    window outside ``no_sync``, say); so are two that never share a window (a flush with a backward of its own).
+    Two places that run on the same batch of data are two terms. Two that never do, and of which one repeats within a
+    window or whose losses are divided by the number of micro-batches, are the same term written twice (the last
+    micro-batch of a window outside ``no_sync``, say); so are two that never share a window (a flush with a backward of
+    its own).
     """
     backwards = [entry.backward for window in windows for own in window.by_rank() for entry in own]
     lines = frozenset(backward.where.place for backward in backwards)
@@ -384,10 +389,10 @@ def _is_nothing(series: Series, windows: Iterable[Window]) -> bool:
 
 
 def _steps_of(series: Series, every: Sequence[Series], windows: Iterable[Window], steps: int) -> int:
-    """How many micro-batches of a full window have ``series``: all K of them, or always as many of them.
+    """How many micro-batches of a full window have ``series``: all K of them, or a smaller, constant number.
 
-    A penalty may be sent back once for each window, and each of several tasks by itself. Where another place sends back
-    losses of the same kind, both may be one series that was not told to be one.
+    A penalty may have one backward in each window, and each of several tasks its own. Where another place runs the
+    backward of losses of the same kind, both may be one series that was not recognized as one.
     """
     kind = series.name.partition(" #")[0]
     if any(other.lines != series.lines and other.name.partition(" #")[0] == kind for other in every):
@@ -405,10 +410,10 @@ def _points(series: Series, windows: Iterable[Window], steps: int, *, leaks: boo
         ranks = [[(e, t) for e in entries for t in e.backward.terms if series.holds(e.backward, t)] for entries in part]
         units = [total_of(t.units for _, t in own) for own in ranks]
         rows = [total_of(t.rows for _, t in own) for own in ranks]
-        # Those that no step got count as if they were live: scaled as the others are, in the end.
+        # Entries that no step used are treated as if they were live, and scaled like the others in the end.
         beside = [e.grad_factors for e in window.with_fate(Fate.LIVE) if e.grad_factors]
         of_others = (beside or scaled or [()])[-1]
-        # What an earlier pass left over was scaled by itself, and counts in the window that it is in.
+        # What an earlier pass left over has a scaling of its own, but is part of the window that it is in.
         shared = units[0], rows[0]
         if len(part) > 1 or part != window.by_rank():
             held = [t for own in window.by_rank() for e in own for t in e.backward.terms if series.holds(e.backward, t)]

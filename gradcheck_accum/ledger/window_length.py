@@ -1,13 +1,13 @@
-"""K, the micro-batches that a window is meant to hold: what is stated, what the source counts to, or what windows show.
+"""K, the intended micro-batches of a window: stated, counted to in the source, or inferred from the windows.
 
 K is a hypothesis. A length *explains* a window that holds as many micro-batches, or fewer at the end of a pass over the
 data. Evidence comes in this order:
 
 1. What is stated: by the caller, or by a framework.
 2. What the source counts to before it steps, if as many ran in a window, or between two clearings, or if losses are
-   divided by that very number (of a number without a name, by its like, where all windows hold fewer).
+   divided by that very number (or by an equal literal, if it is a literal and all windows hold fewer).
 3. A length that explains every window.
-4. Lengths whose windows' losses are made whole: what they are multiplied by adds up to 1.
+4. Lengths whose windows' losses have factors that add up to 1.
 5. The length that explains the most micro-batches.
 """
 
@@ -27,8 +27,8 @@ from gradcheck_accum.ledger.windows import Entry, Window
 def usual_steps(windows: Iterable[Window], same: Same) -> int | None:
     """K of these windows, all of one optimizer on one store; None where there is none.
 
-    Windows that run on into another pass over the data count only where there is no other, and so do the windows of a
-    step that never closes more than one micro-batch while another step does.
+    Windows that extend into another pass over the data are used only where there is no other, and so are the windows of
+    a step that never closes more than one micro-batch while another step does.
     """
     closed = [w for w in windows if w.micro_batches]
     stated = [w.step.accumulation_steps for w in closed if w.step and w.step.accumulation_steps]
@@ -55,7 +55,7 @@ def usual_steps(windows: Iterable[Window], same: Same) -> int | None:
 
 
 def _counted(windows: Sequence[Window], same: Same) -> int | None:
-    """What the source counts to before it steps, where windows bear out that it counts micro-batches."""
+    """What the source counts to before it steps, where the windows confirm that it counts micro-batches."""
     counters = [w.step.counted_by for w in windows if w.step is not None and w.step.counted_by is not None]
     numbers = Counter(own.steps for own in counters if own.steps)
     origins = frozenset[str]().union(*(own.origins for own in counters))
@@ -71,18 +71,18 @@ def _counted(windows: Sequence[Window], same: Same) -> int | None:
 
 
 def _stretches(window: Window) -> Iterator[int]:
-    """How many micro-batches ran between two clearings of a window, and since the last: some may be thrown away."""
+    """How many micro-batches ran between two clearings of a window, and since the last: some may be discarded."""
     for _, own in groupby(window.fresh(), key=lambda entry: entry.wiped_by):
         yield len({entry.backward.micro_batch for entry in own})
 
 
 def _divide_by(origins: frozenset[str], windows: Iterable[Window]) -> bool:
-    """Whether losses are divided by the very number that the source counts to: one that has a name."""
+    """Whether losses are divided by the very number that the source counts to, as their origins show."""
     return any(not factor.origins.isdisjoint(origins) for factor in _all_factors(windows))
 
 
 def _divide_by_literal(count: int, origins: frozenset[str], windows: Iterable[Window], same: Same) -> bool:
-    """Whether losses are divided by a number without a name, and it equals that which the source counts to."""
+    """Whether losses are divided by a literal that equals the literal which the source counts to."""
     return is_literal(origins) and any(
         is_literal(factor.origins) and divides_by(factor, count, same) for factor in _all_factors(windows)
     )
@@ -101,7 +101,7 @@ def divides_by(factor: Factor, count: int, same: Same) -> bool:
 
 
 def _explained(length: int, windows: Sequence[Window]) -> int:
-    """How many micro-batches are in windows that hold ``length``, or fewer at the end of a pass."""
+    """How many micro-batches are in windows that hold ``length`` of them, or fewer at the end of a pass."""
     return sum(
         window.micro_batches
         for position, window in enumerate(windows)
@@ -117,12 +117,12 @@ def _ends_a_pass(position: int, windows: Sequence[Window]) -> bool:
 
 
 def _makes_whole(length: int, windows: Iterable[Window], same: Same) -> bool:
-    """Whether the losses of all windows of ``length`` are made whole."""
+    """Whether the factors of the losses add up to 1 in every window of ``length`` micro-batches."""
     return length > 1 and all(_is_made_whole(window, same) for window in windows if window.micro_batches == length)
 
 
 def is_divided_by(window: Window, count: int, same: Same) -> bool:
-    """Whether every loss of a window's own entries is divided by ``count``, more than one."""
+    """Whether every loss of a window's own entries is divided by ``count``, which is more than 1."""
     return count > 1 and all(
         any(divides_by(factor, count, same) for factor in term.factors)
         for entry in window.fresh()
@@ -131,7 +131,7 @@ def is_divided_by(window: Window, count: int, same: Same) -> bool:
 
 
 def _is_made_whole(window: Window, same: Same) -> bool:
-    """Whether what a window's losses are multiplied by, at one place or in all, adds up to 1 over several of them."""
+    """Whether the factors of several micro-batches' losses, at one place or their products, add up to 1 in a window."""
     fresh = window.fresh()
     if window.micro_batches < 2 or any(not entry.backward.terms for entry in fresh):
         return False
@@ -145,12 +145,12 @@ def _is_made_whole(window: Window, same: Same) -> bool:
 
 
 def _factors(entry: Entry) -> tuple[Factor, ...]:
-    """What an entry was multiplied by, place by place: its loss's first term, and then its gradient."""
+    """The factors of an entry in order: those of its loss's first term, and then those of its gradient."""
     return (*entry.backward.terms[0].factors, *(scaling.factor for scaling in entry.grad_factors))
 
 
 def _share(entry: Entry) -> float | None:
-    """What the mean loss of a micro-batch was multiplied by in all, if that is known."""
+    """The product of all factors of a micro-batch's mean loss, None where it is not known."""
     term = entry.backward.terms[0]
     scale = product_of(_factors(entry))
     units = term.units if term.reduction is Reduction.SUM else 1.0

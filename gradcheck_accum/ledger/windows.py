@@ -1,9 +1,9 @@
 """The gradient ledger: windows of entries.
 
-In a window the loop runs micro-batches; each adds an entry to ``.grad``. What the optimizer gets is the sum of the
-entries that are still there when it steps. This module has the words for that: entries and their fates, and windows.
-Events are folded into them in `gradcheck_accum.ledger.folding`; what each entry weighs is read in
-`gradcheck_accum.ledger.weights`, and what it means in `gradcheck_accum.diagnosis`.
+In a window the loop runs micro-batches; each adds an entry to ``.grad``. The optimizer uses the sum of the entries that
+are still there when it steps. This module defines entries, their fates, and windows. Events are folded into them in
+`gradcheck_accum.ledger.folding`; each entry's weight is read in `gradcheck_accum.ledger.weights`, and mistakes are
+found in `gradcheck_accum.diagnosis`.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from gradcheck_accum.ledger.passes import KnownBy, Passes
 from gradcheck_accum.ledger.same_number import Same
 
 NOT_FINITE = Reason("the gradient is not finite", Cause.NOT_FINITE)
-"""Why a window is unknown whose gradient has overflowed: what was done to it by hand does not show."""
+"""Why a window is unknown whose gradient has overflowed: manual changes to it cannot be seen."""
 
 ZERO = Reason("the gradient is zero, and those of other steps were scaled by hand", Cause.ZERO)
-"""Why a window is unknown that may have been scaled as others were: nothing times anything is nothing."""
+"""Why a window is unknown that may have been scaled as others were: scaling a zero gradient does not change it."""
 
 _UNSEEN_SCALING = frozenset({Cause.NOT_FINITE, Cause.ZERO})
-"""Why the weights of a window say nothing, though it is known what it holds."""
+"""Causes that hide the weights of a window, though its entries are known."""
 
 
 class Fate(Enum):
@@ -44,7 +44,7 @@ class Fate(Enum):
     LIVE = "live"
     """it reached this step, and this step is the first that it reached"""
     STALE = "stale"
-    """an earlier step has used it already, and nobody cleared it"""
+    """an earlier step has used it already, and it was not cleared"""
     WIPED = "wiped"
     """it was cleared before any step could use it"""
     LEFT = "left"
@@ -52,7 +52,7 @@ class Fate(Enum):
 
 
 class ByProduct(Enum):
-    """Why an entry that stands in a step's gradient was not meant for it (`gradcheck_accum.ledger.by_products`)."""
+    """Why an entry in a step's gradient was not meant for it (`gradcheck_accum.ledger.by_products`)."""
 
     OTHERS_TURN = "another optimizer's step has used it"
     CUT_OFF = "it is the other network's loss"
@@ -61,7 +61,7 @@ class ByProduct(Enum):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Entry:
-    """One backward's contribution to one store, and what became of it; two that are alike are two all the same."""
+    """One backward's contribution to one store, and what became of it; entries compare by identity."""
 
     backward: Backward
     fate: Fate
@@ -69,23 +69,23 @@ class Entry:
     grad_factors: tuple[ScaleGrads, ...] = ()
     by_product: ByProduct | None = None
     epoch: int | None = None
-    """The pass over the data that it is of, None where nothing tells."""
+    """The pass over the data that it belongs to, None where that is unknown."""
 
     def as_stale(self) -> Entry:
-        """The same after a step has used it."""
+        """This entry after a step has used it."""
         if self.fate is Fate.STALE:
             return self
-        # Every entry of a run comes by here, and `replace` takes three times as long.
+        # Every entry of a run gets here, and `replace` takes three times as long.
         return Entry(self.backward, Fate.STALE, None, self.grad_factors, self.by_product, self.epoch)
 
     def as_by_product(self, why: ByProduct) -> Entry:
-        """The same, which stands in a step's gradient though it was not meant for it."""
+        """This entry, stale because it is in a step's gradient though it was not meant for it."""
         return replace(self, fate=Fate.STALE, wiped_by=None, by_product=why)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Window:
-    """All that reached one store between two steps of one optimizer; two that are alike are two all the same.
+    """All that reached one store between two steps of one optimizer; windows compare by identity.
 
     ``index`` counts the steps of the whole run, of all its optimizers, from 0. ``entries`` are in the order of their
     backwards, stale ones first. ``step`` is None for gradients that no step ever consumed. ``events`` is everything
@@ -110,14 +110,14 @@ class Window:
     _fresh: tuple[Entry, ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        # Every pattern asks for these, again and again.
+        # Every pattern reads these many times.
         fresh = tuple([entry for entry in self.entries if entry.fate is not Fate.STALE])
         object.__setattr__(self, "_fresh", fresh)
         object.__setattr__(self, "micro_batches", len({entry.backward.micro_batch for entry in fresh}))
         object.__setattr__(self, "spans_passes", len({entry.epoch for entry in fresh} - {None}) > 1)
 
     def fresh(self) -> tuple[Entry, ...]:
-        """The entries of this window's own micro-batches: all but the stale ones."""
+        """The entries of this window's own micro-batches: all except the stale ones."""
         return self._fresh
 
     def by_rank(self) -> tuple[tuple[Entry, ...], ...]:
@@ -125,10 +125,10 @@ class Window:
         return self.fresh(), *self.elsewhere
 
     def passes(self, steps: int, *, leaks: bool = False) -> tuple[tuple[tuple[Entry, ...], ...], ...]:
-        """Its fresh entries by rank; those of each pass over the data apart, where more than ``steps`` came together.
+        """Its fresh entries by rank, split by pass over the data if there are more than ``steps`` micro-batches.
 
-        What an earlier pass left over, and no step of its own took, was scaled for the window that it should have made.
-        ``leaks`` says that all beyond the last ``steps`` was left over, where passes cannot be told apart.
+        What an earlier pass left over, without a step of its own, was scaled for the window that it should have made.
+        ``leaks`` means that all but the last ``steps`` were left over, where passes cannot be distinguished.
         """
         if self.micro_batches <= steps or self.elsewhere:
             return (self.by_rank(),)
@@ -144,27 +144,27 @@ class Window:
 
     @property
     def is_followed(self) -> bool:
-        """Whether it is known which micro-batches the window holds, though perhaps not what they weigh."""
+        """Whether it is known which micro-batches the window holds, though perhaps not their weights."""
         return self.unknown is None or self.hides_scaling
 
     @property
     def hides_scaling(self) -> bool:
-        """Whether its gradient does not show what it was scaled by."""
+        """Whether its gradient hides what it was scaled by."""
         return self.unknown is not None and self.unknown.cause in _UNSEEN_SCALING
 
     @property
     def micro_batches_over_ranks(self) -> int:
-        """How many micro-batches all ranks hold of the window's step."""
+        """How many micro-batches all ranks together hold of the window's step."""
         return sum(len({entry.backward.micro_batch for entry in own}) for own in self.by_rank())
 
     @property
     def is_short_of_ranks(self) -> bool:
-        """Whether the ranks hold different numbers of micro-batches of this step, or some none at all."""
+        """Whether the ranks hold different numbers of micro-batches of this step, or some hold none."""
         held = {len({entry.backward.micro_batch for entry in own}) for own in self.by_rank()}
         return len(held) > 1 or 1 + len(self.elsewhere) < self.divisor
 
     def with_fate(self, fate: Fate) -> tuple[Entry, ...]:
-        """The entries that met ``fate``."""
+        """The entries with this ``fate``."""
         return tuple([entry for entry in self.entries if entry.fate is fate])
 
     def without(self, backwards: set[Backward]) -> Window:
@@ -175,10 +175,10 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class Ledger:
-    """Every window of a loop: those that a step closed, and the abandoned ones that none did.
+    """Every window of a loop: those that a step closed, and the abandoned ones without a step.
 
-    No step closed those that were thrown away on purpose either: ``rejected`` ones were complete, ``restarted`` ones
-    are what was cleared of a window before it was begun again. Their index is that of the step that came next.
+    Windows that were discarded on purpose have no step either: ``rejected`` ones were complete, ``restarted`` ones are
+    what was cleared of a window before it was restarted. Their index is that of the step that came next.
     """
 
     windows: tuple[Window, ...]
@@ -188,13 +188,13 @@ class Ledger:
     restarted: tuple[Window, ...] = ()
     passes: Passes = field(default_factory=lambda: Passes(KnownBy.NOTHING))
     _by_step: dict[Step | None, list[Window]] = field(init=False, repr=False, compare=False)
-    """The windows by their step: every step asks for its own, and there are very many of both."""
+    """The windows by their step, since there may be very many of both."""
 
     _skipped_by_pass: dict[int | None, tuple[list[int], list[int]]] = field(init=False, repr=False, compare=False)
-    """By pass: its micro-batches in order, and how many batches were passed over by each. Windows ask for them."""
+    """By pass: its micro-batches in order, and how many batches were skipped by each."""
 
     _counted_only: dict[Step, int] = field(init=False, repr=False, compare=False)
-    """By step: how many more micro-batches the source has counted since the step before than ran."""
+    """By step: how many more micro-batches the source counted since the step before than ran."""
 
     def __post_init__(self) -> None:
         by_step: dict[Step | None, list[Window]] = {}
@@ -208,7 +208,7 @@ class Ledger:
 
     @property
     def same(self) -> Same:
-        """What tells whether two numbers of this loop are the same."""
+        """Compares two numbers of this loop."""
         return Same(self.trace.precision)
 
     def closed_by(self, step: Step) -> tuple[Window, ...]:
@@ -220,9 +220,9 @@ class Ledger:
         return tuple(w for w in self.windows if w.optimizer == optimizer and w.store == store)
 
     def skipped(self, window: Window) -> int:
-        """How many batches came with those of a window that no backward ever ran on.
+        """How many batches were loaded or counted along with a window's, but had no backward.
 
-        A data loader gave them, or the source's own counter has counted them. Nothing where nobody did.
+        A data loader yielded them, or the source's own counter counted them; 0 where there is neither.
         """
         entries = window.fresh()
         if not entries:
@@ -235,11 +235,11 @@ class Ledger:
         return (skipped[until - 1] if until else 0) - (skipped[before - 1] if before else 0)
 
     def skipped_in_all(self) -> int:
-        """The same of all passes, each up to the last batch that it ran."""
+        """The same for all passes, each up to the last batch that it ran."""
         return sum(skipped[-1] for _, skipped in self._skipped_by_pass.values() if skipped)
 
     def _given(self) -> dict[int | None, dict[int, int]]:
-        """By pass and micro-batch: how many batches the pass had given when that ran."""
+        """By pass and micro-batch: how many batches the pass had loaded when that ran."""
         given: dict[int | None, dict[int, int]] = {}
         for event in self.trace.events:
             if isinstance(event, Backward) and event.given is not None:
@@ -249,7 +249,7 @@ class Ledger:
     def _counted_of(self, optimizer: str, store: str) -> dict[Step, int]:
         """By step of one optimizer on one store: how many more micro-batches were counted than ran.
 
-        To count what does not run is an exception: where that is most, something else is counted.
+        Counting what does not run is an exception: where most of what is counted did not run, it is not micro-batches.
         """
         own = self.account(optimizer, store)
         counted = counted_before(own)
@@ -267,10 +267,10 @@ class Ledger:
 
 
 def counted_before(windows: Iterable[Window]) -> dict[Step | ZeroGrad, int]:
-    """By step: how many micro-batches the source has counted since the step before, of one optimizer on one store.
+    """By step: how many micro-batches the source counted since the step before, of one optimizer on one store.
 
-    By clearing of what no step had used: how many it has counted since the step, or such a clearing, before. A step is
-    left out where its counter is not known (`WindowBound.counted_since`).
+    By clearing of unused gradients: how many it counted since the step, or such a clearing, before. A step is omitted
+    where its counter is not known (`WindowBound.counted_since`).
     """
     found: dict[Step | ZeroGrad, int] = {}
     before: int | None = None
@@ -291,18 +291,18 @@ def counted_before(windows: Iterable[Window]) -> dict[Step | ZeroGrad, int]:
 
 
 def _in_order(passed_over: dict[int, int]) -> tuple[list[int], list[int]]:
-    """Micro-batches in order, and the most batches that were passed over by each."""
+    """Micro-batches in order, and the largest number of batches that were skipped by each."""
     numbers = sorted(passed_over)
     return numbers, list(accumulate((passed_over[number] for number in numbers), max))
 
 
 def _passed_over(given: dict[int, int]) -> dict[int, int]:
-    """How many batches of a pass never ran, of those that it had given by the time of each micro-batch that did.
+    """How many batches of a pass never ran, of those that it had loaded by the time of each micro-batch that did.
 
-    To pass over a batch is an exception: where most backwards came after several batches, they ran on them together.
+    Skipping a batch is an exception: where most backwards came after several batches, they ran on them together.
     """
     behind = [count - number for number, count in enumerate(given.values(), 1)]
-    # Behind for good: batches that are drawn ahead run later.
+    # Only what never catches up was skipped: batches that are loaded ahead run later.
     settled = [max(0, least) for least in accumulate(reversed(behind), min)][::-1]
     rises = sum(after > before for before, after in zip([0, *settled], settled, strict=False))
     return dict(zip(given, settled, strict=True)) if 2 * rises < len(given) else {}

@@ -1,7 +1,7 @@
-"""The static engine: reads a training script, never runs it, and says what its gradient ledger would show.
+"""The static engine: reads a training script without running it, and reports what its gradient ledger would show.
 
-The loop's skeleton is interpreted (`gradcheck_accum.lint.interpreter`) over a small syntax of our own
-(`gradcheck_accum.lint.syntax`), which LibCST's tree is lowered to, and repaired on that tree.
+The loop's skeleton is interpreted (`gradcheck_accum.lint.interpreter`) on a small syntax of our own
+(`gradcheck_accum.lint.syntax`), to which LibCST's tree is lowered; fixes are made on LibCST's tree.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ def lint_paths(
 ) -> LintResult:
     """Lint files, and every Python file and notebook below directories, as ``settings`` say.
 
-    A path that cannot be analysed is reported, not raised. Many files are analysed in up to ``jobs`` processes, and
-    outcomes are remembered in the directory ``cache_in``; ``progress`` is told how many files are done, of how many.
-    With ``fixes`` the result says what fixing makes of each file; nothing is written but the cache. ``given`` holds the
-    contents of paths that could be read only once, and have been.
+    A path that cannot be analyzed is reported, not raised. Many files are analyzed in up to ``jobs`` processes, and
+    results are cached in the directory ``cache_in``; ``progress`` is called with the number of finished files and the
+    total. With ``fixes``, the result includes the fixed text of each file; only the cache is written. ``given`` holds
+    the contents of paths that could be read only once, and have been.
     """
-    from gradcheck_accum.lint.project.run import lint_files  # the runs over many files need more
+    from gradcheck_accum.lint.project.run import lint_files  # runs over many files need more modules
 
     return lint_files(
         paths,

@@ -1,7 +1,7 @@
-"""The pytest door: files that are linted, scripts that are run under verify, and loops that tests check.
+"""The pytest plugin: lints files, runs scripts under verify, and checks the loops of tests.
 
-Loaded by every pytest run where this package is installed: nothing heavy may be imported at module level, and what is
-asked of every test or file must cost next to nothing.
+Loaded by every pytest run where this package is installed: nothing heavy may be imported at module level, and what runs
+for every test or file must be cheap.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _SCRIPTS: pytest.StashKey[Scripts] = pytest.StashKey()
 _LINTS = pytest.StashKey[bool]()
 
 _SUMMARY = "accum_summary"
-"""The attribute of a test's report that holds what the summary shows of it, in lines: pytest-xdist can send them."""
+"""The attribute of a test's report with its lines of the summary, as strings that pytest-xdist can send."""
 
 _MARKERS = (
     "accum(reference=, loss_coefficient=, rtol=, atol=, select=, ignore=): verify every step that the test takes; if "
@@ -82,7 +82,7 @@ def pytest_collect_file(
     if _SCRIPTS in stash:
         own += stash[_SCRIPTS].files(file_path, parent)
     if own and not any(file_path.match(pattern) for pattern in parent.config.getini("python_files")):
-        # pytest imports every file that is named on its command line, and a training script trains when imported.
+        # pytest imports every file that is named on its command line, and importing a training script trains.
         collected = [node for node in collected if not isinstance(node, pytest.Module)]
     return [*collected, *own]
 

@@ -1,4 +1,4 @@
-"""Loops that tests check: the fixture ``accum_check``, and tests that are marked ``accum``."""
+"""Loops that tests check: the fixture ``accum_check``, and tests marked ``accum``."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ class AccumCheck:
 def compared(
     config: pytest.Config, loop: Callable[..., object], configurations: Sequence[Mapping[str, object]], **options: Any
 ) -> CompareResult:
-    """What `gradcheck_accum.compare` comes to, where all is right. Raises AccumFailure."""
+    """The result of `gradcheck_accum.compare` if all is right. Raises AccumFailure otherwise."""
     __tracebackhide__ = True
     from gradcheck_accum.comparing import compared_loop
     from gradcheck_accum.report.compare_text import compare_text
@@ -140,10 +140,10 @@ def compared(
 
 
 def as_marked(test: pytest.Function, marker: pytest.Mark) -> AbstractContextManager[None]:
-    """What to enter for a test that is marked ``accum``.
+    """The context in which a test marked ``accum`` runs.
 
-    The marker says how the test's training is judged: what the test hands to ``accum_check`` where it uses that, and
-    all that it does itself where it does not.
+    The marker says how training is judged: what the test passes to ``accum_check`` if it uses that fixture, and
+    otherwise all that the test does itself.
     """
     unknown = sorted(set(marker.kwargs) - set(_OPTIONS))
     if unknown or marker.args:
@@ -155,7 +155,7 @@ def as_marked(test: pytest.Function, marker: pytest.Mark) -> AbstractContextMana
 
 @contextmanager
 def _watched(test: pytest.Function, given: Mapping[str, Any]) -> Iterator[None]:
-    """Judge what a test itself trains, once it has come to its end."""
+    """Judge a test's own training once the test has finished."""
     from gradcheck_accum.ledger.stated_names import stated_steps
     from gradcheck_accum.results.acceptance import accepted
     from gradcheck_accum.settings import SettingsError
@@ -176,7 +176,7 @@ def _watched(test: pytest.Function, given: Mapping[str, Any]) -> Iterator[None]:
 
 
 def _passed(config: pytest.Config, result: VerifyResult) -> VerifyResult:
-    """The result, where every step is right. Raises AccumFailure."""
+    """The result if every step is right. Raises AccumFailure otherwise."""
     __tracebackhide__ = True
     from gradcheck_accum.report.verify_text import verify_text
 

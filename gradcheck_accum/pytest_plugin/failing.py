@@ -1,4 +1,4 @@
-"""How a failure is shown: the report alone, in the characters that there are."""
+"""How a failure is shown: only the report, in characters that the terminal supports."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
 
 
 class AccumFailure(Failed, AssertionError):
-    """A loop is wrong, or could not be decided; ``result`` has the numbers and the causes.
+    """A loop is wrong or undecided; ``result`` has the numbers and the causes.
 
-    An AssertionError, as other checks that fail, which pytest shows as the report alone.
+    An AssertionError, like other failing checks, which pytest shows as the report alone.
     """
 
-    __module__ = "builtins"  # as pytest's own: its summary has no room for more than the name
+    __module__ = "builtins"  # like pytest's own: its summary only has room for the name
 
     def __init__(self, report: str, result: VerifyResult | CompareResult | LoopTrial) -> None:
         super().__init__(writable(report), pytrace=False)
@@ -27,6 +27,6 @@ class AccumFailure(Failed, AssertionError):
 
 
 def writable(report: str) -> str:
-    """A report in the characters that pytest's terminal has: else pytest escapes its line ends too."""
+    """A report in the characters of pytest's terminal; otherwise pytest would escape its line ends too."""
     encoding = getattr(sys.__stdout__, "encoding", None) or "utf-8"
     return report.encode(encoding, "backslashreplace").decode(encoding)

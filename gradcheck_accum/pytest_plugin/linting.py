@@ -1,4 +1,4 @@
-"""Files as tests: each is linted, and fails with what was found."""
+"""Files as tests: each is linted, and fails if there are findings."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ if TYPE_CHECKING:
 
 
 def lint_file(path: Path, parent: pytest.Collector) -> list[pytest.Collector]:
-    """The file as one to lint, unless linting it could find nothing."""
+    """The file as one to lint, unless linting could not find anything in it."""
     return [AccumLintFile.from_parent(parent, path=path)] if _may_hold_a_loop(path) else []
 
 
 def _may_hold_a_loop(path: Path) -> bool:
-    """Whether linting the file could find anything: cheap, because it is asked of every collected file."""
+    """Whether linting the file could find anything; cheap, because it runs for every collected file."""
     if path.suffix != ".py":
         return False
     try:
         return may_train_with_others(path.read_bytes(), str(path))
     except OSError:
-        return True  # the item will say why it cannot be read
+        return True  # the item will report why it cannot be read
 
 
 class AccumLintFile(pytest.File):
@@ -50,7 +50,7 @@ class AccumLintFailure(Exception):
 
 
 class AccumLintItem(pytest.Item):
-    """Lints one file; fails with what was found."""
+    """Lints one file; fails if there are findings."""
 
     def runtest(self) -> None:
         from gradcheck_accum.lint import lint_paths

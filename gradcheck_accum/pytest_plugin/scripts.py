@@ -24,14 +24,14 @@ class Run:
 
     @property
     def name(self) -> str:
-        """What the test is called, under the name of its file."""
+        """The test's name, below that of its file."""
         return f"accum-verify[{shlex.join(self.arguments)}]" if self.arguments else "accum-verify"
 
 
 class Scripts:
-    """The scripts to run: those of the command line always, those of the settings where they are among the paths.
+    """The scripts to run: always those of the command line, and those of the settings if they are among the paths.
 
-    Without paths on the command line, all that is configured is run.
+    Without paths on the command line, all configured scripts are run.
     """
 
     def __init__(self, runs: Iterable[Run]) -> None:
@@ -39,7 +39,7 @@ class Scripts:
 
     @classmethod
     def of(cls, config: pytest.Config) -> Scripts:
-        """Those of a pytest run. Raises pytest.UsageError where one is no file."""
+        """The scripts of a pytest run. Raises pytest.UsageError if one is not a file."""
         has_paths = config.args_source is pytest.Config.ArgsSource.ARGS
         here = config.invocation_params.dir
         home = config.inipath.parent if config.inipath is not None else here
@@ -49,11 +49,11 @@ class Scripts:
         return cls([*named, *(run for run in settled if (run.path, run.arguments) not in known)])
 
     def files(self, path: Path, parent: pytest.Collector) -> list[pytest.Collector]:
-        """A file that is collected, as one of the scripts."""
+        """A collected file, as one of the scripts."""
         return [AccumVerifyFile.from_parent(parent, path=path, runs=runs)] if (runs := self._of(path)) else []
 
     def missing(self, session: pytest.Session, items: Sequence[pytest.Item]) -> list[pytest.Item]:
-        """The tests of scripts that nothing has collected, and that are run all the same."""
+        """The tests of scripts that were not collected but have to be run."""
         there = {item.run for item in items if isinstance(item, AccumVerifyItem)}
         left = [run for run in self._runs if run.always and run not in there]
         paths = dict.fromkeys(run.path for run in left)
@@ -70,7 +70,7 @@ class Scripts:
 def _run(text: str, home: Path, *, always: bool) -> Run:
     try:
         script, *arguments = shlex.split(text)
-    except ValueError as error:  # no word, or a quote that is not closed
+    except ValueError as error:  # not a string, or an unclosed quote
         raise pytest.UsageError(f"accum-verify: {text!r} names no script ({error})") from None
     path = Path(home, script).resolve()
     if not path.is_file():
@@ -93,7 +93,7 @@ class AccumVerifyFile(pytest.File):
 
 
 class AccumVerifyItem(pytest.Item):
-    """Runs a script under verify, as the project's settings say; fails unless every step is right."""
+    """Runs a script under verify, using the project's settings; fails unless every step is right."""
 
     def __init__(self, *, run: Run, **others: object) -> None:
         super().__init__(**others)  # type: ignore[arg-type]

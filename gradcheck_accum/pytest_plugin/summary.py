@@ -1,4 +1,4 @@
-"""The section at the end of a pytest run: ledgers of failing windows, and what was accepted where nothing failed."""
+"""The section at the end of a pytest run: ledgers of failing windows, and what was accepted in tests that passed."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from gradcheck_accum.results.fuzzing import LoopTrial
 from gradcheck_accum.results.verdict import Accepted, Verdict, VerifyResult
 
 _ACCEPTED = pytest.StashKey[dict[str, None]]()
-"""What was accepted in the test that runs, line by line."""
+"""What was accepted in the running test, line by line."""
 
 
 def remember(config: pytest.Config, accepted: Sequence[Accepted]) -> None:
-    """Keep what was accepted of a result until the test that it is of is reported."""
+    """Keep what was accepted in a result until its test is reported."""
     lines = config.stash.setdefault(_ACCEPTED, dict[str, None]())
     lines.update((f"accepted: {_cause(one.diagnosis)}", None) for one in accepted)
 
@@ -40,7 +40,7 @@ def lines_of(report: pytest.TestReport, item: pytest.Item, call: pytest.CallInfo
 
 
 def _failed(result: object) -> Iterator[tuple[str, VerifyResult]]:
-    """The results behind a failure, each with the case that it is of."""
+    """The results behind a failure, each with its case."""
     if isinstance(result, VerifyResult):
         yield "", result
     elif isinstance(result, LoopTrial):

@@ -1,7 +1,7 @@
-"""Tests that are marked ``accum_sweep``: called at each K of a list, and compared with K = 1 on the same samples.
+"""Tests marked ``accum_sweep``: called at each K of a list, and compared with K = 1 on the same samples.
 
-What a fixture supplies is the same for both calls. What none does is supplied as for `accum_check.fuzz`, by the names
-of the test's arguments: a loader of the same samples in micro-batches as large as this K leaves them.
+Arguments from fixtures are the same for both calls. Others are supplied as for `accum_check.fuzz`, by name: a loader,
+for example, yields the same samples in micro-batches of the size that this K implies.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _COMPARES = ("no_dropout", "loss_coefficient", "rtol", "atol", "select", "ignore")
 _OPTIONS = ("accumulation_steps", "effective_batch", "factories", *_COMPARES)
 _ROWS = 3
-"""Rows of the smallest micro-batch, where the marker does not say how large the effective batch is."""
+"""Rows of the smallest micro-batch, if the marker does not set the size of the effective batch."""
 
 _WHOLE_STEPS = 2
 """Steps on the whole effective batch, before one on a remainder."""
@@ -30,14 +30,14 @@ _WHOLE_STEPS = 2
 
 @dataclass(frozen=True, slots=True)
 class _AtStepsOf:
-    """Stands for an argument that no fixture supplies until the test is called, at this K."""
+    """Placeholder for an argument that no fixture supplies, until the test is called at this K."""
 
     accumulation_steps: int
 
 
 @dataclass(frozen=True, slots=True)
 class _Sweep:
-    """What a marker asks for."""
+    """The options of a marker."""
 
     steps: Sequence[int]
     effective_batch: int
@@ -46,7 +46,7 @@ class _Sweep:
 
     @classmethod
     def of(cls, marker: pytest.Mark) -> _Sweep:
-        """The sweep of a marker; fails the test, or its collection, where it makes no sense."""
+        """The sweep of a marker; fails the test, or its collection, if the marker is invalid."""
         given = dict(marker.kwargs)
         unknown = sorted(set(given) - set(_OPTIONS))
         if unknown or marker.args:
@@ -62,10 +62,10 @@ class _Sweep:
         return cls(every, batch, given.pop("factories", None), given)
 
     def case(self, steps: int) -> AccumCase:
-        """The samples of all, in micro-batches for this K.
+        """All samples, in micro-batches for this K.
 
-        What is left at their end is one micro-batch, which is as large for every K: no loop that divides by the number
-        of its micro-batches makes a mean of unequal means of it.
+        The remainder is one micro-batch, of the same size for every K, so that a loop which divides by the number of
+        its micro-batches does not compute a mean of means.
         """
         from gradcheck_accum.fuzz import AccumCase
 
@@ -86,7 +86,7 @@ def _refuse(why: str) -> NoReturn:
 
 
 def at_each_steps(metafunc: pytest.Metafunc, marker: pytest.Mark) -> None:
-    """Make one test for each K but 1 of a test that is marked."""
+    """Parametrize a marked test with each K except 1."""
     sweep = _Sweep.of(marker)
     info = metafunc.definition._fixtureinfo
     missing = [name for name in info.argnames if name not in info.name2fixturedefs]
@@ -101,7 +101,7 @@ def at_each_steps(metafunc: pytest.Metafunc, marker: pytest.Mark) -> None:
 
 @contextmanager
 def swept(test: pytest.Function, marker: pytest.Mark) -> Iterator[None]:
-    """While it is entered, to call the test is to compare it with itself at K = 1."""
+    """Inside the block, calling the test compares it with itself at K = 1."""
     if test.get_closest_marker("accum") is not None:
         pytest.fail(
             "a test is marked accum_sweep or accum, not both: accum_sweep trains in other processes", pytrace=False

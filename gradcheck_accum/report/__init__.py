@@ -1,1 +1,1 @@
-"""What people and programs get to read. Reports take values and return strings; they know neither engine."""
+"""Reports for people and programs. They take values and return strings, and import neither engine."""

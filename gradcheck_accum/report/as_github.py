@@ -1,6 +1,6 @@
-"""The results as annotations of a pull request: lines that GitHub's runners take as commands.
+"""The results as annotations of a pull request: lines that GitHub's runners interpret as commands.
 
-A runner shows at most ten errors and ten warnings of a step beside the source; all of them stand in its log.
+A runner shows at most ten errors and ten warnings of a step next to the source; all of them are in its log.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The results for programs. The shape is a contract: ``version`` changes when it does.
 
-Numbers that JSON cannot say (inf, nan) are null.
+Numbers that JSON cannot represent (inf, nan) are null.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ MOST_WINDOWS = 1000
 """Windows that a report lists."""
 
 _KINDS = 250
-"""Up to this many kinds of windows are told apart by their numbers, where not all are listed."""
+"""Up to this many kinds of windows are distinguished by their numbers, where not all are listed."""
 
 
 def lint_json(result: LintResult) -> str:
     """What ``lint`` found.
 
-    ``cell`` stands with places in notebooks, ``unused_suppressions`` and ``in_baseline`` where they were asked for.
+    ``cell`` is included for places in notebooks, ``unused_suppressions`` and ``in_baseline`` where they were requested.
     """
     by_code = Counter(finding.mistake.code for finding in result.findings)
     report: dict[str, Any] = {
@@ -71,8 +71,8 @@ def verify_json(result: VerifyResult) -> str:
 
     Where something was accepted, ``accepted`` lists it: what was diagnosed and does not count, with the fields of
     ``diagnosis`` and ``by``, which is "settings" or "comment". A window whose ``verdict`` decides nothing for that has
-    an ``accepted`` of its own, with the codes that explain it. ``cost``, and ``by_parameter`` of a window, stand where
-    they were measured. Of a run of more than MOST_WINDOWS those are listed that come first of every kind
+    an ``accepted`` of its own, with the codes that explain it. ``cost``, and ``by_parameter`` of a window, are included
+    where they were measured. Of a run of more than MOST_WINDOWS windows the first ones of every kind are listed
     (`gradcheck_accum.report.kinds`), the first of a kind with the number of ``more_like_it``.
     """
     return _dump(

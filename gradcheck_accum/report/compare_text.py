@@ -54,7 +54,7 @@ def made_of(configuration: Configuration) -> str:
     if configuration.micro_batches is None:
         return configuration.name
     rows = "" if configuration.rows is None else f", {plural(configuration.rows, 'row')} together"
-    many = plural(configuration.micro_batches, "micro-batch").replace("batchs", "batches")
+    many = plural(configuration.micro_batches, "micro-batch")
     on_ranks = f" on {configuration.ranks} ranks" if configuration.ranks > 1 else ""
     steps = plural(configuration.steps, "step")
     if len(configuration.steps_by_epoch) > 1:
@@ -84,7 +84,7 @@ def _compared(
 
 
 def disagreement(watched: VerifyResult) -> str:
-    """What is said where ``verify`` comes to another verdict on the same run."""
+    """The sentence that is shown where ``verify`` has another verdict on the same run."""
     return (
         f"verify's verdict on the same run is {watched.verdict.value} ({watched.reason}); the verdict here was "
         "measured against the reference"
@@ -92,7 +92,7 @@ def disagreement(watched: VerifyResult) -> str:
 
 
 def reasons_of_steps(one: Compared) -> dict[str, list[int]]:
-    """Why steps were judged so, each reason once: none that the verdict says already."""
+    """The reasons for the verdicts on steps, each once, without those that the verdict on the run states already."""
     alike: dict[str, list[int]] = {}
     for step in one.steps:
         if step.reason and not one.reason.endswith(step.reason):

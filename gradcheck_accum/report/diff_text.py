@@ -14,7 +14,7 @@ def diff_text(path: str, piece: Piece) -> str:
     """What differs in a file; in a notebook, which no ``patch`` could take, in one of its cells."""
     name, before, after = typed_path(path), piece.before, piece.after
     if piece.cell:
-        # Whether a cell's last line has an end is of no interest to anybody.
+        # Whether a cell's last line ends with a newline does not matter.
         name, before, after = f"{name}:cell {piece.cell}", before.rstrip("\n") + "\n", after.rstrip("\n") + "\n"
     return "".join(_marked(difflib.unified_diff(_lines(before), _lines(after), name, name)))
 

@@ -1,4 +1,4 @@
-"""Windows that say the same, put together: a report on very many of them lists every kind, and is short."""
+"""Groups windows with the same numbers, so that a report on very many of them lists every kind, and is short."""
 
 from __future__ import annotations
 

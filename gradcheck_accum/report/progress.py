@@ -6,7 +6,7 @@ import os
 from typing import TextIO
 
 _ENOUGH = 20
-"""Fewer files than this are done before anybody could read a line."""
+"""Fewer files than this are done before a line could be read."""
 
 _WIDTH = 30
 

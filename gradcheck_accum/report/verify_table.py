@@ -1,4 +1,4 @@
-"""The table of windows, in as many columns as a line has: what is the same in all of them is said once, above it."""
+"""The table of windows, as wide as a line allows: values that are the same in all of them are stated once, above it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _ALWAYS_SHOWN = 8
 _ALIKE_SHOWN = 2
 
 _KINDS = 40
-"""Up to this many kinds of windows are told apart by their numbers."""
+"""Up to this many kinds of windows are distinguished by their numbers."""
 
 _SHORT = {Verdict.NOT_EQUIVALENT_BY_CONSTRUCTION: "by construction"}
 STYLES = {Verdict.EQUIVALENT: "green", Verdict.DEVIATES: "red"}

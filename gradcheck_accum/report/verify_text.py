@@ -16,7 +16,7 @@ from gradcheck_accum.results.comparison import CompareResult
 from gradcheck_accum.results.verdict import Accepted, Verdict, VerifyResult, WindowReport
 
 _REASONS = 20
-"""Reasons that are told: each may hold numbers of its own window."""
+"""Reasons that are shown: each may contain numbers of its own window."""
 
 
 def verify_text(
@@ -69,7 +69,7 @@ def reason_in_short(result: VerifyResult) -> str:
 
 
 def _tally(result: VerifyResult) -> str:
-    """The windows by verdict, where nothing better is said."""
+    """The number of windows by verdict, where there is no reason to show."""
     tally = Counter(window.verdict.value for window in result.windows)
     if not tally:
         return "no window was observed"
@@ -77,7 +77,7 @@ def _tally(result: VerifyResult) -> str:
 
 
 def chosen(result: VerifyResult) -> Diagnosis | None:
-    """The diagnosis to act on first: of those that move a gradient, the one that explains most windows."""
+    """The diagnosis to act on first: of those that change a gradient, the one that explains most windows."""
     told = [d for d in result.diagnosis if d.help]
     return max(told, key=lambda d: (d.mistake.moves_gradient, len(d.windows)), default=None)
 
@@ -95,7 +95,7 @@ def _counted(result: VerifyResult) -> str:
 
 
 def reasons(result: VerifyResult) -> dict[str, list[int]]:
-    """Why windows were judged so, each reason once: none that a row, a diagnosis or the first line says already."""
+    """The reasons for the verdicts on windows, each once, without those in a row, a diagnosis or the first line."""
     told = (*result.diagnosis, *(one.diagnosis for one in result.accepted))
     alike: dict[str, list[int]] = {}
     for window in result.windows:

@@ -16,12 +16,13 @@ if TYPE_CHECKING:
 
 
 def plural(count: int, noun: str) -> str:
-    """``count`` of ``noun``: "1 file", "2 files"."""
-    return f"{count} {noun if count == 1 else noun + 's'}"
+    """``count`` of ``noun``: "1 file", "2 files", "2 batches"."""
+    ending = "" if count == 1 else "es" if noun.endswith("ch") else "s"
+    return f"{count} {noun}{ending}"
 
 
 def no_mistakes(files: int) -> str:
-    """What is said of files in which nothing was found."""
+    """The sentence on files in which nothing was found."""
     return f"No mistakes found in {plural(files, 'file')}."
 
 

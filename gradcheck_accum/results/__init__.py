@@ -1,4 +1,4 @@
-"""What `lint`, `verify`, `compare` and `fuzz` hand to reports.
+"""What `lint`, `verify`, `compare` and `fuzz` pass to reports.
 
-Values that know no engine, and what of them the owner of a loop has accepted.
+Values that depend on no engine, and what the user has accepted of them.
 """

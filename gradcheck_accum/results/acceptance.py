@@ -1,9 +1,9 @@
-"""What the owner of a loop has accepted: it is reported as accepted, and no longer decides the verdict.
+"""What the user has accepted: it is reported as accepted, and no longer decides the verdict.
 
-Accepted is what the project's settings do not report, and what a comment at its line switches off: the same settings
-and comments that ``lint`` obeys. A step that departs from the large batch is accepted where every mistake that was
-diagnosed in it is, and where those account for what was measured. What was not checked is never accepted: a step that
-could not be judged stays as it is, and so does a departure whose cause was not recognised.
+Accepted is what the project's settings do not report, and what a comment at its line suppresses: the same settings and
+comments that ``lint`` uses. A step that does not match the large batch is accepted if every mistake that was diagnosed
+in it is, and if these account for what was measured. What was not checked is never accepted: a step that could not be
+judged keeps its verdict, and so does a deviation whose cause was not recognized.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ _OF_ONE_FACTOR = frozenset({"GA101", "GA102", "GA103", "GA303", "GA304"})
 _REACHED_NO_STEP = "GA301"
 
 _NEAR = 0.01
-"""How far from a multiple a gradient may be, as a part of its error: a division in bfloat16 rounds so."""
+"""How far from a multiple a gradient may be, relative to its error: a division in bfloat16 rounds that much."""
 
 
 class Acceptance:
-    """Where a diagnosis has been accepted, asked of one after the other: "settings", "comment", or nothing."""
+    """Where a diagnosis has been accepted: "settings", "comment", or empty; called for one after the other."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -47,7 +47,7 @@ class Acceptance:
 
 
 def accepted(result: VerifyResult, by: Callable[[Diagnosis], str]) -> VerifyResult:
-    """The result without the weight of what has been accepted; ``by`` says where a diagnosis has been, or nothing."""
+    """The result in which what was accepted decides nothing; ``by`` gives where a diagnosis was accepted, if it was."""
     found = [(diagnosis, by(diagnosis)) for diagnosis in result.diagnosis]
     put_up_with = tuple(Accepted(diagnosis, where) for diagnosis, where in found if where)
     if not put_up_with:
@@ -84,7 +84,7 @@ def explained(window: WindowReport, put_up_with: Sequence[Accepted], left: Seque
 
 
 def _shows(window: WindowReport, diagnosis: Diagnosis) -> bool:
-    """Whether a diagnosis is one of the reasons for which a window departs from its large batch."""
+    """Whether a diagnosis is one of the reasons why a window does not match its large batch."""
     if window.index not in diagnosis.windows:
         return False
     if window.verdict is Verdict.NOT_EQUIVALENT_BY_CONSTRUCTION:
@@ -100,7 +100,7 @@ def _explain(codes: Collection[str], window: WindowReport) -> bool:
     known = [weight for weight in window.weights if weight is not None]
     if any(not math.isclose(weight, known[0], rel_tol=_NEAR) for weight in known):
         return False
-    # |g - g_ref| is |r - 1| |g_ref| where g is r g_ref, and more by what stands across.
+    # |g - g_ref| is |r - 1| |g_ref| where g is r g_ref, and larger if g has a component orthogonal to g_ref.
     across = math.sqrt(max(error**2 - (ratio - 1.0) ** 2, 0.0))
     return across <= (allowed or 0.0) + _NEAR * error
 

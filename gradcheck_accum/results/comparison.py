@@ -13,7 +13,7 @@ class Configuration:
 
     ``name`` are its own arguments, ``steps`` is the number of its optimizer steps, ``micro_batches`` and ``rows`` are
     the numbers of micro-batches and data rows in most of them; None if it made no step, or its rows are unknown.
-    ``steps_by_epoch`` are the steps of each pass over the data, if a `DataLoader` tells passes apart.
+    ``steps_by_epoch`` are the steps of each pass over the data, if a `DataLoader` separates passes.
     """
 
     name: str

@@ -53,12 +53,12 @@ class Finding:
 
     @property
     def message(self) -> str:
-        """What is said, as whoever looks at the place of the mistake reads it."""
+        """The message, as it is shown at the place of the mistake."""
         return in_words(self.said, self.where)
 
     @property
     def severity(self) -> Severity:
-        """How bad it is: what is only likely is a warning."""
+        """The severity: a mistake that is only likely is a warning."""
         return Severity.WARNING if self.likely else self.mistake.severity
 
 
@@ -70,7 +70,7 @@ def in_order(finding: Finding) -> tuple[str, int, int, int, str]:
 
 @dataclass(frozen=True, slots=True)
 class UnusedSuppression:
-    """A comment that switches off what is not there."""
+    """A comment that suppresses nothing."""
 
     where: Location
     message: str
@@ -109,8 +109,8 @@ class Rewrite:
 class LintResult:
     """All that one run of ``lint`` found, in order of path and line.
 
-    ``in_baseline`` counts the findings that a baseline took out, and ``unused`` are the suppressions without use: both
-    are None where nobody asked.
+    ``in_baseline`` counts the findings that a baseline excluded, and ``unused`` are the unused suppressions; both are
+    None unless requested.
     """
 
     findings: tuple[Finding, ...]
@@ -120,7 +120,7 @@ class LintResult:
     in_baseline: int | None = None
     unused: tuple[UnusedSuppression, ...] | None = None
     fixed: tuple[Finding, ...] = ()
-    """What was found and has been fixed: none of ``findings``."""
+    """What was found and has been fixed, which is not among ``findings``."""
     not_followed: int = 0
     """Loops that took more than the budget to follow, of which nothing is known."""
     unread: tuple[str, ...] = ()

@@ -107,12 +107,12 @@ class Campaign:
 
     @property
     def exit_status(self) -> int:
-        """0 where the engines agree, 1 where they part somewhere."""
+        """0 where the engines agree, 1 where they disagree somewhere."""
         return 1 if self.disagreements else 0
 
 
 class Interrupted(KeyboardInterrupt):
-    """Somebody stopped the fuzzing (Ctrl-C); ``so_far`` is what it came to until then."""
+    """The user stopped the fuzzing (Ctrl-C); ``so_far`` are the results until then."""
 
     def __init__(self, so_far: LoopTrial | Campaign) -> None:
         super().__init__()

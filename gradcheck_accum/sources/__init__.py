@@ -1,1 +1,1 @@
-"""Python sources as they lie on a disk: scripts, notebooks and projects, before anything of them is parsed."""
+"""Python sources on disk: scripts, notebooks and projects, before anything is parsed."""

@@ -1,7 +1,7 @@
-"""What the running Python objects to in a text, if anything: asked of its own parser, whose tree is thrown away.
+"""The syntax error that the running Python finds in a text, if any, from its own parser, whose tree is discarded.
 
-It answers for the many files that are not analysed, in a tenth of the time that LibCST takes, and in words that people
-know. What it objects to may be newer than it is: then LibCST is asked.
+It checks the many files that are not analyzed, in a tenth of the time that LibCST takes, and with messages that people
+know. What it rejects may be newer syntax than its own: then LibCST decides.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 _MOST_PAIRS = 5_000_000
-"""Pairs of equal lines, one from each version, beyond which nobody looks for what belongs to what."""
+"""The most pairs of equal lines, one from each version, for which lines are matched."""
 
 Change = tuple[str, int, int, int, int]
 """A kind (equal, replace, delete, insert), and which lines of the old and of the new version it is of."""

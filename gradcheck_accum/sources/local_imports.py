@@ -1,4 +1,4 @@
-"""Where the modules of a file's own project would stand that it imports: found by path, never imported."""
+"""Finds the modules of a file's own project that it imports: by path, without importing them."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 LARGEST = 64 * 1024
-"""Bytes above which a neighbour is not read."""
+"""Bytes above which a neighboring module is not read."""
 MOST_PASSED_ON = 3
 """How many packages may pass a name on until it is defined."""
 _LARGEST_OF_ALL = 1024 * 1024
-"""Bytes above which nobody wrote it by hand."""
+"""Bytes above which a module is considered generated."""
 _FROM = rb"(?m)^from[ \t]+(\.*)([\w.]*)[ \t]+import[ \t]+(?:\(([^)]*)\)|([\w, \t]*))"
 _HIGHEST = 8
 """Packages around a file that are looked at."""
@@ -26,7 +26,7 @@ _HIGHEST = 8
 def places(path: str, level: int, name: str) -> Iterator[str]:
     """The files that ``from <level dots><name> import ...`` in the file at ``path`` may mean, the likeliest first.
 
-    Beside a script, below the directory that relative imports start from, or in the packages that the file stands in.
+    Next to a script, below the directory that relative imports start from, or in the packages that contain the file.
     """
     here = os.path.dirname(path)
     parts = [part for part in name.split(".") if part]
@@ -36,7 +36,7 @@ def places(path: str, level: int, name: str) -> Iterator[str]:
         yield from _files(here, parts)
         return
     top = os.path.join(here, parts[0]) if parts else here
-    # Most absolute imports are of other packages: one place stands for all that are not there then.
+    # Most absolute imports are of other packages: one check then excludes all places.
     yield from _files(here, parts) if os.path.isdir(top) else [f"{top}.py"]
     for root in _roots(here, parts[0]) if parts else ():
         yield from _files(root, parts)
@@ -50,7 +50,7 @@ def _files(directory: str, parts: list[str]) -> Iterator[str]:
 
 @functools.lru_cache(maxsize=1024)
 def _roots(directory: str, package: str) -> tuple[str, ...]:
-    """The directories that hold a package of this name, of those that ``directory`` stands in."""
+    """The directories that contain a package of this name, of those that ``directory`` is in."""
     found = []
     if package in os.path.abspath(directory).split(os.sep):
         for _ in range(_HIGHEST):
@@ -64,16 +64,16 @@ def _roots(directory: str, package: str) -> tuple[str, ...]:
 
 
 class Source:
-    """The bytes of a module, and where its functions and classes stand in them."""
+    """The bytes of a module, and where its functions and classes are in them."""
 
     def __init__(self, content: bytes) -> None:
         self.content = content
         self._definitions: dict[bytes, bytes] | None = None
         self._held: dict[tuple[re.Pattern[bytes], str], bool] = {}
-        """What has been looked for, in the definition of a name or, without one, in all."""
+        """Cache of searches in the definition of a name or, without one, in the whole module."""
 
     def origin_of(self, name: str) -> tuple[int, str] | None:
-        """Where a module has a name from that it imports and passes on as it is: the level, and the module."""
+        """Where a module imports a name from that it only passes on: the level, and the module."""
         if name.encode() not in self.content:
             return None
         import re  # not needed by most runs
@@ -125,7 +125,7 @@ def digest(source: Source | None) -> str:
 
 
 def read(path: str) -> Source | None:
-    """A neighbour, or None where there is none that is worth reading."""
+    """A neighboring module, None where there is none or it is too large."""
     try:
         found = os.stat(path)
     except (OSError, ValueError):
@@ -134,7 +134,7 @@ def read(path: str) -> Source | None:
 
 
 def too_large(path: str) -> Source | None:
-    """A neighbour that is there and too large to be read: for a look at its bytes alone."""
+    """A neighboring module that is too large to be read, of which only the bytes are searched."""
     try:
         found = os.stat(path)
     except (OSError, ValueError):

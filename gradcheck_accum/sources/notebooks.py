@@ -32,15 +32,15 @@ class NotebookError(ValueError):
 
 
 _BOUNDARY = "#\x1f"
-"""The line between two cells of the joined source: a comment that nobody writes, so that cells can be told apart again
-after the source has changed."""
+"""The line between two cells of the joined source: a comment that does not occur in practice, so that cells can be
+separated again after the source has changed."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Cell:
     """A code cell: its ``number`` among all cells, and the line of the joined source on which it begins.
 
-    ``text`` is the cell as it is, and ``lines`` are those that stand for its lines in the joined source.
+    ``text`` is the unchanged cell, and ``lines`` are its lines in the joined source.
     """
 
     number: int
@@ -90,7 +90,7 @@ class Notebook:
         return f"line {line} of cell {cell}"
 
     def line(self, cell: int, line: int) -> int:
-        """The line of ``source`` at which a line of a cell stands."""
+        """The line of ``source`` that holds a line of a cell."""
         first = next(each.first for each in self._cells if each.number == cell)
         return first + line - 1
 
@@ -132,7 +132,7 @@ class Notebook:
 
 
 def _source_spans(text: str) -> list[tuple[int, int]]:
-    """Where in a notebook's text the source of each cell stands."""
+    """The span of each cell's source in a notebook's text."""
     spans: list[tuple[int, int]] = []
     for name, cells, _ in _members(text, _skip(text, 0)):
         if name == "cells":
@@ -144,7 +144,7 @@ def _source_spans(text: str) -> list[tuple[int, int]]:
 
 
 def _members(text: str, at: int) -> Iterator[tuple[str, int, int]]:
-    """The names of the JSON object at ``at``, each with where its value stands."""
+    """The names of the JSON object at ``at``, each with the span of its value."""
     for start, end in _items(text, at):
         name = str(_DECODE(text, start)[0])
         value = _skip(text, _skip(text, end) + 1)  # past the colon
@@ -152,7 +152,7 @@ def _members(text: str, at: int) -> Iterator[tuple[str, int, int]]:
 
 
 def _items(text: str, at: int) -> Iterator[tuple[int, int]]:
-    """Where the items of the JSON array at ``at`` stand, or the names of the object there."""
+    """The spans of the items of the JSON array at ``at``, or of the names of the object there."""
     is_object = text[at] == "{"
     at = _skip(text, at + 1)
     while text[at] not in "]}":

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     import re
 
 LARGEST_FILE = 4 * 1024 * 1024
-"""Bytes above which a source is not analysed: no person wrote it."""
+"""Bytes above which a source is not analyzed, because it is generated."""
 
 _BACKWARD = rb"backward(?:(?<=\bbackward)|(?<=\bmanual_backward))(?<!def backward)[\s\\]*\("
 """Begins with a plain word, because `re` is quick to look for those."""
@@ -35,7 +35,7 @@ def may_train(source: bytes) -> bool:
     """Whether a source both calls ``backward`` and steps: without either there is no window to judge."""
     if (b"backward" not in source or b"step" not in source) and not _may_tell_to_step(source):
         return False
-    import re  # most sources are told apart without, and it costs a third of a bare start of Python
+    import re  # most sources do not need it, and it takes a third of a bare start of Python
 
     return bool(re.search(_TELLS_TO_STEP, source)) or all(re.search(call, source) for call in (_BACKWARD, _STEP))
 
@@ -45,9 +45,10 @@ def _may_tell_to_step(source: bytes) -> bool:
 
 
 def may_train_with_others(source: bytes, path: str) -> bool:
-    """Whether a source at ``path`` trains, alone or with modules beside it.
+    """Whether a source at ``path`` trains, alone or with modules next to it.
 
-    It then has the loop, or a class that may inherit it, and what it lacks of both calls is done by what it imports.
+    Then it has the loop, or a class that may inherit it, and what it imports makes those of the two calls that it
+    lacks.
     """
     if not path.endswith(".py"):
         return may_train(source)
@@ -102,7 +103,7 @@ def _others_call(call: re.Pattern[bytes], source: bytes, path: str) -> bool:
     """Whether any function or class that a source imports makes a call."""
     import re
 
-    # Who imports the very package that it stands in calls it by dotted names.
+    # A module that imports the package that contains it uses dotted names.
     for match in re.finditer(_IMPORT, source):
         name = match[1].decode()
         begins = not source[source.rfind(b"\n", 0, match.start()) + 1 : match.start()].strip()
@@ -127,7 +128,7 @@ def _has(
     names: list[str],
     passed_on: int = local_imports.MOST_PASSED_ON,
 ) -> bool:
-    """Whether what a module beside ``path`` has under these names makes a call; all of it without names."""
+    """Whether these names of a module next to ``path`` make a call; without names, anything in it."""
     for place in local_imports.places(path, level, module):
         found = local_imports.read(place)
         if found is not None:

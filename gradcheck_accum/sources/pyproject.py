@@ -1,4 +1,4 @@
-"""Where a project's settings stand: on the shortest way through lint, so it loads next to nothing."""
+"""Finds a project's settings. On lint's fast path, so it imports next to nothing."""
 
 from __future__ import annotations
 

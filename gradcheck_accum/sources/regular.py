@@ -1,7 +1,7 @@
-"""Files that nobody named, and that are read all the same: settings, patterns to ignore, modules beside a script.
+"""Files that are read though the user did not name them: settings, patterns to ignore, modules next to a script.
 
-Whoever wrote the tree that they stand in may have put something else there: a pipe that would be waited for without
-end, a device that never ends. Only regular files are read, and no more of them than can be meant.
+The author of the directory may have put something else there: a pipe that blocks forever, a device that never ends.
+Only regular files are read, and only up to a plausible size.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Comments that switch findings off: ``# gradcheck-accum: ignore[GA101]`` and ``# noqa: GA101``, or either bare."""
+"""Comments that suppress findings: ``# gradcheck-accum: ignore[GA101]`` and ``# noqa: GA101``, or either bare."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _SEEN_BY_VERIFY_ALONE = frozenset(
     if mistake.code.startswith("GA9")
     for name in (mistake.code, mistake.name)
 )
-"""What is measured, and shown by no ledger: lint does not know whether a comment switches it off."""
+"""Mistakes that are measured, and shown by no ledger: lint does not know whether a comment suppresses them."""
 
 MAY_NAME_CODES = re.compile(rb"gradcheck-accum:\s*ignore|noqa:[^\n]*GA\d", re.IGNORECASE)
 """Is in the bytes of every file with a comment that is meant for us."""
@@ -69,12 +69,12 @@ class Suppressions:
         return bool(self._by_line)
 
     def hide(self, code: str, name: str, first: int, last: int) -> bool:
-        """Whether a finding of ``code`` on lines ``first`` to ``last`` is switched off."""
+        """Whether a finding of ``code`` on lines ``first`` to ``last`` is suppressed."""
         comments = (comment for line in range(first, max(first, last) + 1) for comment in self._by_line.get(line, ()))
         return any([comment.hides(code, name) for comment in comments])
 
     def unused(self) -> list[tuple[Suppression, str]]:
-        """The comments that have hidden nothing, or not with each of their codes, and what to say of them."""
+        """The comments that have hidden nothing, or not with each of their codes, each with a message."""
         comments = [comment for line in sorted(self._by_line) for comment in self._by_line[line]]
         return [(comment, comment.unused()) for comment in comments if comment.unused()]
 
@@ -101,7 +101,7 @@ def _comments(source: str) -> Iterator[tuple[int, int, str]]:
 
 
 class Commented:
-    """A source with such comments, which count for the whole statement that they stand in."""
+    """A source with such comments, which apply to the whole statement that they are in."""
 
     def __init__(
         self, comments: Iterable[tuple[int, int, str]], lines: Callable[[], Mapping[int, tuple[int, int]]]
@@ -116,7 +116,7 @@ class Commented:
         return cls(_comments(source), partial(_statement_lines, source))
 
     def hides(self, mistake: Mistake, where: Location) -> bool:
-        """Whether a comment switches off a mistake there."""
+        """Whether a comment suppresses a mistake there."""
         first, last = self._statements.get(where.line, (where.line, where.end_line))
         return self.comments.hide(mistake.code, mistake.name, first, last)
 

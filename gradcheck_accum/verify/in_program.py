@@ -1,4 +1,4 @@
-"""Watching inside a user's own program: window by window, or one window in many, while training goes on."""
+"""Watches training inside the user's own program: every window, or every n-th."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from gradcheck_accum.verify.stack.frames import user_location
 from gradcheck_accum.verify.watching.observer import Observer
 
 _KEPT_WINDOWS = 8
-"""Windows that the ledger looks back on: enough to know K, and no more to keep than a training run can spare."""
+"""Past windows in the ledger: enough to know K, and cheap enough for a training run."""
 
 
 OnDeviation = Literal["error", "warn"] | Callable[[VerifyResult], object]
@@ -106,10 +106,10 @@ def check(
 
 
 class SamplingObserver(Observer):
-    """An observer that judges windows as they are closed, every n-th of them, and sleeps between.
+    """An observer that judges every n-th window as it is closed, and sleeps in between.
 
-    A window is judged by what came before it (what is stale, what K is), so the one before is watched as well. Windows
-    are counted by the steps of the optimizer that steps first.
+    The verdict on a window depends on what came before it (stale gradients, K), so the window before is watched as
+    well. Windows are counted by the steps of the optimizer that steps first.
     """
 
     def __init__(
@@ -143,7 +143,7 @@ class SamplingObserver(Observer):
             seen = journal.steps
             super().after_step(optimizer)
             self._steps_awake[id(optimizer)] += 1
-            # The first window of another optimizer may have begun while we slept.
+            # The first window of another optimizer may have begun while the observer slept.
             complete = self._every == 1 or self._steps_awake[id(optimizer)] > 1
             if complete and journal.steps > seen and self._window % self._every == self._every - 1:
                 self._judge()
@@ -242,7 +242,7 @@ def _teller(on_deviation: OnDeviation) -> Callable[[VerifyResult], object]:
 
     def warn(result: VerifyResult) -> None:
         where = user_location()
-        # Without what was measured: Python shows a warning of the same words once.
+        # Without the measured numbers, because Python shows a repeated warning only once.
         text = f"{result.verdict.value}: {_causes(result) or result.reason}"
         warnings.warn_explicit(text, AccumulationWarning, where.path, where.line, registry=given)
 

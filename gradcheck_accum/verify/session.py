@@ -35,21 +35,21 @@ _USUAL_REFERENCE = "both"
 
 
 class Observation:
-    """What was seen of a loop; ask it for the `result` after the loop has ended."""
+    """What was seen of a loop; its `result` is to be read after the loop has ended."""
 
     def __init__(self, observer: Observer, options: Options, script: str) -> None:
         self._observer = observer
         self.options = options
         self._script = script
         self.complete = False
-        """Whether the loop came to its own end, so that what is left over then was really lost."""
+        """Whether the loop ended by itself, so that what is left over was really lost."""
 
     def result(self) -> VerifyResult:
         """The verdict on all that has been seen so far."""
         return self.judged()[0]
 
     def judged(self) -> tuple[VerifyResult, Ledger]:
-        """The verdict on all that has been seen so far, and the ledger that it was told from."""
+        """The verdict on all that has been seen so far, and the ledger that it is based on."""
         seen = self.seen()
         ledger = seen.ledger()
         return judge_ranks([seen], self._script, self.options, [ledger]), ledger
@@ -59,7 +59,7 @@ class Observation:
         return self.seen().ledger()
 
     def seen(self) -> ObservedRun:
-        """The account of all that has been seen so far."""
+        """All that has been seen so far."""
         return ObservedRun.of(self._observer, complete=self.complete)
 
 
@@ -121,7 +121,7 @@ def observe(
 
 @contextmanager
 def installed(observer: Observer) -> Iterator[None]:
-    """PyTorch tells ``observer`` what happens, for as long as it is entered."""
+    """Inside the block ``observer`` is notified of what PyTorch does."""
     with ExitStack() as stack:
         stack.callback(observer.arrivals.release)
         install(observer, stack, modules=observer.run.losses.records)
@@ -137,7 +137,7 @@ def judged(
 ) -> VerifyResult:
     """What ``loop(*args, **kwargs)`` comes to, called once under `observe` with ``options``.
 
-    An argument that is given by a name of K (`gradcheck_accum.ledger.stated_names`) states it.
+    A keyword argument with a name of K (`gradcheck_accum.ledger.stated_names`) states it.
     """
     name, steps = getattr(loop, "__qualname__", "the loop"), stated_steps(kwargs)
     with observe(script=name, accumulation_steps=steps, **options) as observation:
@@ -156,7 +156,7 @@ def checked(
 ) -> VerifyResult:
     """What `judged` says of a loop, without what has been accepted in its project, or by ``select`` and ``ignore``.
 
-    Raises TypeError where the loop has an argument that is called as one of ours that is given, and SettingsError.
+    Raises TypeError if an argument of the loop has the name of one of ours that is given, and SettingsError.
     """
     given = {"select": select, "ignore": ignore, **options}
     names = [name for name, value in given.items() if value not in (None, _USUAL_REFERENCE)]
@@ -177,7 +177,7 @@ def acceptance_at(file: str, *, select: Iterable[str] | None, ignore: Iterable[s
 def _refuse_clashes(
     loop: Callable[..., object], args: Sequence[object], kwargs: Mapping[str, object], names: Sequence[str]
 ) -> None:
-    """A name that is ours and the loop's means the loop's only where it has got its own value already."""
+    """Raise TypeError for options of ours that may be meant for arguments of the loop, unless these have a value."""
     try:
         signature = inspect.signature(loop)
         handed = {*signature.bind_partial(*args, **kwargs).arguments, *getattr(loop, "keywords", ())}

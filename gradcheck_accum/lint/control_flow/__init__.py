@@ -1,1 +1,1 @@
-"""How control moves: branches taken, functions called, and what a program refuses to run with."""
+"""Control flow: branches, function calls, and what a program refuses to run with."""

@@ -1,4 +1,4 @@
-"""Conditions: which way a branch goes, where the source tells and where a scenario has to choose."""
+"""Conditions: which way a branch goes, if the source shows it or a scenario has to choose."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _ORDERED = _GREATER | {Comparison.LT, Comparison.LTE}
 
 
 def truth_of(run: State, value: Any) -> bool | None:
-    """Whether a value is true, or None where that is not known."""
+    """Whether a value is true; None if unknown."""
     match value:
         case bool():
             return value
@@ -34,9 +34,9 @@ def truth_of(run: State, value: Any) -> bool | None:
 
 
 def answered(run: State, node: syntax.Expression, value: Any) -> bool | None:
-    """Whether a condition holds, or None where that is open.
+    """Whether a condition holds; None if that is open.
 
-    What ``or`` and ``and`` give is one of their operands, whose truth they have asked for already.
+    ``or`` and ``and`` return one of their operands, whose truth has been decided already.
     """
     truth = truth_of(run, value)
     if truth is None and isinstance(node, syntax.BoolOp) and v.is_named(value):
@@ -47,8 +47,8 @@ def answered(run: State, node: syntax.Expression, value: Any) -> bool | None:
 def decide(run: State, node: syntax.Expression, value: Any, acts: bool, taken_first: bool = True) -> bool | None:
     """The scenario's answer to an open condition; ``acts`` says that it decides on what happens to gradients.
 
-    ``taken_first`` says that the scenarios in which it holds come before the others; what is so by default comes before
-    all. A guard gets no answer: whether a loop is left early is no setting.
+    ``taken_first`` says that the scenarios in which it holds come first; a default value comes before all others. A
+    guard gets no answer: whether a loop is left early is not a setting.
     """
     if run.question.in_guard:
         return None
@@ -70,14 +70,14 @@ def decide(run: State, node: syntax.Expression, value: Any, acts: bool, taken_fi
     if key in run.ruled and key not in run.decisions:
         return run.ruled[key] != negated
     answer = run.decisions.setdefault(key, first)
-    # What is decided in the training loop is worth trying both ways before what was set up outside it.
+    # Conditions in the training loop are worth trying both ways before those of the setup outside it.
     remoteness = 0 if acts else 1 if run.loops.depth else 3
     run.remoteness[key] = min(remoteness, run.remoteness.get(key, remoteness))
     return answer != negated
 
 
 def ask(run: State, question: str) -> bool:
-    """The scenario's answer to what the source leaves open of the training loop itself, and no condition asks."""
+    """The scenario's answer to a question about the training loop that no condition asks."""
     run.remoteness[question] = 0
     return run.decisions.setdefault(question, True)
 
@@ -85,8 +85,8 @@ def ask(run: State, question: str) -> bool:
 def choose(run: State, test: syntax.Expression, scope: v.Scope, branches: Sequence[Sequence[syntax.Statement]]) -> bool:
     """Which way a condition goes."""
     body, orelse = (list(branches[0]), list(branches[1])) if len(branches) == 2 else ([], [])
-    # A guard that leaves the loop early (an empty batch, an early stop, a loss that is not finite): the main path goes
-    # on. Clearing the gradients on the way out is a part of giving up.
+    # A guard that leaves the loop early (an empty batch, an early stop, a loss that is not finite): the main path
+    # continues. Clearing the gradients on the way out is part of giving up.
     guards = (
         (run.loops.depth > 0 or _goes_on(body))
         and _skips(body)
@@ -105,23 +105,23 @@ def choose(run: State, test: syntax.Expression, scope: v.Scope, branches: Sequen
         return truth
     if guards:
         _note_end(run, test, scope)
-        # What goes on after the backward leaves no micro-batch out.
+        # Continuing after the backward skips no micro-batch.
         ends_early = isinstance(body[-1], syntax.Continue) and not run.recorder.has_run
         leaves_out = ends_early and depends_on_data(run, test, scope)
         if _ends_with_a_window(run, test, scope) or (leaves_out and not run.recorder.assumed_length):
-            # How many micro-batches are left of those that the source shows, it does not show.
+            # The source does not show how many of its micro-batches are left.
             run.knowledge.forget_remainders()
         return False
     if refuses:
         heed(run, test, scope)
         rule_out(run, test, scope, holds=gives_up(orelse))
-        return gives_up(orelse)  # what is refused here is not trained with
+        return gives_up(orelse)  # the program does not train with settings that it refuses here
     if branches and run.reach.is_inert(body) and run.reach.is_inert(orelse):
         return False
     if depends_on_data(run, test, scope):
         return run.reach.acts(body)
     leaves = bool(body) and isinstance(body[-1], syntax.Return) and not orelse and not run.reach.backward_in(body)
-    # Before any training, what fills and zeroes tensors sets up a model.
+    # Before any training, filling and zeroing tensors is part of setting up a model.
     acts = any(run.reach.acts(one) and (run.in_training or run.reach.backward_in(one)) for one in (body, orelse))
     phase = _last_phase(run, test, scope) if run.loops.depth else None
     if phase is not None:
@@ -132,10 +132,10 @@ def choose(run: State, test: syntax.Expression, scope: v.Scope, branches: Sequen
 
 
 def rule_out(run: State, test: syntax.Expression, scope: v.Scope, *, holds: bool) -> None:
-    """Note the settings to which a test leaves one answer, if the program goes on only where it ``holds``, or not.
+    """Note the settings with only one possible answer, if the program continues only if ``test`` is ``holds``.
 
-    All operands of an ``and`` hold where it does, and none of an ``or`` where that does not; otherwise the last that is
-    open decides. What a test calls is not called again.
+    If an ``and`` holds, all of its operands do, and if an ``or`` does not, none does; otherwise the only open operand
+    decides. Functions in a test are not called again.
     """
     match test:
         case syntax.UnaryOp(op=UnaryOperator.NOT, operand=operand):
@@ -153,7 +153,7 @@ def rule_out(run: State, test: syntax.Expression, scope: v.Scope, *, holds: bool
 
 
 def _note_end(run: State, test: syntax.Expression, scope: v.Scope) -> None:
-    """Note what a guard that may end training compares: a count of the loop with a setting."""
+    """Note the comparison of a guard that may end training: a count of the loop with a setting."""
     if not (isinstance(test, syntax.Compare) and test.ops[0] in (Comparison.EQ, Comparison.GT, Comparison.GTE)):
         return
     count, end = (settled_value(run, side, scope) for side in (test.left, test.comparators[0]))
@@ -162,7 +162,7 @@ def _note_end(run: State, test: syntax.Expression, scope: v.Scope) -> None:
 
 
 def _ends_with_a_window(run: State, test: syntax.Expression, scope: v.Scope) -> bool:
-    """Whether a guard may end a pass after so many windows: it compares their number with one that is not known."""
+    """Whether a guard may end a pass after a number of windows: it compares their count with an unknown number."""
     if not (isinstance(test, syntax.Compare) and test.ops[0] in (Comparison.EQ, Comparison.GT, Comparison.GTE)):
         return False
     windows, most = (settled_value(run, side, scope) for side in (test.left, test.comparators[0]))
@@ -173,8 +173,7 @@ def _ends_with_a_window(run: State, test: syntax.Expression, scope: v.Scope) -> 
 def _last_phase(run: State, test: syntax.Expression, scope: v.Scope) -> bool | None:
     """Whether a comparison of what the loop counts with a setting holds in the end; None for any other condition.
 
-    It parts the training into phases (a warm-up, and all that comes after), and the last one is where it stays: that
-    scenario comes first.
+    It divides the training into phases (a warm-up and the rest). The last phase lasts, so its scenario comes first.
     """
     if not (isinstance(test, syntax.Compare) and len(test.ops) == 1 and test.ops[0] in _ORDERED):
         return None
@@ -192,9 +191,9 @@ def _last_phase(run: State, test: syntax.Expression, scope: v.Scope) -> bool | N
 
 
 def _counts_to_what_may_change(run: State, test: syntax.Expression, scope: v.Scope) -> bool:
-    """Whether a boundary counts to what has neither a number nor a name: it may be another one in every turn.
+    """Whether a boundary counts to a value without a number or a name, which may differ in every iteration.
 
-    No answer of a scenario stands for all turns there (K grows while a training warms up, and stays as it is then).
+    No answer of a scenario is then valid for all iterations (K grows during a warm-up, and is constant afterwards).
     """
     pairs = [(n.left, n.right) for n in walk(test) if isinstance(n, syntax.BinOp) and n.op is Operator.MOD]
     pairs += [(n.left, n.comparators[0]) for n in walk(test) if isinstance(n, syntax.Compare)]
@@ -203,9 +202,9 @@ def _counts_to_what_may_change(run: State, test: syntax.Expression, scope: v.Sco
 
 
 def may_vary(run: State) -> bool:
-    """Whether a branch that is under way is taken in some turns of its loop only, for all that is known.
+    """Whether an enclosing branch may be taken in some iterations of its loop only.
 
-    So it is where the condition asks for what has neither a number nor a name: a counter that could not be followed.
+    That is so if its condition depends on a value without a number or a name: a counter that could not be followed.
     """
     return any(
         isinstance(value, Symbol) and not value.name
@@ -217,12 +216,12 @@ def may_vary(run: State) -> bool:
 
 
 def settled(run: State, test: syntax.Expression, scope: v.Scope) -> bool | None:
-    """Whether a condition holds, or None where that is open: no scenario answers it."""
+    """Whether a condition holds, without a scenario's answers; None if that is open."""
     return answered(run, test, settled_value(run, test, scope))
 
 
 def settled_value(run: State, node: syntax.Expression, scope: v.Scope) -> Any:
-    """The value of an expression as a guard asks for it: no scenario answers what is open in it."""
+    """The value of an expression, evaluated as in a guard: without a scenario's answers."""
     outer, run.question.in_guard = run.question.in_guard, True
     try:
         return run.evaluate(node, scope)
@@ -235,12 +234,12 @@ def depends_on_data(run: State, test: syntax.Expression, scope: v.Scope) -> bool
 
 
 def depends_on_input(test: syntax.Expression, scope: v.Scope) -> bool:
-    """Whether a condition asks input data, and nothing that was computed from them with a model."""
+    """Whether a condition depends on input data, and not only on what a model computed from it."""
     return any(isinstance(value, v.Data) for value in _named_in(test, scope))
 
 
 def _named_in(test: syntax.Expression, scope: v.Scope) -> Iterator[Any]:
-    """What the names in a condition stand for."""
+    """The values of the names in a condition."""
     for node in walk(test):
         if isinstance(node, syntax.Name):
             holder = scope.find(node.id)

@@ -1,4 +1,4 @@
-"""Functions of the file: calls from inside it, and calls as a stranger would make them."""
+"""Functions of the file: calls from inside it, and calls from outside, with unknown arguments."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _DEPTH = 12
 
 
 def call_function(run: State, function: v.Function, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    """Carry out a function of this file."""
+    """Execute a function of this file."""
     node = function.node
     if len(run.calls.stack) >= _DEPTH or node in run.calls.stack:
         return Symbol()
@@ -51,7 +51,7 @@ def call_function(run: State, function: v.Function, args: list[Any], kwargs: dic
 
 
 def _yielded(run: State, node: syntax.FunctionDef, scope: v.Scope) -> list[Any]:
-    """What a generator yields, as far as it can be carried out."""
+    """What a generator yields, as far as it can be executed."""
     if len(run.calls.stack) >= _DEPTH or node in run.calls.stack:
         return []
     outer, run.calls.yielded = run.calls.yielded, []
@@ -97,7 +97,7 @@ def _bind_arguments(run: State, function: v.Function, scope: v.Scope, args: list
 
 
 def call_from_outside(run: State, function: v.Function) -> None:
-    """Carry out a function that nothing in the file calls, with unknown arguments."""
+    """Execute a function that nothing in the file calls, with unknown arguments."""
     run.recorder.entered = run.recorder.micro_batch + 1
     node = function.node
     spec = node.args
@@ -117,7 +117,7 @@ def call_from_outside(run: State, function: v.Function) -> None:
             continue
         symbol = Symbol(f"{getattr(node, 'name', '')}.{parameter.arg}", known)
         if known == 0 and BEGINNING.fits(parameter.arg) and symbol.name not in run.assigned:
-            # Where a training begins is where its default says: another place is for those that go on.
+            # Training starts at the default position: other values are for resuming it.
             given[parameter.arg] = run.knowledge.bindings.get(symbol.name, v.Num(0))
             continue
         given[parameter.arg] = run.resolve(symbol)

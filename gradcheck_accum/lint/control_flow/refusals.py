@@ -1,9 +1,9 @@
-"""What a program refuses to run with: no loop is read with numbers that its own program turns away.
+"""What a program refuses to run with: no loop is read with numbers that its own program rejects.
 
 Where the source does not show how many micro-batches a pass has, the interpretation assumes a number that leaves a
-remainder. A program that asks for whole windows first (``assert len(loader) % K == 0``) is never run with such a
-number: the assumption goes, not the loop. One that refuses two settings together (``if fused and K > 1: raise``) is
-never run with the one where the other is known (`conditions.rule_out`).
+remainder. A program that requires whole windows (``assert len(loader) % K == 0``) never runs with such a number: the
+assumption is dropped, not the loop. One that refuses a combination of settings (``if fused and K > 1: raise``) never
+runs with one of them if the other is known (`conditions.rule_out`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from gradcheck_accum.lint.syntax import Operator, call_name, text_of, walk
 
 
 def gives_up(body: Sequence[syntax.Statement]) -> bool:
-    """Whether statements end the program: what they do is no part of any training."""
+    """Whether statements end the program: what they do is not part of any training."""
     match body[-1] if body else None:
         case syntax.Raise(exc=exc):
             return exc is None or "StopIteration" not in text_of(exc)
@@ -29,9 +29,9 @@ def gives_up(body: Sequence[syntax.Statement]) -> bool:
 
 
 def heed(run: State, test: syntax.Expression, scope: v.Scope) -> bool:
-    """Go by a test that decides whether the program goes on; whether it asks for passes of whole windows.
+    """Apply a test that decides whether the program continues; returns whether it requires passes of whole windows.
 
-    Raises Restart where the passes have been taken to end in the middle of one.
+    Raises Restart if the passes were assumed to end in the middle of a window.
     """
     asks = any(_asks_for_whole_windows(run, node, scope) for node in walk(test))
     if asks:
@@ -40,7 +40,7 @@ def heed(run: State, test: syntax.Expression, scope: v.Scope) -> bool:
 
 
 def _asks_for_whole_windows(run: State, node: syntax.Node, scope: v.Scope) -> bool:
-    """Whether an expression is what remains of a length that the source does not show, when it is cut into windows."""
+    """Whether an expression is the remainder of a length that the source does not show, split into windows."""
     if not (isinstance(node, syntax.BinOp) and node.op is Operator.MOD):
         return False
     return any(map(_is_open_length, _leaves(run, node.left, scope))) and any(
@@ -49,7 +49,7 @@ def _asks_for_whole_windows(run: State, node: syntax.Node, scope: v.Scope) -> bo
 
 
 def _leaves(run: State, node: syntax.Expression, scope: v.Scope) -> Iterator[Any]:
-    """What the names, numbers and lengths stand for that an expression is computed from."""
+    """The values of the names, numbers and lengths that an expression is computed from."""
     pending: list[syntax.Node] = [node]
     for part in pending:
         if isinstance(part, syntax.BinOp):
@@ -58,7 +58,7 @@ def _leaves(run: State, node: syntax.Expression, scope: v.Scope) -> Iterator[Any
             yield run.evaluate(part, scope)
         elif isinstance(part, syntax.Call) and call_name(part) == "len":
             length = run.evaluate(part, scope)
-            # The length of a data set, which decides how many batches there are, has no number at all.
+            # The length of a data set, which determines the number of batches, has no number at all.
             yield length if isinstance(length, Num) else Num(0, frozenset({v.LENGTH, v.ASSUMED}))
         elif isinstance(part, syntax.Call):
             pending += part.args
@@ -69,5 +69,5 @@ def _is_open_length(value: Any) -> bool:
 
 
 def _is_of_windows(run: State, number: Num) -> bool:
-    """Whether a number is K, or counts the micro-batches of a window as K does."""
+    """Whether a number is K, or counts a window's micro-batches as K does."""
     return bool(number.tags & {v.STEPS, v.DERIVED}) or number.value in run.knowledge.moduli

@@ -1,4 +1,4 @@
-"""A file as it is analysed and fixed: the Python source in it, and the way back from that source into the file."""
+"""A file to analyze and fix: the Python source in it, and how to map that source back to the file."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from gradcheck_accum.sources.prefilter import LARGEST_FILE
 from gradcheck_accum.wording import moved
 
 LARGEST_NOTEBOOK = 256 * 1024 * 1024
-"""Bytes above which a notebook is not analysed: it holds pictures beside its source."""
+"""Bytes above which a notebook is not analyzed: in addition to source, it contains images."""
 
 _LINE_WITH_END = re.compile(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+\Z")
 
@@ -28,24 +28,24 @@ class LintError(Exception):
 
 
 class CannotHold(Exception):
-    """A changed source that has no place in the file."""
+    """A changed source that the file cannot represent."""
 
 
 class Document:
-    """A script: its source is all of it, but for a byte order mark.
+    """A script: its source is the whole file, except for a byte order mark.
 
-    ``words`` says a line of ``source`` in words.
+    ``words`` describes a line of ``source`` in words.
     """
 
     words: Callable[[int], str] = "line {}".format
 
     def __init__(self, content: str | bytes, path: str) -> None:
-        """Raises LintError where ``content`` is too large, or no text in its encoding."""
+        """Raises LintError if ``content`` is too large, or cannot be decoded."""
         self.path = path
         self._mark = MARK if isinstance(content, bytes) and content.startswith(codecs.BOM_UTF8) else ""
         self.source = decode(content)
         self._encoding = "utf-8" if isinstance(content, str) else encoding_of(content)
-        # Some encodings write one text in several ways: whoever writes such a file changes more of it than was meant.
+        # Some encodings have several ways to write one text: rewriting such a file would change more than intended.
         self._can_be_written = self._encoding == "utf-8" or self.content() == content
 
     def text(self) -> str:
@@ -66,20 +66,20 @@ class Document:
             raise CannotHold(f"{self._encoding} has no such character") from None
 
     def pieces(self, after: Document) -> Iterator[Piece]:
-        """What differs in another version of it."""
+        """The differences from another version of it."""
         if self.text() != after.text():
             yield Piece(self.text(), after.text())
 
     def edits(self, after: Document) -> tuple[Edit, ...]:
-        """What has to be replaced to get another version of it, in whole lines."""
+        """The replacements that turn it into another version, in whole lines."""
         return tuple(edits_between(self.source, after.source))
 
     def told(self, finding: Finding) -> Finding:
-        """A finding in the source, with its place in the file."""
+        """A finding in the source, located in the file."""
         return finding
 
     def outcome(self, outcome: Outcome) -> Outcome:
-        """What was found in the source, with its places in the file."""
+        """The outcome for the source, located in the file."""
         return outcome
 
 
@@ -87,7 +87,7 @@ class NotebookDocument(Document):
     """A notebook: its source is that of its cells, and places are lines of a cell."""
 
     def __init__(self, content: str | bytes, path: str) -> None:
-        """Raises LintError where ``content`` is too large or no notebook."""
+        """Raises LintError if ``content`` is too large or not a notebook."""
         if len(content) > LARGEST_NOTEBOOK:
             raise LintError(f"larger than {LARGEST_NOTEBOOK // 1024 // 1024} MiB, not analyzed")
         self.path = path
@@ -143,18 +143,18 @@ class NotebookDocument(Document):
 
 
 def open_document(content: str | bytes, path: str) -> Document:
-    """The file with this content; a ``path`` to an .ipynb makes it a notebook. Raises LintError."""
+    """Open a file with this content; a ``path`` to an .ipynb makes it a notebook. Raises LintError."""
     return (NotebookDocument if path.endswith(NOTEBOOK) else Document)(content, path)
 
 
 def read(path: str) -> bytes:
-    """The content of a file, or enough of it to tell that it is too large. Raises OSError."""
+    """The content of a file, or enough of it to see that it is too large. Raises OSError."""
     with open(path, "rb") as file:
         return file.read((LARGEST_NOTEBOOK if path.endswith(NOTEBOOK) else LARGEST_FILE) + 1)
 
 
 def decode(source: str | bytes) -> str:
-    """The text of a file, without a byte order mark; raises LintError where it is too large or none."""
+    """The text of a file, without a byte order mark; raises LintError if it is too large or cannot be decoded."""
     if len(source) > LARGEST_FILE:
         raise LintError(f"larger than {LARGEST_FILE // 1024 // 1024} MiB, not analyzed")
     if isinstance(source, str):
@@ -166,7 +166,7 @@ def decode(source: str | bytes) -> str:
 
 
 def edits_between(before: str, after: str) -> Iterator[Edit]:
-    """What has to be replaced in a text to get another, in whole lines as Python reads them (form feeds end none)."""
+    """The replacements that turn one text into another, in whole lines as Python splits them (not at form feeds)."""
     old, new = _LINE_WITH_END.findall(before), _LINE_WITH_END.findall(after)
     for kind, start, end, from_, to in changes(old, new):
         if kind != "equal":

@@ -1,4 +1,4 @@
-"""What one source shows: its loops are read, and what is found is kept unless a comment switches it off."""
+"""Examines one source: its loops are interpreted, and findings are kept unless a comment suppresses them."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ _LINE_BREAK = re.compile(r"\r\n|\r|\n")
 _MODULE = ".py"
 
 _BYTES_AS_AN_EVALUATION = 8
-"""How many bytes take about as long to parse as one evaluation does."""
+"""How many bytes take about as long to parse as one evaluation."""
 
 
 @dataclass(frozen=True, slots=True)
 class Examination:
-    """All that reading one source shows: each finding with a ledger that shows it, and the scenarios.
+    """The complete result for one source: each finding with a ledger that shows it, and the scenarios.
 
-    ``is_thorough`` says whether those are all scenarios, also where none of them could add a finding;
-    ``not_followed`` counts the loops that took more than the budget, and ``cost`` the evaluations of all.
+    ``is_thorough`` says whether all scenarios were run, even those that could not add a finding; ``not_followed``
+    counts the loops that exceeded the budget, and ``cost`` all evaluations.
     """
 
     evidence: tuple[tuple[Finding, Ledger], ...] = ()
@@ -49,12 +49,12 @@ class Examination:
     not_followed: int = 0
     cost: int = 0
     read: tuple[tuple[str, str], ...] = ()
-    """The files beside it that were looked at, each with a digest (`gradcheck_accum.lint.program.imported_modules`)."""
+    """The other files that were read, each with a digest (`gradcheck_accum.lint.program.imported_modules`)."""
     unread: tuple[str, ...] = ()
-    """Those that its budget left unread."""
+    """The files that its budget left unread."""
 
     def outcome(self) -> Outcome:
-        """What is told of it."""
+        """The part of it that is reported."""
         findings = tuple(finding for finding, _ in self.evidence)
         return Outcome(
             findings,
@@ -69,12 +69,12 @@ class Examination:
 def examine(
     text: str, path: str, words: Callable[[int], str] = "line {}".format, *, thorough: bool = False
 ) -> Examination:
-    """Read one source; ``words`` are those for one of its lines. Raises LintError as `lint_source` does.
+    """Read one source; ``words`` describes one of its lines. Raises LintError as `lint_source` does.
 
-    ``thorough`` looks at every scenario, also where none of them could add a finding.
+    ``thorough`` runs every scenario, even those that could not add a finding.
     """
     content = text.encode(errors="surrogatepass")
-    # Without both calls there is no loop: the source is looked at only to tell what is no Python.
+    # Without both calls, there is no loop: the source is only checked for syntax errors.
     trains = may_train_with_others(content, path) if path.endswith(_MODULE) else may_train(content)
     module = _parse(text, path, words) if trains or MAY_NAME_CODES.search(content) else None
     if module is None:
@@ -130,7 +130,7 @@ def examine(
 
 
 class _CommentedSource:
-    """A source that findings stand in."""
+    """A source with findings in it."""
 
     def __init__(self, module: syntax.Module, lines: list[str]) -> None:
         self.lines = lines
@@ -139,12 +139,12 @@ class _CommentedSource:
         self.comments = self._source.comments
 
     def hides(self, diagnosis: Diagnosis) -> bool:
-        """Whether a comment switches off what was diagnosed here."""
+        """Whether a comment suppresses this diagnosis."""
         return self._source.hides(diagnosis.mistake, diagnosis.where)
 
 
 def _assumption(diagnosis: Diagnosis, ledger: Ledger) -> str:
-    """In words, what the numbers of a message rest on; nothing where it states none."""
+    """In words, the assumption behind the numbers of a message; empty if it states none."""
     if not diagnosis.states_steps:
         return ""
     assumed = " and ".join(f"{name} as {value}" for name, value in ledger.trace.assumed_steps)
@@ -175,7 +175,7 @@ def _check(text: str, words: Callable[[int], str]) -> None:
 
 @contextmanager
 def _refusals(words: Callable[[int], str]) -> Iterator[None]:
-    """Say in one line why a source is not read; ``words`` are those for one of its lines."""
+    """Raise LintError with a one-line reason if a source cannot be read; ``words`` describes one of its lines."""
     try:
         yield
     except syntax.CannotParse as error:
@@ -186,5 +186,5 @@ def _refusals(words: Callable[[int], str]) -> Iterator[None]:
 
 
 def _not_valid(where: str, why: str) -> str:
-    """In words, that a source could not be parsed: what a newer Python makes of it is not known."""
+    """In words, that a source could not be parsed; a newer Python may accept it."""
     return f"not valid Python {sys.version_info[0]}.{sys.version_info[1]}{where}: {why}"

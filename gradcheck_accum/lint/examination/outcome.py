@@ -1,4 +1,4 @@
-"""What the analysis of one file comes to, before any setting chooses from it."""
+"""The result of analyzing one file, before any setting is applied to it."""
 
 from __future__ import annotations
 
@@ -9,13 +9,12 @@ from gradcheck_accum.results.findings import Finding, Rewrite, UnusedSuppression
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The findings that no comment hides, the codes of those that one does, and the comments that hide nothing.
+    """The findings that no comment suppresses, the codes of those that one does, and the unused comments.
 
-    ``problem`` is the line that says why there was no analysis, if there was none; ``not_followed`` counts the loops
-    that took more than the budget, of which nothing is known. ``rewrite`` is what fixing makes of the file where that
-    was asked for; else every finding has the fix that it would have. ``read`` are the other files that it depends on,
-    each with a digest of its content, and ``unread`` those that the budget left out
-    (`gradcheck_accum.lint.program.imported_modules`).
+    ``problem`` is a line that says why there was no analysis, if there was none; ``not_followed`` counts the loops that
+    exceeded the budget, of which nothing is known. ``rewrite`` is the fixed file if that was requested; otherwise every
+    finding has its fix. ``read`` are the other files that it depends on, each with a digest of its content, and
+    ``unread`` those that the budget left out (`gradcheck_accum.lint.program.imported_modules`).
     """
 
     findings: tuple[Finding, ...] = ()

@@ -68,7 +68,7 @@ class Scenario:
     ledger: Ledger
     diagnoses: tuple[Diagnosis, ...]
     readings: Readings = field(repr=False, compare=False)
-    """The weights that the diagnoses were told from."""
+    """The weights that the diagnoses were derived from."""
 
     @property
     def is_unknown(self) -> bool:

@@ -108,10 +108,10 @@ def _tells_members_apart(record: list[Recorded], stores: Mapping[int, frozenset[
 
 
 def _of_a_team(record: list[Recorded], optimizers: list[Optimizer]) -> dict[int, frozenset[str]]:
-    """The same where it is not known whose parameters each owns: told only of optimizers that always act together.
+    """The same if it is unknown whose parameters each owns: only for optimizers that always act together.
 
-    If all step between any two backwards or none does, and nothing is cleared but by them, every optimizer's
-    parameters have its own history, whoever's they are. Each then has a store of its own.
+    If all or none step between any two backwards, and nothing else clears gradients, every optimizer's parameters have
+    the same history, whoever owns them. Each then has its own store.
     """
     everyone = {id(optimizer) for optimizer in optimizers}
     cleared = {id(one.owner) if isinstance(one.owner, Optimizer) else 0 for one in record if one.kind == "zero"}
@@ -138,8 +138,8 @@ def _phases(record: list[Recorded]) -> dict[int, frozenset[str]]:
     """The store of each thing that was done, by its identity, if every optimizer finishes before the next one begins.
 
     Each is then at work alone, and the gradients of that time are its own. Nothing where one comes back, or has made a
-    single step: whose turn it is next is not known then. What the last step of a phase leaves over is
-    told from the next phase by its pass over the data, and by its line.
+    single step: whose turn it is next is not known then. What is left over after the last step of a phase is
+    distinguished from the next phase by its pass over the data and its line.
     """
     turns = [owner for owner, _ in itertools.groupby(_steppers(record))]
     steps = Counter(_steppers(record))

@@ -118,7 +118,7 @@ def _shown(record: Recorder, one: Recorded) -> list[LossShown]:
 
 
 def _loss_in(part: Part, sent: Part) -> ShownLoss | None:
-    """What a part shows of the same loss that was sent back; None where a factor is not known."""
+    """The displayed part of the loss that backward was called on; None if a factor is unknown."""
     if part.reduction is not sent.reduction:
         return None
     pairs = zip(part.factors, sent.factors, strict=False)

@@ -49,7 +49,7 @@ class FixResult:
 
 @dataclass(frozen=True, slots=True)
 class _Offer:
-    """A finding as it is told, with its fix, and the file after that fix if there is one."""
+    """A finding as it is reported, with its fix, and the file after that fix if there is one."""
 
     finding: Finding
     document: Document | None = None
@@ -123,7 +123,7 @@ def _offers(
 
 
 def _is_repairable(finding: Finding, document: Document) -> bool:
-    """Whether there are repairs for a finding, in the file that is fixed and not in one beside it."""
+    """Whether there are repairs for a finding, and it is in the file that is fixed, not in an imported one."""
     return finding.mistake.code in REPAIRED and finding.where.path == document.path
 
 

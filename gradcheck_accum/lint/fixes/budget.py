@@ -1,4 +1,4 @@
-"""How much may be spent on looking for repairs in one file."""
+"""The budget for searching repairs in one file."""
 
 from __future__ import annotations
 
@@ -7,6 +7,6 @@ from dataclasses import dataclass
 
 @dataclass(slots=True)
 class Budget:
-    """How many evaluations may still be spent on looking for repairs in one file."""
+    """How many evaluations may still be spent on searching for repairs in one file."""
 
     left: int

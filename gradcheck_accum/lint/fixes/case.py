@@ -1,4 +1,4 @@
-"""One finding with all that a fix may start from: the ledger that shows it, and the script that it stands in."""
+"""One finding with everything a fix is based on: the ledger that shows it, and its script."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class Case:
         return list(dict.fromkeys(w.step.where for w in self.account() if w.step is not None))
 
     def knows_weights(self) -> bool:
-        """Whether the ledger knows what every entry of the account weighs."""
+        """Whether the ledger knows the weight of every entry of the account."""
         return is_readable(read_weights(self.ledger), self.account())
 
     def steps_near(self, statement: cst.BaseSmallStatement) -> list[list[Location]]:
@@ -130,7 +130,7 @@ class Case:
 
 
 def is_readable(readings: Readings, windows: Iterable[Window]) -> bool:
-    """Whether nothing in the windows is unknown: what happened, and what each entry weighs."""
+    """Whether nothing in the windows is unknown: neither events nor the weight of any entry."""
     return not any(
         window.unknown
         or any(

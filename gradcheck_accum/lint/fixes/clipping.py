@@ -44,8 +44,8 @@ def _before_steps(case: Case, *, safe: bool) -> Iterator[Repair]:
 
 
 def _can_move(script: Script, statement: Statement, step: cst.Call) -> bool:
-    """Whether a statement does before a step what it does in its place: it reads the same names, and no condition that
-    it stands under stays behind (``if fp16:`` may be all that keeps it from an error)."""
+    """Whether a statement does the same right before a step: it reads the same names, and no condition around it is
+    left behind (``if fp16:`` may be all that keeps it from an error)."""
     around = set(script.parents(step))
     for parent in script.parents(statement):
         if parent in around:
@@ -64,7 +64,7 @@ def _own_condition(script: Script, statement: cst.Expr) -> cst.If | None:
 
 
 def _unscaling_before(case: Case, statement: cst.Expr) -> cst.BaseSmallStatement | None:
-    """The call of ``unscale_`` that stands right before the clip and belongs to it."""
+    """The call of ``unscale_`` right before the clip, if it belongs to it."""
     script = case.script
     places = {event.where for event in case.ledger.trace.events if isinstance(event, Unscale)}
     before = script.next_to(statement, -1)

@@ -116,7 +116,7 @@ class _Application(cst.CSTTransformer):
     def _block(
         self, before: cst.IndentedBlock | cst.Module, now: cst.IndentedBlock | cst.Module
     ) -> cst.IndentedBlock | cst.Module:
-        """A block with its lines added and removed; what stood above a removed line stands above the next one."""
+        """A block with its lines added and removed; the lines above a removed statement move to the next one."""
         edits = self._edits
         body: list[Line] = []
         left: list[cst.EmptyLine] = []

@@ -25,7 +25,7 @@ def integer(node: cst.BaseExpression) -> int | None:
 
 
 def binds_tighter(node: cst.BaseExpression) -> bool:
-    """Whether an expression needs no parentheses beside any operator."""
+    """Whether an expression needs no parentheses as an operand of any operator."""
     return bool(node.lpar) or isinstance(node, _BINDS_TIGHTER)
 
 
@@ -55,7 +55,7 @@ def call_statement(node: cst.BaseExpression, name: str, arguments: Sequence[cst.
 
 
 def positional(call: cst.Call) -> list[cst.BaseExpression]:
-    """What a call is handed by place, up to a starred argument."""
+    """The positional arguments of a call, up to a starred one."""
     given: list[cst.BaseExpression] = []
     for argument in call.args:
         if argument.keyword is not None or argument.star:

@@ -12,7 +12,7 @@ from gradcheck_accum.lint.fixes.script import CannotEdit, Script
 
 
 def detach(case: Case) -> Iterator[Repair]:
-    """GA801: keep the loss without its graph. Safe: no number changes, and nobody can send the graph back again."""
+    """GA801: keep the loss without its graph. Safe: no number changes, and no later backward can use the graph."""
     loss = _kept(case.script, case)
     yield Repair("Store the loss without its graph", True, case.edits().replace(loss, method_call(loss, "detach")))
 

@@ -35,8 +35,8 @@ REPAIRS: dict[str, Callable[[Case], Iterator[Repair]]] = {
     "GA301": step_for_remainder,
     "GA801": detach,
 }
-"""What repairs each mistake, in the order of repairing: what stands in a window first, how much it weighs after that,
-and last the remainder, which needs windows that are right."""
+"""The repairs of each mistake, in order: first what is in a window, then its weights, and last the remainder, which
+needs windows that are right."""
 
 _DEEPEST = 4
 """How many repairs one fix may be made of: a clearing, a boundary, its remainder, and the remainder's divisor."""

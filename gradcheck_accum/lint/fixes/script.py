@@ -1,6 +1,6 @@
-"""A script as a LibCST tree: which node stands where, what it stands in, and what it says.
+"""A script as a LibCST tree: the places of its nodes, their parents, and their text.
 
-Evidence comes as places in the text; here a place becomes a node, once, and everything after goes by nodes.
+Evidence refers to places in the text; here a place is mapped to a node, and everything after that uses nodes.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _BINDING = {
     (cst.NamedExpr, "target"),
     (cst.Param, "name"),
 }
-"""Where what stands there is given a value, or taken it, and not read."""
+"""Fields whose content is assigned to or deleted, not read."""
 _NO_VARIABLE = {(cst.Attribute, "attr"), (cst.Arg, "keyword"), (cst.NameItem, "name")}
 """Where a name is not that of a variable which is read or bound right there."""
 
@@ -99,17 +99,17 @@ class Script:
         return self.find(where, cst.BaseExpression)  # type: ignore[type-abstract]
 
     def find(self, where: Location, kind: type[_Node]) -> _Node | None:
-        """The node of one kind that what stands at ``where`` was read from."""
+        """The node of the given type at ``where``."""
         return next((node for node in self._at.get(_corners(where), []) if isinstance(node, kind)), None)
 
     def parents(self, node: cst.CSTNode) -> Iterator[cst.CSTNode]:
-        """What a node stands in, innermost first."""
+        """The ancestors of a node, innermost first."""
         while node in self._above:
             node = self._above[node][0]
             yield node
 
     def parent(self, node: cst.CSTNode) -> cst.CSTNode | None:
-        """What a node stands in directly."""
+        """The parent of a node."""
         return next(self.parents(node), None)
 
     def walk(self, node: cst.CSTNode) -> Iterator[cst.CSTNode]:
@@ -121,15 +121,15 @@ class Script:
             waiting.extend(self._below[node])
 
     def class_of(self, node: cst.CSTNode) -> cst.ClassDef | None:
-        """The innermost class that ``node`` stands in."""
+        """The innermost class around ``node``."""
         return next((parent for parent in self.parents(node) if isinstance(parent, cst.ClassDef)), None)
 
     def function_of(self, node: cst.CSTNode) -> cst.FunctionDef | None:
-        """The function that ``node`` stands in; None for the module itself."""
+        """The function around ``node``; None at module level."""
         return next((parent for parent in self.parents(node) if isinstance(parent, cst.FunctionDef)), None)
 
     def loops_of(self, node: cst.CSTNode) -> list[cst.For]:
-        """The for loops of its own function that ``node`` stands in, innermost first."""
+        """The for loops around ``node`` in its own function, innermost first."""
         loops: list[cst.For] = []
         for parent in self.parents(node):
             if isinstance(parent, cst.FunctionDef):
@@ -162,7 +162,7 @@ class Script:
         return None
 
     def block(self, statement: Statement) -> Block:
-        """What a statement stands in together with others."""
+        """The block that contains a statement."""
         for parent in self.parents(statement):
             if isinstance(parent, (cst.BaseSuite, cst.Module)):
                 return parent
@@ -231,7 +231,7 @@ class Script:
         return [node for node in self.variables(inside or self.module) if node.value == name]
 
     def is_bound(self, node: cst.CSTNode) -> bool:
-        """Whether a variable or an attribute is given a value where it stands, and not read."""
+        """Whether a variable or an attribute is assigned to here, not read."""
         role = self._role(node)
         while role is not None and issubclass(role[0], (cst.BaseElement, cst.Tuple, cst.List)):
             node = self._above[node][0]
@@ -246,7 +246,7 @@ class Script:
 
     @cached_property
     def identifiers(self) -> set[str]:
-        """Every name that stands in the script, whatever it names."""
+        """Every identifier in the script, whatever it names."""
         return {node.value for node in self.walk(self.module) if isinstance(node, cst.Name)}
 
     def _role(self, node: cst.CSTNode) -> tuple[type[cst.CSTNode], str] | None:
@@ -297,7 +297,7 @@ _FIELDS = _Fields()
 
 
 def _children(node: cst.CSTNode) -> Iterator[tuple[cst.CSTNode, str]]:
-    """The nodes directly below one, each with the field that it stands in."""
+    """The children of a node, each with the name of its field."""
     for name in _FIELDS[type(node)]:
         value = getattr(node, name)
         for item in value if isinstance(value, Iterable) else (value,):

@@ -38,7 +38,7 @@ def clear_after_step(case: Case) -> Iterator[Repair]:
 
 
 def add_clearing(case: Case) -> Iterator[Repair]:
-    """GA203: clear the gradients after every step that nobody clears after."""
+    """GA203: clear the gradients after every step that no clearing follows."""
     if "GA304" in case.beside:
         # The clearing may well be right, and the step too early.
         return
@@ -65,7 +65,7 @@ def clear_other(case: Case) -> Iterator[Repair]:
 
 
 def optimizer_of(step: cst.Call) -> cst.BaseExpression:
-    """The optimizer that a call of ``step`` is made on, or that a grad scaler's ``step`` is handed."""
+    """The optimizer whose ``step`` is called, or that is passed to a grad scaler's ``step``."""
     given = positional(step)
     if given:
         return given[0]

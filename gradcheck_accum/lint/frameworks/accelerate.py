@@ -1,4 +1,4 @@
-"""Accelerate and Fabric: objects whose ``backward`` is PyTorch's own, but for what they were told to divide by."""
+"""Accelerate and Fabric: objects whose ``backward`` is PyTorch's own, except for a configured division."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ def new_framework(path: str, kwargs: dict[str, Any]) -> v.Framework | None:
 
 
 def as_framework(value: Any) -> v.Framework | None:
-    """The framework's object that a value is, or that it can only be by its name: whoever calls the file has made it.
+    """The framework's object that a value is, or must be judging by its name: the file's caller has created it.
 
-    Fabric never divides. What an Accelerator divides by is known where the file says so (`accumulate`), else it is not.
+    Fabric never divides. An Accelerator's divisor is known if the file states it (`accumulate`).
     """
     if isinstance(value, v.Framework):
         return value
@@ -51,11 +51,11 @@ def as_framework(value: Any) -> v.Framework | None:
 
 
 def accumulate(run: State, value: Any) -> bool:
-    """``with accelerator.accumulate(model)``: counts a micro-batch; False where it is not known what does.
+    """``with accelerator.accumulate(model)``: counts a micro-batch; False if it or its divisor is unknown.
 
-    Until K of them are counted, steps and clearings of prepared optimizers do nothing. A remainder is stepped on at the
-    pass's end, divided by K all the same: that is Accelerate's own doing and no mistake of the loop's, so passes then
-    have none.
+    Until K micro-batches are counted, steps and clearings of prepared optimizers do nothing. At the end of a pass, the
+    optimizer steps on a remainder, still divided by K: that is Accelerate's behavior and not a mistake of the loop, so
+    passes then have no remainder.
     """
     framework = as_framework(value)
     if framework is None:

@@ -1,4 +1,4 @@
-"""Lightning: what its Trainer does around a module that optimises by hand."""
+"""Lightning: what its Trainer does around a module with manual optimization."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ for _ in range(2):
         self.trainer.is_last_batch = batch_idx + 1 == len(batches)
         self.training_step({arguments})
 """
-"""What ``Trainer.fit`` does to a module, as far as it matters: ``batch_idx`` begins anew in every epoch."""
+"""What ``Trainer.fit`` does to a module, as far as it matters: ``batch_idx`` restarts in every epoch."""
 _EPOCH_END = """\
     self.on_train_epoch_end()
 """

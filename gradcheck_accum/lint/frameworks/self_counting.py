@@ -1,7 +1,7 @@
 """Methods that count their own calls, and step at every K-th: each call is a micro-batch, whoever makes it.
 
-What surrounds the calls is not in sight: who else clears, divides or steps at the end. So only those mistakes are told
-of such a method that it makes all by itself.
+The callers are unknown: they may clear, divide, or step at the end. So only mistakes that the method makes by itself
+are reported.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def counters(reach: Reach, function: Function) -> set[str]:
 
 
 def named(run: State, name: str, value: Any) -> Any:
-    """What is bound to ``name``: a number that is not known has that name, if the source counts on from it by ones."""
+    """The value bound to ``name``: an unknown number gets that name if the source increments it."""
     is_unnamed = type(value) is v.Computed or (type(value) is Symbol and not value.name)
     if not is_unnamed or not run.calls.stack:
         return value
@@ -79,13 +79,13 @@ def begin(run: State, node: syntax.AugAssign, current: Any) -> None:
         before = any(text_of(test.left) == name and test.where.line < node.where.line for test in tested)
         run.knowledge.bindings[current.name] = Num(int(before))
         if isinstance(node.target, syntax.Attribute):
-            # What an object keeps goes on from pass to pass, and nobody shows how long those are.
+            # An object's counter continues from pass to pass, and the lengths of passes are unknown.
             run.knowledge.forget_remainders()
         raise Restart
 
 
 def carry(run: State, target: syntax.Expression, value: Any) -> None:
-    """What a parameter that counts has come to: who calls the function once more gives it that."""
+    """The final value of a parameter that counts: it is passed to the next call of the function."""
     function = run.calls.stack[-1] if run.calls.stack else None
     if isinstance(target, syntax.Name) and isinstance(function, syntax.FunctionDef):
         name = f"{function.name}.{target.id}"

@@ -1,4 +1,4 @@
-"""Options of a command line (argparse), and what each of them is where nobody says otherwise."""
+"""Command-line options (argparse) and their defaults."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _GROUPS = frozenset({"add_argument_group", "add_mutually_exclusive_group"})
 
 @dataclass(slots=True, eq=False)
 class Parser:
-    """What reads a command line; ``defaults`` are the whole numbers and words that its options are by default.
+    """An argument parser; ``defaults`` are the whole numbers and strings that its options default to.
 
-    ``names`` are those that options have by their flags.
+    ``names`` are the names that options have by their flags.
     """
 
     name: str
@@ -27,7 +27,7 @@ class Parser:
 
 @dataclass(frozen=True, slots=True)
 class Options(Symbol):
-    """What it makes of one: nobody knows what stands there, but for the defaults."""
+    """The parsed options: unknown values, except for their defaults."""
 
     parser: Parser | None = field(default=None, compare=False)
 

@@ -202,7 +202,7 @@ def call_value(run: State, node: syntax.Call, callee: Any, args: list[Any], kwar
 
 
 def _carry_out(run: State, node: syntax.Call, function: v.Function, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    """Carry out a function. One of another module that is told when to step does so where it is told."""
+    """Execute a function. A step of another module's function that takes a flag for it is located at the call."""
     told = not run.reach.is_own(function.node) and any(keyword.arg in GATES for keyword in node.keywords)
     outer = run.calls.told_at
     run.calls.told_at = node if told else outer

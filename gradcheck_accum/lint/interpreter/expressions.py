@@ -87,7 +87,7 @@ def _binary(run: State, node: syntax.BinOp, scope: v.Scope) -> Any:
         run.note_count(node.right, right)
     result = binary(run, node.op, left, right)
     result = summed(run, node, result)
-    # Nobody divides a loss without a remainder: that makes one number of whatever it is made of.
+    # No loss is divided by floor division, which computes a number from any operands.
     counts = node.op is Operator.FLOORDIV or isinstance(left, v.Samples) or (is_settled(left) and is_settled(right))
     if (result is UNKNOWN or result is v.SCALED) and not run.loops.depth and counts:
         return v.Computed(text_of(node), op=node.op, left=left, right=right)

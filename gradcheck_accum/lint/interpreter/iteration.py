@@ -46,7 +46,7 @@ def plan(run: State, source: Any, loop: syntax.For, trains: bool) -> tuple[Itera
                 return [v.Unmade(batch, source.make) for batch in given], True, True
             return given, True, True
         case v.Chunks():
-            # What a loop cuts into windows is no window: all of the data, cut into micro-batches.
+            # What a loop splits into windows is not a window itself: all of the data, split into micro-batches.
             is_pass = trains and run.loops.passes == 0 and run.reach.steps(loop.body)
             if is_pass and source.assumed:
                 return [source.piece] * assumed_length(run, source), True, True
@@ -100,7 +100,7 @@ def plan(run: State, source: Any, loop: syntax.For, trains: bool) -> tuple[Itera
 
 
 def _cut_alike(sources: Sequence[Any]) -> list[Any]:
-    """What is cut along with something is cut into as many pieces."""
+    """What is zipped with split data is split into as many pieces."""
     cut = [one for one in sources if isinstance(one, v.Chunks) and not one.assumed]
     return [cut[0] if cut and isinstance(one, v.Chunks) and one.assumed else one for one in sources]
 
@@ -281,7 +281,7 @@ def _range(run: State, bounds: Sequence[Any], loop: syntax.For, trains: bool) ->
     if bounds and all(isinstance(bound, Num) for bound in bounds):
         numbers = [int(bound.value) for bound in bounds]
         counted = range(*numbers) if len(numbers) < 3 or numbers[2] else range(0)
-        # A range inside of which nobody steps is the window itself.
+        # A range without a step inside is the window itself.
         is_window = not run.reach.steps(loop.body)
         if trains and is_window and len(bounds) == 1 and isinstance(bounds[0], Num):
             run.knowledge.note_window(bounds[0])
@@ -353,7 +353,7 @@ def _adds_nothing_up(run: State, body: Sequence[syntax.Statement]) -> bool:
 
 
 def _note_stride(run: State, stride: Num, loop: syntax.For) -> None:
-    """Note what batches are cut into windows by, where a loop goes from one to the next, and has one over each."""
+    """Note the stride that splits batches into windows, if a loop has an inner loop over each window."""
     if inner_training_loop(run, loop.body) is not None:
         run.knowledge.note_window(stride)
 

@@ -116,7 +116,7 @@ def _number(function: Callable[..., Any]) -> Callable[[State, list[Any], dict[st
 
 
 def _length_that_is_bounded(args: list[Any]) -> Num | None:
-    """The length of a pass beside bounds that the source leaves open, taken not to bind: one pass is as good as a part.
+    """The length of a pass among bounds that are unknown, and assumed to be larger: a whole pass is as good as a part.
 
     What the loop compares with it is then the end of the pass, however that comes.
     """

@@ -1,8 +1,8 @@
 """Runs the skeleton of a training loop: counters, boundaries and calls on gradients, with symbols for all else.
 
-Nothing of the file is imported or executed. Small concrete numbers stand in for K and for the loader's length, so that
-there are full windows and a remainder; what guards, counters and flushes then do is simply carried out. A number that
-turns out to be needed only later (K may divide the loss before it bounds the window) restarts the run with it known.
+Nothing of the file is imported or executed. Small concrete numbers replace K and the loader's length, so that there are
+full windows and a remainder; guards, counters and flushes are then simply executed. A number that turns out to be
+needed only later (K may divide the loss before it bounds the window) restarts the run with it known.
 """
 
 from __future__ import annotations

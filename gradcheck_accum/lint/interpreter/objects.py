@@ -181,9 +181,9 @@ def _is_property(node: syntax.Node) -> bool:
 
 
 def _class_constant(run: State, cls: v.Class, name: str) -> Any:
-    """What a class holds under a name.
+    """The value of a class attribute.
 
-    What a method of it sets anew on the class itself is a setting, and what stands in its body is the default.
+    If a method assigns it on the class itself, it is a setting, and the value in the class body is the default.
     """
     if name in cls.attributes:
         return cls.attributes[name]

@@ -124,14 +124,14 @@ def _slice_of_batches(run: State, batches: Symbol, index: syntax.Expression, sco
         return v.Got(turn=run.loops.turn) if moves else UNKNOWN
     length = length_of_value(run, batches)
     if not isinstance(length, Num):
-        # Nobody cuts a window where there is none: as long as the bounds are apart.
+        # No one takes an empty window: it is as long as the bounds are apart.
         length = max((b for b in bounds if isinstance(b, Num)), key=lambda bound: bound.value)
         run.recorder.assumed_length = True
     return _slice(run, [v.Data()] * int(length.value), index, scope)
 
 
 def _is_the_same_in_every_turn(run: State, node: syntax.Expression) -> bool:
-    """Whether no loop of the function binds what stands in an expression, nor calls anything for it."""
+    """Whether no loop of the function binds a name in an expression, and the expression calls nothing."""
     changing = run.reach.bound_in_loops(run.calls.stack[-1] if run.calls.stack else None)
     return all(not isinstance(inner, syntax.Call) and text_of(inner) not in changing for inner in walk(node))
 

@@ -40,11 +40,11 @@ TOUCH_GRADIENTS = frozenset().union(
 )
 """All that does something to gradients."""
 YIELDS = "yield"
-"""Stands among the names that a statement calls where it yields: no function can have this name."""
+"""An entry among a statement's called names if it yields: no function can have this name."""
 BLENDS = "(average)"
-"""Stands there where it blends weights into an average."""
+"""An entry for a statement that blends weights into an average."""
 CALLS_A_NAME = "()"
-"""Stands there where what is called is a plain name, which may hold an object with a ``__call__``."""
+"""An entry for a call of a plain name, which may be bound to an object with a ``__call__``."""
 
 _SYNCHRONISE = PAUSES | {SYNC_SWITCH}
 _STATEMENTS = frozenset(syntax.Statement.__subclasses__())
@@ -114,7 +114,7 @@ def last_part(node: syntax.Expression) -> str:
 
 
 class Facts:
-    """What stands in one module; dictionaries by a statement's identity hold as long as this does."""
+    """The facts of one module; dictionaries keyed by a statement's identity are valid as long as this object lives."""
 
     def __init__(self, module: syntax.Module) -> None:
         self.module = module
@@ -126,9 +126,9 @@ class Facts:
         self.calls: dict[int, set[str]] = {id(module): set()}
         """The names that are called in each statement and below it, but for steps of what is no optimizer by name."""
         self.around: dict[int, syntax.Node] = {}
-        """The statement that each statement stands in."""
+        """The statement that contains each statement."""
         self.named_otherwise: list[tuple[str, syntax.Node]] = []
-        """What such steps are called on, and the statements that they stand in."""
+        """The receivers of such steps, and the statements that contain these."""
         self.stepped: set[str] = set()
         self.cleared: set[str] = set()
         """Dotted names whose ``step`` or ``zero_grad`` is called."""

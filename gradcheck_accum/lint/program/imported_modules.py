@@ -72,10 +72,10 @@ class ImportedModules:
     by_path: dict[str, ImportedModule] = field(default_factory=dict)
     """The modules that are imported whole, by their dotted path."""
     unread: dict[str, None] = field(default_factory=dict)
-    """Where modules stand, or may stand, that the budget left unread."""
+    """Where modules are, or may be, that the budget left unread."""
 
     def place(self, where: Location) -> Location:
-        """Where a line of the whole program really stands."""
+        """The real place of a line of the whole program."""
         found = self._of(where.line)
         if found is None:
             return where

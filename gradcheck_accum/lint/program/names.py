@@ -1,8 +1,8 @@
-"""What names are taken to say, where nothing else does: every guess from a name, in one table.
+"""What names are assumed to mean if nothing else shows it: every guess from a name, in one table.
 
 A guess that leaves something unknown can be broad: where it fits wrongly, a mistake is missed. One that states what
 something is (an optimizer, a micro-batch, K, a call that does no harm) has to be sure: where it fits wrongly, a right
-loop may be blamed. What the names of PyTorch and of other libraries mean is no guess, and stands in `torch_names`.
+loop may be blamed. What the names of PyTorch and of other libraries mean is not a guess, and is in `torch_names`.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ _GATHERS = _either({"append", "clear", "next"})
 _DEEPEST_BASE = 4
 _LEAVES = (syntax.Break, syntax.Continue, syntax.Return, syntax.Raise)
 _NO_PLAIN_NAME = frozenset({"", ".", "("})
-"""How what stands among the names that are called begins that is none: a method, or one that stands for something."""
+"""Prefixes of called names that are not plain names: methods, and the special entries."""
 _BUILTINS = frozenset(dir(builtins))
 
 
@@ -56,7 +56,7 @@ class Reach:
         self.steppers = frozenset().union(*(f.stepped for f in every)) & frozenset().union(*(f.cleared for f in every))
         """Dotted names that are both stepped and cleared in this file: optimizers, whatever they are called."""
         self.switched = frozenset(owner for one in every for owner, _ in one.switches)
-        """Dotted names that are told to train: models, also where they step themselves, as an engine does."""
+        """Dotted names that are put into training mode: models, even if they step themselves, as an engine does."""
         self._networks = frozenset().union(*(f.networks for f in every))
         """Dotted names that are asked for their parameters: their ``train`` is PyTorch's, and none of this file's."""
         self._calls = self._calls_of(every)
@@ -192,7 +192,7 @@ class Reach:
         return next(n for n in itertools.count(7) if _is_prime(n) and all(other % n for other in written))
 
     def decides(self, body: Iterable[syntax.Statement]) -> bool:
-        """Whether any of the statements changes gradients, or leaves what it stands in."""
+        """Whether any of the statements changes gradients, or leaves the block around it."""
         return any(self._any(self._to_gradients, s) or any(isinstance(n, _LEAVES) for n in walk(s)) for s in body)
 
     def draws(self, body: Iterable[syntax.Statement]) -> bool:
@@ -241,13 +241,13 @@ class Reach:
         return known
 
     def is_own(self, node: syntax.Node) -> bool:
-        """Whether a node stands in the file itself, and in no module that it imports."""
+        """Whether a node is in the file itself, not in a module that it imports."""
         return node.where.line <= self._last
 
     def handles_gradients(self, function: syntax.FunctionDef) -> bool:
         """Whether a function that makes no graphs does anything to gradients, or takes weights into an average.
 
-        One that moves weights by hand as well (sharpness-aware minimisation) begins or ends what is no window.
+        If it also moves weights by hand (sharpness-aware minimization), what it begins or ends is not a window.
         """
         known = self._handles.get(function)
         if known is None:

@@ -1,4 +1,4 @@
-"""Findings that a project has put up with for now: kept in a file, and not reported again.
+"""Findings that a project accepts for now: listed in a file, and not reported again.
 
 A finding is known by its path, its code and the text of its line, and where several are alike by how many there are:
 that outlives edits elsewhere in the file.

@@ -1,4 +1,4 @@
-"""Outcomes of earlier runs, known again by the bytes of the file and by the code that analysed it.
+"""Outcomes of earlier runs, keyed by the bytes of the file and the code that analyzed it.
 
 No setting is part of the key: settings choose among findings only after the analysis. The store is JSON, never
 anything that could run; one that cannot be read is as good as none.
@@ -27,12 +27,12 @@ from gradcheck_accum.wording import Said, message, moved
 DIRECTORY = ".gradcheck-accum-cache"
 
 PACKAGE = Path(__file__).parents[2]
-"""Whose source, the version in it included, the outcomes depend on."""
+"""The outcomes depend on this source, including the version in it."""
 
 _FILE = "lint.json"
 _MOST_ENTRIES = 20_000
 _LARGEST = 256 * 1024 * 1024
-"""Bytes above which the store is none of ours."""
+"""A larger store, in bytes, is not ours."""
 
 
 def digest(content: bytes, kind: str) -> str:
@@ -59,7 +59,7 @@ class Cache:
                 self._entries = stored["files"]
 
     def get(self, key: str, path: str) -> Outcome | None:
-        """The outcome of the bytes with this key, as that of ``path``; None where a file beside it has changed."""
+        """The outcome for this key, as that of ``path``; None if another file that it depends on has changed."""
         try:
             outcome = _outcome(self._entries[key], path)
         except (KeyError, TypeError, ValueError, AttributeError):
@@ -117,7 +117,7 @@ def _from_there(path: str, seen: str) -> str:
 
 
 def _stamp() -> str:
-    """What tells this code from any other that could have made an outcome; empty where its source is not at hand."""
+    """Identifies the code that produced an outcome; empty if its source is not available."""
     files = sorted(PACKAGE.rglob("*.py"))
     if not files:
         return ""

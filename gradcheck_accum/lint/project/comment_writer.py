@@ -1,4 +1,4 @@
-"""Writes the comments that switch findings off, for a project that starts with the findings it has."""
+"""Writes the comments that suppress findings, for a project that starts with existing ones."""
 
 from __future__ import annotations
 

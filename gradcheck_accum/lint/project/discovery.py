@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 SUFFIXES = (".py", ".ipynb")
 USUAL_EXCLUDES = frozenset({"__pycache__", "__pypackages__", "build", "dist", "node_modules", "site-packages", "venv"})
-"""Directories that hold nobody's own source; besides them, all whose names begin with a dot."""
+"""Directories that do not contain a project's own source, in addition to those whose names begin with a dot."""
 
 _LARGEST_IGNORE = 1024 * 1024
 """Bytes of a .gitignore that are read."""
@@ -43,7 +43,7 @@ class _Ignore:
     spec: GitIgnoreSpec
 
     def says(self, path: str, directory: bool) -> bool | None:
-        """Whether it ignores ``path``; None where it says nothing."""
+        """Whether it ignores ``path``; None if no pattern matches."""
         below = path[len(self.directory.rstrip(os.sep)) + 1 :].replace(os.sep, "/")
         return self.spec.check_file(f"{below}/" if directory else below).include
 
@@ -156,7 +156,7 @@ class _Walk:
 
 
 def _is_ignored(path: str, directory: bool, ignores: list[_Ignore]) -> bool:
-    """What the .gitignore nearest to ``path`` says that says anything."""
+    """The verdict of the nearest .gitignore with a matching pattern."""
     for ignore in reversed(ignores):
         answer = ignore.says(path, directory)
         if answer is not None:
@@ -165,7 +165,7 @@ def _is_ignored(path: str, directory: bool, ignores: list[_Ignore]) -> bool:
 
 
 def _ignores_above(directory: str) -> list[_Ignore]:
-    """What ignores things in ``directory`` from above it, up to the root of its repository, outermost first."""
+    """The .gitignore files above ``directory``, up to the root of its repository, outermost first."""
     found: list[_Ignore] = []
     at = directory
     while True:
@@ -195,7 +195,7 @@ def _ignore_of(directory: str, file: str) -> list[_Ignore]:
 
 
 def _is_pattern(line: str) -> bool:
-    """Whether a line is a pattern: git passes over those that are none."""
+    """Whether a line is a pattern: git ignores other lines."""
     from pathspec import GitIgnoreSpec
 
     try:

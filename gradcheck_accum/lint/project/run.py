@@ -1,7 +1,7 @@
 """A run of lint over many files: which of them can matter, what is known already, and several at a time.
 
 A file that never calls ``backward``, or never steps, holds no loop. Where it was found in a directory, its bytes are
-all that is looked at; where it was given by name it is parsed, so that what is no Python is said to be so.
+all that is looked at; where it was given by name it is parsed, so that a syntax error is reported.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ if TYPE_CHECKING:
     from gradcheck_accum.lint.project.cache import Cache
 
 ENOUGH_FOR_WORKERS = 32
-"""Files to analyse from which on several processes take less time than one."""
+"""The number of files from which several processes are faster than one."""
 
 _MOST_WORKERS = 61
 """As many as Windows can wait for."""
 
 Progress = Callable[[int, int], None]
-"""Told how many files are done, of how many."""
+"""Called with the number of finished files, and the total."""
 
 Fixes = Literal["safe", "unsafe"]
 """Which fixes are to be made: those that change the mistake alone, or the others too."""
@@ -108,7 +108,7 @@ def lint_files(
 def lint_given(
     source: bytes, path: str, settings: Settings, *, report_unused: bool, fixes: Fixes | None = None
 ) -> LintResult:
-    """Lint a source that is on no disk as if it stood at ``path``."""
+    """Lint a source that is not on disk as if it were at ``path``."""
     if is_held_back(path, settings):
         return chosen([], settings, [], 0, report_unused)
     outcome = _guarded(source, path, _Work(settings, fixes))
@@ -149,7 +149,7 @@ def chosen(
 def _found_elsewhere(
     outcomes: Sequence[tuple[str, Outcome]], findings: Sequence[Finding], settings: Settings
 ) -> Iterator[Finding]:
-    """The findings in files beside those that showed them, each once, and none that its own file shows too."""
+    """The findings in other files than those that showed them, each once, without those of their own file."""
     told = {_place(finding) for finding in findings}
     for path, outcome in outcomes:
         for finding in outcome.findings:
@@ -243,7 +243,7 @@ def _analyse_file(path: str, work: _Work, keyed: bool) -> tuple[str, Outcome]:
 
 
 def _guarded(content: bytes, path: str, work: _Work) -> Outcome:
-    """The outcome of a source; what goes wrong is its problem, and no other file's."""
+    """The outcome of a source; an error becomes its problem and does not affect other files."""
     try:
         return work.outcome(content, path)
     except LintError as error:
@@ -259,7 +259,7 @@ def _guarded(content: bytes, path: str, work: _Work) -> Outcome:
 def _map(
     function: Callable[[str], tuple[str, Outcome]], paths: Sequence[str], jobs: int
 ) -> Iterator[tuple[str, Outcome]]:
-    """``function`` of every path, in order; in several processes where that pays."""
+    """``function`` of every path, in order; in several processes if that is faster."""
     pool = _pool(jobs) if jobs > 1 and len(paths) >= ENOUGH_FOR_WORKERS else None
     if pool is None:
         yield from map(function, paths)
@@ -271,7 +271,7 @@ def _map(
 
 
 def _pool(jobs: int) -> ProcessPoolExecutor | None:
-    """Worker processes, or None on a system that grants none."""
+    """Worker processes, or None on a system that does not support them."""
     with suppress(ImportError, NotImplementedError, OSError):
         from concurrent.futures import ProcessPoolExecutor
 

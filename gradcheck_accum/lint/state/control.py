@@ -1,4 +1,4 @@
-"""How control leaves a statement before its end: as in the program that is interpreted, and where that must stop."""
+"""How control leaves a statement early: as in the interpreted program, or because the interpretation must stop."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ class Restart(Exception):
 
 
 class OutOfBudget(Exception):
-    """The file needs more interpretation than it is allowed; nothing is concluded from it."""
+    """The file needs more interpretation than its budget allows; nothing is concluded from it."""
 
 
 class Doubted(Exception):
-    """Something that could not be followed came before a step: nothing of this run can be concluded from."""
+    """Something that could not be followed preceded a step: nothing can be concluded from this run."""
 
 
 class Broke(Exception):

@@ -30,13 +30,13 @@ class Knowledge:
         self.bindings: dict[str, Num] = {}
         self._moduli: set[int] = set()
         self._is_relied_on = False
-        """Whether a run has gone by the moduli known so far: another one starts it anew."""
+        """Whether a run has used the moduli known so far: another modulus then restarts it."""
         self._acting: dict[int, frozenset[str]] = {}
         """Those of the moduli that may decide on what happens to gradients."""
         self._origins: dict[int, frozenset[str]] = {}
         """The origins of each of the moduli."""
         self._window: WindowBound | None = None
-        """What ended the last loop that is a window."""
+        """The bound of the last loop that is a window."""
         self._boundaries: dict[syntax.If, dict[int, frozenset[str]]] = {}
         """The moduli, each with its origins, in the conditions that decide on steps."""
         self._bounds: dict[syntax.If, WindowBound] = {}
@@ -53,12 +53,12 @@ class Knowledge:
 
     @property
     def moduli(self) -> set[int]:
-        """The numbers that some counter is taken modulo; what is found after they were asked for starts a run anew."""
+        """The numbers that some counter is taken modulo; if another is found after this was used, the run restarts."""
         self._is_relied_on = True
         return self._moduli
 
     def take_for_modulus(self, value: int) -> None:
-        """Note a number that some counter is taken modulo, in a run that is about to start anew."""
+        """Note a number that some counter is taken modulo, in a run that is about to restart."""
         self._moduli.add(value)
 
     def note_modulus(self, number: Num, acts: Callable[[], bool], boundary: syntax.If | None) -> None:
@@ -104,7 +104,7 @@ class Knowledge:
         return bare and value in self._acting and all(map(is_place, self._acting[value]))
 
     def counter(self, branches: Iterable[syntax.If]) -> WindowBound | None:
-        """What the loop counts to where it makes a step, if that is one number; ``branches`` are those it stands in.
+        """What the loop counts to where it makes a step, if that is one number; ``branches`` are those around it.
 
         What their conditions count by decides on it. Where they count nothing, what decides on no other step does: the
         loop clears or goes on by it. Else that is the number that ends the loop right before, or that its batches are
@@ -145,7 +145,7 @@ class Knowledge:
         return self._data_is_made
 
     def unguessed(self, work: Callable[[], list[Any]]) -> list[Any] | None:
-        """What ``work`` comes to, or None where that goes by a number that the source leaves open."""
+        """The result of ``work``; None if that depends on a number that the source leaves open."""
         outer, self._is_relied_on = self._is_relied_on, False
         try:
             found = work()
@@ -165,7 +165,7 @@ class Knowledge:
         return not before
 
     def ignore_idle(self) -> bool:
-        """Leave out of account the numbers by which a loop only reports; False where that makes no pass shorter."""
+        """Ignore the numbers by which a loop only reports; False if that makes no pass shorter."""
         idle = {number for number in self._moduli - self._acting.keys() if number > ASSUMED_STEPS}
         self._moduli -= idle
         self._ignored |= idle
@@ -194,7 +194,7 @@ class Knowledge:
     def pass_length(self) -> int:
         """How many micro-batches a pass gets: three windows and a remainder, whichever modulus is K.
 
-        Three, so that what is usual can be told where the first window is not.
+        Three, so that the usual window can be recognized even if the first one differs.
         """
         if self._whole:
             return self.unbounded_length()

@@ -1,6 +1,6 @@
-"""Writes down what the interpreted loop does.
+"""Records what the interpreted loop does.
 
-`gradcheck_accum.lint.examination.tracing` turns it into events once all of it is known.
+`gradcheck_accum.lint.examination.tracing` turns the record into events once it is complete.
 """
 
 from __future__ import annotations
@@ -50,11 +50,11 @@ class Recorder:
     epoch: int | None = None
     passes: int = 0
     schedulers: int = 0
-    """How many learning rate schedulers were made."""
+    """How many learning rate schedulers were created."""
     entered: int = 0
     """The first micro-batch of the present call from outside."""
     averages: int = 0
-    """How many moving averages were."""
+    """How many moving averages were created."""
     assumed_length: bool = False
     assumed_turns: bool = False
     """Whether the source leaves open how many passes over the data there are, or turns of a loop without an end."""
@@ -75,9 +75,9 @@ class Recorder:
     ends: dict[str, dict[int, float]] = field(default_factory=dict)
     """The settings that a count of the loop is compared with to end training, with that count at each micro-batch."""
     graphs: dict[Hashable, Part] = field(default_factory=dict)
-    """The losses that ``backward`` has run on, by their flow."""
+    """The losses that ``backward`` was called on, by their flow."""
     backwards: dict[Hashable, Location] = field(default_factory=dict)
-    """Where it has, by the same."""
+    """The places of these calls, by flow."""
     keepers: dict[Location, None] = field(default_factory=dict)
     """The places that keep losses of several micro-batches, in the order of their first time."""
     _opened: int = 0
@@ -114,7 +114,7 @@ class Recorder:
             self.units, self.knows_units = self.assumed_units, False
 
     def locate(self, node: syntax.Node) -> Location:
-        """Where a node stands."""
+        """The place of a node."""
         where = node.where
         return where if where.path == self.path else replace(where, path=self.path)
 
@@ -220,7 +220,7 @@ class Recorder:
     def renew(self, node: syntax.Node, optimizer: Optimizer) -> None:
         """An optimizer was made once more inside the training loop, for a model that is new too (cross-validation).
 
-        None of what its earlier steps used stands in the new gradients.
+        The new gradients contain nothing that its earlier steps used.
         """
         steps = [i for i, raw in enumerate(self.raw) if raw.kind == "step" and raw.owner is optimizer]
         if steps:
@@ -239,7 +239,7 @@ class Recorder:
         self.raw.append(Recorded("unscale", self.locate(node), optimizer))
 
     def update_scaler(self, node: syntax.Node) -> None:
-        """A grad scaler chose its scale anew."""
+        """A grad scaler updated its scale."""
         self.raw.append(Recorded("scaler update", self.locate(node)))
 
     def step(
@@ -276,7 +276,7 @@ class Recorder:
         self.raw.append(Recorded("average", self.locate(node), owner, {"average": name, "since": since}))
 
     def show(self, node: syntax.Node, figure: Figure) -> None:
-        """A number that was read off losses is shown to a person."""
+        """A number that was read from losses is displayed."""
         if figure.read_at is not None:
             self.raw.append(Recorded("show", figure.read_at, None, {"shown_at": self.locate(node), "figure": figure}))
 

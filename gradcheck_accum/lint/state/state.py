@@ -1,4 +1,4 @@
-"""The state of one run of a loop: the ground that everything that carries out a piece of it stands on.
+"""The state of one run of a loop, shared by everything that executes a part of it.
 
 `gradcheck_accum.lint.interpreter.machine` puts the two functions on it that know every kind of statement and
 expression: here they are declared, so that what a statement or a call means can be written without knowing the others.

@@ -1,4 +1,4 @@
-"""What is under way in a run, and what it has come by: loops, calls, the condition being evaluated, objects made."""
+"""The current state of a run: loops, calls, the condition being evaluated, and the objects created so far."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Iterated:
 
 @dataclass(slots=True)
 class Calls:
-    """The functions that are being carried out."""
+    """The functions that are being executed."""
 
     stack: list[syntax.Node] = field(default_factory=list)
     """They themselves, innermost last."""
@@ -65,9 +65,9 @@ class Calls:
     frames: list[v.Scope] = field(default_factory=list)
     """Their names, after those of the module."""
     visited: set[syntax.Node] = field(default_factory=set)
-    """All that were carried out so far."""
+    """All functions executed so far."""
     told_at: syntax.Node | None = None
-    """The call that tells one of another module when to step: a helper is right whatever it is told."""
+    """The call that controls when another module's helper steps: the helper is right whatever it is passed."""
     yielded: list[Any] | None = None
     """What the generator among them has yielded; None while none is carried out."""
 
@@ -119,7 +119,7 @@ class Made:
     hooked: set[str] = field(default_factory=set)
     """The models that hooks on their parameters may give other gradients than backward does."""
     frozen: set[str] = field(default_factory=set)
-    """The models whose parameters the training loop has told to take no gradients for now."""
+    """The models whose parameters the training loop has set to require no gradients for now."""
 
 
 @dataclass(slots=True)

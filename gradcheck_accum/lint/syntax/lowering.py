@@ -31,11 +31,11 @@ class Lowering:
         return tuple([self.one(node) for node in nodes])
 
     def where(self, node: cst.CSTNode) -> Location:
-        """Where a node stands, without its parentheses."""
+        """The place of a node, without its parentheses."""
         return self.places.where(*self.places.span(node))
 
     def until(self, node: cst.CSTNode, last: Node) -> Location:
-        """Where a node stands that ends with another one: that of a compound statement with its last statement."""
+        """The place of a node that ends with another one: a compound statement with its last statement."""
         place = self.where(node)
         end = last.where
         return Location(place.path, place.line, place.column, end.end_line, end.end_column)

@@ -6,7 +6,7 @@ from enum import Enum
 
 
 class Operator(Enum):
-    """What stands between two values that are computed with."""
+    """Binary arithmetic operators."""
 
     ADD = "+"
     SUB = "-"
@@ -24,7 +24,7 @@ class Operator(Enum):
 
 
 class UnaryOperator(Enum):
-    """What stands before one value."""
+    """Unary operators."""
 
     NOT = "not"
     USUB = "-"
@@ -33,7 +33,7 @@ class UnaryOperator(Enum):
 
 
 class Comparison(Enum):
-    """What stands between two values that are compared."""
+    """Comparison operators."""
 
     EQ = "=="
     NOTEQ = "!="

@@ -44,7 +44,7 @@ class CannotParse(Exception):
 
 
 class NestedTooDeeply(Exception):
-    """A text that may be Python, and that no parser goes down into."""
+    """A text that may be Python but is nested too deeply for the parser."""
 
 
 def check(text: str) -> None:

@@ -1,4 +1,4 @@
-"""Where every node of a LibCST tree stands, and the comments of the tree: from one walk that writes nothing.
+"""The place of every node of a LibCST tree, and the comments of the tree: from one walk that writes nothing.
 
 LibCST's own providers of positions do the same walk, the one that writes a tree's text, and take four times as long
 for it. ``tests/test_syntax_places.py`` compares the two.
@@ -49,7 +49,7 @@ class Places:
         return self._spans[node]
 
     def bracketed(self, node: Any) -> Location:
-        """Where something stands that its innermost parentheses belong to: a tuple, say."""
+        """The place of something that includes its innermost parentheses: a tuple, say."""
         if not node.lpar:
             return self.where(*self._spans[node])
         return self.where(self._spans[node.lpar[-1]][0], self._spans[node.rpar[0]][1])

@@ -1,4 +1,4 @@
-"""What an expression looks like, in one way whatever way it was written: for keys, and for the words of messages."""
+"""The text of an expression, normalized however it was written: for keys and messages."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _BINDING: Mapping[Operator, int] = {
 
 
 def text_of(node: Node) -> str:
-    """What an expression looks like; written once for each, because loops ask for the same ones again and again."""
+    """The text of an expression; cached, because loops need the same ones repeatedly."""
     try:
         return node._text
     except AttributeError:
@@ -63,7 +63,7 @@ def _binary(node: s.BinOp) -> str:
     to_the_right = node.op is Operator.POW
     left, right = _within(node.left, own + to_the_right), _within(node.right, own + (not to_the_right))
     if to_the_right and isinstance(node.right, s.UnaryOp):
-        right = text_of(node.right)  # a sign binds what stands to its right, even here
+        right = text_of(node.right)  # a sign binds what is to its right, even here
     return f"{left} {node.op.value} {right}"
 
 

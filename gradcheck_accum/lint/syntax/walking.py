@@ -1,4 +1,4 @@
-"""What stands in a piece of syntax."""
+"""The nodes in a piece of syntax."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Data: loaders and their lengths, batches and the pieces that they are cut into."""
+"""Data: loaders and their lengths, batches and the pieces that they are split into."""
 
 from __future__ import annotations
 
@@ -207,7 +207,7 @@ def _shortest(lengths: list[Num], sources: int) -> Any:
 
 
 def rows_of(run: State, data: v.Data) -> Num:
-    """The leading dimension of a batch; that of one that is cut into micro-batches is no micro-batch's."""
+    """The leading dimension of a batch; if it is split into micro-batches, this is not a micro-batch's."""
     whole = {v.WHOLE} if data.rows is None and not data.is_part else set[str]()
     return Num(data.rows or run.recorder.units, frozenset({v.UNITS} | whole))
 

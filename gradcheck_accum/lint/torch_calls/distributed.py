@@ -21,7 +21,7 @@ def pause(run: State, models: Any, enabled: Any) -> Any:
 
 
 def context_of(run: State, node: syntax.Expression, value: Any, scope: v.Scope) -> v.LocalGradients | None:
-    """What a ``with`` statement does to the averaging of gradients: something unknown if it is handed the model."""
+    """What a ``with`` statement does to the averaging of gradients: something unknown if it is passed the model."""
     if isinstance(value, v.LocalGradients):
         return value
     if isinstance(node, syntax.Call) and run.sync.knows_wrapped:

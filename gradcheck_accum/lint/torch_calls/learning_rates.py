@@ -1,8 +1,8 @@
 """Learning rates that a loop sets by hand: ``group["lr"] = ...``, and whether that moves them.
 
-A rate that is computed from what it was has no horizon: it moves as often as that is done. So does one whose numbers
-are known, and shrink by the same share time after time. Any other follows a plan (a warm-up, a cosine), and whether
-that counts micro-batches or steps is not known: nothing is said of it.
+A rate that is computed from its previous value has no horizon: it moves each time. So does one whose values are known
+and shrink by a constant factor. Any other follows a plan (a warm-up, a cosine); whether that counts micro-batches or
+steps is unknown, so it is not reported.
 """
 
 from __future__ import annotations

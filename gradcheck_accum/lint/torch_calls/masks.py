@@ -18,7 +18,7 @@ from gradcheck_accum.lint.state.values import Holds, Num, Tensor
 from gradcheck_accum.lint.syntax import Operator
 
 _LEFT_OUT = -100
-"""What targets hold that a loss of PyTorch's leaves out where it is told no other value."""
+"""The target value that PyTorch's losses ignore by default."""
 _TO_THE_LONGEST = (True, "longest", "True")
 _JOINS_MASKS = frozenset({Operator.BITAND, Operator.BITOR, Operator.BITXOR, Operator.MULT})
 
@@ -43,7 +43,7 @@ def selected(value: Tensor | v.Data) -> Tensor | v.Data:
 
 
 def chooses(index: Any) -> bool:
-    """Whether what stands between brackets chooses as many elements as the data say."""
+    """Whether an index selects a number of elements that depends on the data."""
     return isinstance(index, v.Data) and (index.holds is Holds.MASK or index.varies)
 
 
@@ -80,9 +80,9 @@ def mean_over(tensor: Tensor) -> Tensor | None:
 
 
 def counts_what_is_left(name: str, args: list[Any], kwargs: dict[str, Any], reduction: Any, told: bool) -> bool:
-    """Whether a loss of PyTorch's own takes as many units as the data say; ``told`` that it is told what to leave out.
+    """Whether the units of a PyTorch loss depend on the data; ``told`` says that it is given a target value to ignore.
 
-    What is not reduced yet holds a zero where a target is left out, and who reduces it counts that too.
+    An unreduced loss is zero where a target is ignored, and reducing it counts these elements too.
     """
     given = [*args, *kwargs.values()]
     if any(_is_chosen(value) for value in given):
@@ -99,7 +99,7 @@ def targets_leave_out(args: list[Any], kwargs: dict[str, Any]) -> bool:
 
 
 def pads_to_the_longest(kwargs: dict[str, Any]) -> bool:
-    """Whether a call is told to make all sequences of a batch as long as its longest."""
+    """Whether a call pads all sequences of a batch to the longest one."""
     padding = kwargs.get("padding")
     return isinstance(padding, (bool, str)) and padding in _TO_THE_LONGEST
 

@@ -1,4 +1,4 @@
-"""Numbers that are read off losses: how they are added up and divided, and where a person gets to see them."""
+"""Numbers that are read from losses: how they are summed and divided, and where they are displayed."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def read(run: State, node: syntax.Node, tensor: Tensor) -> Figure:
 
 
 def combined(run: State, op: Operator, left: Any, right: Any) -> Any:
-    """``left op right`` where at least one of them is a number read off losses."""
+    """``left op right`` if at least one of them is a number read from losses."""
     figure, other = (left, right) if isinstance(left, Figure) else (right, left)
     if op is Operator.ADD:
         if isinstance(other, Figure) and len(figure.parts) + len(other.parts) <= _MOST_PARTS:
@@ -65,7 +65,7 @@ def shown(run: State, node: syntax.Expression, values: Iterable[Any], depth: int
     """Record the numbers among some values that an expression shows to a person."""
     for value in values:
         if isinstance(value, (Figure, Tensor)) and not SAYS_SCALED.fits(text_of(node)):
-            # Of how many micro-batches a sum is that is begun anew where it is shown, is told by how often it is.
+            # If a sum is reset where it is displayed, how often that happens decides how many micro-batches it is over.
             if len({part.micro_batch for part in value.parts}) == 1 or not may_vary(run):
                 run.recorder.show(node, value if isinstance(value, Figure) else read(run, node, value))
         elif isinstance(value, (list, tuple, dict)) and depth < _DEEPEST:

@@ -18,7 +18,7 @@ _DEEPEST = 6
 
 
 def makes_no_graphs(context: syntax.Expression) -> bool:
-    """Whether a ``with`` statement's expression switches graphs off."""
+    """Whether a ``with`` statement's expression disables graphs."""
     return isinstance(context, syntax.Call) and call_name(context) in NO_GRAPHS
 
 

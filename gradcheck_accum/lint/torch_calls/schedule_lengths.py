@@ -1,4 +1,4 @@
-"""For how many moves a function of a LambdaLR was made, read off what it computes.
+"""For how many moves a function of a LambdaLR was made, as read from what it computes.
 
 Such a function gets the number of moves so far. Where it divides what has been done of a phase by all of that phase,
 or what is left of it, the phase ends when the quotient is 1, or 0: ``(step - warmup) / (total - warmup)`` ends at

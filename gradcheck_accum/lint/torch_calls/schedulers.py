@@ -37,7 +37,7 @@ def new_scheduler(run: State, path: str, args: list[Any], kwargs: dict[str, Any]
 
 
 def move(run: State, node: syntax.Node, scheduler: v.Scheduler, args: list[Any], kwargs: dict[str, Any]) -> None:
-    """``scheduler.step()``; with an epoch or a metric it goes by those, not by how often it is called."""
+    """``scheduler.step()``; with an epoch or a metric it depends on those, not on how often it is called."""
     if args or kwargs:
         return
     horizon = _number(run, scheduler.horizon)

@@ -1,4 +1,4 @@
-"""Callables that run backward and, where they are told to, step: ``loss_scaler(loss, optimizer, update_grad=...)``.
+"""Callables that run backward and, if an argument says so, step: ``loss_scaler(loss, optimizer, update_grad=...)``.
 
 So does timm's NativeScaler, and so do its many descendants. What it does is known by how it is called, whoever made
 it: its backward comes at every call, with the scale of a grad scaler that is taken out again before anything is

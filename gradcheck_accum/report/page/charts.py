@@ -1,9 +1,9 @@
 """The charts of a page: drawn by matplotlib, and put into the page as SVG whose colors are the page's own.
 
-Why matplotlib: whoever trains mostly has it; it draws SVG without a browser, a script or a server (a chart has about
-15 kB; what Bokeh, Plotly or Vega put into a page runs scripts of megabytes), text stays text, and its interface has
-been the same for years. It knows one set of colors only, where a page has one for light and one for dark: charts are
-drawn in colors that stand for names, and the names are put in their place.
+Why matplotlib: most people who train models have it; it draws SVG without a browser, a script or a server (a chart has
+about 15 kB; what Bokeh, Plotly or Vega put into a page runs scripts of megabytes), text stays text, and its interface
+has been the same for years. It knows one set of colors only, where a page has one for light and one for dark: charts
+are drawn in colors that stand for names, and the names are put in their place.
 """
 
 from __future__ import annotations
@@ -188,7 +188,7 @@ class Drawer:
             return self._chart(figure, title, said, notes if len(groups) < len(measured) else [])
 
     def cost(self, cost: CostReport) -> Chart:
-        """Memory and time of a window, beside those of its large batch."""
+        """Memory and time of a window, compared with those of its large batch."""
         called = [f"{cost.micro_batches} micro-batches", "1 large batch"]
         kept = [float(cost.accumulated.kept_bytes), float(cost.large_batch.kept_bytes)]
         taken = [1e3 * cost.accumulated.seconds, 1e3 * cost.large_batch.seconds]
@@ -256,7 +256,7 @@ def _power(value: float) -> str:
 
 
 def _beside(axes: Axes, end: float, place: int, text: str) -> None:
-    """Write beside the end of a bar."""
+    """Write next to the end of a bar."""
     axes.annotate(text, (end, place), xytext=(4, 0), textcoords="offset points", va="center", fontsize=9)
 
 
@@ -279,9 +279,9 @@ def _over_windows(axes: Axes, measured: _Measured) -> None:
 
 @contextmanager
 def _axes(width: float, height: float, rows: int = 1) -> Iterator[tuple[Figure, Any]]:
-    """A figure of so many inches, drawn in our style and not the user's, without a word."""
+    """A figure of this size in inches, drawn in our style and not the user's, without warnings."""
     with warnings.catch_warnings(), matplotlib.style.context(_STYLE, after_reset=True):
-        # What its fonts lack the reader's have: text stays text.
+        # Glyphs that its fonts lack are in the reader's: text stays text.
         warnings.simplefilter("ignore")
         figure = Figure(figsize=(width, height), layout="constrained")
         yield figure, figure.subplots(rows)

@@ -1,7 +1,7 @@
-"""The ledger as a picture: a row for each window, and in it a cell for each gradient, colored by what it weighs.
+"""The ledger as a picture: a row for each window, and in it a cell for each gradient, colored by its weight.
 
-A long run is told by a few rows: windows that say the same are shown twice, as in the text report, and of what is left
-the first and the worst. A long window is told by a few cells, each of several gradients.
+A long run is shown in a few rows: two of the windows with the same numbers, as in the text report, and of the others
+the first and the worst. A long window is shown in a few cells, each for several gradients.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _WORDS = 40
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """What a gradient weighs, or several; ``kind`` is the color's name, ``text`` what is written in it."""
+    """The weight of one or several gradients; ``kind`` is the color's name, ``text`` what is written in it."""
 
     kind: str
     text: str
@@ -36,7 +36,7 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One window: its cells, and its numbers in words. ``alike`` says how many others are not shown after it."""
+    """One window: its cells, and its numbers in words. ``alike`` says how many similar ones after it are not shown."""
 
     window: WindowReport
     cells: tuple[Cell, ...]
@@ -94,7 +94,7 @@ def _chosen(windows: Sequence[WindowReport]) -> tuple[list[WindowReport], dict[i
     for first_of_all in (window for window in kept if window.index in stands_for):
         rest = stands_for[first_of_all.index]
         said |= {window.index for window in rest}
-        # Where the first of them would have stood.
+        # Where the first of them would have been.
         before = max(window.index for window in kept if window.index < rest[0].index)
         told = f"{plural(len(rest), 'more window')} like {first_of_all.index}{_up_to(rest)}"
         alike[before] = f"{alike[before]}; {told}" if before in alike else told

@@ -21,7 +21,7 @@ _FILES, _PLACES = 8, 60
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """What is said of a place: in short, and at length. ``kind`` is "found", "accepted", "differs" or "step"."""
+    """A message at a place, short and in full. ``kind`` is "found", "accepted", "differs" or "step"."""
 
     where: Location
     kind: str
@@ -31,7 +31,7 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One line, in three parts: the middle one is what is meant. ``skipped`` says how many lines stand before it."""
+    """One line, in three parts: the middle one is what is meant. ``skipped`` counts the lines omitted before it."""
 
     number: int
     before: str

@@ -29,7 +29,7 @@ _UNITS = 6
 """Optimizers whose windows are drawn."""
 
 _SIDES = 6
-"""Configurations that are drawn beside the reference."""
+"""Configurations that are drawn in addition to the reference."""
 
 _SENTENCES = 24
 """Reasons, notes and causes of a part, each."""
@@ -37,7 +37,7 @@ _SENTENCES = 24
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A place in the source as it is written, and where the page shows it (nothing where it does not)."""
+    """A place in the source as text, and where the page shows it (empty where it does not)."""
 
     text: str
     anchor: str = ""
@@ -100,7 +100,7 @@ class Part:
     notes: list[str] = field(default_factory=list)
     left_out: str = ""
     is_beside: bool = False
-    """Whether it was measured beside another run, and has neither weights nor a cost."""
+    """Whether it was compared with another run, and has neither weights nor a cost."""
 
 
 @dataclass(slots=True)
@@ -195,7 +195,7 @@ def _watched(result: VerifyResult, page: _Page, title: str = "") -> Part:
 
 
 def _compared(one: Compared, page: _Page) -> list[Part]:
-    """What a configuration is beside the reference, and what ``verify`` says of the same run."""
+    """A configuration compared with the reference, and ``verify``'s result for the same run."""
     part = Part(made_of(one.configuration), one.verdict, one.reason, is_beside=True)
     differences = [_difference(difference, page) for difference in one.differences[:_SENTENCES]]
     part.causes = [difference for difference in differences if not difference.by]
@@ -208,12 +208,12 @@ def _compared(one: Compared, page: _Page) -> list[Part]:
         return [part]
     part.disagrees = disagreement(one.watched) if one.disagrees else ""
     own = _watched(one.watched, page, f"The same run as seen by verify: {one.configuration.name}")
-    own.accepted = []  # it stands above already
+    own.accepted = []  # shown above already
     return [part, own]
 
 
 def _add_units(part: Part, windows: Sequence[WindowReport], page: _Page) -> None:
-    """The windows, optimizer by optimizer: those with most that is wrong first, where there are too many."""
+    """The windows by optimizer; where there are too many optimizers, those with wrong windows come first."""
     by_optimizer: dict[str, list[WindowReport]] = {}
     for window in windows:
         by_optimizer.setdefault(window.optimizer, []).append(window)
@@ -329,5 +329,5 @@ def _rendered(page: _Page, sources: Sources, **told: Any) -> str:
 
 
 def _shown(value: Any) -> Any:
-    """What stands in a page for a value: text without what no page can show."""
+    """A value for a page: text without characters that no page can show."""
     return visible(value) if isinstance(value, str) and not isinstance(value, Markup) else value

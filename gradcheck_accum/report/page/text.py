@@ -1,4 +1,4 @@
-"""Text that somebody else wrote (paths, source, names), as it may stand in a page."""
+"""Text from outside (paths, source, names), made safe to show in a page."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def visible(text: str) -> str:
 
 
 def shortened(text: str, longest: int) -> str:
-    """The text without its middle where it is longer: what tells names apart stands at both ends."""
+    """The text without its middle where it is longer: names differ at their ends."""
     if len(text) <= longest:
         return text
     kept = longest - 1

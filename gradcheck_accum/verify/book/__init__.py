@@ -1,4 +1,4 @@
-"""What is kept of a running loop.
+"""What is kept of a running loop:
 
-Its gradients as they should be by now, its clips, and a record of each backward and each step.
+its gradients as they should be by now, its clips, and a record of each backward and each step.
 """

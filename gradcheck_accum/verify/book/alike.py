@@ -1,4 +1,4 @@
-"""Very many things of few kinds: of each kind its first is kept, and of each thing the number of its kind."""
+"""A compact sequence of many items of few kinds: the first of each kind, and for each item the number of its kind."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Generic, TypeVar
 _Example = TypeVar("_Example")
 
 _MOST = 1 << 10
-"""Kinds that are known at a time: where nothing is like anything, none is found again."""
+"""Kinds that are known at a time: where all items differ, none is found again."""
 
 
 class Alike(Generic[_Example]):
-    """A sequence of things, each as the example of its kind."""
+    """A sequence of items, each as the example of its kind."""
 
     def __init__(self) -> None:
         self._numbers = array("I")
@@ -31,7 +31,7 @@ class Alike(Generic[_Example]):
         return key in self._known
 
     def add(self, key: Hashable, example: Callable[[], _Example]) -> None:
-        """The next thing, of the kind that ``key`` says; ``example`` makes what is kept if it is the first of them."""
+        """Append an item of the kind ``key``; ``example`` makes what is kept if it is the first of its kind."""
         known = self._known.get(key)
         if known is None:
             if len(self._known) >= _MOST:

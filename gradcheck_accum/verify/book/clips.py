@@ -1,4 +1,4 @@
-"""The loop's own clips: kept as they were made, and applied to a copy, to know what they should have left of it."""
+"""The loop's own clips: recorded, and applied to the reference gradient, to know the result that they should have."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from gradcheck_accum.verify.vectors.inner_products import Made, Vector, combinat
 
 @dataclass(frozen=True, slots=True)
 class ClipCall:
-    """One clip as the loop made it: by ``norm`` of order ``norm_type``, by ``value``, or ``adaptive`` to the weights.
+    """One clip of the loop: by ``norm`` of order ``norm_type``, by ``value``, or ``adaptive`` to the weights.
 
     ``keys`` are the identities of the parameters that it was given. ``norm`` is the norm that it found over the shards
-    of all ranks, None where the parameters are not sharded; ``returned`` is what it said that it found.
+    of all ranks, None where the parameters are not sharded; ``returned`` is the norm that it returned.
     """
 
     keys: frozenset[int]
@@ -35,7 +35,7 @@ class ClipCall:
 class Clips:
     """The clips of one optimizer's gradients since the last backward, and the gradients before the first of them.
 
-    ``changed_since`` says that somebody else has changed the gradients after that.
+    ``changed_since`` means that the gradients were changed by other means after that.
     """
 
     before: dict[int, Held | None]
@@ -51,11 +51,11 @@ class ClipBook:
         self._of: dict[int, Clips] = {}
 
     def of(self, optimizer: Optimizer) -> Clips | None:
-        """What was done to the gradients of ``optimizer``, None where nobody clipped them."""
+        """The clips of the gradients of ``optimizer``, None where there were none."""
         return self._of.get(id(optimizer))
 
     def begin(self, keys: Iterable[int]) -> None:
-        """A clip of the parameters ``keys`` is entered: their gradients are still as they were before it."""
+        """A clip of the parameters ``keys`` begins: their gradients are still as they were before it."""
         for optimizer in self._owners(keys):
             if id(optimizer) not in self._of:
                 self._of[id(optimizer)] = Clips(self._gradients.held(optimizer, beyond_change=True))
@@ -85,9 +85,9 @@ class ClipBook:
 
 
 def clipped(gradients: Vector, keys: Sequence[int], calls: Sequence[ClipCall]) -> Vector | None:
-    """``gradients`` of the parameters ``keys`` after ``calls``, in order; None where that does not follow from them.
+    """``gradients`` of the parameters ``keys`` after ``calls``, in order; None where these do not determine it.
 
-    It does not where a norm is over others as well, or a clip adapts to the weights.
+    They do not where a norm includes other parameters, or a clip adapts to the weights.
 
     The factor is that of ``torch.nn.utils.clip_grad_norm_``: min(1, limit / (norm + 1e-6)).
     """
@@ -101,9 +101,9 @@ def clipped(gradients: Vector, keys: Sequence[int], calls: Sequence[ClipCall]) -
 
 
 def clipped_sketch(held: dict[int, Held | None], keys: Sequence[int], calls: Sequence[ClipCall]) -> Vector | None:
-    """What is ``held`` of the parameters ``keys``, sketches, after ``calls``; None where it is not known to be scaled.
+    """The sketches ``held`` of the parameters ``keys`` after ``calls``; None where these may do more than scale.
 
-    A sketch knows a norm within bounds only: each call is taken at its word, on what the gradients then were.
+    A sketch gives a norm only within bounds, so the norm that each call returned is used.
     """
     told = []
     for call in calls:
@@ -115,14 +115,14 @@ def clipped_sketch(held: dict[int, Held | None], keys: Sequence[int], calls: Seq
 
 
 def change_by(call: ClipCall, norm: object) -> Change | None:
-    """What a clip has done to each element, by the ``norm`` that it says it found; None where that does not tell."""
+    """What a clip did to each element, given the ``norm`` that it returned; None where that does not determine it."""
     if call.kind == "value":
         return partial(torch.clamp, min=-call.limit, max=call.limit)
     return _scaling(call, norm) if call.kind == "norm" and type(norm) is torch.Tensor else None
 
 
 def _change(call: ClipCall, gradients: Vector, keys: Sequence[int]) -> Change | None:
-    """What a clip does to the elements of ``gradients``, of the parameters ``keys``; None where they do not tell."""
+    """What a clip does to each element of ``gradients``, of the parameters ``keys``; None where that is not known."""
     if call.kind == "value":
         return partial(torch.clamp, min=-call.limit, max=call.limit)
     if call.kind == "adaptive" or not call.keys <= set(keys):
@@ -154,8 +154,8 @@ def _changed(gradients: Vector, keys: Sequence[int], chosen: frozenset[int], cha
 def multiplied(gradients: Vector, keys: Sequence[int], factor: float, calls: Sequence[ClipCall]) -> Vector | None:
     """``factor`` times ``gradients``, of the parameters ``keys``, after ``calls``; None where that is not known.
 
-    A norm over the shards of all ranks, which the clip found of the gradients themselves, is multiplied as they are:
-    after another clip it is another.
+    A norm over the shards of all ranks, which the clip found of the gradients themselves, is multiplied by the factor
+    too; that is not possible after another clip.
     """
     if len(calls) > 1 and any(call.norm is not None for call in calls):
         return None

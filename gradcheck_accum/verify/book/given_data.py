@@ -1,4 +1,4 @@
-"""What models were called on for each backward, and which of it data loaders gave together."""
+"""The data that models were called on for each backward, and the data loaders that it came from."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from gradcheck_accum.engine.memory import is_plain
 from gradcheck_accum.engine.program import Leaf, Program, leaves_of, tensors_in
 
 _MOST_CALLS = 32
-"""Calls that are kept of those that no backward follows (of a model that is only evaluated, with gradients on)."""
+"""Calls that are kept without a backward after them (of a model that is evaluated with gradients enabled)."""
 
 DataOfCall = tuple[Hashable, ...]
-"""The tensors of data of one call. A program holds its own, which differ in where they are; others have numbers."""
+"""The data tensors of one call: by their place in memory where a program holds them, otherwise by number."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Draw:
-    """What data loaders gave between two backwards: how many batches each, and for each tensor the loader."""
+    """What data loaders yielded between two backwards: the number of batches of each, and the loader of each tensor."""
 
     number: int
     batches: Counter[int] = field(default_factory=Counter)
@@ -34,9 +34,9 @@ class Draw:
 
 @dataclass(eq=False)
 class Given:
-    """What models were called on for one backward, which came after ``draw``: in its program, or as it was noted.
+    """The data that models were called on for one backward, which came after ``draw``: its program, or noted calls.
 
-    Most backwards are never asked: a program is looked through when one is.
+    Computed on first use, because for most backwards it is not needed.
     """
 
     source: Program | frozenset[DataOfCall]
@@ -49,7 +49,7 @@ class Given:
 
     @cached_property
     def loaders(self) -> frozenset[int]:
-        """Those that gave all of it, if several gave one batch each."""
+        """The loaders that yielded all of the data, if several yielded one batch each."""
         loader_of, batches = self.draw.loader_of, self.draw.batches
         if len(batches) < 2 or max(batches.values()) > 1:
             return frozenset()
@@ -71,7 +71,7 @@ class GivenData:
         self._has_run = True
 
     def drew(self, loader: Any, batch: Any) -> None:
-        """A data loader gave a batch."""
+        """A data loader yielded a batch."""
         if self._has_run:
             self._draw, self._has_run = Draw(self._draw.number + 1), False
         self._draw.batches[id(loader)] += 1
@@ -80,7 +80,7 @@ class GivenData:
             self._draw.loader_of[self._number(tensor)] = self._draw.loader_of[place] = id(loader)
 
     def note(self, args: Any, kwargs: Any) -> None:
-        """A module is called, and none that calls it, where no program is recorded."""
+        """An outermost module is called while no program is recorded."""
         if not torch.is_grad_enabled():
             return
         data = tuple(self._number(tensor) for tensor in tensors_in((args, kwargs)) if not tensor.requires_grad)
@@ -88,7 +88,7 @@ class GivenData:
             self._calls.append(data)
 
     def take(self, program: Program | None) -> Given:
-        """What was given for a backward that has run, by its program where there is one."""
+        """The data of a backward that has run, from its program where there is one."""
         self._has_run = True
         given = Given(frozenset(self._calls) if program is None else program, self._draw)
         self._calls.clear()
@@ -102,7 +102,7 @@ class GivenData:
 
 
 def _calls_of(program: Program) -> Iterator[DataOfCall]:
-    """What the modules with weights were called on in a program, of those that were given data."""
+    """The data of each call of a module with weights in a program, where it was called on data."""
     for function, args, kwargs, _ in program.steps:
         if isinstance(function, nn.Module) and next(function.parameters(), None) is not None:
             given = (leaf.index for leaf in leaves_of((args, kwargs)) if isinstance(leaf, Leaf))

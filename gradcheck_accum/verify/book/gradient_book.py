@@ -1,18 +1,17 @@
-"""What every ``.grad`` should hold by now, so that a change by other means than a watched call is noticed.
+"""What every ``.grad`` should hold by now, so that changes by other means than a watched call are noticed.
 
-For every parameter the sum of what arrived since it was cleared is kept beside it: one extra copy of the gradients.
-Version counters tell cheaply that nothing was done to a gradient; what goes past them (``p.grad.data``) is found when
-the gradient is compared, before it is cleared, clipped or used. Where nobody touches a gradient while it grows, the sum
-is that of the window's one part as well (`gradcheck_accum.verify.book.gradient_sums`), and is kept and added to once
-for both.
+For every parameter the sum of what arrived since it was cleared is kept: one extra copy of the gradients.
+Version counters show cheaply that a gradient was not changed; what bypasses them (``p.grad.data``) is found when the
+gradient is compared, before it is cleared, clipped or used. Where a gradient is not changed while it accumulates, the
+sum is also that of the window's only part (`gradcheck_accum.verify.book.gradient_sums`), and is stored once for both.
 
-One copy is all that there is: what is known to have been done to every element of a gradient (a clip, a factor) is not
-done to the copy, which is the part's sum still, but written down beside it and done to a stretch of it at a time where
-the two are compared. The sums of further parts, and those in float32 of what rounding eats much of, are kept as
-sketches (`gradcheck_accum.verify.vectors.sketch`) where copies of them would take much memory.
+There is no other copy: a known elementwise change of a gradient (a clip, a factor) is not applied to the copy, which is
+still the part's sum, but recorded, and applied to one stretch at a time where the two are compared. The sums of further
+parts, and the float32 sums of gradients in low precision, are kept as sketches
+(`gradcheck_accum.verify.vectors.sketch`) where copies would take much memory.
 
-Where not even that one copy may be held (``sketches``), all that is held of a gradient is its sketch: a sum of sketches
-is the sketch of the sum, and a sketch of a gradient that was scaled by one factor is scaled by it.
+Where not even that one copy may be held (``sketches``), only a sketch of each gradient is: the sum of sketches is the
+sketch of the sum, and scaling a gradient scales its sketch.
 """
 
 from __future__ import annotations
@@ -41,14 +40,14 @@ CHANGED_BY_HAND = Reason(
     Cause.BY_HAND,
 )
 _LOSSY = (torch.bfloat16, torch.float16)
-"""The dtypes in which rounding eats much of a sum: to see what, a part has a sum of its own there, in float32."""
+"""The dtypes in which a sum loses much to rounding: there a part has a sum of its own, in float32, to show how much."""
 
 
 _AT_ONCE = 1 << 16
-"""Elements up to which a gradient is compared as it lies, and not stretch by stretch."""
+"""Elements up to which a gradient is compared whole, and not stretch by stretch."""
 
 SMALL = 1 << 18
-"""Elements of all gradients up to which copies of them are kept: they take no more than the signs of sketches do."""
+"""Elements of all gradients up to which copies are kept: these take no more memory than the signs of sketches."""
 
 PARTLY_CLEARED = Reason(
     "only some of the gradients that a step uses were cleared: clear all of them", Cause.PARTLY_CLEARED
@@ -62,25 +61,25 @@ class GradientBook(ParameterBook):
         super().__init__()
         self.sketcher = Sketcher()
         self.sketches = False
-        """Whether nothing of a gradient is held but its sketch."""
+        """Whether only the sketches of gradients are held."""
         self.scale_inside: dict[int, float] = {}
-        """The grad scaler's scale that is still to be divided out of a parameter's gradient."""
+        """The grad scaler's scale that a parameter's gradient is still multiplied by."""
         self._expected: dict[int, torch.Tensor | None] = {}
         self._changes: dict[int, tuple[Change, ...]] = {}
-        """What was done to a gradient since it was what is expected."""
+        """The known changes of a gradient that are not applied to what is expected."""
         self._part = GradientSum(None)
         self._sharing: dict[int, GradientSum] = {}
-        """The part whose sum is the very tensor that is expected of a parameter."""
+        """The part whose sum is the same tensor as a parameter's expected gradient."""
         self._exact: set[int] = set()
-        """The parameters whose gradients were found to be as expected bit for bit at the last look."""
+        """The parameters whose gradients were bitwise equal to what is expected when last compared."""
         self._seen: dict[int, tuple[int, int]] = {}
         self._now: dict[int, tuple[tuple[int, int], torch.Tensor]] = {}
-        """The sketches of gradients as they were at the last look, with what told them from others then."""
+        """The last sketches of current gradients, with the identity and version of the tensor that each is of."""
         self._squares: dict[int, list[torch.Tensor]] = {}
-        """‖·‖² of what has been added up in what is expected, where that is a sketch."""
+        """‖·‖² of the addends of an expected gradient, where that is a sketch."""
 
     def adopt(self, optimizer: Optimizer) -> list[torch.Tensor]:
-        """Take in an optimizer, or the parameters that it has got since; the parameters that are new."""
+        """Add an optimizer, or the parameters that were added to it since; returns the new parameters."""
         new = super().adopt(optimizer)
         for parameter in new:
             self.sketcher.place_of(id(parameter))
@@ -90,26 +89,26 @@ class GradientBook(ParameterBook):
     # What is held
 
     def begin_sketches(self) -> None:
-        """Hold nothing of a gradient but its sketch from now on."""
+        """Hold only the sketches of gradients from now on."""
         self.sketches = True
         self.close_part()
         self.look(key for key, then in self._expected.items() if then is not None)
 
     def is_sketched(self, key: int) -> bool:
-        """Whether the sketch is all that is held of a parameter's gradient."""
+        """Whether only a sketch of a parameter's gradient is held."""
         return self.sketches and not (self.sharded and is_sharded(self.parameters[key]))
 
     def kept(self, key: int, gradient: torch.Tensor) -> torch.Tensor:
-        """What is held of a gradient of this parameter: a copy, or its sketch."""
+        """What to hold of a gradient of this parameter: a copy, or its sketch."""
         own = dense(gradient).detach()
         return self.sketcher.of(key, own) if self.is_sketched(key) else own.clone()
 
     def _spares_copies(self, key: int) -> bool:
-        """Whether there is to be no further copy of a parameter's gradients than the one that is expected."""
+        """Whether the expected gradient of a parameter is to be its only copy."""
         return self.elements > SMALL and not (self.sharded and is_sharded(self.parameters[key]))
 
     def _as_it_is(self, key: int, gradient: torch.Tensor) -> torch.Tensor:
-        """A gradient as it is now, in the form of what is held of it."""
+        """A gradient as it is now, in the form in which it is held."""
         if not self.is_sketched(key):
             return dense(gradient).detach()
         mark = id(gradient), gradient._version
@@ -122,14 +121,14 @@ class GradientBook(ParameterBook):
     # What is expected
 
     def look(self, keys: Iterable[int]) -> None:
-        """Take the gradients as they are now for right."""
+        """Expect the gradients that there are now."""
         for key in list(keys):
             if key in self.parameters:
                 gradient = self.gradient(key)
                 self._expect(key, None if gradient is None else self.kept(key, gradient))
 
     def forget(self) -> None:
-        """Hold nothing of any gradient: to be looked at anew before the next backward."""
+        """Drop everything held; `look` has to be called again before the next backward."""
         self._expected.clear()
         self._changes.clear()
         self._sharing.clear()
@@ -139,7 +138,7 @@ class GradientBook(ParameterBook):
         self.close_part()
 
     def changed_by(self, keys: Iterable[int], change: Change) -> None:
-        """The same was done to every element of these parameters' gradients: a scaling where they are sketched."""
+        """``change`` was applied to every element of these gradients; it is a scaling where they are sketched."""
         for key in keys:
             then = self._expected.get(key)
             if then is not None and self.is_sketched(key):
@@ -153,7 +152,7 @@ class GradientBook(ParameterBook):
             self._mark(key)
 
     def unscaled(self, keys: Collection[int], scale: float) -> None:
-        """A grad scaler's scale was divided out of the gradients of these parameters."""
+        """The gradients of these parameters were divided by a grad scaler's scale."""
         self.scale_inside.update(dict.fromkeys(keys, 1.0))
         if self.sharded:
             self.look(keys)
@@ -169,7 +168,7 @@ class GradientBook(ParameterBook):
         self._mark(key)
 
     def _leave_to_part(self, key: int, *, is_written: bool) -> None:
-        """Let a part alone have its sum, which was what is expected too; ``is_written`` says that it will grow on."""
+        """Separate a part's sum from what is expected; ``is_written`` means that the latter will change in place."""
         part = self._sharing.pop(key, None)
         if part is None or part.is_over:
             return
@@ -180,20 +179,20 @@ class GradientBook(ParameterBook):
             part.total[key] = part.total[key].clone()
 
     def _expect_zero(self, keys: Iterable[int]) -> None:
-        """The gradients of these parameters have been cleared: zeros take no memory."""
+        """The gradients of these parameters have been cleared; the zeros take no memory."""
         for key in keys:
             if key in self.parameters:
                 gradient = self.gradient(key)
                 self._expect(key, None if gradient is None else self._zeros(key, gradient))
 
     def _zeros(self, key: int, gradient: torch.Tensor) -> torch.Tensor:
-        """What is held of a gradient that was cleared: zeros, of which one is held."""
+        """What is held of a gradient that was cleared: zeros that share one element."""
         if not self.is_sketched(key):
             return _zeros_like(gradient)
         return torch.zeros((), dtype=torch.float64, device=gradient.device).expand(width_of(gradient))
 
     def _now_expected(self, key: int) -> torch.Tensor | None:
-        """What a gradient should be by now."""
+        """The expected gradient, with its known changes."""
         then = self._expected.get(key)
         return None if then is None else after(then, self._changes.get(key, ()))
 
@@ -202,13 +201,13 @@ class GradientBook(ParameterBook):
         self._seen[key] = (0, 0) if gradient is None else (id(gradient), gradient._version)
 
     def part_of(self, kind: Hashable, scale: float) -> GradientSum:
-        """The part that a backward of this kind, with this grad scaler's scale inside, adds to."""
+        """The part that a backward of this kind, with this scale of a grad scaler, adds to."""
         if (self._part.kind, self._part.scale) != (kind, scale):
             self._part = GradientSum(kind, scale)
         return self._part
 
     def close_part(self) -> None:
-        """Somebody touched gradients, or stepped: what comes from here on is apart from what came before."""
+        """Gradients were changed or used by a step: what arrives from now on belongs to another part."""
         self._part = GradientSum(None)
 
     def arrives(self, key: int, gradient: torch.Tensor) -> None:
@@ -237,7 +236,7 @@ class GradientBook(ParameterBook):
         self._add_to(part, key, own)
 
     def _add_to(self, part: GradientSum, key: int, own: torch.Tensor) -> None:
-        """Add what is held of a gradient to a part's own sum."""
+        """Add a gradient, in the form in which it is held, to a part's own sum."""
         before = part.total.get(key)
         if not self.is_sketched(key) and not self._spares_copies(key):
             own = own.float() if own.dtype in _LOSSY else own
@@ -250,7 +249,7 @@ class GradientBook(ParameterBook):
         part.sketched.add(key)
 
     def arrives_apart(self, key: int, sketch: torch.Tensor) -> None:
-        """A backward gave a sharded parameter a gradient of this sketch; what of it reaches ``.grad`` is seen later."""
+        """A sharded parameter got a gradient with this sketch; what of it reaches ``.grad`` is seen later."""
         total = self._part.total
         if key in total:
             total[key].add_(sketch)
@@ -258,19 +257,19 @@ class GradientBook(ParameterBook):
             total[key] = sketch
 
     def arrived(self, squares: dict[int, torch.Tensor]) -> bool:
-        """A backward has added gradients of these ‖·‖²; whether something else had its hands on them."""
+        """A backward has added gradients of these ‖·‖²; returns whether something else changed gradients meanwhile."""
         changed = False
         for key, square in squares.items():
             now = self.gradient(key)
             if self.is_sketched(key):
                 self._squares.setdefault(key, []).append(square)
             if now is None:
-                # ``autograd.grad`` inside a module, or a hook that applied the gradient at once.
+                # ``autograd.grad`` inside a module, or a hook that applied and cleared the gradient at once.
                 self.look([key])
                 changed = True
                 continue
-            # The first gradient is stored as a new tensor; each of the others is added once. To compare the first as
-            # well would be to wait for the device that it is on.
+            # The first gradient is stored as a new tensor; each of the others is added once. Comparing the first as
+            # well would mean a device synchronization.
             seen = self._seen.get(key, (0, 0))
             added_once = seen == (id(now), now._version - 1) or (seen == (0, 0) and now._version == 0)
             if not added_once and not self._holds(key, square):
@@ -281,7 +280,7 @@ class GradientBook(ParameterBook):
         return changed
 
     def _holds(self, key: int, added: torch.Tensor | None = None) -> bool:
-        """Whether a gradient is what is expected; ``added`` is ‖·‖² of the last to be added."""
+        """Whether a gradient is what is expected; ``added`` is ‖·‖² of the last addend."""
         now, expected = self.gradient(key), self._expected[key]
         if now is None or expected is None:
             return now is expected
@@ -299,7 +298,7 @@ class GradientBook(ParameterBook):
         return all(near) or not all(bool(torch.isfinite(then).all()) for _, then in self._side_by_side(key))
 
     def _holds_by_sketch(self, key: int, now: torch.Tensor) -> bool:
-        """Whether a gradient is what was added up, within what it was rounded to since."""
+        """Whether a gradient is the sum of what arrived, up to rounding."""
         values, then = self._as_it_is(key, now), self._expected[key]
         if then is None or not bool(torch.isfinite(then).all()):
             return True
@@ -325,7 +324,7 @@ class GradientBook(ParameterBook):
         now, expected = self.gradient(key), self._expected.get(key)
         if now is None or expected is None:
             return now is expected
-        # Operations on many sharded gradients at once are counted nowhere.
+        # Foreach operations on sharded gradients do not change their version counters.
         counted = not (self.sharded and is_sharded(self.parameters[key]))
         if counted and self._seen.get(key) == (id(now), now._version) and not thoroughly:
             return True
@@ -349,9 +348,9 @@ class GradientBook(ParameterBook):
         return found
 
     def changes(self, where: Location, *, thoroughly: bool) -> tuple[list[Event], list[int]]:
-        """What was done to ``.grad`` since the last look by other means than a watched call, and to which parameters.
+        """The changes of ``.grad`` since it was last compared by other means than a watched call, and their parameters.
 
-        ``thoroughly`` compares the values, and not the version counters alone.
+        ``thoroughly`` means that values are compared, and not only version counters.
         """
         self._exact.clear()
         if thoroughly:
@@ -379,7 +378,7 @@ class GradientBook(ParameterBook):
     def unexpected(
         self, keys: Iterable[int], *, thoroughly: bool
     ) -> dict[int, tuple[torch.Tensor, torch.Tensor | None]]:
-        """Those of the parameters ``keys`` that have a gradient other than expected: what it is, what it should be."""
+        """Those of the parameters ``keys`` with an unexpected gradient: what it is, and what it should be."""
         found = {}
         if thoroughly:
             self._now.clear()
@@ -390,9 +389,9 @@ class GradientBook(ParameterBook):
         return found
 
     def put_in(self, kind: Hashable, gradients: dict[int, torch.Tensor], factor: float) -> GradientSum:
-        """The loop has put gradients into ``.grad``, ``factor`` times each, which belong to the part of this kind.
+        """The loop put gradients into ``.grad``, ``factor`` times each, which belong to the part of this kind.
 
-        What is given of each is in the form of what is held.
+        Each is passed in the form in which it is held.
         """
         part = self.part_of(kind, 1.0)
         for key, gradient in gradients.items():
@@ -403,7 +402,7 @@ class GradientBook(ParameterBook):
     def _explain(
         self, where: Location, store: str, changed: list[int], filled: list[int]
     ) -> tuple[Event, Change | None]:
-        """What was done to the gradients ``changed`` of those ``filled``; and to each element, where that is one."""
+        """What was done to the gradients ``changed`` of those ``filled``, as an event and, if known, elementwise."""
         stores = frozenset({store})
         if all(is_cleared(self.gradient(key)) for key in changed):
             if set(filled) <= set(changed):
@@ -427,7 +426,7 @@ class GradientBook(ParameterBook):
         if squares and ratio and residual <= max(16 * roundoff, 1e-7) * math.sqrt(new):
             operation = Operation.DIVIDE if abs(ratio) < 1 else Operation.MULTIPLY
             factor = _tidy(ratio, roundoff)
-            # In float64 the measurement is as coarse as what it measures, and what was done is known less well.
+            # In float64 the factor is measured with no more precision than the gradients have, so it is not applied.
             change = None if dtype is torch.float64 else times(factor)
             return ScaleGrads(where=where, stores=stores, factor=Factor(factor, operation)), change
         return Opaque(where=where, stores=stores, reason=CHANGED_BY_HAND), None
@@ -435,7 +434,7 @@ class GradientBook(ParameterBook):
     def _products(self, key: int) -> tuple[float, float, float] | None:
         """<g, h>, ‖h‖² and ‖g‖² of a gradient g as it is and h as it should be; None where h is not finite.
 
-        What has overflowed does not show what was done to it: the others do.
+        A gradient that has overflowed does not show what was done to it; the others do.
         """
         inner = squares = new = 0.0
         for now, then in self._side_by_side(key):
@@ -448,7 +447,7 @@ class GradientBook(ParameterBook):
         return inner, squares, new
 
     def cleared(self, keys: set[int]) -> tuple[frozenset[str], frozenset[str]]:
-        """The stores of which these parameters are all that was filled, and those of which they are only some."""
+        """The stores that are cleared wholly with these parameters, and those that are cleared partly."""
         cells = self.cells()
         whole: set[str] = set()
         part: set[str] = set()
@@ -462,10 +461,10 @@ class GradientBook(ParameterBook):
         return self._shared(frozenset(whole)), self._shared(frozenset(part))
 
     def held(self, optimizer: Optimizer, *, beyond_change: bool = False) -> dict[int, Held | None]:
-        """An optimizer's gradients as they are, without the grad scaler's scale that is still to be divided out.
+        """An optimizer's current gradients, without the grad scaler's scale that they are still multiplied by.
 
-        Asked right after a thorough look for changes, so that most are what is expected, and no copy is needed for
-        them to hold ``beyond_change`` of a gradient; what is expected grows with the next backward.
+        Called right after a thorough comparison, when most are as expected, so that they need no copy to remain valid
+        ``beyond_change`` of a gradient. What is expected changes at the next backward.
         """
         found: dict[int, Held | None] = {}
         for parameter in parameters_of(optimizer):
@@ -491,7 +490,7 @@ def is_cleared(gradient: torch.Tensor | None) -> bool:
 
 
 def _zeros_like(gradient: torch.Tensor) -> torch.Tensor:
-    """Zeros in the form of a gradient, of which one is held."""
+    """Zeros in the shape of a gradient that share one element."""
     return torch.zeros((), dtype=gradient.dtype, device=gradient.device).expand(gradient.shape)
 
 
@@ -501,9 +500,9 @@ def _takes_no_memory(tensor: torch.Tensor) -> bool:
 
 
 def _tidy(ratio: float, roundoff: float) -> float:
-    """A measured ratio, as the reciprocal of a whole number where it is one within what rounding does to a gradient.
+    """A measured ratio, as the reciprocal of an integer where it is one up to the rounding of a gradient.
 
-    A factor of 0.99995 is no 1: it is a number as any other, and 1 would leave an error that nothing explains.
+    A factor of 0.99995 is not taken for 1: that would leave an unexplained error.
     """
     if ratio and math.isclose(1 / ratio, round(1 / ratio), rel_tol=4 * roundoff):
         return 1 / round(1 / ratio)

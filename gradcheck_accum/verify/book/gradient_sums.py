@@ -1,9 +1,9 @@
-"""The gradients of alike backwards, added up while they arrive.
+"""Sums of the gradients of similar backwards, accumulated as they arrive.
 
-What a backward should have weighed is known at the step at the earliest. Kept one by one, the gradients of K
+The intended weight of a backward is known at the step at the earliest. Kept one by one, the gradients of K
 micro-batches would take K times the memory and K times the time to compare. But backwards from the same line, with the
-same terms and factors, between which nobody touched a gradient, weigh the same whatever the rest of the run shows:
-their sum is enough. A right window is usually one part.
+same terms and factors, between which no gradient was changed, have the same weight whatever the rest of the run shows,
+so their sum is enough. A right window usually has one part.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from gradcheck_accum.verify.vectors.inner_products import Vector, combination, n
 
 @dataclass(slots=True, eq=False)
 class GradientSum:
-    """The sum of some backwards' gradients, by parameter identity; ``scale`` is what a grad scaler put into it.
+    """The sum of some backwards' gradients, by parameter identity, multiplied by a grad scaler's ``scale``.
 
-    Of a sharded parameter it is the sum of their sketches, and so it is of the parameters ``sketched``.
+    For sharded parameters, and for those in ``sketched``, it is the sum of their sketches.
     """
 
     kind: Hashable
@@ -40,7 +40,7 @@ class GradientSum:
 
 
 def kind_of(where: Location, terms: Iterable[Term], epoch: int | None) -> Hashable:
-    """What makes backwards alike; the units of a sum do not weigh, those of a mean do."""
+    """What similar backwards have in common; the units of a mean change weights, those of a sum do not."""
     read = tuple((t.name, t.reduction, None if t.reduction is Reduction.SUM else t.units, t.factors) for t in terms)
     return where, read, epoch
 

@@ -1,4 +1,4 @@
-"""A gradient as it is held: what is kept of it, and what was done to each of its elements since."""
+"""How a gradient is held: a tensor, and the elementwise changes since."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import torch
 from gradcheck_accum.verify.vectors.inner_products import Made, Vector
 
 Change = Callable[[torch.Tensor], torch.Tensor]
-"""What was done to each element of a gradient by itself: makes what it became of what it was."""
+"""An elementwise change of a gradient: a function from what it was to what it became."""
 
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """A parameter's gradient: what is held of it, and what was done to each of its elements since.
+    """A parameter's gradient: a tensor, and the elementwise changes since.
 
-    ``sketched`` says that it is its sketch, and that all that was done to it is to scale it.
+    ``sketched`` means that the tensor is its sketch, and that all changes are scalings.
     """
 
     tensor: torch.Tensor
@@ -25,16 +25,16 @@ class Held:
     sketched: bool = False
 
     def times(self, factor: float) -> Held:
-        """So many times the gradient."""
+        """The gradient multiplied by a factor."""
         return self if factor == 1.0 else replace(self, changes=(*self.changes, times(factor)))
 
     def done_to(self, tensor: torch.Tensor) -> torch.Tensor:
-        """What was done to the gradient, done to ``tensor``."""
+        """``tensor`` with the gradient's changes applied."""
         return after(tensor, self.changes)
 
 
 def vector_of(held: dict[int, Held | None], keys: Iterable[int]) -> Vector:
-    """The gradient over the parameters ``keys``; what was done to it is done where it is asked for."""
+    """The gradient over the parameters ``keys``; changes are applied lazily."""
     own = [held.get(key) for key in keys]
     tensors = [None if each is None else each.tensor for each in own]
     if not any(each.changes for each in own if each is not None):
@@ -48,7 +48,7 @@ def vector_of(held: dict[int, Held | None], keys: Iterable[int]) -> Vector:
 
 
 def tensors_of(held: Mapping[int, Held | None]) -> dict[int, torch.Tensor | None]:
-    """The gradients as they are by now, each made whole: as much memory as all that was done something to."""
+    """The gradients with their changes applied, which takes memory for all that were changed."""
     return {key: None if own is None else after(own.tensor, own.changes) for key, own in held.items()}
 
 
@@ -60,10 +60,10 @@ def after(tensor: torch.Tensor, changes: Iterable[Change]) -> torch.Tensor:
 
 
 def times(factor: float) -> Change:
-    """To be multiplied by a factor."""
+    """Multiplication by a factor."""
     return lambda gradient: gradient * factor
 
 
 def divided_by(number: float) -> Change:
-    """To be divided by a number."""
+    """Division by a number."""
     return lambda gradient: gradient / number

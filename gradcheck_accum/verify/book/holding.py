@@ -1,8 +1,8 @@
-"""What is compared and what is held for it: as it was asked for, or as much as the memory allows.
+"""Decides what is compared and what is held for it: as requested, or as the memory allows.
 
-Asked for are references by name. ``sketch`` is the ledger's reference, held as sketches. Where no name is given, both
-references are compared if what that takes beside the loop fits in the budget, and sketches if it does not; or, by
-`gradcheck_accum.watch`, sketches of all but small models.
+References are requested by name. ``sketch`` is the ledger's reference, held as sketches. Without a name, both
+references are compared if the memory for them, in addition to the loop's, fits in the budget, and sketches if it does
+not; `gradcheck_accum.watch` uses sketches for all but small models.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ _COPIES_OF_BOTH = 3
 while the costs are measured. What the large batch keeps for its backward comes on top."""
 
 _COPIES_OF_STATE = 2
-"""Copies of the weights that an optimizer may keep as its state, which is not there before its first step."""
+"""Copies of the weights that an optimizer may keep as its state, which it allocates at its first step."""
 
 
 @dataclass(frozen=True, slots=True)
 class Mode:
-    """What is compared, by name; and why, where nobody asked for it.
+    """What is compared, by name, and why, where it was not requested.
 
     ``room`` is how many bytes a large batch may keep for its backward, None where that is not known.
     """
@@ -45,15 +45,15 @@ class Mode:
 
     @property
     def sketches(self) -> bool:
-        """Whether nothing is held of gradients but their sketches."""
+        """Whether only sketches of gradients are held."""
         return self.name == "sketch"
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What was asked for: a reference by name or None, and the memory that it may take beside the loop.
+    """What was requested: a reference by name or None, and the memory that it may take in addition to the loop.
 
-    ``usual`` is compared where no reference was named and nothing speaks against it.
+    ``usual`` is the default reference.
     """
 
     reference: str | None = None
@@ -66,12 +66,12 @@ class Wanted:
         return (self.reference or self.usual) in ("replay", "both")
 
     def mode(self, parameters: Sequence[torch.Tensor], optimizers: Sequence[Optimizer]) -> Mode:
-        """What is compared of ``parameters``, asked when their first gradients are about to be made."""
+        """What is compared for ``parameters``; called when their first gradients are about to be computed."""
         name = self.reference or self.usual
         if sum(p.numel() for p in parameters) <= SMALL:
             return Mode("ledger" if self.reference is None and name == "sketch" else name)
         if self.reference is None and any(map(is_sharded, parameters)):
-            # A rank keeps its shard of each gradient, and can run none of the large batch.
+            # A rank keeps its shard of each gradient, and cannot run the large batch.
             return Mode("ledger" if name == "sketch" else name)
         if name == "sketch" and self.reference is None:
             return Mode("sketch", "no copy of the gradients is kept while a run is watched")
@@ -85,13 +85,13 @@ class Wanted:
         return Mode("sketch", f"both references would need {_in_words(needed)} in addition to the loop, and {said}")
 
     def _room(self, parameters: Sequence[torch.Tensor], optimizers: Sequence[Optimizer]) -> tuple[float | None, str]:
-        """The bytes that there are for what is held, None where nobody knows, and where that number is from."""
+        """The bytes available for what is held, None where that is not known, and where that number is from."""
         if self.budget is not None and self.budget.share is None:
             return self.budget.bytes, f"--memory-budget is {_in_words(self.budget.bytes)}"
         free = free_memory(parameters[0].device)
         if free is None:
             return None, ""
-        # The loop itself has yet to make its gradients, and its optimizers their state.
+        # The loop has yet to allocate its gradients, and its optimizers their state.
         stateless = [o for o in optimizers if not o.state and type(o) is not torch.optim.SGD]
         states = sum(p.numel() * p.itemsize for o in stateless for g in o.param_groups for p in g["params"])
         missing = sum(p.numel() * p.itemsize for p in parameters if p.grad is None)

@@ -8,24 +8,24 @@ from typing import TypeVar
 from gradcheck_accum.ledger.events import Term
 
 _MOST = 1 << 12
-"""Values that are known at a time: a loop whose every loss counts other units has no few."""
+"""Values that are known at a time: there are many in a loop whose losses all have different units."""
 
 _T = TypeVar("_T", bound=Hashable)
 
 
 class Shared:
-    """Knows the first of every kind of value that it was given."""
+    """Returns the first of all equal values that it was called with."""
 
     def __init__(self) -> None:
         self._known: dict[Hashable, object] = {}
 
     def __call__(self, value: _T, *more: Hashable) -> _T:
-        """The first value that equalled ``value`` and came with the same ``more``."""
+        """The first value that was equal to ``value`` and had the same ``more``."""
         if len(self._known) >= _MOST:
             self._known.clear()
         return self._known.setdefault((value, more), value)  # type: ignore[return-value]
 
     def terms(self, terms: Sequence[Term]) -> tuple[Term, ...]:
-        """Terms that are alike to the place and the origin of each factor, which do not count for their equality."""
+        """The first of equal terms, also equal in the places and origins of factors, which ``==`` ignores."""
         factors = (factor for term in terms for factor in term.factors)
         return self(tuple(terms), *((factor.where, factor.origins) for factor in factors))

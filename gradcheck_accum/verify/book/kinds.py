@@ -1,9 +1,10 @@
-"""Kinds of events: what is the same again, but for numbers that run on from one event to the next.
+"""Kinds of events: events of one kind differ only in numbers that run on from one event to the next.
 
-A loop repeats itself. What an event says apart from such numbers (which micro-batch it is, how many batches a pass has
-given, what a counter has come to), together with how far they have run on since the event before, is its *kind*. A run
-of very many windows has few kinds of events: so its past is kept (`gradcheck_accum.verify.book.past_events`), and what
-was read of a stretch of events holds for every stretch of the same kinds.
+A loop repeats itself. The content of an event without such numbers (the number of the micro-batch, how many batches a
+pass has loaded, the value of a counter), together with how far these have run on since the event before, is its *kind*.
+A run of very many windows has few kinds of events: this keeps its past small
+(`gradcheck_accum.verify.book.past_events`), and what was read from a stretch of events holds for every stretch of the
+same kinds.
 """
 
 from __future__ import annotations
@@ -27,18 +28,18 @@ from gradcheck_accum.ledger.events import (
 )
 
 _Beside: TypeAlias = tuple[bool, int | None]
-"""A number beside the one before: that it went on from there, and by how much; or not, and what it is."""
+"""A number relative to the one before: (True, increase) if it ran on from there, otherwise (False, number)."""
 
 _MOST = 1 << 10
-"""Kinds that are known at a time: where every loss counts other units, each event is a kind of its own."""
+"""Kinds that are known at a time: where all losses have different units, each event is a kind of its own."""
 
 _REMEMBERED = 1 << 10
-"""Passes, and data, that numbers are told beside: those of long ago do not come again."""
+"""Passes, and data, that are remembered: those of long ago do not return."""
 
 
 @dataclass(slots=True)
 class RunningNumbers:
-    """What the numbers that run on have come to."""
+    """The current values of the numbers that run on."""
 
     micro_batch: int = -1
     epoch: int = 0
@@ -48,10 +49,10 @@ class RunningNumbers:
     batches: dict[int, int] = field(default_factory=dict)
     """By the identity of data: which backward ran on it last."""
     ran_on: dict[int, int] = field(default_factory=dict)
-    """The same the other way round."""
+    """The inverse: the data of each backward."""
 
     def copy(self) -> RunningNumbers:
-        """The same numbers, which go on apart."""
+        """An independent copy."""
         return replace(
             self,
             given=dict(self.given),
@@ -61,7 +62,7 @@ class RunningNumbers:
         )
 
     def beside(self, event: Event) -> Hashable:
-        """The numbers of an event beside these; an event that is like it has them too."""
+        """The numbers of an event relative to these; events of one kind have the same."""
         if isinstance(event, Backward):
             return (
                 event.micro_batch - self.micro_batch,
@@ -77,7 +78,7 @@ class RunningNumbers:
         return None
 
     def like(self, example: Event, beside: Any) -> Event:
-        """An event like ``example`` that has these numbers beside it."""
+        """An event like ``example`` whose numbers, relative to these, are ``beside``."""
         if isinstance(example, Backward):
             ahead, passes, given, batch = beside
             epoch = None if passes is None else self.epoch + passes
@@ -115,16 +116,16 @@ class RunningNumbers:
             self.reached.update(event.counted)
 
     def forget_data(self) -> None:
-        """What data lay in is free for other data."""
+        """Forget the identities of data, because its memory may be reused."""
         self.batches.clear()
         self.ran_on.clear()
 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A kind by its ``number``: how the running numbers of its events are ``beside`` those before them.
+    """A kind by its ``number``; ``beside`` are the numbers of its events relative to those before.
 
-    The ``first`` of them is kept for its terms, by whose identity the kind goes.
+    The ``first`` event is kept alive because the kind depends on the identity of its terms.
     """
 
     number: int
@@ -133,7 +134,7 @@ class Kind:
 
 
 class Kinds:
-    """Numbers the kinds of events; it forgets those of long ago, which then get others."""
+    """Numbers the kinds of events; forgotten kinds get new numbers when they recur."""
 
     def __init__(self) -> None:
         self._known: dict[Hashable, Kind] = {}
@@ -143,7 +144,7 @@ class Kinds:
         """The kind of an event; ``numbers`` are as they were before it."""
         said = said_by(event)
         if said is None:
-            # It is of no kind but its own.
+            # It is a kind of its own.
             return Kind(next(self._next), None, event)
         beside = numbers.beside(event)
         key = said, beside
@@ -156,16 +157,16 @@ class Kinds:
 
 
 def said_by(event: Event, terms: Hashable = None) -> Hashable:
-    """What an event says but for the numbers that run on; None if no other is taken to be like it.
+    """The content of an event without the numbers that run on; None if it is a kind of its own.
 
-    Of a backward with ``terms`` in the place of what its terms are.
+    For a backward, ``terms`` replaces its terms if given.
     """
     where = type(event), event.where, event.where.through
     if isinstance(event, Backward):
         return (
             where,
             event.stores,
-            # These are kept once for all events that have them, and compare equal where their factors' places differ.
+            # Terms are interned, and ``==`` would ignore the places of their factors.
             id(event.terms) if terms is None else terms,
             event.grad_scaled,
             event.synced,
@@ -193,20 +194,20 @@ def said_by(event: Event, terms: Hashable = None) -> Hashable:
 
 
 def _beside(number: int | None, before: int | None, *, may_stay: bool = False) -> _Beside:
-    """A number beside the one before; one that stays has not gone on unless it may."""
+    """A number relative to the one before; an equal number has run on only if it ``may_stay``."""
     if number is None or before is None or number < before or (number == before and not may_stay):
         return False, number
     return True, number - before
 
 
 def _number(beside: _Beside, before: int | None) -> int | None:
-    """What a number is that is so beside the one before."""
+    """The inverse of `_beside`: the number from its relative form and the one before."""
     goes_on, number = beside
     return before + number if goes_on and before is not None and number is not None else number
 
 
 def _remember(known: dict[Any, int], key: Hashable, value: int) -> None:
-    """Keep a number by its key, the latest last; the oldest is forgotten."""
+    """Store a number by its key, the latest last, and drop the oldest."""
     known.pop(key, None)
     known[key] = value
     if len(known) > _REMEMBERED:

@@ -23,13 +23,13 @@ class ParameterBook:
         self.sharded = False
         """Whether there are parameters that are sharded over the ranks."""
         self.elements = 0
-        """How many elements the parameters have, those that this rank holds of them."""
+        """The number of elements of the parameters on this rank."""
         self._cells: dict[int, str] = {}
         self._size = (-1, -1)
         self._shared = Shared()
 
     def adopt(self, optimizer: Optimizer) -> list[torch.Tensor]:
-        """Take in an optimizer, or the parameters that it has got since; the parameters that are new."""
+        """Add an optimizer, or the parameters that were added to it since; returns the new parameters."""
         if not any(known is optimizer for known in self.optimizers):
             self.optimizers.append(optimizer)
             same = sum(type(o) is type(optimizer) for o in self.optimizers)
@@ -38,7 +38,7 @@ class ParameterBook:
         for parameter in parameters_of(optimizer):
             self.sharded = self.sharded or is_sharded(parameter)
             if is_flattened(parameter):
-                # Now it is one rank's part, now the whole, and its gradient is never the one that backward gave it.
+                # It is sometimes one rank's shard, sometimes whole, and its gradient is never the one from backward.
                 continue
             if id(parameter) not in self.parameters and parameter.is_leaf and parameter.requires_grad:
                 self.parameters[id(parameter)] = parameter
@@ -60,7 +60,7 @@ class ParameterBook:
         return self._cells
 
     def _renamed(self, cells: dict[int, str]) -> dict[int, str]:
-        """New cells, with the old name where one holds what it held: events that are past know it by that name."""
+        """New cells, with the old name for one that has the same members: past events refer to it by that name."""
         before, after = _grouped(self._cells), _grouped(cells)
         kept = {name: old for old, own in before.items() for name, new in after.items() if new == own}
         names = {name: kept.get(name, name) for name in after}
@@ -72,12 +72,12 @@ class ParameterBook:
         return self._shared(frozenset(cells[key] for key in keys if key in cells))
 
     def places(self) -> dict[int, int]:
-        """The parameter whose gradient lies at each place of the memory."""
+        """The parameter whose gradient is at each memory address."""
         grads = {key: p.grad for key, p in self.parameters.items()}
         return {g.data_ptr(): key for key, g in grads.items() if g is not None and g.layout is torch.strided}
 
     def gradient(self, key: int) -> torch.Tensor | None:
-        """A parameter's gradient, of one that is sharded what this rank holds of it."""
+        """A parameter's gradient; of a sharded one, the part on this rank."""
         gradient = self.parameters[key].grad
         return own_part(gradient) if self.sharded else gradient
 
@@ -88,7 +88,7 @@ def parameters_of(optimizer: Optimizer) -> list[torch.Tensor]:
 
 
 def with_subclasses(kind: type[Any]) -> list[type[Any]]:
-    """A class and all that are made from it."""
+    """A class and all of its subclasses."""
     return [kind, *(below for own in type.__subclasses__(kind) for below in with_subclasses(own))]
 
 

@@ -1,4 +1,4 @@
-"""Events that are long over: of each its kind, and the numbers that tell it from others of its kind."""
+"""A compact form of past events: the kind of each, and the numbers in which it differs from others of its kind."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from gradcheck_accum.verify.book.alike import Alike
 from gradcheck_accum.verify.book.kinds import Kind, RunningNumbers, said_by
 
 _MOST = 1 << 10
-"""Kinds of which it is known that there was one."""
+"""Kinds that are remembered after their first event."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Example:
-    """An event of many that are alike, and how their running numbers are beside those before them.
+    """The first of many similar events, and their running numbers relative to those before.
 
-    ``varies`` says that the numbers in its terms are each event's own.
+    ``varies`` means that the numbers in the terms are stored for each event.
     """
 
     event: Event
@@ -29,25 +29,25 @@ class _Example:
 class PastEvents:
     """The first events of a run.
 
-    What happened twice, to the same numbers of units and with the same factors, is kept once. Where each loss counts
-    other units, these are kept of each, and all else once.
+    Events that recur with the same numbers of units and the same factors are stored once. Where every loss has
+    different units, these are stored for each, and everything else once.
     """
 
     def __init__(self) -> None:
         self._events, self._numbers = Alike[_Example](), array("d")
         self._once: set[int] = set()
-        """The kinds of events, as `Kinds` numbers them, that there was one of."""
+        """The kinds of events, as `Kinds` numbers them, that occurred once."""
         self._after = RunningNumbers()
 
     def __len__(self) -> int:
         return len(self._events)
 
     def after(self) -> RunningNumbers:
-        """What the running numbers had come to by the end of the last of these events."""
+        """The running numbers after the last of these events."""
         return self._after.copy()
 
     def add(self, event: Event, kind: Kind) -> None:
-        """The next event."""
+        """Append an event."""
         if isinstance(event, Backward) and kind.number not in self._once and not self._events.knows(kind.number):
             if len(self._once) >= _MOST:
                 self._once.clear()
@@ -60,10 +60,10 @@ class PastEvents:
         self._after.run_on(event)
 
     def __iter__(self) -> Iterator[Event]:
-        """The events; they are made anew, and no two are the same one."""
+        """The events: new objects at every iteration, all of them distinct."""
         running, numbers = RunningNumbers(), iter(self._numbers)
         for kind in self._events:
-            # What is of no kind but its own is kept as it was.
+            # An event that is a kind of its own is kept as it was.
             event = kind.event if said_by(kind.event) is None else running.like(kind.event, kind.beside)
             if kind.varies and isinstance(event, Backward):
                 event = replace(event, terms=tuple(_with_numbers(term, numbers) for term in event.terms))
@@ -72,7 +72,7 @@ class PastEvents:
 
 
 def _shape_of(terms: Sequence[Term]) -> Hashable:
-    """What terms say but for their numbers."""
+    """The content of terms without their numbers."""
     return tuple(
         (
             (term.name, term.reduction, term.summed, term.leaves_out),
@@ -89,7 +89,7 @@ def _shape_of_factor(factor: Factor) -> Hashable:
 
 
 def _unless_number(value: float | None) -> Hashable:
-    """What stands for a value in the shape: itself if it is none of the numbers that are kept apart."""
+    """A value's part of the shape: a placeholder for a number that is stored separately, otherwise the value."""
     return "number" if isinstance(value, float) else value
 
 

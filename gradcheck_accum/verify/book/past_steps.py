@@ -1,4 +1,4 @@
-"""Steps that are long over: of each its kind, and the numbers that were measured of it."""
+"""A compact form of past steps: the kind of each, and the numbers measured at it."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from gradcheck_accum.verify.book.records import Measured, Record
 from gradcheck_accum.verify.vectors.inner_products import InnerProducts
 
 _LARGEST = 256
-"""Elements of a matrix that is kept as numbers: the sketches of several ranks are kept as they are."""
+"""The largest number of elements of a matrix that is stored as numbers; larger ones are kept as tensors."""
 
 _NOTHING: Mapping[int, torch.Tensor] = {}
 
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
-    """What many steps have in common: all but numbers, how far each is from the one before, and from its backwards."""
+    """What many steps share: all but their numbers, and the distances to the previous step and their backwards."""
 
     example: Measured
     ahead: int
@@ -31,20 +31,20 @@ class _Kind:
 
 
 class PastSteps:
-    """Measured steps in the order in which they were made, without what was needed at the step alone."""
+    """Measured steps in order, without what was needed only at the step."""
 
     def __init__(self) -> None:
         self._steps, self._numbers = Alike[_Kind](), array("d")
         self._by_parameter: dict[int, ByParameter] = {}
         self._products: dict[int, InnerProducts] = {}
-        """By the number of a step: what is kept of it as it is."""
+        """By the number of a step: matrices that are kept as tensors."""
         self._place = 0
 
     def __len__(self) -> int:
         return len(self._steps)
 
     def add(self, measured: Measured, places: Mapping[Event, int]) -> None:
-        """The next step; ``places`` are those of its own events among all of the run."""
+        """Append a step; ``places`` are the positions of its own events among all of the run."""
         place = places[measured.step]
         ahead, self._place = place - self._place, place
         own = replace(measured, records=[], clips=[], by_parameter=None)
@@ -73,7 +73,7 @@ class PastSteps:
 
 
 def _said(measured: Measured) -> Hashable:
-    """What a step's account says but for numbers, places and events."""
+    """The content of a measured step without its numbers, positions and events."""
     products, update = measured.products, measured.update
     return (
         None if products is None else (products.matrix.shape, products.is_factor, products.sampled),
@@ -100,7 +100,7 @@ def _said(measured: Measured) -> Hashable:
 
 
 def _numbers_of(measured: Measured) -> Iterator[float]:
-    """What was measured of a step, in the order of `_with_numbers`."""
+    """The numbers of a measured step, in the order of `_with_numbers`."""
     if measured.products is not None:
         yield from measured.products.matrix.reshape(-1).tolist()
     yield from measured.own_norms

@@ -22,9 +22,9 @@ from gradcheck_accum.verify.vectors.inner_products import InnerProducts
 class Record:
     """One backward, the part that its gradients went into, and how to run it again.
 
-    ``squares`` are ‖·‖² of its own gradients, by parameter identity, without a grad scaler's scale. ``changed`` says
-    who made something else of them on their way into ``.grad``, if anybody has. ``called_from`` is where the user's
-    code was, nothing where that is not known.
+    ``squares`` are ‖·‖² of its own gradients, by parameter identity, without a grad scaler's scale. ``changed`` is the
+    reason if they were changed on their way into ``.grad``. ``called_from`` is the call chain in the user's code, empty
+    where that is not known.
     """
 
     event: Backward
@@ -38,17 +38,17 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """What a step did to the weights beside what it would have done with the reference gradient.
+    """What a step did to the weights, compared with what it would have done with the reference gradient.
 
     ``wrong`` is |Δw - Δw_ref| and ``moved`` |Δw_ref|. Where other ranks have a part of the reference, it was presumed
-    to be ``multiple`` times the gradient; that is held against all ranks' gradients when they are known.
+    to be ``multiple`` times the gradient; this is checked when all ranks' gradients are known.
     """
 
     wrong: float
     moved: float
     multiple: float | None = None
     sampled: int = 0
-    """How many elements of the weights it was measured of, 0 where it was all."""
+    """The number of elements of the weights that were compared, 0 where all were."""
 
     @property
     def error(self) -> float | None:
@@ -58,10 +58,10 @@ class Update:
 
 @dataclass(slots=True)
 class Replay:
-    """The replayed gradient of the records of one place in the source; ``vectors`` are indices of inner products.
+    """The replayed gradient of the records of one place in the source; ``vectors`` are indices into the inner products.
 
     ``coefficients`` are what the terms of a large batch's loss were multiplied by, None where that is unknown: a count
-    of samples may be the large batch's own there, or still that of the first micro-batch.
+    of samples among them may be the large batch's, or still that of the first micro-batch.
     """
 
     records: list[int]
@@ -72,23 +72,22 @@ class Replay:
 
 @dataclass(slots=True)
 class Measured:
-    """One optimizer step as it was measured; vector 0 is the gradient before any clip, 1 the one that was used.
+    """The measurements of one optimizer step; vector 0 is the gradient before any clip, 1 the one that was used.
 
-    ``own_vectors`` are, for each record, the index of the vector that its gradient is in, together with those of other
-    records of its part; ``own_norms`` are ‖g_j‖.
-    ``presumed`` are the vectors that make up the reference, each with its factor, as far as the run had shown it when
-    the step was made: ``update``, ``drift`` and ``by_parameter`` were measured with it. ``update`` is None where the
-    reference's is unknown, ``too_large`` says that it is so because only some elements could be compared, and that the
-    optimizer may move one by what the others are; ``drift`` is how far the weights are from those of a reference run,
-    where one was asked for.
-    ``coupled_chunks`` is how far a part of a large batch that did not fit is from its halves together, and what
-    rounding allows, where that is less. ``normalises`` says that micro-batches normalised data over their own rows, and
-    that it is not for their units to undo that. ``may_be_groups`` says that each may be one sample (a sequence, a
-    query), for all that their data shows. ``proof`` is what was shown of single micro-batches, where no large batch
-    could be compared. ``unmeasured`` says why there are no ``products``, ``has_overflowed`` whether it is that a
-    gradient is not finite. ``sketched`` says that the vectors are sketches. ``shards`` is over how many ranks the
-    weights are sharded, 0 where they are not: the gradients' vectors then hold this rank's shards alone, those of
-    the micro-batches the rows of all shards.
+    ``own_vectors`` are, for each record, the index of the vector that holds its gradient, summed with those of other
+    records of its part; ``own_norms`` are ‖g_j‖. ``presumed`` are the vectors that make up the reference, each with its
+    factor, as far as the run had shown it when the step was made: ``update``, ``drift`` and ``by_parameter`` were
+    measured with it. ``update`` is None where the reference's is unknown; ``too_large`` means that this is because only
+    some elements could be compared, and the optimizer may not be elementwise. ``drift`` is the distance of the weights
+    from those of a reference run, where one was requested. ``coupled_chunks`` is the distance between a part of a large
+    batch that did not fit in memory and the sum of its halves, and the smaller one that rounding allows; None where the
+    distance is not larger. ``normalises`` means that micro-batches normalized data over their own rows, which weights
+    by units do not undo. ``may_be_groups`` means that each micro-batch may be one sample (a sequence, a query), as far
+    as the data shows. ``proof`` is what was shown for single micro-batches where no large batch could be compared.
+    ``unmeasured`` is why there are no ``products``, ``has_overflowed`` whether that is because a gradient is not
+    finite. ``sketched`` means that the vectors are sketches. ``shards`` is the number of ranks that the weights are
+    sharded over, 0 where they are not: the gradients' vectors then hold only this rank's shards, those of the
+    micro-batches the rows of all shards.
     """
 
     step: Step
@@ -120,5 +119,5 @@ class Measured:
 
     @property
     def is_zero(self) -> bool:
-        """Whether the gradient is zero, as far as one rank can tell: of a shard it holds a part alone."""
+        """Whether the gradient is known to be zero, which one rank cannot tell from its shard alone."""
         return self.products is not None and not self.shards and self.products.norm(0) == 0

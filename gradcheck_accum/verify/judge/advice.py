@@ -1,4 +1,4 @@
-"""What whoever runs an undecided script must state or run, so that it can be decided."""
+"""What the user has to state or run so that an inconclusive verdict can be decided."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def to_decide(
     gradients_astray: bool,
     scale_is_open: bool,
 ) -> str:
-    """The one thing to do about an inconclusive verdict; nothing where its reason says it."""
+    """The one thing to do about an inconclusive verdict; empty where its reason says it."""
     if verdict is not Verdict.INCONCLUSIVE:
         return ""
     if not reports and gradients_seen:

@@ -1,4 +1,4 @@
-"""How far a step's gradient is from what it is compared with, and how far it may be: numbers, and no verdicts."""
+"""The distance of a step's gradient from its reference, and the tolerance for it: numbers, not verdicts."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Terms = list[tuple[int, float]]
 
 @dataclass(slots=True)
 class MeasuredWindow:
-    """A measured step with what the ledger knows of it: a window for each of its stores."""
+    """A measured step with its windows in the ledger, one for each of its stores."""
 
     measured: Measured
     ledger: Ledger
@@ -38,13 +38,13 @@ class MeasuredWindow:
         self.parts = self.ledger.closed_by(self.measured.step)
 
     def unknown(self, cause: Cause) -> str:
-        """Why a part is unknown, in words, where that is for ``cause``; else nothing."""
+        """Why a part is unknown because of ``cause``, in words; empty if none is."""
         return next((w.unknown.words for w in self.parts if w.unknown and w.unknown.cause is cause), "")
 
 
 @dataclass(slots=True)
 class Reference:
-    """The ledger reference of a window: its micro-batches' own gradients, weighed as the large batch weighs them.
+    """The ledger reference of a window: its micro-batches' own gradients with their weights in the large batch.
 
     ``terms`` are the vectors that make it up, ``addends`` the micro-batches' parts.
     """
@@ -56,18 +56,18 @@ class Reference:
 
 @dataclass(frozen=True, slots=True)
 class ReplayDistance:
-    """How far two references are apart, between what that lies, and how far they may be."""
+    """The distance of the two references, its bounds, and the tolerance for it."""
 
     distance: float
     within: Bounds
     allowed: float
 
     def is_rounding(self, options: Options) -> bool:
-        """Whether they are as near to each other as rounding, or the caller, allows."""
+        """Whether the distance is within what rounding, or the caller, allows."""
         return self.within.high <= max(self.allowed, options.rtol or 0.0)
 
     def is_open(self, options: Options) -> bool:
-        """Whether it is not known if they are."""
+        """Whether the bounds leave this open."""
         return self.within.low <= max(self.allowed, options.rtol or 0.0) < self.within.high
 
 
@@ -83,21 +83,21 @@ def reference_of(window: MeasuredWindow, products: InnerProducts) -> Reference |
 
 
 def difference(reference: Terms, multiple: float = 1.0) -> Terms:
-    """The gradient before any clip, ``multiple`` times, less the reference."""
+    """The gradient before any clip, ``multiple`` times, minus the reference."""
     return [(0, multiple), *((vector, -weight) for vector, weight in reference)]
 
 
 def is_as_presumed(measured: Measured, reference: Reference, readings: Readings) -> bool:
-    """Whether a step's reference is still what it was taken for when the step was made."""
+    """Whether a step's reference is still the one that was presumed when the step was made."""
     then, now = dict(measured.presumed), dict(reference.terms)
     return then.keys() == now.keys() and all(readings.same(factor, now[vector]) for vector, factor in then.items())
 
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """The gradient before any clip beside the ledger reference: relative error, ratio of norms, what is allowed.
+    """The gradient before any clip compared with the ledger reference: relative error, ratio of norms, tolerance.
 
-    The error lies ``within`` bounds, and the ratio within ``ratio_room`` of what it is.
+    The error is ``within`` bounds, and the true ratio within ``ratio_room`` of ``ratio``.
     """
 
     error: float
@@ -108,10 +108,10 @@ class Compared:
 
 
 def compare(measured: Measured, reference: Terms, addends: Addends, options: Options) -> Compared | None:
-    """How far the gradient before any clip is from the ledger reference.
+    """Compare the gradient before any clip with the ledger reference.
 
-    ``addends`` are the micro-batches' gradients as the reference weighs them. None where the reference is zero and the
-    gradient is not.
+    ``addends`` are the micro-batches' gradients with their weights in the reference. None where nothing was measured,
+    or where the reference is zero and the gradient is not.
     """
     products = measured.products
     if products is None:
@@ -125,19 +125,19 @@ def compare(measured: Measured, reference: Terms, addends: Addends, options: Opt
     if options.rtol is not None:
         given = options.rtol + (options.atol or 0.0) / addends.total
         allowed = SumTolerance(given, given, given)
-    # The norm of a sum is off by what is along the sum: sketches know the angle, too, within bounds.
+    # Only the part of the error along the sum changes its norm, and sketches give the angle, too, within bounds.
     room = sketched_cosine() * within.high if products.sampled else 0.0
     return Compared(apart / addends.total, products.norm(0) / addends.total, allowed, within, room)
 
 
 def quotient(products: InnerProducts, norm: float, other: float) -> Bounds:
-    """Between what ``norm`` / ``other`` lies, both of vectors that ``products`` are of."""
+    """The bounds of ``norm`` / ``other``, both norms of vectors in ``products``."""
     above, below = products.bounds(norm), products.bounds(other)
     return Bounds(above.low / below.high, above.high / below.low)
 
 
 def replay_distance(window: MeasuredWindow, reference: Reference) -> ReplayDistance | None:
-    """How far the replayed large batch is from the ledger reference, and how far it may be."""
+    """The distance of the replayed large batch from the ledger reference, and the tolerance for it."""
     measured, addends = window.measured, reference.addends
     products = measured.products
     covered = {index for replay in measured.replays for index in replay.records}
@@ -157,9 +157,10 @@ def replay_distance(window: MeasuredWindow, reference: Reference) -> ReplayDista
 
 
 def is_coupled(measured: Measured, reference: Terms, allowed: float) -> bool:
-    """Whether a large batch of unknown units can be told to be more than its micro-batches together.
+    """Whether a large batch of unknown units is known to differ from the sum of its micro-batches.
 
-    Where no factor makes it what they are, all of one shape, the units that a factor stands for are not the reason.
+    If the micro-batches have one shape, unknown units can only cause a factor; so it does if no factor makes them
+    equal.
     """
     if measured.coupled_modules:
         return True

@@ -1,4 +1,4 @@
-"""What is said of one window."""
+"""The verdict on one window, with the numbers behind it."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ Numbers = tuple[float | None, float | None, float | None]
 
 @dataclass(frozen=True, slots=True)
 class JudgedWindow:
-    """What is said of one window.
+    """The verdict on one window.
 
-    ``numbers`` are |g - g_ref| / |g_ref|, |g| / |g_ref| and what is allowed of the first. ``replayed`` is how far the
-    two references are apart where both were had, ``note`` what the user should know of the comparison. ``coupling``
-    says of a gradient that deviates that its loss couples samples, so that units do not tell what each should weigh.
-    ``within`` are the bounds of the error, where it is known within bounds alone.
+    ``numbers`` are |g - g_ref| / |g_ref|, |g| / |g_ref| and the tolerance for the first. ``replayed`` is the distance
+    of the two references where both are known, ``note`` what the user should know about the comparison. ``coupling`` is
+    not empty if a gradient deviates and its loss couples samples, so that units do not determine the weight of each.
+    ``within`` are the bounds of the error where only these are known.
     """
 
     verdict: Verdict

@@ -1,4 +1,4 @@
-"""The verdict beside the true large batch: replayed, or what stands in for it, and what couples its samples."""
+"""The verdict from the true large batch: replayed, or by what replaces a replay; and what couples its samples."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def beside_large_batch(
     options: Options,
     numbers: Numbers,
 ) -> JudgedWindow:
-    """The ledger reference, which the gradient equals, beside the replayed large batch."""
+    """The verdict on a gradient that equals the ledger reference, from the replayed large batch."""
     measured = window.measured
     open_question = needs_large_batch(window)
     if apart is None:
@@ -70,7 +70,7 @@ def beside_large_batch(
 
 
 def _without_large_batch(measured: Measured, options: Options, found: JudgedWindow, open_question: str) -> JudgedWindow:
-    """The verdict where no large batch was compared, ``found.reason`` says why: only a proof makes it equivalent."""
+    """The verdict where no large batch was compared, for ``found.reason``: only a proof makes it equivalent."""
     problem, proof = f"not replayed as one large batch ({found.reason})", measured.proof
     if is_one_batch(measured) and not options.replay_alone:
         return replace(found, reason="")
@@ -100,19 +100,19 @@ def _without_large_batch(measured: Measured, options: Options, found: JudgedWind
 
 
 def is_one_batch(measured: Measured) -> bool:
-    """Whether the loop itself ran a window's large batch: one backward, of a loss that holds no two terms of a kind.
+    """Whether the loop itself ran a window's large batch: one backward, of a loss without two terms of one kind.
 
-    How its samples depend on each other is then part of that batch's own gradient. Two terms of a kind may be the
-    losses of two batches that were sent back together.
+    Any dependence between its samples is then part of that batch's own gradient. Two terms of one kind may be the
+    losses of two batches that share one backward.
     """
     events = [record.event for record in measured.records]
     return len(events) == 1 and events[0].ranks == 1 and all(term.name == term.kind for term in events[0].terms)
 
 
 def _may_be_groups(window: MeasuredWindow) -> bool:
-    """Whether micro-batches may be one sample each, and nothing is known that couples samples.
+    """Whether micro-batches may be one sample each, and no module is known to couple samples.
 
-    Whoever divides sums by a number of the whole window adds up what its micro-batches are, whatever their rows are.
+    This applies to sums alone: these are added up over micro-batches, whatever their rows are.
     """
     if not window.measured.may_be_groups or window.measured.coupled_modules:
         return False
@@ -132,7 +132,7 @@ def _shown_coupling(measured: Measured, proof: Proof) -> str:
 def coupling_of_loss(
     window: MeasuredWindow, reference: Reference, apart: ReplayDistance | None, options: Options
 ) -> str:
-    """What shows that a loss couples the samples of its batch, where the gradient is not the reference; or nothing."""
+    """The evidence that the loss of a deviating gradient couples the samples of its batch; empty if there is none."""
     measured = window.measured
     if measured.coupled_modules or needs_large_batch(window) or _may_be_groups(window):
         return ""
@@ -145,7 +145,7 @@ def coupling_of_loss(
 
 
 def needs_large_batch(whole: MeasuredWindow) -> str:
-    """Why the weights of a window do not tell what its large batch's gradient is; nothing where they do."""
+    """Why the weights of a window do not determine its large batch's gradient; empty where they do."""
     readings = whole.readings
     for window in whole.parts:
         kinds = set()

@@ -1,4 +1,4 @@
-"""What a report tells beside its verdict: of ranks, optimizers, the chunks of a large batch, and what it costs."""
+"""The notes of a report: on ranks, optimizers, the chunks of a large batch, and the cost of accumulation."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from gradcheck_accum.verify.judge.observed_run import ObservedRun
 from gradcheck_accum.wording import amount_of_memory
 
 _NUMBER = re.compile(r" #(\d+)\b")
-"""What tells the terms of one kind apart in their names: the second mean squared error of a loss is ``MseLoss #2``."""
+"""Distinguishes terms of one kind by name: the second mean squared error of a loss is ``MseLoss #2``."""
 
 
 def on_terms(notes: Iterable[str]) -> list[str]:
-    """Notes on the terms of losses: those that say the same of terms of one kind are one."""
+    """Notes on the terms of losses, with those that differ only in the number of a term merged."""
     alike: dict[str, list[str]] = {}
     for note in notes:
         several = len(_NUMBER.findall(note)) > 1
@@ -36,7 +36,7 @@ def on_terms(notes: Iterable[str]) -> list[str]:
 
 
 def _of_all(notes: Sequence[str]) -> str:
-    """One note for several that differ in the number of a term alone."""
+    """One note for several that differ only in the number of a term."""
     first, *others = notes
     found = [match for note in others if (match := _NUMBER.search(note)) is not None]
     numbers = sorted(int(match[1]) for match in found)
@@ -50,7 +50,7 @@ def _of_all(notes: Sequence[str]) -> str:
 
 
 def on_ranks(seen: Sequence[ObservedRun], ledgers: Sequence[Ledger]) -> list[str]:
-    """What is to be said of the ranks: averages that were not needed, or none at all."""
+    """Notes on the ranks: averages that were not needed, or none at all."""
     needless = seen[0].needless
     notes = []
     backwards = any(isinstance(event, Backward) for own in seen for event in own.trace.events)
@@ -69,14 +69,14 @@ def on_ranks(seen: Sequence[ObservedRun], ledgers: Sequence[Ledger]) -> list[str
 
 
 def on_accumulation(reports: Sequence[WindowReport], diagnosis: Sequence[Diagnosis]) -> list[str]:
-    """That nothing was accumulated, where no window holds several micro-batches and none of them ought to."""
+    """The note that nothing was accumulated, where every window holds one micro-batch and no mistake was found."""
     if diagnosis or not reports or any(report.micro_batches != 1 for report in reports):
         return []
     return ["every window holds 1 micro-batch: nothing was accumulated, so accumulation was not tested"]
 
 
 def on_thrown_away(ledgers: Sequence[Ledger]) -> list[str]:
-    """The gradients that the script threw away on purpose: whole windows, and beginnings of windows."""
+    """Notes on gradients that the script discarded on purpose: whole windows, and beginnings of windows."""
     notes = []
     for line, windows in _by_clearing(w for own in ledgers for w in own.rejected if w.unknown is None).items():
         count = f"{len(windows)} complete {'window' if len(windows) == 1 else 'windows'}"
@@ -90,7 +90,7 @@ def on_thrown_away(ledgers: Sequence[Ledger]) -> list[str]:
 
 
 def on_skipped(ledgers: Sequence[Ledger]) -> list[str]:
-    """The batches that a loader gave and the loop passed over: those after the last that it ran are no part of it."""
+    """The note on batches that a loader yielded and the loop skipped, except those after the last that it ran."""
     skipped = sum(ledger.skipped_in_all() for ledger in ledgers if ledger.trace.complete)
     if not skipped:
         return []
@@ -99,7 +99,7 @@ def on_skipped(ledgers: Sequence[Ledger]) -> list[str]:
 
 
 def _by_clearing(windows: Iterable[Window]) -> dict[int, list[Window]]:
-    """What was cleared, by the line that cleared it: each window once, of however many optimizers and ranks."""
+    """Cleared windows by the line that cleared them, each once for all optimizers and ranks."""
     found: dict[int, dict[frozenset[int], Window]] = {}
     for window in windows:
         cleared = window.entries[-1].wiped_by
@@ -110,17 +110,17 @@ def _by_clearing(windows: Iterable[Window]) -> dict[int, list[Window]]:
 
 
 def _before(windows: Iterable[Window]) -> str:
-    """In words, the windows whose steps came next."""
+    """The windows whose steps came next, in words."""
     indices = sorted({window.index for window in windows})
     shown = ", ".join(map(str, indices[:8])) + (", …" if len(indices) > 8 else "")
     return f"before {'window' if len(indices) == 1 else 'windows'} {shown}"
 
 
 def on_optimizers(reports: Sequence[WindowReport]) -> list[str]:
-    """Where an optimizer hides a mistake: its update hardly depends on the gradient's scale.
+    """Notes on optimizers that hide a mistake because their update hardly depends on the gradient's scale.
 
-    Reported of the first window that deviates: later ones carry what the earlier ones left in the optimizer's state.
-    SGD hides nothing: where its update is right, it is a clip that has limited both.
+    The first window that deviates is reported, because later ones depend on what earlier ones left in the optimizer's
+    state. SGD hides nothing: where its update is right, a clip has limited both.
     """
     first: dict[str, WindowReport] = {}
     for report in reports:
@@ -139,7 +139,7 @@ def on_optimizers(reports: Sequence[WindowReport]) -> list[str]:
 
 
 def on_updates(measured: Sequence[Measured], reports: Sequence[WindowReport]) -> list[str]:
-    """The updates that were measured with another reference than the gradient was compared with in the end."""
+    """The note on updates that were measured with another reference than the final one."""
     made = [r for m, r in zip(measured, reports, strict=True) if m.update is not None and m.update.error is not None]
     otherwise = [r.index for r in made if r.grad_rel_error is not None and r.param_rel_error is None]
     if not otherwise:
@@ -151,7 +151,7 @@ def on_updates(measured: Sequence[Measured], reports: Sequence[WindowReport]) ->
 
 
 def on_samples(measured: Sequence[Measured]) -> list[str]:
-    """That updates were compared by some elements of the weights, or could not be."""
+    """Notes on updates that were compared on some elements of the weights, or not at all."""
     sampled = max((m.update.sampled for m in measured if m.update is not None), default=0)
     notes = [f"updates are compared on {sampled:,} randomly drawn elements of the weights"] if sampled else []
     for name in sorted({m.step.optimizer.partition(" #")[0] for m in measured if m.too_large}):
@@ -163,12 +163,12 @@ def on_samples(measured: Sequence[Measured]) -> list[str]:
 
 
 def is_sampled(measured: Measured) -> bool:
-    """Whether a step's errors are known within bounds, of its gradients' sketches."""
+    """Whether a step's errors are only known within bounds, from sketches of its gradients."""
     return measured.products is not None and measured.products.sampled
 
 
 def on_sketches(measured: Sequence[Measured], mode: Mode | None) -> list[str]:
-    """That errors were measured by sketches, how well they are known, and why."""
+    """The note that errors were measured by sketches, how well they are known, and why."""
     sampled = [m for m in measured if is_sampled(m) and m.sketched]
     if not sampled:
         return []
@@ -187,7 +187,7 @@ def on_sketches(measured: Sequence[Measured], mode: Mode | None) -> list[str]:
 
 
 def on_chunks(streamed: Streamed) -> str:
-    """How the gradient of a large batch came about that does not fit in memory."""
+    """The note on how the gradient of a large batch that does not fit in memory was computed."""
     why = "would need more memory than there is" if streamed.estimated else "does not fit in memory"
     return (
         f"the large batch {why}: its gradient was summed in float64 over {streamed.chunks} chunks (split in two, the "
@@ -196,7 +196,7 @@ def on_chunks(streamed: Streamed) -> str:
 
 
 def on_proof(proofs: Sequence[Proof]) -> str:
-    """How far samples were from being independent where they were shown to be."""
+    """The note on how closely samples were shown to be independent."""
     most = max(proofs, key=lambda proof: proof.distance)
     return (
         "samples were shown to be independent: replacing two parts of a micro-batch changes its gradient by the sum of "
@@ -205,7 +205,7 @@ def on_proof(proofs: Sequence[Proof]) -> str:
 
 
 def on_cost(cost: WindowCost) -> str:
-    """What accumulation buys, in the largest window that was run both ways."""
+    """The note on what accumulation saves and costs, from the largest window that was run both ways."""
     one, large = cost.accumulated, cost.large_batch
     return (
         f"as one batch, the largest window keeps {amount_of_memory(large.kept)} for its backward and takes "

@@ -1,4 +1,4 @@
-"""What one process saw of a run, and how what several ranks saw of one step is put together."""
+"""What one process observed of a run, and how the ranks' observations of a step are combined."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ from gradcheck_accum.verify.watching.rank_averaging import Needless
 
 @dataclass(frozen=True, slots=True)
 class ObservedRun:
-    """One process's account of a run.
+    """What one process observed of a run.
 
-    ``remarks`` are what frameworks said about backwards, by path and line; ``lost`` is why a reference run beside it
-    could not be carried on. ``children`` is how many processes it started that may train unwatched, and
+    ``remarks`` are what frameworks stated about backwards, by path and line; ``lost`` is why a parallel reference run
+    could not be continued. ``children`` is how many processes it started that may train unwatched, and
     ``threads_overlap`` whether several of its threads trained at the same time. ``mode`` is what was compared, None
     where no gradient was made.
     """
@@ -47,7 +47,7 @@ class ObservedRun:
     children: int = 0
     threads_overlap: bool = False
     moved_unseen: bool = False
-    """Whether weights that have a gradient were changed since, and not by a step that was seen."""
+    """Whether weights with a gradient were changed by something else than an observed step."""
     streamed: Streamed | None = None
     cost: WindowCost | None = None
     needless: Needless = field(default_factory=Needless)
@@ -56,7 +56,7 @@ class ObservedRun:
 
     @classmethod
     def of(cls, observer: Observer, *, complete: bool) -> ObservedRun:
-        """The account of a watched run so far; ``complete`` says that the loop came to its own end."""
+        """What was observed of a run so far; ``complete`` means that the loop ended by itself."""
         run = observer.run
         precision = run.losses.precision
         events, measured = run.journal.whole()
@@ -79,12 +79,12 @@ class ObservedRun:
         )
 
     def portable(self) -> ObservedRun:
-        """The account without the tensors and modules of the run, to be sent to another process.
+        """This object without the tensors and modules of the run, to be sent to another process.
 
         The records keep their events, which the trace holds too.
         """
         measured = [replace(m, records=[Record(r.event, None, {}, None) for r in m.records]) for m in self.measured]
-        # The nodes of its graph are one process's own.
+        # The nodes of an autograd graph cannot leave their process.
         streamed = self.streamed and replace(self.streamed, reading=LossReading(()))
         return replace(self, measured=measured, own_steps=self.own_steps.portable(), streamed=streamed)
 
@@ -106,7 +106,7 @@ class ObservedRun:
         return replace(ledger, windows=tuple(map(marked, ledger.windows)))
 
     def up_to(self, limits: Mapping[str, int]) -> ObservedRun:
-        """The account until the first step that is one more of its optimizer's than ``limits`` has; whole without."""
+        """The run up to the first step beyond its optimizer's number of steps in ``limits``, or all of it."""
         beyond = {own[limits[name]].step for name, own in self.by_optimizer().items() if len(own) > limits[name]}
         if not beyond:
             return self
@@ -123,11 +123,11 @@ class ObservedRun:
 
 
 def up_to_the_stop(seen: Sequence[ObservedRun]) -> list[ObservedRun]:
-    """The accounts of all ranks, each up to the first step that a rank which was stopped had yet to make.
+    """The runs of all ranks, each up to the first step that a rank which was stopped did not reach.
 
-    Ranks whose gradients are averaged make their steps together. One whose data has ended takes no part in those of
-    the others; but one that was stopped (by a person, a time limit, what its script raised) would have, and nobody
-    knows with what.
+    Ranks whose gradients are averaged make their steps together. A rank whose data has ended takes no part in the
+    further steps of the others; but one that was stopped (by the user, a time limit, an exception) would have, with
+    unknown gradients.
     """
     stopped = [own.by_optimizer() for own in seen if not own.trace.complete]
     if len(seen) == 1 or not stopped or not all(averages(own.trace) for own in seen):
@@ -138,9 +138,9 @@ def up_to_the_stop(seen: Sequence[ObservedRun]) -> list[ObservedRun]:
 
 
 def over_ranks(seen: Sequence[ObservedRun], rank: int, ledger: Ledger) -> list[Measured]:
-    """The steps that ``rank`` measured, each with what the others measured of the same step.
+    """The steps that ``rank`` measured, each combined with the others' measurements of the same step.
 
-    ``ledger`` is the rank's, joined with theirs: only where it is are the others asked.
+    ``ledger`` is the rank's, joined with theirs; others are included only for the steps that are joined.
     """
     shared = {window.step for window in ledger.windows if window.elsewhere}
     shared |= {measured.step for measured in seen[rank].measured if measured.shards > 1}
@@ -161,7 +161,7 @@ def over_ranks(seen: Sequence[ObservedRun], rank: int, ledger: Ledger) -> list[M
 
 
 def _together(own: Measured, others: Sequence[tuple[int, Measured]]) -> Measured:
-    """One step as all ranks measured it, from the point of view of one: the gradients compared are its own."""
+    """One step as measured by all ranks; the gradient that is compared is that of the rank ``own``."""
     unmeasured = own.unmeasured or next((f"rank {r}: {m.unmeasured}" for r, m in others if m.unmeasured), "")
     together = replace(own, records=list(own.records), own_vectors=list(own.own_vectors), replays=list(own.replays))
     together.own_norms = list(own.own_norms)
@@ -174,7 +174,7 @@ def _together(own: Measured, others: Sequence[tuple[int, Measured]]) -> Measured
         if other.products is None or not columns:
             continue
         if own.shards:
-            # A gradient is all ranks' shards together; each rank has sketched its own in rows that are zero elsewhere.
+            # A gradient is the sum of all ranks' shards: each rank sketched its own in rows that are zero on others.
             for mine, theirs in ((0, 0), (1, 1), (own.after_clip, other.after_clip)):
                 if mine is not None and theirs is not None:
                     columns[0][:, mine] += other.products.matrix[:, theirs]
@@ -204,9 +204,9 @@ def _side_by_side(own: Measured, columns: Sequence[torch.Tensor]) -> InnerProduc
 
 
 def _update(own: Measured, others: Sequence[Measured]) -> Update | None:
-    """The update of all ranks' shards together; a rank's own where each holds the weights whole.
+    """The update over all ranks' shards, or a rank's own where each has all weights.
 
-    None where not all of them presumed the same of the reference.
+    None where they did not all presume the same reference.
     """
     updates = [own.update, *(other.update for other in others)]
     known = [update for update in updates if update is not None and update.multiple is not None]

@@ -1,4 +1,4 @@
-"""What the caller asked the judge for."""
+"""The options of the judgment."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What the caller asked for: the loss's coefficient, and a tolerance in place of the derived one.
+    """The caller's options: the loss's coefficient, and a tolerance in place of the derived one.
 
-    ``replay_alone`` says that nothing less than a replayed large batch will do. Raises ValueError unless ``rtol`` and
-    ``atol`` are given both or neither.
+    ``replay_alone`` means that only a replayed large batch is accepted as a reference. Raises ValueError unless
+    ``rtol`` and ``atol`` are given both or neither.
     """
 
     loss_coefficient: float | None = None

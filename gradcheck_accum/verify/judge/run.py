@@ -1,4 +1,4 @@
-"""From a watched run to its verdict: each window's gradient beside its references, and the ledger's diagnosis."""
+"""The verdict on a watched run: each window's gradient compared with its references, and the ledger's diagnosis."""
 
 from __future__ import annotations
 
@@ -68,21 +68,21 @@ SEVERAL_THREADS = (
 )
 
 VISIBLE_LOSS = 0.05
-"""The part of a gradient that rounding may eat before it is told as a mistake: no single rounding eats as much."""
+"""The part of a gradient that rounding may lose before that is reported: no single rounding loses as much."""
 
 
 def judge(observer: Observer, script: str, options: Options, *, complete: bool) -> VerifyResult:
-    """The result of a watched run; ``complete`` says that the loop came to its own end."""
+    """The result of a watched run; ``complete`` means that the loop ended by itself."""
     return judge_ranks([ObservedRun.of(observer, complete=complete)], script, options)
 
 
 def judge_ranks(
     seen: Sequence[ObservedRun], script: str, options: Options, alone: Sequence[Ledger] | None = None
 ) -> VerifyResult:
-    """The result of a run that one process saw, or several ranks of distributed training, in order.
+    """The result of a run that was observed by one process, or by several ranks of distributed training, in order.
 
-    Every rank's own gradient is held against the large batch of all of them; of each step the worst is reported.
-    ``alone`` are the ledgers of the ranks, each by itself, where they are known already.
+    Every rank's own gradient is compared with the large batch of all ranks; for each step the worst is reported.
+    ``alone`` are the ledgers of the ranks, not joined, where they are known already.
     """
     if any(own.threads_overlap for own in seen):
         unknown = ReferenceReport("none", "", "")
@@ -105,7 +105,7 @@ def judge_ranks(
         for index, step in enumerate(over_ranks(seen, rank, ledger)):
             report, judged = judge_window(index, step, ledger, readings, options, replays=own.replays)
             if step.drift is not None:
-                # What a reference run once got wrong it carries along.
+                # A reference run carries an error along once it has made one.
                 drift_holds = drift_holds and is_read_as_presumed(step, ledger, readings)
                 report = report if drift_holds else replace(report, drift=None)
             own_reports.append((step, report))
@@ -116,7 +116,7 @@ def judge_ranks(
             if judged.note:
                 notes.append(judged.note)
         ranked.append(own_reports)
-    # Units do not tell what a sample weighs in a loss that couples them, and to count them repairs nothing.
+    # In a loss that couples samples, units do not determine a sample's weight, so dividing by them is no fix.
     diagnosis = [d for d in diagnosis if d.mistake.code != "GA104" or d.where not in coupled]
     if coupled and not any(d.mistake.moves_gradient for d in diagnosis):
         ranked = [[(m, _as_coupled(m, report, coupled)) for m, report in own] for own in ranked]
@@ -200,7 +200,7 @@ def _by_step(ranked: Sequence[Sequence[tuple[Measured, WindowReport]]]) -> list[
 
 
 def _as_coupled(measured: Measured, report: WindowReport, coupled: dict[Location, str]) -> WindowReport:
-    """A window whose gradient deviates for no other reason than that its loss couples samples."""
+    """The report on a window whose gradient deviates only because its loss couples samples."""
     reason = next((coupled[r.event.where] for r in measured.records if r.event.where in coupled), "")
     if report.verdict is not Verdict.DEVIATES or not reason:
         return report
@@ -218,7 +218,7 @@ def _severity(report: tuple[Measured, WindowReport]) -> tuple[int, float]:
 
 
 def _merged(known: list[Diagnosis], more: Sequence[Diagnosis]) -> list[Diagnosis]:
-    """What all ranks show, each mistake once."""
+    """The diagnoses of all ranks, each mistake once."""
     found = {(d.mistake.code, d.where): d for d in known}
     for diagnosis in more:
         same = found.setdefault((diagnosis.mistake.code, diagnosis.where), diagnosis)
@@ -246,7 +246,7 @@ def _reference_kind(measured: Sequence[Measured], replayed: bool) -> str:
 
 
 def _by_measurement(measured: Sequence[Measured], reports: Sequence[WindowReport]) -> list[Diagnosis]:
-    """GA901 and GA902, which no ledger shows: in the words of the first window, or of that which lost the most."""
+    """GA901 and GA902, which no ledger shows, with the message of the first window, or of that which lost the most."""
     worst = 0.0
     found: dict[tuple[str, Location], Diagnosis] = {}
     shown: dict[tuple[str, Location], list[int]] = {}
@@ -275,7 +275,7 @@ def _by_measurement(measured: Sequence[Measured], reports: Sequence[WindowReport
 
 
 def _eaten(measured: Sequence[Measured], reports: Sequence[WindowReport], diagnosis: Sequence[Diagnosis]) -> str:
-    """In words, what rounding ate of gradients that are the large batch's but for it."""
+    """What rounding lost of gradients that equal the large batch's otherwise, in words."""
     windows = {index for d in diagnosis if d.mistake.code == _ROUNDING for index in d.windows}
     eaten = [
         (r.grad_rel_error or 0.0, _name(m.dtype)) for m, r in zip(measured, reports, strict=True) if r.index in windows
@@ -320,7 +320,7 @@ def _has_backwards(run: ObservedRun) -> bool:
 
 
 def _unless_refused_in_doubt(ledgers: Sequence[Ledger]) -> tuple[Verdict, str] | None:
-    """What a run comes to of which it is unknown whether what was cleared without a step is a step that is missing."""
+    """Inconclusive, if it is unknown whether gradients that were cleared without a step are a missing step."""
     for window in (window for ledger in ledgers for window in ledger.rejected):
         cleared = window.entries[-1].wiped_by
         if window.unknown is not None and cleared is not None:
@@ -330,7 +330,7 @@ def _unless_refused_in_doubt(ledgers: Sequence[Ledger]) -> tuple[Verdict, str] |
 
 
 def _unless_never_stepped(ledgers: Sequence[Ledger]) -> tuple[Verdict, str] | None:
-    """What a run comes to that ended before an optimizer stepped for which micro-batches were run, and no other."""
+    """Inconclusive, if the run ended before the only optimizers that some micro-batches were for had stepped."""
     for ledger in ledgers:
         stepped = {store for event in ledger.trace.events if isinstance(event, Step) for store in event.stores}
         backwards = [event for event in ledger.trace.events if isinstance(event, Backward)]
@@ -345,7 +345,7 @@ def _unless_never_stepped(ledgers: Sequence[Ledger]) -> tuple[Verdict, str] | No
 
 
 def _own_step(steps: OwnSteps) -> str:
-    """What was seen of a step that no optimizer of PyTorch makes, and what to do; nothing where none was."""
+    """What was seen of a step that is not made by a PyTorch optimizer, and what to do; empty where there was none."""
     if steps.at is None or steps.backward_at is None:
         return ""
     changed = f"changed by {steps.at.through}, at" if steps.at.through else "changed by hand, at"
@@ -358,7 +358,7 @@ def _own_step(steps: OwnSteps) -> str:
 
 
 def _place(steps: OwnSteps) -> str:
-    """Where the weights were changed: the line alone where that is in the file of the backward."""
+    """Where the weights were changed: only the line if it is in the file of the backward."""
     at, backward = steps.at, steps.backward_at
     if at is None or backward is None or at.path != backward.path:
         return str(at)
@@ -366,7 +366,7 @@ def _place(steps: OwnSteps) -> str:
 
 
 def _lost(diagnosis: Sequence[Diagnosis], ledgers: Sequence[Ledger]) -> int:
-    """How many micro-batches reached no step though they were meant for one."""
+    """The number of micro-batches that reached no step though they were meant for one."""
     if not any(d.mistake.code == "GA301" for d in diagnosis):
         return 0
     return sum(
@@ -376,6 +376,6 @@ def _lost(diagnosis: Sequence[Diagnosis], ledgers: Sequence[Ledger]) -> int:
 
 
 def _beside_rejected(ledgers: Sequence[Ledger]) -> str:
-    """In words, that others reached none on purpose."""
+    """Words on others that were discarded on purpose, if any."""
     thrown_away = any(ledger.rejected or ledger.restarted for ledger in ledgers)
     return ", in addition to those that the script discarded on purpose" if thrown_away else ""

@@ -1,4 +1,4 @@
-"""The verdict on one window: its gradient beside its micro-batches' own, and beside the large batch's."""
+"""The verdict on one window: its gradient compared with its micro-batches' own, and with the large batch's."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from gradcheck_accum.verify.judge.options import Options
 def judge_window(
     index: int, measured: Measured, ledger: Ledger, readings: Readings, options: Options, *, replays: bool
 ) -> tuple[WindowReport, JudgedWindow]:
-    """The report on the step ``measured``, the ``index``-th; ``replays`` says whether large batches were asked for."""
+    """The report on the ``index``-th step, ``measured``; ``replays`` says whether large batches were requested."""
     window = MeasuredWindow(measured, ledger, readings)
     shown = max(window.parts, key=lambda w: (_oddity(readings.relative_weights(w)), len(w.entries)), default=None)
     judged = _judge(window, options, replays)
@@ -63,7 +63,7 @@ def judge_window(
 
 
 def _is_taken_apart(judged: JudgedWindow, measured: Measured, ledger: Ledger, readings: Readings) -> bool:
-    """Whether it is the error of this verdict that was taken apart by parameters."""
+    """Whether the error of this verdict is the one that was broken down by parameters."""
     return (
         measured.by_parameter is not None
         and judged.verdict is Verdict.DEVIATES
@@ -72,7 +72,7 @@ def _is_taken_apart(judged: JudgedWindow, measured: Measured, ledger: Ledger, re
 
 
 def is_read_as_presumed(measured: Measured, ledger: Ledger, readings: Readings) -> bool:
-    """Whether what had been seen when a step was made gave it the reference that the whole run gives it."""
+    """Whether the reference that was presumed when a step was made is the one that the whole run gives."""
     products = measured.products
     reference = None if products is None else reference_of(MeasuredWindow(measured, ledger, readings), products)
     return reference is not None and is_as_presumed(measured, reference, readings)
@@ -88,7 +88,7 @@ def _judge(window: MeasuredWindow, options: Options, replays: bool) -> JudgedWin
     if unshared:
         return JudgedWindow(Verdict.INCONCLUSIVE, unshared)
     if measured.is_zero and not any(measured.own_norms) and window.unknown(Cause.ZERO):
-        # Whatever its micro-batches weigh, they add up to nothing.
+        # Whatever the weights of its micro-batches, they add up to zero.
         return JudgedWindow(Verdict.EQUIVALENT, "", (0.0, 1.0, 0.0))
     reference = reference_of(window, measured.products)
     if reference is None:
@@ -110,10 +110,11 @@ def _judge(window: MeasuredWindow, options: Options, replays: bool) -> JudgedWin
 
 
 def _update_error(window: MeasuredWindow) -> float | None:
-    """The error of the step's update, beside the reference that its gradient is compared with.
+    """The error of the step's update, with the reference that its gradient is compared with.
 
-    None where that is unknown, or not what it was presumed to be when the step was made: the whole run may tell more of
-    how a loop scales than what had been seen by then. The same gradient makes the same update all the same.
+    None where that is unknown, or not what was presumed when the step was made: the whole run may show more of how a
+    loop scales than what had been seen by then. If the gradient equals the reference, so does the update, and the error
+    is 0 in any case.
     """
     measured = window.measured
     update, products = measured.update, measured.products
@@ -136,14 +137,14 @@ def _update_error(window: MeasuredWindow) -> float | None:
 def _beside_micro_batches(
     window: MeasuredWindow, reference: Reference, apart: ReplayDistance | None, options: Options
 ) -> JudgedWindow:
-    """The gradient beside the ledger reference, before and after the loop's clips."""
+    """The verdict from the ledger reference, before and after the loop's clips."""
     measured = window.measured
     compared = compare(measured, reference.terms, reference.addends, options)
     if compared is None:
         return JudgedWindow(Verdict.INCONCLUSIVE, "the reference gradient is zero")
     error, ratio, allowed, within = compared.error, compared.ratio, compared.allowed, compared.within
     even = all(_is_even(part, window.readings) for part in window.parts)
-    # Where every micro-batch weighs what it should, what is within the worst of rounding is rounding.
+    # Where every micro-batch has the right weight, a difference within the worst case of rounding is rounding.
     tolerance = allowed.worst if even and within.high > allowed.usual else allowed.usual
     numbers = error, ratio, tolerance
     replayed = apart.distance if apart is not None and apart.is_rounding(options) else None
@@ -170,12 +171,12 @@ def _beside_micro_batches(
 
 
 def _shown(measured: Measured, within: Bounds) -> Bounds | None:
-    """The bounds of an error where it is known within bounds alone."""
+    """The bounds of an error where only these are known."""
     return within if measured.products is not None and measured.products.sampled else None
 
 
 def _within(within: Bounds, tolerance: float) -> str:
-    """That a sketch does not tell whether an error is rounding."""
+    """The reason that a sketch cannot tell whether an error is rounding."""
     return (
         f"the gradient differs from the reference by {within.low:.3g} to {within.high:.3g} of its norm with "
         f"{CONFIDENCE:.1%} confidence, and {tolerance:.1e} is allowed: the sketch cannot tell whether this is "
@@ -202,14 +203,14 @@ def _why_unknown(whole: MeasuredWindow) -> str:
 
 
 def _is_even(window: Window, readings: Readings) -> bool:
-    """Whether every entry of a window is this step's own and weighs what it should."""
+    """Whether every entry of a window is this step's own and has the right weight."""
     weights = readings.relative_weights(window)
     return all(e.fate is Fate.LIVE for e in window.entries) and all(w and readings.same(w, 1.0) for w in weights)
 
 
 @dataclass(frozen=True, slots=True)
 class _AfterClip:
-    """How far what the clips left is from what they leave of the reference."""
+    """The distance of the clipped gradient from the clipped reference."""
 
     verdict: Verdict
     reason: str
@@ -217,9 +218,9 @@ class _AfterClip:
 
 
 def _compare_clipped(measured: Measured) -> _AfterClip | None:
-    """In what the gradient that was used is not what the clips leave of the gradient itself, None where it is that.
+    """How the gradient that was used differs from the gradient itself after the clips, None where it does not.
 
-    Asked only where the gradient before the clips equals the reference, so that the reference is not needed here.
+    Called only where the gradient before the clips equals the reference, so that the reference is not needed here.
     """
     products, expected = measured.products, measured.after_clip
     if products is None or expected is None:

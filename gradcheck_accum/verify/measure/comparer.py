@@ -1,4 +1,4 @@
-"""Compares one step with its references before it is made, and its update once it has been."""
+"""Compares one step with its references before it is made, and prepares the comparison of its update."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ _Gradients = dict[int, Held | None]
 
 @dataclass(slots=True)
 class Comparer:
-    """Measures steps on the gradients of ``book``, and trains the reference run along where there is one."""
+    """Measures steps on the gradients of ``book``, and advances the reference run where there is one."""
 
     book: GradientBook
     measurer: Measurer
     moved: MovedWeights
     trajectory: Trajectory | None = None
     loss_coefficient: float | None = None
-    """What the loss is meant to be multiplied by, where the caller states it."""
+    """The intended coefficient of the loss, where the caller states it."""
     _dissector: Dissector = field(default_factory=Dissector)
 
     def compare(
@@ -47,8 +47,8 @@ class Comparer:
     ) -> ShadowStep | None:
         """Measure a step on ``parameters``, whose gradients are given as they were before any clip and as they are.
 
-        ``expected`` is what the last windows say of it. Returns the step that the reference gradient would make, None
-        where there is none or it is the loop's own.
+        ``expected`` are the weights read from the last windows. Returns the step that the reference gradient would
+        make, None where there is none or it is the loop's own.
         """
         with self.moved.as_they_were():
             vectors = self.measurer.measure(measured, parameters, before_clip, used, self.book.parameters, expected)
@@ -58,8 +58,8 @@ class Comparer:
             return None
         keys = [id(p) for p in parameters]
         if measured.shards or measured.sketched or any(r.event.ranks != 1 for r in measured.records):
-            # Other ranks' part of the reference is not known here, and no element of what was sketched: unless it is a
-            # multiple of the gradient.
+            # Other ranks' part of the reference is not known here, and neither are the elements of what was sketched;
+            # unless the reference is a multiple of the gradient.
             multiple = expected.multiple
             gradient = _as_held(measured, parameters, before_clip, used)
             if multiple is None or gradient is None:
@@ -74,12 +74,12 @@ class Comparer:
         reference = clipped(sum_of_parts, keys, measured.clips)
         is_right = reference is not None and are_equal(reference, vectors[1], parameters)
         if measured.clips or not is_right:
-            # What a clip leaves may be right where the gradient before it was not.
+            # The clipped gradient may be right although the gradient before the clip was not.
             measured.by_parameter = self._dissector.dissect(measured, weighted, vectors, parameters, optimizer)
         if reference is None:
             return None
         if is_right:
-            # The same gradient makes the same update: nothing is learned from making it twice.
+            # The same gradient makes the same update, so it need not be computed twice.
             measured.update = Update(0.0, 0.0)
             return None
         measured.too_large = is_too_large(optimizer)
@@ -89,7 +89,7 @@ class Comparer:
 def _as_held(
     measured: Measured, parameters: list[torch.Tensor], before_clip: _Gradients, used: _Gradients
 ) -> Vector | None:
-    """The gradient of a step before any clip, None where no more than its sketch is left of that."""
+    """The gradient of a step before any clip, None where only its sketch is left."""
     keys = [id(p) for p in parameters]
     if not any(held.sketched for held in map(before_clip.get, keys) if held is not None):
         return vector_of(before_clip, keys)

@@ -1,4 +1,4 @@
-"""Joins what was measured with what the ledger says each entry should have weighed."""
+"""Joins what was measured with the weight that each entry should have had according to the ledger."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ def entry_corrections(measured: Measured, ledger: Ledger, readings: Readings) ->
     """For each record of a step, the factor that makes its own gradient its part of the large batch's.
 
     The part is a n_j / N ∇L_j and the gradient c_j ∇L_j, so the factor is the inverse of the relative weight (before
-    the gradient was scaled by hand). What is in no window of this step, a remainder that was thrown away or a gradient
-    that was meant for another optimizer, gets 0, and so does what is stale in it. None where a weight is not known, or
-    where the terms of one backward would need different factors.
+    the gradient was scaled by hand). What is in no window of this step, a discarded remainder or a gradient that was
+    meant for another optimizer, gets 0, and so does what is stale in it. None where a weight is not known, or where the
+    terms of one backward would need different factors.
     """
     weights: dict[Backward, list[tuple[Window, Weight]]] = {record.event: [] for record in measured.records}
     for window in ledger.closed_by(measured.step):
@@ -46,9 +46,9 @@ def entry_corrections(measured: Measured, ledger: Ledger, readings: Readings) ->
 
 
 def common_multiple(measured: Measured, ledger: Ledger, readings: Readings) -> float | None:
-    """How many times a step's gradient the reference is, where that is one number and not 1; else None.
+    """The number that times a step's gradient is the reference; None if there is none, or it is 1.
 
-    It is where nothing but this step's own micro-batches is in the gradient, and all of them weigh the same.
+    There is one where the gradient holds only this step's own micro-batches, and all of them have equal weight.
     """
     windows = ledger.closed_by(measured.step)
     weights = [weight for window in windows for weight in readings.relative_weights(window)]
@@ -61,9 +61,9 @@ def common_multiple(measured: Measured, ledger: Ledger, readings: Readings) -> f
 
 
 def in_vectors(measured: Measured, corrections: Sequence[float]) -> list[tuple[int, float]] | None:
-    """The corrections of a step's records as those of the vectors that they are in: (vector, factor).
+    """The corrections of a step's records as corrections of the vectors that hold them: (vector, factor).
 
-    None where records of one part would need different factors, which what a part is made of should rule out.
+    None where records of one part would need different factors, which the definition of a part should rule out.
     """
     found: dict[int, float] = {}
     for vector, correction in zip(measured.own_vectors, corrections, strict=True):
@@ -76,7 +76,8 @@ def replay_correction(measured: Measured, replay: Replay, ledger: Ledger, readin
     """For each vector of a replay, the factor that makes it the large batch's gradient.
 
     A large batch was run with the first micro-batch's factors: it needs a / c_0, and n_0 / N where the count that its
-    sum is divided by is the micro-batch's own. Where a factor was computed anew, it is c instead of c_0 that it has.
+    sum is divided by is the micro-batch's own. Where a factor was computed again for the large batch, it has c instead
+    of c_0.
     """
     if len(replay.vectors) > 1:
         corrections = entry_corrections(measured, ledger, readings)
@@ -94,17 +95,17 @@ def replay_correction(measured: Measured, replay: Replay, ledger: Ledger, readin
             position, term = next((i, t) for i, t in enumerate(first.terms) if series.holds(first, t))
             change = anew[position] if anew else None
             if change == 0.0 and all(_is_left_out(series, w.entry.backward) for w in weights):
-                # None of them has it: what a coefficient warms up from, say.
+                # No micro-batch has the term: its coefficient is still 0 in a warm-up, say.
                 continue
             if not weight.share or not change or whole != own or not readings.same_objective(window, series):
                 return None
             if term.units is None and not readings.same(change, 1.0):
-                # Whether that was the count of a mean or a coefficient, nobody knows.
+                # It is not known whether that was the count of a mean or a coefficient.
                 return None
             factor = _hand_factor(weight.entry) / weight.share / change
             kind = readings.kind(window, series)
             if Reduction.NONE not in (term.reduction, kind) and term.reduction is not kind:
-                # A sum that was divided by its own number, or a mean that was multiplied by it.
+                # A sum that was divided by its number of units, or a mean that was multiplied by it.
                 units = total_of(w.units for w in weights)
                 if not weight.units or not units:
                     return None
@@ -117,9 +118,9 @@ def replay_correction(measured: Measured, replay: Replay, ledger: Ledger, readin
 
 
 def _changes(first: Backward, replay: Replay) -> list[float | None]:
-    """What each term of a replayed loss was multiplied by, beside the first micro-batch's; empty where they differ.
+    """Each coefficient of a replayed loss divided by the first micro-batch's; empty where their terms differ.
 
-    0 where both were multiplied by 0, so that the term adds nothing.
+    0 where both coefficients are 0, so that the term adds nothing.
     """
     if not replay.coefficients:
         return [1.0] * len(first.terms)

@@ -1,7 +1,7 @@
-"""What micro-batches of a step that is about to be made should weigh, as the last windows of the run say it.
+"""The intended weights of the micro-batches of the next step, read from the last windows of the run.
 
-To read them takes longer than a small model's window itself, and a loop repeats itself. What was read of a stretch of
-events is true of every stretch of the same kinds (`gradcheck_accum.verify.book.kinds`).
+Reading them takes longer than a small model's window itself, but a loop repeats itself: what was read from a stretch of
+events holds for every stretch of the same kinds (`gradcheck_accum.verify.book.kinds`).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from gradcheck_accum.verify.book.records import Measured, Record, Replay
 from gradcheck_accum.verify.measure.corrections import common_multiple, entry_corrections, replay_correction
 
 _MOST = 32
-"""Stretches known at a time: optimizers step in turn, and after the end of a pass the last windows are others."""
+"""Stretches that are cached: optimizers may take turns, and the windows at the end of a pass are different."""
 
 
 class Stretch:
@@ -36,12 +36,12 @@ class Stretch:
 
     @cached_property
     def readings(self) -> Readings:
-        """What they weigh."""
+        """Their weights."""
         return read_weights(self.ledger, coefficient=self._coefficient)
 
     @cached_property
     def members(self) -> frozenset[int]:
-        """Which of the events are backwards that the step's windows hold."""
+        """The positions of the events that are backwards in the step's windows."""
         held = {entry.backward for window in self.ledger.closed_by(self.like.step) for entry in window.entries}
         return frozenset(i for i, event in enumerate(self.events) if event in held)
 
@@ -65,9 +65,9 @@ class Stretch:
 
 @dataclass(frozen=True, slots=True)
 class ExpectedWeights:
-    """What the micro-batches of one step should weigh.
+    """The intended weights of the micro-batches of one step.
 
-    ``members`` are the backwards that belong to its window (a remainder that was thrown away does not).
+    ``members`` are the backwards that belong to its window (a discarded remainder does not).
     """
 
     members: set[Backward]
@@ -80,7 +80,7 @@ class ExpectedWeights:
 
     @property
     def multiple(self) -> float | None:
-        """How many times the step's gradient the reference is, where that is one number and not 1."""
+        """The number that the step's gradient has to be multiplied by to give the reference, as `common_multiple`."""
         return self.stretch.multiple
 
     def of_replay(self, replay: Replay) -> list[float] | None:
@@ -89,7 +89,7 @@ class ExpectedWeights:
 
 
 class WeightReader:
-    """Reads the weights of steps; what was read of events is not read again where others are of the same kinds."""
+    """Reads the weights of steps, and caches them by the kinds of events that they were read from."""
 
     def __init__(self) -> None:
         self._known: dict[Hashable, Stretch] = {}
@@ -103,13 +103,13 @@ class WeightReader:
         precision: float,
         coefficient: float | None,
     ) -> ExpectedWeights:
-        """What ``events``, the last of a run, of these ``kinds``, say of the step ``measured``, one of them."""
+        """The weights of the step ``measured``, from the last ``events`` of the run, which are of these ``kinds``."""
         places = {event: place for place, event in enumerate(events)}
         records = tuple(places.get(record.event) for record in measured.records)
         key = tuple(kinds), places[measured.step], records, precision, coefficient
         stretch = self._known.pop(key, None)
         if stretch is None:
-            # The records of a step that is over are emptied: these are its own.
+            # The records of past steps are emptied, so the cached stretch gets its own.
             own = [Record(record.event, None, {}, None) for record in measured.records]
             stretch = Stretch(events, Measured(measured.step, own), precision, coefficient)
             if len(self._known) >= _MOST:

@@ -1,4 +1,4 @@
-"""Measures one step, before it is made: its gradient beside its micro-batches' own and beside the replayed batch."""
+"""Measures one step before it is made: its gradient, its micro-batches' own, and that of the replayed large batch."""
 
 from __future__ import annotations
 
@@ -53,19 +53,19 @@ _Gradients = dict[int, torch.Tensor]
 _Agrees = Callable[["_Found"], bool]
 
 _SEARCHES = 2
-"""Windows in which another layout of a large batch is looked for, before its model is taken for batch-coupled."""
+"""Windows in which other layouts of a large batch are tried, before its model is considered batch-coupled."""
 
 
 _PROOFS = 2
-"""Windows in which it is asked whether micro-batches treat each sample by itself, for each place of a backward."""
+"""Windows in which independence of samples is tested, for each place of a backward."""
 
 _PROVEN = 3
-"""How many micro-batches of such a window are asked: those are passes by the dozen."""
+"""Micro-batches that are tested in such a window: each takes dozens of passes through the model."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """What a replay gave for each parameter: once, or for each micro-batch; the rest is as in `Replay`."""
+    """The gradients of a replay, by parameter, once or for each micro-batch; the rest is as in `Replay`."""
 
     kind: str
     gradients: Sequence[Sequence[torch.Tensor]]
@@ -79,11 +79,11 @@ class Measurer:
     engine: ReferenceEngine
     replays: bool
     shards: Shards | None = None
-    """The sharded weights of the run; none of a reference's own are."""
+    """The sharded weights of the run; the weights of a reference run are never sharded."""
     sketcher: Sketcher = field(default_factory=Sketcher)
     costs: CostMeter = field(default_factory=CostMeter)
     streamed: Streamed | None = None
-    """How the last large batch was had that had to be computed in chunks, without its gradients."""
+    """The last large batch that had to be computed in chunks, without its gradients."""
     _streamer: Streamer = field(init=False)
     _layouts: dict[Location, Layout] = field(default_factory=dict)
     _searches: Counter[Location] = field(default_factory=Counter)
@@ -104,9 +104,9 @@ class Measurer:
     ) -> list[Vector]:
         """Measure a step on ``parameters``, whose gradients are given as they were before any clip and as they are.
 
-        ``everything`` are all watched parameters, by identity; ``expected`` is what the last windows say of the step.
-        Returns the vectors that were measured, or their sketches: those two, the parts of the gradient, then what the
-        clips should have left and what was replayed.
+        ``everything`` are all watched parameters, by identity; ``expected`` are the weights read from the last windows.
+        Returns the vectors that were measured, or their sketches: these two, the parts of the gradient, then the
+        expected result of the clips and what was replayed.
         """
         keys = [id(p) for p in parameters]
         before = vector_of(before_clip, keys)
@@ -144,14 +144,14 @@ class Measurer:
             return vectors
         sketches = vectors if measured.sketched else self._in_sketches(vectors, parameters, [set()] * len(vectors))
         products = self.sketcher.products(sketches, parameters)
-        # Sketches of several ranks stand side by side when the run has ended: as they are.
+        # Sketches of several ranks are concatenated when the run has ended, so they are kept unreduced.
         measured.products = products if over_ranks else products.reduced()
         return vectors
 
     def _in_sketches(
         self, vectors: Sequence[Vector], parameters: Sequence[torch.Tensor], done: Sequence[set[int]]
     ) -> list[Vector]:
-        """The sketches of gradients, each read once; those at the positions ``done`` are sketches already."""
+        """The sketches of gradients, each computed once; those at the positions ``done`` are sketches already."""
         made: dict[int, Vector] = {}
         for vector, own in zip(vectors, done, strict=True):
             if id(vector) not in made:
@@ -159,7 +159,7 @@ class Measurer:
         return [made[id(vector)] for vector in vectors]
 
     def forget(self, awaited: set[int]) -> None:
-        """Drop the replays of records that no other optimizer has yet to step on."""
+        """Drop the replays of records that no other optimizer's step is awaited for."""
         self._replayed = {key: value for key, value in self._replayed.items() if awaited & set(key)}
 
     def replay(
@@ -171,9 +171,10 @@ class Measurer:
         vectors: list[Vector],
         expected: ExpectedWeights | None = None,
     ) -> None:
-        """Replay a window with the weights as they are; what it gives is added to ``vectors``.
+        """Replay a window with the current weights; the gradients are added to ``vectors``.
 
-        ``expected`` is what the ledger says of the window, where its micro-batches' gradients are of these weights.
+        ``expected`` are the weights in the ledger, given if the micro-batches' gradients were computed with these
+        weights.
         """
         programs = [record.program for record in measured.records]
         coarsest = [p.coarsest for p in programs if p is not None and p.coarsest is not None]
@@ -226,7 +227,7 @@ class Measurer:
     def _prove(
         self, where: Location, programs: Sequence[Program], parameters: Sequence[torch.Tensor], dtype: torch.dtype
     ) -> Proof:
-        """What is known of the micro-batches of one place: these are asked if few others have been."""
+        """What is known about the micro-batches of one place; these are tested if few others have been."""
         known = self._proofs.setdefault(where, [])
         if len(known) < _PROOFS and not any(proof.coupled for proof in known):
             prover = Prover.of(self.engine, parameters, dtype)
@@ -270,16 +271,16 @@ class Measurer:
         agrees: _Agrees,
         is_repeatable: Callable[[], bool],
     ) -> _Found:
-        """The large batch in the layout that the loop's batches have: the one in which it is what they are together.
+        """The large batch in the layout of the loop's batches, in which it matches the sum of the micro-batches.
 
-        No other layout comes so close by chance, so that only where none does the model couples its samples.
+        No other layout matches by chance, so the model couples its samples only if none does.
         """
         if any(program.learns for program in programs):
             raise CannotReplay("each micro-batch is a separate task, whose loss includes a step on the weights")
         known = self._layouts.get(where)
         first: _Found | None = None
         problem: CannotReplay | None = None
-        # What looks like numbers of rows by chance does so in some windows.
+        # A number may look like a number of rows by chance in some windows.
         for layout in LAYOUTS if known is None else (known, replace(known, counts_on=not known.counts_on)):
             try:
                 found = self._in_layout(layout, programs, parameters, measured.compute_dtype)
@@ -336,7 +337,7 @@ def _agrees(
     parameters: Sequence[torch.Tensor],
     expected: ExpectedWeights,
 ) -> bool:
-    """Whether what was replayed is what the micro-batches gave together, as far as their weights are known."""
+    """Whether the replay equals the sum of the micro-batches' gradients, as far as their weights are known."""
     corrections, scales = expected.corrections, expected.of_replay(again)
     if corrections is None or scales is None:
         return True
@@ -354,7 +355,7 @@ def _agrees(
 
 
 def _can_be_weighed(again: Replay, expected: ExpectedWeights) -> bool:
-    """Whether what was replayed can be compared with the micro-batches' own gradients."""
+    """Whether the replay can be compared with the micro-batches' own gradients."""
     return expected.of_replay(again) is not None and expected.corrections is not None
 
 
@@ -364,7 +365,7 @@ def _sketched_at(held: dict[int, Held | None], keys: Sequence[int]) -> set[int]:
 
 
 def _parts(measured: Measured, keys: Sequence[int]) -> list[tuple[GradientSum, Vector]]:
-    """The sums that the records' gradients are in; one with an overflow in it is left out, its norms infinite."""
+    """The sums that hold the records' gradients; one with an overflow is replaced by None, with infinite norms."""
     norms = norms_of([[r.squares[k] for k in keys if k in r.squares] for r in measured.records])
     vectors: dict[GradientSum, Vector] = {}
     for record, norm in zip(measured.records, norms, strict=True):
@@ -380,7 +381,7 @@ def _parts(measured: Measured, keys: Sequence[int]) -> list[tuple[GradientSum, V
 
 
 def _is_a_sum(vectors: Sequence[Vector]) -> bool:
-    """Whether the gradient is one part's very tensors, whose contributions were seen to be finite."""
+    """Whether the gradient consists of one part's own tensors, whose contributions are known to be finite."""
     same = (part for part in vectors[2:] if not isinstance(part, Made) and not isinstance(vectors[0], Made))
     return any(all(a is b for a, b in zip(vectors[0], part, strict=True)) for part in same)
 
@@ -392,7 +393,7 @@ def coupled_modules(programs: Sequence[Program | None]) -> list[str]:
 
 
 def _alike(records: list[Record], chosen: list[int]) -> list[list[int]]:
-    """Those of the chosen records that can be one batch: other micro-batches of the same computation."""
+    """Groups of the chosen records that can be one batch: different micro-batches of the same computation."""
     groups: list[list[int]] = []
     for index in chosen:
         record = records[index]

@@ -1,4 +1,4 @@
-"""Weights that one optimizer has moved, while losses that were computed with them wait for another's step."""
+"""Weights that one optimizer has updated while losses computed with them wait for another's step."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gradcheck_accum.verify.book.records import Record
 
 
 class MovedWeights:
-    """What such weights were: a loss is run again with those that it had.
+    """The old values of such weights, so that a loss is replayed with the weights that it had.
 
     Two networks that are trained on one another are often stepped together, each frozen while the other's loss is
     computed.
@@ -22,9 +22,9 @@ class MovedWeights:
         self._before: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
 
     def keep(self, parameters: Sequence[torch.Tensor], waiting: Iterable[Record]) -> None:
-        """A step is about to move ``parameters``; ``waiting`` are the backwards that other optimizers have yet to use.
+        """A step is about to update ``parameters``; other optimizers have yet to use the backwards ``waiting``.
 
-        Those that reached any of these parameters have been run again for this step already.
+        Those that reached any of these parameters have been replayed for this step already.
         """
         own = {id(p): p for p in parameters}
         programs = [r.program for r in waiting if r.program is not None and own.keys().isdisjoint(r.squares)]
@@ -35,9 +35,9 @@ class MovedWeights:
                     self._before.setdefault(id(parameter), (parameter, parameter.detach().clone()))
 
     def as_they_were(self) -> AbstractContextManager[None]:
-        """Inside the block the weights are what they were."""
+        """Inside the block the weights have their old values."""
         return holding(self._before.values())
 
     def forget(self) -> None:
-        """Nothing waits any more."""
+        """Nothing is waiting any more."""
         self._before.clear()

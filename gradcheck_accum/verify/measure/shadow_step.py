@@ -1,4 +1,4 @@
-"""What the optimizer would have done with the reference gradient, beside what it did."""
+"""Compares what the optimizer did with what it would have done with the reference gradient."""
 
 from __future__ import annotations
 
@@ -32,33 +32,33 @@ _ELEMENTWISE = {
     optim.Rprop,
     optim.ASGD,
 }
-"""Optimizers that move every element of a weight by itself, and so do the same to a shard alone as to it in the whole.
+"""Elementwise optimizers: the update of a shard is the same whether the weight is sharded or whole.
 
-None of them sends anything to another rank.
+None of them communicates with other ranks.
 """
 
 
 SAMPLES = 1 << 18
-"""Elements of the weights whose updates are compared: of a model with more, so many that are drawn at random."""
+"""Elements of the weights whose updates are compared; in a model with more, that many are drawn at random."""
 
 
 def is_too_large(optimizer: Optimizer) -> bool:
-    """Whether only some elements could be compared, and what it does to one may depend on all the others."""
+    """Whether only some elements could be compared, and the optimizer may not be elementwise."""
     held = (part for part in map(own_part, parameters_of(optimizer)) if part is not None)
     return not moves_by_element(optimizer) and sum(part.numel() for part in held) > SAMPLES
 
 
 def moves_by_element(optimizer: Optimizer) -> bool:
-    """Whether what it does to one element of a weight is known to depend on no other."""
+    """Whether the optimizer is known to be elementwise."""
     return type(optimizer) in _ELEMENTWISE
 
 
 class ShadowStep:
-    """A step of a copy of the optimizer with the reference gradient, beside the real one.
+    """A step of a copy of the optimizer with the reference gradient, to be compared with the real one.
 
-    The copy holds no more than SAMPLES elements of the weights and of what the optimizer keeps for them. Of a larger
-    model they are drawn, where the optimizer moves each element by itself; of weights that are sharded over the ranks
-    the copy holds elements of this rank's shards alone.
+    The copy holds no more than SAMPLES elements of the weights and of the optimizer's state. For a larger model they
+    are drawn, if the optimizer is elementwise; of weights that are sharded over the ranks the copy holds only elements
+    of this rank's shards.
     """
 
     def __init__(
@@ -74,10 +74,10 @@ class ShadowStep:
     def prepare(
         cls, optimizer: Optimizer, parameters: list[torch.Tensor], reference: Vector, multiple: float | None = None
     ) -> ShadowStep | None:
-        """Copy the optimizer before its step and give the copy the reference gradient; None where it has no copy.
+        """Copy the optimizer before its step and give the copy the reference gradient; None where that is not possible.
 
-        ``multiple`` says that the reference was presumed to be so many times the gradient, and that other ranks take
-        part: None too where the optimizer may need them for its step.
+        ``multiple`` means that the reference was presumed to be that multiple of the gradient, and that other ranks
+        take part; then the result is also None if the optimizer may communicate with them in its step.
         """
         if multiple is not None and not moves_by_element(optimizer):
             return None
@@ -98,7 +98,7 @@ class ShadowStep:
         return cls(parameters, copied, chosen, multiple)
 
     def finish(self) -> Update | None:
-        """Step the copy, after the real step; None where it can not."""
+        """Step the copy, after the real step; None where it cannot."""
         try:
             type(self._copied).step(self._copied)
         except Exception:
@@ -121,12 +121,12 @@ class Chosen:
 
     @classmethod
     def among(cls, parameters: list[torch.Tensor], wanted: int = SAMPLES) -> Chosen:
-        """All elements of a model that has few; of another so many, at random, of each parameter its share."""
+        """All elements of a small model; otherwise about ``wanted`` random ones, in proportion to parameter sizes."""
         parts = {id(p): part for p in parameters if (part := own_part(p)) is not None}
         total = sum(part.numel() for part in parts.values())
         if total <= wanted:
             return cls()
-        # A generator of its own: the loop's random numbers are the loop's.
+        # A separate generator, so that the loop's random numbers do not change.
         generator = torch.Generator().manual_seed(0)
 
         def draw(part: torch.Tensor) -> torch.Tensor:
@@ -137,36 +137,36 @@ class Chosen:
 
     @property
     def count(self) -> int:
-        """How many are drawn, 0 where all are compared."""
+        """The number of drawn elements, 0 where all are compared."""
         return sum(each.numel() for each in self.positions.values())
 
     def of(self, parameter: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
-        """A copy of the chosen elements of ``tensor``, which has the shape of what is held of a parameter."""
+        """A copy of the chosen elements of ``tensor``, which has the shape of this rank's part of the parameter."""
         positions = self.positions.get(id(parameter))
         return tensor.detach().clone() if positions is None else torch.take(tensor.detach(), positions)
 
     def of_all(self, parameters: list[torch.Tensor]) -> list[torch.Tensor]:
-        """The chosen elements of all of these weights, as far as they are held here."""
+        """The chosen elements of all of these weights, as far as they are on this rank."""
         return [self.of(p, part) for p in parameters if (part := own_part(p)) is not None]
 
     def share(self, parameter: torch.Tensor) -> float:
-        """How many elements of a parameter each that is chosen stands for."""
+        """How many elements of a parameter each chosen element stands for."""
         positions, part = self.positions.get(id(parameter)), own_part(parameter)
         return 1.0 if positions is None or part is None else part.numel() / positions.numel()
 
 
 def _whole_norm(tensors: Sequence[torch.Tensor], shares: Sequence[float]) -> float:
-    """The norm over all elements by those that were chosen, each of which stands for its share."""
+    """The norm over all elements, estimated from the chosen ones, each of which stands for its share."""
     norms = numbers(torch._foreach_norm(list(tensors)))
     return math.hypot(*(norm * math.sqrt(share) for norm, share in zip(norms, shares, strict=True)))
 
 
 def copies_of(optimizer: Optimizer, chosen: Chosen) -> dict[int, object]:
-    """Copies of the tensors of an optimizer's state, by identity: as `copy.deepcopy` remembers what it has copied.
+    """Copies of the tensors of an optimizer's state, by identity: the memo for `copy.deepcopy`.
 
-    It would copy each with its storage and all that may hang on it, which for a tensor that has nothing of the kind
-    takes many times as long as to clone it. Of a sharded weight, and of what belongs to it, the copy is of the shard;
-    of one that is compared by some of its elements, of these.
+    It would copy each with its whole storage and attributes, which takes many times as long as cloning a tensor without
+    these. Of a sharded weight, and of its state, the shard is copied; of a weight of which some elements are compared,
+    these.
     """
     if chosen.positions:
         return _samples(optimizer, chosen)
@@ -187,7 +187,7 @@ def copies_of(optimizer: Optimizer, chosen: Chosen) -> dict[int, object]:
 
 
 def _samples(optimizer: Optimizer, chosen: Chosen) -> dict[int, object]:
-    """The chosen elements of the weights, and of what an optimizer keeps for each element of one."""
+    """The chosen elements of the weights, and of an optimizer's elementwise state."""
     copies: dict[int, object] = {}
     for parameter in parameters_of(optimizer):
         whole = own_part(parameter)
@@ -202,6 +202,6 @@ def _samples(optimizer: Optimizer, chosen: Chosen) -> dict[int, object]:
 
 
 def _shard(tensor: Any) -> torch.Tensor:
-    """A copy of what this rank holds of a DTensor."""
+    """A copy of this rank's shard of a DTensor."""
     own: torch.Tensor = tensor.detach().to_local()
     return own.clone()

@@ -1,7 +1,7 @@
-"""The run that should have been: trained alongside on true large batches, from the same start, by the same optimizer.
+"""The reference run: trained in parallel on true large batches, from the same start, with the same optimizer.
 
 Every window is also run with the reference's own weights. A copy of each optimizer takes the steps, with the learning
-rates that the loop's own had at that step, so that schedules need no copy. How far the two runs have come apart is the
+rates that the loop's own had at that step, so that schedules need no copy. The relative distance of the two runs is the
 drift |w - w_ref| / |w_ref - w_0|.
 """
 
@@ -23,7 +23,7 @@ from gradcheck_accum.verify.vectors.inner_products import Vector, combination, n
 
 
 class Trajectory:
-    """The reference run; ``lost`` says why it could not be carried on, or nothing."""
+    """The reference run; ``lost`` is why it could not be continued, empty if it could."""
 
     def __init__(self, engine: ReferenceEngine) -> None:
         self.lost = ""
@@ -39,7 +39,7 @@ class Trajectory:
         measured: Measured,
         expected: ExpectedWeights,
     ) -> None:
-        """Take the reference's own step for a window, before the loop takes its."""
+        """Make the reference run's step for a window, before the loop makes its own."""
         if measured.shards:
             self.lost = SHARDED
             return
@@ -105,7 +105,7 @@ class Trajectory:
 
 
 def _like(gradient: torch.Tensor | None, parameter: torch.Tensor) -> torch.Tensor | None:
-    """A gradient in the form that the loop's own has: some optimizers take sparse ones only."""
+    """A gradient in the layout of the loop's own: some optimizers require sparse ones."""
     if gradient is None:
         return None
     gradient = gradient.to(parameter.dtype)

@@ -1,8 +1,8 @@
-"""Which parameters' gradients are furthest from the reference's: measured where a step's gradient is off, and rarely.
+"""Which parameters' gradients are furthest from the reference's: measured only for a few wrong steps.
 
-A step whose gradient is right costs nothing more. Of those that are off, the first few of an optimizer are taken apart,
-and later one whose error is half as large again as any before: however long a run, they are few, and the worst is
-among them or hardly worse than one that is. It takes one pass over the gradients.
+A step whose gradient is right costs nothing more. The errors of an optimizer's first few wrong steps are broken down by
+parameters, and later those of steps whose error is at least 1.5 times the largest before: however long a run, these are
+few, and the worst step is among them or less than 1.5 times worse. It takes one pass over the gradients.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from gradcheck_accum.verify.book.records import Measured, Record
 from gradcheck_accum.verify.vectors.inner_products import Pieces, Vector, numbers, pieces_of, stretches
 
 SHOWN = 24
-"""Of so many parameters, those with the largest shares of the error, is anything kept."""
+"""The number of parameters that are kept, those with the largest shares of the error."""
 
 _FIRST = 4
 _WORSE = 1.5
-"""Steps of an optimizer that are taken apart however far they are off, and by what factor later ones must be worse."""
+"""Wrong steps of an optimizer that are always broken down, and the factor by which later ones must be worse."""
 
 Weighted = Sequence[tuple[int, float]]
 """A combination of a window's vectors: (vector, factor)."""
@@ -34,13 +34,13 @@ Weighted = Sequence[tuple[int, float]]
 
 @dataclass(slots=True)
 class Worst:
-    """Which steps of each optimizer are taken apart: the first that are off, and later ones that are far worse."""
+    """Chooses each optimizer's steps that are broken down: the first wrong ones, and later ones that are far worse."""
 
     _taken: Counter[str] = field(default_factory=Counter)
     _worst: dict[str, float] = field(default_factory=dict)
 
     def takes(self, optimizer: str, error: float) -> bool:
-        """Whether a step that is so far off is one of them; it counts as taken then."""
+        """Whether a step with this error is one of them; if so, it is counted."""
         if self._taken[optimizer] >= _FIRST and error < _WORSE * self._worst[optimizer]:
             return False
         self._taken[optimizer] += 1
@@ -50,7 +50,7 @@ class Worst:
 
 @dataclass(slots=True)
 class Dissector:
-    """Takes the error of a step apart by parameters, where it is off and as seldom as `Worst` says."""
+    """Breaks the error of a wrong step down by parameters, for the steps that `Worst` chooses."""
 
     _worst: Worst = field(default_factory=Worst)
 
@@ -62,9 +62,9 @@ class Dissector:
         parameters: Sequence[torch.Tensor],
         optimizer: Optimizer,
     ) -> ByParameter | None:
-        """The parts that the parameters have in the error of the gradient before any clip beside ``reference``.
+        """The parameters' shares of the error of the gradient before any clip, compared with ``reference``.
 
-        None where it is within rounding, or as many steps that were as far off have been taken apart.
+        None where it is within rounding, or `Worst` does not choose the step.
         """
         if not self._is_wanted(measured, reference):
             return None
@@ -95,7 +95,7 @@ class Dissector:
 def by_parameter(
     wrong: Sequence[float], right: Sequence[float], parameters: Sequence[torch.Tensor], names: Sequence[str]
 ) -> ByParameter | None:
-    """The largest parts of an error, given |g - g_ref| and |g_ref| of each parameter; None where there is none."""
+    """The largest shares of an error, given |g - g_ref| and |g_ref| of each parameter; None where there is no error."""
     total = math.hypot(*wrong)
     if not total or not math.isfinite(total):
         return None
@@ -109,9 +109,9 @@ def by_parameter(
 def names_of(
     parameters: Iterable[torch.Tensor], records: Iterable[Record], optimizer: Optimizer | None = None
 ) -> list[str]:
-    """What the parameters are called: by the optimizer that was told, else by the modules that losses came from.
+    """The names of the parameters: those given to the optimizer, otherwise those in the modules that computed losses.
 
-    One that nobody names is called by its place in the optimizer.
+    A parameter without a name is identified by its position in the optimizer.
     """
     called = _told(optimizer) if optimizer is not None else {}
     programs = (record.program for record in records if record.program is not None)
@@ -125,7 +125,7 @@ def names_of(
 
 
 def _told(optimizer: Optimizer) -> dict[int, str]:
-    """The names that an optimizer was given together with its parameters."""
+    """The names that were passed to an optimizer together with its parameters."""
     names = [name for group in optimizer.param_groups for name in group.get("param_names") or group["params"]]
     named = zip(parameters_of(optimizer), names, strict=False)
     return {id(parameter): name for parameter, name in named if isinstance(name, str)}

@@ -1,8 +1,8 @@
 """Runs a user's script under observation, in a process of its own.
 
-The parent gives its request in a file and reads the result from another, both of them data alone; the script's own
-output, exit code and files are its own. The process ends as Python ends: what is handed to the parent is written when
-the script and its threads have ended, and before its exit handlers run.
+The parent passes its request in a file and reads the result from another, both of which hold only data; the script's
+output, exit code and files are not affected. The process ends as Python does: the result is written when the script and
+its threads have ended, and before its exit handlers run.
 """
 
 from __future__ import annotations
@@ -38,23 +38,23 @@ if TYPE_CHECKING:
 
 _PACKAGE = Path(__file__).resolve().parents[2]
 _CALLS_FOR_THE_SCRIPT = {"child.py", "patches.py", "session.py", "tape.py", "in_program.py"}
-"""Our files that stand between the script and what it calls, in PyTorch or of ours."""
+"""Our files whose frames are between the script and what it calls, in PyTorch or in this package."""
 
 _PATIENCE = 5.0
-"""Seconds that threads get to end by themselves where the script was stopped, which may have been about to end them."""
+"""Seconds that threads get to end by themselves after the script was stopped, which might have ended them."""
 
 _INTERRUPTED_STATUS = 128 + signal.SIGINT
 
 
 def main(*companions: type[Any]) -> None:
-    """Carry out the request in the file that the first argument names; write the result to the second.
+    """Run the request in the file named by the first argument; write the result to the second.
 
     ``companions`` are the classes that it has instances of.
 
-    Returns where the script came to its end, and raises SystemExit where it ended in another way.
+    Returns if the script ended normally, and raises SystemExit if it ended in another way.
     """
     request: dict[str, Any] = request_of(*companions).loads(Path(sys.argv[1]).read_bytes())
-    # Before the script's own folder is on the path: a user's `random.py` there must not break PyTorch.
+    # Before the script's folder is on the path: a user's `random.py` there must not break PyTorch.
     import torch  # noqa: F401
 
     from gradcheck_accum.verify.stack import frames
@@ -71,7 +71,7 @@ def main(*companions: type[Any]) -> None:
 
 
 class _Run:
-    """One run of a script: what is seen of it, and the result that is given when it has ended."""
+    """One run of a script: its observation, and the result that is written when it has ended."""
 
     def __init__(self, request: dict[str, Any], answer: Path) -> None:
         self._script, self._module = request["script"], request["module"]
@@ -82,7 +82,7 @@ class _Run:
         self._answer = answer
         self._process = os.getpid()
         self._watching = ExitStack()
-        # The last of all exit handlers: whatever happens, what was seen is told.
+        # The last of all exit handlers: whatever happens, what was seen is reported.
         at_exit(self.give)
         self._observation: Observation | None = None
         self._finished = False
@@ -90,10 +90,10 @@ class _Run:
         self._cut_off = False
 
     def begin(self) -> bool:
-        """Begin to watch; False where an option does not fit, and nothing of the script may run."""
+        """Begin to watch; False where an option is invalid, and the script must not run."""
         from gradcheck_accum.verify.session import observe
 
-        # Here, and not when the script has ended: it may have left no way to load anything.
+        # Now, and not when the script has ended: then imports may no longer work.
         importlib.import_module("gradcheck_accum.verify.ranks.gathering")
         progress = _Progress(sys.stderr) if self._launch is None or self._launch.rank == 0 else None
         try:
@@ -134,9 +134,9 @@ class _Run:
                 self._failed(problem)
 
     def _heed_who_asks_for_its_end(self) -> None:
-        """A polite end from outside (a time limit) still leaves a report of what was seen.
+        """Let SIGTERM and SIGINT from outside (a time limit) still leave a report of what was seen.
 
-        Until now there was nothing to report, and the process would have ended without a word.
+        Before this there was nothing to report, and a signal ended the process silently.
         """
         signal.signal(signal.SIGTERM, self.interrupt)
         if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
@@ -144,15 +144,15 @@ class _Run:
         _end_children_as_without(self.interrupt)
 
     def interrupt(self, signum: int, frame: Any) -> None:
-        """Stop the script: somebody asks for its end."""
+        """Stop the script on a signal."""
         self._error, self._finished = INTERRUPTED, False
         raise KeyboardInterrupt
 
     def give(self) -> None:
-        """Hand the result over, once; from here on nothing is watched any more."""
+        """Write the result, once; from here on nothing is watched any more."""
         observation, self._observation = self._observation, None
         if observation is None or os.getpid() != self._process:
-            # A child that the script forked ran to the script's end: the result is its parent's to give.
+            # A child that the script forked reached the script's end: only its parent writes the result.
             return
         with _undisturbed(self.interrupt):
             self._watching.close()
@@ -162,7 +162,7 @@ class _Run:
                 self._write(result)
 
     def _give_when_threads_have_ended(self) -> None:
-        # Exit handlers run when all threads have ended that the process waits for, and the last registered is first.
+        # Exit handlers run after all non-daemon threads have ended, and the last registered runs first.
         at_exit(self.give)
 
     def _interrupted(self, problem: KeyboardInterrupt) -> None:
@@ -174,7 +174,7 @@ class _Run:
         raise SystemExit(_INTERRUPTED_STATUS)
 
     def _stop(self) -> None:
-        """The script was stopped before its own end: the result is given now, and no thread is waited for in vain."""
+        """The script was stopped before its end: write the result now, and do not wait for its threads forever."""
         self.give()
         if os.getpid() == self._process:
             waiting = threading.Timer(_PATIENCE, _wait_no_longer)
@@ -231,7 +231,7 @@ def _run_as_main(script: str | None, module: str | None) -> None:
 
 
 def _absolute(script: str) -> str:
-    """The path of a script as Python itself gives it to a script that it runs."""
+    """The path of a script as Python itself sets it in ``__file__``."""
     return script if os.path.isabs(script) else os.path.join(os.getcwd(), script.removeprefix("./"))
 
 
@@ -244,7 +244,7 @@ def _status(code: object) -> object:
 
 
 def _words(value: object) -> str:
-    """A value as text; nothing where a class of the script's own cannot be shown."""
+    """A value as text; empty if its class fails to convert it."""
     try:
         return str(value).strip()
     except Exception:
@@ -275,9 +275,9 @@ def _show(problem: BaseException) -> object:
 
 
 def _end_children_as_without(handler: Any) -> None:
-    """Let SIGTERM end the processes that the script forks at once, as it does without our ``handler``.
+    """Let SIGTERM immediately end the processes that the script forks, as it does without our ``handler``.
 
-    It waits while one is made: Python forgets a signal that has reached a new process before it is ready for handlers.
+    The signal is blocked during a fork: Python drops a signal that reaches a new process before handlers can run.
     """
     if not hasattr(os, "register_at_fork"):
         return
@@ -299,9 +299,9 @@ def _end_children_as_without(handler: Any) -> None:
 
 @contextmanager
 def _undisturbed(ours: Any) -> Iterator[None]:
-    """While it is entered, what asks for the process's end would only break off the report.
+    """Ignore SIGTERM and SIGINT in the block: they would only interrupt the report.
 
-    Afterwards the script's own handlers are there again, and in place of ``ours`` the system's.
+    Afterwards the script's own handlers are restored, and the system's in place of ``ours``.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -316,9 +316,9 @@ def _undisturbed(ours: Any) -> Iterator[None]:
 
 
 def _heed_interrupts() -> None:
-    """Let an interrupt break off the main thread's waiting, though the process was started to ignore it.
+    """Let SIGINT interrupt the main thread's waiting although the process was started to ignore it.
 
-    A shell starts what runs in its background so; a script that was stopped has no more use of it.
+    A shell starts background jobs this way; after the script was stopped this is no longer needed.
     """
     main = threading.current_thread() is threading.main_thread()
     if main and signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
@@ -326,20 +326,20 @@ def _heed_interrupts() -> None:
 
 
 def _wait_no_longer() -> None:
-    """Let the process go on to its exit handlers where it still waits for threads."""
+    """Let the process go on to its exit handlers if it still waits for threads."""
     if not any(not t.daemon and t is not threading.main_thread() for t in threading.enumerate()):
         return
     hook = sys.unraisablehook
 
     def silent(unraisable: Any) -> None:
-        # The waiting is broken off: that is nothing of the script's.
+        # We interrupted the waiting, so this exception is not the script's.
         if isinstance(unraisable.exc_value, KeyboardInterrupt):
             sys.unraisablehook = hook
         else:
             hook(unraisable)
 
     if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
-        # The script's own handler would let it wait on.
+        # The script's own handler would let it keep waiting.
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(0)
@@ -348,10 +348,10 @@ def _wait_no_longer() -> None:
 
 
 class _Progress:
-    """Says on a terminal, in a line of its own every now and then, that a long run is still watched."""
+    """Prints a line on a terminal from time to time to show that a long run is still watched."""
 
     EVERY = 10.0
-    """Seconds between two lines: a run that is shorter needs none."""
+    """Seconds between two lines, and before the first."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -390,7 +390,7 @@ def _is_ours(tb: TracebackType | None) -> bool:
 
 
 def _own(problem: BaseException) -> str:
-    """An exception of our own in one line, with the place that whoever mends it wants to know."""
+    """An exception of our own in one line, with the place where it was raised, for the bug report."""
     last = traceback.extract_tb(problem.__traceback__)[-1]
     return f"internal error of gradcheck-accum, please report it: {_in_a_line(problem)} ({last.filename}:{last.lineno})"
 

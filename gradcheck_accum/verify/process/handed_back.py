@@ -1,4 +1,4 @@
-"""A run's result as the process of the run hands it to the one that started it. Imports no torch."""
+"""A run's result as the process of the run returns it to the one that started it. Imports no torch."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def written(result: verdict.VerifyResult) -> bytes:
 
 
 def leave(result: verdict.VerifyResult, answer: Path) -> None:
-    """Leave a result in the file ``answer``, whole or not at all. Raises OSError."""
+    """Write a result to the file ``answer`` atomically. Raises OSError."""
     temporary = answer.with_suffix(".part")
     temporary.write_bytes(written(result))
     temporary.replace(answer)

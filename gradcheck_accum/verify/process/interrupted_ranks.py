@@ -1,6 +1,6 @@
-"""The report of ranks that were interrupted, in a process of its own: theirs have ended, and none waits for another.
+"""The report on ranks that were interrupted, made in a process of its own because theirs have ended.
 
-Rank 0 has left its account in the launch's mailbox, as the others do.
+Rank 0 has left its report in the launch's mailbox, as the others do.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from gradcheck_accum.verify.ranks.rank_report import RankReport
 
 
 def main(*companions: type) -> None:
-    """Put together what the request's ranks saw, and leave the report where the request's answer is expected.
+    """Combine what the request's ranks saw, and write the report where the request's answer is expected.
 
-    The arguments of the process are those of the child whose request it was, of which ``companions`` are the classes.
+    The process has the arguments of the child that the request was for; ``companions`` are the classes in the request.
     """
     request = request_of(*companions).loads(Path(sys.argv[1]).read_bytes())
     launch, script = Launch.at(request["launch"]), request["script"] or request["module"]

@@ -33,33 +33,34 @@ if TYPE_CHECKING:
     from gradcheck_accum.verify.watching.companion import Companion
 
 # The working directory is not on the path until PyTorch is loaded: a `random.py` there must not break it. The package
-# must be found from any of them, and its parent must shadow no module of the script's: it is on the path just for that.
+# must be found from any directory, but its parent must not shadow the script's modules, so that is on the path only for
+# the import.
 _CHILD = (
     "import signal, sys; sys.path[:] = [*filter(None, sys.path), sys.argv[3]]; "
     "signal.getsignal(2) is signal.SIG_IGN or signal.signal(2, signal.SIG_DFL); {unblock}"
     "from gradcheck_accum.verify.process.{module} import main{imports}; sys.path.pop(); main({classes})"
 )
-"""What interrupts it before the script begins ends it without a word (signal 2 is SIGINT on every system).
+"""An interrupt before the script begins ends the child silently (signal 2 is SIGINT on every system).
 
-Python would say where it was while it starts: ``unblock`` lets in what has waited until then. ``imports`` are of the
-``classes`` that the request has instances of: it is data, and names nothing to be loaded."""
+Python itself would print a traceback while it starts, so interrupts are blocked until ``unblock``. ``imports`` are
+those of the ``classes`` that the request has instances of, since the request itself is only data."""
 
 _UNBLOCK = "signal.pthread_sigmask(signal.SIG_UNBLOCK, {2}); "
 
 _BEAT = 0.5
 _AFTER_ANOTHER = 5.0
-"""Seconds between two looks at the other ranks, and those that a rank gets to end when another has failed."""
+"""Seconds between two checks of the other ranks, and those that a rank gets to end when another has failed."""
 
 GRACE = 10.0
-"""Seconds that a script gets to write what was seen after its time is up."""
+"""Seconds that the child gets to write what was seen after the time limit."""
 
 _TOGETHER = 18.0
-"""Seconds for the report of interrupted ranks; with the rest, fewer than a launcher waits (``torchrun``: 30)."""
+"""Seconds for the report on interrupted ranks; all together less than a launcher waits (``torchrun``: 30)."""
 
 HEEDED = 1.0
-"""Seconds in which a process ends that was interrupted too, as a terminal interrupts all that were started from it.
+"""Seconds in which a child ends that was interrupted too: a terminal interrupts all processes started from it.
 
-Interrupted twice, it might break off its report.
+A second interrupt might abort its report.
 """
 
 
@@ -85,10 +86,10 @@ def verify_script(
     """Run a script (or a module, as ``python -m`` does), unmodified, and compare every step with the large batch.
 
     The script's output goes to this process's standard error. ``timeout`` is in seconds. ``reference``,
-    ``memory_budget`` and the rest are those of `gradcheck_accum.verify.session.observe`. What
-    ``companion`` makes, in the process of the run, goes along with it; ``environment`` are variables that the run has
-    besides those of this process, and ``ending`` is what another thread stops it with. What goes wrong with the script
-    is the result's ``error``; nothing is raised for it.
+    ``memory_budget`` and the rest are those of `gradcheck_accum.verify.session.observe`. ``companion`` makes an object,
+    in the process of the run, that takes part in it; ``environment`` are variables that are added to those of this
+    process, and ``ending`` lets another thread stop the run. Problems with the script are the result's ``error``;
+    nothing is raised for them.
     """
     name = script or module or ""
     variables = {**os.environ, **(environment or {})}
@@ -148,7 +149,7 @@ def verify_script(
 
 
 class _Stopped(Enum):
-    """Why a child was stopped before its own end: its time ran out, somebody asked for it, another rank had failed."""
+    """Why a child was stopped before its end: the time limit, a request, or another rank that failed."""
 
     LATE = "late"
     ASKED = "asked"
@@ -156,7 +157,7 @@ class _Stopped(Enum):
 
 
 def request_of(*companions: type[Any]) -> Portable:
-    """What reads and writes the request to a child; ``companions`` are the classes of what goes along with its run."""
+    """Reads and writes the request to a child; ``companions`` are the classes of the companions of its run."""
     return Portable([MemoryBudget, *companions])
 
 
@@ -174,10 +175,10 @@ class Ending:
         self._lock = threading.Lock()
         self._child: subprocess.Popen[bytes] | None = None
         self.asked = False
-        """Whether its end has been asked for."""
+        """Whether a stop was requested."""
 
     def begin(self, start: Callable[[], subprocess.Popen[bytes]]) -> subprocess.Popen[bytes]:
-        """Start the run's process, and know it."""
+        """Start the run's process, and remember it."""
         with self._lock:
             self._child = start()
             if self.asked:
@@ -185,14 +186,14 @@ class Ending:
             return self._child
 
     def ask(self) -> None:
-        """Ask for its end, as Ctrl-C does: it still tells what was seen until then."""
+        """Interrupt it, as Ctrl-C does: it still reports what was seen until then."""
         with self._lock:
             self.asked = True
             if self._child is not None:
                 _ask_to_end(self._child)
 
     def kill(self) -> None:
-        """End it now."""
+        """Kill it."""
         with self._lock:
             if self._child is not None:
                 self._child.kill()
@@ -200,7 +201,7 @@ class Ending:
 
 @dataclass(frozen=True, slots=True)
 class _ChildRun:
-    """A process that carries out the request in the file ``asked`` and writes its result to ``answer``."""
+    """A process that runs the request in the file ``asked`` and writes its result to ``answer``."""
 
     asked: Path
     answer: Path
@@ -209,7 +210,7 @@ class _ChildRun:
     ending: Ending
 
     def to_its_end(self, timeout: float | None, launch: Launch | None) -> tuple[int, _Stopped | None]:
-        """Run it: its exit status, and why it was stopped if it was. Whatever is raised here, it has ended."""
+        """Run it: its exit status, and why it was stopped if it was. It has ended even if this raises."""
         child = self.ending.begin(self._started)
         try:
             status, why = self._ended(child, timeout, launch)
@@ -219,7 +220,7 @@ class _ChildRun:
         return status, _Stopped.ASKED if self.ending.asked else why
 
     def report_of_interrupted_ranks(self) -> None:
-        """Let the answer be made of the accounts that all ranks have left; there is none where that fails."""
+        """Make the answer from the reports that all ranks have left; there is none if that fails."""
         command = self._command("interrupted_ranks", "")
         apart = subprocess.Popen(command, stdout=_standard_error(), env=self.variables, start_new_session=True)
         try:
@@ -267,7 +268,7 @@ class _ChildRun:
 
 @contextmanager
 def _interrupts_wait() -> Iterator[str]:
-    """While it is entered, interrupts wait, and in a process that is started here too until it runs what is given."""
+    """Block interrupts in the block, and in a process that is started there until it runs the code that is yielded."""
     if not hasattr(signal, "pthread_sigmask"):
         yield ""
         return
@@ -279,9 +280,9 @@ def _interrupts_wait() -> Iterator[str]:
 
 
 def _ask_to_end(child: subprocess.Popen[bytes]) -> None:
-    """Interrupt a child, as Ctrl-C does; what a shell has started in its background ignores that, and gets SIGTERM.
+    """Interrupt a child, as Ctrl-C does; a background job of a shell ignores that, and gets SIGTERM.
 
-    It still tells what was seen until then.
+    The child still reports what was seen until then.
     """
     is_ignored = signal.getsignal(signal.SIGINT) is signal.SIG_IGN
     child.send_signal(signal.SIGTERM if is_ignored else signal.SIGINT)
@@ -290,7 +291,7 @@ def _ask_to_end(child: subprocess.Popen[bytes]) -> None:
 def _wait_beside(child: subprocess.Popen[bytes], timeout: float | None, launch: Launch) -> int | _Stopped:
     """Wait for one rank's child: its exit status, or why it should be stopped.
 
-    Most scripts fail with the rank that they are waiting for; what still waits after some seconds never ends by itself.
+    Most scripts fail together with the rank that they wait for; one that still waits after some seconds will not end.
     """
     start, others_failed = time.monotonic(), 0.0
     while True:
@@ -308,7 +309,7 @@ def _wait_beside(child: subprocess.Popen[bytes], timeout: float | None, launch: 
 
 
 def _ending_of_rank(launch: Launch, ending: str, stopped: _Stopped | None) -> str:
-    """Tell the other ranks how this one ended without an account; how the first of all ranks failed."""
+    """Report to the other ranks how this one ended without a result; returns how the first of all ranks failed."""
     launch.fail(ending, cut_off=stopped is _Stopped.ALONE)
     if launch.orphaned():
         return launch.orphaned()
@@ -328,7 +329,7 @@ def _standard_error() -> int:
 
 
 def _unreadable(script: str) -> str:
-    """Why a script can not be run, or nothing."""
+    """Why a script cannot be run, or an empty string."""
     path = Path(script)
     try:
         if path.is_dir():

@@ -1,5 +1,4 @@
-"""What the source has for the numbers of a run: where a divisor comes from, and what decides on a step.
+"""Finds the source of the numbers of a run: where a divisor comes from, and what decides on a step.
 
-Read off the syntax of the frames on the stack, once for every place and those that call it; nothing of the user's is
-run for it.
+Read from the syntax of the frames on the stack, once for every place and its callers; no user code is run for it.
 """

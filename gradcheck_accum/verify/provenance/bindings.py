@@ -1,4 +1,4 @@
-"""What the source binds names to, by assignments and in other ways."""
+"""The bindings of names in the source, by assignments and in other ways."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _SCOPES = (*_FUNCTIONS, ast.ClassDef)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Binding:
-    """One place that binds a name: to ``value``, or None where it is no plain assignment; in the function ``scope``."""
+    """One place that binds a name, in the function ``scope``: to ``value``, None where it is no plain assignment."""
 
     node: ast.AST
     value: ast.expr | None
@@ -24,7 +24,7 @@ class Binding:
 
 
 class _Table:
-    """The bindings of one file, read for each scope when it is asked for."""
+    """The bindings of one file, read for each scope on first use."""
 
     def __init__(self, syntax: Syntax) -> None:
         self._syntax = syntax
@@ -38,7 +38,7 @@ class _Table:
                     self._declaring[name].append((scope, type(node)))
 
     def own(self, scope: Scope | ast.ClassDef, within: Scope) -> dict[str, list[Binding]]:
-        """What a scope's own code binds, by names and dotted attributes; that of what is defined in it is theirs."""
+        """What a scope's own code binds, by names and dotted attributes, without the scopes nested in it."""
         if scope not in self._scopes:
             found: dict[str, list[Binding]] = defaultdict(list)
             for binding in _bindings(scope, within):
@@ -47,7 +47,7 @@ class _Table:
         return self._scopes[scope]
 
     def of_others(self, attribute: str) -> list[Binding]:
-        """What binds an attribute of an object that is not the own one of a method."""
+        """The bindings of an attribute of an object other than a method's ``self``."""
         if self._of_others is None:
             self._of_others = defaultdict(list)
             for scope in ast.walk(self._syntax.tree):
@@ -62,11 +62,11 @@ class _Table:
         return self._of_others.get(attribute, [])
 
     def declares(self, scope: Scope, name: str) -> bool:
-        """Whether a function says that a name is another scope's."""
+        """Whether a function declares a name as global or nonlocal."""
         return any(own is scope for own, _ in self._declaring.get(name, ()))
 
     def declaring(self, scope: Scope, name: str) -> Iterator[Function]:
-        """The functions that say that a name is of ``scope``."""
+        """The functions that declare a name to be that of ``scope``."""
         kind = ast.Global if isinstance(scope, ast.Module) else ast.Nonlocal
         inside = set(ast.walk(scope)) if kind is ast.Nonlocal and name in self._declaring else set()
         for function, own in self._declaring.get(name, ()):
@@ -80,19 +80,19 @@ def _table(syntax: Syntax) -> _Table:
 
 
 def parameters(function: Function) -> list[ast.arg]:
-    """The parameters that a call may give by position, in order."""
+    """The parameters that a call may pass by position, in order."""
     return [*function.args.posonlyargs, *function.args.args]
 
 
 def is_parameter(scope: Scope, name: str) -> bool:
-    """Whether a name is one of a function's parameters, ``*args`` and ``**kwargs`` left out."""
+    """Whether a name is one of a function's parameters, except ``*args`` and ``**kwargs``."""
     if isinstance(scope, ast.Module):
         return False
     return any(own.arg == name for own in (*parameters(scope), *scope.args.kwonlyargs))
 
 
 def owner_of(syntax: Syntax, scope: Scope, name: str) -> Scope | None:
-    """The scope that a name belongs to which is read in ``scope``; None where the file does not bind it."""
+    """The scope that binds a name which is read in ``scope``; None where the file does not bind it."""
     table = _table(syntax)
     while True:
         if (is_parameter(scope, name) or name in table.own(scope, scope)) and not table.declares(scope, name):
@@ -103,7 +103,7 @@ def owner_of(syntax: Syntax, scope: Scope, name: str) -> Scope | None:
 
 
 def names_bound(syntax: Syntax, scope: Scope, name: str) -> list[Binding]:
-    """All places that bind a scope's name: functions inside may declare it to be theirs."""
+    """All places that bind a scope's name, including functions that declare it as global or nonlocal."""
     table = _table(syntax)
     scopes = [scope, *table.declaring(scope, name)]
     return [binding for own in scopes for binding in table.own(own, own).get(name, ())]
@@ -112,7 +112,7 @@ def names_bound(syntax: Syntax, scope: Scope, name: str) -> list[Binding]:
 def attributes_bound(syntax: Syntax, cls: ast.ClassDef, attribute: str) -> list[Binding]:
     """All places in a class's own body and methods that bind an attribute of its instances.
 
-    So may those do that bind one of this name of some other object: whose it is is not known.
+    This includes the places that bind an attribute of this name of another object, which may be an instance.
     """
     table = _table(syntax)
     found = [*table.own(cls, syntax.scope_of(cls)).get(attribute, ()), *table.of_others(attribute)]
@@ -123,7 +123,7 @@ def attributes_bound(syntax: Syntax, cls: ast.ClassDef, attribute: str) -> list[
 
 
 def assigned(target: ast.expr, value: ast.expr | None) -> Iterator[tuple[ast.expr, ast.expr | None]]:
-    """The names and attributes that an assignment binds, each to what; to None where that is not written."""
+    """The names and attributes that an assignment binds, each with its value, None where that is not explicit."""
     match target, value:
         case (ast.Tuple(elts=targets) | ast.List(elts=targets), ast.Tuple(elts=values) | ast.List(elts=values)) if len(
             targets

@@ -1,4 +1,4 @@
-"""Calls in the source: whether one entered a frame, and what it gives for which parameter."""
+"""Calls in the source: whether one entered a frame, and its arguments by parameter."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gradcheck_accum.verify.provenance.syntax import Function, Scope
 def may_call(call: ast.Call, frame: FrameType, code: CodeType, cls: ast.ClassDef | None) -> bool:
     """Whether what ``frame`` calls by ``call`` is the function of ``code``, a method of ``cls`` if that is given.
 
-    What is called by a function's own name is that function; what has another name is looked up.
+    A call by the function's own name is taken to be one; any other name is looked up.
     """
     names = {code.co_name}
     if cls is not None and code.co_name == "__init__":
@@ -30,7 +30,7 @@ def may_call(call: ast.Call, frame: FrameType, code: CodeType, cls: ast.ClassDef
 
 
 def is_passed_on(call: ast.Call, scope: Scope) -> bool:
-    """Whether a wrapper hands on just what it was given: ``function(*args, **kwargs)``."""
+    """Whether a wrapper only passes its arguments on: ``function(*args, **kwargs)``."""
     match call:
         case ast.Call(
             args=[ast.Starred(value=ast.Name(id=listed))], keywords=[ast.keyword(arg=None, value=ast.Name(id=named))]
@@ -42,12 +42,12 @@ def is_passed_on(call: ast.Call, scope: Scope) -> bool:
 
 
 def is_open(call: ast.Call) -> bool:
-    """Whether a call gives more than is written in it."""
+    """Whether a call unpacks arguments that are not written in it."""
     return any(isinstance(a, ast.Starred) for a in call.args) or any(k.arg is None for k in call.keywords)
 
 
 def argument_of(call: ast.Call, function: Function, name: str, cls: ast.ClassDef | None) -> ast.expr | None:
-    """What a call gives for a parameter of ``function``, a method of ``cls`` if that is given."""
+    """The argument of a call for a parameter of ``function``, a method of ``cls`` if that is given."""
     named = next((k.value for k in call.keywords if k.arg == name), None)
     if named is not None:
         return named
@@ -58,7 +58,7 @@ def argument_of(call: ast.Call, function: Function, name: str, cls: ast.ClassDef
 
 
 def default_of(function: Function, name: str) -> ast.expr | None:
-    """What a parameter is where a call does not give it."""
+    """The default of a parameter."""
     own, arguments = parameters(function), function.args
     pairs = list(zip(reversed(own), reversed(arguments.defaults), strict=False))
     by_name = [(a, d) for a, d in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True) if d is not None]

@@ -1,8 +1,8 @@
-"""What a test compares a counter of micro-batches with.
+"""Finds the number that a test compares a counter of micro-batches with.
 
-What counts micro-batches is a number taken modulo another, or one that starts anew where it has been compared; and it
-counts one at a time: samples and tokens have other bounds. The length of the data is no K: it tells where a pass ends.
-Whether that length leaves a remainder is asked of K.
+A counter of micro-batches is a number taken modulo another, or one that is reset where it has been compared; and it
+counts one at a time, since samples and tokens have other bounds. The length of the data is not K: it shows where a pass
+ends. The modulus of that length, in a test for a remainder, is K.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from gradcheck_accum.verify.provenance.lines import Bound, Line
 from gradcheck_accum.verify.provenance.returned import returned_by
 
 _MOST_NAMES = 4
-"""How often a test, or a length, may be given another name."""
+"""The number of names that a test, or a length, is followed through."""
 
 _OPPOSITES: dict[type[ast.cmpop], type[ast.cmpop]] = {
     ast.NotEq: ast.Eq,
@@ -31,9 +31,9 @@ _OPPOSITES: dict[type[ast.cmpop], type[ast.cmpop]] = {
 def bounds_of_test(
     test: ast.expr, holds: bool, line: Line, region: Sequence[ast.AST] | None, names: int = _MOST_NAMES
 ) -> Iterator[Bound]:
-    """What counters have come to at ``line``, where a test holds or does not.
+    """The bounds that counters have reached at ``line``, given that a test holds or does not.
 
-    ``region`` is what is run because of that; None where it is what follows a loop that counts for itself.
+    ``region`` is the code that runs because of that; None where it follows a loop that counts by itself.
     """
     match test:
         case ast.UnaryOp(op=ast.Not(), operand=inner):
@@ -60,7 +60,7 @@ def bounds_of_test(
 
 
 def is_length(node: ast.expr, place: Place, names: int = _MOST_NAMES) -> bool:
-    """Whether a number is made of the length of something."""
+    """Whether a number is computed from the length of something."""
     for inner in ast.walk(node):
         if isinstance(inner, ast.Call) and isinstance(inner.func, ast.Name) and inner.func.id == "len":
             return True
@@ -80,7 +80,7 @@ def _compared(
                 is_asked = kind is ast.Eq or is_length(counter, line.place)
                 yield from _modulus(counter, bound, line) if is_asked else ()
                 return
-    # Who waits for more than K counts to K, too: whether a window has one more or one less is seen, and not read.
+    # ``count > K`` counts to K, too: whether a window has one more or one less is observed, not read from the source.
     pairs = {
         ast.Eq: [(left, right), (right, left)],
         ast.GtE: [(left, right)],
@@ -106,7 +106,7 @@ def _modulus(counter: ast.expr, bound: ast.expr, line: Line) -> Iterator[Bound]:
 
 
 def _first_of(counter: ast.expr, line: Line) -> int | None:
-    """What ``i``, or ``i`` and a constant, is in the first turn of its loop; None where that is not written."""
+    """The value of ``i``, or ``i`` plus a constant, in the first turn of its loop; None where that is not explicit."""
     match counter:
         case ast.BinOp(left=inner, op=ast.Add() | ast.Sub() as op, right=ast.Constant(value=int(constant))):
             first = _first_of(inner, line)
@@ -118,7 +118,7 @@ def _first_of(counter: ast.expr, line: Line) -> int | None:
 
 
 def _counts(target: ast.expr, name: str) -> bool:
-    """Whether a loop's target has a name for its number, alone or before what it numbers."""
+    """Whether a loop's target names the number of its turn: ``for name in`` or ``for name, item in``."""
     match target:
         case ast.Name(id=own) | ast.Tuple(elts=[ast.Name(id=own), _]):
             return own == name
@@ -126,7 +126,7 @@ def _counts(target: ast.expr, name: str) -> bool:
 
 
 def _start(source: ast.expr) -> int | None:
-    """The first number that ``enumerate`` or ``range`` gives, where it is written."""
+    """The first number of ``enumerate`` or ``range``, where it is explicit."""
     match source:
         case (
             ast.Call(func=ast.Name(id="enumerate"), args=[_], keywords=[])
@@ -149,7 +149,7 @@ def _start(source: ast.expr) -> int | None:
 
 
 def _named_bound(bound: ast.expr) -> ast.expr:
-    """The K of ``count == K - 1``: whether a window has one more or one less is seen, and not read."""
+    """The K of ``count == K - 1``: whether a window has one more or one less is observed, not read from the source."""
     match bound:
         case ast.BinOp(left=inner, op=ast.Sub(), right=ast.Constant(value=1)):
             return inner
@@ -157,7 +157,7 @@ def _named_bound(bound: ast.expr) -> ast.expr:
 
 
 def _counts_windows(counter: ast.expr, line: Line, region: Sequence[ast.AST] | None) -> bool:
-    """Whether what is compared grows by one, and starts anew with each window."""
+    """Whether what is compared grows by one, and is reset with each window."""
     match counter:
         case ast.BinOp(left=inner, op=ast.Add() | ast.Sub(), right=ast.Constant()):
             counter = inner
@@ -178,7 +178,7 @@ def _is_plain(node: ast.AST) -> TypeGuard[ast.Name | ast.Attribute]:
 
 
 def _may_reset(counter: ast.expr, line: Line, region: Sequence[ast.AST]) -> Iterator[ast.AST]:
-    """Where a counter may start anew: behind the test, in a method called there, or in the loop or function around."""
+    """Where a counter may be reset: behind the test, in a method called there, or in the loop or function around it."""
     yield from region
     scope = line.place.scope
     if line.loops:
@@ -192,7 +192,7 @@ def _may_reset(counter: ast.expr, line: Line, region: Sequence[ast.AST]) -> Iter
 
 
 def _changes(counter: ast.expr, line: Line) -> Iterator[ast.AST]:
-    """What may change a counter: in its class, or where its name is the same variable."""
+    """The nodes that may change a counter: in its class, or where its name is the same variable."""
     cls, syntax = _class_about(counter, line), line.place.syntax
     name = next(node.id for node in ast.walk(counter) if isinstance(node, ast.Name))
     owner = owner_of(syntax, line.place.scope, name)
@@ -210,7 +210,7 @@ def _class_about(counter: ast.expr, line: Line) -> ast.ClassDef | None:
 
 
 def _grows_by_one(counter: ast.Name | ast.Attribute, line: Line) -> bool:
-    """Whether nothing shows that a number counts something else than one micro-batch after the other."""
+    """Whether nothing shows that a number grows by something else than one."""
     text = ast.unparse(counter)
     for node in _changes(counter, line):
         match node:
@@ -224,7 +224,7 @@ def _grows_by_one(counter: ast.Name | ast.Attribute, line: Line) -> bool:
 
 
 def _counts_passes(counter: ast.expr, line: Line) -> bool:
-    """Whether all that is counted belongs to loops around the one in which the micro-batches run."""
+    """Whether everything counted belongs to loops around the one that runs the micro-batches."""
     names = {node.id for node in ast.walk(counter) if isinstance(node, ast.Name)}
     own = next((number for number, loop in enumerate(line.loops) if line.any_ran_in(loop.body)), len(line.loops))
     outside = {
@@ -238,7 +238,7 @@ def _counts_passes(counter: ast.expr, line: Line) -> bool:
 
 
 def _resets(node: ast.AST, text: str) -> bool:
-    """Whether ``node`` lets what is written so start anew."""
+    """Whether ``node`` resets the variable written as ``text``."""
     match node:
         case ast.Assign(targets=targets, value=value):
             pairs = [pair for target in targets for pair in assigned(target, value)]
@@ -253,7 +253,7 @@ def _resets(node: ast.AST, text: str) -> bool:
 
 
 def _grows(node: ast.AST, text: str) -> bool:
-    """Whether ``node`` counts one more, or collects it."""
+    """Whether ``node`` increments the variable written as ``text``, or appends to it."""
     match node:
         case ast.AugAssign(target=target, op=ast.Add()):
             return ast.unparse(target) == text
@@ -270,5 +270,5 @@ def _is_made_of(node: ast.expr | None, text: str) -> bool:
 
 
 def _is_test(node: ast.expr) -> bool:
-    """Whether what a name stands for is computed: a constant decides on nothing."""
+    """Whether a name's value is computed: a constant is no test."""
     return not isinstance(node, ast.Constant)

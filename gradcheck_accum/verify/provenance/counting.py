@@ -1,7 +1,7 @@
-"""What the source at an optimizer's step counts to before it steps: K, found once for every place that steps.
+"""Finds what the source counts to before an optimizer's step: K, located once for every place that steps.
 
-The number itself is read at each step: it may change. Its counter is read where gradients are cleared as well, if that
-is in the loop that counts: what has been counted by then, and did not run, was there when the gradients were cleared.
+The number itself is read at each step, because it may change. Its counter is also read where gradients are cleared, if
+that is in the loop that counts: micro-batches that were counted by then and did not run came before the clearing.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from gradcheck_accum.verify.provenance.syntax import Syntax, own_frame, syntax_o
 from gradcheck_accum.verify.stack.frames import user_frames
 
 _MOST_PLACES = 1024
-"""Places beyond which what was read is forgotten: code that is made anew all the time is no loop's."""
+"""The most places that are cached: more come only from code that is created again and again."""
 
 _Named = tuple[tuple[int, int], ...]
-"""A chain of calls by the identities of their code, which are quicker to compare."""
+"""A chain of calls with the identities of code objects, which are faster to compare."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Turns:
-    """The loop whose turns a counter counts, in the code that runs it."""
+    """The loop whose turns a counter counts, and the code that runs it."""
 
     code: CodeType
     loop: ast.AST
@@ -49,9 +49,9 @@ class _Turns:
 
 @dataclass(frozen=True, slots=True)
 class _Bound:
-    """Where K stands, and what is tested against it: each in a frame of the user's, by its number from the innermost.
+    """The expression of K and that of its counter, each with its user frame, numbered from the innermost.
 
-    None where it was read in a frame that is gone.
+    The number is None where the expression belongs to a frame that no longer exists.
     """
 
     node: ast.expr
@@ -64,19 +64,19 @@ class _Bound:
 
 
 _read: dict[tuple[_Named, frozenset[_Named]], tuple[list[CallChain], _Bound | None, _Turns | None]] = {}
-"""What was read at each place of a step, for backwards at these places, and the loop around it.
+"""Cache: what was read at each place of a step, for backwards at these places, and the loop around it.
 
-Code is held, so that its identity is its.
+Code objects are kept alive so that their identities stay unique.
 """
 
 
 def call_chain() -> CallChain:
-    """Where the user's code is now."""
+    """The current call chain of the user's code."""
     return _chain(user_frames(MOST_FRAMES))
 
 
 class WindowCounters:
-    """What the source counts to at the steps of each optimizer of a run, and what it has come to."""
+    """What the source counts to before the steps of each optimizer of a run, and the values of its counters."""
 
     def __init__(self) -> None:
         self._bounds: dict[str, _Bound] = {}
@@ -84,7 +84,7 @@ class WindowCounters:
         self._reached: dict[str, int] = {}
 
     def at_step(self, optimizer: str, backwards: Iterable[CallChain]) -> WindowBound | None:
-        """What the source counts to that decides on the step which is being made, with a window of these backwards."""
+        """What the source counts to before the step that is being made, for a window of these backwards."""
         frames = user_frames(MOST_FRAMES)
         bound, self._loops[optimizer] = _read_around(frames, backwards)
         if bound is None:
@@ -95,9 +95,9 @@ class WindowCounters:
         return WindowBound(steps, bound.origins, reached, bound.first) if steps is not None or bound.origins else None
 
     def counted(self, step: Step) -> int | None:
-        """How many micro-batches the source has counted in the window of ``step``, or counts in one; asked once.
+        """How many micro-batches the source counted in the window of ``step``, or K; called once for each step.
 
-        None where it shows no count.
+        None where the source shows no count.
         """
         bound, before = step.counted_by, self._reached.pop(step.optimizer, None)
         if bound is None:
@@ -108,7 +108,7 @@ class WindowCounters:
         return bound.steps if counted is None else counted
 
     def now(self, optimizers: Iterable[str]) -> tuple[tuple[str, int], ...]:
-        """What the counters that decide on the steps of ``optimizers`` have come to, of those whose loop goes on."""
+        """The values of the counters that decide on the steps of ``optimizers``, if their loop is still running."""
         bounds = [(name, self._bounds[name]) for name in optimizers if name in self._bounds]
         if all(bound.turns is None for _, bound in bounds):
             return ()
@@ -116,7 +116,7 @@ class WindowCounters:
         return tuple((name, reached) for name, bound in bounds if (reached := _reached_in(bound, frames)) is not None)
 
     def stepping(self, optimizers: Iterable[str]) -> frozenset[str]:
-        """Those of ``optimizers`` that have stepped in a loop which goes on."""
+        """Those of ``optimizers`` that have stepped in a loop which is still running."""
         loops = [(name, loop) for name in optimizers if (loop := self._loops.get(name)) is not None]
         frames = [own_frame(frame) for frame in user_frames(MOST_FRAMES)] if loops else []
         return frozenset(name for name, loop in loops if any(f is not None and loop.is_in(f) for f in frames))
@@ -130,7 +130,7 @@ def _reached_in(bound: _Bound, frames: Iterable[FrameType]) -> int | None:
 
 
 def _read_around(frames: list[FrameType], backwards: Iterable[CallChain]) -> tuple[_Bound | None, _Turns | None]:
-    """What decides on the step that is being made, and the innermost loop that it is made in."""
+    """What decides on the step that is being made, and the innermost loop around it."""
     own, ran = _chain(frames), {_named(chain): chain for chain in backwards}
     key = _named(own), frozenset(ran)
     known = _read.get(key)
@@ -157,7 +157,7 @@ def _named(chain: CallChain) -> _Named:
 
 
 def _search(frames: list[FrameType], backwards: list[CallChain]) -> _Bound | None:
-    """The innermost bound that decides; none where several numbers do: K is one."""
+    """The innermost bound that decides; None where there are several different numbers, since K is one."""
     for level, frame in enumerate(frames):
         syntax = syntax_of(frame)
         if syntax is None:
@@ -197,7 +197,7 @@ def _turns_around(frame: FrameType) -> _Turns | None:
 
 
 def _level_of(bound: ast.expr, place: Place, line: Line, frames: list[FrameType], level: int) -> int | None:
-    """The frame that a bound can be read in: its own, or that of the line where it is the same there."""
+    """The number of the frame that a bound can be read in: its own, or that of the line if it is the same there."""
     if place.frame is not None:
         return next((number for number, frame in enumerate(frames) if own_frame(frame) is place.frame), None)
     if place is line.place:

@@ -1,8 +1,8 @@
-"""Which tests and loops of a function decide on the line that it is at, and on how long a window is by then.
+"""Which tests and loops of a function decide on the running line, and on the length of its window.
 
-A test decides on a line where that stands in its body, or behind a guard that leaves; and it decides on a window's
-length where not all of the window's backwards ran behind it as well: a loop that trains something only every so often
-does both there. A loop that ends before the line, and holds backwards, counts to its bound.
+A test decides on a line that is in its body, or after it if it is a guard that leaves the block; and it decides on a
+window's length if not all of the window's backwards ran behind it, too, as in a loop that trains something only every
+n-th turn. A loop that ends before the line and contains backwards counts to its bound.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from gradcheck_accum.verify.provenance.lines import LOOPS, Bound, Line, called
 
 _LEAVES = (ast.Continue, ast.Return, ast.Break)
 _ALONG = frozenset({"enumerate", "zip", "tqdm", "list", "tuple", "iter", "reversed"})
-"""What runs over what it is given."""
+"""Functions that yield one item for each of their argument's."""
 
 _PARTED = frozenset({"chunk", "tensor_split", "array_split"})
-"""What makes as many parts as its last argument says."""
+"""Functions that split data into as many parts as their last argument says."""
 
 
 def deciding_bounds(line: Line) -> list[Bound] | None:
-    """What the innermost test or loop that decides on a line counts to; None where none does in its function.
+    """What the innermost test or loop that decides on a line counts to; None where there is none in its function.
 
-    Nothing in the list where a loop held the backwards of which it is not written how often it runs.
+    The list is empty where a loop contained the backwards and the source does not show its number of turns.
     """
     node = line.node
     for outer in line.place.syntax.around(node):
@@ -38,7 +38,7 @@ def deciding_bounds(line: Line) -> list[Bound] | None:
 
 
 def _around(line: Line, outer: ast.AST, node: ast.AST) -> list[Bound] | None:
-    """What ``outer`` tests before it comes to ``node``, which is a part of it."""
+    """What ``outer`` tests before it reaches its child ``node``."""
     match outer:
         case ast.If(test=test, body=body, orelse=orelse) if node is not test:
             return _decisive(line, [(test, node in body)], body if node in body else orelse)
@@ -51,7 +51,7 @@ def _around(line: Line, outer: ast.AST, node: ast.AST) -> list[Bound] | None:
 
 
 def _before(line: Line, outer: ast.AST, node: ast.AST) -> list[Bound] | None:
-    """What stands before ``node`` in its block: guards that leave, and loops that have ended."""
+    """What comes before ``node`` in its block: guards that leave, and loops that have ended."""
     block = next((block for block in _blocks(outer) if node in block), [])
     position = next((number for number, own in enumerate(block) if own is node), 0)
     for number in range(position - 1, -1, -1):
@@ -66,29 +66,29 @@ def _before(line: Line, outer: ast.AST, node: ast.AST) -> list[Bound] | None:
 
 
 def _decisive(line: Line, tests: Sequence[tuple[ast.expr, bool]], region: Sequence[ast.AST]) -> list[Bound] | None:
-    """The bounds of tests that came out so, if they decide on a window: not all of it ran in their ``region``."""
+    """The bounds of tests with these results, if they decide on a window: not all of it ran in their ``region``."""
     found = [bound for test, holds in tests for bound in bounds_of_test(test, holds, line, region)]
     return found if found and not line.all_ran_in(region) else None
 
 
 def _bounds_of_loop(line: Line, loop: ast.For | ast.AsyncFor | ast.While) -> list[Bound]:
-    """How often a loop runs that has ended; nothing where that is not written, or where it steps itself.
+    """The number of turns of a loop that has ended; empty where it is not explicit, or where the loop itself steps.
 
-    What comes after a loop that steps is for what the loop has left over. What a function that is only defined there
-    calls is not called there.
+    A step after a loop that steps is for what the loop has left over. Calls in a function that is only defined in the
+    loop are ignored.
     """
     scope_of, scope = line.place.syntax.scope_of, line.place.scope
     if line.calls and any(called(node) == line.calls and scope_of(node) is scope for node in ast.walk(loop)):
         return []
     if isinstance(loop, ast.While):
-        # It counts anew whenever it is entered.
+        # It counts from the start whenever it is entered.
         return list(bounds_of_test(loop.test, False, line, None))
     bound = _length_of(loop.iter, line.place)
     return [] if bound is None or is_length(bound, line.place) else [Bound(bound, line.place)]
 
 
 def _length_of(node: ast.expr, place: Place) -> ast.expr | None:
-    """The number of turns of a loop over ``node``, where the source names it."""
+    """The number of turns of a loop over ``node``, where the source shows it."""
     match node:
         case ast.Call(func=ast.Name(id="range"), args=[bound] | [ast.Constant(value=0), bound]):
             return bound

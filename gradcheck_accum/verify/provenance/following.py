@@ -1,10 +1,10 @@
-"""What a name stands for: what is assigned to it, and what the caller of a running function gave for it.
+"""Follows a name to its values: what is assigned to it, and what the caller of a running function passed for it.
 
-What a parameter of ``__init__`` was given is read off the one place of the file that makes such an object.
+The argument for a parameter of ``__init__`` is read from the only place of the file that creates such an object.
 
-Where each binding of a name is a plain assignment, the name is what was assigned. Where one is not (a loop's target, a
-sum that grows, what a context manager gives), what the name stands for is not known. Nothing of the user's is run: all
-is read off the syntax, and that of the callers on the stack.
+Where each binding of a name is a plain assignment, its value is what was assigned. Where one is not (a loop's target,
+an augmented assignment, a context manager's target), the value is not known. No user code is run: everything is read
+from the syntax of the file and of the callers on the stack.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from gradcheck_accum.verify.provenance.syntax import Function, Scope, Syntax, fr
 from gradcheck_accum.verify.stack.frames import is_followed
 
 MOST_FRAMES = 8
-"""How many callers a number is followed to."""
+"""The most callers that a number is followed to."""
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where an expression stands: in a function of a file, and the frame that runs it, if one on the stack does.
+    """Where an expression is: in a function of a file, with the frame that runs it, if that is on the stack.
 
-    ``depth`` is how many frames it is away from the one that was asked first.
+    ``depth`` is the number of frames between it and the first one.
     """
 
     syntax: Syntax
@@ -46,9 +46,9 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """What a name stands for: expressions, each with its place, and ``imported`` names of other files.
+    """The values of a name: expressions, each with its place, and ``imported`` names of other files.
 
-    ``known`` says whether that is all; ``depth`` is how far up the stack was looked for it.
+    ``known`` says whether these are all; ``depth`` is how far up the stack they were searched.
     """
 
     values: tuple[tuple[ast.expr, Place], ...] = ()
@@ -58,14 +58,14 @@ class Sources:
 
 
 def place_of(frame: FrameType, node: ast.AST, syntax: Syntax) -> Place:
-    """Where ``node`` stands that a frame is at."""
+    """The place of ``node``, which a frame is executing."""
     scope = syntax.scope_of(node)
     own = _of_scope(frame, scope)
     return Place(syntax, scope, own, _distance(frame, own))
 
 
 def sources_of(node: ast.expr, place: Place) -> Sources:
-    """What a name stands for, or an attribute of a method's own object."""
+    """The values of a name, or of an attribute of a method's ``self``."""
     match node:
         case ast.Name(id=name):
             return _of_name(name, place)
@@ -76,7 +76,7 @@ def sources_of(node: ast.expr, place: Place) -> Sources:
 
 
 def class_of_own(name: str, place: Place) -> ast.ClassDef | None:
-    """The class that a name is the running method's own object of."""
+    """The class of the method that a name is the ``self`` of, None if it is not one."""
     scope = owner_of(place.syntax, place.scope, name)
     if scope is None or isinstance(scope, ast.Module):
         return None
@@ -118,7 +118,7 @@ def _of_bindings(bindings: Iterable[Binding], place: Place) -> Sources:
 
 
 def _given(name: str, function: Function, place: Place) -> tuple[tuple[ast.expr, Place] | None, int]:
-    """What the caller of the function that a frame runs gave for a parameter, and how far up was looked for it."""
+    """What the caller of a frame's function passed for a parameter, and how far up the stack it was searched."""
     called, frame, depth = place.frame, place.frame, place.depth
     cls = place.syntax.class_of(function)
     if frame is None and cls is not None and getattr(function, "name", "") == "__init__":
@@ -146,7 +146,7 @@ def _given(name: str, function: Function, place: Place) -> tuple[tuple[ast.expr,
 
 
 def _made_with(name: str, function: Function, cls: ast.ClassDef, place: Place) -> tuple[ast.expr, Place] | None:
-    """What an object was given for a parameter when it was made, where its file makes one of its class in one place."""
+    """What was passed for a parameter when an object was created, if only one place of the file creates its class."""
     calls = [
         node
         for node in ast.walk(place.syntax.tree)
@@ -165,21 +165,21 @@ def _made_with(name: str, function: Function, cls: ast.ClassDef, place: Place) -
 
 
 def _enters(caller: FrameType, code: CodeType, syntax: Syntax, cls: ast.ClassDef | None, node: ast.AST) -> bool:
-    """Whether ``node``, which the caller is at, is a call by which the function of ``code`` was entered."""
+    """Whether ``node``, which the caller is executing, is the call that entered the function of ``code``."""
     if not isinstance(node, ast.Call):
         return False
     return is_passed_on(node, syntax.scope_of(node)) or may_call(node, caller, code, cls)
 
 
 def _of_scope(frame: FrameType, scope: Scope) -> FrameType | None:
-    """The frame of a whole function that ``frame`` is of, a comprehension's say."""
+    """The frame of the function ``scope`` that ``frame``, a comprehension's say, belongs to."""
     own = own_frame(frame)
     name = "<module>" if isinstance(scope, ast.Module) else getattr(scope, "name", "<lambda>")
     return own if own is not None and own.f_code.co_name == name else None
 
 
 def _home(place: Place, owner: Scope) -> Place:
-    """The place of what is bound in ``owner``, a scope around this place's or its own."""
+    """The place of bindings in ``owner``, the scope of this place or one around it."""
     scope, frame, depth = place.scope, place.frame, place.depth
     if isinstance(owner, ast.Module):
         return replace(place, scope=owner, frame=frame if scope is owner else None)
@@ -191,7 +191,7 @@ def _home(place: Place, owner: Scope) -> Place:
 
 
 def _distance(frame: FrameType | None, outer: FrameType | None) -> int:
-    """How many calls lie between two frames of the stack."""
+    """The number of calls between two frames of the stack."""
     steps = 0
     while outer is not None and frame is not None and frame is not outer:
         frame, steps = frame.f_back, steps + 1

@@ -1,4 +1,4 @@
-"""A line that runs, and what of its function ran before it."""
+"""A running line, and what ran before it in its function."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ CallChain = tuple[tuple[CodeType, int], ...]
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """What a counter is compared with, and where that stands.
+    """What a counter is compared with, and the place of that expression.
 
-    ``counter`` is what is compared, if it goes on from window to window, and ``first`` what that is in the first turn
-    of its loop, None where it is not written.
+    ``counter`` is what is compared, if it goes on counting from window to window, and ``first`` its value in the first
+    turn of its loop, None where that is not explicit.
     """
 
     number: ast.expr
@@ -34,7 +34,7 @@ class Bound:
 
 @dataclass(frozen=True)
 class Line:
-    """A line that runs now, or that has computed what is tested now; ``chains`` are where the backwards ran."""
+    """A line that runs now, or that computed what is tested now; ``chains`` are the call chains of the backwards."""
 
     place: Place
     node: ast.AST
@@ -42,13 +42,13 @@ class Line:
 
     @cached_property
     def backwards(self) -> list[set[int]]:
-        """For each of the backwards the lines of this function that it ran from."""
+        """For each backward, the lines of this function that it ran from."""
         own = None if self.place.frame is None else self.place.frame.f_code
         return [{line_of(code, at) for code, at in chain if code is own} for chain in self.chains]
 
     @property
     def calls(self) -> str:
-        """What is called there, as it is written: what makes the step."""
+        """The source of what is called there to make the step."""
         return called(self.node)
 
     def any_ran_in(self, region: Sequence[ast.AST]) -> bool:
@@ -67,7 +67,7 @@ class Line:
 
 
 def called(node: ast.AST) -> str:
-    """What a call calls, as it is written."""
+    """The source of what a call calls."""
     return ast.unparse(node.func) if isinstance(node, ast.Call) else ""
 
 

@@ -1,8 +1,8 @@
-"""Which node of a file an instruction was compiled from, on a Python that keeps no columns of instructions (3.10).
+"""Which node of a file an instruction was compiled from, on a Python without column positions (3.10).
 
-The tree of the file is compiled once more with a number for every node of interest in the place of its line. Lines
-hardly ever decide on instructions. Where these come out alike, the line of an instruction is the number of its node;
-where they do not (another tool has rewritten the file, say), nothing is known.
+The tree of the file is compiled again with a number in place of the line of every node of interest. Lines hardly ever
+affect the instructions. If these are the same, the line of an instruction is the number of its node; if they are not
+(another tool has rewritten the file, say), nothing is known.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from collections.abc import Iterator
 from types import CodeType
 
 _NUMBERED = (ast.BinOp, ast.AugAssign, ast.Call)
-"""What a frame is looked up for: what it multiplies, divides or calls. All else keeps its line: a jump of another line
-than its target's is kept where it would be left out."""
+"""The nodes that frames are looked up for: products, quotients and calls. Others keep their lines, because the compiler
+keeps a jump whose line differs from its target's, and omits it otherwise."""
 
 
 class Numbered:
@@ -25,7 +25,8 @@ class Numbered:
         self._nodes: dict[int, ast.AST] = {}
         self._codes: dict[CodeType, CodeType | None] = {}
         self._all: list[CodeType] = []
-        # What cannot be copied or compiled is nested too deep, or was compiled otherwise (a notebook's await).
+        # A tree that cannot be copied or compiled is nested too deep, or was compiled with other flags (a notebook's
+        # await).
         with contextlib.suppress(RecursionError, SyntaxError, ValueError):
             self._all += _with_inner(compile(self._numbered(tree), filename, "exec", dont_inherit=True))
 

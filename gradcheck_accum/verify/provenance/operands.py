@@ -1,4 +1,4 @@
-"""What the source has for the number that something is multiplied or divided by, at the line that is being run."""
+"""Finds the origins of the number that something is multiplied or divided by, on the running line."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ from gradcheck_accum.verify.provenance.syntax import syntax_of
 from gradcheck_accum.verify.stack.frames import package_of
 
 _MOST_PLACES = 1024
-"""Places beyond which what was read is forgotten: code that is made anew all the time is no loop's."""
+"""The most places that are cached: more come only from code that is created again and again."""
 
 Chain = tuple[tuple[int, int], ...]
 """A frame and its callers: for each its code and the instruction that it is at."""
 
 _depths: dict[tuple[int, int], int] = {}
-"""How many callers were asked at most for what each instruction's operand is."""
+"""The most callers that were searched for each instruction's operand."""
 
 _read: dict[Chain, tuple[list[CodeType], _Operand]] = {}
-"""What each instruction, called from there, was read to say; code is held, so that no other can have its identity."""
+"""Cache by instruction and callers; code objects are kept alive so that their identities stay unique."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Operand:
-    """A number's ``origins``; and where it is a product or quotient itself, its ``sides``, each with its own.
+    """A number's ``origins``, and the ``sides`` of a number that is a product or quotient itself.
 
-    Of each it is said whether the others are divided by it.
+    Each side has its own origins, and whether the others are divided by it.
     """
 
     origins: frozenset[str] = frozenset()
@@ -44,7 +44,7 @@ class _Operand:
 def origins_of_operand(frame: FrameType) -> frozenset[str]:
     """The origins of the number in the product or quotient that ``frame`` is at; empty where the source shows none.
 
-    Read once for every place and those that call it.
+    Read once for every place and its callers.
     """
     return _operand_of(frame).origins
 
@@ -52,8 +52,8 @@ def origins_of_operand(frame: FrameType) -> frozenset[str]:
 def parts_of_operand(frame: FrameType) -> tuple[Part, ...]:
     """The numbers that ``frame`` multiplies or divides by, each with its origins; None is what the others leave.
 
-    One but where the source has their product, ``loss / (K * len(x))``, or ``w * loss`` where ``w = weight / K``: then
-    its sides that can be read now, and the rest, whose origins are known where it is one side.
+    There is one, except where the source has a product, ``loss / (K * len(x))``, or ``w * loss`` with ``w = weight /
+    K``: then there are the sides that can be evaluated now, and the rest, whose origins are known if it is one side.
     """
     operand = _operand_of(frame)
     read = [(steps_of(side, frame), origins, inverted) for side, origins, inverted in operand.sides]
@@ -100,7 +100,7 @@ def _codes(frame: FrameType | None, depth: int) -> list[CodeType]:
 
 def _read_operand(frame: FrameType) -> tuple[_Operand, int]:
     syntax = syntax_of(frame)
-    # Of several on a line of which none is the one for certain, nothing is known.
+    # Nothing is known if there are several on the line and it is not certain which one runs.
     node = None if syntax is None else syntax.at(frame, _is_scaling)
     if syntax is None or node is None:
         return _Operand(), 0
@@ -118,7 +118,7 @@ def _read_operand(frame: FrameType) -> tuple[_Operand, int]:
 
 
 def _computed_as(node: ast.expr, place: Place) -> ast.expr:
-    """What a variable of the running function is computed as, where that is written once; else the node itself."""
+    """The only expression that a variable of the running function is assigned; the node itself if there is none."""
     if not isinstance(node, ast.Name) or place.frame is None:
         return node
     sources = sources_of(node, place)
@@ -137,13 +137,13 @@ def _sides(node: ast.expr, inverted: bool = False) -> list[tuple[ast.expr, bool]
 
 
 def _is_scaled(operand: ast.expr, tensor: torch.Tensor | None) -> bool:
-    """Whether one side of a product is what is scaled: a loss, or a gradient."""
+    """Whether one side of a product is the scaled loss or gradient, and not the number."""
     is_gradient = isinstance(operand, ast.Attribute) and operand.attr == "grad"
     return is_gradient or (tensor is not None and tensor.requires_grad)
 
 
 def _tensor_of(operand: ast.expr, frame: FrameType | None) -> torch.Tensor | None:
-    """The tensor that an operand is; None where it is none, or that is not to be read."""
+    """The tensor that an operand is; None where it is none, or cannot be read."""
     value = None if frame is None else value_of(operand, frame)
     return value if type(value) is torch.Tensor else None
 
@@ -153,7 +153,7 @@ def _is_scaling(node: ast.AST) -> bool:
 
 
 def _operands(node: ast.AST) -> list[ast.expr]:
-    """What may be the number in a product or a quotient: both sides of a product."""
+    """The candidates for the number: the divisor of a quotient, both sides of a product."""
     match node:
         case ast.BinOp(op=ast.Div()):
             return [node.right]

@@ -1,4 +1,4 @@
-"""The options of a command line that a file declares (argparse), by the names that they are stored under."""
+"""The command line options that a file declares with argparse, by the names that they are stored under."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gradcheck_accum.verify.provenance.syntax import Syntax
 
 
 def other_names(name: str, syntax: Syntax) -> frozenset[str]:
-    """The names that what is stored as ``name`` has by its flags; none where the file declares no such option."""
+    """The names that the option stored as ``name`` has from its flags; empty where the file declares no such option."""
     return _renamed(syntax).get(name, frozenset())
 
 

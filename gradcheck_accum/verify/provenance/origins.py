@@ -1,8 +1,8 @@
-"""Where a number comes from: the names that it was bound to on its way, and the places of the constants it began as.
+"""Where a number comes from: the names that it was bound to, and the places of the constants that it began as.
 
-A number keeps its identity while it is handed on: assigned to another name, passed to a function, made a float. What is
-computed from several others is a number of its own, and no name of theirs is its name. How long something is has an
-origin where that is the batch's size, or where the source has written it out.
+A number keeps its identity while it is passed on: assigned to another name, passed to a function, converted to a float.
+What is computed from several others is a new number, and does not have their names. The length of something has an
+origin if it is the batch's size, or if the source writes the container out.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from gradcheck_accum.verify.stack.frames import shown
 
 
 class Origins:
-    """Reads the origins of one expression; ``depth`` is how many callers it has asked for that."""
+    """Reads the origins of one expression; ``depth`` is how many callers were searched for them."""
 
     def __init__(self, *, names_alone: bool = False) -> None:
         self.depth = 0
         self._names_alone = names_alone
-        """Whether to leave it at the names that stand there: a framework's code is none of the user's to follow."""
+        """Whether to use only the names in the expression itself: a framework's code is not followed."""
         self._seen: set[ast.expr] = set()
 
     def of(self, node: ast.expr, place: Place) -> frozenset[str] | None:
-        """The origins of a number, None where it is one that was computed there, or where nothing is known of it."""
+        """The origins of a number, None where it is computed there, or where nothing is known about it."""
         match node:
             case ast.Constant(value=bool() | str() | bytes()):
                 return None
@@ -56,7 +56,7 @@ class Origins:
             ):
                 return self._of_length(owner, place)
             case ast.Call(func=ast.Name(id="min"), args=[_, _, *_] as several, keywords=[]):
-                # The least of several numbers is one of them, and has the name of each: a literal has none.
+                # The minimum is one of the numbers, so it gets the names of all; a literal has none.
                 named = [one for one in several if not isinstance(one, ast.Constant)]
                 known = [own for own in (self.of(one, place) for one in named) if own]
                 return frozenset[str]().union(*known) if known else None
@@ -64,7 +64,7 @@ class Origins:
         return None if inner is None else self.of(inner, place)
 
     def _of_length(self, owner: ast.expr, place: Place) -> frozenset[str] | None:
-        """The origins of how many rows a tensor has, or how long a display of the source is; None for other things."""
+        """The origins of a tensor's number of rows, or of the length of a display in the source; None otherwise."""
         if place.frame is not None and isinstance(value_of(owner, place.frame), torch.Tensor):
             return frozenset({NAME_OF_SIZE})
         displays = [(owner, place)] if _is_display(owner) else sources_of(owner, place).values
@@ -74,7 +74,7 @@ class Origins:
         return frozenset(_place_of(value, at) for value, at in displays) | ({f"len({name})"} if name else set())
 
     def _followed(self, node: ast.expr, place: Place) -> frozenset[str]:
-        """The origins of all that a name stands for; none where one of these is a number of which nothing is known."""
+        """The origins of all values of a name; empty where nothing is known about one of them."""
         if self._names_alone:
             return frozenset()
         sources = sources_of(node, place)
@@ -96,7 +96,7 @@ def _place_of(node: ast.expr, place: Place) -> str:
 
 
 def _is_display(node: ast.expr) -> bool:
-    """Whether an expression writes out what is in a container: more may come into an empty one."""
+    """Whether an expression writes out the items of a container; an empty one may be filled later."""
     match node:
         case ast.List(elts=own) | ast.Tuple(elts=own) | ast.Set(elts=own):
             return bool(own) and not any(isinstance(element, ast.Starred) for element in own)
@@ -106,7 +106,7 @@ def _is_display(node: ast.expr) -> bool:
 
 
 def _handed_on(node: ast.expr) -> ast.expr | None:
-    """What ``node`` hands on as it is, or as 1 over it: ``float(K)``, ``max(K, 1)``, ``1 / K``; None if it computes."""
+    """The number that ``node`` passes on, or 1 over it: ``float(K)``, ``max(K, 1)``, ``1 / K``; None if it computes."""
     match node:
         case ast.BinOp(left=ast.Constant(value=1), op=ast.Div(), right=inner):
             return inner
@@ -120,7 +120,7 @@ def _handed_on(node: ast.expr) -> ast.expr | None:
 
 
 def _dotted(node: ast.expr) -> str | None:
-    """``config.training.accum``, where it is names alone."""
+    """``config.training.accum``, if it consists of names alone."""
     match node:
         case ast.Name(id=name):
             return name

@@ -1,7 +1,7 @@
-"""Values that can be read without running any code of the user's: no property, no ``__getattr__``, no lookup of theirs.
+"""Values that can be read without running user code: no property, no ``__getattr__``, no ``__getitem__`` of theirs.
 
-In a running function Python before 3.13 shows its variables by a copy that stays with the frame, and would keep alive
-what the loop has let go; so the copy is emptied again.
+Before Python 3.13 the variables of a running function are read from a copy that stays with the frame, and would keep
+alive what the loop has dropped; so the copy is emptied again.
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ _ARITHMETIC: dict[type[ast.operator], Callable[[int, int], int]] = {
 }
 _NONE = object()
 _PLAIN = (object, ModuleType, SimpleNamespace)
-"""Whose lookup of attributes is Python's own."""
+"""Types with Python's own lookup of attributes."""
 
 _HELD = (GetSetDescriptorType, MemberDescriptorType)
-"""By what Python itself gives an object's own attributes."""
+"""The types of descriptors by which Python itself provides an object's ``__dict__``."""
 
 _SEES_ITS_COPY = frozenset({"locals", "vars", "dir", "eval", "exec"})
 _HELD_BY_FRAME = 3
-"""References to the copy that are the frame's, ours and that of the call which counts them."""
+"""References to the copy: the frame's, ours, and that of the call which counts them."""
 
 
 def steps_of(node: ast.expr, frame: FrameType) -> int | None:
-    """A whole number above zero that an expression stands for now, None where that is not to be read."""
+    """The current value of an expression as a positive integer, None where it cannot be read."""
     value = value_of(node, frame)
     return value if type(value) is int and value > 0 else None
 
 
 def value_of(node: ast.expr, frame: FrameType) -> object:
-    """What an expression stands for now in a frame, None where that is not to be read."""
+    """The current value of an expression in a frame, None where it cannot be read."""
     value = _value(node, frame)
     return None if value is _NONE else value
 
@@ -106,9 +106,9 @@ def _local(frame: FrameType, name: str) -> object:
 
 
 def _shows_its_copy(code: CodeType) -> bool:
-    """Whether the function may itself hold the copy of its variables, which is brought up to date when we look.
+    """Whether the function itself may hold the copy of its variables, which our reading would update.
 
-    ``model.eval()`` is a method of that name, and none of Python's own functions.
+    ``model.eval()`` is a method of that name, not Python's own function.
     """
     return not _SEES_ITS_COPY.isdisjoint(code.co_names) and not _SEES_ITS_COPY.isdisjoint(_globals_of(code))
 
@@ -120,7 +120,7 @@ def _globals_of(code: CodeType) -> frozenset[str]:
 
 
 def _attribute(owner: object, name: str) -> object:
-    """An attribute that an object simply has, as a module, a namespace or a dataclass has its own."""
+    """An attribute that an object stores itself, as a module, a namespace or a dataclass does."""
     if owner is _NONE:
         return _NONE
     classes = type.__getattribute__(type(owner), "__mro__")

@@ -11,7 +11,7 @@ from gradcheck_accum.verify.provenance.following import Place, class_of_own
 
 
 def returned_by(call: ast.Call, place: Place) -> ast.expr | None:
-    """What a call of a function of the same file returns, in the words of the caller; None where it does more."""
+    """What a function of the same file returns, as an expression of its caller; None if it does more than return."""
     match call.func:
         case ast.Name(id=name):
             owner = owner_of(place.syntax, place.scope, name)
@@ -34,7 +34,7 @@ def returned_by(call: ast.Call, place: Place) -> ast.expr | None:
 def _in_words_of(
     call: ast.Call, function: ast.FunctionDef, cls: ast.ClassDef | None, value: ast.expr, place: Place
 ) -> ast.expr | None:
-    """``value`` with what ``call`` gives in the places of the function's parameters."""
+    """``value`` with the arguments of ``call`` in place of the function's parameters."""
     given: dict[str, ast.expr] = {}
     for name in {node.id for node in ast.walk(value) if isinstance(node, ast.Name)}:
         if is_parameter(function, name):
@@ -45,13 +45,13 @@ def _in_words_of(
                 return None
             given[name] = argument
         elif owner_of(place.syntax, function, name) is not owner_of(place.syntax, place.scope, name):
-            # The caller has another of this name.
+            # The name refers to another variable in the caller.
             return None
     return _Given(given).visit(copy.deepcopy(value))  # type: ignore[no-any-return]
 
 
 class _Given(ast.NodeTransformer):
-    """Puts expressions in the places of names."""
+    """Replaces names by expressions."""
 
     def __init__(self, given: dict[str, ast.expr]) -> None:
         self._given = given

@@ -1,4 +1,4 @@
-"""The syntax of the code that is being run: read once per file, and where in it a frame is."""
+"""The syntax of the running code: parsed once per file, with the position of a frame in it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _read: dict[str, tuple[list[str], Syntax | None]] = {}
 
 
 class Syntax:
-    """The tree of a file, with the way up from every node."""
+    """The tree of a file, with the parent of every node."""
 
     def __init__(self, filename: str, tree: ast.Module) -> None:
         self.filename = filename
@@ -59,7 +59,7 @@ class Syntax:
         return outer if isinstance(outer, ast.ClassDef) else None
 
     def at(self, frame: FrameType, wanted: Callable[[ast.AST], bool]) -> ast.AST | None:
-        """The one node of the kind that a frame is at: what it is computing now. None where there are several."""
+        """The one node of the wanted kind that a frame is executing. None where there are several."""
         span = _span(frame.f_code, frame.f_lasti, frame.f_lineno)
         node = self._numbered_node(frame) if span[1] is None else self._innermost(span)
         if node is not None:
@@ -87,7 +87,7 @@ class Syntax:
 
 
 def syntax_of(frame: FrameType) -> Syntax | None:
-    """The syntax of the file that a frame runs, None where its source is not to be had."""
+    """The syntax of the file that a frame runs, None where its source is not available."""
     filename = frame.f_code.co_filename
     linecache.checkcache(filename)
     lines = linecache.getlines(filename, frame.f_globals)
@@ -98,7 +98,7 @@ def syntax_of(frame: FrameType) -> Syntax | None:
 
 
 def own_frame(frame: FrameType) -> FrameType | None:
-    """The frame of the function that ``frame`` is of, be it that of a comprehension in it; None where it is gone."""
+    """The frame of the function that ``frame``, which may be a comprehension's, belongs to; None where it is gone."""
     while frame.f_code.co_name in COMPREHENSIONS:
         outer = frame_around(frame)
         if outer is None:
@@ -108,7 +108,7 @@ def own_frame(frame: FrameType) -> FrameType | None:
 
 
 def frame_around(frame: FrameType) -> FrameType | None:
-    """The frame of the function that made the one that ``frame`` runs, if it is running still."""
+    """The frame of the function that defines the one that ``frame`` runs, if it is still running."""
     outer = frame.f_back
     while outer is not None and frame.f_code not in outer.f_code.co_consts:
         outer = outer.f_back
@@ -141,7 +141,7 @@ def _holds(node: ast.AST, span: Span) -> bool:
 
 
 def _with_places(node: ast.AST) -> Iterator[ast.AST]:
-    """The nearest nodes below one that have a place in the file: the arguments of a function have none, say."""
+    """The nearest descendants of a node that have a position in the file: ``ast.arguments``, say, has none."""
     for child in ast.iter_child_nodes(node):
         if hasattr(child, "lineno"):
             yield child

@@ -26,17 +26,17 @@ class Folder:
 
     @property
     def lost(self) -> str:
-        """A folder that rank 0 has removed is not missed by anybody."""
+        """Always empty: once rank 0 has removed the folder, no rank needs it."""
         return ""
 
     def enter(self, rank: int) -> None:
-        """Make the folder, or find it, and say that a rank has begun. Raises LaunchError."""
+        """Create the folder, or find it, and note that a rank has begun. Raises LaunchError."""
         try:
             self.path.mkdir(mode=0o700, exist_ok=True)
             found = self.path.lstat()
         except OSError as error:
             raise LaunchError(f"{self.path}: {error.strerror}") from None
-        # What is read from it is believed: nobody else may have put it there.
+        # Its content is trusted, so no other user may be able to write to it.
         if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
             raise LaunchError(f"{self.path} is not a directory owned by this user")
         for left in (self.path / f"account-{rank}", *self.path.glob(f"told-*-{rank}")):
@@ -49,7 +49,7 @@ class Folder:
         shutil.rmtree(self.path, ignore_errors=True)
 
     def put(self, name: str, content: bytes) -> None:
-        """Write a file at once, so that nobody reads half of it."""
+        """Write a file atomically, so that it is never read half written."""
         part = self.path / f"{os.getpid()}.part"
         try:
             part.write_bytes(content)
@@ -58,7 +58,7 @@ class Folder:
             pass
 
     def get(self, name: str) -> bytes | None:
-        """What a file holds, or None where there is none."""
+        """The content of a file, None where there is none."""
         try:
             return (self.path / name).read_bytes()
         except OSError:
@@ -69,19 +69,19 @@ class Folder:
         return (self.path / name).exists()
 
     def tell(self, rank: int, content: bytes) -> None:
-        """Write a file that is named by the time, which is the same for all ranks."""
+        """Write a file named by the time, so that the messages of all ranks are in order."""
         self.put(f"told-{time.time_ns():020d}-{rank}", content)
 
     def told(self) -> list[bytes]:
-        """What has been told, in order."""
+        """The messages of all ranks, in order."""
         found = (self.get(path.name) for path in sorted(self.path.glob("told-*")))
         return [content for content in found if content is not None]
 
     def beat(self, rank: int) -> None:
-        """Nothing: whether a process is still there can be seen."""
+        """Do nothing: whether a process is still running can be checked."""
 
     def is_running(self, rank: int, waited: float) -> bool:
-        """Whether the process of a rank is still there, or has yet to begin."""
+        """Whether the process of a rank is still running, or has yet to begin."""
         pid = self.get(f"begun-{rank}")
         if pid is None:
             return waited < START

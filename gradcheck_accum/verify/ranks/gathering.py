@@ -1,4 +1,4 @@
-"""What the ranks of one launch saw, put together by rank 0 when their scripts have ended."""
+"""The report on all ranks of one launch, made by rank 0 when their scripts have ended."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from gradcheck_accum.verify.ranks.rank_report import RankReport
 from gradcheck_accum.verify.session import Observation
 
 _PATIENCE = 5.0
-"""Seconds that rank 0 waits for running ranks when its own script did not come to its end."""
+"""Seconds that rank 0 waits for running ranks when its own script failed."""
 
 _TRANSPORTS = ("gloo", "NCCL", "Connection closed by peer", "Connection reset by peer")
 
 
 def lost_connection(problem: BaseException) -> bool:
-    """Whether an exception says that another rank could not be reached, which then is the one that failed."""
+    """Whether an exception means that another rank could not be reached, which then is the one that failed."""
     return isinstance(problem, torch.distributed.DistError) or (
         isinstance(problem, RuntimeError) and any(word in str(problem) for word in _TRANSPORTS)
     )
@@ -31,11 +31,11 @@ def lost_connection(problem: BaseException) -> bool:
 def report_of_rank(
     launch: Launch, observation: Observation, script: str, error: str, *, cut_off: bool = False
 ) -> VerifyResult | None:
-    """The one report, on rank 0; every other rank delivers its account and has nothing to say.
+    """The one report, on rank 0; every other rank only delivers its own part.
 
     ``error`` is how the rank's own script failed, ``cut_off`` whether only because another rank was gone. None where
-    rank 0 was interrupted: another may wait for it in a collective, until this process has ended; who started it puts
-    the accounts together (`gathered`).
+    rank 0 was interrupted: another rank may wait for it in a collective until this process has ended, so the parent
+    process makes the report (`gathered`).
     """
     if error and error != INTERRUPTED:
         launch.fail(error, cut_off=cut_off)
@@ -47,7 +47,7 @@ def report_of_rank(
 
 
 def gathered(launch: Launch, script: str, first: RankReport) -> VerifyResult:
-    """The one report of all ranks, put together by rank 0, of which ``first`` is the account."""
+    """The one report on all ranks, from rank 0's own part ``first`` and those that the others delivered."""
     patience = _PATIENCE if first.error else None
     try:
         accounts = [first, *(_account_of(launch, rank, patience) for rank in range(1, launch.ranks))]
@@ -62,7 +62,7 @@ def gathered(launch: Launch, script: str, first: RankReport) -> VerifyResult:
 
 
 def _account_of(launch: Launch, rank: int, patience: float | None) -> RankReport | None:
-    """The account that a rank has delivered, None where it has given none. Raises NotPortable where it is none."""
+    """What a rank has delivered, None if it has not. Raises NotPortable if it is not a rank's report."""
     content = launch.wait_for(rank, patience)
     try:
         return None if content is None else RankReport.read(content)
@@ -74,7 +74,7 @@ def _error(launch: Launch, accounts: list[RankReport | None]) -> str:
     failures = launch.failures()
     first = origin(failures)
     is_interrupted = any(account is not None and account.error == INTERRUPTED for account in accounts)
-    # Who only lost a connection may have lost it to a rank that was interrupted.
+    # A rank that only lost its connection may have lost it to one that was interrupted.
     if first is None or (failures[first].cut_off and is_interrupted):
         silent = next((rank for rank, account in enumerate(accounts) if account is None), None)
         return "" if silent is None else f"rank {silent} did not report"
@@ -84,7 +84,7 @@ def _error(launch: Launch, accounts: list[RankReport | None]) -> str:
     silent = next((rank for rank, account in enumerate(accounts) if account is None), None)
     if silent is not None:
         return f"{message}; rank {silent} did not report (process or host lost)"
-    # Nobody failed by itself: those that had ended are missed by the others.
+    # No rank failed by itself: the others were waiting for ranks that had ended.
     ended = [rank for rank, account in enumerate(accounts) if account is not None and not account.error]
     if ended:
         ran = [_micro_batches(account) for account in accounts]

@@ -1,8 +1,8 @@
 """One rank of several that a launcher (``torchrun``) started, each of them under ``verify``.
 
-Every rank watches its own part of the run and leaves an account of it in a mailbox that they share; rank 0 puts the
-accounts together and gives the one report. Nothing is exchanged while the script runs: its own collectives are not
-disturbed, and no rank waits for another that has died. Imports torch only where the ranks run on several machines.
+Every rank watches its own part of the run and leaves a report on it in a shared mailbox; rank 0 makes the one report
+from these. Nothing is exchanged while the script runs: its own collectives are not disturbed, and no rank waits for
+another that has died. Imports torch only where the ranks run on several machines.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from gradcheck_accum.verify.ranks.mailbox import LaunchError, Mailbox
 _POLL = 0.05
 
 ORPHANED = "rank 0 exited without a report: "
-"""How the error of another rank begins where nobody else will tell of it."""
+"""The beginning of another rank's error if rank 0 will not report it."""
 
 _AGENT = "TORCHELASTIC_USE_AGENT_STORE"
-"""What ``torchrun`` says of the store that its ranks meet at: whether it is its own, and open before the script is."""
+"""Set by ``torchrun``: whether its ranks meet at the launcher's own store, which is open before the script starts."""
 
 
 @dataclass(frozen=True, slots=True)
 class RankFailure:
     """How a rank's script failed.
 
-    ``cut_off`` says that it lost its connection to another, and so may only follow that one's failure.
+    ``cut_off`` means that it lost its connection to another rank, so that one may have failed first.
     """
 
     message: str
@@ -42,7 +42,7 @@ class RankFailure:
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """This process's ``rank`` among ``ranks``, and the mailbox where their accounts are left."""
+    """This process's ``rank`` among ``ranks``, and their mailbox."""
 
     rank: int
     ranks: int
@@ -50,7 +50,7 @@ class Launch:
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> Launch | None:
-        """The place that a launcher gave this process; None where it runs alone.
+        """The launch that this process belongs to, from a launcher's variables; None where it runs alone.
 
         Raises LaunchError where the ranks run on several machines and have no store to meet at.
         """
@@ -80,20 +80,20 @@ class Launch:
         return cls(rank, ranks, Store(address, int(port), f"gradcheck-accum\n{run}"))
 
     def enter(self) -> None:
-        """Say that this rank has begun. Raises LaunchError."""
+        """Note that this rank has begun. Raises LaunchError."""
         self.mailbox.enter(self.rank)
 
     def leave(self) -> None:
-        """Leave nothing behind, when the report has been given."""
+        """Remove the mailbox, when the report has been made."""
         self.mailbox.leave()
 
     def address(self) -> list[Any]:
-        """What another process finds the same place and the same mailbox by (`at`)."""
+        """The plain values from which another process makes the same launch (`at`)."""
         return [self.rank, self.ranks, *self.mailbox.address]
 
     @classmethod
     def at(cls, address: list[Any]) -> Launch:
-        """The place that a process of this rank has."""
+        """The launch with this `address`."""
         rank, ranks, *of_mailbox = address
         if len(of_mailbox) == 1:
             return cls(rank, ranks, Folder(Path(of_mailbox[0])))
@@ -102,15 +102,15 @@ class Launch:
         return cls(rank, ranks, Store(*of_mailbox))
 
     def deliver(self, account: bytes) -> None:
-        """Leave this rank's account for rank 0."""
+        """Leave this rank's report for rank 0."""
         self.mailbox.put(f"account-{self.rank}", account)
 
     def account(self, rank: int) -> bytes | None:
-        """Another rank's account once it is there, or None."""
+        """Another rank's report, None if it is not there yet."""
         return self.mailbox.get(f"account-{rank}")
 
     def fail(self, message: str, *, cut_off: bool = False) -> None:
-        """Tell the other ranks that this one's script has failed, as in `RankFailure`; what was told first stays."""
+        """Report to the other ranks that this one's script failed (`RankFailure`); only the first report counts."""
         self._tell(self.rank, message, cut_off)
 
     def _tell(self, rank: int, message: str, cut_off: bool) -> None:
@@ -118,7 +118,7 @@ class Launch:
             self.mailbox.tell(rank, json.dumps([rank, message, cut_off]).encode())
 
     def failures(self) -> dict[int, RankFailure]:
-        """The failures that have been told, by rank, in the order in which they were."""
+        """The reported failures by rank, in order."""
         found = {0: RankFailure(self.mailbox.lost)} if self.mailbox.lost else {}
         for told in self.mailbox.told():
             said = _failure(told)
@@ -127,21 +127,21 @@ class Launch:
         return found
 
     def beat(self) -> None:
-        """Say that this rank is still running; rank 0 tells the others of those that have died without a word."""
+        """Signal that this rank is still running; rank 0 reports those that have died silently to the others."""
         self.mailbox.beat(self.rank)
         if self.rank:
             return
         for rank in range(1, self.ranks):
-            # Who ends delivers or tells first: what is asked last is whether it has.
+            # A rank delivers or reports before it ends, so check for that last.
             if not self.mailbox.is_running(rank, 0.0) and not self.mailbox.has(f"account-{rank}"):
                 self._tell(rank, "exited without reporting (process or host lost)", False)
 
     def orphaned(self) -> str:
-        """Why rank 0 will never hear of this one, where it will not; else nothing."""
+        """Why rank 0 can no longer receive this rank's report; empty if it can."""
         return ORPHANED + self.mailbox.lost if self.rank and self.mailbox.lost else ""
 
     def wait_for(self, rank: int, patience: float | None) -> bytes | None:
-        """Another rank's account, or None where it has failed or died without one.
+        """Another rank's report, or None where it has failed or died without one.
 
         ``patience`` is how many seconds to wait for a rank that is still running; None waits as long as it runs.
         """
@@ -152,7 +152,7 @@ class Launch:
                 return account
             now = time.monotonic()
             if rank in self.failures():
-                # Its account follows at once, if it can give one.
+                # Its report follows immediately, if it can make one.
                 seen_failed = seen_failed or now
                 if now - seen_failed > 2.0:
                     return None
@@ -162,7 +162,7 @@ class Launch:
 
 
 def _failure(told: bytes) -> tuple[int, RankFailure] | None:
-    """The rank that was told of, and its failure; None where it says nothing of the kind."""
+    """The rank and its failure in a message, None where it is not such a message."""
     try:
         rank, message, cut_off = json.loads(told)
     except (ValueError, TypeError, RecursionError):
@@ -181,10 +181,10 @@ def is_other_rank(environment: Mapping[str, str] = os.environ) -> bool:
 
 
 def is_orphan(error: str) -> bool:
-    """Whether another rank has to tell of its error itself, because rank 0 can not."""
+    """Whether a rank has to print its error itself, because rank 0 cannot."""
     return error.startswith(ORPHANED)
 
 
 def origin(failures: Mapping[int, RankFailure]) -> int | None:
-    """The rank that failed first: one that only lost its connection follows another's failure."""
+    """The rank that failed first; one that only lost its connection comes after others."""
     return min(failures, key=lambda rank: failures[rank].cut_off, default=None)

@@ -1,36 +1,36 @@
-"""What the ranks of one launch share: a mailbox, and what none of its kinds can do without."""
+"""The mailbox that the ranks of one launch share: its interface, and what all implementations need."""
 
 from __future__ import annotations
 
 from typing import Any, Protocol
 
 START = 60.0
-"""Seconds after which a rank that has not begun is taken for one that never will."""
+"""Seconds after which a rank that has not begun is considered lost."""
 
 
 class LaunchError(Exception):
-    """The ranks can not be watched together; the message says why."""
+    """The ranks cannot be watched together; the message says why."""
 
 
 class Mailbox(Protocol):
-    """Where the ranks of one launch leave what they have to tell. Nothing waits for anybody."""
+    """Where the ranks of one launch leave their reports and messages. No operation waits for another rank."""
 
     @property
     def address(self) -> list[Any]:
-        """What another process makes the same mailbox of: plain values."""
+        """The plain values from which another process makes the same mailbox."""
 
     @property
     def lost(self) -> str:
-        """Why it can not be reached any more, or nothing."""
+        """Why it can no longer be reached, empty if it can."""
 
     def enter(self, rank: int) -> None:
-        """Be ready for what a rank leaves, and say that it has begun. Raises LaunchError."""
+        """Prepare the mailbox for a rank, and note that it has begun. Raises LaunchError."""
 
     def leave(self) -> None:
-        """Remove it: the report has been given."""
+        """Remove it after the report has been made."""
 
     def put(self, name: str, content: bytes) -> None:
-        """Leave ``content`` whole or not at all; where rank 0 has left already, nobody will read it."""
+        """Leave ``content`` under a name, atomically; ignored if rank 0 has removed the mailbox already."""
 
     def get(self, name: str) -> bytes | None:
         """What was left under a name, or None."""
@@ -39,13 +39,13 @@ class Mailbox(Protocol):
         """Whether anything was left under a name."""
 
     def tell(self, rank: int, content: bytes) -> None:
-        """Tell all ranks something of one of them."""
+        """Send all ranks a message about one of them."""
 
     def told(self) -> list[bytes]:
-        """What has been told, in order."""
+        """The messages so far, in order."""
 
     def beat(self, rank: int) -> None:
-        """Say that a rank is still running."""
+        """Signal that a rank is still running."""
 
     def is_running(self, rank: int, waited: float) -> bool:
         """Whether a rank that was waited for so many seconds is still running, or has yet to begin."""

@@ -1,4 +1,4 @@
-"""What one rank saw, as it tells rank 0: data alone, and nothing of it is run when it is read."""
+"""What one rank saw, as it is sent to rank 0: data only, so that reading it runs no code."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ from gradcheck_accum.verify.watching.rank_averaging import Needless
 
 @dataclass(frozen=True, slots=True)
 class RankReport:
-    """What one rank saw, what its caller ``asked``, and how its script ended: ``error`` is empty at its own end."""
+    """What one rank saw, its caller's options, and how its script ended: ``error`` is empty if it did so normally."""
 
     seen: ObservedRun
     asked: Options
     error: str
 
     def written(self) -> bytes:
-        """The account for another process; what it saw has to be portable."""
+        """The report as bytes for another process; ``seen`` has to be portable."""
         return _REPORTS.dumps(self)
 
     @classmethod
     def read(cls, content: bytes) -> RankReport:
-        """The account that was written. Raises NotPortable for anything else."""
+        """The report that was written. Raises NotPortable for anything else."""
         found = _REPORTS.loads(content)
         if (
             not isinstance(found, RankReport)

@@ -1,7 +1,7 @@
 """The mailbox of ranks on several machines: the store where ``torchrun`` had its ranks meet.
 
-It belongs to the launcher of the first machine and is open before the script begins and until rank 0 has ended. It asks
-nobody who they are: what is read from it is data alone (`gradcheck_accum.portable`), but may be false.
+It belongs to the launcher of the first machine and is open from before the script begins until rank 0 has ended. It has
+no authentication: what is read from it is only data (`gradcheck_accum.portable`), but may be forged.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined
 from gradcheck_accum.verify.ranks.mailbox import START, LaunchError
 
 _SILENCE = 30.0
-"""Seconds without a beat after which a rank is taken for dead. It beats every half second."""
+"""Seconds without a heartbeat after which a rank is considered dead. It sends one every half second."""
 
 _ANSWER = timedelta(seconds=20)
-"""How long the store may take to answer, before its machine is taken for dead."""
+"""How long the store may take to answer before its machine is considered dead."""
 
 _PIECE = 1 << 20
 """Bytes of one value: the store takes no more than 8 MiB."""
 
 
 _MOST_PIECES = 1 << 12
-"""Pieces of what is left under one name: no account comes near."""
+"""The most pieces of one value: no report comes close."""
 
 _T = TypeVar("_T")
 
@@ -39,13 +39,13 @@ class Store:
         self._host, self._port, self._run = host, port, run
         self._connected: PrefixStore | None = None
         self._heard: dict[int, tuple[int, float]] = {}
-        """How many beats of a rank were heard, and when there were first as many."""
+        """By rank: how many heartbeats were received, and when that number was first seen."""
         self.lost = ""
-        """Why it can not be reached any more, or nothing."""
+        """Why it can no longer be reached, empty if it can."""
 
     @property
     def address(self) -> list[Any]:
-        """Where it is: a connection is one process's own."""
+        """Its host, port and key prefix; the connection itself cannot leave its process."""
         return [self._host, self._port, self._run]
 
     def _ask(self, question: Callable[[PrefixStore], _T], otherwise: _T) -> _T:
@@ -63,7 +63,7 @@ class Store:
                 problems.append(str(error).splitlines()[0] if str(error) else type(error).__name__)
 
         if not self.lost:
-            # Where its machine stands still, a question would wait for as long as that lasts.
+            # If its machine hangs, the call would block for as long as that lasts.
             asking = threading.Thread(target=ask, daemon=True)
             asking.start()
             asking.join(_ANSWER.total_seconds())
@@ -72,16 +72,16 @@ class Store:
         return answers[0] if answers else otherwise
 
     def enter(self, rank: int) -> None:
-        """Connect, and say that a rank has begun. Raises LaunchError."""
+        """Connect, and note that a rank has begun. Raises LaunchError."""
         self.beat(rank)
         if self.lost:
             raise LaunchError(self.lost)
 
     def leave(self) -> None:
-        """Nothing: it ends with its launcher."""
+        """Do nothing: the store ends with its launcher."""
 
     def put(self, name: str, content: bytes) -> None:
-        """Leave ``content`` piece by piece; how many there are is said last."""
+        """Leave ``content`` piece by piece; the number of pieces is written last."""
         pieces = [content[start : start + _PIECE] for start in range(0, len(content), _PIECE)]
         for number, piece in enumerate(pieces):
             self._set(f"{name}.{number}", piece)
@@ -109,20 +109,20 @@ class Store:
         return self._ask(lambda store: store.get(key), b"")
 
     def tell(self, rank: int, content: bytes) -> None:
-        """Tell all ranks something of one of them, in the order in which the store hears of it."""
+        """Send all ranks a message about one of them, in the order in which the store receives them."""
         self.put(f"told-{self._count('told', 1)}", content)
 
     def told(self) -> list[bytes]:
-        """What has been told, in order."""
+        """The messages so far, in order."""
         found = (self.get(f"told-{number}") for number in range(1, self._count("told", 0) + 1))
         return [content for content in found if content is not None]
 
     def beat(self, rank: int) -> None:
-        """Count a beat of a rank."""
+        """Count a heartbeat of a rank."""
         self._count(f"beat-{rank}", 1)
 
     def is_running(self, rank: int, waited: float) -> bool:
-        """Whether a rank has beaten of late, or has yet to begin."""
+        """Whether a rank has sent a heartbeat recently, or has yet to begin."""
         beats, now = self._count(f"beat-{rank}", 0), time.monotonic()
         if self.lost:
             return False

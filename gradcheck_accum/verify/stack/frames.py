@@ -1,8 +1,8 @@
-"""Which line of the user's own code is being run, and which framework it called.
+"""Which line of the user's own code is running, and which framework it called.
 
-Whose a file is, is told by where it lies: PyTorch, the standard library, this package and what is installed beside any
-of them are not the user's, wherever a machine keeps them. Code that no file holds (typed, a cell, given to ``exec``)
-is the user's where its module is: what a library generates runs in a module of the library's.
+Whether a file is the user's depends on its location: PyTorch, the standard library, this package and other installed
+packages are not, wherever a machine keeps them. Code without a file (typed, in a cell, passed to ``exec``) is the
+user's if its module is: what a library generates runs in one of the library's modules.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ _OURS = str(Path(__file__).resolve().parents[2]) + os.sep
 _TORCH = str(Path(torch.__file__).resolve().parent) + os.sep
 _STANDARD = tuple(str(Path(sysconfig.get_paths()[name]).resolve()) + os.sep for name in ("stdlib", "platstdlib"))
 _NO_FRAMEWORKS = {"torch", "functorch"}
-"""Installed packages that everything goes through: to name them tells nothing."""
+"""Installed packages that all code goes through, so that naming them is no information."""
 
 _FOR_PACKAGES = {"site-packages", "dist-packages"}
 _CELL_OF_IPYTHON = re.compile(r"<ipython-input-(\d+)-")
 
 _shown: dict[str, str] = {}
-"""How files are named that are not named as Python names them."""
+"""The names of files that are shown differently from how Python names them."""
 
 
 def show_as(filename: str, name: str) -> None:
-    """Name a file ``name`` wherever code of it is pointed to: the script as it was given."""
+    """Show a file as ``name`` in all locations: the script as the user wrote it on the command line."""
     _shown[filename] = name
 
 
@@ -49,8 +49,8 @@ def shown(filename: str) -> str:
 def installed_folders(path: Iterable[str], torch_folder: str, program: str | None) -> tuple[str, ...]:
     """The folders that hold installed packages, each with its last separator.
 
-    ``path`` is where modules are looked for. What lies beside PyTorch is installed where an installer put it there,
-    unless the ``program`` lies there too.
+    ``path`` is ``sys.path``. The folder that contains PyTorch is included if an installer put it there, unless the
+    ``program`` is in that folder too.
     """
     folders = [sysconfig.get_paths()[name] for name in ("purelib", "platlib")]
     folders += [*getattr(site, "getsitepackages", list)(), site.getusersitepackages()]
@@ -74,7 +74,7 @@ def _installed_now() -> tuple[str, ...]:
 
 @lru_cache(maxsize=1024)
 def is_users_file(filename: str) -> bool:
-    """Whether a file is the user's own: none of Python's, of an installed package or of ours."""
+    """Whether a file is the user's own: not Python's, an installed package's or ours."""
     path = os.path.realpath(filename)
     return not path.startswith((_OURS, _TORCH, *_STANDARD, *_installed_now()))
 
@@ -93,7 +93,7 @@ def _is_users(frame: FrameType) -> bool:
 
 @lru_cache(maxsize=1024)
 def package_of(filename: str) -> str:
-    """The installed package that a file belongs to, or nothing: no file of one, or one of PyTorch's own."""
+    """The installed package that a file belongs to; empty if there is none, or it is PyTorch or ours."""
     path = os.path.realpath(filename)
     if path.startswith((_OURS, _TORCH)):
         return ""
@@ -125,13 +125,13 @@ def frames_to_user() -> Iterator[FrameType]:
 
 
 def user_location() -> Location:
-    """The innermost line of user code on the stack, and the package that it called to come here.
+    """The innermost line of user code on the stack, and the package that it called into.
 
     The outermost frame's line where no user code is on the stack.
     """
     package = ""
     frame = sys._getframe(1)
-    # Every event asks, from deep inside PyTorch: a generator takes twice as long.
+    # Called for every event, from deep inside PyTorch: a generator takes twice as long.
     while True:
         package = package_of(frame.f_code.co_filename) or package
         if frame.f_back is None or _is_users(frame):
@@ -155,8 +155,7 @@ def is_followed(frame: FrameType) -> bool:
 def user_frames(most: int) -> list[FrameType]:
     """The frames of the user's own code that run now, innermost first, up to the module that runs.
 
-    None beyond a framework that called them; what is PyTorch's, Python's or ours between them (a decorator) is passed
-    over.
+    It ends at a framework that called them; frames of PyTorch, Python or ours between them (a decorator) are skipped.
     """
     found: list[FrameType] = []
     frame: FrameType | None = sys._getframe(1)
@@ -182,14 +181,14 @@ def _location(frame: FrameType, package: str) -> Location:
 
 @lru_cache(maxsize=1 << 12)
 def _place(path: str, line: int, through: str) -> Location:
-    """A place once, however often a run comes by."""
+    """One Location object for each place, however often it is reached."""
     return Location(path, line, through=through)
 
 
 def _cell(filename: str) -> str:
-    """The name of the cell of IPython that a file of code stands for, and nothing where it is none.
+    """The name of the IPython cell that a filename stands for, empty where it is none.
 
-    Its text, which is on no disk, can then be found by that name too.
+    Its text, which is in no file, can then be found in `linecache` by that name too.
     """
     if "IPython" not in sys.modules and not filename.startswith("<"):
         # Every event asks: a file of a script is none.
@@ -203,14 +202,14 @@ def _cell(filename: str) -> str:
 
 
 def running_cell() -> int | None:
-    """The number that IPython shows beside the cell that runs now; None outside of one."""
+    """The number that IPython shows next to the running cell; None outside of one."""
     *_, frame = frames_to_user()
     number = _number_of_cell(frame.f_code.co_filename)
     return int(number) if number.isdigit() else None
 
 
 def _number_of_cell(filename: str) -> str:
-    """The number that IPython shows beside the cell: In [3]."""
+    """The number that IPython shows next to the cell: In [3]."""
     ipython = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython is not None else None
     named = getattr(getattr(shell, "compile", None), "format_code_name", lambda name: None)(filename)

@@ -1,7 +1,7 @@
-"""The stack as it would be without us: what a script's tracebacks and warnings show of it.
+"""The stack as it would be without this package, for a script's tracebacks and warnings.
 
-Between the script and what it calls stand our hands on PyTorch. An exception's traceback loses the frames that are
-ours; a warning that names its place by a number of frames is given the number that leads to the same place.
+Our patches of PyTorch add frames between the script and what it calls. These are removed from an exception's traceback;
+and the ``stacklevel`` of a warning is changed so that it refers to the same place.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def level(stacklevel: int, frame: FrameType) -> int:
         if here is meant:
             return passed
         here = here.f_back
-    # More than there are: Python has a way to say so.
+    # More frames than there are: Python handles that itself.
     return passed + 1
 
 
@@ -66,7 +66,7 @@ def _is_import(code: CodeType) -> bool:
 
 
 def clean(problem: BaseException) -> BaseException:
-    """The exception, and all that it was caused by or raised beside, without the frames that are not the script's."""
+    """The exception, with its causes, contexts and grouped exceptions, without the frames that are ours."""
     known: set[int] = set()
     waiting: list[BaseException | None] = [problem]
     while waiting:

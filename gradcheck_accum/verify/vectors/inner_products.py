@@ -102,7 +102,7 @@ class InnerProducts:
     def combined_norm(self, weights: Sequence[tuple[int, float]]) -> float:
         """‖Σ w_i v_i‖."""
         if len(weights) == 1 and weights[0][1] == 1.0 and not self.is_factor:
-            # Most questions are of one vector: its square stands in the matrix.
+            # Most norms are of one vector: its square is in the matrix.
             squares, (index, _) = self.matrix.tolist(), weights[0]
             if all(math.isfinite(value) for own in squares for value in own):
                 return math.sqrt(max(squares[index][index], 0.0))
@@ -122,7 +122,7 @@ class InnerProducts:
         return replace(self, matrix=torch.linalg.qr(self.matrix, mode="r")[1])
 
     def bounds(self, norm: float) -> Bounds:
-        """Between what a norm lies that these products say is ``norm``."""
+        """The bounds of a norm that is ``norm`` according to these products."""
         return sketched_norm(norm) if self.sampled else Bounds(norm, norm)
 
 
@@ -165,7 +165,7 @@ def _are_equal_at(left: Vector, right: Vector, position: int, parameter: torch.T
 
 
 def stretches(elements: int, device: torch.device) -> Iterator[tuple[int, int]]:
-    """From where to where stretches of so many elements reach."""
+    """The start and stop of each stretch of so many elements."""
     size = _STRETCH if device.type == "cpu" else _DEVICE_STRETCH
     for start in range(0, elements, size):
         yield start, min(start + size, elements)

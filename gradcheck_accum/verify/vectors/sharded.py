@@ -1,15 +1,16 @@
 """Weights that ``fully_shard`` (FSDP2) spreads over the ranks: where their gradients are seen, and how compared.
 
 The optimizer holds a rank's shard of each weight. A module that runs gathers the whole weight, and it is that one which
-backward fills, with this rank's own gradient. Where FSDP2 synchronises, the ranks' gradients are averaged at the end of
-backward and each rank gets its shard of the average as ``.grad``; else the whole gradient waits beside ``.grad``.
+backward fills, with this rank's own gradient. Where FSDP2 synchronizes, the ranks' gradients are averaged at the end of
+backward and each rank gets its shard of the average as ``.grad``; otherwise the whole gradient is kept outside
+``.grad``.
 
-So no rank ever holds the averaged gradient, and none may keep whole gradients: that is what its user shards for. What
-each rank's backward gives is sketched as it arrives (`gradcheck_accum.verify.vectors.sketch`), every shard of it by
-itself, and at the step so is the shard that the rank holds. The rows of all ranks put together are a sketch of the
-whole.
+So no rank ever holds the whole averaged gradient, and none may keep whole gradients: saving that memory is why weights
+are sharded. The gradients of each rank's backward are sketched as they arrive
+(`gradcheck_accum.verify.vectors.sketch`), every shard separately, and at the step so is the rank's own shard. The
+concatenated rows of all ranks are a sketch of the whole.
 
-What is read here of PyTorch's own objects is not public; all of it is read in this module.
+The attributes of PyTorch's objects that are read here are not public; they are read only in this module.
 """
 
 from __future__ import annotations
@@ -79,13 +80,13 @@ class Shards:
 
     def __init__(self, arrived: Callable[[int, torch.Tensor], None]) -> None:
         self._arrived = arrived
-        """Told of every gradient that backward gives a gathered weight."""
+        """Called with every gradient that backward computes for a gathered weight."""
         self._weights: dict[int, tuple[Any, Any]] = {}
-        """FSDP2's own account of a weight, and of the group of weights that are gathered and averaged together."""
+        """FSDP2's own objects for a weight, and for the group of weights that are gathered and averaged together."""
         self._hooks: dict[int, Any] = {}
         self._restore: Callable[[], None] | None = None
         self._waited = 0.0
-        """Seconds that FSDP2 has spent in the midst of backward since the last one ended, mostly on averages."""
+        """Seconds that FSDP2 has spent inside backward since the last one ended, mostly on averages."""
         self._places: dict[int, int] = {}
         self._is_made_otherwise = False
         self._sketched = Sketcher()
@@ -96,8 +97,8 @@ class Shards:
         self.listen()
 
     def listen(self) -> None:
-        """Hear of the weights that are gathered from now on, if any weight is sharded."""
-        # To import FSDP2 takes longer than many a run: who shards weights has imported it.
+        """Watch the weights that are gathered from now on, if any weight is sharded."""
+        # Importing FSDP2 takes longer than some runs; a script that shards weights has imported it.
         module = sys.modules.get("torch.distributed.fsdp._fully_shard._fsdp_param_group")
         group = getattr(module, "FSDPParamGroup", None)
         if group is None or self._restore is not None or not self._places:
@@ -142,7 +143,7 @@ class Shards:
             self._hooks[id(whole)] = whole.register_hook(tell)
 
     def release(self) -> None:
-        """Hear of nothing any more."""
+        """Stop watching."""
         for hook in self._hooks.values():
             hook.remove()
         self._hooks.clear()
@@ -177,7 +178,7 @@ class Shards:
         )
 
     def why_not(self, shards: Sequence[torch.Tensor]) -> str:
-        """Why the gradients of these weights, of which some are sharded, can not be compared; or nothing."""
+        """Why the gradients of these weights, of which some are sharded, cannot be compared; empty if they can."""
         if any(is_flattened(shard) for shard in shards):
             return FLATTENED
         if not all(is_sharded(shard) for shard in shards):
@@ -236,7 +237,7 @@ class Shards:
 
 
 def own_part(tensor: torch.Tensor | None) -> torch.Tensor | None:
-    """What this rank holds of a tensor: its shard of one that is sharded, all of any other."""
+    """This rank's part of a tensor: the shard of a sharded one, all of any other."""
     if tensor is None or not hasattr(tensor, "to_local"):
         return tensor
     with torch.no_grad():

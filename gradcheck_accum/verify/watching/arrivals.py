@@ -1,4 +1,4 @@
-"""The gradients of one backward, taken in parameter by parameter as autograd computes them."""
+"""The gradients of one backward, received parameter by parameter as autograd computes them."""
 
 from __future__ import annotations
 
@@ -75,8 +75,8 @@ class Arrivals:
                 self.shards.adopt(parameter)
                 continue
             self._hooks.append(parameter.register_hook(self._arrival(id(parameter))))  # type: ignore[no-untyped-call]
-            # Ours runs before all others: what they make of a gradient is what the script does to it. Autograd goes by
-            # the order of insertion, which moving to an end does not change.
+            # Ours runs before all others, whose changes of a gradient belong to the script. Autograd uses the order of
+            # insertion, which ``move_to_end`` does not change.
             hooks: dict[int, Any] = parameter._backward_hooks  # type: ignore[assignment]
             for other in [key for key in hooks if key != self._hooks[-1].id]:
                 hooks[other] = hooks.pop(other)

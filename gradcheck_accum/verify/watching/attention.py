@@ -1,4 +1,4 @@
-"""Whose doing it is that something happens in PyTorch: the loop's, which is watched, or our own."""
+"""Whether an operation in PyTorch belongs to the watched loop, or to our own work."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Attention:
         self._worker = 0
         """The thread in which our own work is done."""
         self.asleep = False
-        """Whether the loop is in a window that nobody asked for."""
+        """Whether the loop is in a window that is not to be checked."""
         self._mode: RemovableMode | None = None
 
     @property
@@ -40,7 +40,7 @@ class Attention:
 
     @property
     def idle(self) -> bool:
-        """Whether what happens now is not to be noted: not the loop's, or in a window that is not watched."""
+        """Whether what happens now is to be ignored: not the loop's, or in a window that is not watched."""
         return self.asleep or bool(self._busy) or os.getpid() != self._process
 
     @contextmanager
@@ -52,7 +52,7 @@ class Attention:
         self._mode = None
 
     def sleep(self, asleep: bool) -> None:
-        """From here on the loop is in a window that nobody asked for, or in one that is watched."""
+        """From now on the loop is in a window that is not to be checked, or in one that is watched."""
         self.asleep = asleep
         self._listen()
 

@@ -1,9 +1,9 @@
-"""Gradients that ``torch.autograd.grad`` handed out, and what ``.grad`` holds of them.
+"""Gradients that ``torch.autograd.grad`` returned, and which of them ``.grad`` holds.
 
 They reach no ``.grad`` by themselves: the loop adds them up, divides them and puts the result there. Which of them it
-holds, and how often, is measured then: a gradient g over far more elements than there are candidates g_j is Σ c_j g_j
-within rounding for one choice of the c_j at most, unless the g_j depend on each other. Where it is for none, or for
-several, nothing is known of it.
+holds, and with which factors, is then measured: a gradient g with far more elements than there are candidates g_j is Σ
+c_j g_j within rounding for at most one choice of the c_j, unless the g_j are linearly dependent. If there is none, or
+several, nothing is known.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _PER_CANDIDATE = 4
 """Elements that a gradient must have for each candidate, so that it is no sum of them by chance."""
 
 _INDEPENDENT = 1e-6
-"""The least eigenvalue of the candidates' matrix of cosines at which their factors can be told apart."""
+"""The smallest eigenvalue of the candidates' matrix of cosines at which their factors can be determined."""
 
 
 @dataclass(slots=True, eq=False)
@@ -50,7 +50,7 @@ class Handed:
 
 @dataclass(slots=True)
 class HandedOut:
-    """What was handed out since the last step."""
+    """The gradients that were returned since the last step."""
 
     _kept: list[Handed] = field(default_factory=list)
 
@@ -58,26 +58,26 @@ class HandedOut:
         return bool(self._kept)
 
     def add(self, handed: Handed) -> None:
-        """Keep what was handed out until the next step."""
+        """Keep the gradients of a call until the next step."""
         self._kept.append(handed)
         del self._kept[:-MOST_KEPT]
 
     @property
     def keys(self) -> set[int]:
-        """The parameters that any of it is of."""
+        """The parameters that any of them belongs to."""
         return {key for handed in self._kept for key in handed.gradients}
 
     def forget(self, keys: Collection[int]) -> None:
-        """These parameters have been stepped on: what was made of what they were is no gradient of the next step."""
+        """These parameters have been stepped on: gradients computed before are not used by the next step."""
         self._kept = [h for h in self._kept if not any(key in h.gradients for key in keys)]
 
     def take(self, gradient: Mapping[int, torch.Tensor], roundoff: float) -> list[tuple[Handed, float]]:
-        """Take out what ``gradient`` is the sum of, each with its factor; nothing where that is not known.
+        """Remove the gradients that ``gradient`` is the sum of, each with its factor; empty where that is not known.
 
-        It is rounded to ``roundoff``, and in the form of what is held of gradients.
+        It is rounded to ``roundoff``, and in the form in which gradients are held.
 
-        What has the factor 0 and was handed out before all others of its line was thrown away, and is taken out too;
-        the rest may be put in later.
+        A gradient with the factor 0 that was returned before all used ones of its line was discarded, and is removed
+        too; the rest may be used later.
         """
         own = [h for h in self._kept if not h.gradients.keys().isdisjoint(gradient)]
         if not own or any(g.layout is not torch.strided for g in gradient.values()):
@@ -134,7 +134,7 @@ def _one_factor(products: InnerProducts, count: int) -> float:
 
 
 def _each_factor(products: InnerProducts, norms: list[float]) -> list[float] | None:
-    """The c_j for which Σ c_j g_j is nearest to the gradient, None where others would do as well."""
+    """The c_j for which Σ c_j g_j is nearest to the gradient, None where they are not unique."""
     matrix = products.matrix.T @ products.matrix if products.is_factor else products.matrix
     scale = torch.tensor(norms[1:], dtype=torch.float64)
     if not bool((scale > 0).all()):

@@ -44,7 +44,7 @@ class Awaited:
             if own:
                 self._since.setdefault(id(optimizer), []).append(record)
             if id(optimizer) not in self.unscaled:
-                # After unscale_ nobody divides the scale of what still comes out any more.
+                # After unscale_ the scale of what still arrives is never divided out.
                 self._book.scale_inside.update(dict.fromkeys(own, scale))
 
     def reached(self, keys: Iterable[int]) -> None:
@@ -68,7 +68,7 @@ class Awaited:
         return self._since.pop(id(optimizer), [])
 
     def save_weights(self, parameters: Sequence[torch.Tensor]) -> None:
-        """A step is about to move ``parameters``, which the losses of other optimizers were computed with."""
+        """A step is about to update ``parameters``, which the losses of other optimizers were computed with."""
         with torch.no_grad():
             self.moved.keep(parameters, self._records())
 
@@ -111,7 +111,7 @@ class Awaited:
         return {named[key]: records for key, records in self._since.items() if key in named and records}
 
     def restart(self) -> None:
-        """Nothing waits any more."""
+        """Nothing is waiting any more."""
         self._since.clear()
         self._weights.clear()
         self.unscaled.clear()

@@ -1,4 +1,4 @@
-"""Backwards: what each was called on, and what it has added to which gradients."""
+"""Backwards: what each was called on, and what it added to which gradients."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from gradcheck_accum.verify.watching.run import Run
 from gradcheck_accum.verify.watching.schedules import Schedules
 
 _NO_STORES = frozenset[str]()
-"""One object for every event that has none: Python makes each empty set anew, and a long run has very many events."""
+"""One object for all events: Python creates a new object for each empty set, and a long run has very many events."""
 
 PARTLY_AVERAGED = Reason(
     "one backward averages some of its gradients over the ranks and leaves others local: use one no_sync() for the "
@@ -65,7 +65,7 @@ class Backwards:
         """How many have filled no gradient of an optimizer's parameters."""
         self.own_steps = OwnSteps()
         self.remarks: dict[tuple[str, int], Remark] = {}
-        """What a framework said about the backwards of a line, by path and line."""
+        """What a framework stated about the backwards of a line, by path and line."""
         self.graphs = HeldGraphs()
         self._backward_losses: tuple[BackwardLosses, Location, GradientSum] | None = None
         self._shared = Shared()
@@ -185,7 +185,7 @@ class Backwards:
             self._journal.add(DataGradientRead(where=user_location()))
 
     def _look_for_own_steps(self, reading: LossReading, where: Location) -> None:
-        """A backward has filled gradients of no optimizer, and none has stepped: who changes its weights is a step."""
+        """A backward filled no optimizer's gradients before any step: look for what changes the weights instead."""
         self.own_steps.filled(reading.reductions, where)
         found, tape = weakref.ref(self.own_steps), self._losses.tape
 

@@ -17,7 +17,7 @@ from gradcheck_accum.ledger.location import Location
 def identity_of(program: Program | None) -> int | None:
     """A number for the data that a backward ran on, None where there is none.
 
-    It is another for other data as long as the program is kept: memory is used again, and filled anew.
+    It differs for different data as long as the program is kept; afterwards memory may be reused.
     """
     data = frozenset((t.data_ptr(), t._version) for t in data_of(program))
     return hash(data) if data else None
@@ -30,7 +30,7 @@ def data_of(program: Program | None) -> Iterator[torch.Tensor]:
 
 
 class BatchCounter:
-    """Numbers micro-batches from 0; ``current_pass`` is None where no data loader tells passes apart."""
+    """Numbers micro-batches from 0; ``current_pass`` is None where no data loader separates passes."""
 
     def __init__(self) -> None:
         self.number = -1
@@ -47,7 +47,7 @@ class BatchCounter:
         self._pass_count = 0
 
     def drawn(self, iterator: Any, is_first: bool) -> None:
-        """A data loader gave a batch, the first of a pass over its data or another."""
+        """A data loader yielded a batch, which may be the first of a pass over its data."""
         self._draws[id(iterator)] += 1
         if is_first or iterator not in self._passes:
             self._passes[iterator] = self._pass_count
@@ -62,7 +62,7 @@ class BatchCounter:
 
     @property
     def given(self) -> int | None:
-        """How many batches the current pass gave so far, None where passes are not told apart."""
+        """How many batches the current pass has loaded so far, None where passes are not distinguished."""
         return None if self.current_pass is None else self._given[self.current_pass]
 
     def backward(self, where: Location, program: Program | None) -> int:
@@ -75,7 +75,7 @@ class BatchCounter:
         if self._uses_loader:
             new = bool(self._draws) or line in self._lines
         else:
-            # Without a loader only the tensors themselves tell whether two losses share their data.
+            # Without a loader only the tensors themselves show whether two losses share their data.
             new = line in self._lines or (bool(data) and bool(self._data) and not data & self._data)
         if new or self.number < 0:
             self.number += 1

@@ -27,7 +27,7 @@ USED_BY_HAND = Reason(
 
 
 class Changes:
-    """Enters what changes ``.grad``: the calls that PyTorch has for it, and what else was done since the last look."""
+    """Records what changes ``.grad``: PyTorch's own calls, and whatever else was done since the last comparison."""
 
     def __init__(self, run: Run, by_hand: GradientsByHand) -> None:
         self._journal, self._awaited, self._losses = run.journal, run.awaited, run.losses
@@ -39,7 +39,7 @@ class Changes:
         """By store: that only some of its gradients are cleared so far; the next call may clear the others."""
 
     def notice(self, where: Location, *, thoroughly: bool = True) -> bool:
-        """Emit what was done to ``.grad`` since the last look by other means than a watched call, if anything was.
+        """Emit changes of ``.grad`` by other means than a watched call since the last comparison, if there are any.
 
         Clearing is over: what is not cleared by now stays.
         """
@@ -49,9 +49,9 @@ class Changes:
         return self._look(where, thoroughly=thoroughly)
 
     def _look(self, where: Location, *, thoroughly: bool, clears: bool = False) -> bool:
-        """Emit what was done by other means; ``clears`` says that a clearing is about to follow.
+        """Emit changes by other means; ``clears`` means that a clearing is about to follow.
 
-        No backward came between: what the source has counted by then it had counted for both.
+        There is no backward between the two, so the source's counters have the same values for both.
         """
         taken_in = self._by_hand.take_in(where, thoroughly=thoroughly)
         with self._losses.tape.paused():
@@ -72,7 +72,7 @@ class Changes:
         where = user_location()
         self._look(where, thoroughly=False, clears=True)
         if self._awaited.has_changed(parameters):
-            # A step by hand, or the first of two that belong together (sharpness-aware minimisation).
+            # A manual step, or the first of two that belong together (sharpness-aware minimization).
             stores = self._book.stores(id(p) for p in parameters)
             self._journal.add(Opaque(where=where, stores=stores, reason=USED_BY_HAND))
 
@@ -98,13 +98,13 @@ class Changes:
         self._clips.begin(id(p) for p in parameters)
 
     def after_clip(self, parameters: Any, kind: str, limit: float, norm_type: float, norm: Any = None) -> None:
-        """A clip has returned, and ``norm`` is what it did."""
+        """A clip has returned; ``norm`` is its result."""
         keys = {id(p) for p in parameters} & self._book.parameters.keys()
         self._journal.add(Clip(where=user_location(), stores=self._book.stores(keys)))
         returned = norm.detach().clone() if type(norm) is torch.Tensor else None
         call = ClipCall(frozenset(keys), kind, limit, norm_type, whole_norm(norm), returned)
         self._clips.end(call)
-        # Of a sketch no element can be cut off.
+        # A sketch cannot be clipped by value.
         unknown = self._book.sharded or (self._book.sketches and kind != "norm")
         change = None if unknown else change_by(call, norm)
         if change is None:
@@ -124,7 +124,7 @@ class Changes:
         self._book.unscaled(keys, self._losses.scale_of(scaler))
 
     def scaler_updated(self, scaler: Any) -> None:
-        """A grad scaler has chosen its scale anew."""
+        """A grad scaler has updated its scale."""
         if not scaler.is_enabled():
             return
         self._awaited.unscaled.clear()

@@ -1,4 +1,4 @@
-"""What goes along with a watched run, and looks at each of its steps beside another run's."""
+"""The interface of what takes part in a watched run, to compare each of its steps with another run's."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Gradients = Mapping[int, torch.Tensor | None]
 
 @dataclass(frozen=True, slots=True)
 class AtStep:
-    """What an optimizer is about to step on: its gradients as they are, and as they were before any clip.
+    """The inputs of an optimizer's next step: its gradients as they are, and as they were before any clip.
 
     ``before_clip`` is None where it is not known. ``records`` are the backwards since the optimizer's last step, on
     the data that they had.
@@ -40,10 +40,10 @@ class AtStep:
 
 
 class Companion(Protocol):
-    """Told of a run that is watched; what it does is none of the run's own work, and is not watched."""
+    """Is notified of a watched run; what it does itself is not watched."""
 
     def along(self, tape: Tape) -> AbstractContextManager[None]:
-        """What the whole run happens in; ``tape`` is the one that it is recorded on."""
+        """The context of the whole run; ``tape`` is what it is recorded on."""
 
     def before_step(self, step: AtStep) -> None:
         """A step is about to be made."""

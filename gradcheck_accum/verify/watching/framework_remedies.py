@@ -1,8 +1,8 @@
-"""What the training frameworks do about accumulation: the remedy for a mistake that happens in one of them.
+"""What the training frameworks do about accumulation: the fix for a mistake that happens in one of them.
 
-All that this package knows of any framework stands here and, of their releases, in `releases`. What a loop did, and
-whether it was right, is measured without it. A remedy is what the caller can do: whoever calls a framework does not
-change a line of it. The framework tests run remedies too, but not that of GA104 for Lightning.
+All that this package knows about frameworks is in this module and, about their releases, in `framework_releases`. What
+a loop did, and whether it was right, is measured without it. A remedy is what the caller can do without changing the
+framework. The framework tests run remedies too, but not that of GA104 for Lightning.
 """
 
 from __future__ import annotations

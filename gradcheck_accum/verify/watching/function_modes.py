@@ -1,8 +1,7 @@
-"""A mode of ours that sees PyTorch's functions, taken off for as long as nobody listens to it.
+"""Our mode that intercepts PyTorch's functions, removed for as long as it is not needed.
 
-A mode that is entered costs a call into Python for every function of PyTorch, whatever it makes of it. A script may
-enter modes of its own meanwhile, and leave them in whatever order: ours is taken from among them and put back where it
-was, right above those that it was entered in.
+An active mode costs a call into Python for every function of PyTorch. A script may enter modes of its own meanwhile,
+and leave them in any order: ours is removed from among them and put back right inside those that it was entered in.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Gradients that ``torch.autograd.grad`` gives a loop, and that the loop puts into ``.grad`` itself."""
+"""Gradients that ``torch.autograd.grad`` returns to a loop, and that the loop puts into ``.grad`` itself."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from gradcheck_accum.verify.watching.run import Run
 
 
 class GradientsByHand:
-    """Enters each of them as a backward, once it is found in ``.grad``."""
+    """Records each of them as a backward, once it is found in ``.grad``."""
 
     def __init__(self, run: Run) -> None:
         self._run = run
@@ -34,7 +34,7 @@ class GradientsByHand:
 
     @property
     def waiting(self) -> set[int]:
-        """The parameters that gradients were handed out for which are not entered yet."""
+        """The parameters with returned gradients that are not recorded yet."""
         return self._handed.keys
 
     def forget(self, keys: Collection[int]) -> None:
@@ -74,7 +74,7 @@ class GradientsByHand:
             self._losses.next_segment()
 
     def take_in(self, where: Location, *, thoroughly: bool) -> bool:
-        """Enter what the loop has put into ``.grad`` of the gradients that were handed out to it, if it has any."""
+        """Record the returned gradients that the loop has put into ``.grad``, if there are any."""
         if not self._handed:
             return False
         changed = self._book.unexpected(self._handed.keys, thoroughly=thoroughly)
@@ -92,14 +92,14 @@ class GradientsByHand:
         used = next((factor for _, factor in taken if factor), 1.0)
         for position, (handed, factor) in enumerate(taken):
             if factor and position and not taken[position - 1][1]:
-                # Those before it were thrown away, and would have been scaled as it is.
+                # Those before it were discarded, and would have had the same factor.
                 self._journal.add(ZeroGrad(where=where, stores=self._book.stores(handed.gradients)))
             self._enter(handed, factor or used, where)
         self._book.look(changed if taken else ())
         return bool(taken)
 
     def _enter(self, handed: Handed, factor: float, where: Location) -> None:
-        """Enter one of them, which the loop has put in ``factor`` times."""
+        """Record one of them, which the loop has put in ``factor`` times."""
         reading, terms = handed.backward_losses.reading, handed.backward_losses.reading.terms
         program = handed.backward_losses.program
         if not math.isclose(factor, 1.0, rel_tol=1e-6):

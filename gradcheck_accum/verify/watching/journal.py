@@ -1,4 +1,4 @@
-"""What is written down of a run: its events in their order, and what was measured of each step."""
+"""The record of a run: its events in order, and the measurements of each step."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from gradcheck_accum.verify.book.past_steps import PastSteps
 from gradcheck_accum.verify.book.records import Measured
 
 _TOUCHING = (ZeroGrad, ScaleGrads, Clip, Unscale, Opaque, Step)
-"""Events that may set backwards apart: those before weigh otherwise than those after."""
+"""Events that may separate backwards: those before may have other weights than those after."""
 _TELLING = 8
-"""Windows that tell how a loop scales, while it runs."""
+"""Windows from which the loop's scaling is read while it runs."""
 _AT_HAND = 4 * _TELLING
 """Steps after which what is past is packed, many of them at a time."""
 
 
 class Journal:
-    """The events of a run and its measured steps, from its start or from where it was begun anew.
+    """The events of a run and its measured steps, from its start or its last restart.
 
-    The last windows are kept as they are. What came before them, and nothing waits for, is kept as numbers: of each
-    event its kind, of each step its kind and what was measured.
+    The last windows are kept as they are. What came before them, and is no longer awaited, is kept in a compact form:
+    the kind of each event and step, and its numbers.
     """
 
     def __init__(self, book: GradientBook) -> None:
@@ -41,7 +41,7 @@ class Journal:
         """Nothing is past."""
         self._past, self._past_steps = PastEvents(), PastSteps()
         self._now = RunningNumbers()
-        """What the running numbers have come to after the events whose kinds are known."""
+        """The running numbers after the events whose kinds are known."""
         self._known.clear()
         self._full = _AT_HAND
 
@@ -62,7 +62,7 @@ class Journal:
             self._book.close_part()
 
     def put_right(self, changed: Mapping[Backward, Backward]) -> None:
-        """Backwards of the last windows have become known for what they are."""
+        """Replace backwards of the last windows by what they have turned out to be."""
         left = set(changed)
         for position in range(len(self._events) - 1, -1, -1):
             event = self._events[position]
@@ -74,7 +74,7 @@ class Journal:
                 self._unknown_from(position)
 
     def take_back(self, step: Step) -> None:
-        """A step that was entered was none."""
+        """Remove a step that was recorded, but turned out to be none."""
         # It is one of the last: a long run has very many.
         position = next(i for i in range(len(self._events) - 1, -1, -1) if self._events[i] is step)
         del self._events[position]
@@ -84,15 +84,15 @@ class Journal:
         """A step has been made; ``waiting`` are the events of backwards that others have yet to use."""
         self._measured.append(measured)
         if not waiting:
-            # What data lay in is used again: the same place says no more that it is the same data.
+            # The memory of data is reused from now on: the same address no longer means the same data.
             self._now.forget_data()
         if len(self._measured) >= self._full:
             self._pack(waiting)
-            # What something waits for stays, however much that is: it is not looked through at every step.
+            # Awaited events stay, however many there are, so do not search them at every step.
             self._full = max(_AT_HAND, 2 * len(self._measured))
 
     def restart(self) -> None:
-        """Begin anew: what was seen before is forgotten."""
+        """Restart: what was seen before is forgotten."""
         self.from_start = False
         self._events.clear()
         self._measured.clear()
@@ -108,7 +108,7 @@ class Journal:
             self._measured, self._events = measured, events
 
     def last_events(self) -> tuple[tuple[Event, ...], tuple[int, ...]]:
-        """The events that tell how this loop scales, those of the last few windows; and their kinds."""
+        """The events of the last few windows, from which the loop's scaling is read, and their kinds."""
         self._know()
         count = self._count_of_last(_TELLING)
         return tuple(self._events[-count:]), tuple(kind.number for kind in self._known[-count:])
@@ -128,7 +128,7 @@ class Journal:
         return len(self._events)
 
     def _unknown_from(self, position: int) -> None:
-        """The events at hand from ``position`` on are no more what they were."""
+        """Forget the kinds of the events from ``position`` on, which have changed."""
         if position < len(self._known):
             del self._known[position:]
             self._now = self._past.after()

@@ -29,7 +29,7 @@ _KEPT_ASTRAY = 64
 
 @dataclass(frozen=True, slots=True)
 class BackwardLosses:
-    """The losses of one backward; ``unknown`` says why it is not known what they should weigh, or nothing."""
+    """The losses of one backward; ``unknown`` is why their intended weights are unknown, empty if they are known."""
 
     reading: LossReading
     program: Program | None = None
@@ -69,7 +69,7 @@ class LossReader:
         return known[1]
 
     def read(self, losses: Sequence[torch.Tensor], weights: Any, drawn: int) -> BackwardLosses:
-        """What ``losses`` are; ``weights`` is backward's gradient argument, ``drawn`` the batches drawn for it."""
+        """Read ``losses``; ``weights`` is backward's gradient argument, ``drawn`` counts the batches drawn for it."""
         numbers = _numbers(weights, len(losses))
         if numbers is None or any(loss.numel() != 1 for loss in losses):
             term = Term("a loss with a gradient argument", Reduction.MEAN, None, (Factor(None),))
@@ -84,7 +84,7 @@ class LossReader:
             originals = [self._unscaled.get(id(loss), (None, loss))[1] for loss in losses]
             with self.tape.paused():
                 program = self.tape.program(originals)
-            # What backward is given as its gradient multiplies the loss: so it does where that is computed again.
+            # The gradient argument of backward multiplies the loss, also when it is computed again.
             return program if program is None or numbers[0] == 1.0 else program.times(numbers[0])
 
         program = recorded() if self.records and len(set(numbers)) == 1 else None
@@ -99,9 +99,10 @@ class LossReader:
         return BackwardLosses(reading, program)
 
     def _cached(self, terms: Iterable[Term]) -> tuple[tuple[Term, ...], str]:
-        """The terms of a loss of which some are cached, and why they weigh what nobody knows, or nothing.
+        """The terms of a loss of which some are cached, and why their weights are unknown, empty if they are known.
 
-        What their gradients were computed from was sent back before, as far as it is known: means or sums.
+        The losses that the cached gradients come from had their backward before; if all of them were means, or sums, so
+        are the cached terms.
         """
         kinds = {term.reduction for reading in self._astray for term in reading.terms}
         if len(kinds) != 1:
@@ -110,12 +111,12 @@ class LossReader:
         return tuple(replace(term, reduction=kind) if term.kind == CACHED else term for term in terms), ""
 
     def went_astray(self, reading: LossReading) -> None:
-        """A backward has reached no weight: it may have computed what a cached loss hands on."""
+        """A backward has reached no weight: it may have computed the gradients of a cached loss."""
         self._astray.append(reading)
         del self._astray[:-_KEPT_ASTRAY]
 
     def next_micro_batch(self) -> None:
-        """A backward has filled gradients: what was sent back for it alone is not needed any more."""
+        """A backward has filled gradients: the earlier ones that reached no weight are not needed any more."""
         self._astray.clear()
 
     def next_segment(self) -> None:
@@ -133,7 +134,7 @@ class LossReader:
 
 
 def _note_scaling(loss: torch.Tensor) -> None:
-    """Write down who multiplied or divided a loss; what a module has noted of its own result stays."""
+    """Note where a loss was multiplied or divided; a module's own note on its result is kept."""
     node = loss.grad_fn
     if node is None or SCALED_AT in node.metadata:  # type: ignore[operator]
         return

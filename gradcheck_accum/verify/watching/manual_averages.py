@@ -1,11 +1,11 @@
-"""What a script does by hand that libraries have objects for: moving averages of the weights, and learning rates.
+"""Moving averages of the weights, and learning rates, that a script updates without a library's object.
 
-An average is known by what it does: it is shrunk and takes in a share of a weight, in place (``lerp_``, ``mul_`` before
-``add_``, or ``copy_`` of what lies between the two). One weight of each optimizer stands for all of them. A plain copy
-is none: to copy the same weights twice changes nothing.
+An average is recognized by its update: it is scaled down and a share of a weight is added, in place (``lerp_``,
+``mul_`` before ``add_``, or ``copy_`` of a value between the two). One weight of each optimizer stands for all of them.
+A plain copy is no average: copying the same weights twice changes nothing.
 
-Who sets a rate shows when it is looked at next. One that is multiplied by the same number time after time has no
-horizon: it decays as often as that is done. Any other follows a plan (a warm-up, a cosine), and whether that counts
+A change of a learning rate shows at the next comparison. A rate that is multiplied by the same number every time has no
+horizon, and decays with every update. Any other follows a schedule (a warm-up, a cosine), and whether that counts
 micro-batches or steps is not known.
 """
 

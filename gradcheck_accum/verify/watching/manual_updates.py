@@ -15,7 +15,7 @@ from gradcheck_accum.ledger.location import Location
 from gradcheck_accum.verify.stack.frames import user_location
 
 _MOST_NODES = 20_000
-"""Nodes of a graph beyond which nobody looks for weights in it."""
+"""The most nodes of a graph that are searched for weights."""
 
 
 @dataclass
@@ -36,7 +36,7 @@ class OwnSteps:
 
     @property
     def is_looking(self) -> bool:
-        """Whether it waits for somebody to write into the weights."""
+        """Whether it waits for a write to the weights."""
         return bool(self._weights) and self.at is None
 
     def portable(self) -> OwnSteps:

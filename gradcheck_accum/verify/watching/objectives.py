@@ -1,9 +1,9 @@
-"""Backwards of one line that are terms of one micro-batch's objective: heads or losses, sent back one by one.
+"""Backwards of one line that are terms of one micro-batch's objective: heads or losses with a backward each.
 
-A micro-batch is a share of the data, not a call of ``backward``. What the model was called on says which share it was:
-backwards for which it was given the very same tensors are of one micro-batch, and so are those over batches that
-several loaders gave together (one for each task). The source's own count comes first: where a counter that decides on
-the step, or a loop's bound, counts as many as there were backwards, each of them is one.
+A micro-batch is a share of the data, not a call of ``backward``. The data that the model was called on shows which
+share it is: backwards on the very same tensors belong to one micro-batch, and so do those on batches that several
+loaders yielded together (one for each task). The source's own count comes first: where a counter that decides on the
+step, or a loop's bound, counts as many as there were backwards, each of them is one.
 """
 
 from __future__ import annotations

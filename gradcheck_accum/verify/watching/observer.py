@@ -1,7 +1,7 @@
-"""Watches a running loop: turns what PyTorch does into events, and keeps each window's gradients for its judgement.
+"""Watches a running loop: turns what PyTorch does into events, and keeps each window's gradients for the verdict.
 
-The observer itself only brings together those who do it, each for a part of what happens (`Backwards`, `Changes` of
-gradients, `GradientsByHand`, `Schedules`, `Steps`), and says whether what happens is to be told to them at all.
+The observer itself only combines the objects that do this, each for a part of what happens (`Backwards`, `Changes` of
+gradients, `GradientsByHand`, `Schedules`, `Steps`), and decides whether they are notified at all.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ _P = ParamSpec("_P")
 
 
 class Observer:
-    """The observer of one run. Nothing that it is told of changes the loop's own state."""
+    """The observer of one run. It never changes the loop's own state."""
 
     def __init__(
         self, *, wanted: Wanted, engine: ReferenceEngine, max_windows: int | None, companion: Companion | None = None
     ) -> None:
-        # Nothing of a run may hold its observer in a circle: the run's model and optimizers would outlive it.
+        # No reference cycle may hold the observer: the run's model and optimizers would outlive it.
         book, losses = GradientBook(), LossReader(records=wanted.records or companion is not None)
         attention = Attention(losses.tape)
         self.arrivals = Arrivals(attention, book)
@@ -86,22 +86,22 @@ class Observer:
         self.threads_overlap = False
         """Whether several threads have trained at the same time."""
 
-    # What PyTorch tells
+    # Notifications from PyTorch
 
     @property
     def idle(self) -> bool:
-        """Whether what happens now is to be told to nobody."""
+        """Whether what happens now is to be ignored."""
         return self.run.attention.idle
 
     def tell(self, whom: Callable[_P, object], *told: _P.args, **named: _P.kwargs) -> None:
-        """Pass on what happens, if it is the loop's, and of a window that is watched."""
+        """Notify ``whom``, if what happens belongs to the loop, and to a window that is watched."""
         attention = self.run.attention
         if not attention.idle:
             with attention.unheard():
                 whom(*told, **named)
 
     def notice_threads(self) -> None:
-        """A backward or a step is entered: of all threads, it must be the only one."""
+        """A backward or a step is entered: no other thread may be in one."""
         if self.run.attention.is_at_work_in_another_thread() or self.backwards.is_in_another_thread():
             self.threads_overlap = True
 
@@ -162,10 +162,10 @@ class Observer:
     # From when on, and until when
 
     def adopt_existing(self) -> None:
-        """Take in the optimizers that were made before watching began."""
+        """Add the optimizers that were created before watching began."""
         alive = _optimizers_alive()
         if alive:
-            # What nobody holds any more would only be in the way.
+            # Optimizers that are unreachable, but not collected yet, must not count.
             del alive
             gc.collect()
             alive = _optimizers_alive()
@@ -174,7 +174,7 @@ class Observer:
                 self.optimizer_made(optimizer)
 
     def restart(self) -> None:
-        """Begin anew with the gradients as they are: what was seen before is forgotten."""
+        """Restart with the gradients as they are: what was seen before is forgotten."""
         run = self.run
         run.journal.restart()
         run.awaited.restart()
@@ -187,7 +187,7 @@ class Observer:
 
 
 def _optimizers_alive() -> list[Optimizer]:
-    # The type is asked, not the object: some objects answer isinstance with a warning of their own.
+    # The type is checked, not the object: some objects emit a warning for isinstance.
     kinds = set(with_subclasses(Optimizer))
     objects = gc.get_objects()
     if kinds.isdisjoint(map(type, objects)):

@@ -1,4 +1,4 @@
-"""Puts our hands on PyTorch while a loop is watched, and takes them off again.
+"""Patches PyTorch while a loop is watched, and restores it.
 
 Everything here only calls an observer before or after the original; nothing that the loop computes is changed.
 """
@@ -95,7 +95,7 @@ def _replace(owner: Any, name: str, replacement: Any, stack: ExitStack) -> None:
 
 
 class _Nobody:
-    """Takes the observer's place in functions that are still called after watching has ended: nothing is done then."""
+    """Replaces the observer in functions that are still called after watching has ended, and does nothing."""
 
     idle = True
 
@@ -115,16 +115,17 @@ class _Nobody:
         return self
 
     def __call__(self, *args: Any, **kwargs: Any) -> None:
-        """Whatever else the observer is told."""
+        """Any other notification."""
 
 
 _NOBODY = _Nobody()
 
 
 def _let_go(replacement: Any) -> None:
-    """Make a function hold no observer any more, nor what that holds: the models, and their optimizers.
+    """Make a function release the observer, and what that holds: the models and their optimizers.
 
-    Somebody may have kept it: a module that was first imported meanwhile, or PyTorch's compiler, in its own tables.
+    The function may still be referenced: by a module that was first imported meanwhile, or in the caches of PyTorch's
+    compiler.
     """
     for cell in replacement.__closure__ or ():
         if isinstance(cell.cell_contents, (Observer, TimmPieces)):

@@ -43,9 +43,9 @@ class Needless:
 class Averaged:
     """What a backward did for the ranks: the parameters that hold averages, their divisor, and by whom they changed.
 
-    ``synced`` is None where some of the models averaged and others did not. ``reworked`` says that a communication hook
-    makes something else of the gradients than their average, ``kept_apart`` that what is not averaged waits beside
-    ``.grad``. ``rescale`` is what the average is multiplied by.
+    ``synced`` is None where some of the models averaged and others did not. ``reworked`` means that a communication
+    hook does something else to the gradients than averaging them, ``kept_apart`` that what is not averaged is kept
+    outside ``.grad``. ``rescale`` is what the average is multiplied by.
     """
 
     synced: bool | None

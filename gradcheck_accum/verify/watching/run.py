@@ -1,4 +1,4 @@
-"""What all who watch one run share."""
+"""The state that the observers of one run share."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What goes by the number of updates: learning rates and moving averages of the weights."""
+"""What depends on the number of updates: learning rates and moving averages of the weights."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from gradcheck_accum.verify.watching.run import Run
 
 
 class Schedules:
-    """Enters what schedulers and averages do, and what a script does by hand in their place."""
+    """Records the updates of schedulers and averages, and what a script does manually in their place."""
 
     def __init__(self, run: Run) -> None:
         self._attention, self._journal, self._book = run.attention, run.journal, run.book
@@ -36,7 +36,7 @@ class Schedules:
         run.losses.tape.on_blend = blends
 
     def scheduler_stepped(self, scheduler: Any) -> None:
-        """A learning rate scheduler has moved on."""
+        """A learning rate scheduler has made a step."""
         self._rates.scheduled()
         optimizer = getattr(scheduler, "optimizer", None)
         own = parameters_of(optimizer) if isinstance(optimizer, Optimizer) else ()
@@ -58,7 +58,7 @@ class Schedules:
     def _blended(self, name: str, args: Any, kwargs: Any) -> None:
         """An operation that may take weights into an average is about to be called, by the script or by a package.
 
-        What a package blends is its own average, which is told of where it is known.
+        A package's own averages are excluded, because they are watched where they are known.
         """
         for average, weight in () if self._attention.idle else self._averages.seen(name, args, kwargs):
             where = user_location()
@@ -66,7 +66,7 @@ class Schedules:
                 self._journal.add(AverageUpdate(where=where, average=average, stores=self._book.stores((id(weight),))))
 
     def notice(self, where: Location) -> None:
-        """Emit that a learning rate was changed by hand since the last look, if one was."""
+        """Emit that a learning rate was changed manually since the last comparison, if one was."""
         for optimizer in self._rates.look(self._book.optimizers):
             name = self._book.names.get(id(optimizer), type(optimizer).__name__)
             stores = self._book.stores(id(p) for p in parameters_of(optimizer))
@@ -78,9 +78,9 @@ class Schedules:
 
 
 def _horizon(scheduler: Any) -> int | None:
-    """How many moves a scheduler was made for, where it says: those of Transformers bind it to their lambdas.
+    """The number of steps that a scheduler was made for, if it has one: Transformers' bind it to their lambdas.
 
-    timm's say how many updates, or how many epochs.
+    timm's schedulers have a number of updates or of epochs.
     """
     said = [getattr(scheduler, name, None) for name in ("total_steps", "T_max", "total_iters")]
     said += [getattr(scheduler, "t_initial", None)] if not getattr(scheduler, "t_in_epochs", False) else []

@@ -1,4 +1,4 @@
-"""Measures a step right before it is made, and what it has done once it has been."""
+"""Measures a step right before it is made, and its update afterwards."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ class StepMeasuring:
                 self._companion.after_step(optimizer)
 
     def _why_not(self, optimizer: Optimizer, measured: Measured, parameters: list[torch.Tensor]) -> str:
-        """Why a step can not be measured, or nothing."""
+        """Why a step cannot be measured, empty if it can."""
         unfollowed = self._shards.why_not(parameters) if any(map(is_sharded, parameters)) else ""
         if unfollowed:
             return unfollowed
@@ -132,7 +132,7 @@ class StepMeasuring:
         before = used if clips is None else clips.before
         if through_scaler:
             return before, used
-        # Nobody will divide the scale out any more: it is part of what the optimizer gets.
+        # The scale is never divided out any more: it is part of what the optimizer gets.
         scales = {key: self._book.scale_inside.get(key, 1.0) for key in used}
         return _multiplied(before, scales), _multiplied(used, scales)
 

@@ -1,4 +1,4 @@
-"""Steps of optimizers: when each begins and ends, which are parts of others, and which are none."""
+"""Steps of optimizers: when each begins and ends, which are parts of others, and which are not real steps."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ WITH_CLOSURE = (
 
 
 class SeenEnough(BaseException):
-    """As many windows as were asked for have been watched; no `except Exception` of a script stops it."""
+    """The requested number of windows has been watched; no `except Exception` of a script catches this."""
 
 
 class Steps:
-    """Enters each step: right before it is made, or when the closure that computes its gradient has returned."""
+    """Records each step: right before it is made, or when the closure that computes its gradient has returned."""
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class Steps:
         self.accumulation_steps: int | None = None
         """K, where the caller states it."""
         self.on_step: Callable[[int], object] | None = None
-        """Told after every step how many there have been."""
+        """Called after every step with the number of steps so far."""
         self._shared = Shared()
         self._scaler_step: list[bool] = []
         """Of each ``scaler.step`` that is under way, whether its optimizer has stepped."""
@@ -69,7 +69,7 @@ class Steps:
         self._closure_calls: dict[int, int] = {}
 
     def restart(self) -> None:
-        """A scaler's step that was under way when nobody watched has ended since."""
+        """Forget a scaler's step that was under way while the loop was not watched, and has ended since."""
         self._scaler_step.clear()
 
     def before_scaler(self) -> None:
@@ -116,13 +116,13 @@ class Steps:
         if not self._changes.notice(where) and self._pending is not None:
             own = frozenset(id(p) for p in parameters_of(optimizer))
             if own < self._pending_parameters():
-                # An optimizer hands its parameters out, a part to each of others (or of the ranks): it has been
-                # measured as a whole, with the gradients as they still are.
+                # An optimizer distributes its parameters over others (or over the ranks): it has been measured as a
+                # whole, with the gradients as they still are.
                 self._inner.add(id(optimizer))
                 self._awaited.take(optimizer)
                 return
             if own == self._pending_parameters():
-                # An optimizer wraps another: the step is the other's, and what is done after it none of ours.
+                # An optimizer wraps another: the step is the other's, and what follows it does not matter.
                 self._take_back()
         # A fused optimizer is called all the same, and leaves its weights as they are.
         step = self._event(optimizer, skipped=bool(getattr(optimizer, "found_inf", False)))
@@ -179,7 +179,7 @@ class Steps:
         )
 
     def _take_back(self) -> None:
-        """The step that is pending was none."""
+        """The pending step was not a real one."""
         if self._pending is not None:
             (measured, _), self._pending = self._pending, None
             self._journal.take_back(measured.step)

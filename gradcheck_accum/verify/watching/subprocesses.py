@@ -1,4 +1,4 @@
-"""The processes that a script starts: what they train is not watched, which is said where nothing else was seen."""
+"""The processes that a script starts: they are not watched, which is reported if nothing else was seen."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 _RUN_PYTHON = ("python", "torchrun", "accelerate", "deepspeed")
-"""How the names of programs begin that run Python."""
+"""Beginnings of the names of programs that run Python."""
 
 _LOADS_DATA = "torch.utils.data"
 """The package of what a data loader's workers run: they train nothing."""
@@ -36,7 +36,7 @@ def runs_python(command: Any) -> bool:
 
 
 def unwatched(children: int) -> str:
-    """In words, that so many processes were started, and how to watch them."""
+    """That so many processes were started, and how to watch them, in words."""
     if not children:
         return ""
     started = "1 process, which is" if children == 1 else f"{children} processes, which are"

@@ -1,6 +1,6 @@
-"""timm's moving averages, schedules and adaptive clip, told of as PyTorch's own are.
+"""Watches timm's moving averages, schedules and adaptive clip as PyTorch's own.
 
-A script imports timm after the watch has begun: its pieces are looked for whenever an optimizer is made.
+A script imports timm after watching has begun, so its classes are looked for whenever an optimizer is created.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from gradcheck_accum.verify.watching.observer import Observer
 
 
 class TimmPieces:
-    """Watches timm's pieces, once they have been imported, until ``stack`` is closed."""
+    """Watches timm's classes and functions, once they are imported, until ``stack`` is closed."""
 
     def __init__(self, observer: Observer, stack: ExitStack) -> None:
         self._observer = observer
@@ -62,7 +62,7 @@ class TimmPieces:
         def wrapped(rates: Any) -> Any:
             def watched(scheduler: Any, t: int, *args: Any, **kwargs: Any) -> Any:
                 found = rates(scheduler, t, *args, **kwargs)
-                # It is told how many updates there have been, and moves only if that is another number than before.
+                # It is called with the number of updates so far, and makes a step only if that has changed.
                 if found is not None and told.get(scheduler) != t:
                     told[scheduler] = t
                     self._observer.tell(self._observer.schedules.scheduler_stepped, scheduler)

@@ -50,7 +50,7 @@ UNKNOWN = Symbol()
 
 @dataclass(frozen=True, slots=True)
 class Scaled(Symbol):
-    """Something unknown that was multiplied or divided: if it is a loss, nobody knows by what."""
+    """Something unknown that was multiplied or divided: if it is a loss, the factor is unknown."""
 
 
 SCALED = Scaled()
@@ -194,7 +194,7 @@ def is_setting(value: Any) -> bool:
 
 
 def key_of(value: Any, text: str) -> str | Num | Symbol:
-    """What a dictionary keeps something by: what nobody knows is the same key where the source, ``text``, is the same.
+    """What a dictionary keeps something by: unknown keys are equal if their source, ``text``, is.
 
     So nothing that is put into a dictionary is lost, and one item stands for all that one line puts there.
     """

@@ -149,7 +149,7 @@ class Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Figure(Symbol):
-    """A number read off losses at ``read_at``, with all that they were multiplied by since."""
+    """A number read from losses at ``read_at``, with all factors since."""
 
     parts: tuple[Part, ...] = ()
     read_at: Location | None = None
