@@ -16,12 +16,12 @@ NAME = "called by gradcheck-accum"
 
 
 _MOST_PLACES = 1 << 12
-"""Places that are known at a time: a notebook has new code in every cell."""
+"""The number of places that are remembered: a notebook has new code in every cell."""
 
 _known: dict[tuple[int, int], tuple[CodeType, CodeType]] = {}
-"""By code and instruction: that code, held so that its identity is its, and the code of a call from there.
+"""For a code object and an instruction: that code, so that its id is not reused, and the code of a call from there.
 
-To find the line of an instruction is to go through all of its function.
+To find the line of an instruction, Python goes through the whole function.
 """
 
 

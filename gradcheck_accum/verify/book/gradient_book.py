@@ -331,9 +331,9 @@ class GradientBook(ParameterBook):
         return self._holds(key)
 
     def _not_as_seen(self, thoroughly: bool) -> Iterable[int]:
-        """The parameters whose gradients are to be looked at: not those of which version counters tell enough.
+        """The parameters whose gradients may have changed: version counters exclude the others.
 
-        It is asked before every backward, for every parameter.
+        Every backward asks, for every parameter.
         """
         if thoroughly or self.sharded:
             return self.parameters

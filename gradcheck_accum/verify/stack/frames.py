@@ -191,7 +191,7 @@ def _cell(filename: str) -> str:
     Its text, which is in no file, can then be found in `linecache` by that name too.
     """
     if "IPython" not in sys.modules and not filename.startswith("<"):
-        # Every event asks: a file of a script is none.
+        # Asked for every event, and a script's file is no cell.
         return ""
     number = _number_of_cell(filename)
     if not number:

@@ -61,7 +61,7 @@ class RemovableMode:
 
 
 class _Aside(AbstractContextManager[None]):
-    """Takes a mode off if it is the innermost; as a class, since every call that is watched enters one."""
+    """A block in which a mode is off, if it was the innermost; a generator would take longer, for every call."""
 
     __slots__ = ("_is_off", "_mode")
 
