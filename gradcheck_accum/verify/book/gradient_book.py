@@ -80,10 +80,15 @@ class GradientBook(ParameterBook):
 
     def adopt(self, optimizer: Optimizer) -> list[torch.Tensor]:
         """Add an optimizer, or the parameters that were added to it since; returns the new parameters."""
+        new = self.adopt_unseen(optimizer)
+        self.look(id(parameter) for parameter in new)
+        return new
+
+    def adopt_unseen(self, optimizer: Optimizer) -> list[torch.Tensor]:
+        """As `adopt`, but gradients that are there already are not held: they are looked at later."""
         new = super().adopt(optimizer)
         for parameter in new:
             self.sketcher.place_of(id(parameter))
-        self.look(id(parameter) for parameter in new)
         return new
 
     # What is held
