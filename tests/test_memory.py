@@ -95,6 +95,11 @@ def alive(loop: Loop, way: Callable[[], AbstractContextManager[Any]]) -> Alive:
     """What is alive while ``loop`` runs, beyond what was before."""
     with way(), profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen:
         loop()
+    return counted(seen, loop)
+
+
+def counted(seen: profile, loop: Loop) -> Alive:
+    """What a profile has seen alive."""
     events = sorted(seen.profiler.kineto_results.events(), key=lambda event: event.start_ns())
     now, most, between = 0, 0, 0
     for event in events:
@@ -277,6 +282,15 @@ def test_nothing_is_held_of_windows_that_are_not_watched() -> None:
     # The watch goes to sleep at a step, while the gradients are there.
     sketches()
     assert more(lambda: gradcheck_accum.watch(every=4), windows=6).between < 0.01
+
+
+def test_gradients_from_before_the_first_watched_window_are_not_held() -> None:
+    loop = Loop(clear=lambda optimizer: None)
+    loop(1)
+    watched = gradcheck_accum.watch(every=16)
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen, watched, record_function(BETWEEN):
+        pass
+    assert counted(seen, loop).most < 0.01
 
 
 @pytest.mark.parametrize("windows", [6, 22])

@@ -15,10 +15,26 @@ NAME = "called by gradcheck-accum"
 """The name of such a frame's code object, which no source contains."""
 
 
+_MOST_PLACES = 1 << 12
+"""The number of places that are remembered: a notebook has new code in every cell."""
+
+_known: dict[tuple[int, int], tuple[CodeType, CodeType]] = {}
+"""For a code object and an instruction: that code, so that its id is not reused, and the code of a call from there.
+
+To find the line of an instruction, Python goes through the whole function.
+"""
+
+
 def call_from(frame: FrameType, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     """``function(*args, **kwargs)``, called from the line that ``frame`` runs."""
-    code = _code(frame.f_code.co_filename, frame.f_lineno)
-    return FunctionType(code, frame.f_globals)(function, args, kwargs)
+    caller = frame.f_code
+    place = id(caller), frame.f_lasti
+    known = _known.get(place)
+    if known is None:
+        if len(_known) >= _MOST_PLACES:
+            _known.clear()
+        known = _known[place] = caller, _code(caller.co_filename, frame.f_lineno)
+    return FunctionType(known[1], frame.f_globals)(function, args, kwargs)
 
 
 def _call(function: Callable[..., Any], args: Any, kwargs: Any) -> Any:

@@ -141,6 +141,9 @@ def read_losses(
 
 def _without_many_alike(found: Sequence[Term], kinds: dict[str, tuple[int, float | None]]) -> Iterator[Term]:
     """The terms, with only some of those that are like many others: the losses of a thousand time steps, say."""
+    if all(number <= _MANY_ALIKE for number, _ in kinds.values()):
+        yield from found
+        return
     seen: Counter[Term] = Counter()
     for term in found:
         number = kinds[term.name][0]

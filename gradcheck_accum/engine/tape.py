@@ -15,8 +15,8 @@ from __future__ import annotations
 import sys
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any
@@ -128,7 +128,8 @@ class Tape(TorchFunctionMode):
     _memories: list[_Memories] = field(default_factory=lambda: [_Memories()])
     _of_the_same_forward: int = 0
     """How many backwards without a forward pass of their own have run since the last segment was closed."""
-    _paused: int = 0
+    pauses: int = 0
+    """How many pauses are under way, one inside another."""
     _depth: int = 0
     _inside: nn.ModuleList | None = None
     """The modules that the running checkpointed function has called."""
@@ -151,13 +152,13 @@ class Tape(TorchFunctionMode):
             return func(*args, **kwargs)
         caller = sys._getframe(1)
         name = getattr(func, "__name__", "")
-        if name in _BLENDS and self.on_blend is not None and not self._paused:
+        if name in _BLENDS and self.on_blend is not None and not self.pauses:
             with torch._C.DisableTorchFunction():
                 self.on_blend(name, args, kwargs)
-        if name in _SCALES and self.on_scale is not None and not (self._depth or self._paused):
+        if name in _SCALES and self.on_scale is not None and not (self._depth or self.pauses):
             with torch._C.DisableTorchFunction():
                 self.on_scale(args[0] if args else None)
-        if self._paused:
+        if self.pauses:
             return call_from(caller, func, args, kwargs)
         if self.on_gradient_read is not None and name == "__get__" and func == _READ_GRADIENT and not self._depth:
             self.on_gradient_read(args[0])
@@ -194,7 +195,7 @@ class Tape(TorchFunctionMode):
 
         ``gradients`` says whether what is about to be scaled may be gradients.
         """
-        if getattr(func, "__name__", "") not in _SCALES or self._paused:
+        if getattr(func, "__name__", "") not in _SCALES or self.pauses:
             return call_from(caller, func, args, kwargs)
         if gradients and self.on_scale is not None:
             with torch._C.DisableTorchFunction():
@@ -293,13 +294,13 @@ class Tape(TorchFunctionMode):
         """Run an outermost module call, and record it as one."""
         if self._inside is not None and not isinstance(module, Checkpointed):
             self._inside.append(module)
-        if self._depth or self._paused or not torch.is_grad_enabled():
+        if self._depth or self.pauses or not torch.is_grad_enabled():
             self._depth += 1
             try:
                 result = call(*args, **kwargs)
             finally:
                 self._depth -= 1
-            if not self._depth and not self._paused:
+            if not self._depth and not self.pauses:
                 self._graphless.extend((weakref.ref(tensor), module) for tensor in tensors_in(result))
             return result
         state = random_state()
@@ -328,14 +329,9 @@ class Tape(TorchFunctionMode):
                 self.on_call("__call__", given, result)
         return result
 
-    @contextmanager
-    def paused(self) -> Iterator[None]:
+    def paused(self) -> AbstractContextManager[None]:
         """Inside the block, nothing is recorded."""
-        self._paused += 1
-        try:
-            yield
-        finally:
-            self._paused -= 1
+        return _Pause(self)
 
     def next_segment(self) -> None:
         """Called after a backward: old recordings are discarded.
@@ -385,6 +381,21 @@ class Tape(TorchFunctionMode):
             *(function for function in functions if isinstance(function, nn.Module)),
             *(module for made, module in graphless if made is not None and memory_of(made) in memories),
         ]
+
+
+class _Pause(AbstractContextManager[None]):
+    """A block in which a tape records nothing; a generator would take longer, and every backward has one."""
+
+    __slots__ = ("_tape",)
+
+    def __init__(self, tape: Tape) -> None:
+        self._tape = tape
+
+    def __enter__(self) -> None:
+        self._tape.pauses += 1
+
+    def __exit__(self, *error: object) -> None:
+        self._tape.pauses -= 1
 
 
 def _place() -> Place:

@@ -67,7 +67,8 @@ class ClipBook:
 
     def changed(self, keys: Iterable[int]) -> None:
         """The gradients of the parameters ``keys`` were changed by other means."""
-        for optimizer in self._owners(keys):
+        # Usually nothing was clipped, and the owners need not be searched for.
+        for optimizer in self._owners(keys) if self._of else ():
             if id(optimizer) in self._of:
                 self._of[id(optimizer)].changed_since = True
 

@@ -80,10 +80,15 @@ class GradientBook(ParameterBook):
 
     def adopt(self, optimizer: Optimizer) -> list[torch.Tensor]:
         """Add an optimizer, or the parameters that were added to it since; returns the new parameters."""
+        new = self.adopt_unseen(optimizer)
+        self.look(id(parameter) for parameter in new)
+        return new
+
+    def adopt_unseen(self, optimizer: Optimizer) -> list[torch.Tensor]:
+        """As `adopt`, but gradients that are there already are not held: they are looked at later."""
         new = super().adopt(optimizer)
         for parameter in new:
             self.sketcher.place_of(id(parameter))
-        self.look(id(parameter) for parameter in new)
         return new
 
     # What is held
@@ -330,6 +335,23 @@ class GradientBook(ParameterBook):
             return True
         return self._holds(key)
 
+    def _not_as_seen(self, thoroughly: bool) -> Iterable[int]:
+        """The parameters whose gradients may have changed: version counters exclude the others.
+
+        Every backward asks, for every parameter.
+        """
+        if thoroughly or self.sharded:
+            return self.parameters
+        found = []
+        for key, parameter in self.parameters.items():
+            now, then = parameter.grad, self._expected.get(key)
+            if now is None or then is None:
+                if now is not then:
+                    found.append(key)
+            elif self._seen.get(key) != (id(now), now._version):
+                found.append(key)
+        return found
+
     def changes(self, where: Location, *, thoroughly: bool) -> tuple[list[Event], list[int]]:
         """The changes of ``.grad`` since it was last compared by other means than a watched call, and their parameters.
 
@@ -338,7 +360,7 @@ class GradientBook(ParameterBook):
         self._exact.clear()
         if thoroughly:
             self._now.clear()
-        changed = [key for key in self.parameters if not self._is_untouched(key, thoroughly)]
+        changed = [key for key in self._not_as_seen(thoroughly) if not self._is_untouched(key, thoroughly)]
         if not changed:
             return [], []
         cells = self.cells()
@@ -478,7 +500,8 @@ def _zeros_like(gradient: torch.Tensor) -> torch.Tensor:
 
 
 def _takes_no_memory(tensor: torch.Tensor) -> bool:
-    return tensor.numel() > 1 and tensor.untyped_storage().nbytes() <= tensor.itemsize
+    """Whether a tensor is one number for all of its elements."""
+    return tensor.numel() > 1 and not any(tensor.stride())
 
 
 def _tidy(ratio: float, roundoff: float) -> float:

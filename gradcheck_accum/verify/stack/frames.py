@@ -190,6 +190,9 @@ def _cell(filename: str) -> str:
 
     Its text, which is in no file, can then be found in `linecache` by that name too.
     """
+    if "IPython" not in sys.modules and not filename.startswith("<"):
+        # Asked for every event, and a script's file is no cell.
+        return ""
     number = _number_of_cell(filename)
     if not number:
         return ""

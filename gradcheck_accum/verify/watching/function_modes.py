@@ -6,8 +6,7 @@ and leave them in any order: ours is removed from among them and put back right 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 
 import torch
 from torch._C import _get_function_stack_at, _len_torch_function_stack
@@ -36,18 +35,9 @@ class RemovableMode:
         modes = _modes()
         self._replace(modes, [mode for mode in modes if mode is not self._mode])
 
-    @contextmanager
-    def aside(self) -> Iterator[None]:
+    def aside(self) -> AbstractContextManager[None]:
         """While it is entered, the mode is off if it was the innermost; one that is inside of another's stays on."""
-        depth = _len_torch_function_stack()
-        if not depth or _get_function_stack_at(depth - 1) is not self._mode:
-            yield
-            return
-        _pop_mode()  # type: ignore[no-untyped-call]
-        try:
-            yield
-        finally:
-            _push_mode(self._mode)  # type: ignore[no-untyped-call]
+        return _Aside(self._mode)
 
     def __enter__(self) -> RemovableMode:
         self._around = _modes()
@@ -68,6 +58,26 @@ class RemovableMode:
             _pop_mode()  # type: ignore[no-untyped-call]
         for mode in after[same:]:
             _push_mode(mode)  # type: ignore[no-untyped-call]
+
+
+class _Aside(AbstractContextManager[None]):
+    """A block in which a mode is off, if it was the innermost; a generator would take longer, for every call."""
+
+    __slots__ = ("_is_off", "_mode")
+
+    def __init__(self, mode: TorchFunctionMode) -> None:
+        self._mode = mode
+        self._is_off = False
+
+    def __enter__(self) -> None:
+        depth = _len_torch_function_stack()
+        if depth and _get_function_stack_at(depth - 1) is self._mode:
+            _pop_mode()  # type: ignore[no-untyped-call]
+            self._is_off = True
+
+    def __exit__(self, *error: object) -> None:
+        if self._is_off:
+            _push_mode(self._mode)  # type: ignore[no-untyped-call]
 
 
 def _modes() -> list[TorchFunctionMode]:

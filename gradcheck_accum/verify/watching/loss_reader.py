@@ -123,7 +123,8 @@ class LossReader:
         """A backward has run: what was noted for it is not needed any more."""
         self._scales.clear()
         self._unscaled.clear()
-        self.tape.next_segment()
+        if self.records:
+            self.tape.next_segment()
 
     def forget(self) -> None:
         """What comes next is not watched: nothing of what was noted is needed any more."""

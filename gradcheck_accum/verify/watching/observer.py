@@ -115,7 +115,7 @@ class Observer:
             return
         if self.run.attention.asleep:
             # Its parameters are listened to from the window that is watched next.
-            self.run.book.adopt(optimizer)
+            self.run.book.adopt_unseen(optimizer)
         else:
             self.arrivals.adopt(optimizer)
 

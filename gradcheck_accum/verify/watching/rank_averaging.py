@@ -84,7 +84,8 @@ class Averaging:
 
     def gradient_arrived(self) -> None:
         """A gradient of this rank's own has been computed."""
-        self._last_gradient = time.perf_counter()
+        if self._models:
+            self._last_gradient = time.perf_counter()
 
     def of_backward(self, arrived: Iterable[int]) -> Averaged | None:
         """What the backward that has just run did, by the parameters that it reached; None where nothing averages."""
