@@ -54,6 +54,37 @@ def test_a_program_whose_defaults_leave_no_remainder_drops_none(rows: str, windo
     assert codes(rows, window=window) == []
 
 
+BY_HAND = """\
+import argparse
+import torch
+from torch import nn
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--accumulate", dest="window", type=int, default={window})
+parser.add_argument("--size", type=int, default=5)
+parser.add_argument("--epochs", type=int, default=3)
+args = parser.parse_args()
+rows = torch.randn(25, 7)
+net = nn.Linear(7, 7)
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+batches = len(rows) // args.size
+for epoch in range(args.epochs):
+    for i in range(batches):
+        x = rows[i * args.size : (i + 1) * args.size]
+        (nn.functional.mse_loss(net(x), x) / args.window).backward()
+        if (i + 1) % args.window == 0:
+            optimizer.step()
+            optimizer.zero_grad()
+"""
+
+
+@pytest.mark.parametrize(("window", "expected"), [("1", []), ("5", []), ("2", ["GA301"])])
+def test_the_default_window_decides_where_the_source_counts_the_batches_of_a_pass(
+    window: str, expected: list[str]
+) -> None:
+    assert codes_in(BY_HAND.format(window=window)) == expected
+
+
 @pytest.mark.parametrize("rows", ["35", "52"])
 def test_one_whose_defaults_leave_a_remainder_drops_it(rows: str) -> None:
     assert codes(rows) == ["GA301"]

@@ -33,7 +33,7 @@ def call_function(run: State, function: v.Function, args: list[Any], kwargs: dic
     run.calls.visited.add(node)
     if run.reach.yields(node) and not run.reach.backward_in(node.body):
         if run.reach.never_ends(node):
-            return v.Stream.endless()
+            return v.Stream.endless(run.recorder.micro_batch)
         whole = any(map(v.is_multiple_of_steps, [*args, *kwargs.values()]))
         return v.Loader(generated=True, whole=whole, carry_out=partial(_yielded, run, node, scope))
     run.calls.stack.append(node)

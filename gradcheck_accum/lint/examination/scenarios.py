@@ -239,17 +239,21 @@ def _refuted(
 ) -> tuple[frozenset[tuple[str, int]], int]:
     """What is found of remainders, by code and line, and does not show where every number is what the source says.
 
-    A pass whose length the source leaves open is assumed to end in the middle of a window. Where the defaults of a
-    program settle that length, what it does as it is written decides. And how many evaluations that took.
+    A pass whose length the source leaves open, or whose windows' length it does, is assumed to end in the middle of a
+    window. Where the defaults of a program settle both, what it does as it is written decides, unless a few epochs
+    stand for those that the source counts. And how many evaluations that took.
     """
-    told = {(d.mistake.code, d.where.line) for d, ledger in _agreed(scenarios) if ledger.trace.assumed_length}
-    told = {one for one in told if one[0] in _OF_REMAINDERS}
+    told = {
+        (d.mistake.code, d.where.line)
+        for d, ledger in _agreed(scenarios)
+        if d.mistake.code in _OF_REMAINDERS and (ledger.trace.assumed_length or ledger.trace.assumed_steps)
+    }
     spent = 0
     for scenario in scenarios[:_MOST_AS_WRITTEN] if told else ():
         run, took = complete(scenario.decisions)
         spent += took
         trace = trace_of(run.recorder) if run is not None else None
-        if trace is None or trace.assumed_length:
+        if trace is None or trace.assumed_length or (trace.assumed_turns and not scenario.ledger.trace.assumed_turns):
             return frozenset(), spent
         lines = {event.where.line for event in trace.events}
         shown = {(d.mistake.code, d.where.line) for d in diagnose(fold(trace))}

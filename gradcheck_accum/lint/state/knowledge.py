@@ -132,6 +132,11 @@ class Knowledge:
         """Note the number of turns of a loop that is a window: it has backwards, and the step comes after it."""
         self._window = WindowBound(int(number.value), number.origins)
 
+    def counts_to_a_step(self) -> bool:
+        """Whether the loop counts what it runs before it steps, as far as it has shown yet."""
+        self._is_relied_on = True
+        return bool(self._boundaries or self._bounds or self._window)
+
     def note_given_data(self) -> None:
         """The loop gets data from elsewhere: what it makes itself is none. Raises Restart where it was taken for it."""
         self._data_is_given = True

@@ -20,7 +20,7 @@ from gradcheck_accum.ledger.events import (
 from gradcheck_accum.ledger.location import Location
 from gradcheck_accum.lint import syntax
 from gradcheck_accum.lint.state.control import OutOfBudget
-from gradcheck_accum.lint.state.values import Figure, Num, Optimizer, Part, Scheduler, Tensor
+from gradcheck_accum.lint.state.values import Figure, Num, Optimizer, Part, Scheduler, Stream, Tensor
 
 _MOST_WORK = 5_000_000
 """Steps times events beyond which no ledger is made: where nothing is cleared, each step reads all there is so far."""
@@ -80,6 +80,8 @@ class Recorder:
     """The places of these calls, by flow."""
     keepers: dict[Location, None] = field(default_factory=dict)
     """The places that keep losses of several micro-batches, in the order of their first time."""
+    drawn_from: list[Stream] = field(default_factory=list)
+    """The iterators that the micro-batch under way was drawn from."""
     _opened: int = 0
     """The first micro-batch of the present pass."""
     assumed_units: int = field(init=False)
@@ -132,6 +134,16 @@ class Recorder:
         """A new micro-batch of data begins."""
         self.micro_batch += 1
         self.cuts = False
+        self.drawn_from = []
+
+    def joins(self, stream: Stream) -> bool:
+        """Whether an iterator's next batch belongs to the micro-batch under way, which other iterators gave so far.
+
+        An iterator that was made after that was drawn goes on where another has ended.
+        """
+        others = self.drawn_from
+        made_before = stream.since is not None and stream.since < self.micro_batch
+        return bool(others) and made_before and all(other is not stream for other in others)
 
     def note_called_on(self, drawn: Sequence[int | None]) -> None:
         """A model was called on data that were drawn with these micro-batches."""

@@ -52,17 +52,24 @@ def stream(run: State, source: Any) -> Any:
     if isinstance(source, v.Loader):
         length = length_of(run, source)
         run.recorder.learn_units(source.rows)
-        return v.Stream(iter(batches_of(source, length)))
+        return v.Stream(iter(batches_of(source, length)), run.recorder.micro_batch)
     if isinstance(source, v.Stream):
         return source
     if isinstance(source, (list, tuple)) and not (source and isinstance(source[0], str)):
         return v.Stream(iter(source))
-    return v.Stream(iter([v.Data()] * assumed_length(run, source)))
+    return v.Stream(iter([v.Data()] * assumed_length(run, source)), run.recorder.micro_batch)
 
 
 def draw_from(run: State, source: Any) -> Any:
-    """``next(source)``: a new micro-batch."""
-    run.draw()
+    """``next(source)``: a new micro-batch, or what another iterator gives for the one under way.
+
+    Those of several iterators are terms of one objective, unless the loop counts them before it steps.
+    """
+    counted = run.recorder.has_run and run.knowledge.counts_to_a_step()
+    if counted or not (isinstance(source, v.Stream) and run.recorder.joins(source)):
+        run.draw()
+    if isinstance(source, v.Stream):
+        run.recorder.drawn_from.append(source)
     if isinstance(source, v.Stream) and run.loops.catching:
         for item in source.items:
             run.recorder.learn_units(v.rows_in(item))

@@ -119,14 +119,15 @@ class Chunks:
 
 @dataclass(slots=True, eq=False)
 class Stream:
-    """An iterator: ``next`` draws from it."""
+    """An iterator: ``next`` draws from it. ``since`` is the last micro-batch drawn before it was made, if known."""
 
     items: Iterator[Any]
+    since: int | None = None
 
     @classmethod
-    def endless(cls) -> Stream:
+    def endless(cls, since: int | None = None) -> Stream:
         """Batches for ever."""
-        return cls(itertools.repeat(Data()))
+        return cls(itertools.repeat(Data()), since)
 
     @property
     def is_endless(self) -> bool:
