@@ -30,7 +30,7 @@ from gradcheck_accum.ledger.windows import Fate
 from gradcheck_accum.portable import NotPortable, Portable
 from gradcheck_accum.results.verdict import Accepted, Verdict, VerifyResult
 from gradcheck_accum.verify.judge.options import Options
-from gradcheck_accum.verify.process.handed_back import read_result, written
+from gradcheck_accum.verify.process.result_file import read_result, written
 from gradcheck_accum.verify.ranks import rank_report
 from gradcheck_accum.verify.ranks.folder import Folder
 from gradcheck_accum.verify.ranks.gathering import report_of_rank

@@ -23,7 +23,7 @@ from gradcheck_accum.portable import NotPortable
 from gradcheck_accum.results.comparison import CompareResult
 from gradcheck_accum.results.verdict import VerifyResult
 from gradcheck_accum.verify import AccumulationError
-from gradcheck_accum.verify.process.handed_back import read_result, written
+from gradcheck_accum.verify.process.result_file import read_result, written
 from gradcheck_accum.verify.session import acceptance_at, file_of, observe
 
 _SHOWN = (bool, int, float, str)

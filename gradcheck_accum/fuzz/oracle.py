@@ -369,7 +369,7 @@ def truth(variant: Variant) -> Truth:
         and _shows(v, runs)
         and not _is_the_right_loops(v)
         and not _is_off_by_one(v)
-        and not (verdict == "equivalent" and _weighs(v, planted))
+        and not (verdict == "equivalent" and _only_changes_steps(v, planted))
         else frozenset(),
         allowed=allowed,
         unseen_in_run=frozenset({"GA304"} & planted),
@@ -383,7 +383,7 @@ def truth(variant: Variant) -> Truth:
     )
 
 
-def _weighs(v: Variant, planted: frozenset[str]) -> bool:
+def _only_changes_steps(v: Variant, planted: frozenset[str]) -> bool:
     """Whether the planted mistakes can only change what a step gets: a skipped micro-batch may have no weight."""
     return all(CATALOGUE[code].changes_gradient for code in planted) and not v.has("GA902")
 

@@ -180,7 +180,9 @@ def _read(
         reading.kind = found.kind
     reading.normalised = normalised
     if coefficient is not None:
-        _weigh(reading, evidence, [], [c for c in columns if not c.whole and c.source is not Source.STEPS], coefficient)
+        _note_weights(
+            reading, evidence, [], [c for c in columns if not c.whole and c.source is not Source.STEPS], coefficient
+        )
         return reading
     if contested is not None:
         contested += [c for c in columns if normalised and _is_contested(c, evidence)]
@@ -197,7 +199,7 @@ def _read(
                 f"the factor of {evidence.points[0].term.name} may be the division by K or part of the objective: "
                 "state --loss-coefficient"
             )
-    _weigh(reading, evidence, split.accumulation, split.objective)
+    _note_weights(reading, evidence, split.accumulation, split.objective)
     reading.intended = math.prod(column.values[0] for column in split.objective if column.whole)
     places = (factor.where for column in split.accumulation for factor in column.factors)
     reading.scaled_at = frozenset(place for place in places if place is not None)
@@ -217,7 +219,7 @@ def _applied(columns: Iterable[Column]) -> frozenset[Applied]:
     return frozenset((column.factors[0].where, column.values) for column in whole if column.factors[0].where)
 
 
-def _weigh(
+def _note_weights(
     reading: SeriesReading,
     evidence: Evidence,
     accumulation: Sequence[Column],

@@ -180,11 +180,11 @@ def _refuse_clashes(
     """Raise TypeError for options of ours that may be meant for arguments of the loop, unless these have a value."""
     try:
         signature = inspect.signature(loop)
-        handed = {*signature.bind_partial(*args, **kwargs).arguments, *getattr(loop, "keywords", ())}
+        given = {*signature.bind_partial(*args, **kwargs).arguments, *getattr(loop, "keywords", ())}
     except (TypeError, ValueError):
         return  # nothing says what it takes, or the call will say what is wrong with it
     for name in names:
-        if name in signature.parameters and name not in handed:
+        if name in signature.parameters and name not in given:
             raise TypeError(
                 f"'{name}' is an argument of both the check and the loop: pass the loop's own with functools.partial, "
                 "or by position"

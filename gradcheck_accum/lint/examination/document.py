@@ -74,7 +74,7 @@ class Document:
         """The replacements that turn it into another version, in whole lines."""
         return tuple(edits_between(self.source, after.source))
 
-    def told(self, finding: Finding) -> Finding:
+    def in_document(self, finding: Finding) -> Finding:
         """A finding in the source, located in the file."""
         return finding
 
@@ -126,13 +126,13 @@ class NotebookDocument(Document):
             before, now = self._notebook.cells(), after._notebook.cells()
             yield from ((cell, before[cell], now[cell]) for cell in before if before[cell] != now[cell])
 
-    def told(self, finding: Finding) -> Finding:
+    def in_document(self, finding: Finding) -> Finding:
         return replace(finding, where=self._moved(finding.where), said=moved(finding.said, self._moved))
 
     def outcome(self, outcome: Outcome) -> Outcome:
         return replace(
             outcome,
-            findings=tuple(map(self.told, outcome.findings)),
+            findings=tuple(map(self.in_document, outcome.findings)),
             unused=tuple(replace(unused, where=self._moved(unused.where)) for unused in outcome.unused),
         )
 

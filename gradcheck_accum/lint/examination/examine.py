@@ -109,17 +109,17 @@ def examine(
     kept: list[tuple[Finding, Ledger]] = []
     suppressed: list[str] = []
     for diagnosis, ledger in sorted(found.values(), key=lambda item: (item[0].where, item[0].mistake.code)):
-        told = modules.placed(diagnosis) if modules else diagnosis
-        where = told.where
+        placed = modules.placed(diagnosis) if modules else diagnosis
+        where = placed.where
         if modules and where.path not in files:
             theirs = modules.text_of(where.path)
             files[where.path] = _CommentedSource(_parse(theirs, where.path), _LINE_BREAK.split(theirs))
-        if files[where.path].hides(told):
-            suppressed.append(told.mistake.code)
+        if files[where.path].hides(placed):
+            suppressed.append(placed.mistake.code)
         else:
-            said = message(told.said, _assumption(told, ledger))
+            said = message(placed.said, _assumption(placed, ledger))
             shown = files[where.path].lines[where.line - 1].strip()
-            kept.append((Finding(told.mistake, where, said, told.help, text=shown, likely=told.likely), ledger))
+            kept.append((Finding(placed.mistake, where, said, placed.help, text=shown, likely=placed.likely), ledger))
     unused = tuple(
         UnusedSuppression(Location(path, comment.line, comment.column, comment.line, comment.end_column), useless)
         for comment, useless in own.comments.unused()

@@ -206,10 +206,10 @@ def _scenarios(
             names = knowledge.assumed_steps(run.recorder.relied_on)
             ledger = fold(replace(trace_of(run.recorder), assumed_steps=names))
             readings = read_weights(ledger)
-            told = diagnose(ledger, readings)
+            reported = diagnose(ledger, readings)
             if counts_itself:
-                told = [diagnosis for diagnosis in told if diagnosis.mistake.code in self_counting.TOLD]
-            found.append(Scenario(run.decisions, ledger, tuple(told), readings))
+                reported = [diagnosis for diagnosis in reported if diagnosis.mistake.code in self_counting.REPORTED]
+            found.append(Scenario(run.decisions, ledger, tuple(reported), readings))
             agreement.hear(found[-1])
             lines = reach.gradient_lines(run.calls.visited, module if function is None else None)
             if not thorough and agreement.is_settled(lines):
@@ -243,13 +243,13 @@ def _refuted(
     window. Where the defaults of a program settle both, what it does as it is written decides, unless a few epochs
     stand for those that the source counts. And how many evaluations that took.
     """
-    told = {
+    reported = {
         (d.mistake.code, d.where.line)
         for d, ledger in _agreed(scenarios)
         if d.mistake.code in _OF_REMAINDERS and (ledger.trace.assumed_length or ledger.trace.assumed_steps)
     }
     spent = 0
-    for scenario in scenarios[:_MOST_AS_WRITTEN] if told else ():
+    for scenario in scenarios[:_MOST_AS_WRITTEN] if reported else ():
         run, took = complete(scenario.decisions)
         spent += took
         trace = trace_of(run.recorder) if run is not None else None
@@ -257,8 +257,8 @@ def _refuted(
             return frozenset(), spent
         lines = {event.where.line for event in trace.events}
         shown = {(d.mistake.code, d.where.line) for d in diagnose(fold(trace))}
-        told = {one for one in told if one[1] in lines and one not in shown}
-    return frozenset(told), spent
+        reported = {one for one in reported if one[1] in lines and one not in shown}
+    return frozenset(reported), spent
 
 
 def _with_a_skip(

@@ -108,7 +108,7 @@ def _offers(
     """The findings, each with its fix if there is one, in the order in which they are best fixed."""
     found = [(f, ledger) for f, ledger in examination.evidence if codes is None or f.mistake.code in codes]
     wanted = [(f, ledger) for f, ledger in found if _is_repairable(f, document)]
-    yield from (_Offer(document.told(finding)) for finding, _ in found if not _is_repairable(finding, document))
+    yield from (_Offer(document.in_document(finding)) for finding, _ in found if not _is_repairable(finding, document))
     if not wanted:
         return
     from gradcheck_accum.lint.fixes.repairing import repairs  # and LibCST, where there is something to repair only
@@ -117,7 +117,7 @@ def _offers(
         examination = examine(document.source, document.path, thorough=True)
     for finding, repaired in repairs(document, examination, wanted, budget):
         if repaired is None and budget.left <= 0:
-            yield _Offer(replace(document.told(finding), fix_left_out=True))
+            yield _Offer(replace(document.in_document(finding), fix_left_out=True))
         else:
             yield _offer(document, finding, repaired)
 
@@ -128,12 +128,12 @@ def _is_repairable(finding: Finding, document: Document) -> bool:
 
 
 def _offer(document: Document, finding: Finding, repaired: Repaired | None) -> _Offer:
-    told = document.told(finding)
+    in_document = document.in_document(finding)
     if repaired is None:
-        return _Offer(told)
+        return _Offer(in_document)
     try:
         after = document.with_source(repaired.text)
     except CannotHold:
-        return _Offer(told)
+        return _Offer(in_document)
     fix = Fix(repaired.safe, "; ".join(dict.fromkeys(repaired.messages)), document.edits(after))
-    return _Offer(replace(told, fix=fix), after, repaired.examination)
+    return _Offer(replace(in_document, fix=fix), after, repaired.examination)

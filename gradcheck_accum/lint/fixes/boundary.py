@@ -35,7 +35,7 @@ def step_for_remainder(case: Case) -> Iterator[Repair]:
                 extended = cst.BooleanOperation(test, cst.Or(), expression(loop.is_last()))
             else:
                 extended = cst.BooleanOperation(test, cst.And(), expression(loop.is_last().replace("==", "!=")))
-            if not _stands_alone(script, test):
+            if not _is_whole_condition(script, test):
                 extended = in_parentheses(extended)
             edits = case.edits().replace(test, extended)
             yield Repair("Also step for the remaining micro-batches", False, edits)
@@ -62,7 +62,7 @@ def _test_of(script: Script, modulus: cst.BinaryOperation) -> tuple[cst.BaseExpr
     return modulus, False
 
 
-def _stands_alone(script: Script, test: cst.BaseExpression) -> bool:
+def _is_whole_condition(script: Script, test: cst.BaseExpression) -> bool:
     """Whether an ``or`` may follow a test without parentheses around both."""
     parent = script.parent(test)
     return isinstance(parent, (cst.If, cst.Assign, cst.Return)) or (isinstance(parent, cst.Arg) and not parent.star)

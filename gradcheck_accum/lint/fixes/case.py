@@ -38,7 +38,7 @@ class Case:
     finding: Finding
     ledger: Ledger
     script: Script
-    beside: frozenset[str] = frozenset()
+    others: frozenset[str] = frozenset()
     """The codes of the other findings at the same line."""
 
     def edits(self) -> Edits:

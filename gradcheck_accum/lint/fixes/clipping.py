@@ -74,7 +74,7 @@ def _unscaling_before(case: Case, statement: cst.Expr) -> cst.BaseSmallStatement
 def unscale_first(case: Case) -> Iterator[Repair]:
     """GA501: divide the grad scaler's scale out before the clip."""
     script, call = case.script, case.call(case.finding.where)
-    if "GA401" in case.beside:
+    if "GA401" in case.others:
         # Unscaling belongs to the complete window: the clip has to move there first.
         return
     for place in case.step_places():

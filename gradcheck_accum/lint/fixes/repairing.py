@@ -108,8 +108,8 @@ def _repair(
     depth: int,
 ) -> Repaired | None:
     """The first repair that meets the goal: one alone if possible, else completed by another."""
-    beside = {f.mistake.code for f, _ in examination.evidence if f.where.line == finding.where.line}
-    case = Case(finding, ledger, script, frozenset(beside))
+    others = {f.mistake.code for f, _ in examination.evidence if f.where.line == finding.where.line}
+    case = Case(finding, ledger, script, frozenset(others))
     incomplete: list[Repaired] = []
     for repaired in _attempts(case, document, examination, budget):
         if goal.is_met(repaired.examination):

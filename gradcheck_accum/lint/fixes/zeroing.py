@@ -39,7 +39,7 @@ def clear_after_step(case: Case) -> Iterator[Repair]:
 
 def add_clearing(case: Case) -> Iterator[Repair]:
     """GA203: clear the gradients after every step that no clearing follows."""
-    if "GA304" in case.beside:
+    if "GA304" in case.others:
         # The clearing may well be right, and the step too early.
         return
     edits = case.edits()
@@ -58,8 +58,8 @@ def clear_other(case: Case) -> Iterator[Repair]:
         step = case.call(place)
         own = script.statement(step)
         behind = [script.statement(case.call(e.where)) for e in case.ledger.trace.events if isinstance(e, ZeroGrad)]
-        beside = [s for s in behind if script.block(s) is script.block(own) and script.start(s) > script.start(own)]
-        last = max(beside, key=script.start, default=_last_of_step(case, step))
+        others = [s for s in behind if script.block(s) is script.block(own) and script.start(s) > script.start(own)]
+        last = max(others, key=script.start, default=_last_of_step(case, step))
         edits.after(last, call_statement(optimizer_of(step), "zero_grad"))
     yield Repair("Clear the gradients of every optimizer", True, edits)
 

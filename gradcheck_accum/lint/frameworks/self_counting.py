@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from gradcheck_accum.lint.program.facts import Function
     from gradcheck_accum.lint.program.reach import Reach
 
-TOLD = frozenset({"GA201", "GA202", "GA401", "GA402"})
+REPORTED = frozenset({"GA201", "GA202", "GA401", "GA402"})
 """The codes that need nothing but the method: clearings and clips between the backwards of one window."""
 
 

@@ -50,7 +50,7 @@ from gradcheck_accum.lint.torch_calls.metrics import read, shown_by_call
 from gradcheck_accum.lint.torch_calls.models import new_model, perhaps_summed, root_of, sources_of
 from gradcheck_accum.lint.torch_calls.optimizers import as_optimizer, looks_like_optimizer, new_optimizer
 from gradcheck_accum.lint.torch_calls.schedulers import new_scheduler
-from gradcheck_accum.lint.torch_calls.stepping_callables import told_to_step
+from gradcheck_accum.lint.torch_calls.stepping_callables import makes_it_step
 from gradcheck_accum.lint.torch_calls.weight_averages import new_average, note_update
 
 _FLOAT, _RANGE = Symbol("float"), Symbol("range")
@@ -193,7 +193,7 @@ def call_value(run: State, node: syntax.Call, callee: Any, args: list[Any], kwar
             builtin = BUILTINS.get(callee.name)
             if builtin is not None:
                 return builtin(run, args, kwargs)
-            if told_to_step(run, node, args, kwargs):
+            if makes_it_step(run, node, args, kwargs):
                 return Symbol()
             if callee.name.isidentifier():
                 # Nothing in the file defines it: it came with a star import.
@@ -204,13 +204,13 @@ def call_value(run: State, node: syntax.Call, callee: Any, args: list[Any], kwar
 
 def _carry_out(run: State, node: syntax.Call, function: v.Function, args: list[Any], kwargs: dict[str, Any]) -> Any:
     """Execute a function. A step of another module's function that takes a flag for it is located at the call."""
-    told = not run.reach.is_own(function.node) and any(keyword.arg in GATES for keyword in node.keywords)
-    outer = run.calls.told_at
-    run.calls.told_at = node if told else outer
+    is_gated = not run.reach.is_own(function.node) and any(keyword.arg in GATES for keyword in node.keywords)
+    outer = run.calls.called_at
+    run.calls.called_at = node if is_gated else outer
     try:
         return call_function(run, function, args, kwargs)
     finally:
-        run.calls.told_at = outer
+        run.calls.called_at = outer
 
 
 def _library(run: State, node: syntax.Call, callee: v.Reference, args: list[Any], kwargs: dict[str, Any]) -> Any:
@@ -303,10 +303,10 @@ def _unresolved(run: State, node: syntax.Call, name: str, args: list[Any], kwarg
     inherited = is_inherited(run, name)
     acts = bool(names.ACTS_ON_GRADIENTS.fits(tail)) and not names.SCHEDULE.fits(tail)
     acts = acts and not names.WRITTEN_DOWN.fits(tail)
-    handed = any(as_optimizer(run, value) is not None for value in given)
-    if looks_like_optimizer(tail) and not (run.in_training and handed and tail[:1].islower()):
+    has_optimizer = any(as_optimizer(run, value) is not None for value in given)
+    if looks_like_optimizer(tail) and not (run.in_training and has_optimizer and tail[:1].islower()):
         return new_optimizer(run, node, given)
-    if run.in_training and ((acts and (handed or inherited)) or names.CHANGES_GRADIENTS.fits(tail)):
+    if run.in_training and ((acts and (has_optimizer or inherited)) or names.CHANGES_GRADIENTS.fits(tail)):
         run.recorder.opaque(node, f"a call of {tail}, which is defined elsewhere")
     if _draws_a_batch(run, tail or call_name(node), given):
         run.draw()

@@ -320,7 +320,7 @@ def _range(run: State, bounds: Sequence[Any], loop: syntax.For, trains: bool) ->
         len(bounds) == 1
         and isinstance(bounds[0], Symbol)
         and run.calls.stack
-        and run.reach.steps_beside(run.calls.stack[-1], loop)
+        and run.reach.steps_outside_of(run.calls.stack[-1], loop)
     ):
         run.knowledge.bounds.add(bounds[0].name)
     length = run.knowledge.unbounded_length()

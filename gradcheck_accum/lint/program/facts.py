@@ -172,7 +172,7 @@ class Facts:
                 if note is not None:
                     note(self, node, statement)
                 dead = node.body if isinstance(node, (syntax.If, syntax.While)) and _is_false(node.test) else ()
-                for child in _told_by(node):
+                for child in _relevant_children(node):
                     if child.__class__ not in _STATEMENTS:
                         nodes.append(child)
                     elif child not in dead:
@@ -256,7 +256,7 @@ class Facts:
             self.used_members.setdefault(node.value.id, set()).add(node.attr)
 
 
-def _told_by(node: syntax.Node) -> list[syntax.Node]:
+def _relevant_children(node: syntax.Node) -> list[syntax.Node]:
     """The nodes directly below one that say anything here."""
     return [child for child in children(node) if child.__class__ not in _SILENT]
 

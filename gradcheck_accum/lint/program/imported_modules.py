@@ -194,7 +194,7 @@ class _Search:
                 if large is not None and _is_worth_reading(large, one.names):
                     self.found.unread[file] = None
                     key = one.dotted or id(one.statement)
-                    self.found.too_large |= {(key, name) for name in one.names if _weighs(large, {name})}
+                    self.found.too_large |= {(key, name) for name in one.names if _weights_losses(large, {name})}
                 continue
             if file not in self.known and _is_worth_reading(source, one.names):
                 self.known[file] = self._module(file, source)
@@ -215,10 +215,10 @@ class _Search:
 
 
 def _is_worth_reading(source: local_imports.Source, wanted: Collection[str]) -> bool:
-    return source.holds(_MATTERS, wanted) or _weighs(source, wanted) or source.holds(_SUMS, wanted)
+    return source.holds(_MATTERS, wanted) or _weights_losses(source, wanted) or source.holds(_SUMS, wanted)
 
 
-def _weighs(source: local_imports.Source, wanted: Collection[str]) -> bool:
+def _weights_losses(source: local_imports.Source, wanted: Collection[str]) -> bool:
     losses = [name for name in wanted if names.LOSS.fits(name)]
     return bool(losses) and source.holds(_WEIGHS, losses)
 

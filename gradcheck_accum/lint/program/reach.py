@@ -144,7 +144,7 @@ class Reach:
         """Whether any of the statements calls ``step``, itself or through this file's functions."""
         return any(self._any(self._to_step, statement) for statement in body)
 
-    def steps_beside(self, function: syntax.Node, loop: syntax.Node) -> bool:
+    def steps_outside_of(self, function: syntax.Node, loop: syntax.Node) -> bool:
         """Whether a function steps an optimizer outside of one of its loops that the loop does not step."""
         within = self._stepped_in(loop)
         return bool(within) and bool(self._stepped_in(function) - within)

@@ -13,7 +13,7 @@ from gradcheck_accum.lint.program.names import Effect
 
 STATES, LEAVES_OPEN = Effect.STATES, Effect.LEAVES_OPEN
 
-Told = TypeVar("Told")
+Entry = TypeVar("Entry")
 
 
 class Names(frozenset[str]):
@@ -28,11 +28,11 @@ class Names(frozenset[str]):
         return made
 
 
-class Table(dict[str, Told]):
+class Table(dict[str, Entry]):
     """The same, where each name tells something more."""
 
-    def __init__(self, what: str, effect: Effect, told: dict[str, Told]) -> None:
-        super().__init__(told)
+    def __init__(self, what: str, effect: Effect, entries: dict[str, Entry]) -> None:
+        super().__init__(entries)
         self.what, self.effect = what, effect
 
 

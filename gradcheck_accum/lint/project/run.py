@@ -150,12 +150,12 @@ def _found_elsewhere(
     outcomes: Sequence[tuple[str, Outcome]], findings: Sequence[Finding], settings: Settings
 ) -> Iterator[Finding]:
     """The findings in other files than those that showed them, each once, without those of their own file."""
-    told = {_place(finding) for finding in findings}
+    reported = {_place(finding) for finding in findings}
     for path, outcome in outcomes:
         for finding in outcome.findings:
-            if finding.where.path == path or _place(finding) in told or settings.excludes(finding.where.path):
+            if finding.where.path == path or _place(finding) in reported or settings.excludes(finding.where.path):
                 continue
-            told.add(_place(finding))
+            reported.add(_place(finding))
             yield from _selected([finding], finding.where.path, settings)
 
 

@@ -19,7 +19,7 @@ class Synchronisation:
         self._mentioned = mentioned
         """Whether the file has a word for leaving gradients local."""
         self._wrapped: set[str] = set()
-        self._told: set[str] = set()
+        self._stated: set[str] = set()
         """Models that were left local at some time: whatever wraps them can do that."""
         self._on: dict[str, bool | None] = {}
         self._forwards: dict[str, bool | None] = {}
@@ -36,12 +36,12 @@ class Synchronisation:
         """The switch of DistributedDataParallel was set; None where it is not known how."""
         for source in sources:
             self._wrapped.add(source)
-            self._told.add(source)
+            self._stated.add(source)
             self._on[source] = on
 
     def make_pause(self, sources: frozenset[str], enabled: bool | None) -> v.LocalGradients:
         """A context in which the gradients of models stay local, if it is ``enabled``."""
-        self._told.update(sources)
+        self._stated.update(sources)
         self._made += 1
         return v.LocalGradients(sources, enabled)
 
@@ -83,10 +83,10 @@ class Synchronisation:
 
     def of_backward(self, models: Iterable[str]) -> bool | None:
         """Whether a backward now averages the gradients of the models that a loss came from; None if not known."""
-        known = self._wrapped | self._told
+        known = self._wrapped | self._stated
         self._prepared.clear()
         answers = {self._of(model) for model in models if model in known}
-        if self._made or (self._mentioned and not self._told):
+        if self._made or (self._mentioned and not self._stated):
             # What leaves gradients local in this file was not met, or not where it could be followed.
             return None
         return answers.pop() if len(answers) == 1 else None

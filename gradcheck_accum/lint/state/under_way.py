@@ -66,7 +66,7 @@ class Calls:
     """Their names, after those of the module."""
     visited: set[syntax.Node] = field(default_factory=set)
     """All functions executed so far."""
-    told_at: syntax.Node | None = None
+    called_at: syntax.Node | None = None
     """The call that controls when another module's helper steps: the helper is right whatever it is passed."""
     yielded: list[Any] | None = None
     """What the generator among them has yielded; None while none is carried out."""

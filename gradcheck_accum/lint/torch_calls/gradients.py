@@ -43,7 +43,7 @@ def record_backward(run: State, node: syntax.Node, value: Any, weighted: bool) -
     weighted = weighted or not run.made.hooked.isdisjoint(loss.models)
     # What a rate is divided by that a sum grows with, a loss whose reduction is not in sight need not be divided by.
     weighted = weighted or (any(part.assumed for part in loss.parts) and may_take_sums(run, loss.models))
-    run.recorder.backward(run.calls.told_at or node, loss.scaled(Factor(None)) if weighted else loss, synced)
+    run.recorder.backward(run.calls.called_at or node, loss.scaled(Factor(None)) if weighted else loss, synced)
 
 
 def record_step(run: State, node: syntax.Node, optimizer: v.Optimizer, through_scaler: bool = False) -> None:
@@ -55,7 +55,7 @@ def record_step(run: State, node: syntax.Node, optimizer: v.Optimizer, through_s
     }
     count_held_graphs(run)
     counted_by = run.knowledge.counter(run.question.branches)
-    steps, place = stated.pop() if len(stated) == 1 else None, run.calls.told_at or node
+    steps, place = stated.pop() if len(stated) == 1 else None, run.calls.called_at or node
     run.recorder.step(place, optimizer, steps, counted_by, through_scaler)
     if run.recorder.lost_track:
         raise Doubted
@@ -141,12 +141,12 @@ def _zero_grad(run: State, node: syntax.Call, base: Any, args: list[Any], kwargs
         return None
     if optimizer is not None and run.gate.is_shut:
         return None
-    is_optimizer = optimizer is not None and not _is_told_to_train(run, node, base)
+    is_optimizer = optimizer is not None and not _trains_instead(run, node, base)
     run.recorder.zero(node, optimizer if is_optimizer else sources_of(base))
     return None
 
 
-def _is_told_to_train(run: State, node: syntax.Call, base: Any) -> bool:
+def _trains_instead(run: State, node: syntax.Call, base: Any) -> bool:
     """Whether a method is called on an unknown that is a model, also where it steps itself in another scenario."""
     if not isinstance(base, Symbol) or not isinstance(node.func, syntax.Attribute):
         return False

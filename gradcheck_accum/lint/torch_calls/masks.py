@@ -79,7 +79,7 @@ def mean_over(tensor: Tensor) -> Tensor | None:
     return replace(tensor, parts=parts) if len(parts) == len(tensor.parts) else None
 
 
-def counts_what_is_left(name: str, args: list[Any], kwargs: dict[str, Any], reduction: Any, told: bool) -> bool:
+def counts_what_is_left(name: str, args: list[Any], kwargs: dict[str, Any], reduction: Any, has_ignored: bool) -> bool:
     """Whether the units of a PyTorch loss depend on the data; ``told`` says that it is given a target value to ignore.
 
     An unreduced loss is zero where a target is ignored, and reducing it counts these elements too.
@@ -88,7 +88,7 @@ def counts_what_is_left(name: str, args: list[Any], kwargs: dict[str, Any], redu
     if any(_is_chosen(value) for value in given):
         return True
     holds = name in LEAVE_TARGETS_OUT and any(isinstance(value, v.Data) and value.ignored for value in given)
-    return (told or holds) and reduction != "none"
+    return (has_ignored or holds) and reduction != "none"
 
 
 def targets_leave_out(args: list[Any], kwargs: dict[str, Any]) -> bool:

@@ -17,7 +17,7 @@ from gradcheck_accum.lint.torch_calls.gradients import record_backward, record_s
 from gradcheck_accum.lint.torch_calls.optimizers import as_optimizer
 
 
-def told_to_step(run: State, node: syntax.Call, args: list[Any], kwargs: dict[str, Any]) -> bool:
+def makes_it_step(run: State, node: syntax.Call, args: list[Any], kwargs: dict[str, Any]) -> bool:
     """Carry out a call of something unknown if it is one of these; whether it is."""
     gates = [kwargs[name] for name in GATES if name in kwargs]
     loss = args[0] if args else kwargs.get("loss")

@@ -105,13 +105,13 @@ def clipped_sketch(held: dict[int, Held | None], keys: Sequence[int], calls: Seq
 
     A sketch gives a norm only within bounds, so the norm that each call returned is used.
     """
-    told = []
+    measured = []
     for call in calls:
         own = next((each for key in call.keys if (each := held.get(key)) is not None), None)
         if call.kind != "norm" or call.returned is None or own is None:
             return None
-        told.append(replace(call, norm=own.done_to(call.returned)))
-    return clipped(vector_of(held, keys), keys, told)
+        measured.append(replace(call, norm=own.done_to(call.returned)))
+    return clipped(vector_of(held, keys), keys, measured)
 
 
 def change_by(call: ClipCall, norm: object) -> Change | None:

@@ -27,7 +27,7 @@ from gradcheck_accum.ledger.events import (
     ZeroGrad,
 )
 
-_Beside: TypeAlias = tuple[bool, int | None]
+_Relative: TypeAlias = tuple[bool, int | None]
 """A number relative to the one before: (True, increase) if it ran on from there, otherwise (False, number)."""
 
 _MOST = 1 << 10
@@ -61,26 +61,26 @@ class RunningNumbers:
             ran_on=dict(self.ran_on),
         )
 
-    def beside(self, event: Event) -> Hashable:
+    def relative(self, event: Event) -> Hashable:
         """The numbers of an event relative to these; events of one kind have the same."""
         if isinstance(event, Backward):
             return (
                 event.micro_batch - self.micro_batch,
                 None if event.epoch is None else event.epoch - self.epoch,
-                _beside(event.given, self.given.get(event.epoch), may_stay=True),
+                _relative(event.given, self.given.get(event.epoch), may_stay=True),
                 None if event.batch is None else self.backwards - self.batches.get(event.batch, self.backwards),
             )
         if isinstance(event, Step):
             bound = event.counted_by
-            return None if bound is None else _beside(bound.reached, self.reached.get(event.optimizer))
+            return None if bound is None else _relative(bound.reached, self.reached.get(event.optimizer))
         if isinstance(event, ZeroGrad) and event.counted:
-            return tuple((name, _beside(count, self.reached.get(name))) for name, count in event.counted)
+            return tuple((name, _relative(count, self.reached.get(name))) for name, count in event.counted)
         return None
 
-    def like(self, example: Event, beside: Any) -> Event:
+    def like(self, example: Event, relative: Any) -> Event:
         """An event like ``example`` whose numbers, relative to these, are ``beside``."""
         if isinstance(example, Backward):
-            ahead, passes, given, batch = beside
+            ahead, passes, given, batch = relative
             epoch = None if passes is None else self.epoch + passes
             return replace(
                 example,
@@ -90,10 +90,10 @@ class RunningNumbers:
                 batch=None if batch is None else self.ran_on.get(self.backwards - batch, -1 - self.backwards),
             )
         if isinstance(example, Step) and example.counted_by is not None:
-            reached = _number(beside, self.reached.get(example.optimizer))
+            reached = _number(relative, self.reached.get(example.optimizer))
             return replace(example, counted_by=replace(example.counted_by, reached=reached))
         if isinstance(example, ZeroGrad) and example.counted:
-            counts = ((name, _number(own, self.reached.get(name)) or 0) for name, own in beside)
+            counts = ((name, _number(own, self.reached.get(name)) or 0) for name, own in relative)
             return replace(example, counted=tuple(counts))
         return replace(example)
 
@@ -129,7 +129,7 @@ class Kind:
     """
 
     number: int
-    beside: Hashable
+    relative: Hashable
     first: Event
 
 
@@ -146,13 +146,13 @@ class Kinds:
         if said is None:
             # It is a kind of its own.
             return Kind(next(self._next), None, event)
-        beside = numbers.beside(event)
-        key = said, beside
+        relative = numbers.relative(event)
+        key = said, relative
         known = self._known.get(key)
         if known is None:
             if len(self._known) >= _MOST:
                 self._known.clear()
-            known = self._known[key] = Kind(next(self._next), beside, event)
+            known = self._known[key] = Kind(next(self._next), relative, event)
         return known
 
 
@@ -193,16 +193,16 @@ def said_by(event: Event, terms: Hashable = None) -> Hashable:
     return where if isinstance(event, ScalerUpdate) else None
 
 
-def _beside(number: int | None, before: int | None, *, may_stay: bool = False) -> _Beside:
+def _relative(number: int | None, before: int | None, *, may_stay: bool = False) -> _Relative:
     """A number relative to the one before; an equal number has run on only if it ``may_stay``."""
     if number is None or before is None or number < before or (number == before and not may_stay):
         return False, number
     return True, number - before
 
 
-def _number(beside: _Beside, before: int | None) -> int | None:
+def _number(relative: _Relative, before: int | None) -> int | None:
     """The inverse of `_beside`: the number from its relative form and the one before."""
-    goes_on, number = beside
+    goes_on, number = relative
     return before + number if goes_on and before is not None and number is not None else number
 
 

@@ -22,7 +22,7 @@ class _Example:
     """
 
     event: Event
-    beside: Hashable
+    relative: Hashable
     varies: bool = False
 
 
@@ -52,11 +52,11 @@ class PastEvents:
             if len(self._once) >= _MOST:
                 self._once.clear()
             self._once.add(kind.number)
-            shape = said_by(event, _shape_of(event.terms)), kind.beside
-            self._events.add(shape, lambda: _Example(event, kind.beside, varies=True))
+            shape = said_by(event, _shape_of(event.terms)), kind.relative
+            self._events.add(shape, lambda: _Example(event, kind.relative, varies=True))
             self._numbers.extend(_numbers_in(event.terms))
         else:
-            self._events.add(kind.number, lambda: _Example(event, kind.beside))
+            self._events.add(kind.number, lambda: _Example(event, kind.relative))
         self._after.run_on(event)
 
     def __iter__(self) -> Iterator[Event]:
@@ -64,7 +64,7 @@ class PastEvents:
         running, numbers = RunningNumbers(), iter(self._numbers)
         for kind in self._events:
             # An event that is a kind of its own is kept as it was.
-            event = kind.event if said_by(kind.event) is None else running.like(kind.event, kind.beside)
+            event = kind.event if said_by(kind.event) is None else running.like(kind.event, kind.relative)
             if kind.varies and isinstance(event, Backward):
                 event = replace(event, terms=tuple(_with_numbers(term, numbers) for term in event.terms))
             running.run_on(event)

@@ -75,7 +75,7 @@ def on_accumulation(reports: Sequence[WindowReport], diagnosis: Sequence[Diagnos
     return ["every window holds 1 micro-batch: nothing was accumulated, so accumulation was not tested"]
 
 
-def on_thrown_away(ledgers: Sequence[Ledger]) -> list[str]:
+def on_discarded(ledgers: Sequence[Ledger]) -> list[str]:
     """Notes on gradients that the script discarded on purpose: whole windows, and beginnings of windows."""
     notes = []
     for line, windows in _by_clearing(w for own in ledgers for w in own.rejected if w.unknown is None).items():

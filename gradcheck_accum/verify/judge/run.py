@@ -34,6 +34,7 @@ from gradcheck_accum.verify.judge.notes import (
     on_accumulation,
     on_chunks,
     on_cost,
+    on_discarded,
     on_optimizers,
     on_proof,
     on_ranks,
@@ -41,7 +42,6 @@ from gradcheck_accum.verify.judge.notes import (
     on_sketches,
     on_skipped,
     on_terms,
-    on_thrown_away,
     on_updates,
 )
 from gradcheck_accum.verify.judge.observed_run import ObservedRun, over_ranks, up_to_the_stop
@@ -126,7 +126,7 @@ def judge_ranks(
     if replays:
         notes.append(f"the replay and the micro-batches' own gradients agree up to {max(replays):.1e}")
     notes += on_accumulation(reports, diagnosis)
-    notes += on_thrown_away(ledgers)
+    notes += on_discarded(ledgers)
     notes += on_skipped(ledgers)
     equivalent = [m.proof for m, r in chosen if r.verdict is Verdict.EQUIVALENT]
     proofs = [proof for proof in equivalent if proof is not None and not proof.by_task]
@@ -377,5 +377,5 @@ def _lost(diagnosis: Sequence[Diagnosis], ledgers: Sequence[Ledger]) -> int:
 
 def _besides_rejected(ledgers: Sequence[Ledger]) -> str:
     """Words on others that were discarded on purpose, if any."""
-    thrown_away = any(ledger.rejected or ledger.restarted for ledger in ledgers)
-    return ", in addition to those that the script discarded on purpose" if thrown_away else ""
+    discarded = any(ledger.rejected or ledger.restarted for ledger in ledgers)
+    return ", in addition to those that the script discarded on purpose" if discarded else ""

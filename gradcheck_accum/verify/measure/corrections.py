@@ -83,7 +83,7 @@ def replay_correction(measured: Measured, replay: Replay, ledger: Ledger, readin
         corrections = entry_corrections(measured, ledger, readings)
         return None if corrections is None else [corrections[i] for i in replay.records]
     first = measured.records[replay.records[0]].event
-    anew = _changes(first, replay)
+    again = _changes(first, replay)
     found: list[float] = []
     for window in ledger.closed_by(measured.step):
         own = {measured.records[i].event for i in replay.records}
@@ -93,7 +93,7 @@ def replay_correction(measured: Measured, replay: Replay, ledger: Ledger, readin
             weights = [w for w in _all_weights(window, series, readings) if w.entry.backward in rank]
             whole = {w.entry.backward for w in weights}
             position, term = next((i, t) for i, t in enumerate(first.terms) if series.holds(first, t))
-            change = anew[position] if anew else None
+            change = again[position] if again else None
             if change == 0.0 and all(_is_left_out(series, w.entry.backward) for w in weights):
                 # No micro-batch has the term: its coefficient is still 0 in a warm-up, say.
                 continue

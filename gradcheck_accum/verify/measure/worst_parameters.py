@@ -113,7 +113,7 @@ def names_of(
 
     A parameter without a name is identified by its position in the optimizer.
     """
-    called = _told(optimizer) if optimizer is not None else {}
+    called = _names_by_optimizer(optimizer) if optimizer is not None else {}
     programs = (record.program for record in records if record.program is not None)
     modules = {id(m): m for program in programs for m in program.modules}
     named = [(type(m).__name__, list(m.named_parameters())) for m in modules.values()]
@@ -124,7 +124,7 @@ def names_of(
     return [called.get(id(p), f"parameter {place}") for place, p in enumerate(parameters)]
 
 
-def _told(optimizer: Optimizer) -> dict[int, str]:
+def _names_by_optimizer(optimizer: Optimizer) -> dict[int, str]:
     """The names that were passed to an optimizer together with its parameters."""
     names = [name for group in optimizer.param_groups for name in group.get("param_names") or group["params"]]
     named = zip(parameters_of(optimizer), names, strict=False)

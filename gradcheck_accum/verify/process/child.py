@@ -29,8 +29,8 @@ from gradcheck_accum.errors import wants_tracebacks
 from gradcheck_accum.portable import NotPortable
 from gradcheck_accum.results.stopped import INTERRUPTED, STOPPED
 from gradcheck_accum.results.verdict import VerifyResult
-from gradcheck_accum.verify.process.handed_back import leave
 from gradcheck_accum.verify.process.parent import request_of
+from gradcheck_accum.verify.process.result_file import leave
 from gradcheck_accum.verify.ranks.launch import Launch
 
 if TYPE_CHECKING:

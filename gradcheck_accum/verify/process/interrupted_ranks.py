@@ -10,8 +10,8 @@ from pathlib import Path
 
 from gradcheck_accum.portable import NotPortable
 from gradcheck_accum.results.verdict import VerifyResult
-from gradcheck_accum.verify.process.handed_back import leave
 from gradcheck_accum.verify.process.parent import request_of
+from gradcheck_accum.verify.process.result_file import leave
 from gradcheck_accum.verify.ranks.gathering import gathered
 from gradcheck_accum.verify.ranks.launch import Launch
 from gradcheck_accum.verify.ranks.rank_report import RankReport

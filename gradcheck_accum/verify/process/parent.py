@@ -25,7 +25,7 @@ from gradcheck_accum.results.verdict import VerifyResult
 from gradcheck_accum.run_options import MemoryBudget
 from gradcheck_accum.sources.decoding import NotText, text_of
 from gradcheck_accum.sources.notebooks import SUFFIX as NOTEBOOK
-from gradcheck_accum.verify.process.handed_back import read_result
+from gradcheck_accum.verify.process.result_file import read_result
 from gradcheck_accum.verify.ranks.launch import Launch, origin
 from gradcheck_accum.verify.ranks.mailbox import LaunchError
 

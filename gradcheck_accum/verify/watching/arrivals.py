@@ -29,9 +29,9 @@ class Arrivals:
         filled = weakref.WeakMethod(self._shard_filled)
 
         def fills(key: int, gradient: torch.Tensor) -> None:
-            told = filled()
-            if told is not None:
-                told(key, gradient)
+            listener = filled()
+            if listener is not None:
+                listener(key, gradient)
 
         self.shards = Shards(fills)
         self.averaging = Averaging(self.shards)

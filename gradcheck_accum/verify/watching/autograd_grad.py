@@ -34,7 +34,7 @@ _INDEPENDENT = 1e-6
 
 
 @dataclass(slots=True, eq=False)
-class Handed:
+class ReturnedGradients:
     """The gradients of one call, by parameter identity, and what they are the gradients of.
 
     ``gradients`` are what is held of them, copies or sketches, and ``squares`` are ‖·‖² of each.
@@ -49,29 +49,29 @@ class Handed:
 
 
 @dataclass(slots=True)
-class HandedOut:
+class KeptGradients:
     """The gradients that were returned since the last step."""
 
-    _kept: list[Handed] = field(default_factory=list)
+    _kept: list[ReturnedGradients] = field(default_factory=list)
 
     def __bool__(self) -> bool:
         return bool(self._kept)
 
-    def add(self, handed: Handed) -> None:
+    def add(self, returned: ReturnedGradients) -> None:
         """Keep the gradients of a call until the next step."""
-        self._kept.append(handed)
+        self._kept.append(returned)
         del self._kept[:-MOST_KEPT]
 
     @property
     def keys(self) -> set[int]:
         """The parameters that any of them belongs to."""
-        return {key for handed in self._kept for key in handed.gradients}
+        return {key for returned in self._kept for key in returned.gradients}
 
     def forget(self, keys: Collection[int]) -> None:
         """These parameters have been stepped on: gradients computed before are not used by the next step."""
         self._kept = [h for h in self._kept if not any(key in h.gradients for key in keys)]
 
-    def take(self, gradient: Mapping[int, torch.Tensor], roundoff: float) -> list[tuple[Handed, float]]:
+    def take(self, gradient: Mapping[int, torch.Tensor], roundoff: float) -> list[tuple[ReturnedGradients, float]]:
         """Remove the gradients that ``gradient`` is the sum of, each with its factor; empty where that is not known.
 
         It is rounded to ``roundoff``, and in the form in which gradients are held.
@@ -97,7 +97,7 @@ class HandedOut:
         return taken
 
 
-def _factors(gradient: Mapping[int, torch.Tensor], own: list[Handed], roundoff: float) -> list[float] | None:
+def _factors(gradient: Mapping[int, torch.Tensor], own: list[ReturnedGradients], roundoff: float) -> list[float] | None:
     """The c_j of ``gradient`` = Σ c_j g_j, None where there are none, or several."""
     keys = list(gradient)
     elements = sum(gradient[key].numel() for key in keys)

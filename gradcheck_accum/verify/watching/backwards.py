@@ -75,9 +75,9 @@ class Backwards:
         read = weakref.WeakMethod(self._gradient_read)
 
         def reads(tensor: torch.Tensor) -> None:
-            told = read()
-            if told is not None:
-                told(tensor)
+            listener = read()
+            if listener is not None:
+                listener(tensor)
 
         run.losses.tape.on_gradient_read = reads
 

@@ -16,7 +16,7 @@ from gradcheck_accum.verify.book.gradient_sums import kind_of
 from gradcheck_accum.verify.book.records import Record
 from gradcheck_accum.verify.stack.frames import user_location
 from gradcheck_accum.verify.vectors.inner_products import dense, squared_norm
-from gradcheck_accum.verify.watching.autograd_grad import Handed, HandedOut
+from gradcheck_accum.verify.watching.autograd_grad import KeptGradients, ReturnedGradients
 from gradcheck_accum.verify.watching.loss_reader import BackwardLosses
 from gradcheck_accum.verify.watching.run import Run
 
@@ -28,18 +28,18 @@ class GradientsByHand:
         self._run = run
         self._attention, self._journal, self._awaited = run.attention, run.journal, run.awaited
         self._losses, self._batches, self._book = run.losses, run.batches, run.book
-        self._handed = HandedOut()
+        self._kept = KeptGradients()
         self._asked: tuple[BackwardLosses, Location] | None = None
         """What ``torch.autograd.grad`` is computing the gradients of."""
 
     @property
     def waiting(self) -> set[int]:
         """The parameters with returned gradients that are not recorded yet."""
-        return self._handed.keys
+        return self._kept.keys
 
     def forget(self, keys: Collection[int]) -> None:
         """These parameters have been stepped on."""
-        self._handed.forget(keys)
+        self._kept.forget(keys)
 
     def before(self, outputs: Any, inputs: Any, weights: Any) -> bool:
         """``torch.autograd.grad`` is entered; whether its gradients are those of watched parameters."""
@@ -69,61 +69,65 @@ class GradientsByHand:
         if backward_losses.reading.scale != 1.0:
             kept = {key: own / backward_losses.reading.scale for key, own in kept.items()}
         micro_batch = self._batches.backward(where, backward_losses.program)
-        self._handed.add(Handed(where, backward_losses, micro_batch, self._batches.current_pass, kept, squares))
+        self._kept.add(
+            ReturnedGradients(where, backward_losses, micro_batch, self._batches.current_pass, kept, squares)
+        )
         if not keeps_graph:
             self._losses.next_segment()
 
     def take_in(self, where: Location, *, thoroughly: bool) -> bool:
         """Record the returned gradients that the loop has put into ``.grad``, if there are any."""
-        if not self._handed:
+        if not self._kept:
             return False
-        changed = self._book.unexpected(self._handed.keys, thoroughly=thoroughly)
+        changed = self._book.unexpected(self._kept.keys, thoroughly=thoroughly)
         if not changed:
             return False
         held = {key for key, (_, then) in changed.items() if then is not None and bool(then.any())}
         with self._attention.own_work():
             added = {key: now if then is None else now - then for key, (now, then) in changed.items()}
             roundoff = max(unit_roundoff(self._book.parameters[key].dtype) for key in changed)
-            taken = self._handed.take(added, roundoff)
+            taken = self._kept.take(added, roundoff)
             if not taken and held:
-                taken = self._handed.take({key: now for key, (now, _) in changed.items()}, roundoff)
+                taken = self._kept.take({key: now for key, (now, _) in changed.items()}, roundoff)
                 if taken:
                     self._journal.add(ZeroGrad(where=where, stores=self._book.stores(held)))
         used = next((factor for _, factor in taken if factor), 1.0)
-        for position, (handed, factor) in enumerate(taken):
+        for position, (returned, factor) in enumerate(taken):
             if factor and position and not taken[position - 1][1]:
                 # Those before it were discarded, and would have had the same factor.
-                self._journal.add(ZeroGrad(where=where, stores=self._book.stores(handed.gradients)))
-            self._enter(handed, factor or used, where)
+                self._journal.add(ZeroGrad(where=where, stores=self._book.stores(returned.gradients)))
+            self._enter(returned, factor or used, where)
         self._book.look(changed if taken else ())
         return bool(taken)
 
-    def _enter(self, handed: Handed, factor: float, where: Location) -> None:
+    def _enter(self, returned: ReturnedGradients, factor: float, where: Location) -> None:
         """Record one of them, which the loop has put in ``factor`` times."""
-        reading, terms = handed.backward_losses.reading, handed.backward_losses.reading.terms
-        program = handed.backward_losses.program
+        reading, terms = returned.backward_losses.reading, returned.backward_losses.reading.terms
+        program = returned.backward_losses.program
         if not math.isclose(factor, 1.0, rel_tol=1e-6):
             program = None if program is None else program.times(factor)
             operation = Operation.DIVIDE if abs(factor) < 1 else Operation.MULTIPLY
             applied = Factor(factor, operation, where=where)
             terms = tuple(replace(term, factors=(*term.factors, applied)) for term in terms)
-        stores = self._book.stores(handed.gradients)
+        stores = self._book.stores(returned.gradients)
         event = Backward(
-            where=handed.where,
-            micro_batch=handed.micro_batch,
+            where=returned.where,
+            micro_batch=returned.micro_batch,
             stores=stores,
             terms=terms,
-            epoch=handed.epoch,
+            epoch=returned.epoch,
             grad_scaled=reading.scale != 1.0,
         )
         self._journal.add(event)
-        self._awaited.reached(handed.gradients)
+        self._awaited.reached(returned.gradients)
         with self._attention.own_work():
-            squares = {key: square * factor**2 for key, square in handed.squares.items()}
-            part = self._book.put_in(kind_of(handed.where, terms, handed.epoch), handed.gradients, factor)
+            squares = {key: square * factor**2 for key, square in returned.squares.items()}
+            part = self._book.put_in(kind_of(returned.where, terms, returned.epoch), returned.gradients, factor)
         self._awaited.add(Record(event, part, squares, program), 1.0)
-        if handed.backward_losses.unknown:
-            self._journal.add(Opaque(where=handed.where, stores=stores, reason=Reason(handed.backward_losses.unknown)))
+        if returned.backward_losses.unknown:
+            self._journal.add(
+                Opaque(where=returned.where, stores=stores, reason=Reason(returned.backward_losses.unknown))
+            )
 
 
 def _listed(tensors: Any) -> list[torch.Tensor]:

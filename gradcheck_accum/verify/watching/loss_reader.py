@@ -17,7 +17,7 @@ from gradcheck_accum.ledger.events import Factor, Reduction, Term
 from gradcheck_accum.verify.provenance.operands import parts_of_operand
 from gradcheck_accum.verify.stack.frames import location_of, scaling_frame
 from gradcheck_accum.verify.watching.dispatch_modes import without_modes
-from gradcheck_accum.verify.watching.several_batches import SENT_BACK_TOGETHER, sent_back_together
+from gradcheck_accum.verify.watching.several_batches import TERMS_OR_MICRO_BATCHES, has_a_term_per_batch
 
 CACHED_UNSEEN = (
     f"its loss contains {CACHED}: neither its reduction nor its units are visible, so its intended weight is unknown; "
@@ -92,9 +92,9 @@ class LossReader:
             terms, unknown = self._cached(reading.terms)
             program = program if program is not None and program.is_cached else None
             return BackwardLosses(replace(reading, terms=terms), program, unknown)
-        if sent_back_together(reading, drawn, lambda: program or recorded()):
+        if has_a_term_per_batch(reading, drawn, lambda: program or recorded()):
             return BackwardLosses(
-                replace(reading, terms=_of_unknown_weight(reading.terms)), program, SENT_BACK_TOGETHER
+                replace(reading, terms=_of_unknown_weight(reading.terms)), program, TERMS_OR_MICRO_BATCHES
             )
         return BackwardLosses(reading, program)
 

@@ -93,12 +93,12 @@ class Observer:
         """Whether what happens now is to be ignored."""
         return self.run.attention.idle
 
-    def tell(self, whom: Callable[_P, object], *told: _P.args, **named: _P.kwargs) -> None:
+    def tell(self, whom: Callable[_P, object], *given: _P.args, **named: _P.kwargs) -> None:
         """Notify ``whom``, if what happens belongs to the loop, and to a window that is watched."""
         attention = self.run.attention
         if not attention.idle:
             with attention.unheard():
-                whom(*told, **named)
+                whom(*given, **named)
 
     def notice_threads(self) -> None:
         """A backward or a step is entered: no other thread may be in one."""

@@ -94,7 +94,7 @@ def _replace(owner: Any, name: str, replacement: Any, stack: ExitStack) -> None:
     stack.callback(setattr, owner, name, original)
 
 
-class _Nobody:
+class _NoObserver:
     """Replaces the observer in functions that are still called after watching has ended, and does nothing."""
 
     idle = True
@@ -111,14 +111,14 @@ class _Nobody:
     def is_at_work(self) -> bool:
         return False
 
-    def __getattr__(self, name: str) -> _Nobody:
+    def __getattr__(self, name: str) -> _NoObserver:
         return self
 
     def __call__(self, *args: Any, **kwargs: Any) -> None:
         """Any other notification."""
 
 
-_NOBODY = _Nobody()
+_NO_OBSERVER = _NoObserver()
 
 
 def _let_go(replacement: Any) -> None:
@@ -129,7 +129,7 @@ def _let_go(replacement: Any) -> None:
     """
     for cell in replacement.__closure__ or ():
         if isinstance(cell.cell_contents, (Observer, TimmPieces)):
-            cell.cell_contents = _NOBODY
+            cell.cell_contents = _NO_OBSERVER
 
 
 def _patch_backward(observer: Observer, stack: ExitStack) -> None:

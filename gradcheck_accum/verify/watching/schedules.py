@@ -29,9 +29,9 @@ class Schedules:
         blended = weakref.WeakMethod(self._blended)
 
         def blends(*call: Any) -> None:
-            told = blended()
-            if told is not None:
-                told(*call)
+            listener = blended()
+            if listener is not None:
+                listener(*call)
 
         run.losses.tape.on_blend = blends
 

@@ -13,13 +13,13 @@ from gradcheck_accum.engine.program import Leaf, Produced, Program, leaves_of
 from gradcheck_accum.ledger.events import Reduction
 from gradcheck_accum.ledger.same_number import Same
 
-SENT_BACK_TOGETHER = (
+TERMS_OR_MICRO_BATCHES = (
     "its loss has as many terms of one kind as batches were used for it: they may or may not be micro-batches, whose "
     "sum should be divided by their number"
 )
 
 
-def sent_back_together(reading: LossReading, drawn: int, program: Callable[[], Program | None]) -> bool:
+def has_a_term_per_batch(reading: LossReading, drawn: int, program: Callable[[], Program | None]) -> bool:
     """Whether a loss has one of its terms for each of several batches, all of a kind, and is no mean of them.
 
     ``drawn`` is how many batches one data loader gave for it, of which some may wait for their turn: what counts is how
@@ -119,11 +119,11 @@ class _Flow:
             of = {source[maker] for maker in makers} - {_NONE}
             source.append(index if index in given else _SEVERAL if len(of) > 1 else next(iter(of), _NONE))
             # What has another length (the weights of classes, a mask of positions) is no batch's own.
-            beside = [leaf for leaf in self._samples[index] if len(leaf) in rows.values()]
-            if source[index] == _SEVERAL and (beside or self._modules[index]):
+            of_sample = [leaf for leaf in self._samples[index] if len(leaf) in rows.values()]
+            if source[index] == _SEVERAL and (of_sample or self._modules[index]):
                 return False
             if index not in given:
-                given.get(source[index], []).extend(beside)
+                given.get(source[index], []).extend(of_sample)
         owners: dict[object, int] = {}
         return all(
             owners.setdefault(_rows(leaf), member) == member

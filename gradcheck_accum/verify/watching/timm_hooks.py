@@ -57,14 +57,14 @@ class TimmPieces:
                 self._replace(getattr(module, kind), "update", wrapped)
 
     def _watch_schedules(self, module: Any) -> None:
-        told: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+        seen: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
 
         def wrapped(rates: Any) -> Any:
             def watched(scheduler: Any, t: int, *args: Any, **kwargs: Any) -> Any:
                 found = rates(scheduler, t, *args, **kwargs)
                 # It is called with the number of updates so far, and makes a step only if that has changed.
-                if found is not None and told.get(scheduler) != t:
-                    told[scheduler] = t
+                if found is not None and seen.get(scheduler) != t:
+                    seen[scheduler] = t
                     self._observer.tell(self._observer.schedules.scheduler_stepped, scheduler)
                 return found
 
