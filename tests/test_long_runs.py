@@ -219,5 +219,5 @@ def test_no_two_events_of_a_kind_differ_in_anything_that_is_forgotten(event: Eve
         if other is None:
             other = not value if isinstance(value, bool) else value + 7 if isinstance(value, int) else frozenset({"b"})
         changed = dataclasses.replace(event, **{field.name: other})
-        kinds = [(said_by(own), numbers.beside(own)) for own in (event, changed)]
+        kinds = [(said_by(own), numbers.relative(own)) for own in (event, changed)]
         assert kinds[0] != kinds[1], field.name
