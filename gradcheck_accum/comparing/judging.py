@@ -12,7 +12,7 @@ from gradcheck_accum.comparing.messages import Arrival
 from gradcheck_accum.diagnosis.account import plural
 from gradcheck_accum.results.acceptance import accepted
 from gradcheck_accum.results.comparison import Compared, CompareResult, Configuration
-from gradcheck_accum.results.stopped import STOPPED
+from gradcheck_accum.results.stopped import BEFORE_THE_END, ENOUGH, STOPPED
 from gradcheck_accum.results.verdict import Verdict, VerifyResult, WindowReport
 
 _DRAWS = 3.0
@@ -135,7 +135,9 @@ def _judged(
         reason += f"; {counted}"
     is_right = all(step.verdict is Verdict.EQUIVALENT for step in steps) and verdict is Verdict.EQUIVALENT
     found, notes = differences(course, lockstep, number, is_right=is_right)
-    stopped = [STOPPED] if watched is not None and STOPPED in watched.notes else []
+    if verdict is Verdict.EQUIVALENT and not to_the_end:
+        reason += BEFORE_THE_END
+    stopped = [note for note in (STOPPED, ENOUGH) if watched is not None and note in watched.notes]
     return Compared(
         own,
         verdict,

@@ -38,10 +38,6 @@ def is_from_elsewhere(column: Column, evidence: Evidence) -> bool:
     return column.source is Source.NAMED or (column.source is Source.LITERAL and named)
 
 
-def _origins_of(column: Column) -> frozenset[str]:
-    return frozenset().union(*(factor.origins for factor in column.factors))
-
-
 def _terms_of(point: Point) -> int:
     """The number of terms of a loss; a penalty counts only where there is no mean or sum over samples."""
     terms = point.backward.terms
@@ -75,8 +71,6 @@ class ColumnSplit:
             self.objective = list(self.columns)
             return
         shown = [c for c in self.columns if self._is_shown(c)]
-        rivals = self._rivals(shown)
-        shown = [c for c in shown if c not in rivals]
         self._take(shown)
         if self._is_divided_once_too_often(shown):
             return
@@ -88,8 +82,6 @@ class ColumnSplit:
         if more is not None:
             self._take([*shown, *more])
             self._note_equality(more)
-            if rivals:
-                self._note_what_is_not_needed()
             return
         self._take([*shown, *(c for c in self.objective if self._is_mistaken(c))])
 
@@ -109,20 +101,6 @@ class ColumnSplit:
     def _take(self, columns: Sequence[Column]) -> None:
         self.accumulation = list(columns)
         self.objective = [c for c in self.columns if c not in columns]
-
-    def _rivals(self, shown: Sequence[Column]) -> Sequence[Column]:
-        """Constants with different names that all equal K, where no source shows what K is: one of them may be K."""
-        if self.evidence.counter or any(map(self._is_division_by_steps, self.columns)):
-            return ()
-        named = [c for c in shown if self._is_named_constant(c)]
-        origins = [_origins_of(c) for c in named]
-        apart = all(one.isdisjoint(other) for one, other in combinations(origins, 2))
-        return named if len(named) > 1 and apart else ()
-
-    def _is_named_constant(self, column: Column) -> bool:
-        """Whether a column divides by a constant that the source names, and that it does not call K."""
-        constant = column.divides and column.whole and self.evidence.is_constant(column)
-        return constant and column.source in (Source.NAMED, Source.UNSEEN) and bool(_origins_of(column))
 
     # What a column is by itself
 

@@ -16,6 +16,7 @@ from gradcheck_accum.engine.tape import ScalingNotes
 from gradcheck_accum.ledger.stated_names import stated_steps
 from gradcheck_accum.ledger.windows import Ledger
 from gradcheck_accum.results.acceptance import Acceptance, accepted
+from gradcheck_accum.results.stopped import ENOUGH, stopped_early
 from gradcheck_accum.results.verdict import VerifyResult
 from gradcheck_accum.run_options import MemoryBudget
 from gradcheck_accum.settings import settings_for, with_codes
@@ -46,7 +47,13 @@ class Observation:
 
     def result(self) -> VerifyResult:
         """The verdict on all that has been seen so far."""
-        return self.judged()[0]
+        result = self.judged()[0]
+        return stopped_early(result, ENOUGH) if self.has_seen_enough else result
+
+    @property
+    def has_seen_enough(self) -> bool:
+        """Whether the loop is stopped because as many steps were seen as are wanted."""
+        return self._observer.steps.have_been_seen
 
     def judged(self) -> tuple[VerifyResult, Ledger]:
         """The verdict on all that has been seen so far, and the ledger that it is based on."""

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from gradcheck_accum.errors import wants_tracebacks
 from gradcheck_accum.portable import NotPortable
-from gradcheck_accum.results.stopped import INTERRUPTED, STOPPED
+from gradcheck_accum.results.stopped import INTERRUPTED, STOPPED, stopped_early
 from gradcheck_accum.results.verdict import VerifyResult
 from gradcheck_accum.verify.process.parent import request_of
 from gradcheck_accum.verify.process.result_file import leave
@@ -209,7 +209,7 @@ class _Run:
                 self._launch.fail(_own(problem))
             return VerifyResult.failed(self._name, _own(problem))
         if self._error == INTERRUPTED:
-            return replace(result, notes=(*result.notes, STOPPED))
+            return stopped_early(result, STOPPED)
         return replace(result, error=self._error) if self._error else result
 
     def _write(self, result: VerifyResult) -> None:

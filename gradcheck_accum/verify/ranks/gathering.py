@@ -8,7 +8,7 @@ import torch
 
 from gradcheck_accum.ledger.events import Backward
 from gradcheck_accum.portable import NotPortable
-from gradcheck_accum.results.stopped import INTERRUPTED, STOPPED
+from gradcheck_accum.results.stopped import ENOUGH, INTERRUPTED, STOPPED, stopped_early
 from gradcheck_accum.results.verdict import VerifyResult
 from gradcheck_accum.verify.judge.run import judge_ranks
 from gradcheck_accum.verify.ranks.launch import Launch, origin
@@ -41,7 +41,8 @@ def report_of_rank(
         launch.fail(error, cut_off=cut_off)
     account = RankReport(observation.seen().portable(), observation.options, error)
     if launch.rank == 0 and error != INTERRUPTED:
-        return gathered(launch, script, account)
+        result = gathered(launch, script, account)
+        return stopped_early(result, ENOUGH) if observation.has_seen_enough else result
     launch.deliver(account.written())
     return VerifyResult.failed(script, launch.orphaned() or error) if launch.rank else None
 
@@ -57,7 +58,7 @@ def gathered(launch: Launch, script: str, first: RankReport) -> VerifyResult:
     judged = known if len(known) == launch.ranks else [first]
     result = judge_ranks([own.seen for own in judged], script, first.asked)
     if any(own.error == INTERRUPTED for own in known):
-        result = replace(result, notes=(*result.notes, STOPPED))
+        result = stopped_early(result, STOPPED)
     return replace(result, error=_error(launch, accounts), ranks=launch.ranks)
 
 

@@ -202,8 +202,13 @@ class Steps:
         self._measuring.after(optimizer, measured, shadow, inside_backward=bool(self._backwards.depth))
         if self.on_step is not None:
             self.on_step(self._journal.steps)
-        if self._max_windows is not None and self._journal.steps >= self._max_windows:
+        if self.have_been_seen:
             raise SeenEnough
+
+    @property
+    def have_been_seen(self) -> bool:
+        """Whether as many steps were made as are wanted."""
+        return self._max_windows is not None and self._journal.steps >= self._max_windows
 
     def _give_up(self, optimizer: Optimizer) -> None:
         """A step whose closure was called several times, or never, has been made."""
