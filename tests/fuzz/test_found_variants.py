@@ -16,6 +16,38 @@ from gradcheck_accum.fuzz.tokens import contents
 from gradcheck_accum.fuzz.variants import Number, Objective, Variant
 
 FOUND = {
+    "K counted from 0, a minimum with K, and rows that divide a mean": Variant(
+        k=3,
+        rows=(2,) * 8,
+        units=(2,) * 8,
+        boundary="i from 1",
+        flush="or last",
+        scale="window",
+        spelling="method",
+        optimizer="Adam",
+        double=False,
+        seed=214,
+        mutations=frozenset({"GA102:rows", "GA302"}),
+    ),
+    "a step that never runs, in the loop over the parts of a batch": Variant(
+        k=5,
+        rows=(2,) * 10,
+        units=(6,) * 10,
+        boundary="chunks",
+        scale="gradients",
+        spelling="inverse",
+        model="rnn",
+        loss="smooth l1",
+        optimizer="AdamW",
+        clip="norm",
+        layout="function",
+        disguise=("short names", "comments", "dead code"),
+        seed=57,
+        objective=Objective(
+            constant=Number(text="5", name="TEMPERATURE"), terms=3, mean=Number(text="3", name="n_losses")
+        ),
+        k_from="namespace",
+    ),
     "a constant that equals K, and a product with 1 over a window's length, in windows that step too early": Variant(
         k=5,
         rows=(3,) * 16,

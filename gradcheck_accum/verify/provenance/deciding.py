@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from gradcheck_accum.verify.provenance.counters import bounds_of_test, is_length
 from gradcheck_accum.verify.provenance.following import Place, sources_of
 from gradcheck_accum.verify.provenance.lines import LOOPS, Bound, Line, called
+from gradcheck_accum.verify.provenance.syntax import what_may_run
 
 _LEAVES = (ast.Continue, ast.Return, ast.Break)
 _ALONG = frozenset({"enumerate", "zip", "tqdm", "list", "tuple", "iter", "reversed"})
@@ -75,10 +76,10 @@ def _bounds_of_loop(line: Line, loop: ast.For | ast.AsyncFor | ast.While) -> lis
     """The number of turns of a loop that has ended; empty where it is not explicit, or where the loop itself steps.
 
     A step after a loop that steps is for what the loop has left over. Calls in a function that is only defined in the
-    loop are ignored.
+    loop, or in code that never runs, are ignored.
     """
     scope_of, scope = line.place.syntax.scope_of, line.place.scope
-    if line.calls and any(called(node) == line.calls and scope_of(node) is scope for node in ast.walk(loop)):
+    if line.calls and any(called(node) == line.calls and scope_of(node) is scope for node in what_may_run(loop)):
         return []
     if isinstance(loop, ast.While):
         # It counts from the start whenever it is entered.
