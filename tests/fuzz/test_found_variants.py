@@ -419,6 +419,7 @@ UNDECIDED = "a window of three micro-batches of three rows each, for K=4"
 
 
 TOLD: dict[str, tuple[str, str]] = {
+    "K counted from 0, a minimum with K, and rows that divide a mean": ("GA302", "GA302"),
     "a constant that equals K, and a product with 1 over a window's length, in windows that step too early": (
         "GA302",
         "GA302",
