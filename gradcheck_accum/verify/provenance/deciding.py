@@ -22,6 +22,9 @@ _ALONG = frozenset({"enumerate", "zip", "tqdm", "list", "tuple", "iter", "revers
 _PARTED = frozenset({"chunk", "tensor_split", "array_split"})
 """Functions that split data into as many parts as their last argument says."""
 
+_MADE = (ast.Call, ast.Subscript, ast.ListComp, ast.GeneratorExp)
+"""What a variable may be bound to that gives as many items as the source says."""
+
 
 def deciding_bounds(line: Line) -> list[Bound] | None:
     """What the innermost test or loop that decides on a line counts to; None where there is none in its function.
@@ -111,9 +114,13 @@ def _length_of(node: ast.expr, place: Place) -> ast.expr | None:
             slice=ast.Slice(lower=ast.expr() as first, upper=ast.BinOp(op=ast.Add()) as last, step=None)
         ):
             return last.right if ast.unparse(last.left) == ast.unparse(first) else None
+        case ast.ListComp(generators=[ast.comprehension(iter=source, ifs=[])]):
+            return _length_of(source, place)
+        case ast.GeneratorExp(generators=[ast.comprehension(iter=source, ifs=[])]):
+            return _length_of(source, place)
         case ast.Name():
             values = sources_of(node, place).values
-            made = values[0] if len(values) == 1 and isinstance(values[0][0], (ast.Call, ast.Subscript)) else None
+            made = values[0] if len(values) == 1 and isinstance(values[0][0], _MADE) else None
             return None if made is None or made[1].scope is not place.scope else _length_of(*made)
     return None
 
