@@ -69,6 +69,9 @@ LOOPS = {
     "clip-by-value": _LOOP.replace(
         "    optimizer.step", "    nn.utils.clip_grad_value_(model.parameters(), 0.005)\n    optimizer.step"
     ),
+    "clip-by-hand": _LOOP.replace(
+        "    optimizer.step", "    nn.utils.clip_grad_value_(model.parameters(), 0.005)\n    optimizer.step"
+    ),
     "encoder-and-head": """
         for x, y in zip(X.split(16), Y.split(16)):
             F.cross_entropy(head(encoder(x).tanh()), y).backward()

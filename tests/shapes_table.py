@@ -164,19 +164,19 @@ SHAPES = [
     ),
     Shape(
         "clip-by-hand",
-        "a clip written by hand with Tensor.clamp_",
+        "a clip by value written by hand with Tensor.clamp_",
         """
         for i, (x, y) in enumerate(loader):
             (F.cross_entropy(model(x), y){scale}).backward()
-            if (i + 1) % K == 0:
-                for p in model.parameters():
+            for p in model.parameters():
+                if {when}:
                     p.grad.clamp_(-0.005, 0.005)
+            if (i + 1) % K == 0:
                 optimizer.step()
                 optimizer.zero_grad()
         """,
-        SCALED,
-        verdict="inconclusive",
-        reason="modified manually",
+        {**SCALED, "when": "(i + 1) % K == 0"},
+        (_wrong("GA401", when="True"),),
     ),
     Shape(
         "gradients-divided",

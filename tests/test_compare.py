@@ -100,6 +100,14 @@ def test_a_loss_that_is_not_divided_deviates_and_the_ledger_says_why(capfd: pyte
     assert all(len(line) <= 80 for line in out.splitlines() if "train.py" not in line)
 
 
+def test_arguments_may_begin_like_one_of_our_own_options(capfd: pytest.CaptureFixture[str]) -> None:
+    short = SCRIPT.replace('"--batch-size"', '"-mb", "--batch-size"')
+    one_word = short.replace('"--accum", type=int, required=True', '"--accum", type=int, default=1')
+    status, report = reported(one_word, capfd, of=("-mb 15", "-mb 5 --accum 3", "--batch-size=9"))
+    assert [one["arguments"] for one in (report["reference"], *report["compared"])][:2] == ["-mb 15", "-mb 5 --accum 3"]
+    assert status in (1, 3)
+
+
 @pytest.mark.slow
 def test_a_logged_loss_that_is_k_times_too_large_while_the_gradient_is_right_is_said(
     capfd: pytest.CaptureFixture[str],

@@ -204,6 +204,16 @@ LOOPS = {
     "a slice": ("first = 1\n    for batch in loader[first : first + K]: backward(batch)", 3),
     "a slice with a name": ("window = loader[:K]\n    for batch in window: backward(batch)", 3),
     "what follows a slice": ("for batch in loader[K:]: backward(batch)", None),
+    "a list of what is drawn": (
+        "window = [next(batches) for _ in range(K)]\n    for batch in window: backward(batch)",
+        3,
+    ),
+    "what is drawn meanwhile": ("for batch in (next(batches) for _ in range(K)): backward(batch)", 3),
+    "a list of some": ("for batch in [b for b in loader[:K] if len(b)]: backward(batch)", None),
+    "a step that never runs": (
+        "for _ in range(K):\n        backward(next(batches))\n        if False: step()",
+        3,
+    ),
     "something between": (
         "for _ in range(K): backward(next(batches))\n    nn.utils.clip_grad_norm_([model.weight], 9)",
         3,

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from gradcheck_accum import __version__, output, streams
 from gradcheck_accum.cli import catalogue, compare, fuzz, lint, verify
 from gradcheck_accum.cli.arguments import Parser
-from gradcheck_accum.cli.script_arguments import complaint_of_unknown, split
+from gradcheck_accum.cli.script_arguments import complaint_of_unknown, joined, split
 from gradcheck_accum.cli.status import BROKEN_PIPE, ERROR, INTERRUPTED, OK, PROGRAM, complain, needs
 from gradcheck_accum.errors import UsageError, internal_error, wants_tracebacks
 from gradcheck_accum.streams import StreamError
@@ -59,7 +59,7 @@ def _run(arguments: list[str]) -> int:
         parser.print_help(sys.stderr)
         return ERROR
     try:
-        options, unknown = parser.parse_known_args(own)
+        options, unknown = parser.parse_known_args(joined(own, compare.CONFIGURATION))
     finally:
         streams.flush()  # --help and --version end here
     options.arguments = for_script

@@ -14,6 +14,9 @@ from gradcheck_accum.errors import UsageError
 if TYPE_CHECKING:
     from gradcheck_accum.results.comparison import CompareResult
 
+CONFIGURATION = "--with"
+"""The option whose value is the arguments of the script in one configuration."""
+
 _COMPARED = ("max-windows", "timeout", "loss-coefficient", "rtol", "atol")
 """The settings of runs that also apply to compared runs."""
 
@@ -29,7 +32,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("-m", dest="module", metavar="MODULE", help="run a module instead of a script, like python -m")
     parser.add_argument(
-        "--with",
+        CONFIGURATION,
         dest="configurations",
         metavar="ARGS",
         action="append",

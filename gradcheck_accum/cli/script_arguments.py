@@ -17,6 +17,20 @@ def split(arguments: list[str]) -> tuple[list[str], list[str] | None]:
     return arguments[:at], arguments[at + 1 :]
 
 
+def joined(arguments: list[str], option: str) -> list[str]:
+    """The arguments with each ``option`` and its value, which may begin with a dash, as one word.
+
+    argparse would take ``-mb 7`` for our own ``-m``, and ``--accum=1`` for an option that we lack.
+    """
+    words: list[str] = []
+    for argument in arguments:
+        if words and words[-1] == option and argument.startswith("-") and argument != option:
+            words[-1] += f"={argument}"
+        else:
+            words.append(argument)
+    return words
+
+
 def complaint_of_unknown(own: list[str], options: argparse.Namespace, unknown: list[str]) -> str:
     """The error message about unknown arguments before ``--``, which are assumed to be the script's."""
     # A word that follows one of the script's arguments was mistaken for the script itself.

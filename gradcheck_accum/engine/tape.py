@@ -79,6 +79,7 @@ SCALINGS = frozenset(
 """Functions that multiply or divide tensors, by name."""
 
 _SCALES = SCALINGS | {"__truediv__", "__itruediv__", "__mul__", "__imul__", "__rmul__"}
+_CLAMPS = frozenset({"clamp", "clamp_", "clip", "clip_"})
 
 
 _PURE = frozenset({"__get__", "__getitem__", "__len__", "cat", "dim", "is_floating_point", "numel", "size", "stack"})
@@ -111,14 +112,15 @@ class Tape(TorchFunctionMode):
 
     ``on_scalar`` is called with each scalar that a call outside modules returns, if it requires a gradient,
     ``on_blend`` with each in-place operation that may update an average, and its arguments, ``on_scale`` with what is
-    about to be multiplied or divided, even if it requires no gradient, ``on_write`` with each tensor that is about to
-    be written into, ``on_gradient_read`` with each whose ``.grad`` is read, and ``on_call`` with each outermost call:
-    its name, arguments and result.
+    about to be multiplied or divided, even if it requires no gradient, ``on_clamp`` with the arguments of each call
+    that clamps, ``on_write`` with each tensor that is about to be written into, ``on_gradient_read`` with each whose
+    ``.grad`` is read, and ``on_call`` with each outermost call: its name, arguments and result.
     """
 
     on_scalar: Callable[[torch.Tensor], object] | None = None
     on_blend: Callable[[str, Any, Any], object] | None = None
     on_scale: Callable[[Any], object] | None = None
+    on_clamp: Callable[[Any, Any], object] | None = None
     on_write: Callable[[torch.Tensor], object] | None = None
     on_gradient_read: Callable[[torch.Tensor], object] | None = None
     on_call: Callable[[str, Any, Any], object] | None = None
@@ -158,6 +160,8 @@ class Tape(TorchFunctionMode):
         if name in _SCALES and self.on_scale is not None and not (self._depth or self.pauses):
             with torch._C.DisableTorchFunction():
                 self.on_scale(args[0] if args else None)
+        if name in _CLAMPS and not (self._depth or self.pauses):
+            self._clamps(args, kwargs)
         if self.pauses:
             return call_from(caller, func, args, kwargs)
         if self.on_gradient_read is not None and name == "__get__" and func == _READ_GRADIENT and not self._depth:
@@ -190,12 +194,20 @@ class Tape(TorchFunctionMode):
                 self.on_call(name, args, result)
         return result
 
+    def _clamps(self, args: Any, kwargs: Any) -> None:
+        if self.on_clamp is not None:
+            with torch._C.DisableTorchFunction():
+                self.on_clamp(args, kwargs)
+
     def note_scaling(self, caller: FrameType, func: Any, args: Any, kwargs: Any, *, gradients: bool = True) -> Any:
         """Run a call, and report what it multiplies or divides, and the scalar that it returns.
 
         ``gradients`` says whether what is about to be scaled may be gradients.
         """
-        if getattr(func, "__name__", "") not in _SCALES or self.pauses:
+        name = getattr(func, "__name__", "")
+        if name in _CLAMPS and gradients and not self.pauses:
+            self._clamps(args, kwargs)
+        if name not in _SCALES or self.pauses:
             return call_from(caller, func, args, kwargs)
         if gradients and self.on_scale is not None:
             with torch._C.DisableTorchFunction():
@@ -416,7 +428,7 @@ def _autocast() -> tuple[str, torch.dtype] | None:
 
 
 class ScalingNotes(TorchFunctionMode):
-    """Passes what is multiplied and divided to a tape's ``on_scalar`` and ``on_scale``, and records nothing.
+    """Passes what is multiplied, divided or clamped to a tape, as `Tape` itself does, and records nothing.
 
     Used if nothing is replayed: the role of a number is still read from the source.
     """
@@ -429,7 +441,8 @@ class ScalingNotes(TorchFunctionMode):
         kwargs = kwargs or {}
         if torch.compiler.is_compiling():
             return func(*args, **kwargs)
-        if getattr(func, "__name__", "") not in _SCALES:
+        name = getattr(func, "__name__", "")
+        if name not in _SCALES and name not in _CLAMPS:
             # Nearly all functions are of this kind.
             return call_from(sys._getframe(1), func, args, kwargs)
         return self._tape.note_scaling(sys._getframe(1), func, args, kwargs)

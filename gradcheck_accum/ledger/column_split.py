@@ -293,7 +293,8 @@ class ColumnSplit:
 
         The weights in the large batch of such a window are not known.
         """
-        unexplained = [c for c in self.accumulation if not self._is_shown(c) and self._is_right_somewhere(c)]
+        guessed = [c for c in self.accumulation if c.source is not Source.STEPS and not self._is_shown(c)]
+        unexplained = [c for c in guessed if self._is_right_somewhere(c)]
         weighing = [c for c in self.objective if not self._is_worth(c)]
         changing = [c for c in (*weighing, *unexplained) if self._changes_within_a_window(c)]
         for own in self.evidence.windows() if changing else ():

@@ -16,6 +16,55 @@ from gradcheck_accum.fuzz.tokens import contents
 from gradcheck_accum.fuzz.variants import Number, Objective, Variant
 
 FOUND = {
+    "a literal K in a minimum, of windows that are closed and cleared too early": Variant(
+        k=2,
+        rows=(2,) * 4,
+        units=(2,) * 4,
+        flush="or last",
+        scale="window",
+        spelling="in place",
+        model="rnn",
+        loss="functional",
+        optimizer="RMSprop",
+        clearing="none",
+        layout="function",
+        metrics=True,
+        seed=407,
+        mutations=frozenset({"GA201:late", "GA302"}),
+        k_from="literal",
+    ),
+    "K counted from 0, a minimum with K, and rows that divide a mean": Variant(
+        k=3,
+        rows=(2,) * 8,
+        units=(2,) * 8,
+        boundary="i from 1",
+        flush="or last",
+        scale="window",
+        spelling="method",
+        optimizer="Adam",
+        double=False,
+        seed=214,
+        mutations=frozenset({"GA102:rows", "GA302"}),
+    ),
+    "a step that never runs, in the loop over the parts of a batch": Variant(
+        k=5,
+        rows=(2,) * 10,
+        units=(6,) * 10,
+        boundary="chunks",
+        scale="gradients",
+        spelling="inverse",
+        model="rnn",
+        loss="smooth l1",
+        optimizer="AdamW",
+        clip="norm",
+        layout="function",
+        disguise=("short names", "comments", "dead code"),
+        seed=57,
+        objective=Objective(
+            constant=Number(text="5", name="TEMPERATURE"), terms=3, mean=Number(text="3", name="n_losses")
+        ),
+        k_from="namespace",
+    ),
     "a constant that equals K, and a product with 1 over a window's length, in windows that step too early": Variant(
         k=5,
         rows=(3,) * 16,
@@ -387,6 +436,11 @@ UNDECIDED = "a window of three micro-batches of three rows each, for K=4"
 
 
 TOLD: dict[str, tuple[str, str]] = {
+    "a literal K in a minimum, of windows that are closed and cleared too early": (
+        "GA103 GA302 GA303",
+        "GA103 GA302 GA303",
+    ),
+    "K counted from 0, a minimum with K, and rows that divide a mean": ("GA302", "GA302"),
     "a constant that equals K, and a product with 1 over a window's length, in windows that step too early": (
         "GA302",
         "GA302",

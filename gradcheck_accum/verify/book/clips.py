@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -54,11 +54,16 @@ class ClipBook:
         """The clips of the gradients of ``optimizer``, None where there were none."""
         return self._of.get(id(optimizer))
 
-    def begin(self, keys: Iterable[int]) -> None:
-        """A clip of the parameters ``keys`` begins: their gradients are still as they were before it."""
+    def begin(self, keys: Collection[int], *, before_last_change: bool = False) -> None:
+        """A clip of the parameters ``keys`` begins: their gradients are still as they were before it.
+
+        ``before_last_change`` means that it has been made: it is the last known change of those that it changed.
+        """
+        made = keys if before_last_change else ()
         for optimizer in self._owners(keys):
             if id(optimizer) not in self._of:
-                self._of[id(optimizer)] = Clips(self._gradients.held(optimizer, beyond_change=True))
+                before = self._gradients.held(optimizer, beyond_change=True, before_last_of=made)
+                self._of[id(optimizer)] = Clips(before)
 
     def end(self, call: ClipCall) -> None:
         """A clip has been made."""

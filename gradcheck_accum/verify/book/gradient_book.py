@@ -17,15 +17,27 @@ sketch of the sum, and scaling a gradient scales its sketch.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Hashable, Iterable, Iterator
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 
 import torch
 from torch.optim.optimizer import Optimizer
 
 from gradcheck_accum.engine.rank_local import is_sharded
 from gradcheck_accum.engine.tolerance import Addends, sum_tolerance, unit_roundoff
-from gradcheck_accum.ledger.events import Cause, Event, Factor, Opaque, Operation, Reason, ScaleGrads, Unscale, ZeroGrad
+from gradcheck_accum.ledger.events import (
+    Cause,
+    Clip,
+    Event,
+    Factor,
+    Opaque,
+    Operation,
+    Reason,
+    ScaleGrads,
+    Unscale,
+    ZeroGrad,
+)
 from gradcheck_accum.ledger.location import Location
 from gradcheck_accum.verify.book.gradient_sums import GradientSum
 from gradcheck_accum.verify.book.held import Change, Held, after, divided_by, times
@@ -205,6 +217,11 @@ class GradientBook(ParameterBook):
         gradient = self.gradient(key)
         self._seen[key] = (0, 0) if gradient is None else (id(gradient), gradient._version)
 
+    def may_have_changed(self, keys: Iterable[int]) -> None:
+        """These gradients are compared next time, whatever their version counters say (``p.grad.data`` has none)."""
+        for key in keys:
+            self._seen.pop(key, None)
+
     def part_of(self, kind: Hashable, scale: float) -> GradientSum:
         """The part that a backward of this kind, with this scale of a grad scaler, adds to."""
         if (self._part.kind, self._part.scale) != (kind, scale):
@@ -352,10 +369,13 @@ class GradientBook(ParameterBook):
                 found.append(key)
         return found
 
-    def changes(self, where: Location, *, thoroughly: bool) -> tuple[list[Event], list[int]]:
+    def changes(
+        self, where: Location, clamps: Mapping[int, float] | None = None, *, thoroughly: bool
+    ) -> tuple[list[Event], list[int]]:
         """The changes of ``.grad`` since it was last compared by other means than a watched call, and their parameters.
 
-        ``thoroughly`` means that values are compared, and not only version counters.
+        ``clamps`` are the limits that gradients were clamped to since then, by parameter. ``thoroughly`` means that
+        values are compared, and not only version counters.
         """
         self._exact.clear()
         if thoroughly:
@@ -368,7 +388,7 @@ class GradientBook(ParameterBook):
         for store in sorted({cells[key] for key in changed if key in cells}):
             filled = [k for k, cell in cells.items() if cell == store and self._expected.get(k) is not None]
             own = [k for k in changed if cells.get(k) == store]
-            event, change = self._explain(where, store, own, filled)
+            event, change = self._explain(where, store, own, filled, clamps or {})
             events.append(event)
             if isinstance(event, ZeroGrad):
                 self._expect_zero(own)
@@ -405,7 +425,7 @@ class GradientBook(ParameterBook):
         return part
 
     def _explain(
-        self, where: Location, store: str, changed: list[int], filled: list[int]
+        self, where: Location, store: str, changed: list[int], filled: list[int], clamps: Mapping[int, float]
     ) -> tuple[Event, Change | None]:
         """What was done to the gradients ``changed`` of those ``filled``, as an event and, if known, elementwise."""
         stores = frozenset({store})
@@ -434,7 +454,22 @@ class GradientBook(ParameterBook):
             # In float64 the factor is measured with no more precision than the gradients have, so it is not applied.
             change = None if dtype is torch.float64 else times(factor)
             return ScaleGrads(where=where, stores=stores, factor=Factor(factor, operation)), change
+        limits = {clamps.get(key) for key in changed}
+        limit = limits.pop() if len(limits) == 1 else None
+        if limit is not None and all(self._is_clamped(key, limit) for key in changed):
+            return Clip(where=where, stores=stores), partial(torch.clamp, min=-limit, max=limit)
         return Opaque(where=where, stores=stores, reason=CHANGED_BY_HAND), None
+
+    def _is_clamped(self, key: int, limit: float) -> bool:
+        """Whether a gradient is what it should be, but for elements beyond a limit, which are at it."""
+        now = self.gradient(key)
+        if now is None or self.is_sketched(key):
+            return False
+        room = 4 * unit_roundoff(now.dtype)
+        return all(
+            bool(((values - then.clamp(-limit, limit)).abs() <= room * then.abs().clamp(max=limit)).all())
+            for values, then in self._side_by_side(key)
+        )
 
     def _products(self, key: int) -> tuple[float, float, float] | None:
         """<g, h>, ‖h‖² and ‖g‖² of a gradient g as it is and h as it should be; None where h is not finite.
@@ -465,17 +500,22 @@ class GradientBook(ParameterBook):
         self._expect_zero(keys)
         return self._shared(frozenset(whole)), self._shared(frozenset(part))
 
-    def held(self, optimizer: Optimizer, *, beyond_change: bool = False) -> dict[int, Held | None]:
+    def held(
+        self, optimizer: Optimizer, *, beyond_change: bool = False, before_last_of: Collection[int] = ()
+    ) -> dict[int, Held | None]:
         """An optimizer's current gradients, without the grad scaler's scale that they are still multiplied by.
 
         Called right after a thorough comparison, when most are as expected, so that they need no copy to remain valid
-        ``beyond_change`` of a gradient. What is expected changes at the next backward.
+        ``beyond_change`` of a gradient. What is expected changes at the next backward. Those of the parameters
+        ``before_last_of`` are as they were before their last known change.
         """
         found: dict[int, Held | None] = {}
         for parameter in parameters_of(optimizer):
             key, gradient = id(parameter), own_part(parameter.grad)
             changes, expected = self._changes.get(key, ()), self._expected.get(key)
-            if key in self._exact and expected is not None and (beyond_change or not changes):
+            if key in before_last_of and changes and expected is not None:
+                found[key] = Held(expected, changes[:-1])
+            elif key in self._exact and expected is not None and (beyond_change or not changes):
                 found[key] = Held(expected, changes)
             elif gradient is None:
                 found[key] = None

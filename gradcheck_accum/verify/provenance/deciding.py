@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from gradcheck_accum.verify.provenance.counters import bounds_of_test, is_length
 from gradcheck_accum.verify.provenance.following import Place, sources_of
 from gradcheck_accum.verify.provenance.lines import LOOPS, Bound, Line, called
+from gradcheck_accum.verify.provenance.syntax import what_may_run
 
 _LEAVES = (ast.Continue, ast.Return, ast.Break)
 _ALONG = frozenset({"enumerate", "zip", "tqdm", "list", "tuple", "iter", "reversed"})
@@ -20,6 +21,9 @@ _ALONG = frozenset({"enumerate", "zip", "tqdm", "list", "tuple", "iter", "revers
 
 _PARTED = frozenset({"chunk", "tensor_split", "array_split"})
 """Functions that split data into as many parts as their last argument says."""
+
+_MADE = (ast.Call, ast.Subscript, ast.ListComp, ast.GeneratorExp)
+"""What a variable may be bound to that gives as many items as the source says."""
 
 
 def deciding_bounds(line: Line) -> list[Bound] | None:
@@ -75,10 +79,10 @@ def _bounds_of_loop(line: Line, loop: ast.For | ast.AsyncFor | ast.While) -> lis
     """The number of turns of a loop that has ended; empty where it is not explicit, or where the loop itself steps.
 
     A step after a loop that steps is for what the loop has left over. Calls in a function that is only defined in the
-    loop are ignored.
+    loop, or in code that never runs, are ignored.
     """
     scope_of, scope = line.place.syntax.scope_of, line.place.scope
-    if line.calls and any(called(node) == line.calls and scope_of(node) is scope for node in ast.walk(loop)):
+    if line.calls and any(called(node) == line.calls and scope_of(node) is scope for node in what_may_run(loop)):
         return []
     if isinstance(loop, ast.While):
         # It counts from the start whenever it is entered.
@@ -110,9 +114,13 @@ def _length_of(node: ast.expr, place: Place) -> ast.expr | None:
             slice=ast.Slice(lower=ast.expr() as first, upper=ast.BinOp(op=ast.Add()) as last, step=None)
         ):
             return last.right if ast.unparse(last.left) == ast.unparse(first) else None
+        case ast.ListComp(generators=[ast.comprehension(iter=source, ifs=[])]):
+            return _length_of(source, place)
+        case ast.GeneratorExp(generators=[ast.comprehension(iter=source, ifs=[])]):
+            return _length_of(source, place)
         case ast.Name():
             values = sources_of(node, place).values
-            made = values[0] if len(values) == 1 and isinstance(values[0][0], (ast.Call, ast.Subscript)) else None
+            made = values[0] if len(values) == 1 and isinstance(values[0][0], _MADE) else None
             return None if made is None or made[1].scope is not place.scope else _length_of(*made)
     return None
 

@@ -56,9 +56,11 @@ class Origins:
             ):
                 return self._of_length(owner, place)
             case ast.Call(func=ast.Name(id="min"), args=[_, _, *_] as several, keywords=[]):
-                # The minimum is one of the numbers, so it gets the names of all; a literal has none.
-                named = [one for one in several if not isinstance(one, ast.Constant)]
+                # The minimum is one of the numbers, so it gets the names of all; a literal counts where none has one.
+                literal = [one for one in several if isinstance(one, ast.Constant)]
+                named = [one for one in several if one not in literal]
                 known = [own for own in (self.of(one, place) for one in named) if own]
+                known = known or [own for own in (self.of(one, place) for one in literal) if own]
                 return frozenset[str]().union(*known) if known else None
         inner = _passed_through(node)
         return None if inner is None else self.of(inner, place)

@@ -97,6 +97,21 @@ def syntax_of(frame: FrameType) -> Syntax | None:
     return known[1]
 
 
+def what_may_run(node: ast.AST) -> Iterator[ast.AST]:
+    """A node and all that is in it, as ``ast.walk`` gives them, except what a constant test excludes (``if False``)."""
+    left = [node]
+    while left:
+        current = left.pop()
+        yield current
+        match current:
+            case ast.If(test=ast.Constant(value=value), body=body, orelse=orelse):
+                left += body if value else orelse
+            case ast.While(test=ast.Constant(value=value), orelse=orelse) if not value:
+                left += orelse
+            case _:
+                left += ast.iter_child_nodes(current)
+
+
 def own_frame(frame: FrameType) -> FrameType | None:
     """The frame of the function that ``frame``, which may be a comprehension's, belongs to; None where it is gone."""
     while frame.f_code.co_name in COMPREHENSIONS:

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 from typing import Any
 
 import torch
 from torch.optim.optimizer import Optimizer
 
-from gradcheck_accum.ledger.events import Cause, Clip, Opaque, Reason, ScalerUpdate, Unscale, ZeroGrad
+from gradcheck_accum.ledger.events import Cause, Clip, Event, Opaque, Reason, ScalerUpdate, Unscale, ZeroGrad
 from gradcheck_accum.ledger.location import Location
 from gradcheck_accum.verify.book.clips import ClipCall, change_by
 from gradcheck_accum.verify.book.gradient_book import PARTLY_CLEARED, is_cleared
 from gradcheck_accum.verify.book.parameters import parameters_of
 from gradcheck_accum.verify.stack.frames import user_location
 from gradcheck_accum.verify.vectors.sharded import whole_norm
-from gradcheck_accum.verify.watching.gradient_scaling import GradientScalings
+from gradcheck_accum.verify.watching.gradient_operations import GradientOperations
 from gradcheck_accum.verify.watching.gradients_by_hand import GradientsByHand
 from gradcheck_accum.verify.watching.run import Run
 
@@ -33,8 +34,9 @@ class Changes:
         self._journal, self._awaited, self._losses = run.journal, run.awaited, run.losses
         self._counters = run.counters
         self._book, self._clips, self._by_hand = run.book, run.clips, by_hand
-        self._scalings = GradientScalings(run.book)
-        run.losses.tape.on_scale = self._scalings.seen
+        self._operations = GradientOperations(run.book)
+        run.losses.tape.on_scale = self._operations.scales
+        run.losses.tape.on_clamp = self._operations.clamps
         self._partly: dict[str, Opaque] = {}
         """By store: that only some of its gradients are cleared so far; the next call may clear the others."""
 
@@ -56,16 +58,32 @@ class Changes:
         taken_in = self._by_hand.take_in(where, thoroughly=thoroughly)
         with self._losses.tape.paused():
             # What is multiplied to find out what was done to gradients is not done to them.
-            events, changed = self._book.changes(where, thoroughly=thoroughly)
+            events, changed = self._book.changes(where, self._operations.limits, thoroughly=thoroughly)
         for event in events:
             if clears and isinstance(event, ZeroGrad):
                 event = self._counted(event)
-            self._journal.add(self._scalings.with_origins(event, changed))
+            self._journal.add(self._operations.with_origins(event, changed))
+        clamped = self._clamped(events, changed)
         if thoroughly or changed:
-            self._scalings.forget()
+            self._operations.forget()
         # A clearing is one, whoever makes it: nothing that was clipped is left to compare.
-        self._clips.changed(key for key in changed if not is_cleared(self._book.gradient(key)))
+        others = [key for key in changed if key not in clamped]
+        self._clips.changed(key for key in others if not is_cleared(self._book.gradient(key)))
         return taken_in or bool(events)
+
+    def _clamped(self, events: Iterable[Event], changed: Collection[int]) -> set[int]:
+        """Record the clips among these events, which the loop has made by hand; the parameters that they clipped.
+
+        The gradients of some were ``changed`` by them; others were within the limits.
+        """
+        found: set[int] = set()
+        for event in events:
+            if isinstance(event, Clip):
+                keys, limit = self._operations.clamped(event.stores)
+                self._clips.begin(keys.intersection(changed), before_last_change=True)
+                self._clips.end(ClipCall(keys, "value", limit, 0.0))
+                found |= keys
+        return found
 
     def before_zero(self, parameters: list[torch.Tensor]) -> None:
         """``zero_grad`` is entered; what values are cleared does not matter."""
@@ -95,7 +113,7 @@ class Changes:
     def before_clip(self, parameters: Any) -> None:
         """A clip is entered: the gradient before it is what the large batch is compared with."""
         self.notice(user_location())
-        self._clips.begin(id(p) for p in parameters)
+        self._clips.begin([id(p) for p in parameters])
 
     def after_clip(self, parameters: Any, kind: str, limit: float, norm_type: float, norm: Any = None) -> None:
         """A clip has returned; ``norm`` is its result."""
