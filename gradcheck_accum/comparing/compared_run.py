@@ -1,4 +1,4 @@
-"""One of the runs that are compared, in its own process: at each step it waits for orders and measures what they ask.
+"""One of the runs that are compared, in its own process: at each step it waits for an order and measures what it asks.
 
 Between two steps the run is independent. At a step it reports what the step consists of, and waits; nothing of that is
 kept after the next step.
@@ -144,7 +144,7 @@ class Side:
         )
 
     def after_step(self, optimizer: Optimizer) -> None:
-        """The step has been made: follow the leader's orders until it lets the run go on."""
+        """The step has been made: follow the leader's order, and go on."""
         self._while_stepping.close()
         if self._pending is None or self._pending[0].optimizer is not optimizer:
             return
@@ -160,17 +160,17 @@ class Side:
             self._asked_of = {}
 
     def _led(self, step: AtStep, arrival: Arrival) -> None:
-        """Report the step, and follow orders; raises EOFError and OSError if there is no leader any more."""
+        """Report the step, and follow an order; raises EOFError and OSError if there is no leader any more."""
         send(self._leader, arrival)
-        while not self._is_alone:
-            order, path = receive(self._leader)
-            if order is Order.STOP:
-                raise SeenEnough
-            if order in (Order.GO, Order.ALONE):
-                if order is Order.ALONE:
-                    self._is_alone = True
-                    self._updates.let_go()
-                return
+        if self._is_alone:
+            return
+        order, path = receive(self._leader)
+        if order is Order.STOP:
+            raise SeenEnough
+        if order is Order.ALONE:
+            self._is_alone = True
+            self._updates.let_go()
+        if order.is_answered:
             with torch._C.DisableTorchFunction():
                 answer = self._obey(order, Path(path), step)
             send(self._leader, answer)

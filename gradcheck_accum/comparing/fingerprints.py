@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import torch
 from torch import nn
@@ -26,6 +25,8 @@ _FILLS = (-100, -1, 0, 1)
 
 
 _VALUES_OF_MASK = 2
+_FIRST = 16
+"""Values of a tensor that are looked at before all of them are."""
 
 
 def rows_seen(records: Sequence[Record]) -> Rows | None:
@@ -56,10 +57,11 @@ def _rows_of(program: Program, others: Sequence[Program]) -> Rows:
         return rows
     parts = {}
     for held in samples.held:
-        leaf = program.leaves[held.leaf]
+        leaf = program.leaves[held.leaf].detach()
         order = [row for sample in range(samples.count) for row in held.rows(sample)]
-        chosen = leaf.detach().index_select(held.axis, torch.tensor(order, device=leaf.device))
-        parts[held.leaf] = chosen.movedim(held.axis, 0)
+        if order != list(range(leaf.shape[held.axis])):
+            leaf = leaf.index_select(held.axis, torch.tensor(order, device=leaf.device))
+        parts[held.leaf] = leaf.movedim(held.axis, 0)
     singles = [{min(each): program.leaves[each[sample]] for each in samples.single} for sample in range(samples.count)]
     if samples.count == 1:
         # All tensors of one sample belong together.
@@ -110,8 +112,11 @@ def _without_shift(sequences: Sequence[tuple[_Ends, int]]) -> None:
 
 def _is_mask(leaf: torch.Tensor, count: int) -> bool:
     """Whether a tensor of ``count`` rows has no more than two values, and several of them in a row."""
-    values: torch.Tensor = torch.unique(leaf.detach())
-    return leaf.numel() > count and len(values) <= _VALUES_OF_MASK
+    if leaf.numel() <= count:
+        return False
+    # Nearly all other tensors show more values than that at once.
+    first = leaf.detach()[:1].reshape(-1)[:_FIRST].tolist()
+    return len({*first}) <= _VALUES_OF_MASK and len(torch.unique(leaf.detach())) <= _VALUES_OF_MASK
 
 
 class _Ends:
@@ -149,13 +154,16 @@ def _ends(leaf: torch.Tensor, count: int) -> _Ends:
 
 def _fingerprints(leaf: torch.Tensor, count: int, ends: _Ends | None = None) -> list[bytes]:
     """A fingerprint for each of ``count`` equal parts of a tensor, without the padding beyond its ``ends``."""
-    rows = raw(leaf, count)
+    # Slices of an array would take longer than their fingerprints.
+    content = memoryview(raw(leaf).reshape(-1))
+    size = len(content) // count
+    begins = range(0, len(content), size)
     if not _is_padded(leaf, count):
-        return [_digest(row) for row in rows]
+        return [_digest(content[begin : begin + size]) for begin in begins]
     ends = ends or _ends(leaf, count)
-    size = leaf.element_size()
-    within = zip(rows, (ends.start * size).tolist(), (ends.stop * size).tolist(), strict=True)
-    return [_digest(row[start:stop]) for row, start, stop in within]
+    of_one = leaf.element_size()
+    within = zip(begins, (ends.start * of_one).tolist(), (ends.stop * of_one).tolist(), strict=True)
+    return [_digest(content[begin + start : begin + stop]) for begin, start, stop in within]
 
 
 def _is_no_fill(numbers: torch.Tensor) -> torch.Tensor:
@@ -165,8 +173,8 @@ def _is_no_fill(numbers: torch.Tensor) -> torch.Tensor:
     return counts
 
 
-def _digest(row: Any) -> bytes:
-    return hashlib.blake2b(row.tobytes(), digest_size=_SIZE).digest()
+def _digest(row: memoryview) -> bytes:
+    return hashlib.blake2b(row, digest_size=_SIZE).digest()
 
 
 def fingerprint(tensors: Sequence[torch.Tensor]) -> bytes:

@@ -1,6 +1,7 @@
 """Leads several runs of one script, step by step: matches their steps, and decides what each run does there.
 
-The reference waits at each of its steps until every other run has come to the same data, or shows that it will not.
+What the reference was at one of its steps is kept until every other run has come to the same data, or shows that it
+will not. Meanwhile the reference computes its next step, and waits there.
 """
 
 from __future__ import annotations
@@ -110,6 +111,8 @@ class Lockstep:
         self._followers: dict[int, _Follower] = {}
         self._weights: dict[tuple[int, str], bytes] = {}
         self._alone: set[int] = set()
+        self._is_published = False
+        """Whether the reference has published its latest step, and gone on."""
 
     @property
     def courses(self) -> dict[int, Course]:
@@ -139,7 +142,8 @@ class Lockstep:
             self._at_step_of_reference(their)
             if self.lost:
                 return
-            self._runs[self.reference].tell(Order.GO)
+            if not self._is_published:
+                self._runs[self.reference].tell(Order.GO)
             their = self._next(self.reference)
         if not self.lost:
             self._after_reference()
@@ -152,7 +156,10 @@ class Lockstep:
     # One step of the reference
 
     def _at_step_of_reference(self, their: Arrival) -> None:
-        published = False
+        is_likely_met, self._is_published = self._is_published, False
+        if is_likely_met and not all(follower.is_apart for follower in self._followers.values()):
+            # Not asked for yet, but then the reference need not wait until the others have come there.
+            self._publish(their)
         for number, follower in self._followers.items():
             if follower.is_apart:
                 continue
@@ -170,7 +177,8 @@ class Lockstep:
                 if relation is Relation.AHEAD:
                     break
                 if relation is Relation.SAME:
-                    published = published or self._publish(their)
+                    if not self._is_published:
+                        self._publish(their)
                     self._meet(number, follower, mine, their)
                     break
                 if relation is Relation.OTHER:
@@ -184,12 +192,13 @@ class Lockstep:
             return Relation.OTHER
         return follower.between.relation
 
-    def _publish(self, their: Arrival) -> bool:
+    def _publish(self, their: Arrival) -> None:
+        """Let the reference write what it is at this step, and go on."""
         if their.parts:
             for old in self._folder.glob(f"{self._file.name}-*"):
                 old.unlink()  # of a rank that no longer makes this step
         self._runs[self.reference].tell(Order.PUBLISH, str(self._file))
-        return True
+        self._is_published = True
 
     @property
     def _file(self) -> Path:
@@ -210,11 +219,12 @@ class Lockstep:
         else:
             if not self.is_free:
                 run.tell(Order.SETTLE, str(self._file))
+            else:
+                run.tell(Order.GO)
             follower.course.cuts.append(follower.cut())
         self._weights[number, mine.optimizer] = b"" if self.is_free else b"settled"
         follower.marked()
         follower.holds = None
-        run.tell(Order.GO)
 
     def _fits(self, number: int, mine: Arrival) -> bool:
         name = mine.optimizer

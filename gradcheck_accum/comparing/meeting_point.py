@@ -132,7 +132,7 @@ class _Visitor:
     def tell(self, order: Order, path: str = "") -> Any:
         """Give an order; returns the answer, None if there is none or it died."""
         self.order(order, path)
-        return None if order in (Order.GO, Order.ALONE, Order.STOP) else self.answer()
+        return self.answer() if order.is_answered else None
 
     def order(self, order: Order, path: str = "") -> None:
         """Give an order, if it is there to take one."""

@@ -137,11 +137,11 @@ class Over:
 
 
 class Order(Enum):
-    """What a run that has come to a step does next.
+    """What a run that has come to a step does there, before it goes on to its next.
 
     ``PUBLISH``: writes what it stepped on, and what it has become, to a file. ``COMPARE``: compares its own with a
-    file. ``SETTLE``: becomes what is in it, and ``BOTH``: first compares. ``GO``: goes on to its next step, and
-    ``ALONE``: on to its end without coming back. ``STOP``: ends.
+    file. ``SETTLE``: becomes what is in it, and ``BOTH``: first compares. These are answered when they are done.
+    ``GO``: nothing. ``ALONE``: nothing, and it goes on to its end without coming back. ``STOP``: ends.
     """
 
     PUBLISH = "publish"
@@ -151,6 +151,11 @@ class Order(Enum):
     GO = "go"
     ALONE = "alone"
     STOP = "stop"
+
+    @property
+    def is_answered(self) -> bool:
+        """Whether a run answers it."""
+        return self in (Order.PUBLISH, Order.COMPARE, Order.SETTLE, Order.BOTH)
 
 
 def _parts_of_rows(rows: Rows) -> object:

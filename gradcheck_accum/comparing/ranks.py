@@ -83,7 +83,7 @@ class Ranks:
         self._is_alone = self._is_alone or order is Order.ALONE
         for rank in self._at_step:
             self._ranks[rank].order(order, path)
-        if order in (Order.GO, Order.ALONE, Order.STOP):
+        if not order.is_answered:
             return None
         answers = [self._ranks[rank].answer() for rank in self._at_step]
         measured = [answer for answer in answers if isinstance(answer, Numbers)]
