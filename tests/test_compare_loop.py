@@ -278,6 +278,27 @@ def test_a_clip_at_the_step_is_equivalent_and_one_at_every_micro_batch_is_not() 
     assert verdicts(result) == ["deviates"] * 3
 
 
+def limited_to(limit: Callable[[int], float]) -> Loop:
+    """A loop in low precision with a clip by value so tight that it leaves rounding a large part of the gradient."""
+
+    def loop(model: nn.Module, optimizer: torch.optim.Optimizer, loader: list[Batch], accumulation_steps: int) -> None:
+        for i, (x, y) in enumerate(loader):
+            with torch.autocast("cpu", dtype=torch.bfloat16):
+                loss = nn.functional.cross_entropy(model(x), y)
+            (loss / accumulation_steps).backward()
+            if (i + 1) % accumulation_steps == 0:
+                nn.utils.clip_grad_value_(model.parameters(), limit(accumulation_steps))
+                optimizer.step()
+                optimizer.zero_grad()
+
+    return loop
+
+
+def test_a_clip_by_value_leaves_the_distance_that_rounding_has_made() -> None:
+    assert compare(limited_to(lambda k: 1e-4)).verdict is Verdict.EQUIVALENT
+    assert verdicts(compare(limited_to(lambda k: 1e-4 * (1 + k)))) == ["deviates"] * 3
+
+
 def test_three_configurations_are_compared_with_the_one_of_fewest_micro_batches() -> None:
     result = compare(flushed, of=((5, 3), (15, 1), (3, 5)))
     assert (result.verdict, len(result.compared)) == (Verdict.EQUIVALENT, 2)

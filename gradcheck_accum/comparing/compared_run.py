@@ -230,11 +230,14 @@ class Side:
 
     def _compared(self, step: AtStep, theirs: State) -> Numbers:
         mine = _listed(step, step.used)
-        used = self._distance(step, mine, theirs.used, "used")
-        before = None
+        before, carried = None, 0.0
         unclipped = theirs.used if theirs.is_unclipped else theirs.before_clip
         if step.before_clip is not None and unclipped is not None and step.before_clip is not step.used:
             before = self._distance(step, _listed(step, step.before_clip), unclipped, "before a clip")
+            if step.clips_elements and self._tolerance is None:
+                # After such a clip two gradients are no further apart than before it, but smaller.
+                carried = (before.error or 0.0) * norm_of([g for g in unclipped if g is not None])
+        used = self._distance(step, mine, theirs.used, "used", carried)
         is_apart = any(one.error is not None and one.error > one.allowed for one in (used, before) if one is not None)
         name = self._named(step.name)
         moved = self._updates.compared(step, mine, theirs, name=name, allowed=used.allowed)
@@ -275,8 +278,13 @@ class Side:
         dtype = step.parameters[0].dtype if step.parameters else torch.float32
         return replay_tolerance(Addends(contributions, total), dtype, self._computed_in)
 
-    def _distance(self, step: AtStep, mine: Gradient, theirs: Gradient, kind: str) -> GradientDistance:
-        """The distance of a gradient from the reference's, and the tolerance for rounding."""
+    def _distance(
+        self, step: AtStep, mine: Gradient, theirs: Gradient, kind: str, carried: float = 0.0
+    ) -> GradientDistance:
+        """The distance of a gradient from the reference's, and the tolerance for rounding.
+
+        ``carried`` is the distance (absolute) that may be left of the one before a clip.
+        """
         between = Distances.between(mine, theirs)
         size, wrong = math.hypot(*between.theirs), math.hypot(*between.apart)
         if not size:
@@ -285,7 +293,7 @@ class Side:
             math.sqrt(float(sum(record.squares.values(), torch.zeros(())))) for record in step.records if record.squares
         ]
         clips = CLIP_ROUNDINGS * unit_roundoff(step.parameters[0].dtype)
-        allowed = self._allowed(step, parts or [size], size) + clips
+        allowed = max(self._allowed(step, parts or [size], size) + clips, carried / size)
         if self._tolerance is not None:
             rtol, atol = self._tolerance
             allowed = rtol + atol / size

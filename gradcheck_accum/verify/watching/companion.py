@@ -21,8 +21,8 @@ Gradients = Mapping[int, torch.Tensor | None]
 class AtStep:
     """The inputs of an optimizer's next step: its gradients as they are, and as they were before any clip.
 
-    ``before_clip`` is None where it is not known. ``records`` are the backwards since the optimizer's last step, on
-    the data that they had.
+    ``before_clip`` is None where it is not known; ``clips_elements`` means that a clip limited single elements and did
+    not just scale. ``records`` are the backwards since the optimizer's last step, on the data that they had.
     """
 
     optimizer: Optimizer
@@ -35,6 +35,7 @@ class AtStep:
     parameters: Sequence[torch.Tensor] = field(default_factory=tuple)
     window: int = 0
     """The number of its window among those that the run's own report has."""
+    clips_elements: bool = False
     has_closure: bool = False
     """Whether the step calls the script's own code once more."""
 

@@ -151,6 +151,7 @@ class StepMeasuring:
             where.line,
             parameters_of(optimizer),
             window=self._journal.steps,
+            clips_elements=clips is not None and any(call.kind != "norm" for call in clips.calls),
             has_closure=has_closure,
         )
 
