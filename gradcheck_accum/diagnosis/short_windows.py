@@ -135,8 +135,16 @@ def _is_inside_a_pass(account: Account, window: Window) -> bool:
         last = account.windows[-1]
         return account.ledger.trace.complete and not account.abandoned and last.micro_batches == account.steps
     before = account.pass_bounds[own][0] < window.index
-    # A pass's first window is short too where the one before lost its remainder and the counter went on.
-    return _goes_on(account, window) and (before or not account.abandoned)
+    # A pass's first window is short too where the counter went on, and the one before lost or used its remainder.
+    goes_over = not before and (bool(account.abandoned) or _completes_the_one_before(account, window))
+    return _goes_on(account, window) and not goes_over
+
+
+def _completes_the_one_before(account: Account, window: Window) -> bool:
+    """Whether a window is what a remainder before it lacked: a step used that, and the counter went on."""
+    earlier = [w for w in account.windows if w.index < window.index and w.micro_batches]
+    remainder = earlier[-1].micro_batches % account.steps if earlier else 0
+    return bool(remainder) and (remainder + window.micro_batches) % account.steps == 0
 
 
 def _all_lack_what_was_counted(account: Account) -> bool:
