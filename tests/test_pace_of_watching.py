@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 import pytest
+import torch
 from tiny_runs import OURS, TinyLoop, calls_of
 
 from gradcheck_accum.engine.tape import ScalingNotes, Tape
@@ -40,6 +41,46 @@ def heard(monkeypatch: pytest.MonkeyPatch, reference: Any) -> Counter[bool]:
 def test_our_mode_hears_nothing_of_our_own_work(monkeypatch: pytest.MonkeyPatch, reference: str) -> None:
     found = heard(monkeypatch, reference)
     assert found[True] == 0 < found[False]
+
+
+@pytest.mark.parametrize("reference", ["ledger", "sketch"])
+@pytest.mark.parametrize("has_hook", [False, True])
+def test_our_mode_hears_an_update_only_if_a_hook_of_the_script_may_change_gradients_before_it(
+    monkeypatch: pytest.MonkeyPatch, reference: Any, has_hook: bool
+) -> None:
+    original, names = ScalingNotes.__torch_function__, set[str]()
+
+    def hears(self: Any, func: Any, *others: Any, **named: Any) -> Any:
+        names.add(func.__name__)
+        return original(self, func, *others, **named)
+
+    monkeypatch.setattr(ScalingNotes, "__torch_function__", hears)
+    loop = TinyLoop(3)
+    if has_hook:
+        loop.optimizer.register_step_pre_hook(lambda *_: None)
+    with observe(reference=reference):
+        loop(2)
+    assert ("add_" in names) is has_hook
+    assert "mse_loss" in names or "linear" in names
+
+
+def test_what_follows_a_step_that_raised_is_heard(monkeypatch: pytest.MonkeyPatch) -> None:
+    original, names = ScalingNotes.__torch_function__, set[str]()
+
+    def hears(self: Any, func: Any, *others: Any, **named: Any) -> Any:
+        names.add(func.__name__)
+        return original(self, func, *others, **named)
+
+    monkeypatch.setattr(ScalingNotes, "__torch_function__", hears)
+    weight = torch.nn.Parameter(torch.ones(2))
+    optimizer = torch.optim.Adam([weight])
+    with observe(reference="ledger"):
+        weight.grad = torch.ones(2).to_sparse()
+        with pytest.raises(RuntimeError, match="sparse"):
+            optimizer.step()
+        names.clear()
+        torch.nn.Linear(2, 1)(torch.ones(2))
+    assert "linear" in names
 
 
 def test_replays_are_not_heard_either(monkeypatch: pytest.MonkeyPatch) -> None:

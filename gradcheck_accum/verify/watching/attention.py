@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 
 from torch.overrides import TorchFunctionMode
 
@@ -20,28 +20,42 @@ def is_of_the_loop() -> bool:
     return any(t.ident == own and not isinstance(t, threading._DummyThread) for t in threading.enumerate())
 
 
+_process = os.getpid()
+"""The running process; to ask the operating system at every gradient takes longer."""
+
+
+def _forked() -> None:
+    global _process
+    _process = os.getpid()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forked)
+
+
 class Attention:
     """Whether what happens now is the loop's, and of a window that is watched. Another process is not watched."""
 
     def __init__(self, tape: Tape) -> None:
         self._tape = tape
-        self._process = os.getpid()
+        self._process = _process
         self._busy = 0
         self._worker = 0
         """The thread in which our own work is done."""
         self.asleep = False
         """Whether the loop is in a window that is not to be checked."""
         self._mode: RemovableMode | None = None
+        self._looks_away = ExitStack()
 
     @property
     def elsewhere(self) -> bool:
         """Whether what happens now is not the loop's: our own reference, or another process."""
-        return bool(self._busy) or os.getpid() != self._process
+        return bool(self._busy) or _process != self._process
 
     @property
     def idle(self) -> bool:
         """Whether what happens now is to be ignored: not the loop's, or in a window that is not watched."""
-        return self.asleep or bool(self._busy) or os.getpid() != self._process
+        return self.asleep or bool(self._busy) or _process != self._process
 
     @contextmanager
     def listening(self, mode: TorchFunctionMode) -> Iterator[None]:
@@ -61,6 +75,14 @@ class Attention:
             self._mode.off()
         elif self._mode is not None:
             self._mode.on()
+
+    def look_away(self) -> None:
+        """Until `look_again` our mode does not see what the loop calls."""
+        self._looks_away.enter_context(self.unheard())
+
+    def look_again(self) -> None:
+        """What the loop calls from here on is seen."""
+        self._looks_away.close()
 
     def is_at_work(self) -> bool:
         """Whether what the calling thread does is our own reference's work."""

@@ -13,7 +13,7 @@ from typing import Any, ParamSpec
 import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
-from torch.optim.optimizer import Optimizer
+from torch.optim.optimizer import Optimizer, _global_optimizer_pre_hooks
 
 from gradcheck_accum.engine.reference import ReferenceEngine
 from gradcheck_accum.verify.book.clips import ClipBook
@@ -119,8 +119,19 @@ class Observer:
         else:
             self.arrivals.adopt(optimizer)
 
+    def step_begins(self, optimizer: Optimizer) -> None:
+        """``optimizer.step`` computes the update: where nothing is replayed, PyTorch's own have nothing to be seen.
+
+        A hook of the script's that runs before the step may change gradients.
+        """
+        is_pytorchs = type(optimizer).step.__module__.startswith("torch.optim.")
+        hooks = len(_global_optimizer_pre_hooks) - 1 + len(optimizer._optimizer_step_pre_hooks)
+        if is_pytorchs and not hooks and not self.run.losses.records:
+            self.run.attention.look_away()
+
     def after_step(self, optimizer: Optimizer) -> None:
         """``optimizer.step`` has returned. Raises SeenEnough where no more are wanted."""
+        self.run.attention.look_again()
         self.tell(self.steps.after, optimizer)
 
     def loop_over(self) -> None:

@@ -77,6 +77,8 @@ def _patch_outermost_modules(observer: Observer, stack: ExitStack) -> None:
         nonlocal depth
         if depth or attention.asleep or torch.compiler.is_compiling():
             return original(module, *args, **kwargs)
+        # The step before may have raised an error that the script has handled.
+        attention.look_again()
         observer.tell(observer.run.given.note, args, kwargs)
         depth = 1
         try:
@@ -214,6 +216,7 @@ def _patch_optimizers(observer: Observer, stack: ExitStack, pieces: TimmPieces) 
             observer.notice_threads()
         observer.tell(observer.steps.before, optimizer, callable(closure))
         if not callable(closure):
+            observer.step_begins(optimizer)
             return None
 
         @functools.wraps(closure)
