@@ -131,7 +131,8 @@ class Observer:
 
     def after_step(self, optimizer: Optimizer) -> None:
         """``optimizer.step`` has returned. Raises SeenEnough where no more are wanted."""
-        self.run.attention.look_again()
+        if not self.run.attention.asleep:
+            self.run.attention.look_again()
         self.tell(self.steps.after, optimizer)
 
     def loop_over(self) -> None:

@@ -212,11 +212,13 @@ def _patch_optimizers(observer: Observer, stack: ExitStack, pieces: TimmPieces) 
     def before(optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
         named = "closure" in kwargs
         closure = kwargs["closure"] if named else args[1] if len(args) > 1 and args[0] is optimizer else None
-        if not observer.run.attention.asleep:
+        asleep = observer.run.attention.asleep
+        if not asleep:
             observer.notice_threads()
         observer.tell(observer.steps.before, optimizer, callable(closure))
         if not callable(closure):
-            observer.step_begins(optimizer)
+            if not asleep:
+                observer.step_begins(optimizer)
             return None
 
         @functools.wraps(closure)
