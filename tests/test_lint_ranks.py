@@ -190,3 +190,151 @@ def test_a_switch_between_forward_and_backward_in_a_loop_of_micro_steps() -> Non
     late = lint_source(KARPATHY.format(before="pass", after=f"if ddp: {SWITCH}"), "train.py")
     assert [f.mistake.code for f in late] == ["GA702"]
     assert lint_source(KARPATHY.format(before=f"if ddp: {SWITCH}", after="pass"), "train.py") == []
+
+
+SCRIPT = """\
+import torch
+import torch.multiprocessing as mp
+from torch.nn.parallel import DistributedDataParallel as DDP
+from elsewhere import options, objective, prepared, Adjusted
+
+def schedule(optimizer, args):
+    if args.schedule == "cosine":
+        return torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 9)
+    if args.schedule == "step":
+        return torch.optim.lr_scheduler.StepLR(optimizer, 9)
+    raise ValueError(args.schedule)
+
+def train(rank, args, loader):
+    {setup}
+    net = torch.nn.Linear(5, 3)
+    if args.resume:
+        restore(args)
+    if args.quick:
+        args.epochs = 1
+    optimizer = torch.optim.AdamW(net.parameters())
+    scheduler = schedule(optimizer, args)
+    {wrap}
+    optimizer.zero_grad()
+    for epoch in range(args.epochs):
+        for i, (x, y) in enumerate(loader):
+            {run}
+            (loss / args.window).backward()
+            if (i + 1) % args.window == 0 or i + 1 == len(loader):
+                optimizer.step()
+                optimizer.zero_grad()
+                {each}
+
+if __name__ == "__main__":
+    args = options()
+    {start}
+"""
+USUAL = {
+    "setup": "pass",
+    "wrap": "if args.rank != -1: net = DDP(net)",
+    "run": "loss = torch.nn.functional.mse_loss(net(x), y)",
+    "each": "pass",
+    "start": "train(0, args, data(args))",
+}
+
+
+def of_ranks(**places: str) -> list[str]:
+    found = lint_source(SCRIPT.format(**(USUAL | places)), "train.py")
+    return [f.message.partition(", gradients")[0] for f in found if f.mistake.code == "GA701"]
+
+
+@pytest.mark.parametrize(
+    ("wrap", "condition"),
+    [
+        ("if args.rank != -1: net = DDP(net)", "when args.rank != -1"),
+        ("if args.rank == -1: pass\n    else: net = DDP(net)", "when args.rank != -1"),
+        ("if not args.alone: net = DDP(net)", "when not args.alone"),
+        ("if args.ranks > 1: net = DDP(net)", "when args.ranks > 1"),
+        (
+            "if args.wide: net = torch.nn.DataParallel(net)\n    elif args.ranks: net = DDP(net)",
+            "when not args.wide and args.ranks",
+        ),
+        ("net = DDP(net) if args.rank is not None else net", "when args.rank is not None"),
+        ("net = DDP(net)", ""),
+    ],
+)
+def test_a_setting_that_the_program_offers_is_named(wrap: str, condition: str) -> None:
+    (said,) = of_ranks(wrap=wrap)
+    assert said == condition or (not condition and not said.startswith("when"))
+
+
+def test_the_setting_has_been_asked_for_before() -> None:
+    assert of_ranks(setup="device = 'cpu' if args.rank == -1 else 'cuda'") == ["when args.rank != -1"]
+
+
+def test_a_program_that_refuses_the_setting_is_right() -> None:
+    refusal = "if args.rank != -1 and args.window > 1: raise ValueError('one or the other')"
+    assert of_ranks(setup=refusal) == []
+    assert of_ranks(setup="assert args.rank == -1") == []
+
+
+@pytest.mark.parametrize(
+    "start", ["mp.spawn(train, nprocs=2, args=(args, data(args)))", "mp.spawn(train, (args, data(args)))"]
+)
+def test_a_function_that_is_started_in_processes_is_called(start: str) -> None:
+    assert len(of_ranks(start=start)) == 1
+    either = f"if args.ranks > 1:\n        {start}\n    else:\n        train(0, args, data(args))"
+    assert len(of_ranks(start=either, wrap="if args.ranks > 1: net = DDP(net)")) == 1
+
+
+def test_a_function_elsewhere_runs_the_model_that_it_is_given() -> None:
+    assert len(of_ranks(run="loss = objective(net, x, y)")) == 1
+
+
+@pytest.mark.parametrize(
+    "places",
+    [
+        {"run": "loss = objective(net.module, x, y)"},
+        {"run": "loss = net.module(x).mean()", "each": "average = prepared(net)"},
+        {"run": "with objective(net):\n                loss = net(x).mean()"},
+        {"run": "loss = objective(net, x, y)", "each": "pause = net.no_sync()"},
+    ],
+)
+def test_what_a_function_elsewhere_may_leave_local_is_no_finding(places: dict[str, str]) -> None:
+    assert of_ranks(**places) == []
+
+
+def test_names_that_are_chosen_by_returning_are_refused_at_the_end() -> None:
+    choose = """\
+def make{n}(name{n}):
+    if name{n} == "one":
+        return one{n}()
+    if name{n} == "two":
+        return two{n}()
+    raise ValueError(name{n})
+
+"""
+    makers = "".join(choose.format(n=n) for n in range(6))
+    made = "; ".join(f"part{n} = make{n}(args.name{n})" for n in range(6))
+    source = makers + SCRIPT.format(**(USUAL | {"setup": made})).replace("/ args.window)", "* 1)")
+    assert "GA101" in [f.mistake.code for f in lint_source(source, "train.py")]
+
+
+def test_a_mistake_under_a_setting_is_reported_with_it() -> None:
+    source = """\
+import torch
+def train(net, loader, K, args):
+    optimizer = torch.optim.SGD(net.parameters())
+    scaler = torch.cuda.amp.GradScaler()
+    for i, (x, y) in enumerate(loader):
+        loss = net(x).mean() / K
+        if args.amp:
+            loss = scaler.scale(loss)
+        loss.backward()
+        if (i + 1) % K == 0:
+            torch.nn.utils.clip_grad_norm_(net.parameters(), 1.0)
+            if args.amp:
+                scaler.step(optimizer)
+                scaler.update()
+            else:
+                optimizer.step()
+            optimizer.zero_grad()
+    optimizer.zero_grad()
+"""
+    (said,) = [f.message for f in lint_source(source, "train.py") if f.mistake.code == "GA501"]
+    assert said.startswith("when args.amp, ")

@@ -8,12 +8,22 @@ from typing import Any
 from gradcheck_accum.lint import syntax
 from gradcheck_accum.lint.control_flow.refusals import gives_up, heed
 from gradcheck_accum.lint.state import values as v
+from gradcheck_accum.lint.state.control import Restart
 from gradcheck_accum.lint.state.state import State
 from gradcheck_accum.lint.state.values import Num, Symbol, Tensor
 from gradcheck_accum.lint.syntax import Comparison, Junction, Operator, UnaryOperator, text_of, walk
 
 _NAMES = (syntax.Name, syntax.Attribute)
 _GREATER = frozenset({Comparison.GT, Comparison.GTE})
+_NEGATIVE = frozenset({Comparison.ISNOT, Comparison.NOTEQ, Comparison.NOTIN})
+_OPPOSITES = {
+    Comparison.EQ: Comparison.NOTEQ,
+    Comparison.LT: Comparison.GTE,
+    Comparison.LTE: Comparison.GT,
+    Comparison.IS: Comparison.ISNOT,
+    Comparison.IN: Comparison.NOTIN,
+}
+_OPPOSITES |= {after: before for before, after in _OPPOSITES.items()}
 _ORDERED = _GREATER | {Comparison.LT, Comparison.LTE}
 
 
@@ -53,27 +63,97 @@ def decide(run: State, node: syntax.Expression, value: Any, acts: bool, taken_fi
     if run.question.in_guard:
         return None
     run.question.was_open = True
-    negated = False
-    while isinstance(node, syntax.UnaryOp) and node.op is UnaryOperator.NOT:
-        node, negated = node.operand, not negated
-    if isinstance(node, syntax.Compare) and len(node.ops) == 1 and node.ops[0] in (Comparison.ISNOT, Comparison.NOTEQ):
-        op = Comparison.IS if node.ops[0] is Comparison.ISNOT else Comparison.EQ
-        node, negated = syntax.Compare(node.where, node.origin, node.left, (op,), node.comparators), not negated
-    key = text_of(node)
-    if isinstance(value, v.Negation):
-        key, negated = value.of, True
-    elif v.is_named(value):
-        key, negated = value.name, False
+    key, negated = _question(node, value)
+    run.wordings.setdefault(key, _in_words(node, negated))
     first = True if taken_first else negated
     if isinstance(value, v.ByDefault):
         first = value.holds != negated
     if key in run.ruled and key not in run.decisions:
         return run.ruled[key] != negated
-    answer = run.decisions.setdefault(key, first)
+    answer = run.decisions.setdefault(key, run.knowledge.preferred(key, first))
     # Conditions in the training loop are worth trying both ways before those of the setup outside it.
     remoteness = 0 if acts else 1 if run.loops.depth else 3
     run.remoteness[key] = min(remoteness, run.remoteness.get(key, remoteness))
     return answer != negated
+
+
+def _question(node: syntax.Expression, value: Any) -> tuple[str, bool]:
+    """What an open condition asks, which others may ask too, and whether it holds where the answer is no."""
+    plain, negated = _without_negation(node)
+    if isinstance(value, v.Negation):
+        return value.of, True
+    if v.is_named(value):
+        return value.name, False
+    return text_of(plain), negated
+
+
+def _without_negation(node: syntax.Expression) -> tuple[syntax.Expression, bool]:
+    negated = False
+    while isinstance(node, syntax.UnaryOp) and node.op is UnaryOperator.NOT:
+        node, negated = node.operand, not negated
+    if isinstance(node, syntax.Compare) and len(node.ops) == 1 and node.ops[0] in _NEGATIVE:
+        return _opposite(node), not negated
+    return node, negated
+
+
+def _opposite(node: syntax.Compare) -> syntax.Compare:
+    """A comparison that holds where ``node`` does not."""
+    return syntax.Compare(node.where, node.origin, node.left, (_OPPOSITES[node.ops[0]],), node.comparators)
+
+
+def _in_words(node: syntax.Expression, negated: bool) -> tuple[str, str]:
+    """A condition that holds where a question is answered with no, and one where it is with yes."""
+    plain, holds_without = _without_negation(node)
+    opposite = (
+        text_of(_opposite(plain))
+        if isinstance(plain, syntax.Compare) and len(plain.ops) == 1
+        else f"not {text_of(plain)}"
+        if isinstance(plain, (syntax.Name, syntax.Attribute, syntax.Subscript, syntax.Call))
+        else f"not ({text_of(plain)})"
+    )
+    words = opposite, text_of(plain)
+    return words if negated == holds_without else words[::-1]
+
+
+def prefer_ranks(
+    run: State, test: syntax.Expression, scope: v.Scope, branches: tuple[Sequence[syntax.Node], Sequence[syntax.Node]]
+) -> None:
+    """Let those scenarios come first in which models average their gradients over ranks, where ``test`` decides that.
+
+    Whoever offers that setting offers it for training: no other scenario shows anything of ranks, and what
+    holds without them holds with them, or is found in those that come later.
+    """
+    body, orelse = (run.reach.averages_over_ranks(branch) for branch in branches)
+    if body is orelse or run.loops.depth:
+        return
+    wrapping = branches[0] if body else branches[1]
+    leaves = isinstance(wrapping[-1], syntax.Return) and not run.reach.averages_over_ranks(wrapping[-1:])
+    if not leaves or any(map(run.reach.backward, wrapping)):
+        _prefer(run, test, scope, holds=body)
+
+
+def _prefer(run: State, test: syntax.Expression, scope: v.Scope, *, holds: bool) -> None:
+    """Let the scenarios come first in which a condition ``holds``, or does not."""
+    match test:
+        case syntax.UnaryOp(op=UnaryOperator.NOT, operand=operand):
+            _prefer(run, operand, scope, holds=not holds)
+        case syntax.BoolOp(values=operands):
+            # One operand that does not hold is enough for an ``and``.
+            needed = operands if holds is (test.op is Junction.AND) else operands[:1]
+            for operand in needed:
+                _prefer(run, operand, scope, holds=holds)
+        case _:
+            value = settled_value(run, test, scope)
+            if answered(run, test, value) is not None:
+                return
+            key, negated = _question(test, value)
+            if key in run.ruled:
+                return
+            answer = holds != negated
+            run.remoteness[key] = 0
+            is_new = run.knowledge.prefer(key, answer)
+            if is_new and key not in run.given and run.decisions.get(key, answer) != answer:
+                raise Restart
 
 
 def ask(run: State, question: str) -> bool:
@@ -151,6 +231,13 @@ def rule_out(run: State, test: syntax.Expression, scope: v.Scope, *, holds: bool
             value = settled_value(run, test, scope)
             if v.is_setting(value) and truth_of(run, value) is None:
                 run.ruled.setdefault(value.name, holds)
+        case syntax.Compare(left=left, ops=(_,), comparators=(right,)):
+            # A setting that is compared with what is written there: a count would be another number the next time.
+            asked = settled_value(run, left, scope)
+            written = isinstance(settled_value(run, right, scope), (Num, str, bool, type(None)))
+            if written and v.is_named(asked) and not isinstance(asked, v.Figure) and settled(run, test, scope) is None:
+                key, negated = _question(test, v.UNKNOWN)
+                run.ruled.setdefault(key, holds != negated)
 
 
 def _note_end(run: State, test: syntax.Expression, scope: v.Scope) -> None:

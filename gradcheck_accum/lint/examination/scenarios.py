@@ -30,6 +30,7 @@ from gradcheck_accum.lint.state import values as v
 from gradcheck_accum.lint.state.control import Broke, Continued, Doubted, Exhausted, OutOfBudget, Raised, Restart
 from gradcheck_accum.lint.state.knowledge import Knowledge
 from gradcheck_accum.lint.state.under_way import Place
+from gradcheck_accum.wording import message
 
 _OF_RANKS = frozenset({"GA701", "GA702"})
 """What nothing can be said of at a line without ranks: there is nothing to average."""
@@ -69,6 +70,8 @@ class Scenario:
     diagnoses: tuple[Diagnosis, ...]
     readings: Readings = field(repr=False, compare=False)
     """The weights that the diagnoses were derived from."""
+    wordings: dict[str, tuple[str, str]] = field(default_factory=dict, repr=False, compare=False)
+    """How the source says that a decision was taken: that it does not hold, and that it does."""
 
     @property
     def is_unknown(self) -> bool:
@@ -97,6 +100,11 @@ class Scenario:
     def scales(self) -> bool:
         """Whether a grad scaler has scaled any loss."""
         return any(isinstance(event, Backward) and event.grad_scaled for event in self.ledger.trace.events)
+
+    def silent_at(self, line: int) -> frozenset[str]:
+        """The codes of what it can say nothing of at a line."""
+        of_ranks = frozenset() if line in self.averaging_lines else _OF_RANKS
+        return of_ranks if self.scales else of_ranks | _OF_SCALERS
 
     @property
     def accumulates(self) -> bool:
@@ -209,7 +217,7 @@ def _scenarios(
             reported = diagnose(ledger, readings)
             if counts_itself:
                 reported = [diagnosis for diagnosis in reported if diagnosis.mistake.code in self_counting.REPORTED]
-            found.append(Scenario(run.decisions, ledger, tuple(reported), readings))
+            found.append(Scenario(run.decisions, ledger, tuple(reported), readings, run.wordings))
             agreement.hear(found[-1])
             lines = reach.gradient_lines(run.calls.visited, module if function is None else None)
             if not thorough and agreement.is_settled(lines):
@@ -363,6 +371,25 @@ def _enter(
         run.recorder.assumed_turns = True
 
 
+class _Vote:
+    """The codes that all scenarios found at a line which had a voice in them."""
+
+    __slots__ = ("_silent", "codes")
+
+    def __init__(self) -> None:
+        self.codes: set[str] = set()
+        self._silent: set[str] | None = None
+        """The codes that none of them could judge; None before the first."""
+
+    def hear(self, found: set[str], silent: frozenset[str]) -> None:
+        """Count one scenario's vote, which can say nothing of the codes that it is ``silent`` about."""
+        if self._silent is None:
+            self.codes, self._silent = set(found), set(silent)
+        else:
+            self.codes = self.codes & (found | silent) | (found & self._silent)
+            self._silent &= silent
+
+
 class _Agreement:
     """What the scenarios so far agree on: per line the codes that every known one which ran it has found.
 
@@ -372,11 +399,10 @@ class _Agreement:
     """
 
     def __init__(self) -> None:
-        self._codes: dict[int, set[str]] = {}
-        self._silent: dict[int, set[str]] = {}
-        """Per line the codes that none of them could judge."""
-        self._of_windows: dict[int, set[str]] = {}
-        """Per line the codes that every one has found which accumulates."""
+        self._votes: dict[int, _Vote] = {}
+        """Per line what every one has found."""
+        self._of_windows: dict[int, _Vote] = {}
+        """Per line what every one has found which accumulates."""
         self._ran: Counter[int] = Counter()
         """How many have run each line."""
         self._trained = 0
@@ -386,25 +412,20 @@ class _Agreement:
         """Take one scenario's diagnoses for its vote."""
         if scenario.is_unknown:
             return
-        averaging, scales, accumulates = scenario.averaging_lines, scenario.scales, scenario.accumulates
+        accumulates = scenario.accumulates
         self._trained += scenario.trains
         for line in scenario.lines:
             found = {d.mistake.code for d in scenario.diagnoses if d.where.line == line}
-            silent = (set() if line in averaging else set(_OF_RANKS)) | (set() if scales else set(_OF_SCALERS))
-            if line in self._codes:
-                self._codes[line] = self._codes[line] & (found | silent) | (found & self._silent[line])
-                self._silent[line] &= silent
-            else:
-                self._codes[line], self._silent[line] = found, silent
-            if accumulates:
-                self._of_windows[line] = self._of_windows.get(line, found) & found
+            for votes in (self._votes, self._of_windows) if accumulates else (self._votes,):
+                votes.setdefault(line, _Vote()).hear(found, scenario.silent_at(line))
             self._ran[line] += scenario.trains
 
     def holds(self, diagnosis: Diagnosis) -> bool:
         """Whether every known scenario that ran the line of ``diagnosis``, and has a voice in it, found the same."""
         code, line = diagnosis.mistake.code, diagnosis.where.line
         never_passed = self._ran[line] == self._trained
-        return code in self._codes.get(line, ()) or (never_passed and code in self._of_windows.get(line, ()))
+        votes = (self._votes, self._of_windows) if never_passed else (self._votes,)
+        return any(line in one and code in one[line].codes for one in votes)
 
     @property
     def patience(self) -> int:
@@ -413,11 +434,11 @@ class _Agreement:
 
     def is_settled(self, lines: set[int]) -> bool:
         """Whether no further scenario could bring a finding, if only ``lines`` can do anything to gradients."""
-        return not self._has_any and lines <= self._codes.keys()
+        return not self._has_any and lines <= self._votes.keys()
 
     @property
     def _has_any(self) -> bool:
-        return any(self._codes.values()) or any(self._of_windows.values())
+        return any(vote.codes for votes in (self._votes, self._of_windows) for vote in votes.values())
 
 
 def agreed(explored: Explored) -> list[tuple[Diagnosis, Ledger]]:
@@ -440,7 +461,24 @@ def _agreed(scenarios: list[Scenario]) -> list[tuple[Diagnosis, Ledger]]:
     if any(_never_steps(scenario) for scenario in scenarios):
         # Whether it steps is an open condition, which may hold at some of the micro-batches.
         doubted.add(_STEPS_EVERY_TIME)
-    return [e for e in found.values() if agreement.holds(e[0]) and e[0].mistake.code not in doubted]
+    kept = [e for e in found.values() if agreement.holds(e[0]) and e[0].mistake.code not in doubted]
+    return [(_with_its_condition(diagnosis, scenarios), ledger) for diagnosis, ledger in kept]
+
+
+def _with_its_condition(diagnosis: Diagnosis, scenarios: list[Scenario]) -> Diagnosis:
+    """A diagnosis that only some scenarios have a voice in, with the settings that tell them from the others."""
+    code, line = diagnosis.mistake.code, diagnosis.where.line
+    heard = [s for s in scenarios if not s.is_unknown and line in s.lines]
+    voiced = [s.decisions for s in heard if code not in s.silent_at(line)]
+    silent = [s.decisions for s in heard if code in s.silent_at(line)]
+    common = {q: answer for q, answer in voiced[0].items() if all(d.get(q) is answer for d in voiced)} if voiced else {}
+    differing = [[q for q, answer in common.items() if d.get(q) is (not answer)] for d in silent]
+    deciding = dict.fromkeys(questions[0] for questions in differing if len(questions) == 1)
+    if not deciding or any(deciding.keys().isdisjoint(questions) for questions in differing):
+        return diagnosis
+    wordings = {question: words for s in heard for question, words in s.wordings.items()}
+    words = " and ".join(wordings[q][common[q]] for q in deciding if q in wordings)
+    return replace(diagnosis, said=message(f"when {words}, ", diagnosis.said)) if words else diagnosis
 
 
 def _never_steps(scenario: Scenario) -> bool:

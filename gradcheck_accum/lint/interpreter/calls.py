@@ -33,6 +33,7 @@ from gradcheck_accum.lint.program.torch_names import (
     MULTIPLIES_IN_PLACE,
     OPTIMIZERS,
     PLACE_OF_SIZE,
+    STARTS_PROCESSES,
     TAKES_VALUES,
     WRAPPERS,
 )
@@ -268,6 +269,11 @@ def _library(run: State, node: syntax.Call, callee: v.Reference, args: list[Any]
         return v.Repeated(text_of(node))
     if path == "itertools.chain.from_iterable" and args and isinstance(args[0], v.Repeated):
         return v.Stream.endless()
+    if path in STARTS_PROCESSES and args:
+        further = kwargs.get("args", args[1] if len(args) > 1 else ())
+        known = list(further) if isinstance(further, (list, tuple)) else []
+        call_value(run, node, args[0], [Symbol("process_index"), *known], {})
+        return Symbol()
     if path == "deepspeed.initialize":
         return initialized(run, node, args, kwargs)
     if path == "torch.autograd.backward":
@@ -316,7 +322,7 @@ def _unresolved(run: State, node: syntax.Call, name: str, args: list[Any], kwarg
     if run.loops.depth and pads_to_the_longest(kwargs):
         return v.Data(varies=True)
     if any(isinstance(value, (Tensor, v.Data)) or v.is_data(value) or v.models_in(value) for value in given):
-        computed = computation(run, node, args, kwargs, root_of(name))
+        computed = computation(run, node, args, kwargs, root_of(name) | _wrapped_models(run, given))
         return computed.scaled(Factor(None)) if inherited else computed
     if len(given) == 1 and isinstance(given[0], (v.Model, v.Parameters, v.Loader)):
         return given[0]
@@ -332,6 +338,12 @@ def _unresolved(run: State, node: syntax.Call, name: str, args: list[Any], kwarg
         got = f"{name}()" if name else ""
         return v.Got(got, turn=run.loops.turn) if run.loops.depth else Symbol(got)
     return _result_of(run, node, name, given)
+
+
+def _wrapped_models(run: State, given: list[Any]) -> frozenset[str]:
+    """The models that a call elsewhere was given to compute something with, and whose gradients are averaged then."""
+    sources = [sources_of(value) or frozenset[str]() for value in given if not isinstance(value, v.Parameters)]
+    return run.sync.averaged_elsewhere(frozenset[str]().union(*sources))
 
 
 def _wrapped_loader(given: list[Any]) -> v.Loader | None:
@@ -352,7 +364,7 @@ def _result_of(run: State, node: syntax.Call, name: str, args: list[Any]) -> Any
         run.draw_made(args)
         factors = (Factor(None),) if any(isinstance(value, v.Scaled) for value in args) else ()
         part = v.Part(text_of(node.func)[:60], Reduction.MEAN, factors, run.recorder.micro_batch)
-        models = root_of(name or text_of(node.func))
+        models = root_of(name or text_of(node.func)) | _wrapped_models(run, args)
         if not run.no_graphs:
             run.sync.forward(models)
         return Tensor((part,), models)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from gradcheck_accum.lint import syntax
-from gradcheck_accum.lint.control_flow.conditions import answered, choose, decide, truth_of
+from gradcheck_accum.lint.control_flow.conditions import answered, choose, decide, prefer_ranks, truth_of
 from gradcheck_accum.lint.interpreter.assignment import assign
 from gradcheck_accum.lint.interpreter.calls import call
 from gradcheck_accum.lint.interpreter.comprehensions import comprehension, dict_comprehension
@@ -206,6 +206,7 @@ def _compare_pair(run: State, op: Comparison, left: Any, right: Any) -> Any:
 
 
 def _conditional(run: State, node: syntax.IfExp, scope: v.Scope) -> Any:
+    prefer_ranks(run, node.test, scope, ((node.body,), (node.orelse,)))
     chosen = choose(run, node.test, scope, ())
     return evaluate(run, node.body if chosen else node.orelse, scope)
 

@@ -29,6 +29,7 @@ from gradcheck_accum.lint.program.torch_names import (
     PARAMETERS,
     PAUSES,
     SETS_IN_PLACE,
+    STARTS_PROCESSES,
     SYNC_SWITCH,
 )
 from gradcheck_accum.lint.syntax import Operator, call_name, children, text_of, walk
@@ -46,6 +47,7 @@ BLENDS = "(average)"
 CALLS_A_NAME = "()"
 """An entry for a call of a plain name, which may be bound to an object with a ``__call__``."""
 
+_STARTS = frozenset(path.rpartition(".")[2] for path in STARTS_PROCESSES)
 _SYNCHRONISE = PAUSES | {SYNC_SWITCH}
 _STATEMENTS = frozenset(syntax.Statement.__subclasses__())
 _SILENT = frozenset({syntax.Name, syntax.Constant, syntax.Alias, syntax.Arg})
@@ -70,6 +72,8 @@ def names_called(node: syntax.Node) -> set[str]:
 def _names_of(node: syntax.Call) -> tuple[str, ...]:
     if any(keyword.arg in GATES for keyword in node.keywords):
         return (called_as(node), "backward", "step")
+    if call_name(node) in _STARTS and node.args and isinstance(node.args[0], syntax.Name):
+        return (called_as(node), node.args[0].id)
     return (node.func.id, CALLS_A_NAME) if isinstance(node.func, syntax.Name) else (called_as(node),)
 
 

@@ -27,6 +27,7 @@ from gradcheck_accum.wording import message, moved
 
 _MATTERS = re.compile(
     rb"backward\s*\(|\.\s*step\s*\(|zero_grad\s*\(|unscale_\s*\(|clip_grad\w*\s*\(|\.grad\b"  # what gradients meet
+    rb"|\bno_sync\b|require_backward_grad_sync"  # whether they are averaged
     rb"|\byield\b|DataLoader\s*\(|__len__"  # how many micro-batches there are
 )
 """Is in the text of every function and class that is followed into another module."""

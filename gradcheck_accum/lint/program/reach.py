@@ -24,7 +24,7 @@ from gradcheck_accum.lint.program.facts import (
     stepper,
     switched,
 )
-from gradcheck_accum.lint.program.torch_names import BACKWARD, MOVES_WEIGHTS, OPTIMIZERS
+from gradcheck_accum.lint.program.torch_names import AVERAGES_OVER_RANKS, BACKWARD, MOVES_WEIGHTS, OPTIMIZERS
 from gradcheck_accum.lint.syntax import call_name, text_of, walk
 
 
@@ -71,9 +71,7 @@ class Reach:
         self._sums: dict[syntax.Node, bool] = {}
         self._counters: dict[syntax.FunctionDef, frozenset[str]] = {}
         self._bound_in_loops: dict[syntax.Node, frozenset[str]] = {}
-        self._touching = TOUCH_GRADIENTS.union(
-            here for facts in every for here, name in facts.renamed if name in TOUCH_GRADIENTS
-        )
+        self._touching = _as_called(TOUCH_GRADIENTS, every)
         self.mentions_ranks = any(facts.mentions_ranks for facts in every)
         """Whether the file has a word for leaving gradients local to their rank."""
         self.engines = frozenset().union(*(facts.engines for facts in every))
@@ -88,6 +86,7 @@ class Reach:
         self._to_gradients = _closure(_either(TOUCH_GRADIENTS) | _GATHERS, callers)
         self._to_averages = _closure(_either(set().union(*(facts.updates for facts in every))), callers)
         self._to_optimizers = _closure(_either(OPTIMIZERS), callers)
+        self._to_ranks = _closure(_either(_as_called(AVERAGES_OVER_RANKS, every)), callers)
         self.left_open = frozenset().union(*(facts.left_open for facts in every))
         """The names of methods that are left to classes that derive from these."""
         self.open_classes = {
@@ -197,6 +196,19 @@ class Reach:
         """Whether any of the statements changes gradients, or leaves the block around it."""
         return any(self._any(self._to_gradients, s) or any(isinstance(n, _LEAVES) for n in walk(s)) for s in body)
 
+    def other_branches(self, branch: syntax.If) -> Sequence[syntax.Statement]:
+        """What a function does if it does not return in a branch, where it returns in others or raises an exception.
+
+        Who chooses by names may return in each branch, and refuse all other names at the end, as ``elif`` would.
+        """
+        around = next((facts.around[id(branch)] for facts in self._facts if id(branch) in facts.around), None)
+        if not isinstance(around, syntax.FunctionDef) or not _returns(branch):
+            return ()
+        *others, last = around.body[around.body.index(branch) + 1 :] or (branch,)
+        if not isinstance(last, syntax.Raise) or not all(map(_returns, others)):
+            return ()
+        return others or (last,)
+
     def draws(self, body: Iterable[syntax.Statement]) -> bool:
         """Whether any of the statements may get a new batch, or runs over data in a loop of its own."""
         nodes = [n for statement in body for n in walk(statement)]
@@ -266,6 +278,10 @@ class Reach:
     def makes_optimizers(self, function: syntax.Node | None) -> bool:
         """Whether a function makes an optimizer, itself or through this file's functions."""
         return function is not None and self._any(self._to_optimizers, function)
+
+    def averages_over_ranks(self, nodes: Iterable[syntax.Node]) -> bool:
+        """Whether any of the nodes puts something around a model that averages its gradients over the ranks."""
+        return any(self._any(self._to_ranks, node) for node in nodes)
 
     def called(self, node: syntax.Call) -> Iterator[Function]:
         """The functions of this file that a call may mean and that reach ``backward``."""
@@ -372,6 +388,11 @@ class Reach:
         return bool(functions) and all(self.yields(f) and self.never_ends(f, depth) for f in functions)
 
 
+def _as_called(names: frozenset[str], every: Sequence[Facts]) -> frozenset[str]:
+    """Names, and those that modules import them as."""
+    return names.union(here for facts in every for here, name in facts.renamed if name in names)
+
+
 def _functions_of(own: Facts, others: Sequence[Facts]) -> dict[str, list[Function]]:
     """The functions by the name that they are called by, those of other modules by what they are imported as too."""
     functions: dict[str, list[Function]] = {}
@@ -413,6 +434,11 @@ def _is_a_sum(keyword: syntax.Keyword) -> bool:
     """Whether an argument asks a loss for a sum, by its name of today or by the one before."""
     value = keyword.value.value if isinstance(keyword.value, syntax.Constant) else None
     return (keyword.arg == "reduction" and value == "sum") or (keyword.arg == "size_average" and value is False)
+
+
+def _returns(node: syntax.Statement) -> bool:
+    """Whether a statement is a branch that returns."""
+    return isinstance(node, syntax.If) and not node.orelse and isinstance(node.body[-1], syntax.Return)
 
 
 def _is_true(node: syntax.Expression) -> bool:

@@ -173,6 +173,16 @@ WRAPPERS = Names(
     STATES,
     *("DataParallel", "DistributedDataParallel", "DDP", "compile", "FullyShardedDataParallel", "FSDP", "deepcopy"),
 )
+AVERAGES_OVER_RANKS = Names(
+    "averages the gradients of the model that it is given over the ranks, in every backward",
+    STATES,
+    "DistributedDataParallel",
+)
+STARTS_PROCESSES = Names(
+    "calls what it is given first in several processes, with the number of the process and further arguments",
+    STATES,
+    *("torch.multiprocessing.spawn", "torch.multiprocessing.start_processes"),
+)
 SAME_MODEL = Names("gives the very model that it is called on", STATES, *CASTS, "train", "eval", "apply")
 SAME_ENGINE = Names("gives the very engine that it is called on", STATES, *CASTS, *PARAMETERS, "train", "eval")
 RUNS_MODEL = Names(

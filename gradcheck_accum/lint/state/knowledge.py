@@ -47,6 +47,7 @@ class Knowledge:
         """Whether a run has needed more than its budget, so that of many epochs a few have to do."""
         self.bounds: set[str] = set()
         """Names that loops with a step inside and another after them count to: K, if losses are divided by them."""
+        self._preferred: dict[str, bool] = {}
         self._whole = False
         self._data_is_given = False
         self._data_is_made = False
@@ -157,6 +158,16 @@ class Knowledge:
             return None if self._is_relied_on else found
         finally:
             self._is_relied_on = self._is_relied_on or outer
+
+    def prefer(self, question: str, answer: bool) -> bool:
+        """Let the scenarios come first that give a question this answer; whether that was not known yet."""
+        is_new = question not in self._preferred
+        self._preferred.setdefault(question, answer)
+        return is_new
+
+    def preferred(self, question: str, otherwise: bool) -> bool:
+        """The answer to a question with which the first scenarios run."""
+        return self._preferred.get(question, otherwise)
 
     def forget_remainders(self) -> None:
         """Let every pass hold whole windows only: what becomes of a remainder is not the loop's to decide."""

@@ -40,6 +40,10 @@ class State:
         self.reach = reach
         self.knowledge = knowledge
         self.decisions = dict(decisions)
+        self.given = frozenset(decisions)
+        """The questions that had their answers before the run began."""
+        self.wordings: dict[str, tuple[str, str]] = {}
+        """How the source says that a decision was taken: that it does not hold, and that it does."""
         self.ruled: dict[str, bool] = {}
         """The settings that are so because the program refuses to run with them otherwise: no scenario varies them."""
         self.remoteness: dict[str, int] = {}

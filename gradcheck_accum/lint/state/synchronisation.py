@@ -25,6 +25,8 @@ class Synchronisation:
         self._forwards: dict[str, bool | None] = {}
         self._prepared: set[str] = set()
         """Models that ran forward, and not past what wraps them, since the last backward."""
+        self._passed_by: set[str] = set()
+        """Models of which what is wrapped has run by itself."""
         self._made = 0
         """Contexts that were made and have not been entered yet."""
 
@@ -67,6 +69,7 @@ class Synchronisation:
     def passed_by(self, source: str) -> Iterator[None]:
         """A wrapped model runs forward itself: what wraps it averages nothing then, unless it has run as well."""
         prepared = source in self._prepared
+        self._passed_by.add(source)
         yield
         if not prepared:
             self._forwards[source] = False
@@ -80,6 +83,13 @@ class Synchronisation:
     def is_wrapped(self, sources: Iterable[str]) -> bool:
         """Whether one of these models is known to be wrapped."""
         return not self._wrapped.isdisjoint(sources)
+
+    def averaged_elsewhere(self, sources: Iterable[str]) -> frozenset[str]:
+        """Those models that a function elsewhere, which is given them, cannot run but so that gradients are averaged.
+
+        No word here leaves any on its rank, and what is wrapped is never run by itself.
+        """
+        return frozenset() if self._mentioned else frozenset(sources) & self._wrapped - self._passed_by
 
     def of_backward(self, models: Iterable[str]) -> bool | None:
         """Whether a backward now averages the gradients of the models that a loss came from; None if not known."""

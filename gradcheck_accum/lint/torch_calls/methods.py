@@ -78,6 +78,8 @@ def method_of_value(run: State, node: syntax.Call, base: Any, args: list[Any], k
         case v.Model() if base.cls is not None and run.reach.makes_optimizers(base.cls.methods.get(name)):
             own = base.cls.bound(name, base)
             return call_function(run, own, args, kwargs) if own is not None else Symbol()
+        case v.Model() if name == "module" and run.sync.is_wrapped({base.name}):
+            return NotImplemented  # no method, but what is wrapped
         case v.Model():
             if name in SAME_MODEL:
                 return base
