@@ -224,3 +224,46 @@ def test_a_flush_divided_by_what_is_left_is_right_wherever_a_pass_begins_to_coun
     anew = FROM_SOMEWHERE.format(begins="", ends=rescaled).replace("start + 1", "1")
     assert codes(anew) == []
     assert "GA103" not in codes(FROM_SOMEWHERE.format(begins="", ends=rescaled))
+
+
+THROUGH_AN_ITERATOR = """
+def train(model, dataset, optimizer, criterion, epochs, K=4):
+    loader = torch.utils.data.DataLoader(dataset, batch_size=8)
+    optimizer.zero_grad()
+    {before}
+    for epoch in range(epochs):
+        {batches}
+        for i, (x, y) in {iteration}:
+            (criterion(model(x), y) / K).backward()
+            if (i + 1) % K == 0:
+                optimizer.step()
+                optimizer.zero_grad()
+"""
+
+
+@pytest.mark.parametrize(
+    ("batches", "iteration"),
+    [
+        ("pass", "enumerate(iter(loader))"),
+        ("batches = iter(loader)", "enumerate(batches)"),
+        ("batches = iter(loader); bar = tqdm(batches)", "enumerate(bar)"),
+        ("batches = iter(loader)\n        while skipped: skipped -= 1; next(batches)", "enumerate(batches)"),
+        ("numbered = enumerate(iter(loader))", "numbered"),
+    ],
+)
+def test_a_loop_over_an_iterator_that_was_made_for_it_is_a_pass(batches: str, iteration: str) -> None:
+    source = "from tqdm import tqdm\n" + HEAD + THROUGH_AN_ITERATOR
+    filled = source.format(before="skipped = 0", batches=batches, iteration=iteration)
+    assert codes_in(filled) == ["GA301"]
+
+
+@pytest.mark.parametrize(
+    ("before", "iteration"),
+    [
+        ("batches = iter(loader)", "enumerate(batches)"),
+        ("batches = iter(loader)", "enumerate(itertools.islice(batches, 100))"),
+        ("batches = itertools.cycle(loader)", "enumerate(itertools.islice(batches, 100))"),
+    ],
+)
+def test_what_an_iterator_of_all_epochs_has_left_is_not_known(before: str, iteration: str) -> None:
+    assert codes(THROUGH_AN_ITERATOR.format(before=before, batches="pass", iteration=iteration)) == []

@@ -255,3 +255,34 @@ def test_sizes_of_parts_bound_the_micro_batches_of_a_pass(making: str, whole: in
 def test_parts_of_what_the_source_does_not_show_may_leave_a_remainder(making: str) -> None:
     source = SIZES.format(rows=30, making=making, loader="DataLoader(part, batch_size=5)")
     assert codes_in(source) == ["GA301"]
+
+
+A_TRIAL = """\
+import torch
+
+
+def train(args, model, loader):
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    step = 0
+    if args.trial:
+        args.epochs, args.most = 2, 3
+    for epoch in range(args.epochs):
+        for i, batch in enumerate(loader):
+            (model(batch).mean() / args.K).backward()
+            if {test} % args.K == 0:
+                optimizer.step()
+                optimizer.zero_grad()
+            if i + 1 == args.most:
+                break
+            step += 1
+        step += 1
+"""
+
+
+@pytest.mark.parametrize(("test", "expected"), [("step", ["GA302"]), ("(step + 1)", [])], ids=["early", "on time"])
+def test_a_trial_that_is_shorter_than_two_windows_says_nothing_of_where_they_close(
+    test: str, expected: list[str]
+) -> None:
+    found = lint_source(A_TRIAL.format(test=test), "train.py")
+    assert [f.mistake.code for f in found] == expected
+    assert all(f.message.startswith("when not args.trial, the first window closes after 1 micro-batch") for f in found)

@@ -16,6 +16,7 @@ from syntax_from_ast import lower as lower_from_ast
 
 import gradcheck_accum
 from gradcheck_accum.lint import LintError, lint_source, syntax
+from gradcheck_accum.lint.fixes import fix_source
 from gradcheck_accum.lint.syntax.places import walked
 
 PACKAGE = Path(gradcheck_accum.__file__).parent
@@ -216,6 +217,22 @@ def test_source_newer_than_the_running_python_is_read(pieces: dict[str, str]) ->
 def test_a_newer_source_without_a_loop_is_nothing_to_complain_about(pieces: dict[str, str]) -> None:
     source = LOOP.format(**{"more": "", "before": "pass", "inside": "pass", **pieces}).replace(".backward", ".forward")
     assert lint_source(source, "train.py") == []
+
+
+OLDER = "x, y = x.cuda(async=True), y.cuda(async = True)  # async=True copies meanwhile"
+
+
+def test_a_script_from_before_async_was_a_keyword_is_read() -> None:
+    source = LOOP.format(more="", before="pass", inside=OLDER)
+    assert [f.mistake.code for f in lint_source(source, "train.py")] == ["GA101"]
+    result = fix_source(source, "train.py", unsafe=True)
+    assert (result.source, len(result.remaining)) == (source, 1), "what the fix cannot write back, it leaves alone"
+
+
+@pytest.mark.parametrize("inside", ["x.cuda(async)", "if async == 1: pass", "x.cuda(async=)", f"{OLDER}\n    print x"])
+def test_async_as_a_name_makes_no_other_text_python(inside: str) -> None:
+    with pytest.raises(LintError, match=r"^not valid Python"):
+        lint_source(LOOP.format(more="", before="pass", inside=inside), "train.py")
 
 
 def test_what_libcst_cannot_read_is_not_called_invalid() -> None:

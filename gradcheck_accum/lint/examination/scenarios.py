@@ -36,6 +36,8 @@ _OF_RANKS = frozenset({"GA701", "GA702"})
 """What nothing can be said of at a line without ranks: there is nothing to average."""
 _OF_SCALERS = frozenset({"GA501"})
 """What nothing can be said of where no loss was scaled by a grad scaler."""
+_OF_WINDOWS = frozenset({"GA302"})
+"""What nothing can be said of where fewer than two windows are whole: a first one is like no other."""
 _A_TEST = "test_"
 """How functions are called that pytest and unittest call once, each with what was set up for it alone."""
 _SCALER_BYPASSED = "GA503"
@@ -101,10 +103,18 @@ class Scenario:
         """Whether a grad scaler has scaled any loss."""
         return any(isinstance(event, Backward) and event.grad_scaled for event in self.ledger.trace.events)
 
+    @property
+    def has_windows(self) -> bool:
+        """Whether it has trained long enough to show how long a window is."""
+        every = [self.ledger.account(*names) for names in self.ledger.accounts()]
+        usual = ((windows, usual_steps(windows, self.ledger.same)) for windows in every)
+        return any(sum(window.micro_batches == steps for window in windows) > 1 for windows, steps in usual)
+
     def silent_at(self, line: int) -> frozenset[str]:
         """The codes of what it can say nothing of at a line."""
         of_ranks = frozenset() if line in self.averaging_lines else _OF_RANKS
-        return of_ranks if self.scales else of_ranks | _OF_SCALERS
+        of_windows = frozenset() if self.has_windows else _OF_WINDOWS
+        return of_ranks | of_windows | (frozenset() if self.scales else _OF_SCALERS)
 
     @property
     def accumulates(self) -> bool:
@@ -394,8 +404,9 @@ class _Agreement:
     """What the scenarios so far agree on: per line the codes that every known one which ran it has found.
 
     A scenario has no voice in what it cannot show: averaging where there are no ranks, a clip of scaled gradients
-    where nothing was scaled. One that steps with every micro-batch has none at a line that no answer passes by: whether
-    such a line is right depends on the very branch that accumulates.
+    where nothing was scaled, where windows close if it ends before two of them are whole. One that steps with every
+    micro-batch has none at a line that no answer passes by: whether such a line is right depends on the very branch
+    that accumulates.
     """
 
     def __init__(self) -> None:
@@ -407,6 +418,8 @@ class _Agreement:
         """How many have run each line."""
         self._trained = 0
         """How many have made gradients."""
+        self._is_short = True
+        """Whether none was long enough to show what a window is."""
 
     def hear(self, scenario: Scenario) -> None:
         """Take one scenario's diagnoses for its vote."""
@@ -414,6 +427,7 @@ class _Agreement:
             return
         accumulates = scenario.accumulates
         self._trained += scenario.trains
+        self._is_short = self._is_short and not scenario.has_windows
         for line in scenario.lines:
             found = {d.mistake.code for d in scenario.diagnoses if d.where.line == line}
             for votes in (self._votes, self._of_windows) if accumulates else (self._votes,):
@@ -434,7 +448,7 @@ class _Agreement:
 
     def is_settled(self, lines: set[int]) -> bool:
         """Whether no further scenario could bring a finding, if only ``lines`` can do anything to gradients."""
-        return not self._has_any and lines <= self._votes.keys()
+        return not self._has_any and not self._is_short and lines <= self._votes.keys()
 
     @property
     def _has_any(self) -> bool:

@@ -25,7 +25,6 @@ Statement = cst.BaseSmallStatement | cst.BaseCompoundStatement
 Block = cst.BaseSuite | cst.Module
 _Node = TypeVar("_Node", bound=cst.CSTNode)
 
-_LONE_RETURN = re.compile(r"\r(?!\n)")
 _CELL = re.compile(r"#(?: ?%%|\x1f)")
 """A comment that begins a cell: editors know it in scripts, and notebooks are joined with one (`sources.notebooks`)."""
 _DEEPEST = 200
@@ -64,13 +63,12 @@ class Script:
     def __init__(self, text: str) -> None:
         self.text = text
         self._has_bare_returns = "\r" in text and "\n" not in text
-        if not self._has_bare_returns and _LONE_RETURN.search(text):
-            raise CannotEdit("not read without a loss")
+        lines = text.replace("\r", "\n") if self._has_bare_returns else text
         try:
             with syntax.reading(text) as readable:
                 self.module = tree_of(readable)
                 self._tail = text[len(readable) :]
-                if self.module.code != readable:
+                if self.module.code != readable or not lines.startswith(readable):
                     raise CannotEdit("not read without a loss")
                 self._places = Places(self.module, readable, "", 1, None)
                 body = body_of(self.module, self._places)

@@ -53,9 +53,11 @@ def plan(run: State, source: Any, loop: syntax.For, trains: bool) -> tuple[Itera
             return source.batches(), True, is_pass
         case v.Data() if (along := _along(run, source, loop, trains)) is not None:
             return along
+        case v.Stream(of=whole) if whole is not None and source.turn == run.loops.turn:
+            # A loop takes all that an iterator gives. One that was made before the turn may have given some of it.
+            return plan(run, whole, loop, trains)
         case v.Stream():
-            run.recorder.assumed_turns = True
-            return [v.Data()] * run.knowledge.unbounded_length(), True, False
+            return _some_batches(run), True, False
         case v.Parameters():
             return [source], False, False
         case v.Model():
@@ -76,7 +78,8 @@ def plan(run: State, source: Any, loop: syntax.For, trains: bool) -> tuple[Itera
             items = list(zip(*(items for items, _, _ in plans), strict=False))
             return items, any(draws for _, draws, _ in plans), any(is_pass for _, _, is_pass in plans)
         case ("islice", inner, *bounds):
-            items, draws, is_pass = plan(run, inner, loop, trains)
+            goes_on = isinstance(inner, v.Stream)
+            items, draws, is_pass = (_some_batches(run), True, False) if goes_on else plan(run, inner, loop, trains)
             limits = [bind_steps(run, bound) if trains and len(bounds) == 1 else bound for bound in bounds]
             if trains and len(limits) == 1 and isinstance(limits[0], Num) and not run.reach.steps(loop.body):
                 run.knowledge.note_window(limits[0])
@@ -97,6 +100,12 @@ def plan(run: State, source: Any, loop: syntax.For, trains: bool) -> tuple[Itera
             is_part = run.loops.passes or (run.loops.depth and not run.reach.steps(loop.body))
             return list(source), holds_data, holds_data and len(source) > 1 and not is_part
     return _unknown_iteration(run, source, loop, trains)
+
+
+def _some_batches(run: State) -> list[Any]:
+    """Batches of a stream that does not show how many it has left."""
+    run.recorder.assumed_turns = True
+    return [v.Data()] * run.knowledge.unbounded_length()
 
 
 def _cut_alike(sources: Sequence[Any]) -> list[Any]:

@@ -6,6 +6,7 @@ import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import count
 from typing import TYPE_CHECKING
 
 from gradcheck_accum.ledger.location import Location
@@ -22,6 +23,7 @@ _BRACKET = re.compile(r"[()\[\]{}]")
 _DOTTED = re.compile(r"(?:\.\w+(?:\([^()]*\))?){2000}")
 _JUNCTION = re.compile(r"\b(?:and|or)\b")
 _BEGINNING = re.compile(r"^(?=[A-Za-z_@])(?!and\b|or\b)", re.MULTILINE)
+_ASYNC_AS_A_NAME = re.compile(r"\basync(?=[ \t]*=(?!=))")
 _LONGEST = 2_000
 """Conditions that one statement may join."""
 _DEEPEST = 200
@@ -68,9 +70,14 @@ def parse(text: str, path: str = "", *, first: int = 1, at: Location | None = No
 def reading(text: str) -> Iterator[str]:
     """Read a text, without what LibCST loses or does not know; nothing else of it moves.
 
-    Raises CannotParse and NestedTooDeeply for what goes wrong meanwhile.
+    Until Python 3.7, ``async`` was a name, and scripts of that time copy with ``tensor.cuda(async=True)``: there it is
+    another name of the same length. Raises CannotParse and NestedTooDeeply for what goes wrong meanwhile.
     """
     error = objection(text)
+    if isinstance(error, SyntaxError) and _ASYNC_AS_A_NAME.search(text):
+        renamed = _ASYNC_AS_A_NAME.sub(_unused_name(text), text)
+        if objection(renamed) is None:
+            text, error = renamed, None
     if isinstance(error, (RecursionError, MemoryError)):
         raise NestedTooDeeply
     if error is not None and _is_deep(text):
@@ -89,6 +96,11 @@ def reading(text: str) -> Iterator[str]:
         raise _refused(error or mistake, is_python=error is None) from None
     finally:
         sys.setrecursionlimit(before)
+
+
+def _unused_name(text: str) -> str:
+    """A name as long as ``async`` that a text does not use."""
+    return next(name for name in map("a{:04}".format, count()) if name not in text)
 
 
 def tree_of(readable: str) -> cst.Module:

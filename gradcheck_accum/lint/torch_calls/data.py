@@ -52,12 +52,13 @@ def stream(run: State, source: Any) -> Any:
     if isinstance(source, v.Loader):
         length = length_of(run, source)
         run.recorder.learn_units(source.rows)
-        return v.Stream(iter(batches_of(source, length)), run.recorder.micro_batch)
+        return v.Stream(iter(batches_of(source, length)), run.recorder.micro_batch, source, run.loops.turn)
     if isinstance(source, v.Stream):
         return source
     if isinstance(source, (list, tuple)) and not (source and isinstance(source[0], str)):
         return v.Stream(iter(source))
-    return v.Stream(iter([v.Data()] * assumed_length(run, source)), run.recorder.micro_batch)
+    items = iter([v.Data()] * assumed_length(run, source))
+    return v.Stream(items, run.recorder.micro_batch, source, run.loops.turn)
 
 
 def draw_from(run: State, source: Any) -> Any:

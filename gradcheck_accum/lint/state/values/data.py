@@ -119,10 +119,15 @@ class Chunks:
 
 @dataclass(slots=True, eq=False)
 class Stream:
-    """An iterator: ``next`` draws from it. ``since`` is the last micro-batch drawn before it was made, if known."""
+    """An iterator: ``next`` draws from it. ``since`` is the last micro-batch drawn before it was made, if known.
+
+    ``of`` is what it goes through, once; it was made in that ``turn`` of the training loop.
+    """
 
     items: Iterator[Any]
     since: int | None = None
+    of: Any = None
+    turn: int = 0
 
     @classmethod
     def endless(cls, since: int | None = None) -> Stream:
