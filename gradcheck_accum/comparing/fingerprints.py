@@ -143,8 +143,17 @@ def _after_last(counts: torch.Tensor) -> torch.Tensor:
 
 
 def _is_padded(leaf: torch.Tensor, count: int) -> bool:
-    """Whether a tensor of ``count`` rows may be padded."""
-    return leaf.numel() > count and not leaf.is_complex()
+    """Whether a tensor of ``count`` rows may be padded.
+
+    Numbers that are no integers are padded with 0 alone, and most show at once that they are not. A sequence of tokens
+    that is not padded may still end earlier than it seems (`_without_shift`).
+    """
+    if leaf.numel() <= count or leaf.is_complex():
+        return False
+    if not leaf.is_floating_point():
+        return True
+    flat = leaf.detach().reshape(count, -1)
+    return not (bool(flat[:, 0].all()) and bool(flat[:, -1].all()))
 
 
 def _ends(leaf: torch.Tensor, count: int) -> _Ends:
@@ -152,15 +161,14 @@ def _ends(leaf: torch.Tensor, count: int) -> _Ends:
     return _Ends(flat != 0 if flat.is_floating_point() else _is_no_fill(flat.long()))
 
 
-def _fingerprints(leaf: torch.Tensor, count: int, ends: _Ends | None = None) -> list[bytes]:
+def _fingerprints(leaf: torch.Tensor, count: int, ends: _Ends | None) -> list[bytes]:
     """A fingerprint for each of ``count`` equal parts of a tensor, without the padding beyond its ``ends``."""
     # Slices of an array would take longer than their fingerprints.
     content = memoryview(raw(leaf).reshape(-1))
     size = len(content) // count
     begins = range(0, len(content), size)
-    if not _is_padded(leaf, count):
+    if ends is None:
         return [_digest(content[begin : begin + size]) for begin in begins]
-    ends = ends or _ends(leaf, count)
     of_one = leaf.element_size()
     within = zip(begins, (ends.start * of_one).tolist(), (ends.stop * of_one).tolist(), strict=True)
     return [_digest(content[begin + start : begin + stop]) for begin, start, stop in within]

@@ -16,6 +16,9 @@ from torch import nn
 
 from gradcheck_accum.engine.program import Leaf, Packed, Produced, Program, leaves_of, tensors_in
 
+_FIRST = 16
+"""Numbers of a tensor that are looked at before all of them are."""
+
 Rows = Callable[[int], Sequence[int]]
 """The positions along a leaf's axis that belong to a sample."""
 
@@ -268,7 +271,13 @@ def are_places(leaf: torch.Tensor) -> bool:
     """Whether a leaf looks like indices into another: offsets of its parts, their lengths, or an order of rows."""
     if leaf.is_floating_point() or leaf.is_complex() or leaf.dtype is torch.bool or leaf.dim() > 1 or len(leaf) < 2:
         return False
-    up, down = leaf[1:] >= leaf[:-1], leaf[1:] <= leaf[:-1]
-    if bool(up.all()) or bool(down.all()):
+    # Nearly all labels show at once that they are none: by their first numbers, and by the least and the greatest.
+    first = leaf[:_FIRST].tolist()
+    ordered = sorted(first)
+    if first == ordered and bool((leaf[1:] >= leaf[:-1]).all()):
         return True
+    if first == ordered[::-1] and bool((leaf[1:] <= leaf[:-1]).all()):
+        return True
+    if int(leaf.min()) or int(leaf.max()) != len(leaf) - 1:
+        return False
     return torch.equal(leaf.sort().values, torch.arange(len(leaf), dtype=leaf.dtype, device=leaf.device))
