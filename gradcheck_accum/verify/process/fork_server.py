@@ -120,6 +120,8 @@ class _Copies:
         reports.close()
         self._requests.close()
         sys.argv[1:3] = arguments
+        # Some versions of Python leave the main thread with its number in the process that it was copied from.
+        getattr(threading.main_thread(), "_set_native_id", lambda: None)()
 
     def _report(self, process: int) -> None:
         child, reports = self._children.pop(process)
