@@ -62,8 +62,12 @@ def _rows_of(program: Program, others: Sequence[Program]) -> Rows:
         if order != list(range(leaf.shape[held.axis])):
             leaf = leaf.index_select(held.axis, torch.tensor(order, device=leaf.device))
         parts[held.leaf] = leaf.movedim(held.axis, 0)
-    singles = [{min(each): program.leaves[each[sample]] for each in samples.single} for sample in range(samples.count)]
-    if samples.count == 1:
+    singles = []
+    if samples.single:
+        places = [min(each) for each in samples.single]
+        for own_of_sample in zip(*samples.single, strict=True):
+            singles.append({at: program.leaves[leaf] for at, leaf in zip(places, own_of_sample, strict=True)})
+    if samples.count == 1 and singles:
         # All tensors of one sample belong together.
         parts |= singles.pop()
     _enter(rows, parts, samples.count)
