@@ -48,9 +48,7 @@ def serve() -> None:
     _send(requests, int(can_be_copied))
     if can_be_copied and _Copies(requests, handlers).is_one():
         return
-    # What was registered for the end of a process is for the copies.
-    sys.stdout.flush()
-    sys.stderr.flush()
+    # What was registered for the end of a process, or has been printed and not yet written, is for the runs.
     os._exit(0)
 
 

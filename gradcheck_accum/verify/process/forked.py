@@ -19,9 +19,6 @@ from typing import Any, Protocol
 
 from gradcheck_accum.verify.process.starting import start_child
 
-_LONGEST_END = 5.0
-"""Seconds that the process gets to end by itself."""
-
 
 class Child(Protocol):
     """A process that was started: what `subprocess.Popen` has of one."""
@@ -74,13 +71,10 @@ class Copies:
         self._process.kill()
 
     def close(self) -> None:
-        """Let the process end: it is no longer needed."""
+        """All copies have ended: the process is no longer needed."""
+        self._process.kill()
+        self._process.wait()
         self._requests.close()
-        try:
-            self._process.wait(_LONGEST_END)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
 
 
 @contextmanager
