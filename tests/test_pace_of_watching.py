@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any
 
@@ -13,6 +15,8 @@ from tiny_runs import OURS, TinyLoop, calls_of
 
 from gradcheck_accum.engine.tape import ScalingNotes, Tape
 from gradcheck_accum.verify import observe
+from gradcheck_accum.verify.book.records import Record
+from gradcheck_accum.verify.watching.companion import AtStep
 
 _KNOWN = 12
 """Windows after which a loop is known as well as it will be."""
@@ -62,6 +66,39 @@ def test_our_mode_hears_an_update_only_if_a_hook_of_the_script_may_change_gradie
         loop(2)
     assert ("add_" in names) is has_hook
     assert "mse_loss" in names or "linear" in names
+
+
+class Bystander:
+    """A companion that only sees to it that losses are recorded."""
+
+    def along(self, tape: Tape) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def before_step(self, step: AtStep) -> None: ...
+
+    def after_step(self, optimizer: torch.optim.Optimizer) -> None: ...
+
+    def over(self, left: Mapping[str, Sequence[Record]]) -> None: ...
+
+
+def test_with_a_companion_our_mode_hears_neither_our_own_work_nor_an_update(monkeypatch: pytest.MonkeyPatch) -> None:
+    original, names, own = Tape.__torch_function__, set[str](), set[str]()
+
+    def hears(self: Any, func: Any, *others: Any, **named: Any) -> Any:
+        is_own = sys._getframe(1).f_code.co_filename.startswith(OURS)
+        (own if is_own else names).add(func.__name__)
+        return original(self, func, *others, **named)
+
+    monkeypatch.setattr(Tape, "__torch_function__", hears)
+    loop = TinyLoop(3)
+    with observe(reference="ledger", companion=Bystander()):
+        loop(_KNOWN)
+        names.clear()
+        own.clear()
+        loop(2)
+    assert not own
+    assert "backward" in names
+    assert "add_" not in names
 
 
 def test_what_follows_a_step_that_raised_is_heard(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -62,8 +62,12 @@ def _rows_of(program: Program, others: Sequence[Program]) -> Rows:
         if order != list(range(leaf.shape[held.axis])):
             leaf = leaf.index_select(held.axis, torch.tensor(order, device=leaf.device))
         parts[held.leaf] = leaf.movedim(held.axis, 0)
-    singles = [{min(each): program.leaves[each[sample]] for each in samples.single} for sample in range(samples.count)]
-    if samples.count == 1:
+    singles = []
+    if samples.single:
+        places = [min(each) for each in samples.single]
+        for own_of_sample in zip(*samples.single, strict=True):
+            singles.append({at: program.leaves[leaf] for at, leaf in zip(places, own_of_sample, strict=True)})
+    if samples.count == 1 and singles:
         # All tensors of one sample belong together.
         parts |= singles.pop()
     _enter(rows, parts, samples.count)
@@ -143,8 +147,17 @@ def _after_last(counts: torch.Tensor) -> torch.Tensor:
 
 
 def _is_padded(leaf: torch.Tensor, count: int) -> bool:
-    """Whether a tensor of ``count`` rows may be padded."""
-    return leaf.numel() > count and not leaf.is_complex()
+    """Whether a tensor of ``count`` rows may be padded.
+
+    Numbers that are no integers are padded with 0 alone, and most show at once that they are not. A sequence of tokens
+    that is not padded may still end earlier than it seems (`_without_shift`).
+    """
+    if leaf.numel() <= count or leaf.is_complex():
+        return False
+    if not leaf.is_floating_point():
+        return True
+    flat = leaf.detach().reshape(count, -1)
+    return not (bool(flat[:, 0].all()) and bool(flat[:, -1].all()))
 
 
 def _ends(leaf: torch.Tensor, count: int) -> _Ends:
@@ -152,15 +165,14 @@ def _ends(leaf: torch.Tensor, count: int) -> _Ends:
     return _Ends(flat != 0 if flat.is_floating_point() else _is_no_fill(flat.long()))
 
 
-def _fingerprints(leaf: torch.Tensor, count: int, ends: _Ends | None = None) -> list[bytes]:
+def _fingerprints(leaf: torch.Tensor, count: int, ends: _Ends | None) -> list[bytes]:
     """A fingerprint for each of ``count`` equal parts of a tensor, without the padding beyond its ``ends``."""
     # Slices of an array would take longer than their fingerprints.
     content = memoryview(raw(leaf).reshape(-1))
     size = len(content) // count
     begins = range(0, len(content), size)
-    if not _is_padded(leaf, count):
+    if ends is None:
         return [_digest(content[begin : begin + size]) for begin in begins]
-    ends = ends or _ends(leaf, count)
     of_one = leaf.element_size()
     within = zip(begins, (ends.start * of_one).tolist(), (ends.stop * of_one).tolist(), strict=True)
     return [_digest(content[begin + start : begin + stop]) for begin, start, stop in within]

@@ -70,7 +70,7 @@ class NumbersRead:
         # Of most calls neither is so, and to look into their arguments takes longer than all else.
         if not (is_new or self._known) or not made.is_floating_point():
             return
-        of = [known for tensor in tensors_in(args) if (known := self._known_as(tensor)) is not None]
+        of = self._known_among(args) if self._known else []
         losses = [known.window for known in of if not known.is_of_gradient]
         if losses or is_new:
             self._keep(made, max(losses, default=self.window), is_of_gradient=False)
@@ -80,6 +80,15 @@ class NumbersRead:
     def _keep(self, tensor: torch.Tensor, window: int, *, is_of_gradient: bool) -> None:
         key, known = id(tensor), self._known
         known[key] = _Known(weakref.ref(tensor, lambda _: known.pop(key, None)), window, is_of_gradient)
+
+    def _known_among(self, args: Any) -> list[_Known]:
+        """What the tensors among the arguments of a call are known as."""
+        found = []
+        for given in args:
+            # Most arguments are tensors or numbers: to look into these for others takes longer than all else.
+            tensors = (given,) if isinstance(given, torch.Tensor) else tensors_in(given)
+            found += [known for tensor in tensors if (known := self._known_as(tensor)) is not None]
+        return found
 
     def _known_as(self, tensor: torch.Tensor) -> _Known | None:
         """What a tensor is known as; None for what is neither a loss nor made of gradients."""

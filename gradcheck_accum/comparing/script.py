@@ -5,7 +5,8 @@ from __future__ import annotations
 import functools
 import os
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,8 +27,12 @@ from gradcheck_accum.comparing.meeting_point import Led, Manner, NoFolder, led
 from gradcheck_accum.comparing.seat import Seat
 from gradcheck_accum.comparing.working import Started, Working, until_all_end
 from gradcheck_accum.results.comparison import CompareResult
+from gradcheck_accum.verify.process.forked import Copies, copies_of_one
 from gradcheck_accum.verify.process.parent import Ending, verify_script
 from gradcheck_accum.verify.ranks.launch import Launch
+
+_COMPARED_RUN = "gradcheck_accum.comparing.compared_run"
+"""The module that a run imports to take part in a comparison."""
 
 _NOTHING_COMPARED = "interrupted before any step was compared"
 
@@ -115,7 +120,9 @@ class _Runs:
             if launch is not None and ports is not None:
                 announce(launch, Meeting(address, ports))
 
-        return led(functools.partial(self._start, ports), len(ranks), self.manner, ranks=ranks, announce=tell)
+        with self._copies(ports) as copies:
+            start = functools.partial(self._start, ports, copies)
+            return led(start, len(ranks), self.manner, ranks=ranks, announce=tell)
 
     def follow(self, launch: Launch) -> None:
         """Run what another rank than the first runs of them; it is led from there. Raises NotLaunched."""
@@ -127,10 +134,22 @@ class _Runs:
         for number, one in enumerate(self.configurations):
             if launch.rank < ranks_of(one.variables, launch):
                 seat = self.manner.seat(meeting.address, number, launch.rank)
-                working.append(Working(self._start(meeting.ports, number, seat)))
+                working.append(Working(self._start(meeting.ports, None, number, seat)))
         until_all_end(working)
 
-    def _start(self, ports: Ports | None, number: int, seat: Seat) -> Started:
+    @contextmanager
+    def _copies(self, ports: Ports | None) -> Iterator[Copies | None]:
+        """What starts them at less cost; None where they differ in more than what a copy can be given.
+
+        Variables may have to be set before PyTorch is imported, and ports are variables too.
+        """
+        if ports is not None or any(one.variables for one in self.configurations):
+            yield None
+            return
+        with copies_of_one([Seat], os.environ, [_COMPARED_RUN]) as copies:
+            yield copies
+
+    def _start(self, ports: Ports | None, copies: Copies | None, number: int, seat: Seat) -> Started:
         configuration, ending = self.configurations[number], Ending()
         variables = configuration.variables if ports is None else ports.variables(number, configuration.variables)
         until_end = functools.partial(
@@ -140,6 +159,13 @@ class _Runs:
             companion=seat,
             environment=variables,
             ending=ending,
+            copies=copies,
             **self.options,
         )
-        return Started(until_end, ending.ask, ending.kill)
+
+        def kill() -> None:
+            ending.kill()
+            if copies is not None:
+                copies.kill()
+
+        return Started(until_end, ending.ask, kill)

@@ -165,16 +165,18 @@ def _coarsest(losses: Sequence[torch.Tensor]) -> torch.dtype | None:
     """The dtype with the most rounding between losses and their leaves, wherever autocast was enabled."""
     nodes = [loss.grad_fn for loss in losses]
     known, found = set(nodes), set[torch.dtype]()
+    on_device = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
     while nodes:
         node = nodes.pop()
         if node is None:
             continue
         for given in node._input_metadata:
-            rounded = given.dtype is torch.float32 and given.device.type == "cuda" and loses_digits(node.name())
-            if given.dtype.is_floating_point:
-                # TF32 has as many significant digits as float16.
-                found.add(torch.float16 if rounded else given.dtype)
+            dtype = given.dtype
+            if on_device and dtype is torch.float32 and given.device.type == "cuda" and loses_digits(node.name()):
+                dtype = torch.float16  # TF32 has as many significant digits
+            found.add(dtype)
         following = {next_node for next_node, _ in node.next_functions} - known
         known |= following
         nodes += following
-    return max(found, key=lambda dtype: torch.finfo(dtype).eps, default=None)
+    floats = (dtype for dtype in found if dtype.is_floating_point)
+    return max(floats, key=lambda dtype: torch.finfo(dtype).eps, default=None)

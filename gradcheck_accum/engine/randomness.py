@@ -24,7 +24,7 @@ class NotByRows(Exception):
 
 def random_state() -> State:
     """The state of every generator that a loop may use."""
-    if torch.cuda.is_available() and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         return torch.get_rng_state(), *torch.cuda.get_rng_state_all()
     return (torch.get_rng_state(),)
 

@@ -7,7 +7,7 @@ within the classes, lengths within the padding) remains true.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise, product
 
@@ -15,6 +15,12 @@ import torch
 from torch import nn
 
 from gradcheck_accum.engine.program import Leaf, Packed, Produced, Program, leaves_of, tensors_in
+
+_FIRST = 16
+"""Numbers of a tensor that are looked at before all of them are."""
+
+_CallWithWeights = tuple[object, list[int], list[object]]
+"""The function or the weights of a call with weights, the leaves that it was given, and all of its arguments."""
 
 Rows = Callable[[int], Sequence[int]]
 """The positions along a leaf's axis that belong to a sample."""
@@ -100,16 +106,20 @@ def inputs_of(program: Program) -> set[int]:
 
     Empty if a call with weights was given tensors in an object of an unknown type.
     """
+    return _inputs_among(_calls_with_weights(program))
+
+
+def _inputs_among(calls: Iterable[_CallWithWeights]) -> set[int]:
     found: set[int] = set()
-    for _, own, given in _calls_with_weights(program):
+    for _, own, given in calls:
         if any(_hides_tensors(value) for value in given):
             return set()
         found |= {*own}
     return found
 
 
-def _calls_with_weights(program: Program) -> Iterator[tuple[object, list[int], list[object]]]:
-    """For each call with weights: its function or weights, the leaves that it was given, and all of its arguments."""
+def _calls_with_weights(program: Program) -> Iterator[_CallWithWeights]:
+    """Every call with weights of a program."""
     for function, args, kwargs, _ in program.steps:
         given = list(leaves_of((args, kwargs)))
         given = [item for value in given for item in (value.fields if isinstance(value, Packed) else (value,))]
@@ -136,12 +146,13 @@ def by_sample(program: Program, data: Sequence[int], own: Sequence[int]) -> Iter
     First, the tensors of a list, or those that the same weights were applied to one by one, may be one sample each, of
     any length (a set, a sequence), if there are as many as other leaves have rows.
     """
-    for each in _listed(program, data):
+    calls = [*_calls_with_weights(program)]
+    for each in _listed(program, data, calls):
         rows = [i for i in data if i not in each and len(program.leaves[i]) == len(each)]
         held = tuple(SampleAxis(i, 0, lambda sample: [sample]) for i in rows)
         if rows:
             yield Samples(program, len(each), held, (each,), may_be_parts=True)
-    count = _count(program, own)
+    count = _count(program, own, calls)
     if count is None:
         return
     single = _one_by_one(program, data, count)
@@ -156,10 +167,10 @@ def by_sample(program: Program, data: Sequence[int], own: Sequence[int]) -> Iter
             yield Samples(program, count, held, single)
 
 
-def _listed(program: Program, data: Sequence[int]) -> list[tuple[int, ...]]:
+def _listed(program: Program, data: Sequence[int], with_weights: Iterable[_CallWithWeights]) -> list[tuple[int, ...]]:
     """Data that a call was given in a list, or one leaf for each of several calls with the same weights."""
     calls: dict[object, list[list[int]]] = {}
-    for called, own, _ in _calls_with_weights(program):
+    for called, own, _ in with_weights:
         of_data = [i for i in own if i in data]
         if of_data:
             calls.setdefault(called, []).append(of_data)
@@ -215,14 +226,14 @@ def by_row(program: Program, leaf: int) -> Samples | None:
     return None if axis is None else Samples(program, shape[axis], (SampleAxis(leaf, axis, lambda row: [row]),))
 
 
-def _count(program: Program, own: Sequence[int]) -> int | None:
+def _count(program: Program, own: Sequence[int], calls: Iterable[_CallWithWeights]) -> int | None:
     """How many samples there are: the most common size of the leaves' first dimensions, usually; None for one.
 
     If two sizes are equally common, the one that more leaves have: if time comes first, labels have no time dimension.
     """
     found: Counter[int] = Counter()
     leaves: Counter[int] = Counter()
-    inputs = inputs_of(program) & {*own}
+    inputs = _inputs_among(calls) & {*own}
     if inputs and all(program.leaves[i].shape[:1] == (1,) for i in inputs):
         return None
     if inputs and all(program.leaves[i].dim() < 2 and program.leaves[i].is_floating_point() for i in inputs):
@@ -268,7 +279,13 @@ def are_places(leaf: torch.Tensor) -> bool:
     """Whether a leaf looks like indices into another: offsets of its parts, their lengths, or an order of rows."""
     if leaf.is_floating_point() or leaf.is_complex() or leaf.dtype is torch.bool or leaf.dim() > 1 or len(leaf) < 2:
         return False
-    up, down = leaf[1:] >= leaf[:-1], leaf[1:] <= leaf[:-1]
-    if bool(up.all()) or bool(down.all()):
+    # Nearly all labels show at once that they are none: by their first numbers, and by the least and the greatest.
+    first = leaf[:_FIRST].tolist()
+    ordered = sorted(first)
+    if first == ordered and bool((leaf[1:] >= leaf[:-1]).all()):
         return True
+    if first == ordered[::-1] and bool((leaf[1:] <= leaf[:-1]).all()):
+        return True
+    if int(leaf.min()) or int(leaf.max()) != len(leaf) - 1:
+        return False
     return torch.equal(leaf.sort().values, torch.arange(len(leaf), dtype=leaf.dtype, device=leaf.device))

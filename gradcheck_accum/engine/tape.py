@@ -82,8 +82,11 @@ _SCALES = SCALINGS | {"__truediv__", "__itruediv__", "__mul__", "__imul__", "__r
 _CLAMPS = frozenset({"clamp", "clamp_", "clip", "clip_"})
 
 
-_PURE = frozenset({"__get__", "__getitem__", "__len__", "cat", "dim", "is_floating_point", "numel", "size", "stack"})
+_PURE = frozenset({"__getitem__", "__len__", "cat", "dim", "is_floating_point", "numel", "size", "stack"})
 """Functions that draw no random numbers and, without ``out``, write nowhere: data loaders call them for each row."""
+
+_MARK = "_record_function_"
+"""How the names of the calls begin by which loaders and optimizers mark their work for PyTorch's profiler."""
 
 _READ_GRADIENT = vars(torch._C.TensorBase)["grad"].__get__
 """The getter of a tensor's ``.grad``."""
@@ -162,8 +165,10 @@ class Tape(TorchFunctionMode):
                 self.on_scale(args[0] if args else None)
         if name in _CLAMPS and not (self._depth or self.pauses):
             self._clamps(args, kwargs)
-        if self.pauses:
+        if self.pauses or name.startswith(_MARK):
             return call_from(caller, func, args, kwargs)
+        if name in _PURE and not self._depth and "out" not in kwargs:
+            return self._pure(caller, name, func, args, kwargs)
         if self.on_gradient_read is not None and name == "__get__" and func == _READ_GRADIENT and not self._depth:
             self.on_gradient_read(args[0])
         writes = may_write(func)
@@ -179,8 +184,7 @@ class Tape(TorchFunctionMode):
             # A criterion may scale its loss too.
             return self.note_scaling(caller, func, args, kwargs, gradients=False)
         is_recording = torch.is_grad_enabled()
-        is_pure = name in _PURE and "out" not in kwargs
-        state = random_state() if not is_pure and (is_recording or self.preparations.is_noting) else None
+        state = random_state() if name != "__get__" and (is_recording or self.preparations.is_noting) else None
         if is_recording:
             result = self._call(caller, func, args, kwargs, state, writes=writes)
         else:
@@ -189,6 +193,17 @@ class Tape(TorchFunctionMode):
             self.preparations.written(args[0], made_of)
         else:
             self.preparations.note(name, func, args, kwargs, result, state)
+        if self.on_call is not None:
+            with torch._C.DisableTorchFunction():
+                self.on_call(name, args, result)
+        return result
+
+    def _pure(self, caller: FrameType, name: str, func: Any, args: Any, kwargs: Any) -> Any:
+        """Run one of the `_PURE` functions outside modules."""
+        result = call_from(caller, func, args, kwargs)
+        if torch.is_grad_enabled():
+            self._record(func, args, kwargs, result, None)
+        self.preparations.note(name, func, args, kwargs, result, None)
         if self.on_call is not None:
             with torch._C.DisableTorchFunction():
                 self.on_call(name, args, result)
@@ -315,29 +330,30 @@ class Tape(TorchFunctionMode):
             if not self._depth and not self.pauses:
                 self._graphless.extend((weakref.ref(tensor), module) for tensor in tensors_in(result))
             return result
-        state = random_state()
-        # A module may write its results into the dictionary that it was given.
-        lent = lent_weights(module)
-        given = (lent, *_copied(args)) if lent else _copied(args), _copied(kwargs)
-        tensors = list(tensors_in(given))
-        versions = versions_of(tensors)
+        with torch._C.DisableTorchFunction():
+            state = random_state()
+            # A module may write its results into the dictionary that it was given.
+            lent = lent_weights(module)
+            given = (lent, *_copied(args)) if lent else _copied(args), _copied(kwargs)
+            tensors = list(tensors_in(given))
+            versions = versions_of(tensors)
+            self._numbers = {memory for t in tensors if (memory := memory_of_numbers(t)) is not None}
         self._depth += 1
         self._looks_up_rows = False
-        self._numbers = {memory for t in tensors if (memory := memory_of_numbers(t)) is not None}
         try:
             result = call(*args, **kwargs)
         finally:
             self._depth -= 1
-        written = written_among(tensors, versions)
-        # Weights that are leaves themselves are not computed from those that an optimizer updates.
-        is_followed = not any(weight.requires_grad and weight.is_leaf for weight in lent.values())
-        function = Lent(module) if lent else module
-        looked_up = self._looks_up_rows
-        self._record(
-            function, *given, result, state, _place(), written, is_followed=is_followed, looks_up_rows=looked_up
-        )
-        if self.on_call is not None:
-            with torch._C.DisableTorchFunction():
+        with torch._C.DisableTorchFunction():
+            written = written_among(tensors, versions)
+            # Weights that are leaves themselves are not computed from those that an optimizer updates.
+            is_followed = not any(weight.requires_grad and weight.is_leaf for weight in lent.values())
+            function = Lent(module) if lent else module
+            looked_up = self._looks_up_rows
+            self._record(
+                function, *given, result, state, _place(), written, is_followed=is_followed, looks_up_rows=looked_up
+            )
+            if self.on_call is not None:
                 self.on_call("__call__", given, result)
         return result
 

@@ -54,9 +54,7 @@ def main(*companions: type[Any]) -> None:
     Returns if the script ended normally, and raises SystemExit if it ended in another way.
     """
     request: dict[str, Any] = request_of(*companions).loads(Path(sys.argv[1]).read_bytes())
-    # Before the script's folder is on the path: a user's `random.py` there must not break PyTorch.
-    import torch  # noqa: F401
-
+    load()
     from gradcheck_accum.verify.stack import frames
 
     run = _Run(request, Path(sys.argv[2]))
@@ -68,6 +66,17 @@ def main(*companions: type[Any]) -> None:
     if script:
         frames.show_as(_absolute(script), script)
     run.until_the_end()
+
+
+def load() -> None:
+    """Import PyTorch and what watches a run.
+
+    Before the script's folder is on the path: a user's `random.py` there must not break PyTorch. What reports the
+    result is imported now too, and not when the script has ended: then imports may no longer work.
+    """
+    importlib.import_module("torch")
+    importlib.import_module("gradcheck_accum.verify.session")
+    importlib.import_module("gradcheck_accum.verify.ranks.gathering")
 
 
 class _Run:
@@ -93,8 +102,6 @@ class _Run:
         """Begin to watch; False where an option is invalid, and the script must not run."""
         from gradcheck_accum.verify.session import observe
 
-        # Now, and not when the script has ended: then imports may no longer work.
-        importlib.import_module("gradcheck_accum.verify.ranks.gathering")
         progress = _Progress(sys.stderr) if self._launch is None or self._launch.rank == 0 else None
         try:
             companion = None if self._companion is None else self._companion()

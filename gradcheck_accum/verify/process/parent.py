@@ -7,13 +7,11 @@ import os
 import shlex
 import signal
 import subprocess
-import sys
 import tempfile
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -25,27 +23,14 @@ from gradcheck_accum.results.verdict import VerifyResult
 from gradcheck_accum.run_options import MemoryBudget
 from gradcheck_accum.sources.decoding import NotText, text_of
 from gradcheck_accum.sources.notebooks import SUFFIX as NOTEBOOK
+from gradcheck_accum.verify.process.forked import Child, Copies
 from gradcheck_accum.verify.process.result_file import read_result
+from gradcheck_accum.verify.process.starting import start_apart, start_child
 from gradcheck_accum.verify.ranks.launch import Launch, origin
 from gradcheck_accum.verify.ranks.mailbox import LaunchError
 
 if TYPE_CHECKING:
     from gradcheck_accum.verify.watching.companion import Companion
-
-# The working directory is not on the path until PyTorch is loaded: a `random.py` there must not break it. The package
-# must be found from any directory, but its parent must not shadow the script's modules, so that is on the path only for
-# the import.
-_CHILD = (
-    "import signal, sys; sys.path[:] = [*filter(None, sys.path), sys.argv[3]]; "
-    "signal.getsignal(2) is signal.SIG_IGN or signal.signal(2, signal.SIG_DFL); {unblock}"
-    "from gradcheck_accum.verify.process.{module} import main{imports}; sys.path.pop(); main({classes})"
-)
-"""An interrupt before the script begins ends the child silently (signal 2 is SIGINT on every system).
-
-Python itself would print a traceback while it starts, so interrupts are blocked until ``unblock``. ``imports`` are
-those of the ``classes`` that the request has instances of, since the request itself is only data."""
-
-_UNBLOCK = "signal.pthread_sigmask(signal.SIG_UNBLOCK, {2}); "
 
 _BEAT = 0.5
 _AFTER_ANOTHER = 5.0
@@ -82,14 +67,16 @@ def verify_script(
     companion: Callable[[], Companion] | None = None,
     environment: Mapping[str, str] | None = None,
     ending: Ending | None = None,
+    copies: Copies | None = None,
 ) -> VerifyResult:
     """Run a script (or a module, as ``python -m`` does), unmodified, and compare every step with the large batch.
 
     The script's output goes to this process's standard error. ``timeout`` is in seconds. ``reference``,
     ``memory_budget`` and the rest are those of `gradcheck_accum.verify.session.observe`. ``companion`` makes an object,
     in the process of the run, that takes part in it; ``environment`` are variables that are added to those of this
-    process, and ``ending`` lets another thread stop the run. Problems with the script are the result's ``error``;
-    nothing is raised for them.
+    process, and ``ending`` lets another thread stop the run. ``copies`` are made of a process with the same variables
+    and companions, instead of starting one. Problems with the script are the result's ``error``; nothing is raised for
+    them.
     """
     name = script or module or ""
     variables = {**os.environ, **(environment or {})}
@@ -127,7 +114,7 @@ def verify_script(
         asked, answer = Path(folder) / "request", Path(folder) / "answer"
         classes = [] if companion is None else [type(companion)]
         asked.write_bytes(request_of(*classes).dumps(request))
-        run = _ChildRun(asked, answer, classes, variables, ending or Ending())
+        run = _ChildRun(asked, answer, classes, variables, ending or Ending(), copies)
         status, why = run.to_its_end(timeout, launch)
         late = why is _Stopped.LATE
         if launch is not None and launch.rank == 0 and not answer.exists() and launch.mailbox.has("account-0"):
@@ -161,29 +148,23 @@ def request_of(*companions: type[Any]) -> Portable:
     return Portable([MemoryBudget, *companions])
 
 
-def _child(module: str, classes: Sequence[type[Any]], unblock: str) -> str:
-    """The code that a child starts with."""
-    imports = "".join(f"; from {kind.__module__} import {kind.__qualname__}" for kind in classes)
-    named = ", ".join(kind.__qualname__ for kind in classes)
-    return _CHILD.format(module=module, imports=imports, classes=named, unblock=unblock)
-
-
 class Ending:
     """Stops a run from another thread than the one that waits for it."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._child: subprocess.Popen[bytes] | None = None
+        self._child: Child | None = None
         self.asked = False
         """Whether a stop was requested."""
 
-    def begin(self, start: Callable[[], subprocess.Popen[bytes]]) -> subprocess.Popen[bytes]:
+    def begin(self, start: Callable[[], Child]) -> Child:
         """Start the run's process, and remember it."""
+        child = start()
         with self._lock:
-            self._child = start()
+            self._child = child
             if self.asked:
-                _ask_to_end(self._child)
-            return self._child
+                _ask_to_end(child)
+            return child
 
     def ask(self) -> None:
         """Interrupt it, as Ctrl-C does: it still reports what was seen until then."""
@@ -208,6 +189,7 @@ class _ChildRun:
     classes: Sequence[type[Any]]
     variables: Mapping[str, str]
     ending: Ending
+    copies: Copies | None
 
     def to_its_end(self, timeout: float | None, launch: Launch | None) -> tuple[int, _Stopped | None]:
         """Run it: its exit status, and why it was stopped if it was. It has ended even if this raises."""
@@ -221,8 +203,7 @@ class _ChildRun:
 
     def report_of_interrupted_ranks(self) -> None:
         """Make the answer from the reports that all ranks have left; there is none if that fails."""
-        command = self._command("interrupted_ranks", "")
-        apart = subprocess.Popen(command, stdout=_standard_error(), env=self.variables, start_new_session=True)
+        apart = start_apart("interrupted_ranks", self._arguments, self.classes, self.variables)
         try:
             apart.wait(_TOGETHER)
         except subprocess.TimeoutExpired:
@@ -231,19 +212,15 @@ class _ChildRun:
             apart.kill()
             apart.wait()
 
-    def _started(self) -> subprocess.Popen[bytes]:
-        with _interrupts_wait() as unblock:
-            return subprocess.Popen(self._command("child", unblock), stdout=_standard_error(), env=self.variables)
+    def _started(self) -> Child:
+        copy = None if self.copies is None else self.copies.copy(self._arguments)
+        return copy or start_child(self._arguments, self.classes, self.variables)
 
-    def _command(self, module: str, unblock: str) -> list[str]:
-        package = str(Path(__file__).resolve().parents[3])
-        warnings_asked_for = [f"-W{option}" for option in sys.warnoptions]
-        code = _child(module, self.classes, unblock)
-        return [sys.executable, *warnings_asked_for, "-c", code, str(self.asked), str(self.answer), package]
+    @property
+    def _arguments(self) -> list[str]:
+        return [str(self.asked), str(self.answer)]
 
-    def _ended(
-        self, child: subprocess.Popen[bytes], timeout: float | None, launch: Launch | None
-    ) -> tuple[int, _Stopped | None]:
+    def _ended(self, child: Child, timeout: float | None, launch: Launch | None) -> tuple[int, _Stopped | None]:
         stopped = _Stopped.LATE
         try:
             ended = child.wait(timeout) if launch is None else _wait_with_launch(child, timeout, launch)
@@ -266,20 +243,7 @@ class _ChildRun:
             return child.wait(), stopped
 
 
-@contextmanager
-def _interrupts_wait() -> Iterator[str]:
-    """Block interrupts in the block, and in a process that is started there until it runs the code that is yielded."""
-    if not hasattr(signal, "pthread_sigmask"):
-        yield ""
-        return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield "" if signal.SIGINT in before else _UNBLOCK
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-def _ask_to_end(child: subprocess.Popen[bytes]) -> None:
+def _ask_to_end(child: Child) -> None:
     """Interrupt a child, as Ctrl-C does; a background job of a shell ignores that, and gets SIGTERM.
 
     The child still reports what was seen until then.
@@ -288,7 +252,7 @@ def _ask_to_end(child: subprocess.Popen[bytes]) -> None:
     child.send_signal(signal.SIGTERM if is_ignored else signal.SIGINT)
 
 
-def _wait_with_launch(child: subprocess.Popen[bytes], timeout: float | None, launch: Launch) -> int | _Stopped:
+def _wait_with_launch(child: Child, timeout: float | None, launch: Launch) -> int | _Stopped:
     """Wait for one rank's child: its exit status, or why it should be stopped.
 
     Most scripts fail together with the rank that they wait for; one that still waits after some seconds will not end.
@@ -318,14 +282,6 @@ def _ending_of_rank(launch: Launch, ending: str, stopped: _Stopped | None) -> st
     if launch.rank == 0:
         launch.leave()
     return ending if first is None else f"rank {first}: {failures[first].message}"
-
-
-def _standard_error() -> int:
-    try:
-        return sys.stderr.fileno()
-    except (AttributeError, OSError, ValueError):
-        # A notebook or a test has put something else in its place.
-        return 2
 
 
 def _unreadable(script: str) -> str:

@@ -81,6 +81,7 @@ class Observer:
             measuring,
             max_windows=max_windows,
         )
+        self._is_accompanied = companion is not None
         self.children = 0
         """How many processes that may train the loop has started."""
         self.threads_overlap = False
@@ -122,11 +123,12 @@ class Observer:
     def step_begins(self, optimizer: Optimizer) -> None:
         """``optimizer.step`` computes the update: where nothing is replayed, PyTorch's own have nothing to be seen.
 
-        A hook of the script's that runs before the step may change gradients.
+        Nor where there is a companion: what the optimizer computes is part of no loss. A hook of the script's that runs
+        before the step may change gradients.
         """
         is_pytorchs = type(optimizer).step.__module__.startswith("torch.optim.")
         hooks = len(_global_optimizer_pre_hooks) - 1 + len(optimizer._optimizer_step_pre_hooks)
-        if is_pytorchs and not hooks and not self.run.losses.records:
+        if is_pytorchs and not hooks and (self._is_accompanied or not self.run.losses.records):
             self.run.attention.look_away()
 
     def after_step(self, optimizer: Optimizer) -> None:
