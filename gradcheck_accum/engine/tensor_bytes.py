@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+import ctypes
 
 import torch
 
 
-def raw(tensor: torch.Tensor, rows: int = 1) -> Any:
-    """The bytes of a dense CPU tensor, as an array with ``rows`` rows."""
-    flat = tensor.detach().cpu().reshape(rows, tensor.numel() // rows)
-    # A tensor whose last dimension is 1 counts as contiguous whatever its stride there, but cannot be viewed as bytes.
-    if not flat.is_contiguous() or flat.stride(-1) != 1:
-        flat = flat.clone(memory_format=torch.contiguous_format).as_strided(flat.shape, (flat.shape[1], 1))
-    return flat.view(torch.uint8).numpy()
+def raw(tensor: torch.Tensor) -> memoryview:
+    """The bytes of a dense tensor's elements, in the order of their indices.
+
+    They are read where they are if the tensor is contiguous and on the CPU. PyTorch itself gives them only through
+    NumPy, which need not be installed.
+    """
+    flat = tensor.detach().cpu().contiguous().resolve_conj().resolve_neg()
+    content = (ctypes.c_ubyte * (flat.numel() * flat.element_size())).from_address(flat.data_ptr())
+    content.tensor = flat  # type: ignore[attr-defined]  # holds the memory for as long as someone reads it
+    return memoryview(content).cast("B")

@@ -19,7 +19,7 @@ def _parts_of_tensor(tensor: torch.Tensor) -> object:
         file = io.BytesIO()
         torch.save(tensor, file)
         return file.getvalue()
-    return [memoryview(raw(tensor)[0]), tensor.dtype, list(tensor.shape), str(tensor.device)]
+    return [raw(tensor), tensor.dtype, list(tensor.shape), str(tensor.device)]
 
 
 def _tensor(parts: Any) -> torch.Tensor:
