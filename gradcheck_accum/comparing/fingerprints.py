@@ -165,13 +165,14 @@ def _ends(leaf: torch.Tensor, count: int) -> _Ends:
     return _Ends(flat != 0 if flat.is_floating_point() else _is_no_fill(flat.long()))
 
 
-def _fingerprints(leaf: torch.Tensor, count: int, ends: _Ends | None) -> list[bytes]:
+def _fingerprints(leaf: torch.Tensor, count: int, ends: _Ends | None = None) -> list[bytes]:
     """A fingerprint for each of ``count`` equal parts of a tensor, without the padding beyond its ``ends``."""
     content = raw(leaf)
     size = len(content) // count
     begins = range(0, len(content), size)
-    if ends is None:
+    if ends is None and not _is_padded(leaf, count):
         return [_digest(content[begin : begin + size]) for begin in begins]
+    ends = ends or _ends(leaf, count)
     of_one = leaf.element_size()
     within = zip(begins, (ends.start * of_one).tolist(), (ends.stop * of_one).tolist(), strict=True)
     return [_digest(content[begin + start : begin + stop]) for begin, start, stop in within]

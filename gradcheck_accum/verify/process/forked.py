@@ -129,7 +129,7 @@ class _Copy:
             raise subprocess.TimeoutExpired("the script", timeout or 0.0)
         reported = self._reports.recv(64)
         if not reported:
-            # The process that it is a copy of was killed: nobody will say how it ends.
+            # The process that it is a copy of was killed: how it ends will not be reported.
             self.kill()
         with self._lock:
             self._status = int(reported) if reported else -signal.SIGKILL
