@@ -16,6 +16,65 @@ from gradcheck_accum.fuzz.tokens import contents
 from gradcheck_accum.fuzz.variants import Number, Objective, Variant
 
 FOUND = {
+    "a function is given the minimum of a literal K and what remains, in windows that are cleared too early": Variant(
+        k=2,
+        rows=(2,) * 4,
+        units=(2,) * 4,
+        flush="or last",
+        scale="window",
+        loss="functional",
+        clearing="none",
+        layout="helpers",
+        seed=407,
+        mutations=frozenset({"GA201:late", "GA302"}),
+        k_from="literal",
+    ),
+    "a constant equals the literal K that a function is given the minimum of": Variant(
+        k=2,
+        rows=(2,) * 4,
+        units=(6,) * 4,
+        scale="window",
+        spelling="function",
+        loss="mse",
+        optimizer="RMSprop",
+        clip="norm",
+        amp="scaler",
+        double=False,
+        metrics=True,
+        seed=232,
+        mutations=frozenset({"GA501"}),
+        objective=Objective(constant=Number(text="2"), temperature=Number(text="2")),
+        k_from="literal",
+    ),
+    "the right loop with that minimum and that constant": Variant(
+        k=2,
+        rows=(2,) * 4,
+        units=(6,) * 4,
+        scale="window",
+        spelling="function",
+        loss="mse",
+        metrics=True,
+        objective=Objective(constant=Number(text="2")),
+        k_from="literal",
+    ),
+    "a literal K that the windows exceed by one, and that is the number of rows": Variant(
+        k=2,
+        rows=(2,) * 6,
+        units=(2,) * 6,
+        boundary="counter",
+        flush="or last",
+        spelling="method",
+        loss="functional",
+        optimizer="AdamW",
+        clearing="zeros",
+        amp="autocast",
+        double=False,
+        data_loader=True,
+        metrics=True,
+        seed=98,
+        mutations=frozenset({"GA302"}),
+        k_from="literal",
+    ),
     "a literal K in a minimum, of windows that are closed and cleared too early": Variant(
         k=2,
         rows=(2,) * 4,
@@ -436,6 +495,12 @@ UNDECIDED = "a window of three micro-batches of three rows each, for K=4"
 
 
 TOLD: dict[str, tuple[str, str]] = {
+    "a function is given the minimum of a literal K and what remains, in windows that are cleared too early": (
+        "GA103 GA302 GA303",
+        "GA103 GA302 GA303",
+    ),
+    "a constant equals the literal K that a function is given the minimum of": ("GA501", "GA501"),
+    "a literal K that the windows exceed by one, and that is the number of rows": ("GA302", "GA302"),
     "a literal K in a minimum, of windows that are closed and cleared too early": (
         "GA103 GA302 GA303",
         "GA103 GA302 GA303",
