@@ -96,8 +96,6 @@ def read_series(evidence: Evidence, coefficient: float | None, *, in_a_run: bool
         as_mean = _read(evidence, of_mean, None, in_a_run, [])
         if is_right(as_mean, evidence):
             return as_mean
-    if not contested:
-        return without
     if all(_is_of_another_constant(c, evidence) for c in contested):
         return without
     trusting = _read(evidence, columns, None, in_a_run)
