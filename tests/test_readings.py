@@ -436,3 +436,42 @@ def test_a_literal_that_windows_exceed_is_k_if_they_are_not_scaled_in_full(
     result, *found = judged(LITERALS.format(divisors=divisors), tmp_path)
     assert (result.verdict, found) == (Verdict.DEVIATES if codes else Verdict.EQUIVALENT, [codes, codes])
     assert [w for window in result.windows for w in window.weights] == pytest.approx([3 / 2 if codes else 1] * 6)
+
+
+SHOWN = """
+import torch
+from torch import nn
+model = nn.Linear(4, 3)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+loader = [(torch.randn(2, 4), torch.randint(0, 3, (2,))) for _ in range(6)]
+{k}
+running = 0.0
+def scaled(loss, parts):
+    return loss / parts
+for i, (x, y) in enumerate(loader):
+    raw = nn.functional.cross_entropy(model(x), y){constant}
+    loss = scaled(raw, {n})
+    loss.backward()
+    running += {shown}.item()
+    if (i + 1) % {n} == 0:
+        optimizer.step()
+        optimizer.zero_grad()
+print(running / len(loader))
+"""
+
+
+@pytest.mark.parametrize(
+    ("k", "n", "constant", "shown", "codes"),
+    [
+        ("", "3", " / 3", "raw", []),
+        ("", "3", " / 3", "loss", []),
+        ("", "3", "", "raw", []),
+        ("K = 3", "K", " / 3", "raw", []),
+        ("K = 3", "K", " / 3", "loss", ["GA802"]),
+    ],
+)
+def test_which_of_two_equal_divisions_is_by_k_decides_what_was_shown(
+    k: str, n: str, constant: str, shown: str, codes: list[str]
+) -> None:
+    """The mean of losses that are shown before the division by K, and after it, whatever divides them first."""
+    assert codes_in(SHOWN.format(k=k, n=n, constant=constant, shown=shown)) == codes
