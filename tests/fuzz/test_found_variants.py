@@ -57,6 +57,19 @@ FOUND = {
         objective=Objective(constant=Number(text="2")),
         k_from="literal",
     ),
+    "a bare number of the objective that is K, in a loop whose remainder that would misscale": Variant(
+        k=3,
+        rows=(2,) * 7,
+        units=(2,) * 7,
+        boundary="i from 1",
+        flush="or last",
+        scale="window",
+        loss="functional",
+        layout="function",
+        mutations=frozenset({"GA101"}),
+        objective=Objective(constant=Number(text="3")),
+        k_from="literal",
+    ),
     "passes that are all shorter than K, of losses that are divided by their number": Variant(
         k=4,
         rows=(3,) * 3,
@@ -506,6 +519,7 @@ TOLD: dict[str, tuple[str, str]] = {
     ),
     "a constant equals the literal K that a function is given the minimum of": ("GA501", "GA501"),
     "a literal K that the windows exceed by one, and that is the number of rows": ("GA302", "GA302"),
+    "a bare number of the objective that is K, in a loop whose remainder that would misscale": ("GA103", "GA103"),
     "windows that are all one long, of losses that are divided by as many rows too": ("GA102 GA302", "GA102 GA302"),
     "a literal K in a minimum, of windows that are closed and cleared too early": (
         "GA103 GA302 GA303",
