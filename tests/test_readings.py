@@ -380,3 +380,98 @@ def test_losses_that_take_turns_in_a_window(
     assert result.verdict is verdict, result.reason
     if verdict is not Verdict.DEVIATES:
         assert not result.diagnosis
+
+
+ROWS_THAT_REMAIN = """
+import torch
+from torch import nn
+torch.manual_seed(3)
+model = nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+X, Y = torch.randn(48, 4), torch.randn(48, 1)
+for step, i in enumerate(range(0, len(X), 4)):
+    n = min(4, len(X) - i)
+    loss = nn.functional.mse_loss(model(X[i:i + n]), Y[i:i + n], reduction="{reduction}") / n / {k}
+    loss.backward()
+    if (step + 1) % {k} == 0:
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+
+
+@pytest.mark.parametrize("k", [3, 4])
+def test_a_minimum_with_the_rows_that_remain_counts_rows(k: int, tmp_path: Path) -> None:
+    """Four rows each: it makes a mean of their sum, and divides their mean a second time."""
+    right, *codes = judged(ROWS_THAT_REMAIN.format(reduction="sum", k=k), tmp_path)
+    assert (right.verdict, codes) == (Verdict.EQUIVALENT, [[], []])
+    again, *codes = judged(ROWS_THAT_REMAIN.format(reduction="mean", k=k), tmp_path)
+    assert (again.verdict, codes) == (Verdict.DEVIATES, [["GA102"], ["GA102"]])
+    assert [w for window in again.windows for w in window.weights] == pytest.approx([1 / 4] * (12 // k * k))
+
+
+LITERALS = """
+import torch
+from torch import nn
+torch.manual_seed(3)
+model = nn.Linear(4, 3)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+count = 0
+for _ in range(6):
+    x, y = torch.randn(2, 4), torch.randint(0, 3, (2,))
+    loss = nn.functional.cross_entropy(model(x), y) / {divisors}
+    loss.backward()
+    count += 1
+    if count > 2:
+        optimizer.step()
+        optimizer.zero_grad()
+        count = 0
+"""
+
+
+@pytest.mark.parametrize(("divisors", "codes"), [("2", ["GA302"]), ("3", []), ("2 / 3", []), ("3 / 2", [])], ids=str)
+def test_a_literal_that_windows_exceed_is_k_if_they_are_not_scaled_in_full(
+    divisors: str, codes: list[str], tmp_path: Path
+) -> None:
+    """Three micro-batches of two rows each; by 2 and 3, the 2 is the objective's."""
+    result, *found = judged(LITERALS.format(divisors=divisors), tmp_path)
+    assert (result.verdict, found) == (Verdict.DEVIATES if codes else Verdict.EQUIVALENT, [codes, codes])
+    assert [w for window in result.windows for w in window.weights] == pytest.approx([3 / 2 if codes else 1] * 6)
+
+
+SHOWN = """
+import torch
+from torch import nn
+model = nn.Linear(4, 3)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+loader = [(torch.randn(2, 4), torch.randint(0, 3, (2,))) for _ in range(6)]
+{k}
+running = 0.0
+def scaled(loss, parts):
+    return loss / parts
+for i, (x, y) in enumerate(loader):
+    raw = nn.functional.cross_entropy(model(x), y){constant}
+    loss = scaled(raw, {n})
+    loss.backward()
+    running += {shown}.item()
+    if (i + 1) % {n} == 0:
+        optimizer.step()
+        optimizer.zero_grad()
+print(running / len(loader))
+"""
+
+
+@pytest.mark.parametrize(
+    ("k", "n", "constant", "shown", "codes"),
+    [
+        ("", "3", " / 3", "raw", []),
+        ("", "3", " / 3", "loss", []),
+        ("", "3", "", "raw", []),
+        ("K = 3", "K", " / 3", "raw", []),
+        ("K = 3", "K", " / 3", "loss", ["GA802"]),
+    ],
+)
+def test_which_of_two_equal_divisions_is_by_k_decides_what_was_shown(
+    k: str, n: str, constant: str, shown: str, codes: list[str]
+) -> None:
+    """The mean of losses that are shown before the division by K, and after it, whatever divides them first."""
+    assert codes_in(SHOWN.format(k=k, n=n, constant=constant, shown=shown)) == codes

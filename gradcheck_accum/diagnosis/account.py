@@ -81,6 +81,14 @@ class Account:
         return Counter(w.micro_batches for w in self.windows)
 
     @cached_property
+    def has_no_full_window(self) -> bool:
+        """Whether no window holds the K that the source counts to: then lengths and scale are each compared with K."""
+        counted = {
+            w.step.counted_by.steps for w in self.windows if w.step is not None and w.step.counted_by is not None
+        }
+        return counted == {self.steps} and self.steps not in self.lengths
+
+    @cached_property
     def phases(self) -> frozenset[int]:
         """The lengths that windows have in one part of the run each; empty where one recurs."""
         runs = [(length, len(list(own))) for length, own in groupby(w.micro_batches for w in self.windows)]

@@ -124,6 +124,8 @@ def _is_full(account: Account, shares: Shares, leaking: Collection[Window]) -> b
     """
     if shares.window.is_short_of_ranks:
         return False
+    if account.has_no_full_window:
+        return True
     held, step = shares.window.micro_batches, shares.window.step
     if held > account.steps > 1 and held in account.recurring and not shares.window.spans_passes:
         is_counted = step is not None and step.counted_by is not None and step.counted_by.steps == account.steps
@@ -172,6 +174,8 @@ def _windows_differ(account: Account) -> bool:
 
 def _judge_level(account: Account, shares: Shares, where: Location) -> Iterator[Diagnosis]:
     level, length = shares.level, shares.length
+    if account.has_no_full_window and shares.kind is not Reduction.SUM and not account.same(level, 1.0):
+        level *= account.steps / length
     if shares.kind is Reduction.SUM and not account.same(level, 1.0) and level > 1:
         return
     if account.same(level, 1.0) or level <= 0 or shares.is_mixed(account.same):

@@ -186,7 +186,7 @@ def _judge_divisor(account: Account, shares: Shares) -> Iterator[Diagnosis]:
         return
     if account.same(shares.level, 1.0):
         return
-    divisor = shares.length / shares.level
+    divisor = float(account.steps) if account.has_no_full_window else shares.length / shares.level
     if account.same(divisor, float(shares.length + account.ledger.skipped(window))):
         # What was counted and never ran makes it short.
         return

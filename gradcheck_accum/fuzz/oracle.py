@@ -402,10 +402,13 @@ def _shows(v: Variant, runs: list[Simulation]) -> bool:
 def _is_the_right_loops(v: Variant) -> bool:
     """Whether ``v`` would be the same loop without its mistake if one of its bare numbers had the other role.
 
-    Errors of that loop too, such as a window that lost its micro-batches, are not due to the mistake.
+    Errors of that loop too, such as a window that lost its micro-batches, are not due to the mistake; nor is the number
+    that an undivided loop then divides a remainder by (GA103).
     """
-    without = simulations(replace(v, mutations=frozenset()))
-    return any(_are_alike(simulations(v, ROLES ^ frozenset(moved)), without) for moved in _subsets(_of_no_one(v)))
+    others = [frozenset[str](), *([frozenset({"GA103"})] if v.has("GA101") and v.remainder else [])]
+    alike = [simulations(replace(v, mutations=mutations)) for mutations in others]
+    moved = [simulations(v, ROLES ^ frozenset(names)) for names in _subsets(_of_no_one(v))]
+    return any(_are_alike(own, other) for own in moved for other in alike)
 
 
 def _is_off_by_one(v: Variant) -> bool:

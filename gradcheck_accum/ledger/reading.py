@@ -61,6 +61,8 @@ class SeriesReading:
     """Those of them that multiply the whole loss, all of its terms, including those that count a sum's units."""
     objective_by: frozenset[Applied] = frozenset()
     """The factors of the whole loss that are read as the objective's."""
+    may_be_exchanged: bool = False
+    """Whether a factor of the objective equals one of the accumulation's that is not K by its source."""
 
     @property
     def is_dark(self) -> bool:
@@ -96,8 +98,6 @@ def read_series(evidence: Evidence, coefficient: float | None, *, in_a_run: bool
         as_mean = _read(evidence, of_mean, None, in_a_run, [])
         if is_right(as_mean, evidence):
             return as_mean
-    if not contested:
-        return without
     if all(_is_of_another_constant(c, evidence) for c in contested):
         return without
     trusting = _read(evidence, columns, None, in_a_run)
@@ -205,6 +205,11 @@ def _read(
     reading.scaled_at = frozenset(place for place in places if place is not None)
     reading.objective_by = _applied(split.objective)
     reading.scaled_by = _applied(every) - reading.objective_by
+    reading.may_be_exchanged = any(
+        not one.scales_nothing and one.source is not Source.STEPS and one.values == other.values
+        for one in split.accumulation
+        for other in split.objective
+    )
     unsteady = set(split.unsteady())
     if unsteady and not split.is_right_without(unsteady):
         # The windows that change have no reading, and the others, not being right, have none either.

@@ -17,7 +17,15 @@ from enum import Enum
 
 from gradcheck_accum.ledger.events import Backward, Factor, Operation, Purpose, Reduction, Term, product_of
 from gradcheck_accum.ledger.same_number import Same
-from gradcheck_accum.ledger.stated_names import DATA, is_computed, is_literal, is_place, names_size, names_steps
+from gradcheck_accum.ledger.stated_names import (
+    DATA,
+    WHAT_REMAINS,
+    is_computed,
+    is_literal,
+    is_place,
+    names_size,
+    names_steps,
+)
 
 _same = Same()
 
@@ -309,11 +317,20 @@ class Evidence:
             return Source.DATA
         if names_size(factor.origins):
             return Source.SIZE
+        if WHAT_REMAINS in factor.origins:
+            # A bound on what remains counts micro-batches, or rows of a batch: its value tells which.
+            return Source.STEPS if self._counts_the_window(factor, point) else Source.UNSEEN
         if is_literal(factor.origins):
             return Source.LITERAL
         # A name for which no constant and no setting is found may be anything, including K.
         found = any(is_place(o) or is_computed(o) or "." in o or "[" in o for o in factor.origins)
         return Source.NAMED if found and not all(map(is_computed, factor.origins)) else Source.UNSEEN
+
+    def _counts_the_window(self, factor: Factor, point: Point) -> bool:
+        """Whether a factor is 1 over the micro-batches of the window, or K, and not over the rows of the batch."""
+        value = factor.value or 0.0
+        of_rows = point.term.rows is not None and self.same(value * point.term.rows, 1.0)
+        return not of_rows and any(self.same(value * count, 1.0) for count in (point.steps, point.length))
 
     def matches(self, column: Column, role: Role) -> bool:
         """Whether a column is what ``role`` predicts in all full windows, or 1 where its place did not apply a factor.

@@ -41,6 +41,9 @@ LETTER_OF_SIZE = "B"
 DATA = "data"
 """The origin of a number that is a tensor: from the data, or computed from it."""
 
+WHAT_REMAINS = "what remains"
+"""The origin of a number that is bounded by what remains of the data (``min(2, len(loader) - i)``): it counts that."""
+
 _COMPUTED = "of"
 """The beginning of the origin of a number that is computed from others."""
 

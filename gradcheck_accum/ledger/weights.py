@@ -99,6 +99,12 @@ class Readings:
         read = (self._read[w.optimizer, w.store, series] for w in windows for series in self.series_of(w))
         return frozenset[Location]().union(*(reading.scaled_at for reading in read))
 
+    def may_be_exchanged(self, windows: Iterable[Window]) -> bool:
+        """Whether, of two equal factors of a loss in ``windows``, either may be the accumulation's."""
+        return any(
+            self._read[w.optimizer, w.store, series].may_be_exchanged for w in windows for series in self.series_of(w)
+        )
+
     def same_objective(self, window: Window, series: Series) -> bool:
         """Whether the objective has the same factor for ``series`` in all micro-batches of ``window`` that have it."""
         own = self._read[window.optimizer, window.store, series].objective

@@ -5,7 +5,7 @@ data. Evidence comes in this order:
 
 1. What is stated: by the caller, or by a framework.
 2. What the source counts to before it steps, if as many ran in a window, or between two clearings, or if losses are
-   divided by that very number (or by an equal literal, if it is a literal and all windows hold fewer).
+   divided by that very number (or by an equal literal, if it is a literal and they are scaled for no window's length).
 3. A length that explains every window.
 4. Lengths whose windows' losses have factors that add up to 1.
 5. The length that explains the most micro-batches.
@@ -20,7 +20,7 @@ from itertools import groupby
 
 from gradcheck_accum.ledger.events import Factor, Operation, Reduction, product_of
 from gradcheck_accum.ledger.same_number import Same
-from gradcheck_accum.ledger.stated_names import is_literal
+from gradcheck_accum.ledger.stated_names import WHAT_REMAINS, is_literal
 from gradcheck_accum.ledger.windows import Entry, Window
 
 
@@ -60,12 +60,11 @@ def _counted(windows: Sequence[Window], same: Same) -> int | None:
     numbers = Counter(own.steps for own in counters if own.steps)
     origins = frozenset[str]().union(*(own.origins for own in counters))
     lengths = {w.micro_batches for w in windows} | {length for w in windows for length in _stretches(w)}
+    right = any(_makes_whole(w.micro_batches, windows, same) for w in windows)
     borne_out = [
         n
         for n in numbers
-        if n in lengths
-        or _divide_by(origins, windows)
-        or (n > max(lengths) and _divide_by_literal(n, origins, windows, same))
+        if n in lengths or _divide_by(origins, windows) or (not right and _divide_by_literal(n, origins, windows, same))
     ]
     return max(borne_out, key=lambda n: (numbers[n] * n, n)) if borne_out else None
 
@@ -82,9 +81,10 @@ def _divide_by(origins: frozenset[str], windows: Iterable[Window]) -> bool:
 
 
 def _divide_by_literal(count: int, origins: frozenset[str], windows: Iterable[Window], same: Same) -> bool:
-    """Whether losses are divided by a literal that equals the literal which the source counts to."""
+    """Whether losses are divided by a literal, or a bound on what remains, that equals the literal counted to."""
     return is_literal(origins) and any(
-        is_literal(factor.origins) and divides_by(factor, count, same) for factor in _all_factors(windows)
+        (is_literal(factor.origins) or WHAT_REMAINS in factor.origins) and divides_by(factor, count, same)
+        for factor in _all_factors(windows)
     )
 
 

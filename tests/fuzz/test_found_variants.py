@@ -16,6 +16,87 @@ from gradcheck_accum.fuzz.tokens import contents
 from gradcheck_accum.fuzz.variants import Number, Objective, Variant
 
 FOUND = {
+    "a function is given the minimum of a literal K and what remains, in windows that are cleared too early": Variant(
+        k=2,
+        rows=(2,) * 4,
+        units=(2,) * 4,
+        flush="or last",
+        scale="window",
+        loss="functional",
+        clearing="none",
+        layout="helpers",
+        seed=407,
+        mutations=frozenset({"GA201:late", "GA302"}),
+        k_from="literal",
+    ),
+    "a constant equals the literal K that a function is given the minimum of": Variant(
+        k=2,
+        rows=(2,) * 4,
+        units=(6,) * 4,
+        scale="window",
+        spelling="function",
+        loss="mse",
+        optimizer="RMSprop",
+        clip="norm",
+        amp="scaler",
+        double=False,
+        metrics=True,
+        seed=232,
+        mutations=frozenset({"GA501"}),
+        objective=Objective(constant=Number(text="2"), temperature=Number(text="2")),
+        k_from="literal",
+    ),
+    "the right loop with that minimum and that constant": Variant(
+        k=2,
+        rows=(2,) * 4,
+        units=(6,) * 4,
+        scale="window",
+        spelling="function",
+        loss="mse",
+        metrics=True,
+        objective=Objective(constant=Number(text="2")),
+        k_from="literal",
+    ),
+    "a bare number of the objective that is K, in a loop whose remainder that would misscale": Variant(
+        k=3,
+        rows=(2,) * 7,
+        units=(2,) * 7,
+        boundary="i from 1",
+        flush="or last",
+        scale="window",
+        loss="functional",
+        layout="function",
+        mutations=frozenset({"GA101"}),
+        objective=Objective(constant=Number(text="3")),
+        k_from="literal",
+    ),
+    "passes that are all shorter than K, of losses that are divided by their number": Variant(
+        k=4,
+        rows=(3,) * 3,
+        units=(3,) * 3,
+        epochs=3,
+        boundary="counter",
+        flush="or last",
+        scale="window",
+    ),
+    "a literal K that the windows exceed by one, and that is the number of rows": Variant(
+        k=2,
+        rows=(2,) * 6,
+        units=(2,) * 6,
+        boundary="counter",
+        flush="or last",
+        spelling="method",
+        loss="functional",
+        optimizer="AdamW",
+        clearing="zeros",
+        amp="autocast",
+        double=False,
+        data_loader=True,
+        metrics=True,
+        seed=98,
+        mutations=frozenset({"GA302"}),
+        k_from="literal",
+    ),
     "a literal K in a minimum, of windows that are closed and cleared too early": Variant(
         k=2,
         rows=(2,) * 4,
@@ -431,11 +512,15 @@ FOUND = {
 }
 
 
-UNDECIDED = "a window of three micro-batches of three rows each, for K=4"
-"""lint takes K from the counter's test, no window holds that many, and so none says what its losses are divided by."""
-
-
 TOLD: dict[str, tuple[str, str]] = {
+    "a function is given the minimum of a literal K and what remains, in windows that are cleared too early": (
+        "GA103 GA302 GA303",
+        "GA103 GA302 GA303",
+    ),
+    "a constant equals the literal K that a function is given the minimum of": ("GA501", "GA501"),
+    "a literal K that the windows exceed by one, and that is the number of rows": ("GA302", "GA302"),
+    "a bare number of the objective that is K, in a loop whose remainder that would misscale": ("GA103", "GA103"),
+    "windows that are all one long, of losses that are divided by as many rows too": ("GA102 GA302", "GA102 GA302"),
     "a literal K in a minimum, of windows that are closed and cleared too early": (
         "GA103 GA302 GA303",
         "GA103 GA302 GA303",
@@ -461,7 +546,7 @@ TOLD: dict[str, tuple[str, str]] = {
     "a schedule for the steps of passes that a while loop does not show": ("GA301 GA601", "GA301 GA601"),
     "a remainder that leaks, of losses divided by the units of their windows": ("GA301", "GA301"),
     "losses that are kept over two steps only": ("GA301 GA302", "GA301 GA302 GA801"),
-    UNDECIDED: ("GA302 GA102", "GA302 GA102"),
+    "a window of three micro-batches of three rows each, for K=4": ("GA302 GA102", "GA302 GA102"),
     "a remainder that leaks, beside gradients that were divided by hand and of which some have overflowed": (
         "GA301 GA503",
         "GA301 GA503",
@@ -484,20 +569,7 @@ TOLD: dict[str, tuple[str, str]] = {
 """The codes that verify and lint tell of each: of those with two mistakes the arithmetic demands none."""
 
 
-@pytest.mark.parametrize(
-    "what",
-    [
-        pytest.param(
-            what,
-            marks=pytest.mark.xfail(
-                strict=True, reason="a stated K that no window holds is no hypothesis yet (issue 16)"
-            ),
-        )
-        if what == UNDECIDED
-        else what
-        for what in FOUND
-    ],
-)
+@pytest.mark.parametrize("what", FOUND)
 def test_found_and_mended(what: str) -> None:
     comparison, problems = judged(FOUND[what], fixes=True)
     assert problems == ()

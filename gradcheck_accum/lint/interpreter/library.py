@@ -10,6 +10,7 @@ from fractions import Fraction
 from typing import Any
 
 from gradcheck_accum.ledger.events import Factor, Reduction
+from gradcheck_accum.ledger.stated_names import WHAT_REMAINS
 from gradcheck_accum.lint import syntax
 from gradcheck_accum.lint.control_flow.functions import call_function
 from gradcheck_accum.lint.interpreter.iteration import items_of
@@ -103,9 +104,12 @@ def _number(function: Callable[..., Any]) -> Callable[[State, list[Any], dict[st
         if values and all(isinstance(value, Num) for value in values):
             first, *rest = values
             try:
-                return v.bounded(first.derive(function(*(value.value for value in values)), *rest))
+                number = first.derive(function(*(value.value for value in values)), *rest)
             except (ValueError, OverflowError, TypeError):
                 return Symbol()
+            if function is min and v.REMAINS in number.tags:
+                number = replace(number, origins=number.origins | {WHAT_REMAINS})
+            return v.bounded(number)
         fixed = not run.loops.depth or all(v.is_setting(value) or value == Num(1) for value in values)
         if fixed and all(v.is_settled(value) for value in values):
             names = (value.name if isinstance(value, Symbol) else str(value.value) for value in values)

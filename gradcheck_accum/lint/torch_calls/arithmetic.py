@@ -108,7 +108,9 @@ def of_numbers(op: Operator, left: Num, right: Num) -> Any:
     # What happens to be 1 in this turn is no 1 that the source has for an inverse.
     inverse = op is Operator.DIV and left.value == 1 and is_literal(left.origins)
     origins = right.origins if inverse else v.computed_from(left, right)
-    return bounded(replace(result, origins=origins))
+    remains = op is Operator.SUB and not left.tags.isdisjoint({v.LENGTH, v.TOTAL})
+    tags = result.tags - {v.REMAINS} | ({v.REMAINS} if remains else set())
+    return bounded(replace(result, tags=tags, origins=origins))
 
 
 def _computed(op: Operator, left: Num, right: Num) -> Num | None:

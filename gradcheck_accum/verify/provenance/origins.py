@@ -11,7 +11,8 @@ import ast
 
 import torch
 
-from gradcheck_accum.ledger.stated_names import NAME_OF_SIZE
+from gradcheck_accum.ledger.stated_names import NAME_OF_SIZE, WHAT_REMAINS
+from gradcheck_accum.verify.provenance.counters import is_length
 from gradcheck_accum.verify.provenance.following import Place, sources_of
 from gradcheck_accum.verify.provenance.options import other_names
 from gradcheck_accum.verify.provenance.readable import value_of
@@ -61,7 +62,8 @@ class Origins:
                 named = [one for one in several if one not in literal]
                 known = [own for own in (self.of(one, place) for one in named) if own]
                 known = known or [own for own in (self.of(one, place) for one in literal) if own]
-                return frozenset[str]().union(*known) if known else None
+                remains = (self._of_what_remains(one, place) for one in named)
+                return frozenset[str]().union(*remains, *known) or None
         inner = _passed_through(node)
         return None if inner is None else self.of(inner, place)
 
@@ -74,6 +76,21 @@ class Origins:
             return None
         name = _dotted(owner)
         return frozenset(_place_of(value, at) for value, at in displays) | ({f"len({name})"} if name else set())
+
+    def _of_what_remains(self, node: ast.expr, place: Place) -> frozenset[str]:
+        """The origin of the difference between a length and another number, of rows if it is the length of a tensor."""
+        match node:
+            case ast.BinOp(left=length, op=ast.Sub()) if is_length(length, place):
+                return frozenset({NAME_OF_SIZE if NAME_OF_SIZE in (self.of(length, place) or ()) else WHAT_REMAINS})
+            case ast.BinOp():
+                return frozenset()
+        sources = sources_of(node, place)
+        self.depth = max(self.depth, sources.depth)
+        every = {
+            self._of_what_remains(own, at) if isinstance(own, ast.BinOp) else frozenset[str]()
+            for own, at in sources.values
+        }
+        return every.pop() if len(every) == 1 and sources.known else frozenset()
 
     def _followed(self, node: ast.expr, place: Place) -> frozenset[str]:
         """The origins of all values of a name; empty where nothing is known about one of them."""
