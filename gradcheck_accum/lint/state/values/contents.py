@@ -12,7 +12,7 @@ from gradcheck_accum.lint.state.values.data import Data, Unmade
 from gradcheck_accum.lint.state.values.definitions import Function, Instance
 from gradcheck_accum.lint.state.values.numbers import DERIVED, STEPS, Num
 from gradcheck_accum.lint.state.values.parameters import Gradient, Parameters
-from gradcheck_accum.lint.state.values.symbols import Symbol
+from gradcheck_accum.lint.state.values.symbols import Got, Symbol
 from gradcheck_accum.lint.state.values.tensors import Tensor
 from gradcheck_accum.lint.state.values.training import Engine, Model, Optimizer
 
@@ -33,6 +33,13 @@ def _held(value: Any, depth: int = 0) -> Iterator[Any]:
 def is_data(value: Any) -> bool:
     """Whether a value is, or holds, input data."""
     return any(isinstance(item, (Data, Unmade)) for item in _held(value))
+
+
+def got_in(value: Any) -> Got | None:
+    """What a value is, or what it is a list of, that one turn of a training loop has got; None for anything else."""
+    held = list(_held(value))
+    turns = {item.turn if isinstance(item, Got) else None for item in held}
+    return held[0] if held and len(turns) == 1 and None not in turns else None
 
 
 def acts_on_gradients(value: Any) -> bool:
