@@ -168,8 +168,8 @@ def _batches_from(run: State, loader: v.Loader) -> list[Any] | None:
 
 def _unknown_iteration(run: State, source: Any, loop: syntax.For, trains: bool) -> tuple[Iterable[Any], bool, bool]:
     element = Symbol(f"{source.name}[]") if isinstance(source, Symbol) and source.name else Symbol()
-    if isinstance(source, v.Got):
-        element = source  # each part of what a turn has got, it has got in that turn
+    if isinstance(source, v.Got) and not source.name:
+        element = source  # each part of what a turn has cut out of its data
     if not trains:
         return [element], False, False
     inner = inner_training_loop(run, loop.body)

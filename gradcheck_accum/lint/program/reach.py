@@ -364,7 +364,7 @@ class Reach:
 
     def yields(self, node: syntax.Statement) -> bool:
         """Whether a function yields, or a statement of one does."""
-        return YIELDS in self._calls[id(node)]
+        return self._any(frozenset({YIELDS}), node)
 
     def never_ends(self, node: Function, depth: int = 0) -> bool:
         """Whether a generator yields for ever: in a loop that nothing leaves, and that runs on by itself.

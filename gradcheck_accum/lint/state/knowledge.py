@@ -45,6 +45,10 @@ class Knowledge:
         """Those that do not, once they have made passes too long to be followed."""
         self.hurries = as_written
         """Whether a run has needed more than its budget, so that of many epochs a few have to do."""
+        self.skims = False
+        """Whether runs have needed so much that a long report is carried out once."""
+        self.reports: set[syntax.Node] = set()
+        """The functions of training loops that take long and do nothing to gradients."""
         self.bounds: set[str] = set()
         """Names that loops with a step inside and another after them count to: K, if losses are divided by them."""
         self._preferred: dict[str, bool] = {}
@@ -178,6 +182,11 @@ class Knowledge:
     def hurry(self) -> bool:
         """Let a few epochs stand for many; False where they do already."""
         before, self.hurries = self.hurries, True
+        return not before
+
+    def skim(self) -> bool:
+        """Let what a long report gives be unknown from its second time on; False if it is already."""
+        before, self.skims = self.skims, True
         return not before
 
     def ignore_idle(self) -> bool:

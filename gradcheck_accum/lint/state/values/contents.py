@@ -48,6 +48,12 @@ def acts_on_gradients(value: Any) -> bool:
     return any(isinstance(item, kinds) for item in _held(value))
 
 
+def is_told(value: Any) -> bool:
+    """Whether a value is, or holds, only what a report may give: words, numbers, scores, what nothing is known of."""
+    plain = (str, bool, type(None), Num, Symbol, Tensor)
+    return all(isinstance(item, plain) and not isinstance(item, Got) for item in _held(value))
+
+
 def rows_in(value: Any) -> int | None:
     """The leading dimension of the input data that a value is or holds, where the source shows it."""
     data = (item.batch if isinstance(item, Unmade) else item for item in _held(value))
