@@ -1,4 +1,4 @@
-"""Who has a voice in a finding, and what loops cost: scenarios that can show nothing of it, and reports that take long."""
+"""What a scenario has no voice in, and reports that take long."""
 
 from __future__ import annotations
 

@@ -52,9 +52,9 @@ def call_function(run: State, function: v.Function, args: list[Any], kwargs: dic
         run.no_graphs -= without_graphs
         run.calls.frames.pop()
         run.calls.stack.pop()
-    if run.knowledge.skims and run.loops.depth and run.spent - spent > _LONG and v.is_told(result):
-        if run.recorder.only_shows_since(recorded):
-            run.knowledge.reports.add(node)
+    is_long = run.knowledge.skims and run.loops.depth > 0 and run.spent - spent > _LONG
+    if is_long and v.is_told(result) and run.recorder.only_shows_since(recorded):
+        run.knowledge.reports.add(node)
     return result
 
 
