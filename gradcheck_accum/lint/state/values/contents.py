@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from gradcheck_accum.lint.program.names import SETTINGS
-from gradcheck_accum.lint.state.values.data import Data, Unmade
+from gradcheck_accum.lint.state.values.data import Data, Loader, Unmade
 from gradcheck_accum.lint.state.values.definitions import Function, Instance
 from gradcheck_accum.lint.state.values.numbers import DERIVED, STEPS, Num
 from gradcheck_accum.lint.state.values.parameters import Gradient, Parameters
@@ -33,6 +33,11 @@ def _held(value: Any, depth: int = 0) -> Iterator[Any]:
 def is_data(value: Any) -> bool:
     """Whether a value is, or holds, input data."""
     return any(isinstance(item, (Data, Unmade)) for item in _held(value))
+
+
+def is_loader(value: Any) -> bool:
+    """Whether a value is, or holds, a loader of data."""
+    return any(isinstance(item, Loader) for item in _held(value))
 
 
 def got_in(value: Any) -> Got | None:
