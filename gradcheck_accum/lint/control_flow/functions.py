@@ -38,7 +38,7 @@ def call_function(run: State, function: v.Function, args: list[Any], kwargs: dic
             return v.Stream.endless(run.recorder.micro_batch)
         whole = any(map(v.is_multiple_of_steps, [*args, *kwargs.values()]))
         return v.Loader(generated=True, whole=whole, carry_out=partial(_yielded, run, node, scope))
-    if node in run.knowledge.reports:
+    if run.knowledge.skims and node in run.knowledge.reports:
         return Symbol()
     spent, recorded, result = run.spent, len(run.recorder.raw), None
     run.calls.stack.append(node)
@@ -52,7 +52,7 @@ def call_function(run: State, function: v.Function, args: list[Any], kwargs: dic
         run.no_graphs -= without_graphs
         run.calls.frames.pop()
         run.calls.stack.pop()
-    is_long = run.knowledge.skims and run.loops.depth > 0 and run.spent - spent > _LONG
+    is_long = run.loops.depth > 0 and run.spent - spent > _LONG
     if is_long and v.is_told(result) and run.recorder.only_shows_since(recorded):
         run.knowledge.reports.add(node)
     return result

@@ -212,11 +212,12 @@ def _scenarios(
     found: list[Scenario] = []
     agreement = _Agreement()
     order = itertools.count(1)
-    spent, before_skimming = 0, 0
+    spent, waited = 0, 0
+    """The evaluations of all runs, and those of the complete ones: what a run learns by restarting is learned once."""
     is_thorough = True
     places: set[Place] = set()
     """The places that may skip a micro-batch."""
-    while pending and len(tried) < _MOST_SCENARIOS and spent - before_skimming < agreement.patience:
+    while pending and len(tried) < _MOST_SCENARIOS and waited < agreement.patience:
         remoteness, _, given, before = heapq.heappop(pending)
         run, took = _complete_run(module, modules, reach, knowledge, root, given)
         spent += took
@@ -225,12 +226,11 @@ def _scenarios(
                 run, took = _complete_run(module, modules, reach, knowledge, root, given)
                 spent += took
         if run is not None and not tried and spent > _PATIENCE and knowledge.skim():
-            # There would be no other scenario.
-            before_skimming = spent
             run, took = _complete_run(module, modules, reach, knowledge, root, given)
             spent += took
         if run is None:
             return Explored(root, [], spent, is_followed=False)
+        waited += run.spent
         visited |= run.calls.visited
         places |= run.skips.passed.keys()
         if function is not None:

@@ -46,7 +46,7 @@ class Knowledge:
         self.hurries = as_written
         """Whether a run has needed more than its budget, so that of many epochs a few have to do."""
         self.skims = False
-        """Whether runs have needed so much that a long report is carried out once."""
+        """Whether runs have needed so much that long reports are not carried out again."""
         self.reports: set[syntax.Node] = set()
         """The functions of training loops that take long and do nothing to gradients."""
         self.bounds: set[str] = set()
@@ -185,9 +185,9 @@ class Knowledge:
         return not before
 
     def skim(self) -> bool:
-        """Let what a long report gives be unknown from its second time on; False if it is already."""
-        before, self.skims = self.skims, True
-        return not before
+        """Let what a long report gives be unknown; False if it is already, or no report has been seen to take long."""
+        before, self.skims = self.skims, bool(self.reports)
+        return self.skims and not before
 
     def ignore_idle(self) -> bool:
         """Ignore the numbers by which a loop only reports; False if that makes no pass shorter."""
