@@ -300,6 +300,22 @@ class Wrapped:
     def zero_grad(self):
         self.base.zero_grad()
 
+class Planned(optim.Optimizer):
+    def __init__(self, params, plan):
+        super().__init__(params, dict(plan=plan))
+
+    def rates(self):
+        found = []
+        for group in self.param_groups:
+            found.append(group["plan"].rates())
+        return found
+
+    def step(self, closure=None):
+        for group in self.param_groups:
+            for p in group["params"]:
+                torch.nn.utils.clip_grad_norm_(p, 1.0)
+                p.data.add_(p.grad.data, alpha=-self.rates()[0])
+
 model = torch.nn.Linear(6, 3)
 updater = {made}
 X, Y = torch.randn(32, 6), torch.randint(0, 3, (32,))
@@ -317,6 +333,7 @@ for i, (x, y) in enumerate(zip(X.split(4), Y.split(4))):
         "Signs(model.parameters(), lr=0.1)",
         "Wrapped(optim.SGD(model.parameters()))",
         "Wrapped(Signs(model.parameters(), 1))",
+        "Planned(model.parameters(), plan)",
     ],
 )
 def test_an_optimizer_of_ones_own_steps(made: str) -> None:

@@ -176,3 +176,63 @@ def test_a_progress_bar_around_a_loader_gives_its_batches(source: str) -> None:
 def test_what_a_model_made_of_data_is_no_data(before: str) -> None:
     code = WRAPPED.format(before=before, item="loss", source="losses", loss="loss")
     assert codes_in(code) == []
+
+
+CUT_FROM_A_LIST = """\
+def train(path, rounds, width, batch_size, every):
+    model = build()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(rounds):
+        words, pieces, begin = open(path).read().split(), [], 0
+        while begin < len(words) - width:
+            pieces.append(words[begin : begin + width])
+            begin += width
+        for turn in range(len(pieces) // batch_size):
+            part = pieces[turn * batch_size : (turn + 1) * batch_size]
+            rows = []
+            for piece in part:
+                rows.append([int(word) for word in piece])
+            seen = torch.tensor(rows).long().cuda()
+            loss = model(seen, labels=seen)[0]{scaling}
+            loss.backward()
+            {each}
+            if (turn + 1) % every == 0{flush}:
+                {once}
+                optimizer.step()
+                optimizer.zero_grad()
+"""
+CLIP = "torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)"
+
+
+def test_what_a_turn_cuts_out_of_a_list_of_unknown_length_is_its_micro_batch() -> None:
+    filled = CUT_FROM_A_LIST.format(scaling=" / every", each=CLIP, flush="", once="pass")
+    assert codes(filled) == ["GA301", "GA401"]
+    filled = CUT_FROM_A_LIST.format(scaling="", each="pass", flush="", once=CLIP)
+    assert codes(filled) == ["GA101", "GA301"]
+    whole = " or (turn + 1) * batch_size >= len(pieces)"
+    filled = CUT_FROM_A_LIST.format(scaling=" / every", each="pass", flush=whole, once=CLIP)
+    assert codes(filled) == []
+
+
+def test_what_a_turn_uses_first_after_its_backward_is_no_data_of_it() -> None:
+    source = """\
+from accelerate import Accelerator
+
+class Tuner:
+    def __init__(self, settings, pipe):
+        self.accelerator = Accelerator(gradient_accumulation_steps=settings.parts)
+        self.settings, self.pipe = settings, pipe
+        self.optimizer = torch.optim.SGD(pipe.parameters(), lr=0.1)
+
+    def step(self):
+        scores = []
+        for _ in range(self.settings.parts):
+            with self.accelerator.accumulate(self.pipe):
+                loss, score = self.pipe.rated(self.pipe.drawn(self.settings.rows))
+                self.accelerator.backward(loss.mean())
+                self.optimizer.step()
+                self.optimizer.zero_grad()
+            scores.append(feeding.last())
+            print(torch.tensor(scores).mean())
+"""
+    assert codes(source) == []

@@ -219,3 +219,40 @@ def test_where_it_is_known_how_often_a_sum_is_shown_it_is_told() -> None:
 
 def test_a_setting_that_says_whether_a_sum_is_shown_is_one_answer_for_all_turns() -> None:
     assert is_flagged(each=ADD, end="if verbose and model is not None: print(running / len(loader))")
+
+
+METER = """\
+import logging
+import torch
+from some_utils import AverageMeter, mixed
+
+def train(model, loader, optimizer, criterion, K, mix):
+    meter, own = AverageMeter(), AverageMeter()
+    for i, (x, y) in enumerate(loader):
+        if mix is not None:
+            x, y = mixed(x, y)
+        loss = criterion(model(x), y) / K
+        loss.backward()
+        if (i + 1) % K == 0:
+            optimizer.step()
+            optimizer.zero_grad()
+        {keep}
+        logging.info(f"{{meter.val:.3f}} {{meter.{shown}:.3f}}")
+"""
+
+
+@pytest.mark.parametrize(
+    ("keep", "shown", "expected"),
+    [
+        ("meter.update(loss.item(), y.size(0))", "avg", True),
+        ("meter.update(loss.item())", "avg", True),
+        ("meter.update(loss.item() * K, y.size(0))", "avg", False),
+        ("meter.update(loss.item(), y.size(0))", "count", False),
+        ("meter.update(y.size(0)); own.update(loss.item())", "avg", False),
+        ("meter.reset(); meter.update(loss.item())", "avg", False),
+    ],
+)
+def test_meters_of_libraries_keep_means(keep: str, shown: str, expected: bool) -> None:
+    found = codes_in(METER.format(keep=keep, shown=shown))
+    assert ("GA802" in found) is expected
+    assert set(found) <= {"GA301", "GA802"}

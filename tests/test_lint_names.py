@@ -356,3 +356,20 @@ def train(model, loader, optimizer):
     optimizer.zero_grad()
 """
     assert codes_in(source) == ["GA301"]
+
+
+def test_a_name_that_has_the_letters_of_a_count_of_batches_in_it_is_none() -> None:
+    source = """\
+def train(args, model, loader, optimizer, criterion):
+    seen = 0
+    for x, y in loader:
+        seen += 1
+        (criterion(model(x), y) / args.{name}).backward()
+        if seen == args.{name}:
+            optimizer.step()
+            optimizer.zero_grad()
+            seen = 0
+"""
+    assert codes(source.format(name="train_iter_size")) == ["GA301"]
+    # Whoever steps once in a pass, after all of its batches, has no remainder.
+    assert codes(source.format(name="n_iter")) == []

@@ -70,6 +70,47 @@ def pretrain(opts, net, loader):
             break
 """,
     ),
+    "passes that an endless loop starts again leak, whichever loop is left": (
+        ["GA301"],
+        """\
+def pretrain(opts, net, loader):
+    opt = torch.optim.AdamW(net.parameters())
+    updates = 0
+    while True:
+        for turn, sample in enumerate(loader):
+            loss = net(**sample)[0] / opts.accumulation_steps
+            loss.backward()
+            if (turn + 1) % opts.accumulation_steps == 0:
+                opt.step()
+                opt.zero_grad()
+                updates += 1
+            if updates >= opts.most_updates:
+                break
+        if updates >= opts.most_updates:
+            break
+""",
+    ),
+    "a count that goes on through the passes (right)": (
+        [],
+        """\
+def pretrain(opts, net, loader):
+    opt = torch.optim.AdamW(net.parameters())
+    updates, turn = 0, 0
+    while True:
+        for sample in loader:
+            turn += 1
+            loss = net(**sample)[0] / opts.accumulation_steps
+            loss.backward()
+            if turn % opts.accumulation_steps == 0:
+                opt.step()
+                opt.zero_grad()
+                updates += 1
+            if updates >= opts.most_updates:
+                break
+        if updates >= opts.most_updates:
+            break
+""",
+    ),
     "a bar with a parent": (
         ["GA301"],
         """\

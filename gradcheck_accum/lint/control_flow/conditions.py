@@ -262,9 +262,10 @@ def _ends_the_only_pass(run: State, test: syntax.Expression, scope: v.Scope, bod
     """Whether a guard ends training after so many steps, which is the only pass over the data.
 
     It compares a count that has grown, but not with every micro-batch, with a setting. The source says so how long
-    training is, and not that the data end before.
+    training is, and not that the data end before. A guard between passes ends none.
     """
-    if run.loops.depth != 1 or run.recorder.passes != 1 or not isinstance(body[-1], (syntax.Break, syntax.Return)):
+    is_only_pass = run.loops.depth == run.loops.passes == run.recorder.passes == 1
+    if not is_only_pass or not isinstance(body[-1], (syntax.Break, syntax.Return)):
         return False
     end = settled_value(run, test.comparators[0], scope) if isinstance(test, syntax.Compare) else None
     counts = list(run.recorder.ends.get(end.name, {}).values()) if isinstance(end, Symbol) else []

@@ -16,6 +16,8 @@ from gradcheck_accum.lint.state.values import Symbol
 from gradcheck_accum.lint.syntax import text_of
 
 _DEPTH = 12
+_LONG = 1_000
+"""Evaluations from which on a function of a training loop that does nothing to gradients may be a report."""
 
 
 def call_function(run: State, function: v.Function, args: list[Any], kwargs: dict[str, Any]) -> Any:
@@ -36,18 +38,24 @@ def call_function(run: State, function: v.Function, args: list[Any], kwargs: dic
             return v.Stream.endless(run.recorder.micro_batch)
         whole = any(map(v.is_multiple_of_steps, [*args, *kwargs.values()]))
         return v.Loader(generated=True, whole=whole, carry_out=partial(_yielded, run, node, scope))
+    if run.knowledge.skims and node in run.knowledge.reports:
+        return Symbol()
+    spent, recorded, result = run.spent, len(run.recorder.raw), None
     run.calls.stack.append(node)
     run.calls.frames.append(scope)
     run.no_graphs += without_graphs
     try:
         run.execute(node.body, scope)
     except Returned as returned:
-        return returned.value
+        result = returned.value
     finally:
         run.no_graphs -= without_graphs
         run.calls.frames.pop()
         run.calls.stack.pop()
-    return None
+    is_long = run.loops.depth > 0 and run.spent - spent > _LONG
+    if is_long and v.is_told(result) and run.recorder.only_shows_since(recorded):
+        run.knowledge.reports.add(node)
+    return result
 
 
 def _yielded(run: State, node: syntax.FunctionDef, scope: v.Scope) -> list[Any]:

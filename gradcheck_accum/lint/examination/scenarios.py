@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from gradcheck_accum.diagnosis import Diagnosis, diagnose
-from gradcheck_accum.ledger.events import Backward, Opaque, Step
+from gradcheck_accum.ledger.events import Backward, LossShown, Opaque, Step
 from gradcheck_accum.ledger.folding import fold
 from gradcheck_accum.ledger.location import Location
 from gradcheck_accum.ledger.weights import Readings, read_weights
@@ -38,13 +38,16 @@ _OF_SCALERS = frozenset({"GA501"})
 """What nothing can be said of where no loss was scaled by a grad scaler."""
 _OF_WINDOWS = frozenset({"GA302"})
 """What nothing can be said of where fewer than two windows are whole: a first one is like no other."""
+_OF_MEANS = frozenset({"GA802"})
+"""What nothing can be said of at a line where no mean of several losses was read that is shown."""
 _A_TEST = "test_"
 """How functions are called that pytest and unittest call once, each with what was set up for it alone."""
 _SCALER_BYPASSED = "GA503"
 _STEPS_EVERY_TIME = "GA304"
 _INTERRUPTED = "GA303"
+_CLEARED_EVERY_TIME = "GA201"
 _OF_REMAINDERS = frozenset({"GA103", "GA301"})
-"""What depends on how many micro-batches a pass has."""
+"""What depends on how many micro-batches a pass has: nothing can be said of it where none but the last is kept."""
 _MOST_AS_WRITTEN = 4
 """Scenarios that are run once more with the numbers that the source has for its options."""
 _MOST_WITH_A_SKIP = 4
@@ -104,6 +107,16 @@ class Scenario:
         return any(isinstance(event, Backward) and event.grad_scaled for event in self.ledger.trace.events)
 
     @property
+    def clears_every_time(self) -> bool:
+        """Whether it loses the gradients of most micro-batches, those of a remainder among them."""
+        return any(diagnosis.mistake.code == _CLEARED_EVERY_TIME for diagnosis in self.diagnoses)
+
+    @property
+    def mean_lines(self) -> set[int]:
+        """The lines at which losses were read of which several are shown as one number."""
+        return {e.where.line for e in self.ledger.trace.events if isinstance(e, LossShown) and len(e.losses) > 1}
+
+    @property
     def has_windows(self) -> bool:
         """Whether it has trained long enough to show how long a window is."""
         every = [self.ledger.account(*names) for names in self.ledger.accounts()]
@@ -114,7 +127,9 @@ class Scenario:
         """The codes of what it can say nothing of at a line."""
         of_ranks = frozenset() if line in self.averaging_lines else _OF_RANKS
         of_windows = frozenset() if self.has_windows else _OF_WINDOWS
-        return of_ranks | of_windows | (frozenset() if self.scales else _OF_SCALERS)
+        of_means = frozenset() if line in self.mean_lines else _OF_MEANS
+        of_remainders = _OF_REMAINDERS if self.clears_every_time else frozenset[str]()
+        return of_ranks | of_windows | of_means | of_remainders | (frozenset() if self.scales else _OF_SCALERS)
 
     @property
     def accumulates(self) -> bool:
@@ -197,20 +212,25 @@ def _scenarios(
     found: list[Scenario] = []
     agreement = _Agreement()
     order = itertools.count(1)
-    spent = 0
+    spent, waited = 0, 0
+    """The evaluations of all runs, and those of the complete ones: what a run learns by restarting is learned once."""
     is_thorough = True
     places: set[Place] = set()
     """The places that may skip a micro-batch."""
-    while pending and len(tried) < _MOST_SCENARIOS and spent < agreement.patience:
+    while pending and len(tried) < _MOST_SCENARIOS and waited < agreement.patience:
         remoteness, _, given, before = heapq.heappop(pending)
         run, took = _complete_run(module, modules, reach, knowledge, root, given)
         spent += took
-        for shorten in (knowledge.ignore_idle, knowledge.hurry):
+        for shorten in (knowledge.ignore_idle, knowledge.hurry, knowledge.skim):
             if run is None and shorten():
                 run, took = _complete_run(module, modules, reach, knowledge, root, given)
                 spent += took
+        if run is not None and not tried and spent > _PATIENCE and knowledge.skim():
+            run, took = _complete_run(module, modules, reach, knowledge, root, given)
+            spent += took
         if run is None:
             return Explored(root, [], spent, is_followed=False)
+        waited += run.spent
         visited |= run.calls.visited
         places |= run.skips.passed.keys()
         if function is not None:

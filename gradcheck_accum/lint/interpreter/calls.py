@@ -248,8 +248,9 @@ def _library(run: State, node: syntax.Call, callee: v.Reference, args: list[Any]
         return args[0]
     if path.startswith("torch.") and tail.endswith("_like") and args and isinstance(args[0], v.Data):
         return v.Data(args[0].rows, holds=_held(tail.removesuffix("_like")))
-    if path.startswith("torch.") and tail in MAKES_DATA and args and isinstance(args[0], v.Got):
-        return args[0]  # the same data, as a tensor
+    got = v.got_in(args[0]) if path.startswith("torch.") and tail in MAKES_DATA and args else None
+    if got is not None:
+        return got  # the same data, as a tensor
     if path.startswith("torch.") and tail in MAKES_DATA:
         made = run.loops.turn if run.loops.depth and tail in MAKES_AT_RANDOM else None
         return v.Data(_rows(tail, args, kwargs), made=made, holds=_held(tail), is_tensor=True)

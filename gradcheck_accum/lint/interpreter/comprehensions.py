@@ -60,6 +60,8 @@ def _comprehended(
         if isinstance(source, v.Data):
             # What is made of each tensor of a batch, however many it has, is a batch still.
             return v.Data() if v.is_data(element(v.Data())) else UNKNOWN
+        if isinstance(source, v.Got) and not source.name and not v.acts_on_gradients(element(source)):
+            return source
         if any(is_gradient(part) for part in walk(elt)):
             element(Symbol())
         return UNKNOWN

@@ -160,6 +160,10 @@ def _compare(run: State, node: syntax.Compare, scope: v.Scope) -> Any:
             outcome: Any = op is Comparison.ISNOT
         elif literal and op in (Comparison.EQ, Comparison.NOTEQ) and _counts_a_batch(node.left, left):
             outcome = UNKNOWN
+        elif _count_unlike_things(left, right) or _count_unlike_things(right, left):
+            if run.boundary is not None:
+                run.recorder.opaque(node, "how many micro-batches a window has")
+            outcome = UNKNOWN
         else:
             outcome = _compare_pair(run, op, left, right)
         if outcome is not True:
@@ -177,6 +181,13 @@ def _counts_a_batch(node: syntax.Expression, value: Any) -> bool:
     return (
         isinstance(node, syntax.Call) and call_name(node) == "len" and isinstance(value, Num) and v.UNITS in value.tags
     )
+
+
+def _count_unlike_things(rows: Any, length: Any) -> bool:
+    """Whether one number counts rows, and the other is the assumed length of something, be that of batches or rows."""
+    if not (isinstance(rows, Num) and isinstance(length, Num)) or v.UNITS in length.tags:
+        return False
+    return v.UNITS in rows.tags and v.LENGTH not in rows.tags and {v.LENGTH, v.ASSUMED} <= length.tags
 
 
 def _compare_pair(run: State, op: Comparison, left: Any, right: Any) -> Any:

@@ -22,6 +22,7 @@ _FEW = 24
 """Turns that are never too many: four times the fewest that stand for a loop without an end."""
 
 _FEW_EPOCHS = 3
+_FEW_LOADERS = 3
 
 _FOR_A_GENERATOR = 10_000
 """Evaluations in which a generator is to show how many batches it gives."""
@@ -32,9 +33,12 @@ def plan(run: State, source: Any, loop: syntax.For, trains: bool) -> tuple[Itera
     source = given_by(run, source) if trains else source
     match source:
         case v.Loader():
-            windows = _windows_of(run, source, loop) if trains else None
-            if windows is not None:
-                return windows, False, True
+            inner = _given_to_inner_loop(run, source, loop) if trains else []
+            if inner and all(isinstance(one, list) and v.is_data(one) for one in inner):
+                return inner, False, True  # windows
+            if inner and all(map(v.is_loader, inner)):
+                # A few stand for all: three, as the remainders of two passes may be a window together.
+                return [*inner, inner[-1]][:_FEW_LOADERS] if len(inner) > 1 else inner, False, False
             batches = _batches_from(run, source) if trains and run.knowledge.has_remainders else None
             if batches is not None:
                 return batches, True, True
@@ -143,13 +147,12 @@ def _windows_along(run: State, count: Num) -> int:
     return _FEW_EPOCHS
 
 
-def _windows_of(run: State, loader: v.Loader, loop: syntax.For) -> list[Any] | None:
-    """The lists of batches that a generator gives a loop that has an inner one over each; None if it gives others."""
+def _given_to_inner_loop(run: State, loader: v.Loader, loop: syntax.For) -> list[Any]:
+    """What a generator gives a loop that has an inner one over each; nothing if the loop has none."""
     inner = inner_training_loop(run, loop.body) if loader.carry_out is not None else None
     if loader.carry_out is None or inner is None or not _consumes(inner, loop):
-        return None
-    found = loader.carry_out()
-    return found if found and all(isinstance(one, list) and v.is_data(one) for one in found) else None
+        return []
+    return loader.carry_out() or []
 
 
 def _batches_from(run: State, loader: v.Loader) -> list[Any] | None:
@@ -168,6 +171,8 @@ def _batches_from(run: State, loader: v.Loader) -> list[Any] | None:
 
 def _unknown_iteration(run: State, source: Any, loop: syntax.For, trains: bool) -> tuple[Iterable[Any], bool, bool]:
     element = Symbol(f"{source.name}[]") if isinstance(source, Symbol) and source.name else Symbol()
+    if isinstance(source, v.Got) and not source.name:
+        element = source  # each part of what a turn has cut out of its data
     if not trains:
         return [element], False, False
     inner = inner_training_loop(run, loop.body)

@@ -32,6 +32,7 @@ from gradcheck_accum.lint.torch_calls.data import (
     stream,
 )
 from gradcheck_accum.lint.torch_calls.masks import counted, is_left_out, is_own_count, selected
+from gradcheck_accum.lint.torch_calls.meters import new_meter
 from gradcheck_accum.lint.torch_calls.metrics import mean
 from gradcheck_accum.lint.torch_calls.models import sources_of
 
@@ -365,6 +366,10 @@ def _namespace(run: State, args: list[Any], kwargs: dict[str, Any]) -> Any:
     return v.Instance(v.Class(_NAMESPACE, v.Scope()), attributes) if isinstance(attributes, dict) else attributes
 
 
+def _meter(run: State, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    return new_meter()
+
+
 _NAMESPACE = syntax.ClassDef(syntax.NOWHERE, None, "SimpleNamespace", (), (), (), (), ())
 
 
@@ -428,6 +433,7 @@ LIBRARY: dict[str, Callable[[State, list[Any], dict[str, Any]], Any]] = {
     "tqdm": _first,
     "trange": _range,
     "track": _first,
+    "AverageMeter": _meter,
     "GradScaler": _unfollowed,
     "autocast": _unfollowed,
     "ceil": _convert(lambda value: -int(-value // 1)),

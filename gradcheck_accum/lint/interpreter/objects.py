@@ -48,7 +48,7 @@ def _is_optimizer(run: State, cls: v.Class) -> bool:
         path.startswith("torch.optim.") and not path.startswith(SCHEDULERS) for path in _library_bases(run, cls)
     )
     others = [method for name, method in cls.methods.items() if not name.startswith("_") and name != "step"]
-    return derives and not any(run.reach.acts(method.body) for method in others)
+    return derives and not any(run.reach.touches_gradients(method.body) for method in others)
 
 
 def _library_bases(run: State, cls: v.Class) -> list[str]:

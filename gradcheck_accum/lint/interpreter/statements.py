@@ -244,9 +244,13 @@ def _while(run: State, node: syntax.While, scope: v.Scope) -> None:
         run.recorder.epoch = None
     run.loops.depth += trains
     outer_turn, turns = run.loops.turn, 0
+    guessed = False
     try:
         while True:
             known = settled(run, node.test, scope)  # whether a loop goes on is no setting
+            if known is None and not (guessed or trains or run.calls.yielded is not None):
+                guessed = True
+                run.loops.guessed += 1
             many = trains and run.knowledge.hurries
             endless = known is None or many or isinstance(node.test, syntax.Constant)
             cut_off = endless and turns >= _most_turns(run, node, trains)
@@ -264,6 +268,7 @@ def _while(run: State, node: syntax.While, scope: v.Scope) -> None:
     except Broke:
         pass
     finally:
+        run.loops.guessed -= guessed
         run.loops.depth -= trains
         run.loops.turn = outer_turn
 

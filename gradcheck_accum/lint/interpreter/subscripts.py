@@ -42,6 +42,8 @@ def subscript(run: State, node: syntax.Subscript, scope: v.Scope) -> Any:
             return value[index.value] if -len(value) <= index.value < len(value) else UNKNOWN
         case list() if isinstance(node.slice, syntax.Slice) and id(value) in run.iterated.grown:
             # Of how many there are nothing is known, and so it is of a part of them.
+            if not v.acts_on_gradients(value) and _is_cut_anew(run, node.slice, _bounds(run, node.slice, scope)):
+                return v.Got(turn=run.loops.turn)
             part = list(value)
             run.iterated.grown[id(part)] = part
             return part
@@ -118,16 +120,30 @@ def _slice_of_batches(run: State, batches: Symbol, index: syntax.Expression, sco
     """
     if not isinstance(index, syntax.Slice):
         return UNKNOWN
-    bounds = [run.evaluate(bound, scope) for bound in (index.lower, index.upper) if bound is not None]
-    if not any(isinstance(b, Num) and b.tags & {v.STEPS, v.DERIVED, v.LENGTH, v.POSITION} for b in bounds):
-        moves = run.loops.depth and index.lower is not None and index.upper is not None and _changes(run, index)
-        return v.Got(turn=run.loops.turn) if moves else UNKNOWN
+    bounds = _bounds(run, index, scope)
+    if not any(map(_counts_batches, bounds)):
+        return v.Got(turn=run.loops.turn) if _is_cut_anew(run, index, bounds) else UNKNOWN
     length = length_of_value(run, batches)
     if not isinstance(length, Num):
         # No one takes an empty window: it is as long as the bounds are apart.
         length = max((b for b in bounds if isinstance(b, Num)), key=lambda bound: bound.value)
         run.recorder.assumed_length = True
     return _slice(run, [v.Data()] * int(length.value), index, scope)
+
+
+def _bounds(run: State, index: syntax.Slice, scope: v.Scope) -> list[Any]:
+    """The bounds of a slice that it states."""
+    return [run.evaluate(bound, scope) for bound in (index.lower, index.upper) if bound is not None]
+
+
+def _counts_batches(bound: Any) -> bool:
+    """Whether a bound counts batches: by K, or along the length of them all."""
+    return isinstance(bound, Num) and bool(bound.tags & {v.STEPS, v.DERIVED, v.LENGTH, v.POSITION})
+
+
+def _is_cut_anew(run: State, index: syntax.Slice, bounds: list[Any]) -> bool:
+    """Whether each turn of a training loop cuts out another part of what holds its data, and no list of batches."""
+    return run.loops.depth > 0 and len(bounds) == 2 and not any(map(_counts_batches, bounds)) and _changes(run, index)
 
 
 def _is_the_same_in_every_turn(run: State, node: syntax.Expression) -> bool:

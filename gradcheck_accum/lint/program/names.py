@@ -43,7 +43,7 @@ STEPS_NO_OPTIMIZER = Guess(
 )
 STEPS = Guess("a call that gives K", Effect.STATES, r"accum\w*_(steps|iters|iterations|batches|every|factor)$")
 LENGTH = Guess(
-    "the length of a pass", Effect.STATES, r"len|num_?batch|n_?batch|n_?iter|total|per_epoch|last|num_?steps"
+    "the length of a pass", Effect.STATES, r"len|num_?batch|(?<![a-z])n_?(batch|iter)|total|per_epoch|last|num_?steps"
 )
 BEGINNING = Guess(
     "where a training begins, which is at its default",

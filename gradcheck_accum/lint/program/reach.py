@@ -186,6 +186,14 @@ class Reach:
         """Whether any of the statements changes gradients."""
         return any(self._any(self._to_gradients - _GATHERS, s) for s in body)
 
+    def touches_gradients(self, body: Iterable[syntax.Statement]) -> bool:
+        """Whether any of the statements does something to gradients, itself or through this file's functions."""
+        return any(self._any(self._to_touching, s) for s in body)
+
+    @cached_property
+    def _to_touching(self) -> frozenset[str]:
+        return _closure(_either(TOUCH_GRADIENTS), self._callers())
+
     @cached_property
     def unwritten_number(self) -> int:
         """A number that no number of the source can be taken for: the first prime from 7 on that divides none."""
@@ -364,7 +372,7 @@ class Reach:
 
     def yields(self, node: syntax.Statement) -> bool:
         """Whether a function yields, or a statement of one does."""
-        return YIELDS in self._calls[id(node)]
+        return self._any(frozenset({YIELDS}), node)
 
     def never_ends(self, node: Function, depth: int = 0) -> bool:
         """Whether a generator yields for ever: in a loop that nothing leaves, and that runs on by itself.

@@ -45,6 +45,10 @@ class Knowledge:
         """Those that do not, once they have made passes too long to be followed."""
         self.hurries = as_written
         """Whether a run has needed more than its budget, so that of many epochs a few have to do."""
+        self.skims = False
+        """Whether runs have needed so much that long reports are not carried out again."""
+        self.reports: set[syntax.Node] = set()
+        """The functions of training loops that take long and do nothing to gradients."""
         self.bounds: set[str] = set()
         """Names that loops with a step inside and another after them count to: K, if losses are divided by them."""
         self._preferred: dict[str, bool] = {}
@@ -179,6 +183,11 @@ class Knowledge:
         """Let a few epochs stand for many; False where they do already."""
         before, self.hurries = self.hurries, True
         return not before
+
+    def skim(self) -> bool:
+        """Let what a long report gives be unknown; False if it is already, or no report has been seen to take long."""
+        before, self.skims = self.skims, bool(self.reports)
+        return self.skims and not before
 
     def ignore_idle(self) -> bool:
         """Ignore the numbers by which a loop only reports; False if that makes no pass shorter."""

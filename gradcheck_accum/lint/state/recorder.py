@@ -301,6 +301,10 @@ class Recorder:
         self._opaque = True
         self.raw.append(Recorded("opaque", self.locate(node), None, {"reason": reason}))
 
+    def only_shows_since(self, count: int) -> bool:
+        """Whether all that was recorded after the first ``count`` things is numbers that were displayed."""
+        return all(raw.kind == "show" for raw in self.raw[count:])
+
     def done(self) -> tuple[tuple[str, Location], ...]:
         """What has been done to gradients, and where, in order: what tells one run from another."""
         return tuple((raw.kind, raw.where) for raw in self.raw)

@@ -106,13 +106,15 @@ class State:
     def draw_made(self, given: Iterable[Any]) -> None:
         """A model is given values: those that a turn has made of random numbers are its micro-batch.
 
-        So are those that it has got from elsewhere. Unless data is given as well: then they are noise, or settings.
+        So are those that it has got from elsewhere. Unless data is given as well: then they are noise, or settings; and
+        what a turn uses first after its backward was no data of that.
         """
         data = [value for value in given if isinstance(value, (v.Data, v.Got))]
         turns = [value.made if isinstance(value, v.Data) else value.turn for value in data]
         known = [turn for turn in turns if turn is not None]
         made = self.iterated.made
-        if known and len(known) == len(data) and min(known) not in made and self.knowledge.note_made_data():
+        is_new = bool(known) and len(known) == len(data) and min(known) not in made | self.loops.trained
+        if is_new and self.knowledge.note_made_data():
             made.add(min(known))
             self.recorder.draw()
             self.recorder.learn_units(v.rows_in(data[0]))

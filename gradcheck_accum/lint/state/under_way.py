@@ -30,6 +30,8 @@ class Loops:
     """The turn of a training loop that is under way; no two have the same number."""
     begun: int = 0
     """How many turns have begun."""
+    trained: set[int] = field(default_factory=set)
+    """The turns that have run a backward."""
     last_slice: tuple[Any, ...] = ()
     """The bounds of the data that this turn took last."""
 

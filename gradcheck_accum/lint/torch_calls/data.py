@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 from fractions import Fraction
 from typing import Any
@@ -10,7 +11,7 @@ from gradcheck_accum.lint.control_flow.functions import call_function
 from gradcheck_accum.lint.program.names import DATASET
 from gradcheck_accum.lint.state import values as v
 from gradcheck_accum.lint.state.bindings import bind, bind_steps
-from gradcheck_accum.lint.state.control import Exhausted
+from gradcheck_accum.lint.state.control import Exhausted, Raised
 from gradcheck_accum.lint.state.knowledge import ASSUMED_STEPS
 from gradcheck_accum.lint.state.state import State
 from gradcheck_accum.lint.state.values import Num, Symbol
@@ -184,7 +185,9 @@ def length_of_value(run: State, value: Any) -> Any:
         case v.Instance():
             method = value.cls.bound("__len__", value)
             if method is not None:
-                return call_function(run, method, [], {})
+                # The length that is asked for here may be one that the program never asks for.
+                with suppress(Raised):
+                    return call_function(run, method, [], {})
         case Symbol() if value.name and DATASET.fits(value.name.rpartition(".")[2]):
             return v.Samples(source=value.name)
         case Symbol() if value.name:

@@ -40,6 +40,7 @@ def record_backward(run: State, node: syntax.Node, value: Any, weighted: bool) -
     """Record a backward; ``weighted`` says that it was given a gradient argument."""
     loss = as_loss(run, value)
     synced = run.sync.of_backward(loss.models)
+    run.loops.trained.add(run.loops.turn)
     weighted = weighted or not run.made.hooked.isdisjoint(loss.models)
     # What a rate is divided by that a sum grows with, a loss whose reduction is not in sight need not be divided by.
     weighted = weighted or (any(part.assumed for part in loss.parts) and may_take_sums(run, loss.models))

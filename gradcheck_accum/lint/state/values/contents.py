@@ -8,11 +8,11 @@ from dataclasses import replace
 from typing import Any
 
 from gradcheck_accum.lint.program.names import SETTINGS
-from gradcheck_accum.lint.state.values.data import Data, Unmade
+from gradcheck_accum.lint.state.values.data import Data, Loader, Unmade
 from gradcheck_accum.lint.state.values.definitions import Function, Instance
 from gradcheck_accum.lint.state.values.numbers import DERIVED, STEPS, Num
 from gradcheck_accum.lint.state.values.parameters import Gradient, Parameters
-from gradcheck_accum.lint.state.values.symbols import Symbol
+from gradcheck_accum.lint.state.values.symbols import Got, Symbol
 from gradcheck_accum.lint.state.values.tensors import Tensor
 from gradcheck_accum.lint.state.values.training import Engine, Model, Optimizer
 
@@ -35,10 +35,28 @@ def is_data(value: Any) -> bool:
     return any(isinstance(item, (Data, Unmade)) for item in _held(value))
 
 
+def is_loader(value: Any) -> bool:
+    """Whether a value is, or holds, a loader of data."""
+    return any(isinstance(item, Loader) for item in _held(value))
+
+
+def got_in(value: Any) -> Got | None:
+    """What a value is, or what it is a list of, that one turn of a training loop has got; None for anything else."""
+    held = list(_held(value))
+    turns = {item.turn if isinstance(item, Got) else None for item in held}
+    return held[0] if held and len(turns) == 1 and None not in turns else None
+
+
 def acts_on_gradients(value: Any) -> bool:
     """Whether a value is, or holds, something that makes gradients or uses them."""
     kinds = (Tensor, Model, Optimizer, Engine, Parameters, Gradient, Instance, Function)
     return any(isinstance(item, kinds) for item in _held(value))
+
+
+def is_told(value: Any) -> bool:
+    """Whether a value is, or holds, only what a report may give: words, numbers, scores, what nothing is known of."""
+    plain = (str, bool, type(None), Num, Symbol, Tensor)
+    return all(isinstance(item, plain) and not isinstance(item, Got) for item in _held(value))
 
 
 def rows_in(value: Any) -> int | None:

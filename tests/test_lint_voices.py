@@ -1,0 +1,96 @@
+"""What a scenario has no voice in, and reports that take long."""
+
+from __future__ import annotations
+
+import pytest
+from loops_with_places import codes_in
+
+ATTACKED = """\
+import torch
+
+def train(settings, model, loader, optimizer, criterion, K):
+    for epoch in range(9):
+        for i, (x, y) in enumerate(loader):
+            (criterion(model(x), y) / K).backward()
+            if settings.attacks:
+                optimizer.zero_grad()
+                (criterion(model(x + 0.1), y) / K).backward()
+            if (i + 1) % K == 0{flush}:
+                optimizer.step()
+                optimizer.zero_grad()
+"""
+
+
+def test_a_setting_that_clears_all_gradients_says_nothing_of_the_remainder_without_it() -> None:
+    assert sorted(codes_in(ATTACKED.format(flush=""))) == ["GA201", "GA301"]
+    assert sorted(codes_in(ATTACKED.format(flush=" or i + 1 == len(loader)"))) == ["GA103", "GA201"]
+
+
+REPORTED = """\
+import torch
+
+def best_of(scores):
+    best = None
+    for row in range(30):
+        for column in range(30):
+            score = scores[row] * scores[column]
+            if best is None or score > best:
+                best = score
+    return best
+
+def report(model, held_out):
+    found = []
+    with torch.no_grad():
+        for x, y in held_out:
+            found.append(best_of(model(x)))
+    {also}
+    return found
+
+def train(model, loader, held_out, optimizer, criterion, K):
+    for epoch in range(9):
+        for i, (x, y) in enumerate(loader):
+            (criterion(model(x), y){scaling}).backward()
+            print(report(model, held_out))
+            if (i + 1) % K == 0:
+                optimizer.step()
+                optimizer.zero_grad()
+        optimizer.zero_grad()
+"""
+
+
+@pytest.mark.parametrize(("scaling", "codes"), [(" / K", {"GA301"}), ("", {"GA101", "GA301"})])
+def test_a_long_report_does_not_keep_a_loop_from_being_followed(
+    scaling: str, codes: set[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gradcheck_accum.lint.state.state._BUDGET", 40_000)
+    source = REPORTED.format(scaling=scaling, also="pass")
+    assert set(codes_in(source)) == codes
+
+
+def test_what_takes_long_and_changes_gradients_is_no_report(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gradcheck_accum.lint.state.state._BUDGET", 40_000)
+    source = REPORTED.format(scaling=" / K", also="torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)")
+    assert "GA401" in codes_in(source)
+
+
+def test_a_length_that_a_sampler_refuses_to_give_is_unknown() -> None:
+    source = """\
+import torch
+
+class Buckets(torch.utils.data.Sampler):
+    def __iter__(self):
+        yield from self.batches()
+
+    def __len__(self):
+        raise ValueError("the number of buckets is not known")
+
+def train(data, model, optimizer, criterion, K):
+    loader = torch.utils.data.DataLoader(data, batch_sampler=Buckets(data))
+    for i, (x, y) in enumerate(loader):
+        (criterion(model(x), y){scaling}).backward()
+        if (i + 1) % K == 0:
+            optimizer.step()
+            optimizer.zero_grad()
+"""
+    assert "GA101" in codes_in(source.format(scaling=""))
+    assert "GA101" not in codes_in(source.format(scaling=" / K"))
