@@ -1,12 +1,13 @@
 """The same loops under lint and verify, other tools, and a comparison that one would write by hand.
 
-    python benchmarks/beside_peers.py [--repeats 3]
+    python benchmarks/beside_peers.py [--repeats 3] [--peers PATH/TO/python]
 
-Needs pytest-torch, torch-audit, torch-preflight and TorchFix (`pip install`, or a folder on PYTHONPATH): what is not
-there is left out. Each loop is a script; a tool that has to be called in it is, after the line that makes the
-optimizer, and pytest-torch gets it as a step function. A tool has seen a mistake if it says of the wrong loop what it
-does not say of the right one. Time is that of the processor, of the whole process and all that it starts; memory is
-the highest resident one of any process; both medians, beside the plain script's.
+Needs pytest-torch, torch-audit, torch-preflight and TorchFix, best in an environment of their own, whose Python is
+``--peers`` (they ask for another version of libcst): what is not there is left out. Each loop is a script; a tool that
+has to be called in it is, after the line that makes the optimizer, and pytest-torch gets it as a step function. A tool
+has seen a mistake if it says of the wrong loop what it does not say of the right one. Time is that of the processor, of
+the whole process and all that it starts; memory is the highest resident one of any process; both medians, beside the
+plain script's.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gradcheck_accum.results.verdict import Verdict
@@ -211,6 +212,10 @@ TOOLS = (
 )
 
 
+OF_THIS_ENVIRONMENT = ("torch", "libcst")
+"""What the script itself, our own tools and the comparison by hand need."""
+
+
 def run(command: tuple[str, ...], path: Path) -> Ran:
     """Run a command on a script, in its folder."""
     output, errors = path.with_suffix(".out"), path.with_suffix(".err")
@@ -224,7 +229,7 @@ def run(command: tuple[str, ...], path: Path) -> Ran:
 
 def is_installed(tool: Tool) -> bool:
     """Whether what a tool needs can be imported."""
-    return subprocess.run([sys.executable, "-c", f"import {tool.needs}"], capture_output=True).returncode == 0
+    return subprocess.run([tool.command[0], "-c", f"import {tool.needs}"], capture_output=True).returncode == 0
 
 
 def row(tool: Tool, repeats: int, folder: Path) -> list[str]:
@@ -250,11 +255,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--tools", nargs="+", choices=[tool.name for tool in TOOLS], default=[t.name for t in TOOLS])
+    parser.add_argument("--peers", default=sys.executable, metavar="PYTHON", help="the Python that has the other tools")
     options = parser.parse_args()
     print("| tool | CPU | memory | of the right loop |", " | ".join(list(LOOPS)[1:]), "|")
     print("| --- " * (3 + len(LOOPS)) + "|")
     with tempfile.TemporaryDirectory() as name:
         for tool in (tool for tool in TOOLS if tool.name in options.tools):
+            if tool.needs not in OF_THIS_ENVIRONMENT:
+                tool = replace(tool, command=(options.peers, *tool.command[1:]))
             if not is_installed(tool):
                 print(f"| {tool.name} | not installed |")
                 continue

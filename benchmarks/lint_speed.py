@@ -6,6 +6,7 @@
 - one small faulty script, beside a bare ``import libcst``;
 - a file without a training loop, beside bare Python;
 - all of torch with a cache, beside the same without;
+- a copy of torch's Python files, beside ``ruff check`` on the same, neither with a cache, then both;
 - torch's files that call backward, beside TorchFix on the same files, where that is installed.
 
 Whole processes, in turn, after one run of each that is not counted; medians. Processor time, because other programs on
@@ -59,6 +60,11 @@ def ratio(name: str, command: list[str], beside: list[str], folder: Path, repeat
     print(f"{name}: {ours:.3f} s vs. {theirs:.3f} s: {statistics.median(ratios):.3f}x{spread}", flush=True)
 
 
+def _all_but_python(folder: str, names: list[str]) -> list[str]:
+    """What of a folder is not copied."""
+    return [name for name in names if not name.endswith(".py") and not Path(folder, name).is_dir()]
+
+
 def main() -> None:
     """Print every ratio."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -82,6 +88,13 @@ def main() -> None:
         ratio("one faulty script, vs. import libcst", [*lint, faulty], [python, "-c", "import libcst"], folder, repeats)
         ratio("no loop, vs. bare Python", [*lint, "plain.py"], [python, "-c", "pass"], folder, repeats)
         ratio("torch from the cache, vs. without", torch, [*torch, "--no-cache"], folder, repeats)
+        # A copy, because Ruff leaves out what is in an environment.
+        copied = folder / "copied"
+        shutil.copytree(package, copied, ignore=_all_but_python)
+        ruff = [python, "-m", "ruff", "check", "--isolated", "--quiet", str(copied)]
+        ours = [*lint, str(copied)]
+        ratio("torch, vs. Ruff", [*ours, "--no-cache"], [*ruff, "--no-cache"], folder, repeats)
+        ratio("torch, vs. Ruff, both from their caches", ours, ruff, folder, repeats)
         if options.torchfix is None:
             sys.exit("TorchFix is not installed: not compared with it (pip install torchfix)")
         same = folder / "same"

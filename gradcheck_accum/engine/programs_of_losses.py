@@ -163,20 +163,21 @@ def _attributes(calls: list[Call]) -> Attributes:
 
 def _coarsest(losses: Sequence[torch.Tensor]) -> torch.dtype | None:
     """The dtype with the most rounding between losses and their leaves, wherever autocast was enabled."""
-    nodes = [loss.grad_fn for loss in losses]
+    nodes = [loss.grad_fn for loss in losses if loss.grad_fn is not None]
     known, found = set(nodes), set[torch.dtype]()
     on_device = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
     while nodes:
+        # Every backward asks, for every node of its graph.
         node = nodes.pop()
-        if node is None:
-            continue
         for given in node._input_metadata:
             dtype = given.dtype
             if on_device and dtype is torch.float32 and given.device.type == "cuda" and loses_digits(node.name()):
-                dtype = torch.float16  # TF32 has as many significant digits
-            found.add(dtype)
-        following = {next_node for next_node, _ in node.next_functions} - known
-        known |= following
-        nodes += following
-    floats = (dtype for dtype in found if dtype.is_floating_point)
-    return max(floats, key=lambda dtype: torch.finfo(dtype).eps, default=None)
+                # TF32 has as many significant digits as float16.
+                dtype = torch.float16
+            if dtype.is_floating_point:
+                found.add(dtype)
+        for following, _ in node.next_functions:
+            if following is not None and following not in known:
+                known.add(following)
+                nodes.append(following)
+    return max(found, key=lambda dtype: torch.finfo(dtype).eps, default=None)

@@ -234,9 +234,13 @@ class GradientBook(ParameterBook):
 
     def arrives(self, key: int, gradient: torch.Tensor) -> None:
         """A backward is about to add ``gradient`` to that of a parameter."""
+        then, part = self._expected.get(key), self._part
+        if then is not None and not self.sketches and self._sharing.get(key) is part and key not in self._changes:
+            # Most are: one more of the same kind, and nothing was done to those before it.
+            then.add_(gradient)
+            return
         own = self.sketcher.of(key, gradient) if self.is_sketched(key) else gradient
         self._now.pop(key, None)
-        then, part = self._expected.get(key), self._part
         if then is None or _takes_no_memory(then):
             self._expected[key] = then = own.clone()
             if key not in part.total and own.dtype not in _LOSSY:

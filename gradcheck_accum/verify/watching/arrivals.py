@@ -82,21 +82,25 @@ class Arrivals:
                 hooks[other] = hooks.pop(other)
 
     def _arrival(self, key: int) -> Callable[[torch.Tensor], None]:
+        book, averaging, attention = self._book, self.averaging, self._attention
+
         def arrived(gradient: torch.Tensor) -> None:
-            if self._arriving is not None and not self._attention.idle:
-                self.averaging.gradient_arrived()
+            # Called for every parameter in every backward: what it does not do need not be measured.
+            if self._arriving is not None and not attention.idle:
+                averaging.gradient_arrived()
                 # Our own arithmetic needs no mode of anybody's, the tape among them.
                 with torch._C.DisableTorchFunction():
-                    own = dense(gradient.detach())
+                    own = dense(gradient.detach() if gradient.requires_grad else gradient)
                     self._note(key, squared_norm(own))
-                    self._book.arrives(key, own)
+                    book.arrives(key, own)
 
         return arrived
 
     def _note(self, key: int, norm: torch.Tensor) -> None:
         """A parameter has got a gradient of a norm² ``norm``; whatever interrupts this, there is no empty list."""
         if self._arriving is not None:
-            self._arriving[key] = [*self._arriving.get(key, ()), norm]
+            before = self._arriving.get(key)
+            self._arriving[key] = [norm] if before is None else [*before, norm]
 
     def _shard_filled(self, key: int, gradient: torch.Tensor) -> None:
         if self._arriving is not None and not self._attention.idle and key in self._book.parameters:
